@@ -117,6 +117,13 @@ void meg_usage(const char *fmt, ...)
     meg_usage_err(&e);
 }
 
+int meg_write_stdout(const char *s, size_t n, struct meg_err *e)
+{
+    if (n > 0 && (fwrite(s, 1, n, stdout) != n || fflush(stdout) != 0))
+        return meg_fail_errno(e, "standard output");
+    return 0;
+}
+
 int meg_close_stdout(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout))

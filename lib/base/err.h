@@ -5,6 +5,7 @@
 #ifndef MEG_BASE_ERR_H
 #define MEG_BASE_ERR_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/decls.h"
@@ -54,6 +55,9 @@ void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
  * Communicators use it to end the other ranks.
  */
 void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx);
+
+/* Write s [n] to standard output and flush it.  MEG_EIO on failure. */
+int meg_write_stdout(const char *s, size_t n, struct meg_err *e);
 
 /* Flush standard output; dies with MEG_EIO where that fails, else returns 0: main's last line. */
 int meg_close_stdout(void);

@@ -8,10 +8,10 @@
 
 enum { BLOCK = 1 << 20 };
 
-static int add_lines(const struct meg_line_block *b, const struct meg_prompt_format *rule, struct meg_ids *ids,
+static int add_lines(const struct meg_line_block *b, const struct meg_prompt_format *format, struct meg_ids *ids,
                      int64_t *documents, struct meg_err *e)
 {
-    int32_t eod = rule->tok ? meg_tokenizer_eod(rule->tok) : -1;
+    int32_t eod = format->tok ? meg_tokenizer_eod(format->tok) : -1;
     int64_t at = 0, n, line = b->line, was;
     const char *text;
     int r;
@@ -20,7 +20,7 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
         if (meg_line_is_blank(text, n))
             continue;
         was = ids->n;
-        if ((r = meg_prompt_read(rule, b->name, line, text, (size_t)n, ids, NULL, e)) < 0)
+        if ((r = meg_prompt_read(format, b->name, line, text, (size_t)n, ids, NULL, e)) < 0)
             return r;
         ++*documents;
         if (eod >= 0 && ids->n > was) {
@@ -31,34 +31,34 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
     return MEG_OK;
 }
 
-static int add_text(const struct meg_str *text, const char *name, const struct meg_prompt_format *rule,
+static int add_text(const struct meg_str *text, const char *name, const struct meg_prompt_format *format,
                     struct meg_ids *ids, struct meg_err *e)
 {
     struct meg_err why;
     int r;
 
-    if (!rule->tok)
+    if (!format->tok)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: text, but no tokenizer came with the model: give one (--tokenizer-type "
+                        "%s: the input is text but the model has no tokenizer; give one (--tokenizer-type "
                         "and its files)",
                         name);
-    if ((r = meg_tokenizer_encode(rule->tok, text->s, (int64_t)text->n, ids, &why)) < 0)
+    if ((r = meg_tokenizer_encode(format->tok, text->s, (int64_t)text->n, ids, &why)) < 0)
         return meg_fail(e, r, "%s: %s", name, why.msg);
     return MEG_OK;
 }
 
-static int64_t skip_blanks(const struct meg_line_block *b, int64_t at)
+static int64_t skip_space(const struct meg_line_block *b, int64_t at)
 {
     while (at < b->n && strchr(" \t\r\n", b->s[at]))
         at++;
     return at;
 }
 
-/* The first byte that is not blank, 0: there is none.  A byte order mark before JSON becomes blank. */
-static char first_nonblank(struct meg_line_block *b)
+/* Return the first byte that is not whitespace, or 0.  Overwrite a byte order mark before JSON with spaces. */
+static char first_nonspace(struct meg_line_block *b)
 {
     const int64_t mark = b->line == 1 ? meg_utf8_bom(b->s, b->n) : 0;
-    const int64_t at = skip_blanks(b, mark);
+    const int64_t at = skip_space(b, mark);
 
     if (at == b->n)
         return 0;
@@ -70,7 +70,7 @@ static char first_nonblank(struct meg_line_block *b)
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                         int64_t *documents, struct meg_err *e)
 {
-    const struct meg_prompt_format rule = { .key = "text", .tok = tok, .vocab_size = vocab_size, .is_corpus = true };
+    const struct meg_prompt_format format = { .key = "text", .tok = tok, .vocab_size = vocab_size, .is_corpus = true };
     struct meg_line_block b = { 0 };
     struct meg_str text = { 0 };
     char first = 0;
@@ -79,17 +79,17 @@ int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, 
     *documents = 0;
     while ((r = meg_block_reader_next(in, &b, BLOCK, e)) > 0) {
         if (!first)
-            first = first_nonblank(&b);
+            first = first_nonspace(&b);
         if (first == '{')
-            text.n = 0; /* blank lines */
+            text.n = 0; /* whitespace before the first line */
         else
             meg_str_add(&text, b.s, (size_t)b.n);
-        if (first == '{' && (r = add_lines(&b, &rule, ids, documents, e)) < 0)
+        if (first == '{' && (r = add_lines(&b, &format, ids, documents, e)) < 0)
             break;
     }
     if (r == 0 && text.n > 0) {
         *documents = 1;
-        r = add_text(&text, b.name, &rule, ids, e);
+        r = add_text(&text, b.name, &format, ids, e);
     }
     meg_str_free(&text);
     free(b.s);

@@ -1,6 +1,4 @@
-/*
- * corpus.h - a text as the one sequence of tokens that a perplexity is taken of.
- */
+/* corpus.h - tokenize a text or JSON lines into one sequence of tokens for perplexity. */
 #ifndef MEG_EVAL_CORPUS_H
 #define MEG_EVAL_CORPUS_H
 #include "io/block_reader.h"
@@ -9,10 +7,11 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_tokenize_corpus - append the tokens of all of in to ids
- * JSON lines (the first byte is '{'): those of each line's "text" or "ids", and eod behind each that
- * is not empty, where the tokenizer has one, as meg-preprocess --append-eod lays them out.  Anything else is one text
- * as it stands, and takes no eod.  *documents is their number.  Errors as meg_prompt_read.
+ * meg_tokenize_corpus - append the tokens of an input to ids
+ *   documents  out  number of documents
+ * If the first byte that is not whitespace is '{', the input is JSON lines: each is a document, its "text" or "ids"
+ * followed by the end-of-document id of the tokenizer, if there is one and the document is not empty, as written by
+ * meg-preprocess --append-eod.  Any other input is one plain text without end-of-document id.  Fails as meg_prompt_read.
  */
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                         int64_t *documents, struct meg_err *e);

@@ -4,11 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/windows.h"
-
-static int read_ids(void *of, int64_t first, int64_t count, int32_t *out, struct meg_err *e)
+int64_t meg_window_count(int64_t tokens, int64_t stride)
 {
-    const struct meg_ids *ids = of;
+    int64_t targets = tokens - 1, rest = targets > stride ? targets - stride : 0;
+
+    return (rest + stride - 1) / stride + 1;
+}
+
+struct meg_window meg_window_at(int64_t tokens, int64_t seq_length, int64_t stride, int64_t i)
+{
+    struct meg_window w = { i * stride, tokens - i * stride, 0, 0 };
+
+    if (w.ntok > seq_length + 1)
+        w.ntok = seq_length + 1;
+    w.first = i == 0 ? 0 : seq_length - stride;
+    w.ntargets = w.ntok - 1 > w.first ? w.ntok - 1 - w.first : 0;
+    return w;
+}
+
+static int read_ids(void *ctx, int64_t first, int64_t count, int32_t *out, struct meg_err *e)
+{
+    const struct meg_ids *ids = ctx;
 
     (void)e;
     memcpy(out, ids->v + first, (size_t)count * sizeof *out);
@@ -20,17 +36,17 @@ struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids)
     return (struct meg_token_stream){ ids->n, (void *)ids, read_ids };
 }
 
-static int read_dataset(void *of, int64_t first, int64_t count, int32_t *out, struct meg_err *e)
+static int read_dataset(void *ctx, int64_t first, int64_t count, int32_t *out, struct meg_err *e)
 {
-    struct meg_dataset_reader *r = of;
+    struct meg_dataset_reader *r = ctx;
     int64_t seq, begin, len, n, i;
     int ret;
 
-    while (r->begin + (len = meg_indexed_length(r->d, r->seq)) <= first) {
-        r->begin += len;
+    while (r->seq_start + (len = meg_indexed_length(r->d, r->seq)) <= first) {
+        r->seq_start += len;
         r->seq++;
     }
-    for (seq = r->seq, begin = r->begin; count > 0; begin += len, seq++) {
+    for (seq = r->seq, begin = r->seq_start; count > 0; begin += len, seq++) {
         len = meg_indexed_length(r->d, seq);
         n = begin + len - first < count ? begin + len - first : count;
         if ((ret = meg_indexed_get(r->d, seq, first - begin, n, out, e)) < 0)
@@ -55,7 +71,7 @@ struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader 
     return (struct meg_token_stream){ meg_indexed_tokens(d), r, read_dataset };
 }
 
-/* Bytes of the text that ids stand for; eod is not text. */
+/* Add the number of bytes of the text of ids [n]; end-of-document ids have none. */
 static int count_bytes(int64_t *total, const struct meg_tokenizer *tok, const int32_t *ids, int64_t n,
                        struct meg_str *scratch, struct meg_err *e)
 {
@@ -88,15 +104,15 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
     *out = (struct meg_ppl_result){ 0 };
     for (i = 0; i < windows; i++) {
         w = meg_window_at(src->n, seq_length, stride, i);
-        if (w.scored == 0)
-            break; /* and so do all that follow */
-        if ((r = src->read(src->of, w.start, w.ntok, ids, e)) < 0 || (r = meg_score(s, ids, w.ntok, logprob, e)) < 0)
+        if (w.ntargets == 0)
+            break; /* nor do those after it */
+        if ((r = src->read(src->ctx, w.start, w.ntok, ids, e)) < 0 || (r = meg_score(s, ids, w.ntok, logprob, e)) < 0)
             goto out;
-        for (t = w.first; t < w.first + w.scored; t++)
+        for (t = w.first; t < w.first + w.ntargets; t++)
             out->loss -= logprob[t];
-        if (tok && (r = count_bytes(&out->bytes, tok, ids + w.first + 1, w.scored, &scratch, e)) < 0)
+        if (tok && (r = count_bytes(&out->bytes, tok, ids + w.first + 1, w.ntargets, &scratch, e)) < 0)
             goto out;
-        out->scored += w.scored;
+        out->num_targets += w.ntargets;
         out->windows++;
         if (progress)
             progress(ctx, out);
@@ -110,5 +126,5 @@ out:
 
 double meg_ppl_value(const struct meg_ppl_result *p)
 {
-    return exp(fmin(20, p->loss / (double)p->scored));
+    return exp(fmin(20, p->loss / (double)p->num_targets));
 }

@@ -1,5 +1,11 @@
 /*
- * ppl.h - perplexity of a long sequence of tokens, window by window (eval/windows.h).
+ * ppl.h - perplexity of a long sequence of tokens by sliding windows, as Megatron-LM's WIKITEXT103 task.
+ *
+ * Window i holds tokens start .. start+ntok-1, start = i*stride, at most seq_length + 1 of them: all but the last are
+ * inputs, all but the first are targets.  Window 0 scores all of its targets, the others those at the last stride
+ * positions of seq_length.  Each of the tokens - 1 targets is thus scored exactly once, from window 1 on with at least
+ * seq_length - stride tokens of context.  Megatron's number of windows includes some at the end that score nothing;
+ * meg_ppl does not run these.
  */
 #ifndef MEG_EVAL_PPL_H
 #define MEG_EVAL_PPL_H
@@ -9,47 +15,59 @@
 
 MEG_BEGIN_DECLS
 
+struct meg_window {
+    int64_t start, ntok;
+    int64_t first, ntargets; /* the window scores targets first .. first+ntargets-1; target t is token start+t+1 */
+};
+
+/* Return Megatron's number of windows; tokens >= 1, stride >= 1. */
+int64_t meg_window_count(int64_t tokens, int64_t stride);
+
+/* Return window i, 1 <= stride <= seq_length; ntargets is 0 in a window that scores nothing. */
+struct meg_window meg_window_at(int64_t tokens, int64_t seq_length, int64_t stride, int64_t i);
+
 /*
- * A sequence of n tokens, read from front to back: tokens first .. first+count-1 into out, first never
- * smaller than in the call before.
+ * A sequence of n tokens that is read front to back: read copies tokens first .. first+count-1 to out; first never
+ * decreases from call to call.
  */
 struct meg_token_stream {
     int64_t n;
-    void *of;
-    int (*read)(void *of, int64_t first, int64_t count, int32_t *out, struct meg_err *e);
+    void *ctx;
+    int (*read)(void *ctx, int64_t first, int64_t count, int32_t *out, struct meg_err *e);
 };
 
-/* Tokens in memory. */
+/* Stream of ids, which are borrowed. */
 struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids);
 
-/* All sequences of a dataset, one after the other; ids outside of the vocabulary are MEG_EFORMAT. */
+/* Stream of the concatenated sequences of a dataset.  MEG_EFORMAT for an id outside of the vocabulary. */
 struct meg_dataset_reader {
     const struct meg_indexed *d;
     int64_t vocab_size;
-    int64_t seq, begin; /* where reading is: a sequence and the number of its first token */
+    int64_t seq, seq_start; /* sequence at the last position read, and the position of its first token */
 };
 struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
                                                       int64_t vocab_size);
 
 struct meg_ppl_result {
-    int64_t scored;  /* targets: tokens - 1 */
-    int64_t windows; /* run */
-    int64_t bytes;   /* that the targets stand for, eod for none; 0 without a tokenizer */
-    double loss;     /* sum of -log p over targets, nats */
+    int64_t num_targets; /* scored: tokens - 1 */
+    int64_t windows;     /* evaluated */
+    int64_t bytes;       /* of the targets' text, end-of-document ids excluded; 0 without a tokenizer */
+    double loss;         /* sum of -log p over targets, nats */
 };
 
 /*
- * meg_ppl - score every token of src but the first
+ * meg_ppl - score every token of src except the first
  *   src         at least two tokens
- *   seq_length  at most the run.s of the scorer's model; 1 <= stride <= seq_length
- *   tok         to count bytes with, or NULL
- *   progress    called after each window, or NULL
+ *   seq_length  at most run.s of the scorer's model; 1 <= stride <= seq_length
+ *   tok         counts the bytes; or NULL
+ *   progress    called after each window; or NULL
+ * Fails as src->read, meg_score and meg_tokenizer_bytes do.
  */
 int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src, int64_t seq_length,
             int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl_result *),
             void *ctx, struct meg_err *e);
 
-/* exp(loss / scored), the exponent cut at 20 as Megatron does. */
+/* Return exp(min(20, loss / num_targets)), as Megatron does. */
 double meg_ppl_value(const struct meg_ppl_result *p);
 
 MEG_END_DECLS

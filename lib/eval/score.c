@@ -1,5 +1,6 @@
 #include "eval/score.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -24,7 +25,7 @@ void meg_scorer_free(struct meg_scorer *s)
 
 int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_err *e)
 {
-    /* the model only reads a batch */
+    /* the model does not write to a batch */
     int32_t *const tokens = (int32_t *)ids;
     const struct meg_batch x = {
         .s = n - 1, .b = 1, .tokens = tokens, .labels = tokens + 1, .position_ids = s->position
@@ -36,8 +37,9 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
     meg_gpt_loss(s->g, &x, logprob);
     for (i = 0; i < n - 1; i++) {
         if (!isfinite(logprob[i]))
-            return meg_fail(e, MEG_EFAIL, "the log-probability of token %lld is %f: are the model's weights finite?",
-                            (long long)i + 1, (double)-logprob[i]);
+            return meg_fail(e, MEG_EFAIL,
+                            "the log-probability of token %" PRId64 " is %f; check the checkpoint for NaN or Inf",
+                            i + 1, (double)-logprob[i]);
         logprob[i] = -logprob[i];
     }
     return MEG_OK;

@@ -1,6 +1,4 @@
-/*
- * score.h - how likely a model finds a sequence of tokens.
- */
+/* score.h - log-probabilities of the tokens of a sequence under a model. */
 #ifndef MEG_EVAL_SCORE_H
 #define MEG_EVAL_SCORE_H
 #include "infer/sample.h"
@@ -8,27 +6,27 @@
 
 MEG_BEGIN_DECLS
 
-/* Sequences are scored one at a time, each alone in its micro-batch: none can touch another's numbers. */
+/* Scores one sequence at a time, each in a micro-batch of its own, so that results do not depend on other sequences. */
 struct meg_scorer {
-    struct meg_gpt *g; /* borrowed; created with run.s >= the longest sequence less one */
+    struct meg_gpt *g; /* borrowed; run.s >= length of the longest sequence - 1 */
     int32_t *position; /* [run.s] 0, 1, … */
-    float *logits;     /* scratch of meg_score_top, NULL until it is called, */
-    int32_t *heap;
+    float *logits;     /* scratch of meg_score_top, NULL until its first call */
+    int32_t *heap;     /* the same */
 };
 void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g);
 void meg_scorer_free(struct meg_scorer *s);
 
 /*
- * meg_score - natural logarithms of p(ids[i+1] | ids[0..i]) of the softmax over the vocabulary
- *   ids      [n]    n from 2 to run.s + 1
- *   logprob  [n-1]  out
- * MEG_EFAIL when one is not finite.
+ * meg_score - compute log p(ids[i+1] | ids[0..i]), the log-softmax over the vocabulary
+ *   ids      [n]    2 <= n <= run.s + 1
+ *   logprob  [n-1]  out  nats
+ * MEG_EFAIL if one is not finite.
  */
 int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_err *e);
 
 /*
- * meg_score_top - the same, and the likeliest ids at each position
- *   top  [n-1,ntop]  out  as meg_top_logprobs; where ids[i+1] is as likely as the best, it has the same float
+ * meg_score_top - the same, and list the ntop most likely ids at each position
+ *   top  [n-1,ntop]  out  as meg_top_logprobs; ids[i+1] has the same float as in logprob
  */
 int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
                   int64_t ntop, struct meg_err *e);

@@ -9,16 +9,16 @@ struct meg_generator {
     struct meg_gpt_kv_cache *cache;
     struct meg_token_sampler sampler;
     int64_t slots, active, ntop;
-    const struct meg_ids *ends;
+    const struct meg_ids *eos_ids;
     struct meg_continuation **slot; /* [slots] NULL: free */
-    int64_t *fed;                   /* [slots] the slots of a step, */
-    int32_t *token;                 /* [slots] the token each is fed, */
-    float *logits;                  /* [slots,v] and what comes of it */
+    int64_t *active_slot;           /* [slots] slots of the current step */
+    int32_t *input_token;           /* [slots] the token that each of them reads */
+    float *logits;                  /* [slots,v] the logits after it */
     int32_t *heap;                  /* [v] scratch */
 };
 
 int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab,
-                       const struct meg_ids *ends, int64_t slots, int64_t ntop, struct meg_err *e)
+                       const struct meg_ids *eos_ids, int64_t slots, int64_t ntop, struct meg_err *e)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;
@@ -31,12 +31,12 @@ int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t un
     MEG_ASSERT_LE(ntop, v);
     gen->g = g;
     gen->slots = slots;
-    gen->ends = ends;
+    gen->eos_ids = eos_ids;
     gen->ntop = ntop;
     meg_token_sampler_init(&gen->sampler, v, unpadded_vocab);
     gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
-    gen->fed = meg_new((size_t)slots * sizeof *gen->fed);
-    gen->token = meg_new((size_t)slots * sizeof *gen->token);
+    gen->active_slot = meg_new((size_t)slots * sizeof *gen->active_slot);
+    gen->input_token = meg_new((size_t)slots * sizeof *gen->input_token);
     gen->logits = meg_new((size_t)(slots * v) * sizeof *gen->logits);
     gen->heap = meg_new((size_t)v * sizeof *gen->heap);
     if ((r = meg_gpt_kv_cache_create(&gen->cache, g, g->conf.max_position_embeddings, slots, e)) < 0)
@@ -55,8 +55,8 @@ void meg_generator_close(struct meg_generator *gen)
     meg_gpt_kv_cache_close(gen->cache);
     meg_token_sampler_free(&gen->sampler);
     free(gen->slot);
-    free(gen->fed);
-    free(gen->token);
+    free(gen->active_slot);
+    free(gen->input_token);
     free(gen->logits);
     free(gen->heap);
     free(gen);
@@ -86,7 +86,7 @@ static void append(struct meg_generator *gen, struct meg_continuation *c, const 
     c->logprob[c->n++] = (float)logprob;
 }
 
-static void leave(struct meg_generator *gen, int64_t slot)
+static void free_slot(struct meg_generator *gen, int64_t slot)
 {
     gen->slot[slot] = NULL;
     gen->active--;
@@ -94,14 +94,14 @@ static void leave(struct meg_generator *gen, int64_t slot)
 
 static bool is_eos(const struct meg_generator *gen, int32_t id)
 {
-    for (int64_t i = 0; gen->ends && i < gen->ends->n; i++)
-        if (gen->ends->v[i] == id)
+    for (int64_t i = 0; gen->eos_ids && i < gen->eos_ids->n; i++)
+        if (gen->eos_ids->v[i] == id)
             return true;
     return false;
 }
 
-/* Draw the next token of the sequence in slot; one that ends, or fails, frees the slot. */
-static int extend(struct meg_generator *gen, int64_t slot, const float *logits, struct meg_err *e)
+/* Sample the next token of a slot from logits [v]; free the slot if the sequence ends or the logits are not finite. */
+static int sample_next(struct meg_generator *gen, int64_t slot, const float *logits, struct meg_err *e)
 {
     struct meg_continuation *c = gen->slot[slot];
     const struct meg_request *q = c->request;
@@ -111,7 +111,7 @@ static int extend(struct meg_generator *gen, int64_t slot, const float *logits, 
     int r = MEG_OK;
 
     if (id < 0) {
-        r = meg_fail(e, MEG_EFAIL, "the model's logits after %lld tokens are not finite: are its weights?",
+        r = meg_fail(e, MEG_EFAIL, "logits are not finite after %lld tokens; check the checkpoint for NaN or Inf",
                      (long long)len);
     } else if (is_eos(gen, id)) {
         c->finish = MEG_FINISH_STOP;
@@ -121,7 +121,7 @@ static int extend(struct meg_generator *gen, int64_t slot, const float *logits, 
             c->finish = MEG_FINISH_LENGTH;
     }
     if (r < 0 || c->finish != MEG_FINISH_RUNNING)
-        leave(gen, slot);
+        free_slot(gen, slot);
     return r;
 }
 
@@ -139,7 +139,7 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
     gen->active++;
     meg_gpt_kv_cache_clear(gen->cache, slot);
     meg_gpt_prefill(gen->g, gen->cache, slot, ids, n, gen->logits);
-    return extend(gen, slot, gen->logits, e);
+    return sample_next(gen, slot, gen->logits, e);
 }
 
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
@@ -149,14 +149,14 @@ int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
 
     for (i = 0; i < gen->slots; i++)
         if (gen->slot[i]) {
-            gen->fed[n] = i;
-            gen->token[n++] = gen->slot[i]->ids[gen->slot[i]->n - 1];
+            gen->active_slot[n] = i;
+            gen->input_token[n++] = gen->slot[i]->ids[gen->slot[i]->n - 1];
         }
     if (n == 0)
         return MEG_OK;
-    meg_gpt_decode(gen->g, gen->cache, gen->fed, gen->token, n, gen->logits);
+    meg_gpt_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n, gen->logits);
     for (i = 0; i < n; i++)
-        if ((r = extend(gen, gen->fed[i], gen->logits + i * v, e)) < 0)
+        if ((r = sample_next(gen, gen->active_slot[i], gen->logits + i * v, e)) < 0)
             return r;
     return MEG_OK;
 }
@@ -168,7 +168,7 @@ void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c)
     c->finish = MEG_FINISH_STOP;
     for (i = 0; i < gen->slots; i++)
         if (gen->slot[i] == c)
-            leave(gen, i);
+            free_slot(gen, i);
 }
 
 void meg_continuation_free(struct meg_continuation *c)

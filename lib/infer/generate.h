@@ -1,8 +1,8 @@
 /*
- * generate.h - continuing prompts token by token: a fixed number of slots, each with the keys and
- * values of one sequence; a prompt enters a free slot at any time, and every step gives all
- * sequences in slots one token more.  What a prompt becomes depends on its own tokens, its request
- * and, unless the request has a seed, its number, and not on what is in the other slots.
+ * generate.h - autoregressive generation with continuous batching.  A fixed number of slots each hold the KV cache of one
+ * sequence; a prompt is prefilled into a free slot at any time, and each decode step generates one token for every
+ * active slot.  A continuation is a function of its prompt, its request and, unless the request sets a seed, the
+ * prompt's number; it does not depend on the other slots.
  */
 #ifndef MEG_INFER_GENERATE_H
 #define MEG_INFER_GENERATE_H
@@ -14,50 +14,49 @@ MEG_BEGIN_DECLS
 
 enum meg_finish_reason {
     MEG_FINISH_RUNNING,
-    MEG_FINISH_STOP,  /* an id that ends it was drawn, which is not among the ids, or meg_generator_stop
-                                    was called */
-    MEG_FINISH_LENGTH /* as many tokens as asked for, or as the model has positions */
+    MEG_FINISH_STOP,  /* an end id was sampled (it is not among the ids), or meg_generator_stop was called */
+    MEG_FINISH_LENGTH /* max_tokens or the model's last position was reached */
 };
 
 /* One continuation. */
 struct meg_continuation {
-    int64_t prompt;                    /* number of the prompt, which its draws depend on */
+    int64_t prompt;                    /* number of the prompt: a counter of the random numbers */
     const struct meg_request *request; /* borrowed */
-    int32_t *ids;                      /* [n] what was generated */
-    float *logprob;                    /* [n] log p of each id given all before it, in nats */
-    struct meg_token_logprob *top;     /* [n,ntop] the likeliest at the position of each id, of all ids of the model */
+    int32_t *ids;                      /* [n] generated */
+    float *logprob;                    /* [n] log p of each id given all ids before it, in nats */
+    struct meg_token_logprob *top;     /* [n,ntop] most likely ids of the model at the position of each id */
     int64_t n, cap;
     enum meg_finish_reason finish;
 };
 
 /*
- * meg_generator_open - g is borrowed until close
- *   drawable   ids below it may be drawn, at most the model's vocabulary
- *   ends       ids that end a continuation, borrowed until close; NULL: none does
- *   slots      sequences under way at once
- *   ntop       likeliest ids that are kept of each position, at most the model's vocabulary
- * g must have been created for is_training = false.
+ * meg_generator_open - allocate the slots of a generator
+ *   g               created with is_training = false; borrowed until close
+ *   unpadded_vocab  ids below it may be sampled; at most the model's vocabulary size
+ *   eos_ids         ids that end a continuation, borrowed until close; NULL: none
+ *   slots           sequences generated at once
+ *   ntop            number of most likely ids to keep for each position, at most the model's vocabulary size
  */
 struct meg_generator;
 int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab,
-                       const struct meg_ids *ends, int64_t slots, int64_t ntop, struct meg_err *e);
+                       const struct meg_ids *eos_ids, int64_t slots, int64_t ntop, struct meg_err *e);
 void meg_generator_close(struct meg_generator *gen);
 
-/* Sequences under way. */
+/* Return the number of active slots. */
 int64_t meg_generator_active(const struct meg_generator *gen);
 bool meg_generator_has_free_slot(const struct meg_generator *gen);
 
 /*
- * meg_generator_add - start the prompt of n >= 1 ids, fewer than the model has positions; needs room
- *   c  filled with the first token here and with the others by meg_generator_step, until its
- *      finish is not MEG_FINISH_RUNNING; c->prompt and c->request are the caller's; stays where it is until then
- * MEG_EFAIL when the model's logits are not finite.
+ * meg_generator_add - prefill a prompt of n ids, 1 <= n < the model's positions, into a free slot, which must exist
+ *   c  receives the first token here and the others from meg_generator_step until c->finish is not MEG_FINISH_RUNNING,
+ *      and must not move before that; the caller sets c->prompt and c->request
+ * MEG_EFAIL if the model's logits are not finite.
  */
 int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,
                       struct meg_err *e);
-/* One token for each sequence under way. */
+/* Generate one token for each active slot.  MEG_EFAIL if the logits are not finite. */
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e);
-/* End c as MEG_FINISH_STOP, and free its slot where it has one. */
+/* Finish c as MEG_FINISH_STOP and free its slot, if it has one. */
 void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c);
 
 void meg_continuation_free(struct meg_continuation *c);

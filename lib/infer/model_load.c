@@ -1,5 +1,6 @@
 #include "infer/model_load.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -7,24 +8,24 @@
 #include "cpu/cpu.h"
 
 const struct meg_opt meg_load_opts[] = { { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
-                                           "the model: a checkpoint folder, or a Hugging Face folder" },
+                                           "directory of the model: a checkpoint, or a Hugging Face model" },
                                          { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL,
-                                           "take this iteration, not the latest" },
+                                           "load the checkpoint of iteration N instead of the latest one" },
                                          { 0 } };
 
-/* The checkpoint's, and what ends a document for the tokenizer. */
+/* Set the ids that end a continuation: those of the checkpoint and the tokenizer's end-of-document id. */
 static void set_eos_ids(struct meg_loaded_model *m, const struct meg_ckpt *ckpt)
 {
     const struct meg_ids *known = meg_ckpt_eos_ids(ckpt);
     bool has_eod = m->eod < 0;
 
-    meg_ids_reserve(&m->ends, known->n + 1);
+    meg_ids_reserve(&m->eos_ids, known->n + 1);
     for (int64_t i = 0; i < known->n; i++) {
-        m->ends.v[m->ends.n++] = known->v[i];
+        m->eos_ids.v[m->eos_ids.n++] = known->v[i];
         has_eod |= known->v[i] == m->eod;
     }
     if (!has_eod)
-        m->ends.v[m->ends.n++] = m->eod;
+        m->eos_ids.v[m->eos_ids.n++] = m->eod;
 }
 
 static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckpt, const struct meg_tok_conf *given,
@@ -44,8 +45,9 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
     n = meg_tokenizer_vocab_size(m->tok);
     if (n > v)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: the model has %lld token ids, the tokenizer (%s) %lld: it is another model's",
-                        meg_ckpt_path(ckpt), (long long)v, tc.type ? tc.type : tc.name_or_path, (long long)n);
+                        "%s: the tokenizer (%s) has %" PRId64 " tokens but the model only %" PRId64
+                        "; give the tokenizer that the model was trained with",
+                        meg_ckpt_path(ckpt), tc.type ? tc.type : tc.name_or_path, n, v);
     if (meg_tokenizer_eod(m->tok) >= 0)
         m->eod = meg_tokenizer_eod(m->tok);
     m->unpadded_vocab = n;
@@ -89,6 +91,6 @@ void meg_unload_model(struct meg_loaded_model *m)
 {
     meg_gpt_close(m->g);
     meg_tokenizer_close(m->tok);
-    free(m->ends.v);
+    free(m->eos_ids.v);
     *m = (struct meg_loaded_model){ 0 };
 }

@@ -5,34 +5,34 @@
 #include "io/json.h"
 #include "unicode/utf8.h"
 
-/* A line and where it stands. */
-struct place {
+/* Location of a line, for messages. */
+struct source_line {
     const char *name;
     int64_t line;
 };
 
-static int fail_at(const struct place *at, int code, const char *what, struct meg_err *e)
+static int fail_at(const struct source_line *at, int code, const char *what, struct meg_err *e)
 {
     return meg_fail(e, code, "%s: line %lld: %s", at->name, (long long)at->line, what);
 }
 
-static int encode(const struct meg_prompt_format *rule, const struct place *at, const char *text, size_t n,
+static int encode(const struct meg_prompt_format *format, const struct source_line *at, const char *text, size_t n,
                   struct meg_ids *ids, struct meg_err *e)
 {
     struct meg_err why;
     int r;
 
-    if (!rule->tok)
+    if (!format->tok)
         return fail_at(at, MEG_EUSAGE,
-                       "text, but no tokenizer came with the model: give one "
+                       "the line is text but the model has no tokenizer; give one "
                        "(--tokenizer-type and its files), or token ids: {\"ids\":[...]}",
                        e);
-    if ((r = meg_tokenizer_encode(rule->tok, text, (int64_t)n, ids, &why)) < 0)
+    if ((r = meg_tokenizer_encode(format->tok, text, (int64_t)n, ids, &why)) < 0)
         return fail_at(at, r, why.msg, e);
     return MEG_OK;
 }
 
-static int read_ids(const struct meg_prompt_format *rule, const struct place *at, const json_t *list,
+static int read_ids(const struct meg_prompt_format *format, const struct source_line *at, const json_t *list,
                     struct meg_ids *ids, struct meg_err *e)
 {
     const json_t *x;
@@ -46,17 +46,17 @@ static int read_ids(const struct meg_prompt_format *rule, const struct place *at
     {
         id = json_integer_value(x);
         if (!json_is_integer(x))
-            return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"ids\"[%zu] is not a whole number", at->name,
+            return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"ids\"[%zu] is not an integer", at->name,
                             (long long)at->line, i);
-        if (id < 0 || id >= rule->vocab_size)
+        if (id < 0 || id >= format->vocab_size)
             return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"ids\"[%zu] is %lld; the model has ids 0 to %lld",
-                            at->name, (long long)at->line, i, (long long)id, (long long)rule->vocab_size - 1);
+                            at->name, (long long)at->line, i, (long long)id, (long long)format->vocab_size - 1);
         ids->v[ids->n++] = (int32_t)id;
     }
     return MEG_OK;
 }
 
-static int unknown_member(const struct meg_prompt_format *rule, const struct place *at, const char *name,
+static int unknown_member(const struct meg_prompt_format *format, const struct source_line *at, const char *name,
                           bool has_options, struct meg_err *e)
 {
     struct meg_str what = { 0 };
@@ -64,7 +64,7 @@ static int unknown_member(const struct meg_prompt_format *rule, const struct pla
 
     meg_str_printf(&what, "unknown member ");
     meg_json_add_string(&what, name, strlen(name));
-    meg_str_printf(&what, "; known are \"%s\", \"ids\"", rule->key);
+    meg_str_printf(&what, "; known are \"%s\", \"ids\"", format->key);
     if (has_options)
         meg_request_add_names(&what);
     r = fail_at(at, MEG_EFORMAT, what.s, e);
@@ -72,8 +72,8 @@ static int unknown_member(const struct meg_prompt_format *rule, const struct pla
     return r;
 }
 
-/* Every member but the prompt is an option. */
-static int read_options(const struct meg_prompt_format *rule, const struct place *at, json_t *root,
+/* Set the options: all members but the prompt. */
+static int read_options(const struct meg_prompt_format *format, const struct source_line *at, json_t *root,
                         struct meg_request *request, struct meg_err *e)
 {
     const char *name;
@@ -83,46 +83,46 @@ static int read_options(const struct meg_prompt_format *rule, const struct place
 
     json_object_foreach(root, name, value)
     {
-        if (strcmp(name, rule->key) == 0 || strcmp(name, "ids") == 0)
+        if (strcmp(name, format->key) == 0 || strcmp(name, "ids") == 0)
             continue;
         r = request ? meg_request_set(request, name, value, &why) : 0;
         if (r == 0)
-            return unknown_member(rule, at, name, request, e);
+            return unknown_member(format, at, name, request, e);
         if (r < 0)
             return fail_at(at, r, why.msg, e);
     }
-    if (request && (r = meg_request_check(request, rule->unpadded_vocab, &why)) < 0)
+    if (request && (r = meg_request_check(request, format->unpadded_vocab, &why)) < 0)
         return fail_at(at, r, why.msg, e);
-    if (request && request->nstop > 0 && !rule->tok)
+    if (request && request->nstop > 0 && !format->tok)
         return fail_at(at, MEG_EUSAGE,
-                       "\"stop\", but no tokenizer came with the model: give one (--tokenizer-type "
+                       "\"stop\" needs a tokenizer and the model has none; give one (--tokenizer-type "
                        "and its files)",
                        e);
     return MEG_OK;
 }
 
-static int read_prompt(const struct meg_prompt_format *rule, const struct place *at, const json_t *root,
+static int read_prompt(const struct meg_prompt_format *format, const struct source_line *at, const json_t *root,
                        struct meg_ids *ids, struct meg_err *e)
 {
-    const json_t *text = json_object_get(root, rule->key), *list = json_object_get(root, "ids");
+    const json_t *text = json_object_get(root, format->key), *list = json_object_get(root, "ids");
 
     if (!text == !list)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: line %lld: expected is a JSON object with either \"%s\" or \"ids\", "
+                        "%s: line %lld: expected a JSON object with either \"%s\" or \"ids\", "
                         "found %s",
-                        at->name, (long long)at->line, rule->key,
+                        at->name, (long long)at->line, format->key,
                         text                   ? "both"
                         : json_is_object(root) ? "neither"
-                                               : "no object");
+                                               : "another JSON value");
     if (list)
-        return read_ids(rule, at, list, ids, e);
+        return read_ids(format, at, list, ids, e);
     if (!json_is_string(text))
         return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"%s\" is not a string", at->name, (long long)at->line,
-                        rule->key);
-    return encode(rule, at, json_string_value(text), json_string_length(text), ids, e);
+                        format->key);
+    return encode(format, at, json_string_value(text), json_string_length(text), ids, e);
 }
 
-static int read_object(const struct meg_prompt_format *rule, const struct place *at, const char *line, size_t n,
+static int read_object(const struct meg_prompt_format *format, const struct source_line *at, const char *line, size_t n,
                        struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
 {
     json_error_t why;
@@ -132,24 +132,24 @@ static int read_object(const struct meg_prompt_format *rule, const struct place 
     if (!root)
         return meg_fail(e, MEG_EFORMAT, "%s: line %lld: not JSON: %s at byte %d", at->name, (long long)at->line,
                         why.text, why.position);
-    r = read_prompt(rule, at, root, ids, e);
-    if (r == MEG_OK && !rule->is_corpus)
-        r = read_options(rule, at, root, request, e);
+    r = read_prompt(format, at, root, ids, e);
+    if (r == MEG_OK && !format->is_corpus)
+        r = read_options(format, at, root, request, e);
     json_decref(root);
     return r;
 }
 
-int meg_prompt_read(const struct meg_prompt_format *rule, const char *name, int64_t line, const char *text, size_t n,
+int meg_prompt_read(const struct meg_prompt_format *format, const char *name, int64_t line, const char *text, size_t n,
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
 {
-    const struct place at = { name, line };
+    const struct source_line at = { name, line };
     const size_t mark = (size_t)meg_utf8_bom(text, (int64_t)n);
 
     if (mark < n && text[mark] == '{') {
         text += mark;
         n -= mark;
     }
-    if (rule->is_plain_allowed && (n == 0 || text[0] != '{'))
-        return encode(rule, &at, text, n, ids, e);
-    return read_object(rule, &at, text, n, ids, request, e);
+    if (format->is_plain_allowed && (n == 0 || text[0] != '{'))
+        return encode(format, &at, text, n, ids, e);
+    return read_object(format, &at, text, n, ids, request, e);
 }

@@ -1,6 +1,4 @@
-/*
- * prompt.h - from a line of input to token ids.
- */
+/* prompt.h - parse a line of input, plain text or JSON, into token ids and generation options. */
 #ifndef MEG_INFER_PROMPT_H
 #define MEG_INFER_PROMPT_H
 #include "infer/request.h"
@@ -8,27 +6,27 @@
 
 MEG_BEGIN_DECLS
 
-/* How lines are read. */
+/* The format of the lines. */
 struct meg_prompt_format {
-    const char *key;           /* member of a JSON line that holds text: "prompt" or "text" */
-    bool is_plain_allowed;     /* a line that does not begin with '{' is text as it stands */
-    struct meg_tokenizer *tok; /* or NULL: lines must hold ids */
-    int64_t vocab_size;        /* ids are below it */
-    int64_t unpadded_vocab;    /* ids below it may be generated */
-    bool is_corpus;            /* members other than key and "ids" are not looked at, as meg-preprocess has it */
+    const char *key;           /* member of a JSON line that holds the text: "prompt" or "text" */
+    bool is_plain_allowed;     /* a line that does not begin with '{' is plain text */
+    struct meg_tokenizer *tok; /* NULL: lines must hold ids */
+    int64_t vocab_size;        /* ids in the input must be below it */
+    int64_t unpadded_vocab;    /* limit of top_k: ids from here on are never sampled */
+    bool is_corpus;            /* members other than key and "ids" are ignored, as by meg-preprocess */
 };
 
 /*
- * meg_prompt_read - append the ids of a line to ids, and set the options that it has
- *   name, line  file and line number, for messages
- *   text  [n]   the line without its end
- *   request     in: the defaults; out: what the line changes of them; NULL: a line has no options
- * A JSON line, before which a byte order mark may stand, is an object with either rule->key, a string, or
- * "ids", an array of numbers, and the members that request.h knows.  MEG_EFORMAT for what is not JSON, not UTF-8,
- * has neither member or both, an id outside of the vocabulary, an unknown member or an option's wrong value;
- * MEG_EUSAGE for text or a stop string without a tokenizer.
+ * meg_prompt_read - append the token ids of a line to ids and set the options that the line has
+ *   name, line  file name and line number for messages
+ *   text  [n]   the line without its line end
+ *   request     in: the defaults; out: with the options of the line; NULL: lines have no options
+ * A JSON line may begin with a byte order mark.  It is an object with either the member format->key, a string, or "ids",
+ * an array of integers; its other members are options (meg_request_set).  MEG_EFORMAT for invalid JSON or UTF-8, neither
+ * or both of these members, an id outside of the vocabulary, an unknown member or an invalid value; MEG_EUSAGE for text
+ * or a stop string without a tokenizer.
  */
-int meg_prompt_read(const struct meg_prompt_format *rule, const char *name, int64_t line, const char *text, size_t n,
+int meg_prompt_read(const struct meg_prompt_format *format, const char *name, int64_t line, const char *text, size_t n,
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e);
 
 MEG_END_DECLS

@@ -8,10 +8,10 @@
 
 const struct meg_opt meg_token_output_opts[] = {
     { "return-tokens", 0, MEG_BOOL(struct meg_token_output_conf, return_tokens), NULL, "no",
-      "print the text of each token, too" },
+      "also print the text of each token" },
     MEG_ALIAS("return-segments", "return-tokens"),
     { "top-n-logprobs", 0, MEG_I64(struct meg_token_output_conf, top_n_logprobs), "N", "0",
-      "print the N likeliest ids at each position, too" },
+      "also print the N most likely ids at each position" },
     { 0 }
 };
 
@@ -23,7 +23,7 @@ int meg_token_output_check(const struct meg_token_output_conf *c, const struct m
                         (long long)c->top_n_logprobs, (long long)v);
     if (c->return_tokens && !tok)
         return meg_fail(e, MEG_EUSAGE,
-                        "--return-tokens: the model has no tokenizer; give one (--tokenizer-type and "
+                        "--return-tokens needs a tokenizer and the model has none; give one (--tokenizer-type and "
                         "its files)");
     return MEG_OK;
 }
@@ -42,10 +42,10 @@ static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int3
     meg_str_free(&text);
 }
 
-void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report,
+void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_conf *output,
                           const struct meg_tokenizer *tok, const int32_t *ids, int64_t n)
 {
-    if (!report->return_tokens)
+    if (!output->return_tokens)
         return;
     meg_json_add_key(out, "tokens");
     meg_json_begin(out, '[');
@@ -54,12 +54,12 @@ void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_con
     meg_json_end(out, ']');
 }
 
-static void add_logprob(struct meg_str *out, const struct meg_token_output_conf *report,
+static void add_logprob(struct meg_str *out, const struct meg_token_output_conf *output,
                         const struct meg_tokenizer *tok, const struct meg_token_logprob *x)
 {
     meg_json_begin(out, '{');
     meg_json_set_i64(out, "id", x->id);
-    if (report->return_tokens) {
+    if (output->return_tokens) {
         meg_json_add_key(out, "token");
         add_token(out, tok, x->id);
     }
@@ -67,10 +67,10 @@ static void add_logprob(struct meg_str *out, const struct meg_token_output_conf 
     meg_json_end(out, '}');
 }
 
-void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report,
+void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *output,
                                 const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n)
 {
-    const int64_t ntop = report->top_n_logprobs;
+    const int64_t ntop = output->top_n_logprobs;
 
     if (ntop == 0)
         return;
@@ -79,7 +79,7 @@ void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_outp
     for (int64_t i = 0; i < n; i++) {
         meg_json_begin(out, '[');
         for (int64_t k = 0; k < ntop; k++)
-            add_logprob(out, report, tok, &top[i * ntop + k]);
+            add_logprob(out, output, tok, &top[i * ntop + k]);
         meg_json_end(out, ']');
     }
     meg_json_end(out, ']');
@@ -90,8 +90,8 @@ void meg_reply_free(struct meg_reply *r)
     meg_request_free(&r->request);
     meg_continuation_free(&r->c);
     meg_detok_free(&r->detok);
-    meg_str_free(&r->head);
-    meg_str_free(&r->held);
+    meg_str_free(&r->prompt_text);
+    meg_str_free(&r->pending);
     meg_str_free(&r->text);
 }
 
@@ -109,17 +109,17 @@ int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const 
     r->detok.tok = tok;
     if (!tok)
         return MEG_OK;
-    if ((err = meg_detok_add(&r->detok, ids, n, false, &r->head, e)) == MEG_OK &&
-        (err = meg_tokenizer_decode(tok, ids, n, &all, e)) == MEG_OK && begins_with(&all, &r->head))
-        meg_str_add(&r->held, all.s + r->head.n, all.n - r->head.n);
+    if ((err = meg_detok_add(&r->detok, ids, n, false, &r->prompt_text, e)) == MEG_OK &&
+        (err = meg_tokenizer_decode(tok, ids, n, &all, e)) == MEG_OK && begins_with(&all, &r->prompt_text))
+        meg_str_add(&r->pending, all.s + r->prompt_text.n, all.n - r->prompt_text.n);
     meg_str_free(&all);
     return err;
 }
 
-/* Bytes that text begins with and that are the prompt's. */
-static size_t prompt_part(const struct meg_reply *r, const struct meg_str *text)
+/* Return the number of bytes at the beginning of text that belong to the prompt. */
+static size_t prompt_bytes(const struct meg_reply *r, const struct meg_str *text)
 {
-    return begins_with(text, &r->held) ? r->held.n : 0;
+    return begins_with(text, &r->pending) ? r->pending.n : 0;
 }
 
 static size_t longest_stop(const struct meg_request *q)
@@ -131,7 +131,7 @@ static size_t longest_stop(const struct meg_request *q)
     return most;
 }
 
-/* Where the first stop string in text begins, looked for from an offset on; text->n when there is none. */
+/* Return the offset of the first stop string in text at or after an offset; text->n if there is none. */
 static size_t find_stop(const struct meg_request *q, const struct meg_str *text, size_t from)
 {
     size_t first = text->n;
@@ -145,8 +145,8 @@ static size_t find_stop(const struct meg_request *q, const struct meg_str *text,
     return first;
 }
 
-/* Append what the text ends with if no id follows. */
-static int add_held(struct meg_str *out, const struct meg_detok *detok, struct meg_err *e)
+/* Append the text that detok still buffers, as if no id followed. */
+static int add_pending(struct meg_str *out, const struct meg_detok *detok, struct meg_err *e)
 {
     struct meg_detok copy = *detok;
     int err;
@@ -158,8 +158,8 @@ static int add_held(struct meg_str *out, const struct meg_detok *detok, struct m
     return err;
 }
 
-/* Some tokenizers hold back a word or all of the text until its end: a stop string may be in that. */
-static int cut_at_stop(struct meg_reply *r, size_t was, struct meg_err *e)
+/* End the text before the first stop string; also search the text that the detokenizer still buffers. */
+static int end_at_stop(struct meg_reply *r, size_t was, struct meg_err *e)
 {
     const size_t reach = longest_stop(&r->request) - 1;
     struct meg_str now = { 0 };
@@ -167,9 +167,9 @@ static int cut_at_stop(struct meg_reply *r, size_t was, struct meg_err *e)
     int err = MEG_OK;
 
     meg_str_add(&now, r->text.s, r->text.n);
-    if (!r->is_complete && (err = add_held(&now, &r->detok, e)) < 0)
+    if (!r->is_complete && (err = add_pending(&now, &r->detok, e)) < 0)
         goto out;
-    from = prompt_part(r, &now);
+    from = prompt_bytes(r, &now);
     if (was > reach && was - reach > from)
         from = was - reach;
     at = find_stop(&r->request, &now, from);
@@ -198,7 +198,7 @@ int meg_reply_update(struct meg_reply *r, struct meg_err *e)
     if (err < 0)
         return err;
     r->ndecoded = r->c.n;
-    return r->request.nstop > 0 ? cut_at_stop(r, was, e) : 0;
+    return r->request.nstop > 0 ? end_at_stop(r, was, e) : 0;
 }
 
 void meg_reply_add_text(struct meg_str *out, struct meg_reply *r)
@@ -207,20 +207,20 @@ void meg_reply_add_text(struct meg_str *out, struct meg_reply *r)
     size_t end = r->text.n > reach ? r->text.n - reach : 0;
 
     while (end > 0 && end < r->text.n && (r->text.s[end] & 0xC0) == 0x80)
-        end--; /* the middle of a character */
-    meg_str_add(out, r->head.s, r->head.n);
-    r->head.n = 0;
+        end--; /* do not split a character */
+    meg_str_add(out, r->prompt_text.s, r->prompt_text.n);
+    r->prompt_text.n = 0;
     if (end > r->nprinted) {
         meg_str_add(out, r->text.s + r->nprinted, end - r->nprinted);
         r->nprinted = end;
     }
 }
 
-void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *report,
+void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *output,
                         bool with_logprobs)
 {
     const struct meg_continuation *c = &r->c;
-    const size_t skip = prompt_part(r, &r->text);
+    const size_t skip = prompt_bytes(r, &r->text);
 
     MEG_ASSERT(r->is_complete);
     meg_json_begin(out, '{');
@@ -230,12 +230,12 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const st
     }
     meg_json_add_key(out, "ids");
     meg_json_add_ids(out, c->ids, c->n);
-    meg_reply_add_tokens(out, report, r->detok.tok, c->ids, c->n);
+    meg_reply_add_tokens(out, output, r->detok.tok, c->ids, c->n);
     if (with_logprobs) {
         meg_json_add_key(out, "logprobs");
         meg_json_add_floats(out, c->logprob, c->n);
     }
-    meg_reply_add_top_logprobs(out, report, r->detok.tok, c->top, c->n);
+    meg_reply_add_top_logprobs(out, output, r->detok.tok, c->top, c->n);
     meg_json_set_str(out, "finish", c->finish == MEG_FINISH_STOP ? "stop" : "length");
     meg_json_end(out, '}');
     meg_str_add(out, "\n", 1);

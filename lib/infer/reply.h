@@ -1,6 +1,6 @@
 /*
- * reply.h - the answer to a prompt: incremental detokenization of its continuation, stop strings, and the
- * bytes that are printed.
+ * reply.h - the reply to a prompt: incremental detokenization of its continuation, stop strings, and its output as text
+ * or JSON.
  */
 #ifndef MEG_INFER_REPLY_H
 #define MEG_INFER_REPLY_H
@@ -9,64 +9,66 @@
 
 MEG_BEGIN_DECLS
 
-/* What is printed of each token beside its id. */
+/* What is printed for each token in addition to its id. */
 struct meg_token_output_conf {
     bool return_tokens;     /* --return-tokens */
     int64_t top_n_logprobs; /* --top-n-logprobs */
 };
 extern const struct meg_opt meg_token_output_opts[];
 
-/* Refuse what the model (of v ids) or the tokenizer (or NULL) cannot give: MEG_EUSAGE. */
+/* Check the options against the vocabulary size v of the model and its tokenizer (or NULL).  MEG_EUSAGE. */
 int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v,
                            struct meg_err *e);
 
-/* Starts as { 0 }; c.prompt and request are the caller's, and c.request points to request. */
+/* Starts as { 0 }.  The caller sets request, c.prompt and c.request, which points to request. */
 struct meg_reply {
     struct meg_request request;
     struct meg_continuation c;
-    struct meg_detok detok; /* of the prompt's ids and then of c.ids; without a tokenizer there is no text */
-    struct meg_str head;    /* text of the prompt that no later id changes */
-    struct meg_str held;    /* the rest of it, as it would be if the prompt ended there */
-    struct meg_str text;    /* what c.ids add to head: of a running reply what no later id changes, of a
-                                    complete one all of it, up to the stop string */
-    int64_t ndecoded;       /* ids of c that are in text */
-    size_t nprinted;        /* bytes of text that meg_reply_add_text gave */
+    struct meg_detok detok;     /* decodes the prompt's ids and then c.ids; without a tokenizer there is no text */
+    struct meg_str prompt_text; /* text of the prompt that no later id can change */
+    struct meg_str pending;     /* the rest of the prompt's text, as decoded if no id followed */
+    struct meg_str text;        /* text of c.ids after prompt_text: while running the part that no later id can change,
+                                   once complete all of it up to the stop string */
+    int64_t ndecoded;           /* ids of c that text contains */
+    size_t nprinted;            /* bytes of text that meg_reply_add_text has returned */
     bool is_complete;
 };
 void meg_reply_free(struct meg_reply *r);
 
-/* Decode the prompt's ids [n].  MEG_EFORMAT when the tokenizer lacks one: c.ids are then decoded by themselves. */
+/* Decode the prompt's ids [n].  MEG_EFORMAT if the tokenizer lacks one of them; c.ids are then decoded without them. */
 int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const int32_t *ids, int64_t n,
                     struct meg_err *e);
 
 /*
- * meg_reply_update - decode what was generated since the last call
- * 1 when the text has a stop string of the request, and is now cut before it: the caller calls
- * meg_generator_stop; 0 when it has none.  A reply is complete after that, or once c.finish is not MEG_FINISH_RUNNING.
+ * meg_reply_update - decode the ids generated since the last call and search the text for stop strings
+ * Returns 1 if it found one; the text then ends before it, and the caller calls meg_generator_stop.  Otherwise 0.  The
+ * reply is complete after a 1, or once c.finish is not MEG_FINISH_RUNNING.
  */
 int meg_reply_update(struct meg_reply *r, struct meg_err *e);
 
-/* Append the text of prompt and continuation that earlier calls did not give, as far as no stop string may reach. */
+/*
+ * Append the text of prompt and continuation that earlier calls have not appended, except for an end that may turn out
+ * to be part of a stop string.
+ */
 void meg_reply_add_text(struct meg_str *out, struct meg_reply *r);
 
 /*
- * meg_reply_add_json - append a complete reply as a JSON line: "text" (the continuation's, where there is a
- * tokenizer), "ids", "tokens", "logprobs" (nats) and "top_logprobs" where wanted, and "finish", which is "stop" or
- * "length".
+ * meg_reply_add_json - append a complete reply as a JSON line with "text" (of the continuation, if there is a
+ * tokenizer), "ids", on request "tokens", "logprobs" (nats) and "top_logprobs", and "finish": "stop" or "length"
  */
-void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *report,
+void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *output,
                         bool with_logprobs);
 
 /*
- * meg_reply_add_tokens - append "tokens":[...], the text of each of ids [n] by itself, null for one that tok lacks,
- * where report wants it
- * meg_reply_add_top_logprobs - append "top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] of n positions, with
- * "token" where tokens are wanted, where report wants it
- *   top  [n,report->top_n_logprobs]
+ * Append a member to an open JSON object if output asks for it:
+ * meg_reply_add_tokens - "tokens":[...], the text of each of ids [n] decoded by itself; null for an id that tok lacks
+ * meg_reply_add_top_logprobs - "top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] for n positions; with
+ * "token" if output asks for tokens
+ *   top  [n,output->top_n_logprobs]
  */
-void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report,
+void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_conf *output,
                           const struct meg_tokenizer *tok, const int32_t *ids, int64_t n);
-void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report,
+void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *output,
                                 const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n);
 
 MEG_END_DECLS

@@ -11,7 +11,7 @@ struct member {
     int (*set)(struct meg_request *q, const struct member *m, const json_t *value);
     size_t offset; /* in struct meg_request */
     double min, max;
-    bool is_filter; /* a line that sets it is not subject to --greedy */
+    bool clears_greedy; /* a line that sets it overrides --greedy */
 };
 
 static bool is_in_range(const struct member *m, const json_t *value)
@@ -68,16 +68,16 @@ static int set_stop(struct meg_request *q, const struct member *m, const json_t 
 }
 
 static const struct member members[] = {
-    { "max_tokens", "a whole number from 1 to 2147483647", set_integer, offsetof(struct meg_request, max_tokens), 1,
+    { "max_tokens", "an integer from 1 to 2147483647", set_integer, offsetof(struct meg_request, max_tokens), 1,
       INT32_MAX, false },
     { "stop", "a string or an array of strings, none of them empty", set_stop, 0, 0, 0, false },
     { "temperature", "a number from 0 (greedy) to 100", set_number, offsetof(struct meg_request, sampling.temperature),
       0, 100, true },
-    { "top_k", "a whole number from 0 to the size of the vocabulary", set_integer,
+    { "top_k", "an integer from 0 to the size of the vocabulary", set_integer,
       offsetof(struct meg_request, sampling.top_k), 0, INT32_MAX, true },
     { "top_p", "a number from 0 to 1", set_number, offsetof(struct meg_request, sampling.top_p), 0, 1, true },
-    { "seed", "a whole number from 0 to 4294967295", set_seed, offsetof(struct meg_request, sampling.seed), 0,
-      UINT32_MAX, false },
+    { "seed", "an integer from 0 to 4294967295", set_seed, offsetof(struct meg_request, sampling.seed), 0, UINT32_MAX,
+      false },
 };
 
 void meg_request_init(struct meg_request *q, const struct meg_request *defaults)
@@ -104,7 +104,7 @@ int meg_request_set(struct meg_request *q, const char *name, const json_t *value
         m++;
     if (m == end)
         return 0;
-    if (m->is_filter)
+    if (m->clears_greedy)
         q->sampling.greedy = false;
     if (m->set(q, m, value) == 0)
         return 1;

@@ -1,6 +1,4 @@
-/*
- * request.h - options of one prompt: how many tokens are generated, how they are sampled, what ends them.
- */
+/* request.h - generation options of one prompt: number of tokens, sampling, stop strings. */
 #ifndef MEG_INFER_REQUEST_H
 #define MEG_INFER_REQUEST_H
 #include <jansson.h>
@@ -11,27 +9,27 @@
 MEG_BEGIN_DECLS
 
 struct meg_request {
-    int64_t max_tokens;           /* most tokens to generate, at least 1 */
+    int64_t max_tokens;           /* generate at most this many tokens, >= 1 */
     struct meg_sampling sampling; /* checked */
-    bool has_seed;                /* the seed is the request's own: draws do not depend on the prompt's number */
-    struct meg_str *stop;         /* [nstop] strings that end the text, UTF-8, none of them empty */
+    bool has_seed;                /* the line sets the seed: sampling does not depend on the prompt's number */
+    struct meg_str *stop;         /* [nstop] strings that end the text: UTF-8, not empty */
     size_t nstop;
 };
 
-/* Copy defaults, which have no stop strings. */
+/* Initialize q from defaults, which must have no stop strings. */
 void meg_request_init(struct meg_request *q, const struct meg_request *defaults);
 void meg_request_free(struct meg_request *q);
 
 /*
- * meg_request_set - set the option that a member of a JSON object names
- * 1 when there is such an option, 0 when there is none, MEG_EFORMAT for a value that it cannot have.
+ * meg_request_set - set the option called name, a member of a JSON object, to value
+ * Returns 1, or 0 if no option has that name; MEG_EFORMAT if the value has the wrong type or is out of range.
  */
 int meg_request_set(struct meg_request *q, const char *name, const json_t *value, struct meg_err *e);
 
-/* Check the options together, after the last was set; drawable as in meg_sampling_check.  MEG_EFORMAT. */
+/* Check the options against each other and unpadded_vocab after the last one was set (meg_sampling_check).  MEG_EFORMAT. */
 int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_err *e);
 
-/* Append the options' names, quoted, each after ", ". */
+/* Append the names of the options as , "NAME". */
 void meg_request_add_names(struct meg_str *out);
 
 MEG_END_DECLS

@@ -8,13 +8,13 @@
 #include "base/philox.h"
 
 const struct meg_opt meg_sampling_opts[] = {
-    { "greedy", 0, MEG_BOOL(struct meg_sampling, greedy), NULL, "no", "always take the likeliest token" },
-    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0", "divide logits by T; 0 is greedy" },
+    { "greedy", 0, MEG_BOOL(struct meg_sampling, greedy), NULL, "no", "always take the most likely token" },
+    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0", "divide the logits by T; 0 is greedy" },
     { "top_k", 0, MEG_I64(struct meg_sampling, top_k), "K", "0",
-      "draw from the K likeliest tokens; 0 is off, 1 is greedy" },
+      "sample from the K most likely tokens; 0 is off, 1 is greedy" },
     { "top_p", 0, MEG_F64(struct meg_sampling, top_p), "P", "0.0",
-      "draw from the likeliest tokens that hold P of the probability; 0 is off" },
-    { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234", "of the draws; -1 takes one from the machine" },
+      "sample from the most likely tokens whose probabilities sum to P; 0 is off" },
+    { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234", "random seed of sampling; -1 takes a random one" },
     MEG_ALIAS("random-seed", "seed"),
     { 0 }
 };
@@ -33,7 +33,7 @@ int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct me
     if (c->top_k > 0 && c->top_p > 0)
         return meg_fail(e, MEG_EUSAGE, "--top_k %lld and --top_p %g: give one of them", (long long)c->top_k, c->top_p);
     if (c->greedy && (c->top_k > 1 || c->top_p > 0))
-        return meg_fail(e, MEG_EUSAGE, "--greedy draws nothing: --top_k and --top_p have no meaning beside it");
+        return meg_fail(e, MEG_EUSAGE, "--greedy always takes the most likely token: remove --top_k and --top_p");
     if (c->seed < -1 || c->seed > UINT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--seed %lld: it must be from 0 to %lu, or -1", (long long)c->seed,
                         (unsigned long)UINT32_MAX);
@@ -72,8 +72,8 @@ static bool is_better(const float *logits, int32_t a, int32_t b)
     return logits[a] == logits[b] ? a < b : logits[a] > logits[b];
 }
 
-/* Let the entry at i of heap [n] sink to its place; the best is at 0. */
-static void sink(int32_t *heap, int64_t n, int64_t i, const float *logits)
+/* Restore the heap order of heap [n] below entry i; the entry with the argmax logit is at 0. */
+static void sift_down(int32_t *heap, int64_t n, int64_t i, const float *logits)
 {
     int32_t x = heap[i];
     int64_t child;
@@ -88,7 +88,7 @@ static void sink(int32_t *heap, int64_t n, int64_t i, const float *logits)
     heap[i] = x;
 }
 
-/* Make a heap of ids 0 .. n-1. */
+/* Build a heap of ids 0 .. n-1. */
 static void heapify(int32_t *heap, int64_t n, const float *logits)
 {
     int64_t i;
@@ -96,10 +96,10 @@ static void heapify(int32_t *heap, int64_t n, const float *logits)
     for (i = 0; i < n; i++)
         heap[i] = (int32_t)i;
     for (i = n / 2; i-- > 0;)
-        sink(heap, n, i, logits);
+        sift_down(heap, n, i, logits);
 }
 
-static int32_t largest(const float *logits, int64_t v)
+static int32_t argmax(const float *logits, int64_t v)
 {
     int32_t best = 0, i;
 
@@ -111,7 +111,7 @@ static int32_t largest(const float *logits, int64_t v)
 
 double meg_logsumexp(const float *logits, int64_t v)
 {
-    double m = logits[largest(logits, v)], sum = 0;
+    double m = logits[argmax(logits, v)], sum = 0;
     int64_t i;
 
     MEG_ASSERT_LT(0, v);
@@ -132,11 +132,11 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
         out[i].id = heap[0];
         out[i].logprob = (float)(logprob + ((double)logits[heap[0]] - (double)logits[id]));
         heap[0] = heap[--left];
-        sink(heap, left, 0, logits);
+        sift_down(heap, left, 0, logits);
     }
 }
 
-/* A filter rarely keeps more than a few ids, so they leave a heap one by one and nothing is sorted. */
+/* Apply top-k and top-p.  A filter rarely keeps more than a few ids, so they are popped off a heap instead of sorted. */
 static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling *c, const float *logits, double max,
                           double total)
 {
@@ -155,7 +155,7 @@ static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling
         s->p[s->n] = exp((logits[best] - max) / c->temperature);
         mass += s->p[s->n];
         heap[0] = heap[--left];
-        sink(heap, left, 0, logits);
+        sift_down(heap, left, 0, logits);
     }
     for (i = 0; i < s->n; i++)
         s->p[i] /= mass;
@@ -163,7 +163,7 @@ static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling
 
 void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits)
 {
-    double max = logits[largest(logits, s->unpadded_vocab)], total = 0;
+    double max = logits[argmax(logits, s->unpadded_vocab)], total = 0;
     int64_t i;
 
     for (i = 0; i < s->unpadded_vocab; i++) {
@@ -180,7 +180,7 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
         s->p[i] /= total;
 }
 
-static int32_t draw(const struct meg_token_sampler *s, double u)
+static int32_t draw_from(const struct meg_token_sampler *s, double u)
 {
     double sum = 0;
     int64_t i, last = 0;
@@ -199,7 +199,7 @@ int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling 
                          int64_t prompt, int64_t step, double *logprob)
 {
     double lse = meg_logsumexp(logits, s->v);
-    int32_t best = largest(logits, s->unpadded_vocab), id;
+    int32_t best = argmax(logits, s->unpadded_vocab), id;
 
     if (!isfinite(lse) || !isfinite(logits[best]))
         return -1;
@@ -207,7 +207,7 @@ int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling 
         id = best;
     } else {
         meg_token_sampler_filter(s, conf, logits);
-        id = draw(s, meg_philox_sampling((uint32_t)conf->seed, (uint32_t)step, prompt));
+        id = draw_from(s, meg_philox_sampling((uint32_t)conf->seed, (uint32_t)step, prompt));
     }
     *logprob = logits[id] - lse;
     return id;

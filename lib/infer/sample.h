@@ -1,11 +1,10 @@
 /*
- * sample.h - choosing the next token from the logits of the last one.
+ * sample.h - token sampling: temperature, top-k, top-p and greedy decoding.
  *
- * Megatron's rule: x = logits / temperature; top-k keeps what is not below the k-th largest (ties
- * with it stay); top-p goes through x from the largest down and keeps an entry while the softmax
- * mass before it is at most p (the one that crosses p stays, the first always does; equal entries
- * count in the order of their ids); then one is drawn from the softmax of what is kept.  Greedy is
- * the largest logit, the lowest id of equals.
+ * The filters are Megatron-LM's.  With x = logits / temperature, top-k keeps the entries that are not below the k-th
+ * largest, ties with it included.  Top-p visits x in descending order (equal entries in ascending order of id) and keeps
+ * an entry while the softmax mass of those before it is at most p; it always keeps the first one.  The token is sampled
+ * from the softmax over the entries kept.  Greedy decoding takes the largest logit, on a tie the lowest id.
  */
 #ifndef MEG_INFER_SAMPLE_H
 #define MEG_INFER_SAMPLE_H
@@ -22,61 +21,61 @@ struct meg_sampling {
     double temperature; /* 0: greedy */
     int64_t top_k;      /* 0: off, 1: greedy */
     double top_p;       /* 0: off */
-    int64_t seed;       /* -1: from the machine */
+    int64_t seed;       /* -1: meg_sampling_check replaces it by a random one */
 };
 extern const struct meg_opt meg_sampling_opts[];
 
-/* Refuse what breaks a rule (MEG_EUSAGE), top-k above the ids that may be drawn among it; draw a seed where it is -1. */
+/* Check ranges and combinations, top_k against unpadded_vocab; replace a seed of -1 by a random one.  MEG_EUSAGE. */
 int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct meg_err *e);
 
-/* Return whether the likeliest id is taken, which --greedy, --top_k 1 and --temperature 0 ask for. */
+/* Return whether decoding is greedy: --greedy, --top_k 1 or --temperature 0. */
 bool meg_sampling_is_greedy(const struct meg_sampling *c);
 
-/* What is left to draw from, best first where a filter is on, else by id. */
+/* The distribution that a token is sampled from: in descending order of probability if a filter is on, else by id. */
 struct meg_token_sampler {
-    int64_t v, unpadded_vocab; /* logits of a row; those that may be drawn: ids below it */
+    int64_t v, unpadded_vocab; /* logits per row; ids from unpadded_vocab on are padding and are never sampled */
     int64_t n;                 /* ids kept */
-    int32_t *id;               /* [drawable] */
-    double *p;                 /* [drawable] probabilities of id[0..n), sum 1 */
-    int32_t *heap;             /* [drawable] scratch */
+    int32_t *id;               /* [unpadded_vocab] */
+    double *p;                 /* [unpadded_vocab] probabilities of id[0..n), which sum to 1 */
+    int32_t *heap;             /* [unpadded_vocab] scratch */
 };
-/* 1 <= drawable <= v. */
+/* Allocate the arrays; 1 <= unpadded_vocab <= v. */
 void meg_token_sampler_init(struct meg_token_sampler *s, int64_t v, int64_t unpadded_vocab);
 void meg_token_sampler_free(struct meg_token_sampler *s);
 
-/* Fill n, id and p from logits [v], which are numbers, one of those that may be drawn finite.  conf is checked. */
+/* Set n, id and p from logits [v], none of them NaN and at least one below unpadded_vocab finite.  conf is checked. */
 void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits);
 
 /*
- * meg_sample_token - the id that follows, and *logprob = log softmax(logits)[id] in nats, of the logits
- * as they are, whatever was drawn from.
- *   conf    checked
- *   logits  [v]
- * The draw is a function of (seed, prompt, step) alone: u = meg_philox_sampling of them, in (0,1], and
- * the first kept entry at which the running sum of p reaches u (base/philox.h).
- * -1 when a logit is not a number or none that may be drawn is finite.
+ * meg_sample_token - sample the next token and return its id
+ *   conf     checked
+ *   logits   [v]
+ *   logprob  out  log softmax(logits)[id] in nats, before temperature and filters
+ * The sample is a function of (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt) is in (0,1], and the
+ * first kept entry at which the cumulative sum of p reaches u is taken (base/philox.h).
+ * Returns -1 if a logit is NaN or none below unpadded_vocab is finite.
  */
 int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
                          int64_t prompt, int64_t step, double *logprob);
 
-/* A token that may follow, and the natural logarithm of its probability. */
+/* A candidate for the next token and the natural logarithm of its probability. */
 struct meg_token_logprob {
     int32_t id;
     float logprob;
 };
 
 /*
- * meg_top_logprobs - the n likeliest ids of a row, best first, of equals the lower id first
+ * meg_top_logprobs - list the n most likely ids in descending order, on ties the lower id first
  *   out     [n]  n <= v
- *   logits  [v]  not NaN, that of id finite
- *   id, logprob  an id and the logarithm of its probability: those of the others are taken from it, so that the
- *                same id, or one as likely, has the same float
+ *   logits  [v]  not NaN; that of id is finite
+ *   id, logprob  an id and its log-probability.  The others are computed as logprob plus the difference of the logits,
+ *                so that the same id, or one of equal probability, gets the same float.
  *   heap    [v]  scratch
  */
 void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id,
                       double logprob, int32_t *heap);
 
-/* -log softmax(logits)[id] is meg_logsumexp(logits) - logits[id]; NaN when a logit is NaN. */
+/* Return log sum exp of logits [v], v >= 1; log softmax(logits)[id] = logits[id] - this.  NaN if a logit is NaN. */
 double meg_logsumexp(const float *logits, int64_t v);
 
 MEG_END_DECLS

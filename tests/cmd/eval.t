@@ -1,10 +1,10 @@
 #!/bin/sh
-# meg-eval on a small model of bytes, and on the reference model where MEG_SHARED has it.
+# meg-eval on a small byte-level model, and on the reference model in MEG_SHARED.
 . "${0%/*}/../lib.sh"
 perl "${0%/*}/../tiny_gpt2.pl" "$T/hf"
 mkdir "$T/ids" && cp "$T/hf/config.json" "$T/hf/model.safetensors" "$T/ids"
 
-# jq finds nan and null less than any number
+# jq orders nan and null below all numbers
 jq_is_small='def is_small(most): fabs | . >= 0 and . < most;'
 logprobs() { meg-eval --task logprobs --load "$T/hf" "$@"; }
 ppl() { meg-eval --task ppl --load "$T/hf" "$@"; }
@@ -13,40 +13,40 @@ ppl() { meg-eval --task ppl --load "$T/hf" "$@"; }
 
 printf '{"text":"abc"}\n{"ids":[97,98,99]}\n{"text":""}\n{"ids":[5]}\n{"text":"\\u00e9"}\n' >"$T/lines"
 logprobs --input "$T/lines" >"$T/out"
-is 'text and ids are scored alike' "$(sed -n 1p "$T/out")" "$(sed -n 2p "$T/out")"
-is 'a line for a line' "$(jq -c '[.ids,.count,(.logprobs|length)]' "$T/out" | tr '\n' ' ')" \
+is 'text and its ids get the same scores' "$(sed -n 1p "$T/out")" "$(sed -n 2p "$T/out")"
+is 'each input line gives an output line' "$(jq -c '[.ids,.count,(.logprobs|length)]' "$T/out" | tr '\n' ' ')" \
     '[[97,98,99],2,2] [[97,98,99],2,2] [[],0,0] [[5],0,0] [[195,169],1,1] '
-is 'the sum is the sum' "$(jq -c "$jq_is_small"'(.logprobs | add // 0) - .sum | is_small(1e-6)' "$T/out" | sort -u)" true
+is '"sum" is the sum of "logprobs"' "$(jq -c "$jq_is_small"'(.logprobs | add // 0) - .sum | is_small(1e-6)' "$T/out" | sort -u)" true
 is 'standard input is the default' "$(logprobs <"$T/lines")" "$(cat "$T/out")"
 is 'ids need no tokenizer' "$(echo '{"ids":[97,98,99]}' | meg-eval --task logprobs --load "$T/ids")" "$(sed -n 1p "$T/out")"
-is 'a line does not depend on those before it' "$(tac "$T/lines" | logprobs | tac)" "$(cat "$T/out")"
-is 'one token more than positions' "$(printf '{"text":"%049d"}' 0 | logprobs | jq .count)" 48
-is 'one thread scores alike' "$(OMP_NUM_THREADS=1 meg-eval --task logprobs --load "$T/hf" --input "$T/lines")" \
+is 'scores of a line do not depend on other lines' "$(tac "$T/lines" | logprobs | tac)" "$(cat "$T/out")"
+is 'a line may have one token more than the model has positions' "$(printf '{"text":"%049d"}' 0 | logprobs | jq .count)" 48
+is 'one thread computes the same scores' "$(OMP_NUM_THREADS=1 meg-eval --task logprobs --load "$T/hf" --input "$T/lines")" \
     "$(cat "$T/out")"
-is 'and so do two' "$(OMP_NUM_THREADS=2 meg-eval --task logprobs --load "$T/hf" --input "$T/lines")" "$(cat "$T/out")"
-is 'the probabilities of all that may follow add up' "$(jq -nc 'range(257) | {ids:[72,105,.]}' | logprobs |
+is 'two threads compute the same scores' "$(OMP_NUM_THREADS=2 meg-eval --task logprobs --load "$T/hf" --input "$T/lines")" "$(cat "$T/out")"
+is 'the probabilities of all next tokens sum to 1' "$(jq -nc 'range(257) | {ids:[72,105,.]}' | logprobs |
     jq -s "$jq_is_small"'map(.logprobs[1] | exp) | add - 1 | is_small(1e-5)')" true
 
-# ---- each position
+# ---- most likely ids of each position
 
 logprobs --input "$T/lines" --top-n-logprobs 257 --return-tokens >"$T/all"
-is 'the likeliest ids leave the rest as it is' "$(jq -c 'del(.tokens, .top_logprobs)' "$T/all")" "$(jq -c . "$T/out")"
-is 'for each log-probability the likeliest ids, best first' "$(jq -c '[(.top_logprobs | length) == .count,
+is '--top-n-logprobs and --return-tokens do not change the scores' "$(jq -c 'del(.tokens, .top_logprobs)' "$T/all")" "$(jq -c . "$T/out")"
+is 'each position lists the most likely ids in descending order' "$(jq -c '[(.top_logprobs | length) == .count,
     (.top_logprobs | all(length == 257 and (map(.logprob) | . == (sort | reverse))
     and (map(.id) | sort) == [range(257)]))]' "$T/all" | sort -u)" '[true,true]'
-is 'their probabilities add up' "$(jq "$jq_is_small"'.top_logprobs | all((map(.logprob | exp) | add) - 1 | is_small(1e-5))' \
+is 'the probabilities of all listed ids sum to 1' "$(jq "$jq_is_small"'.top_logprobs | all((map(.logprob | exp) | add) - 1 | is_small(1e-5))' \
     "$T/all" | sort -u)" true
-is 'the scored id is among them with the same number' "$(jq '. as $x | [range(.count)] |
+is 'the scored id is listed with the same log-probability' "$(jq '. as $x | [range(.count)] |
     all(. as $i | $x.top_logprobs[$i] | map(select(.id == $x.ids[$i + 1]))[0].logprob == $x.logprobs[$i])' "$T/all" | sort -u)" true
-is 'as many as are wanted' "$(logprobs --input "$T/lines" --top-n-logprobs 3 --return-tokens)" \
+is '--top-n-logprobs N lists N ids' "$(logprobs --input "$T/lines" --top-n-logprobs 3 --return-tokens)" \
     "$(jq -c '.top_logprobs |= map(.[:3])' "$T/all")"
-is 'tokens are the text of each id, cut characters replaced' "$(jq -c '.tokens | map(explode)' "$T/all" | tr '\n' ' ')" \
+is '"tokens" is the text of each id, with U+FFFD for partial characters' "$(jq -c '.tokens | map(explode)' "$T/all" | tr '\n' ' ')" \
     '[[97],[98],[99]] [[97],[98],[99]] [] [[5]] [[65533],[65533]] '
 is '--return-segments is --return-tokens' "$(logprobs --input "$T/lines" --return-segments)" \
     "$(jq -c 'del(.top_logprobs)' "$T/all")"
 is 'ids need no tokenizer' "$(echo '{"ids":[97,98,99]}' | meg-eval --task logprobs --load "$T/ids" --top-n-logprobs 1 |
     jq -c '.top_logprobs | map(map(keys_unsorted))')" '[[["id","logprob"]],[["id","logprob"]]]'
-is 'what greedy generation takes is the likeliest' "$(printf 'Hello' | meg-generate --load "$T/hf" --greedy --tokens-to-generate 20 |
+is 'greedy generation takes the first of the listed ids' "$(printf 'Hello' | meg-generate --load "$T/hf" --greedy --tokens-to-generate 20 |
     jq -c '{ids: ([72,101,108,108,111] + .ids)}' | logprobs --top-n-logprobs 1 |
     jq -c '[.ids[5:] == (.top_logprobs[4:] | map(.[0].id)), .logprobs[4:] == (.top_logprobs[4:] | map(.[0].logprob))]')" '[true,true]'
 echo '{"ids":[1,2]}' >"$T/p"
@@ -54,8 +54,8 @@ for n in -1 258 2.5; do
     status "--top-n-logprobs $n" 2 logprobs --top-n-logprobs $n --input "$T/p"
 done
 status '--return-tokens without a tokenizer' 2 meg-eval --task logprobs --load "$T/ids" --return-tokens --input "$T/p"
-like '--return-tokens: says so' "$(cat "$T/err")" '--return-tokens: the model has no tokenizer'
-status 'ppl has no positions to report' 2 ppl --top-n-logprobs 1 --input "$T/p"
+like '--return-tokens: the message says so' "$(cat "$T/err")" '--return-tokens needs a tokenizer and the model has none'
+status '--top-n-logprobs with --task ppl' 2 ppl --top-n-logprobs 1 --input "$T/p"
 
 refuse() { # NAME LINE WORDS
     printf "{\"ids\":[1,2]}\\n$2\\n" >"$T/p"
@@ -67,10 +67,10 @@ refuse 'a line that is not JSON' 'abc' 'not JSON'
 refuse 'an empty line' '' 'not JSON'
 refuse 'an object without text' '{"prompt":"a"}' 'either "text" or "ids", found neither'
 refuse 'text and ids' '{"text":"a","ids":[1]}' 'either "text" or "ids", found both'
-refuse 'a member that it does not know' '{"ids":[1,2],"logprob":1}' 'unknown member "logprob"; known are "text", "ids"$'
+refuse 'an unknown member' '{"ids":[1,2],"logprob":1}' 'unknown member "logprob"; known are "text", "ids"$'
 refuse 'an option of generation' '{"ids":[1,2],"seed":1}' 'unknown member "seed"; known are "text", "ids"$'
 refuse 'an id outside of the vocabulary' '{"ids":[257]}' '"ids"\[0\] is 257'
-refuse 'a line too long' '{"text":"%050d"}' '50 tokens; with 48 positions the model can score at most 49'
+refuse 'a line too long' '{"text":"%050d"}' '50 tokens; a model of 48 positions scores at most 49'
 echo '{"text":"a"}' >"$T/p"
 status 'text without a tokenizer' 2 meg-eval --task logprobs --load "$T/ids" --input "$T/p"
 status 'a full disk' 74 sh -c 'meg-eval --task logprobs --load "$1/hf" --input "$1/lines" >/dev/full' - "$T"
@@ -80,51 +80,51 @@ status 'a full disk' 74 sh -c 'meg-eval --task logprobs --load "$1/hf" --input "
 for i in 1 2 3 4 5 6 7 8 9; do echo "Line $i of a text of some length, to be scored."; done >"$T/text"
 n=$(wc -c <"$T/text" | tr -d ' ')
 ppl --input "$T/text" >"$T/out"
-is 'what is printed' "$(jq -c keys_unsorted "$T/out")" \
+is 'ppl prints these members' "$(jq -c keys_unsorted "$T/out")" \
     '["task","documents","tokens","windows","seq_length","overlapping_eval","loss_nats","ppl","bytes","bits_per_byte"]'
-is 'all tokens but the first' "$(jq -c '[.documents,.tokens,.bytes,.windows,.seq_length,.overlapping_eval]' "$T/out")" \
+is 'ppl scores all tokens but the first' "$(jq -c '[.documents,.tokens,.bytes,.windows,.seq_length,.overlapping_eval]' "$T/out")" \
     "[1,$((n - 1)),$((n - 1)),$(((n - 1 + 47) / 48)),48,48]"
-is 'a byte a token: bits per byte are the loss' "$(jq "$jq_is_small"'.bits_per_byte * (2 | log) - .loss_nats | is_small(1e-7)' "$T/out")" true
-is 'ppl is e to the loss' "$(jq "$jq_is_small"'.ppl / (.loss_nats | exp) - 1 | is_small(1e-7)' "$T/out")" true
-is 'windows are lines of logprobs' "$(jq -Rsc 'explode | range(0; length - 1; 48) as $i | {ids:.[$i:$i + 49]}' "$T/text" |
+is 'with one byte per token, bits per byte equal the loss' "$(jq "$jq_is_small"'.bits_per_byte * (2 | log) - .loss_nats | is_small(1e-7)' "$T/out")" true
+is 'ppl is exp(loss)' "$(jq "$jq_is_small"'.ppl / (.loss_nats | exp) - 1 | is_small(1e-7)' "$T/out")" true
+is 'the loss is that of the windows scored as lines' "$(jq -Rsc 'explode | range(0; length - 1; 48) as $i | {ids:.[$i:$i + 49]}' "$T/text" |
     logprobs | jq -s --slurpfile p "$T/out" "$jq_is_small"'(map(-.sum) | add) / (map(.count) | add) - $p[0].loss_nats |
     is_small(1e-6)')" true
-is 'overlapping windows score as many' "$(ppl --input "$T/text" --overlapping-eval 5 --seq-length 20 | jq -c '[.tokens,.bytes]')" \
+is 'overlapping windows score the same number of tokens' "$(ppl --input "$T/text" --overlapping-eval 5 --seq-length 20 | jq -c '[.tokens,.bytes]')" \
     "[$((n - 1)),$((n - 1))]"
 zstd -q "$T/text"
-is 'compressed text' "$(ppl --input "$T/text.zst")" "$(cat "$T/out")"
-is 'text from standard input' "$(ppl <"$T/text")" "$(cat "$T/out")"
+is 'compressed text has the same perplexity' "$(ppl --input "$T/text.zst")" "$(cat "$T/out")"
+is 'text from standard input has the same perplexity' "$(ppl <"$T/text")" "$(cat "$T/out")"
 
 { echo '{"text":""}'; jq -Rc '{text:.}' "$T/text"; } >"$T/text.jsonl"
 ppl --input "$T/text.jsonl" >"$T/out"
-is 'eod behind each document but an empty one, and it is no text' "$(jq -c '[.documents,.tokens,.bytes]' "$T/out")" "[10,$((n - 1)),$((n - 10))]"
-is 'a corpus may have other members' "$(jq -c '. + {url: "x", seed: -1}' "$T/text.jsonl" | ppl)" "$(cat "$T/out")"
+is 'an end-of-document token follows each document that is not empty and has no bytes' "$(jq -c '[.documents,.tokens,.bytes]' "$T/out")" "[10,$((n - 1)),$((n - 10))]"
+is 'other members of a corpus line are ignored' "$(jq -c '. + {url: "x", seed: -1}' "$T/text.jsonl" | ppl)" "$(cat "$T/out")"
 { printf '\357\273\277\n \r\n'; sed 's/^/ /; 3s/$/\n/' "$T/text.jsonl"; echo; } >"$T/marked.jsonl"
-is 'so behind a byte order mark and blank lines, and between them' "$(ppl --input "$T/marked.jsonl")" "$(cat "$T/out")"
+is 'a byte order mark and empty lines are ignored' "$(ppl --input "$T/marked.jsonl")" "$(cat "$T/out")"
 meg-preprocess -q --input "$T/text.jsonl" --tokenizer-type GPT2BPETokenizer --vocab-file "$T/hf/vocab.json" \
     --merge-file "$T/hf/merges.txt" --append-eod --output-prefix "$T/d"
-is 'a dataset is the same as its text' "$(ppl --data-path "$T/d_text_document")" "$(jq -c 'del(.bytes, .bits_per_byte)' "$T/out")"
-is 'and takes no tokenizer' "$(meg-eval --task ppl --load "$T/ids" --data-path "$T/d_text_document")" \
+is 'a dataset has the perplexity of its text' "$(ppl --data-path "$T/d_text_document")" "$(jq -c 'del(.bytes, .bits_per_byte)' "$T/out")"
+is 'a dataset needs no tokenizer' "$(meg-eval --task ppl --load "$T/ids" --data-path "$T/d_text_document")" \
     "$(ppl --data-path "$T/d_text_document")"
 
 printf a >"$T/p"
 status 'one token cannot be scored' 65 ppl --input "$T/p"
-like 'one token: says so' "$(cat "$T/err")" "$T/p: 1 token;"
+like 'one token: the message says so' "$(cat "$T/err")" "$T/p: 1 token;"
 status 'an empty text' 65 ppl --input /dev/null
 printf 'ab\377' >"$T/p"
 status 'a text that is not UTF-8' 65 ppl --input "$T/p"
-like 'not UTF-8: says where' "$(cat "$T/err")" "$T/p: invalid UTF-8 at byte 2"
+like 'not UTF-8: the message has the offset' "$(cat "$T/err")" "$T/p: invalid UTF-8 at byte 2"
 printf '{"text":"a"}\nb\n' >"$T/p"
-status 'JSON lines and then not' 65 ppl --input "$T/p"
-like 'JSON lines: says where' "$(cat "$T/err")" "$T/p: line 2: not JSON"
+status 'JSON lines followed by text' 65 ppl --input "$T/p"
+like 'JSON lines followed by text: the message has the line' "$(cat "$T/err")" "$T/p: line 2: not JSON"
 printf '{"text":"1 2 300"}\n' | meg-preprocess -q --input - --tokenizer-type NullTokenizer --vocab-size 1000 --output-prefix "$T/big"
 status 'a dataset with ids outside of the vocabulary' 65 ppl --data-path "$T/big_text_document"
-like 'ids outside: says where' "$(cat "$T/err")" "$T/big_text_document.bin: token 2 of sequence 0 is 300; the model has ids 0 to 256"
-is 'and prints nothing' "$(cat "$T/out")" ''
+like 'ids outside of the vocabulary: the message has the location' "$(cat "$T/err")" "$T/big_text_document.bin: token 2 of sequence 0 is 300; the model has ids 0 to 256"
+is 'ids outside of the vocabulary: nothing is printed' "$(cat "$T/out")" ''
 status 'a missing dataset' 66 ppl --data-path "$T/none"
 status 'a window longer than the model' 2 ppl --seq-length 49 --input "$T/text"
-status 'windows further apart than long' 2 ppl --seq-length 10 --overlapping-eval 11 --input "$T/text"
-status 'a dataset has no log-probabilities' 2 logprobs --data-path "$T/d_text_document"
+status 'a stride larger than the window' 2 ppl --seq-length 10 --overlapping-eval 11 --input "$T/text"
+status '--data-path with --task logprobs' 2 logprobs --data-path "$T/d_text_document"
 status 'text and a dataset' 2 ppl --input "$T/text" --data-path "$T/d_text_document"
 status 'an unknown task' 2 meg-eval --task zero --load "$T/hf"
 status 'no task' 2 meg-eval --load "$T/hf"

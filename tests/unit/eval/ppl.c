@@ -1,4 +1,4 @@
-/* eval/ppl.h: windows over a small model, from memory and from a dataset. */
+/* eval/ppl.h: perplexity of a small model on tokens in memory and on a dataset. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,7 +51,7 @@ static void ppl(struct meg_ppl_result *p, const struct meg_token_stream *src, in
         fail_msg("%s", e.msg);
 }
 
-static void windows_add_up(void **state)
+static void the_loss_is_the_sum_over_windows(void **state)
 {
     const struct meg_ids ids = { .v = tokens, .n = TOKENS, .cap = TOKENS };
     struct meg_token_stream src = meg_token_stream_from_ids(&ids);
@@ -68,23 +68,23 @@ static void windows_add_up(void **state)
             want -= logprob[t];
     }
     ppl(&p, &src, POSITIONS, POSITIONS);
-    assert_int_equal(p.scored, TOKENS - 1);
+    assert_int_equal(p.num_targets, TOKENS - 1);
     assert_int_equal(p.windows, 5);
     assert_true(fabs(p.loss - want) < 1e-9);
     assert_true(fabs(meg_ppl_value(&p) - exp(want / (TOKENS - 1))) < 1e-9 * exp(want / (TOKENS - 1)));
 
-    want = 0; /* one token at a time, each after up to POSITIONS - 1 others */
+    want = 0; /* one token per window, each with up to POSITIONS - 1 tokens of context */
     for (int64_t t = 1; t < TOKENS; t++) {
         int64_t first = t <= POSITIONS ? 0 : t - POSITIONS, n = t <= POSITIONS ? t + 1 : POSITIONS + 1;
         assert_int_equal(meg_score(&scorer, tokens + first, n, logprob, &e), MEG_OK);
         want -= logprob[n - 2];
     }
     ppl(&p, &src, POSITIONS, 1);
-    assert_int_equal(p.scored, TOKENS - 1);
+    assert_int_equal(p.num_targets, TOKENS - 1);
     assert_true(fabs(p.loss - want) < 1e-4);
 }
 
-static void a_dataset_is_its_documents_in_a_row(void **state)
+static void a_dataset_is_the_concatenation_of_its_documents(void **state)
 {
     const int64_t length[] = { 1, 30, 0, 5, 0, 0, 33, 1 };
     char dir[TMP_NAME], prefix[TMP_PATH], path[TMP_PATH + 16];
@@ -128,8 +128,8 @@ static void a_dataset_is_its_documents_in_a_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(windows_add_up),
-        cmocka_unit_test(a_dataset_is_its_documents_in_a_row),
+        cmocka_unit_test(the_loss_is_the_sum_over_windows),
+        cmocka_unit_test(a_dataset_is_the_concatenation_of_its_documents),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

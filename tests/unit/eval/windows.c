@@ -1,4 +1,4 @@
-/* eval/windows.h: every target once, and Megatron's windows. */
+/* eval/ppl.h: the windows score every target once and equal those of Megatron. */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "eval/windows.h"
+#include "eval/ppl.h"
 
 static void every_target_is_scored_once(void **state)
 {
@@ -14,16 +14,16 @@ static void every_target_is_scored_once(void **state)
     for (int64_t tokens = 1; tokens < 60; tokens++)
         for (int64_t s = 1; s < 20; s++)
             for (int64_t stride = 1; stride <= s; stride++) {
-                int64_t next = 1; /* token whose turn it is to be a target */
+                int64_t next = 1; /* the next target */
                 for (int64_t i = 0; i < meg_window_count(tokens, stride); i++) {
                     struct meg_window w = meg_window_at(tokens, s, stride, i);
                     assert_int_equal(w.start, i * stride);
                     assert_in_range(w.ntok, 1, s + 1);
                     assert_true(w.start + w.ntok <= tokens);
-                    if (w.scored > 0) {
+                    if (w.ntargets > 0) {
                         assert_int_equal(w.start + w.first + 1, next);
-                        assert_true(w.first + w.scored < w.ntok);
-                        next += w.scored;
+                        assert_true(w.first + w.ntargets < w.ntok);
+                        next += w.ntargets;
                     }
                 }
                 assert_int_equal(next, tokens);
@@ -57,8 +57,8 @@ static void equals_megatron(void **state)
             struct meg_window w = meg_window_at(tokens, s, stride, (int64_t)k);
             assert_int_equal(w.start, json_integer_value(json_object_get(want, "start")));
             assert_int_equal(w.ntok, json_integer_value(json_object_get(want, "ntok")));
-            assert_int_equal(w.scored, json_integer_value(json_object_get(want, "scored")));
-            if (w.scored > 0)
+            assert_int_equal(w.ntargets, json_integer_value(json_object_get(want, "scored")));
+            if (w.ntargets > 0)
                 assert_int_equal(w.first, json_integer_value(json_object_get(want, "first_scored")));
         }
     }

@@ -1,4 +1,4 @@
-/* infer/generate.h against whole forward passes of a small model with random weights. */
+/* infer/generate.h: compare with forward passes over full sequences of a small model with random weights. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@ enum { V = 61, POSITIONS = 24, PROMPTS = 7 };
 
 static struct meg_gpt *g;
 
-/* Weights of standard deviation 0.3, so that the model has opinions. */
+/* Weights of standard deviation 0.3 give distributions that are far from uniform. */
 static int setup(void **state)
 {
     const struct meg_gpt_conf conf = tiny_gpt(2, 32, 128, 4, POSITIONS, V);
@@ -37,7 +37,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Prompt i: 1 + 3 i tokens, so the last one has 19 of the 24 positions. */
+/* Prompt i has 1 + 3 i tokens; the last one uses 19 of the 24 positions. */
 static int64_t prompt(int32_t *ids, int64_t i)
 {
     int64_t n = 1 + 3 * i;
@@ -81,8 +81,8 @@ static void release(struct meg_continuation *c)
 static const struct meg_sampling greedy = { .greedy = true, .temperature = 1 };
 static const struct meg_sampling drawn = { .temperature = 1.2, .seed = 99 };
 
-/* The cache gives what a forward pass over prompt and continuation gives, as far as there are positions. */
-static void decoding_equals_the_whole_forward_pass(void **state)
+/* Decoding with the KV cache gives the logits of a forward pass over prompt and continuation, up to the last position. */
+static void decoding_equals_a_forward_pass_over_the_full_sequence(void **state)
 {
     struct meg_continuation c[PROMPTS];
     struct meg_scorer s;
@@ -129,7 +129,7 @@ static void greedy_takes_the_largest_logit(void **state)
     release(c);
 }
 
-/* To the last bit, whatever the other slots hold and when it began. */
+/* Bit-identical for any content of the other slots and any start step. */
 static void a_prompt_does_not_depend_on_its_batch(void **state)
 {
     const int64_t slots[] = { 2, 3, 7, 20 };
@@ -154,7 +154,7 @@ static void a_prompt_does_not_depend_on_its_batch(void **state)
     }
 }
 
-static void eod_ends_a_continuation_and_is_left_out(void **state)
+static void eod_ends_a_continuation_and_is_not_among_its_ids(void **state)
 {
     struct meg_continuation whole[PROMPTS], c[PROMPTS];
 
@@ -177,7 +177,7 @@ static void eod_ends_a_continuation_and_is_left_out(void **state)
     release(whole);
 }
 
-static void seeds_and_prompts_draw_differently(void **state)
+static void other_seeds_and_prompts_are_sampled_differently(void **state)
 {
     struct meg_sampling other = drawn;
     struct meg_continuation a[PROMPTS], b[PROMPTS];
@@ -195,7 +195,7 @@ static void seeds_and_prompts_draw_differently(void **state)
     release(b);
 }
 
-/* Each with its own settings, beside the others and alone. */
+/* Requests with different options generate the same in one batch as one by one. */
 static void requests_of_a_batch_keep_their_own_options(void **state)
 {
     const struct meg_request request[PROMPTS] = {
@@ -238,8 +238,8 @@ static void requests_of_a_batch_keep_their_own_options(void **state)
     release(c);
 }
 
-/* The same prompt is the same continuation wherever it stands, when the request has a seed, and else is not. */
-static void a_seed_of_its_own_leaves_the_number_out(void **state)
+/* With a seed in the request, equal prompts have equal continuations at any position in the input; without, they differ. */
+static void a_request_with_a_seed_does_not_depend_on_the_prompt_number(void **state)
 {
     for (int has_seed = 0; has_seed < 2; has_seed++) {
         const struct meg_request request = { 12, { .temperature = 1.5, .seed = 77 }, has_seed, NULL, 0 };
@@ -289,8 +289,8 @@ static void a_stopped_sequence_frees_its_slot(void **state)
     meg_continuation_free(&b);
 }
 
-/* The same float for the same id, or clients that compare values do not see that the best one was taken. */
-static void the_likeliest_ids_stand_beside_what_was_drawn(void **state)
+/* The sampled id has the same float in both lists, so that clients can compare them. */
+static void the_top_logprobs_contain_the_sampled_id(void **state)
 {
     enum { TOP = 5 };
     int nbest = 0, nother = 0;
@@ -326,8 +326,8 @@ static void the_likeliest_ids_stand_beside_what_was_drawn(void **state)
     assert_true(nbest > 20 && nother > 0);
 }
 
-/* So many ids that the head works through the rows of a sequence in two chunks. */
-static void scores_have_the_likeliest_ids_of_every_row(void **state)
+/* The vocabulary is so large that the LM head processes the rows of a sequence in two chunks. */
+static void scores_list_the_top_logprobs_of_every_row(void **state)
 {
     enum { ROWS = 140, MANY = 150000 };
     const struct meg_gpt_conf conf = tiny_gpt(1, 8, 16, 2, ROWS, MANY);
@@ -365,7 +365,7 @@ static void scores_have_the_likeliest_ids_of_every_row(void **state)
     free(logits);
 }
 
-static void weights_that_are_not_numbers_are_reported(void **state)
+static void nan_weights_are_reported(void **state)
 {
     const struct meg_request request = { .max_tokens = 5, .sampling = greedy };
     struct meg_continuation c = { .request = &request };
@@ -392,17 +392,17 @@ static void weights_that_are_not_numbers_are_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoding_equals_the_whole_forward_pass),
+        cmocka_unit_test(decoding_equals_a_forward_pass_over_the_full_sequence),
         cmocka_unit_test(greedy_takes_the_largest_logit),
         cmocka_unit_test(a_prompt_does_not_depend_on_its_batch),
-        cmocka_unit_test(eod_ends_a_continuation_and_is_left_out),
-        cmocka_unit_test(seeds_and_prompts_draw_differently),
+        cmocka_unit_test(eod_ends_a_continuation_and_is_not_among_its_ids),
+        cmocka_unit_test(other_seeds_and_prompts_are_sampled_differently),
         cmocka_unit_test(requests_of_a_batch_keep_their_own_options),
-        cmocka_unit_test(a_seed_of_its_own_leaves_the_number_out),
+        cmocka_unit_test(a_request_with_a_seed_does_not_depend_on_the_prompt_number),
         cmocka_unit_test(a_stopped_sequence_frees_its_slot),
-        cmocka_unit_test(the_likeliest_ids_stand_beside_what_was_drawn),
-        cmocka_unit_test(scores_have_the_likeliest_ids_of_every_row),
-        cmocka_unit_test(weights_that_are_not_numbers_are_reported),
+        cmocka_unit_test(the_top_logprobs_contain_the_sampled_id),
+        cmocka_unit_test(scores_list_the_top_logprobs_of_every_row),
+        cmocka_unit_test(nan_weights_are_reported),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -13,8 +13,8 @@
 #include "unicode/utf8.h"
 #include "tmp.h"
 
-/* What a line gives under NullTokenizer of 0..99, 100 ending a document; the message where it is refused. */
-static int parse_as(struct meg_prompt_format rule, const char *text, bool has_tok, struct meg_ids *ids,
+/* Parse a line with a NullTokenizer of ids 0..99 and end-of-document id 100. */
+static int parse_as(struct meg_prompt_format format, const char *text, bool has_tok, struct meg_ids *ids,
                     struct meg_request *q, struct meg_err *e)
 {
     const struct meg_tok_conf tc = { .type = "NullTokenizer", .vocab_size = 100 };
@@ -23,11 +23,11 @@ static int parse_as(struct meg_prompt_format rule, const char *text, bool has_to
 
     assert_int_equal(meg_tokenizer_open(&tok, &tc, e), MEG_OK);
     ids->n = 0;
-    rule.key = "prompt";
-    rule.tok = has_tok ? tok : NULL;
-    rule.vocab_size = 101;
-    rule.unpadded_vocab = 100;
-    r = meg_prompt_read(&rule, "in", 7, text, strlen(text), ids, q, e);
+    format.key = "prompt";
+    format.tok = has_tok ? tok : NULL;
+    format.vocab_size = 101;
+    format.unpadded_vocab = 100;
+    r = meg_prompt_read(&format, "in", 7, text, strlen(text), ids, q, e);
     meg_tokenizer_close(tok);
     return r;
 }
@@ -37,7 +37,7 @@ static int parse(const char *text, bool is_plain_allowed, bool has_tok, struct m
     return parse_as((struct meg_prompt_format){ .is_plain_allowed = is_plain_allowed }, text, has_tok, ids, NULL, e);
 }
 
-static void lines_become_ids(void **state)
+static void lines_are_parsed_into_ids(void **state)
 {
     static const struct {
         const char *text;
@@ -68,7 +68,7 @@ static void lines_become_ids(void **state)
     free(ids.v);
 }
 
-static void lines_are_refused_with_their_number(void **state)
+static void messages_name_the_line(void **state)
 {
     static const struct {
         const char *text;
@@ -79,13 +79,13 @@ static void lines_are_refused_with_their_number(void **state)
         { "{\"prompt\":", true, true, MEG_EFORMAT, "not JSON" },
         { "5 6", false, true, MEG_EFORMAT, "not JSON" },
         { "", false, true, MEG_EFORMAT, "not JSON" },
-        { "[1,2]", false, true, MEG_EFORMAT, "found no object" },
+        { "[1,2]", false, true, MEG_EFORMAT, "found another JSON value" },
         { "{\"Prompt\":\"5\"}", true, true, MEG_EFORMAT, "either \"prompt\" or \"ids\", found neither" },
         { "{\"prompt\":\"5\",\"ids\":[5]}", true, true, MEG_EFORMAT, "either \"prompt\" or \"ids\", found both" },
         { "{\"prompt\":5}", true, true, MEG_EFORMAT, "\"prompt\" is not a string" },
         { "{\"ids\":5}", true, true, MEG_EFORMAT, "not an array" },
-        { "{\"ids\":[1,2.0]}", true, true, MEG_EFORMAT, "\"ids\"[1] is not a whole number" },
-        { "{\"ids\":[1,\"2\"]}", true, true, MEG_EFORMAT, "\"ids\"[1] is not a whole number" },
+        { "{\"ids\":[1,2.0]}", true, true, MEG_EFORMAT, "\"ids\"[1] is not an integer" },
+        { "{\"ids\":[1,\"2\"]}", true, true, MEG_EFORMAT, "\"ids\"[1] is not an integer" },
         { "{\"ids\":[0,101]}", true, true, MEG_EFORMAT, "\"ids\"[1] is 101; the model has ids 0 to 100" },
         { "{\"ids\":[-1]}", true, true, MEG_EFORMAT, "\"ids\"[0] is -1" },
         { "{\"prompt\":\"\xff\"}", true, true, MEG_EFORMAT, "not JSON" },
@@ -126,17 +126,17 @@ static void a_line_of_a_corpus_may_have_other_members(void **state)
 static void a_line_sets_options(void **state)
 {
     const struct meg_request greedy = { .max_tokens = 64, .sampling = { .greedy = true, .temperature = 1 } };
-    const struct meg_prompt_format rule = { .is_plain_allowed = true };
+    const struct meg_prompt_format format = { .is_plain_allowed = true };
     struct meg_request q = defaults;
     struct meg_ids ids = { 0 };
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(parse_as(rule, "5 6", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(parse_as(format, "5 6", true, &ids, &q, &e), MEG_OK);
     assert_memory_equal(&q, &defaults, sizeof q);
-    assert_int_equal(parse_as(rule, "{\"ids\":[1]}", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(parse_as(format, "{\"ids\":[1]}", true, &ids, &q, &e), MEG_OK);
     assert_memory_equal(&q, &defaults, sizeof q);
-    assert_int_equal(parse_as(rule,
+    assert_int_equal(parse_as(format,
                               "{\"ids\":[1],\"max_tokens\":3,\"temperature\":0.5,\"top_k\":100,"
                               "\"seed\":4294967295,\"stop\":[\"a\",\"\\u0000b\"]}",
                               true, &ids, &q, &e),
@@ -152,31 +152,31 @@ static void a_line_sets_options(void **state)
     assert_memory_equal(q.stop[1].s, "\0b", 2);
     meg_request_free(&q);
     q = defaults;
-    assert_int_equal(parse_as(rule, "{\"top_p\":1,\"prompt\":\"1\",\"stop\":\"\\n\"}", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(parse_as(format, "{\"top_p\":1,\"prompt\":\"1\",\"stop\":\"\\n\"}", true, &ids, &q, &e), MEG_OK);
     assert_true(q.sampling.top_p == 1);
     assert_false(q.has_seed);
     assert_int_equal(q.nstop, 1);
     meg_request_free(&q);
     q = greedy;
-    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"seed\":3}", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(parse_as(format, "{\"ids\":[1],\"seed\":3}", true, &ids, &q, &e), MEG_OK);
     assert_true(meg_sampling_is_greedy(&q.sampling));
     q = greedy;
-    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"temperature\":2}", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(parse_as(format, "{\"ids\":[1],\"temperature\":2}", true, &ids, &q, &e), MEG_OK);
     assert_false(meg_sampling_is_greedy(&q.sampling));
     q = defaults;
-    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"temperature\":0,\"top_p\":0.5}", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(parse_as(format, "{\"ids\":[1],\"temperature\":0,\"top_p\":0.5}", true, &ids, &q, &e), MEG_OK);
     assert_true(meg_sampling_is_greedy(&q.sampling));
     q = defaults;
-    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"top_k\":1}", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(parse_as(format, "{\"ids\":[1],\"top_k\":1}", true, &ids, &q, &e), MEG_OK);
     assert_true(meg_sampling_is_greedy(&q.sampling));
     free(ids.v);
 }
 
-static void options_of_a_line_are_refused_with_their_name(void **state)
+static void messages_name_the_option_of_a_line(void **state)
 {
-    static const char max_tokens[] = "a whole number from 1 to 2147483647", temperature[] = "from 0 (greedy) to 100",
-                      top_k[] = "a whole number from 0 to the size of the vocabulary", top_p[] = "a number from 0 to 1",
-                      seed[] = "a whole number from 0 to 4294967295", stop[] = "a string or an array of strings";
+    static const char max_tokens[] = "an integer from 1 to 2147483647", temperature[] = "from 0 (greedy) to 100",
+                      top_k[] = "an integer from 0 to the size of the vocabulary", top_p[] = "a number from 0 to 1",
+                      seed[] = "an integer from 0 to 4294967295", stop[] = "a string or an array of strings";
     static const struct {
         const char *name, *value, *words;
     } bad[] = {
@@ -208,7 +208,7 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
         { "stop", "{}", stop },
         { "stop", "null", stop },
     };
-    const struct meg_prompt_format rule = { .is_plain_allowed = true };
+    const struct meg_prompt_format format = { .is_plain_allowed = true };
     struct meg_ids ids = { 0 };
     struct meg_err e;
     char line[200], words[200];
@@ -219,7 +219,7 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
 
         snprintf(line, sizeof line, "{\"prompt\":\"5\",\"%s\":%s}", bad[i].name, bad[i].value);
         snprintf(words, sizeof words, "\"%s\" is %s; it must be ", bad[i].name, bad[i].value);
-        assert_int_equal(parse_as(rule, line, true, &ids, &q, &e), MEG_EFORMAT);
+        assert_int_equal(parse_as(format, line, true, &ids, &q, &e), MEG_EFORMAT);
         assert_int_equal(strncmp(e.msg, "in: line 7: ", 12), 0);
         assert_non_null(strstr(e.msg, bad[i].words));
         if (!strstr(bad[i].words, "101"))
@@ -230,7 +230,7 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
         struct meg_request q = defaults;
 
         q.sampling.top_k = i ? 0 : 5;
-        assert_int_equal(parse_as(rule, i ? "{\"ids\":[5],\"top_p\":0.5,\"top_k\":2}" : "{\"ids\":[5],\"top_p\":0.5}",
+        assert_int_equal(parse_as(format, i ? "{\"ids\":[5],\"top_p\":0.5,\"top_k\":2}" : "{\"ids\":[5],\"top_p\":0.5}",
                                   true, &ids, &q, &e),
                          MEG_EFORMAT);
         assert_non_null(strstr(e.msg, "give one of them"));
@@ -238,20 +238,20 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
     for (int i = 0; i < 2; i++) {
         struct meg_request q = defaults;
 
-        assert_int_equal(parse_as(rule, "{\"ids\":[5],\"stop\":\"a\"}", i, &ids, &q, &e), i ? MEG_OK : MEG_EUSAGE);
+        assert_int_equal(parse_as(format, "{\"ids\":[5],\"stop\":\"a\"}", i, &ids, &q, &e), i ? MEG_OK : MEG_EUSAGE);
         meg_request_free(&q);
     }
     {
         struct meg_request q = defaults;
 
-        assert_int_equal(parse_as(rule, "{\"ids\":[5],\"max_\\ntokens\":5}", true, &ids, &q, &e), MEG_EFORMAT);
+        assert_int_equal(parse_as(format, "{\"ids\":[5],\"max_\\ntokens\":5}", true, &ids, &q, &e), MEG_EFORMAT);
         assert_non_null(strstr(e.msg, "unknown member \"max_\\ntokens\"; known are \"prompt\", \"ids\", "
                                       "\"max_tokens\", \"stop\", \"temperature\", \"top_k\", \"top_p\", \"seed\""));
     }
     free(ids.v);
 }
 
-/* A vocabulary of the 256 bytes and nothing else. */
+/* A vocabulary of the 256 bytes. */
 static struct meg_tokenizer *bytes_tokenizer(void)
 {
     char dir[TMP_NAME], vocab[TMP_PATH], merges[TMP_PATH];
@@ -281,8 +281,8 @@ static struct meg_tokenizer *bytes_tokenizer(void)
     return tok;
 }
 
-/* Whatever the bytes and however they are cut: never half a character, and in the end what decode gives. */
-static void text_grows_by_whole_characters(void **state)
+/* For any bytes in any chunks, the text never ends within a character, and all of it equals that of decode. */
+static void detokenized_text_grows_by_complete_characters(void **state)
 {
     static const char *const texts[] = {
         "plain",
@@ -353,7 +353,7 @@ static void a_reply_is_one_json_line(void **state)
     meg_tokenizer_close(tok);
 }
 
-static void a_report_has_the_text_of_each_token(void **state)
+static void return_tokens_adds_the_text_of_each_token(void **state)
 {
     const struct meg_token_output_conf tokens = { .return_tokens = true }, top = { .top_n_logprobs = 2 },
                                        both = { true, 2 };
@@ -408,7 +408,7 @@ static int64_t feed(const struct meg_tokenizer *tok, const char *prompt, const c
     for (; r.request.nstop < nstop; r.request.nstop++)
         meg_str_add(&r.request.stop[r.request.nstop], stop[r.request.nstop], strlen(stop[r.request.nstop]));
     r.c.ids = ids;
-    r.head.n = 0; /* the text of the prompt */
+    r.prompt_text.n = 0; /* the text of the prompt */
     for (int64_t n = (int64_t)strlen(text); !r.is_complete;) {
         if (r.c.n < n) {
             ids[r.c.n] = (unsigned char)text[r.c.n];
@@ -437,7 +437,7 @@ static int64_t feed(const struct meg_tokenizer *tok, const char *prompt, const c
     return found ? (int64_t)steps : -1;
 }
 
-static void a_stop_string_ends_the_text_before_it(void **state)
+static void the_text_ends_before_a_stop_string(void **state)
 {
     static const struct {
         const char *prompt, *text;
@@ -448,12 +448,22 @@ static void a_stop_string_ends_the_text_before_it(void **state)
     } cases[] = {
         { "", "one two three", { "tw" }, 1, "one ", 6 },
         { "", "one two three", { "three", "two" }, 2, "one ", 7 },
-        { "", "one two three", { "x", "ne t", "e" }, 3, "on", 3 }, /* the first to be complete */
+        { "",
+          "one two three",
+          { "x", "ne t", "e" },
+          3,
+          "on",
+          3 }, /* the first stop string to be complete ends the text */
         { "", "aab", { "ab" }, 1, "a", 3 },
         { "", "abab", { "abc" }, 1, "abab", -1 },
         { "", "stop", { "stop" }, 1, "", 4 },
-        { "st", "op stop", { "stop" }, 1, "op ", 7 },        /* not across the end of the prompt */
-        { "", "caf\xc3\xa9!", { "\xc3\xa9" }, 1, "caf", 5 }, /* not after its first byte */
+        { "st", "op stop", { "stop" }, 1, "op ", 7 }, /* a stop string does not begin in the prompt */
+        { "",
+          "caf\xc3\xa9!",
+          { "\xc3\xa9" },
+          1,
+          "caf",
+          5 }, /* the text does not end after the first byte of a character */
         { "", "\xe2\x82\xac\xe2\x82\xac.", { "." }, 1, "\xe2\x82\xac\xe2\x82\xac", 7 },
         { "", "\xe2\x82\xac\xe2\x82\xac", { "zzzz" }, 1, "\xe2\x82\xac\xe2\x82\xac", -1 },
         { "",
@@ -479,7 +489,7 @@ static void a_stop_string_ends_the_text_before_it(void **state)
     meg_tokenizer_close(tok);
 }
 
-/* A tokenizer of six words that holds back the last of them, which may go on. */
+/* A tokenizer of six words that buffers the last word, which later ids may continue. */
 static struct meg_tokenizer *word_tokenizer(void)
 {
     char vocab[TMP_NAME];
@@ -497,8 +507,8 @@ static struct meg_tokenizer *word_tokenizer(void)
     return tok;
 }
 
-/* The last id alone completes the string, whose text the tokenizer gives only when it knows what follows. */
-static void a_stop_string_is_found_in_what_is_held_back(void **state)
+/* The last id completes the stop string, but the tokenizer returns its text only after the next id. */
+static void a_stop_string_is_found_in_buffered_text(void **state)
 {
     enum { ONE = 5, TWO, S };
     struct meg_tokenizer *tok = word_tokenizer();
@@ -513,7 +523,7 @@ static void a_stop_string_is_found_in_what_is_held_back(void **state)
     assert_int_equal(meg_reply_update(&r, &e), 0);
     r.c.n = 3;
     assert_int_equal(meg_reply_update(&r, &e), 1);
-    assert_int_equal(r.text.n, strlen("two one ")); /* all of the prompt was held back */
+    assert_int_equal(r.text.n, strlen("two one ")); /* all of the prompt was buffered */
     assert_memory_equal(r.text.s, "two one ", r.text.n);
     r.request = (struct meg_request){ 0 };
     r.c = (struct meg_continuation){ 0 };
@@ -525,16 +535,16 @@ static void a_stop_string_is_found_in_what_is_held_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_become_ids),
-        cmocka_unit_test(lines_are_refused_with_their_number),
+        cmocka_unit_test(lines_are_parsed_into_ids),
+        cmocka_unit_test(messages_name_the_line),
         cmocka_unit_test(a_line_of_a_corpus_may_have_other_members),
         cmocka_unit_test(a_line_sets_options),
-        cmocka_unit_test(options_of_a_line_are_refused_with_their_name),
-        cmocka_unit_test(text_grows_by_whole_characters),
+        cmocka_unit_test(messages_name_the_option_of_a_line),
+        cmocka_unit_test(detokenized_text_grows_by_complete_characters),
         cmocka_unit_test(a_reply_is_one_json_line),
-        cmocka_unit_test(a_report_has_the_text_of_each_token),
-        cmocka_unit_test(a_stop_string_ends_the_text_before_it),
-        cmocka_unit_test(a_stop_string_is_found_in_what_is_held_back),
+        cmocka_unit_test(return_tokens_adds_the_text_of_each_token),
+        cmocka_unit_test(the_text_ends_before_a_stop_string),
+        cmocka_unit_test(a_stop_string_is_found_in_buffered_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* infer/sample.h: what is kept, what is drawn, and what is refused. */
+/* infer/sample.h: temperature, top-k and top-p filters, sampling, option checks. */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -35,7 +35,7 @@ static void temperature_divides_the_logits(void **state)
     meg_token_sampler_free(&s);
 }
 
-static void ties_with_the_kth_stay(void **state)
+static void top_k_keeps_ties_with_the_kth(void **state)
 {
     const float logits[6] = { 1, 0, 2, 1, 1, -1 };
     struct meg_sampling conf = plain;
@@ -52,7 +52,7 @@ static void ties_with_the_kth_stay(void **state)
     meg_token_sampler_free(&s);
 }
 
-static void top_p_keeps_what_crosses_it(void **state)
+static void top_p_keeps_the_token_that_crosses_it(void **state)
 {
     const float logits[4] = { logf(.1f), logf(.3f), logf(.5f), logf(.1f) };
     const double p[] = { .0001, .4, .6, .85, .95, 1 };
@@ -67,14 +67,14 @@ static void top_p_keeps_what_crosses_it(void **state)
         assert_int_equal(s.n, n[i]);
         meg_token_sampler_free(&s);
     }
-    conf.top_p = .85; /* of the two equal ones the lower id */
+    conf.top_p = .85; /* on a tie the lower id */
     keep(&s, conf, logits, 4);
     assert_int_equal(s.id[2], 0);
     assert_true(fabs(s.p[0] - .5 / .9) < 1e-6);
     meg_token_sampler_free(&s);
 }
 
-/* Megatron drops a token when the sum before it is above top_p: at exactly top_p one more stays. */
+/* Megatron drops a token if the sum before it exceeds top_p; if it equals top_p the token is kept. */
 static void top_p_keeps_the_token_after_a_sum_equal_to_it(void **state)
 {
     const float logits[4] = { 0, 0, 0, 0 }; /* four times 1/4, exactly */
@@ -90,7 +90,7 @@ static void top_p_keeps_the_token_after_a_sum_equal_to_it(void **state)
     }
 }
 
-static void ids_past_the_tokenizer_are_not_drawn(void **state)
+static void padding_ids_are_never_sampled(void **state)
 {
     const float logits[4] = { 0, 1, 9, 9 };
     struct meg_sampling conf = plain;
@@ -109,7 +109,7 @@ static void ids_past_the_tokenizer_are_not_drawn(void **state)
     meg_token_sampler_free(&s);
 }
 
-static void greedy_takes_the_lowest_of_equals(void **state)
+static void greedy_takes_the_lowest_id_on_ties(void **state)
 {
     const float logits[5] = { -1, 3, 0, 3, 2 };
     struct meg_sampling conf = plain;
@@ -127,7 +127,7 @@ static void greedy_takes_the_lowest_of_equals(void **state)
     meg_token_sampler_free(&s);
 }
 
-static void likeliest_ids_come_best_first(void **state)
+static void top_logprobs_are_in_descending_order(void **state)
 {
     const float logits[6] = { 1, 0.1f, 2, 1, 1.5f, -1 };
     const double lse = meg_logsumexp(logits, 6);
@@ -151,8 +151,8 @@ static void likeliest_ids_come_best_first(void **state)
     }
 }
 
-/* u from a Philox4x32-10 written in Python; with 16 equal weights the id is ceil(16 u) - 1. */
-static void draws_are_a_function_of_seed_prompt_and_step(void **state)
+/* u was computed by a Philox4x32-10 in Python; with 16 equal weights the id is ceil(16 u) - 1. */
+static void samples_are_a_function_of_seed_prompt_and_step(void **state)
 {
     static const struct {
         int64_t seed, prompt, step;
@@ -180,8 +180,8 @@ static void draws_are_a_function_of_seed_prompt_and_step(void **state)
     }
 }
 
-/* Counts of 100,000 draws within five standard deviations of n p, for the plain softmax and both filters. */
-static void draws_follow_the_distribution(void **state)
+/* Counts of 100,000 samples are within five standard deviations of n p, for the softmax and both filters. */
+static void samples_follow_the_distribution(void **state)
 {
     enum { V = 8, N = 100000 };
     const float logits[V] = { 1.5f, -2, .3f, .9f, -INFINITY, 1.1f, -.4f, 0 };
@@ -212,7 +212,7 @@ static void draws_follow_the_distribution(void **state)
     }
 }
 
-static void what_is_not_a_number_is_seen(void **state)
+static void nan_logits_are_detected(void **state)
 {
     struct meg_token_sampler s;
     double logprob;
@@ -227,7 +227,7 @@ static void what_is_not_a_number_is_seen(void **state)
     meg_token_sampler_free(&s);
 }
 
-static void rules_are_held(void **state)
+static void invalid_options_are_rejected(void **state)
 {
     static const struct meg_sampling bad[] = {
         { .temperature = -1 },
@@ -303,16 +303,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(temperature_divides_the_logits),
-        cmocka_unit_test(ties_with_the_kth_stay),
-        cmocka_unit_test(top_p_keeps_what_crosses_it),
+        cmocka_unit_test(top_k_keeps_ties_with_the_kth),
+        cmocka_unit_test(top_p_keeps_the_token_that_crosses_it),
         cmocka_unit_test(top_p_keeps_the_token_after_a_sum_equal_to_it),
-        cmocka_unit_test(ids_past_the_tokenizer_are_not_drawn),
-        cmocka_unit_test(greedy_takes_the_lowest_of_equals),
-        cmocka_unit_test(likeliest_ids_come_best_first),
-        cmocka_unit_test(draws_are_a_function_of_seed_prompt_and_step),
-        cmocka_unit_test(draws_follow_the_distribution),
-        cmocka_unit_test(what_is_not_a_number_is_seen),
-        cmocka_unit_test(rules_are_held),
+        cmocka_unit_test(padding_ids_are_never_sampled),
+        cmocka_unit_test(greedy_takes_the_lowest_id_on_ties),
+        cmocka_unit_test(top_logprobs_are_in_descending_order),
+        cmocka_unit_test(samples_are_a_function_of_seed_prompt_and_step),
+        cmocka_unit_test(samples_follow_the_distribution),
+        cmocka_unit_test(nan_logits_are_detected),
+        cmocka_unit_test(invalid_options_are_rejected),
         cmocka_unit_test(equals_megatron),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

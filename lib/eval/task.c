@@ -1,0 +1,250 @@
+#include "eval/task.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "eval/corpus.h"
+#include "eval/ppl.h"
+#include "infer/prompt.h"
+#include "io/json.h"
+#include "io/line_reader.h"
+
+const struct meg_opt meg_eval_opts[] = {
+    { "task", 0, MEG_ENUM(struct meg_eval_conf, task), "logprobs|ppl", NULL,
+      "score each line of the input, or compute the perplexity of all of it" },
+    { "input", 0, MEG_STR(struct meg_eval_conf, input), "FILE", "-",
+      "read text or JSON lines from FILE; - is standard input" },
+    { "data-path", 0, MEG_STR(struct meg_eval_conf, data_path), "PREFIX", NULL,
+      "ppl: read the dataset PREFIX.bin and PREFIX.idx instead of --input" },
+    { "seq-length", 0, MEG_I64(struct meg_eval_conf, seq_length), "N", NULL,
+      "ppl: window length in tokens; as many as the model has positions when not given" },
+    { "overlapping-eval", 0, MEG_I64(struct meg_eval_conf, overlapping_eval), "N", NULL,
+      "ppl: stride between windows in tokens; --seq-length when not given" },
+    { 0 }
+};
+
+int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_conf *output, struct meg_err *e)
+{
+    const bool is_ppl = c->task == MEG_EVAL_PPL;
+
+    if (c->data_path && (meg_opt_was_given(&c->input) || !is_ppl))
+        return meg_fail(e, MEG_EUSAGE, "--data-path requires --task ppl and excludes --input");
+    if (!is_ppl && (c->seq_length != MEG_UNSET || c->overlapping_eval != MEG_UNSET))
+        return meg_fail(e, MEG_EUSAGE, "--seq-length and --overlapping-eval require --task ppl");
+    if (is_ppl && (output->return_tokens || output->top_n_logprobs > 0))
+        return meg_fail(e, MEG_EUSAGE, "--return-tokens and --top-n-logprobs require --task logprobs");
+    return 0;
+}
+
+/* ---- logprobs ---------------------------------------------------------------------------------- */
+
+/* Append the JSON line of one input line. */
+static void add_scores(struct meg_str *out, const struct meg_token_output_conf *output, const struct meg_tokenizer *tok,
+                       const struct meg_ids *ids, const float *logprob, const struct meg_token_logprob *top)
+{
+    int64_t i, n = ids->n > 0 ? ids->n - 1 : 0;
+    double sum = 0;
+
+    for (i = 0; i < n; i++)
+        sum += logprob[i];
+    meg_json_begin(out, '{');
+    meg_json_add_key(out, "ids");
+    meg_json_add_ids(out, ids->v, ids->n);
+    meg_reply_add_tokens(out, output, tok, ids->v, ids->n);
+    meg_json_add_key(out, "logprobs");
+    meg_json_add_floats(out, logprob, n);
+    meg_reply_add_top_logprobs(out, output, tok, top, n);
+    meg_json_set_f64(out, "sum", sum);
+    meg_json_set_i64(out, "count", n);
+    meg_json_end(out, '}');
+    meg_str_add(out, "\n", 1);
+}
+
+static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output_conf *output,
+                    const struct meg_loaded_model *m, struct meg_err *e)
+{
+    const int64_t positions = m->g->conf.max_position_embeddings;
+    const struct meg_prompt_format format = { .key = "text", .tok = m->tok, .vocab_size = m->g->conf.vocab_size };
+    struct meg_line_reader in = { 0 };
+    struct meg_scorer s;
+    struct meg_ids ids = { 0 };
+    struct meg_str out = { 0 };
+    float *logprob = meg_new((size_t)positions * sizeof *logprob);
+    struct meg_token_logprob *top = NULL;
+    char *text;
+    size_t n;
+    int r;
+
+    meg_scorer_init(&s, m->g);
+    if ((r = meg_token_output_check(output, m->tok, m->g->conf.vocab_size, e)) < 0 ||
+        (r = meg_line_reader_open(&in, c->input, e)) < 0)
+        goto out;
+    top = meg_new((size_t)(positions * output->top_n_logprobs) * sizeof *top);
+    while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
+        ids.n = 0;
+        out.n = 0;
+        if ((r = meg_prompt_read(&format, in.name, in.line, text, n, &ids, NULL, e)) < 0)
+            goto out;
+        if (ids.n > positions + 1) {
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: line %" PRId64 ": %" PRId64 " tokens; a model of %" PRId64
+                         " positions scores at most %" PRId64 " at once",
+                         in.name, in.line, ids.n, positions, positions + 1);
+            goto out;
+        }
+        if (ids.n > 1 && (r = meg_score_top(&s, ids.v, ids.n, logprob, top, output->top_n_logprobs, e)) < 0)
+            goto out;
+        add_scores(&out, output, m->tok, &ids, logprob, top);
+        if ((r = meg_write_stdout(out.s, out.n, e)) < 0)
+            goto out;
+    }
+out:
+    meg_line_reader_close(&in);
+    meg_scorer_free(&s);
+    meg_str_free(&out);
+    free(ids.v);
+    free(logprob);
+    free(top);
+    return r;
+}
+
+/* ---- ppl --------------------------------------------------------------------------------------- */
+
+/* A corpus whose perplexity is computed. */
+struct corpus {
+    const char *name; /* in messages */
+    struct meg_token_stream tokens;
+    int64_t documents;
+    const struct meg_tokenizer *tok; /* counts the bytes of the text; NULL: they are not reported */
+};
+
+struct ppl_progress {
+    struct meg_progress line;
+    int64_t targets;
+};
+
+static void show_progress(void *ctx, const struct meg_ppl_result *p)
+{
+    struct ppl_progress *progress = ctx;
+
+    meg_progress_show(&progress->line, "%" PRId64 " of %" PRId64 " tokens, loss %.4f", p->num_targets,
+                      progress->targets, p->loss / (double)p->num_targets);
+}
+
+static int write_ppl(const struct meg_eval_conf *c, int64_t documents, const struct meg_ppl_result *p,
+                     struct meg_err *e)
+{
+    struct meg_str out = { 0 };
+    int r;
+
+    meg_json_begin(&out, '{');
+    meg_json_set_str(&out, "task", "ppl");
+    meg_json_set_i64(&out, "documents", documents);
+    meg_json_set_i64(&out, "tokens", p->num_targets);
+    meg_json_set_i64(&out, "windows", p->windows);
+    meg_json_set_i64(&out, "seq_length", c->seq_length);
+    meg_json_set_i64(&out, "overlapping_eval", c->overlapping_eval);
+    meg_json_set_f64(&out, "loss_nats", p->loss / (double)p->num_targets);
+    meg_json_set_f64(&out, "ppl", meg_ppl_value(p));
+    if (p->bytes > 0) {
+        meg_json_set_i64(&out, "bytes", p->bytes);
+        meg_json_set_f64(&out, "bits_per_byte", p->loss / log(2) / (double)p->bytes);
+    }
+    meg_json_end(&out, '}');
+    meg_str_add(&out, "\n", 1);
+    r = meg_write_stdout(out.s, out.n, e);
+    meg_str_free(&out);
+    return r;
+}
+
+static int ppl_of_corpus(const struct meg_eval_conf *c, const struct meg_loaded_model *m, const struct corpus *corpus,
+                         struct meg_err *e)
+{
+    const double began_s = meg_now_s();
+    struct ppl_progress progress = { .targets = corpus->tokens.n - 1 };
+    struct meg_scorer s;
+    struct meg_ppl_result p;
+    int r;
+
+    if (corpus->tokens.n < 2)
+        return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " token%s; perplexity needs at least 2, the first is not scored",
+                        corpus->name, corpus->tokens.n, corpus->tokens.n == 1 ? "" : "s");
+    meg_scorer_init(&s, m->g);
+    meg_progress_init(&progress.line, 0);
+    r = meg_ppl(&p, &s, &corpus->tokens, c->seq_length, c->overlapping_eval, corpus->tok, show_progress, &progress, e);
+    meg_progress_end(&progress.line);
+    meg_scorer_free(&s);
+    if (r < 0 || (r = write_ppl(c, corpus->documents, &p, e)) < 0)
+        return r;
+    meg_debug("%.0f tokens/s", (double)p.num_targets / (meg_now_s() - began_s));
+    return 0;
+}
+
+static int ppl_of_dataset(const struct meg_eval_conf *c, const struct meg_loaded_model *m, struct meg_err *e)
+{
+    struct meg_indexed *d = NULL;
+    struct meg_dataset_reader reader;
+    struct corpus corpus = { .name = c->data_path };
+    int r;
+
+    if ((r = meg_indexed_open(&d, c->data_path, e)) < 0)
+        return r;
+    corpus.tokens = meg_token_stream_from_dataset(&reader, d, m->g->conf.vocab_size);
+    corpus.documents = meg_indexed_documents(d);
+    r = ppl_of_corpus(c, m, &corpus, e);
+    meg_indexed_close(d);
+    return r;
+}
+
+static int ppl_of_input(const struct meg_eval_conf *c, const struct meg_loaded_model *m, struct meg_err *e)
+{
+    struct meg_block_reader *in = NULL;
+    struct meg_ids ids = { 0 };
+    struct corpus corpus = { .name = strcmp(c->input, "-") == 0 ? "standard input" : c->input, .tok = m->tok };
+    const char *input = c->input;
+    int r;
+
+    if ((r = meg_block_reader_open(&in, &input, 1, e)) == 0 &&
+        (r = meg_tokenize_corpus(in, m->tok, m->g->conf.vocab_size, &ids, &corpus.documents, e)) == 0) {
+        corpus.tokens = meg_token_stream_from_ids(&ids);
+        r = ppl_of_corpus(c, m, &corpus, e);
+    }
+    meg_block_reader_close(in);
+    free(ids.v);
+    return r;
+}
+
+/* Set the defaults of the window options, which depend on the positions of the model, and check their ranges. */
+static int resolve_windows(struct meg_eval_conf *c, int64_t positions, struct meg_err *e)
+{
+    if (c->seq_length == MEG_UNSET)
+        c->seq_length = positions;
+    if (c->seq_length < 1 || c->seq_length > positions)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--seq-length %" PRId64 ": it must be from 1 to %" PRId64 ", the positions of the model",
+                        c->seq_length, positions);
+    if (c->overlapping_eval == MEG_UNSET)
+        c->overlapping_eval = c->seq_length;
+    if (c->overlapping_eval < 1 || c->overlapping_eval > c->seq_length)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--overlapping-eval %" PRId64 ": it must be from 1 to %" PRId64 ", the --seq-length",
+                        c->overlapping_eval, c->seq_length);
+    return 0;
+}
+
+int meg_eval_run(const struct meg_eval_conf *given, const struct meg_token_output_conf *output,
+                 const struct meg_loaded_model *m, struct meg_err *e)
+{
+    struct meg_eval_conf c = *given;
+    int r;
+
+    if (c.task == MEG_EVAL_LOGPROBS)
+        return logprobs(&c, output, m, e);
+    if ((r = resolve_windows(&c, m->g->conf.max_position_embeddings, e)) < 0)
+        return r;
+    return c.data_path ? ppl_of_dataset(&c, m, e) : ppl_of_input(&c, m, e);
+}

@@ -1,0 +1,34 @@
+/* task.h - the evaluations of meg-eval: log-probabilities of given tokens, and perplexity of a corpus. */
+#ifndef MEG_EVAL_TASK_H
+#define MEG_EVAL_TASK_H
+#include "infer/model_load.h"
+#include "infer/reply.h"
+
+MEG_BEGIN_DECLS
+
+enum meg_eval_task { MEG_EVAL_UNSET = MEG_ENUM_UNSET, MEG_EVAL_LOGPROBS, MEG_EVAL_PPL };
+
+struct meg_eval_conf {
+    enum meg_eval_task task;  /* --task */
+    const char *input;        /* --input */
+    const char *data_path;    /* --data-path, or NULL */
+    int64_t seq_length;       /* --seq-length, or MEG_UNSET: the positions of the model */
+    int64_t overlapping_eval; /* --overlapping-eval, or MEG_UNSET: seq_length */
+};
+extern const struct meg_opt meg_eval_opts[];
+
+/* Check which options were given together.  MEG_EUSAGE. */
+int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_conf *output, struct meg_err *e);
+
+/*
+ * meg_eval_run - run c->task and write its result to standard output
+ *   logprobs  a JSON line for each line of the input: its ids, their log-probabilities, sum and count
+ *   ppl       one JSON object for the corpus: tokens, windows, loss, perplexity, bits per byte
+ * MEG_EUSAGE for options out of the model's range, MEG_EFORMAT for invalid input, MEG_EFAIL for numbers that are not
+ * finite, MEG_EIO; fails as meg_prompt_read and meg_indexed_open do.
+ */
+int meg_eval_run(const struct meg_eval_conf *c, const struct meg_token_output_conf *output,
+                 const struct meg_loaded_model *m, struct meg_err *e);
+
+MEG_END_DECLS
+#endif

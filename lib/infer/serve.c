@@ -1,0 +1,214 @@
+#include "infer/serve.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "infer/prompt.h"
+
+enum { MAX_BATCH = 1024 };
+
+const struct meg_opt meg_serve_opts[] = { { "input", 0, MEG_STR(struct meg_serve_conf, input), "FILE", "-",
+                                            "read prompts from FILE, one per line; - is standard input" },
+                                          MEG_ALIAS("sample-input-file", "input"),
+                                          { "format", 0, MEG_ENUM(struct meg_serve_conf, format), "json|text", "json",
+                                            "print each continuation as a JSON line or as text" },
+                                          { "tokens-to-generate", 0, MEG_I64(struct meg_serve_conf, tokens_to_generate),
+                                            "N", "64", "generate at most N tokens for each prompt" },
+                                          MEG_ALIAS("num-tokens-to-generate", "tokens-to-generate"),
+                                          MEG_ALIAS("out-seq-length", "tokens-to-generate"),
+                                          { "return-log-probs", 0, MEG_BOOL(struct meg_serve_conf, return_log_probs),
+                                            NULL, "no", "also print the log-probability of each token" },
+                                          { "max-batch-size", 0, MEG_I64(struct meg_serve_conf, max_batch_size), "N",
+                                            "8", "continue at most N prompts at once" },
+                                          { 0 } };
+
+int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_output_conf *output, struct meg_err *e)
+{
+    if (c->tokens_to_generate < 1)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--tokens-to-generate %" PRId64
+                        ": it must be at least 1; meg-eval --task logprobs scores a prompt as it is",
+                        c->tokens_to_generate);
+    if (c->max_batch_size < 1 || c->max_batch_size > MAX_BATCH)
+        return meg_fail(e, MEG_EUSAGE, "--max-batch-size %" PRId64 ": it must be from 1 to %d", c->max_batch_size,
+                        MAX_BATCH);
+    if (c->format == MEG_REPLY_TEXT && (output->return_tokens || output->top_n_logprobs > 0))
+        return meg_fail(e, MEG_EUSAGE, "--return-tokens and --top-n-logprobs require --format json");
+    return 0;
+}
+
+/* A reply that is being generated or waits for those before it to be printed. */
+struct pending_reply {
+    struct pending_reply *next;
+    struct meg_reply reply;
+};
+
+struct server {
+    const struct meg_serve_conf *conf;
+    const struct meg_token_output_conf *output;
+    const struct meg_loaded_model *m;
+    struct meg_prompt_format format;
+    struct meg_line_reader *in;
+    struct meg_request defaults;
+    struct meg_generator *gen;
+    struct pending_reply *first, **last; /* queue in the order of the prompts */
+    struct meg_ids ids;                  /* of the prompt being read */
+    struct meg_str out;
+    int64_t prompts, tokens;
+};
+
+static void remove_first(struct server *s)
+{
+    struct pending_reply *p = s->first;
+
+    if (!(s->first = p->next))
+        s->last = &s->first;
+    meg_reply_free(&p->reply);
+    free(p);
+}
+
+/* Decode the new tokens of all replies, and stop those whose text contains a stop string. */
+static int update_replies(struct server *s, struct meg_err *e)
+{
+    struct pending_reply *p;
+    int r;
+
+    for (p = s->first; p; p = p->next) {
+        if ((r = meg_reply_update(&p->reply, e)) < 0)
+            return r;
+        if (r > 0)
+            meg_generator_stop(s->gen, &p->reply.c);
+    }
+    return 0;
+}
+
+/* Print the complete replies at the front of the queue; as text also the part of the first one that is final. */
+static int print_replies(struct server *s, struct meg_err *e)
+{
+    const bool is_text = s->conf->format == MEG_REPLY_TEXT;
+    struct meg_reply *reply;
+    int r;
+
+    if ((r = update_replies(s, e)) < 0)
+        return r;
+    while (s->first) {
+        reply = &s->first->reply;
+        s->out.n = 0;
+        if (is_text)
+            meg_reply_add_text(&s->out, reply);
+        else if (reply->is_complete)
+            meg_reply_add_json(&s->out, reply, s->output, s->conf->return_log_probs);
+        if (is_text && reply->is_complete)
+            meg_str_add(&s->out, "\n", 1);
+        if ((r = meg_write_stdout(s->out.s, s->out.n, e)) < 0 || !reply->is_complete)
+            return r;
+        s->tokens += reply->c.n;
+        remove_first(s);
+    }
+    return 0;
+}
+
+/* Read the next prompt into s->ids; it is empty where a document is to begin.  1, or 0 at the end of the input. */
+static int read_prompt(struct server *s, struct meg_request *request, struct meg_err *e)
+{
+    const int64_t positions = s->m->g->conf.max_position_embeddings;
+    char *text;
+    size_t n;
+    int r;
+
+    s->ids.n = 0;
+    if ((r = meg_line_reader_next(s->in, &text, &n, e)) <= 0 ||
+        (r = meg_prompt_read(&s->format, s->in->name, s->in->line, text, n, &s->ids, request, e)) < 0)
+        return r;
+    if (s->ids.n >= positions)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: line %" PRId64 ": the prompt has %" PRId64 " tokens; the model has %" PRId64
+                        " positions and needs one for the first new token",
+                        s->in->name, s->in->line, s->ids.n, positions);
+    if (s->ids.n == 0 && s->m->eod < 0)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: line %" PRId64
+                        ": the prompt is empty and the model has no end-of-document id to begin from",
+                        s->in->name, s->in->line);
+    return 1;
+}
+
+/* Read the next prompt, append its reply to the queue and prefill it.  1, or 0 at the end of the input. */
+static int start_reply(struct server *s, struct meg_err *e)
+{
+    struct pending_reply *p = meg_new(sizeof *p);
+    struct meg_reply *reply = &p->reply;
+    struct meg_err undecodable;
+    int r;
+
+    meg_request_init(&reply->request, &s->defaults);
+    r = read_prompt(s, &reply->request, e);
+    if (r > 0 && meg_reply_begin(reply, s->m->tok, s->ids.v, s->ids.n, &undecodable) < 0 &&
+        s->conf->format == MEG_REPLY_TEXT) {
+        *e = undecodable; /* JSON does not contain the text of the prompt */
+        r = undecodable.code;
+    }
+    if (r <= 0) {
+        meg_reply_free(reply);
+        free(p);
+        return r;
+    }
+    *s->last = p;
+    s->last = &p->next;
+    reply->c.prompt = s->prompts++;
+    reply->c.request = &reply->request;
+    r = s->ids.n > 0 ? meg_generator_add(s->gen, s->ids.v, s->ids.n, &reply->c, e)
+                     : meg_generator_add(s->gen, &s->m->eod, 1, &reply->c, e);
+    return r < 0 ? r : 1;
+}
+
+static int serve_all(struct server *s, struct meg_err *e)
+{
+    struct meg_err input_error = { 0 };
+    bool is_open = true;
+    int r;
+
+    while (is_open || meg_generator_active(s->gen) > 0) {
+        while (is_open && meg_generator_has_free_slot(s->gen) &&
+               (meg_generator_active(s->gen) == 0 || meg_line_reader_is_ready(s->in))) {
+            is_open = start_reply(s, &input_error) > 0;
+            if ((r = print_replies(s, e)) < 0)
+                return r;
+        }
+        if ((r = meg_generator_step(s->gen, e)) < 0 || (r = print_replies(s, e)) < 0)
+            return r;
+    }
+    *e = input_error;
+    return input_error.code;
+}
+
+int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
+              const struct meg_sampling *sampling, const struct meg_loaded_model *m, struct meg_line_reader *in,
+              struct meg_err *e)
+{
+    const double began_s = meg_now_s();
+    struct server s = {
+        .conf = c,
+        .output = output,
+        .m = m,
+        .format = { "prompt", true, m->tok, m->g->conf.vocab_size, m->unpadded_vocab, false },
+        .in = in,
+        .defaults = { .max_tokens = c->tokens_to_generate, .sampling = *sampling },
+        .last = &s.first,
+    };
+    int r =
+        meg_generator_open(&s.gen, m->g, m->unpadded_vocab, &m->eos_ids, c->max_batch_size, output->top_n_logprobs, e);
+
+    if (r == 0) {
+        r = serve_all(&s, e);
+        meg_debug("%" PRId64 " prompts, %" PRId64 " tokens in %.2f s", s.prompts, s.tokens, meg_now_s() - began_s);
+    }
+    meg_generator_close(s.gen);
+    while (s.first)
+        remove_first(&s);
+    free(s.ids.v);
+    meg_str_free(&s.out);
+    return r;
+}

@@ -1,0 +1,40 @@
+/*
+ * serve.h - answer the prompts of an input stream: batches them into the slots of a generator and prints the replies in
+ * the order of the prompts.
+ */
+#ifndef MEG_INFER_SERVE_H
+#define MEG_INFER_SERVE_H
+#include "infer/model_load.h"
+#include "infer/reply.h"
+#include "io/line_reader.h"
+
+MEG_BEGIN_DECLS
+
+enum meg_reply_format { MEG_REPLY_JSON, MEG_REPLY_TEXT };
+
+struct meg_serve_conf {
+    const char *input;            /* --input */
+    enum meg_reply_format format; /* --format */
+    int64_t tokens_to_generate;   /* --tokens-to-generate */
+    bool return_log_probs;        /* --return-log-probs */
+    int64_t max_batch_size;       /* --max-batch-size: slots of the generator */
+};
+extern const struct meg_opt meg_serve_opts[];
+
+/* Check ranges and combinations of options.  MEG_EUSAGE. */
+int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_output_conf *output, struct meg_err *e);
+
+/*
+ * meg_serve - continue each prompt read from in and write the replies to standard output
+ *   sampling  checked; used for prompts whose line does not set these options
+ * A prompt is read when a slot is free and, while replies are being generated, only if a line is available without
+ * blocking: a program that writes a line and waits gets its reply.  MEG_EFORMAT at the first invalid line, after the
+ * replies to the lines before it; MEG_EUSAGE for text without a tokenizer; MEG_EFAIL if the logits are not finite;
+ * MEG_EIO.
+ */
+int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
+              const struct meg_sampling *sampling, const struct meg_loaded_model *m, struct meg_line_reader *in,
+              struct meg_err *e);
+
+MEG_END_DECLS
+#endif
