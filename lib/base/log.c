@@ -23,6 +23,11 @@ void meg_log_set_rank(int r)
     rank = r;
 }
 
+int meg_log_rank(void)
+{
+    return rank;
+}
+
 void meg_log_rank0_first(void)
 {
     if (rank != 0)

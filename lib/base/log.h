@@ -18,6 +18,8 @@ enum { MEG_LOG_ERROR, MEG_LOG_WARN, MEG_LOG_INFO, MEG_LOG_DEBUG };
 void meg_log_set_level(int level);
 /* The rank this process has in its run; 0 until told. */
 void meg_log_set_rank(int rank);
+/* Return the rank set by meg_log_set_rank, 0 before. */
+int meg_log_rank(void);
 
 /* Before a failure that rank 0 most likely has, too: other ranks wait, so that it says so and ends them. */
 void meg_log_rank0_first(void);

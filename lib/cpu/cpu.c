@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include "base/mem.h"
 #include "cpu/internal.h"
+#include "tensor/trace_ops.h"
 
 extern const struct meg_ops meg_cpu_ops_base;
 #ifdef MEG_HAVE_ISA_V3
@@ -48,7 +49,7 @@ const struct meg_ops *meg_cpu_ops(void)
     pthread_once(&once, meg_cpu_bind_threads);
     for (int l = 0; !t; l++)
         t = meg_cpu_level(l);
-    return t;
+    return meg_trace_ops(t);
 }
 
 const char *meg_cpu_supports(enum meg_dtype dtype)

@@ -1,0 +1,637 @@
+/* trace_ops.c - a table of operations that prints each call of another table as a JSON line on stderr. */
+#include "tensor/trace_ops.h"
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "io/json.h"
+
+static const struct meg_ops *op; /* the traced table */
+static struct meg_ops traced;
+
+/* ---- a line ---- */
+
+struct line {
+    struct meg_str json;
+    double begin_s;
+};
+
+static struct line start(void)
+{
+    struct line l = { .begin_s = meg_now_s() };
+
+    return l;
+}
+
+/* Begin the object; the time ends here. */
+static void put_op(struct line *l, const char *name)
+{
+    const double time_us = nearbyint((meg_now_s() - l->begin_s) * 1e9) / 1e3;
+
+    meg_json_begin(&l->json, '{');
+    meg_json_set_str(&l->json, "op", name);
+    meg_json_set_i64(&l->json, "rank", meg_log_rank());
+    meg_json_set_f64(&l->json, "time_us", time_us);
+}
+
+/* End the object and print it by one write, so that lines of several ranks do not mix. */
+static void print(struct line *l)
+{
+    meg_json_end(&l->json, '}');
+    meg_str_add(&l->json, "\n", 1);
+    fwrite(l->json.s, 1, l->json.n, stderr);
+    meg_str_free(&l->json);
+}
+
+static void put_null(struct line *l, const char *key)
+{
+    meg_json_add_key(&l->json, key);
+    meg_json_add_null(&l->json);
+}
+
+static void put_dims(struct line *l, const char *key, const int64_t *dim, int n)
+{
+    meg_json_add_key(&l->json, key);
+    meg_json_begin(&l->json, '[');
+    for (int i = 0; i < n; i++)
+        meg_json_add_i64(&l->json, dim[i]);
+    meg_json_end(&l->json, ']');
+}
+
+static void put_tensor(struct line *l, const char *key, enum meg_dtype t, const char *what, const int64_t *dim, int n)
+{
+    meg_json_add_key(&l->json, key);
+    meg_json_begin(&l->json, '{');
+    meg_json_set_str(&l->json, "dtype", meg_dtype_name(t));
+    put_dims(l, what, dim, n);
+    meg_json_end(&l->json, '}');
+}
+
+static void put_mat(struct line *l, const char *key, struct meg_mat m)
+{
+    const int64_t shape[] = { m.rows, m.cols };
+
+    if (m.p)
+        put_tensor(l, key, m.dtype, "shape", shape, 2);
+    else
+        put_null(l, key);
+}
+
+static void put_heads(struct line *l, const char *key, struct meg_heads h)
+{
+    const int64_t ld[] = { h.ld_s, h.ld_b, h.ld_g, h.ld_h };
+
+    put_tensor(l, key, h.dtype, "ld", ld, 4);
+}
+
+static void put_vector(struct line *l, const char *key, const void *p, enum meg_dtype t, int64_t n)
+{
+    if (p)
+        put_tensor(l, key, t, "shape", &n, 1);
+    else
+        put_null(l, key);
+}
+
+static void put_i64(struct line *l, const char *key, int64_t v)
+{
+    meg_json_set_i64(&l->json, key, v);
+}
+
+static void put_str(struct line *l, const char *key, const char *s)
+{
+    meg_json_set_str(&l->json, key, s);
+}
+
+static void put_act(struct line *l, enum meg_act act)
+{
+    static const char *const name[] = { "none", "gelu_tanh", "gelu_erf" };
+
+    put_str(l, "act", name[act]);
+}
+
+static void put_norm(struct line *l, enum meg_norm type)
+{
+    put_str(l, "type", type == MEG_NORM_RMS ? "RMSNorm" : "LayerNorm");
+}
+
+static void put_drop(struct line *l, const struct meg_drop *drop)
+{
+    meg_json_set_f64(&l->json, "drop", drop ? nearbyint((double)drop->p * 1e6) / 1e6 : 0);
+}
+
+static void put_geom(struct line *l, const struct meg_attn_geom *geom)
+{
+    meg_json_add_key(&l->json, "geom");
+    meg_json_begin(&l->json, '{');
+    put_i64(l, "s_q", geom->s_q);
+    put_i64(l, "s_k", geom->s_k);
+    put_i64(l, "b", geom->b);
+    put_i64(l, "a", geom->a);
+    put_i64(l, "g", geom->g);
+    put_i64(l, "d", geom->d);
+    put_i64(l, "q0", geom->q0);
+    put_i64(l, "k0", geom->k0);
+    meg_json_end(&l->json, '}');
+}
+
+/* Print the number of elements that the ranges of an optimizer step cover. */
+static void put_ranges(struct line *l, const struct meg_hparam_range *range, int nranges)
+{
+    int64_t numel = 0;
+
+    for (int i = 0; i < nranges; i++)
+        numel += range[i].end - range[i].begin;
+    put_i64(l, "nranges", nranges);
+    put_i64(l, "numel", numel);
+}
+
+/* ---- the operations, in the order of struct meg_ops ---- */
+
+static void upload(struct meg_stream *st, void *dev, const void *host, size_t nbytes)
+{
+    struct line l = start();
+
+    op->upload(st, dev, host, nbytes);
+    put_op(&l, "upload");
+    put_i64(&l, "nbytes", (int64_t)nbytes);
+    print(&l);
+}
+
+static void download(struct meg_stream *st, void *host, const void *dev, size_t nbytes)
+{
+    struct line l = start();
+
+    op->download(st, host, dev, nbytes);
+    put_op(&l, "download");
+    put_i64(&l, "nbytes", (int64_t)nbytes);
+    print(&l);
+}
+
+static void zero(struct meg_stream *st, void *dev, size_t nbytes)
+{
+    struct line l = start();
+
+    op->zero(st, dev, nbytes);
+    put_op(&l, "zero");
+    put_i64(&l, "nbytes", (int64_t)nbytes);
+    print(&l);
+}
+
+static void linear_fwd(struct meg_stream *st, struct meg_linear *linear, struct meg_mat y, struct meg_mat pre,
+                       struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
+{
+    struct line l = start();
+
+    op->linear_fwd(st, linear, y, pre, x, w, bias, act);
+    put_op(&l, "linear_fwd");
+    put_mat(&l, "y", y);
+    put_mat(&l, "pre", pre);
+    put_mat(&l, "x", x);
+    put_mat(&l, "w", w);
+    put_vector(&l, "bias", bias, w.dtype, w.rows);
+    put_act(&l, act);
+    print(&l);
+}
+
+static void linear_bwd_data(struct meg_stream *st, struct meg_linear *linear, struct meg_mat dx, struct meg_mat dy,
+                            struct meg_mat w, struct meg_mat pre, enum meg_act act)
+{
+    struct line l = start();
+
+    op->linear_bwd_data(st, linear, dx, dy, w, pre, act);
+    put_op(&l, "linear_bwd_data");
+    put_mat(&l, "dx", dx);
+    put_mat(&l, "dy", dy);
+    put_mat(&l, "w", w);
+    put_mat(&l, "pre", pre);
+    put_act(&l, act);
+    print(&l);
+}
+
+static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *linear, struct meg_mat dw, void *dbias,
+                              struct meg_mat dy, struct meg_mat x)
+{
+    struct line l = start();
+
+    op->linear_bwd_weight(st, linear, dw, dbias, dy, x);
+    put_op(&l, "linear_bwd_weight");
+    put_mat(&l, "dw", dw);
+    put_vector(&l, "dbias", dbias, dw.dtype, dw.rows);
+    put_mat(&l, "dy", dy);
+    put_mat(&l, "x", x);
+    print(&l);
+}
+
+static void swiglu_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x)
+{
+    struct line l = start();
+
+    op->swiglu_fwd(st, y, x);
+    put_op(&l, "swiglu_fwd");
+    put_mat(&l, "y", y);
+    put_mat(&l, "x", x);
+    print(&l);
+}
+
+static void swiglu_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x)
+{
+    struct line l = start();
+
+    op->swiglu_bwd(st, dx, dy, x);
+    put_op(&l, "swiglu_bwd");
+    put_mat(&l, "dx", dx);
+    put_mat(&l, "dy", dy);
+    put_mat(&l, "x", x);
+    print(&l);
+}
+
+static void rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
+                 int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
+                 float sign)
+{
+    struct line l = start();
+
+    op->rope(st, x, s, b, g, heads, half, is_interleaved, cos, sin, position, sign);
+    put_op(&l, "rope");
+    put_heads(&l, "x", x);
+    put_i64(&l, "s", s);
+    put_i64(&l, "b", b);
+    put_i64(&l, "g", g);
+    put_i64(&l, "heads", heads);
+    put_i64(&l, "half", half);
+    put_i64(&l, "is_interleaved", is_interleaved);
+    put_i64(&l, "sign", (int64_t)sign);
+    print(&l);
+}
+
+static void norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
+                     struct meg_mat x, const void *w, const void *b, float eps)
+{
+    struct line l = start();
+
+    op->norm_fwd(st, type, y, mean, rstd, x, w, b, eps);
+    put_op(&l, "norm_fwd");
+    put_norm(&l, type);
+    put_mat(&l, "y", y);
+    put_mat(&l, "x", x);
+    put_vector(&l, "w", w, y.dtype, y.cols);
+    put_vector(&l, "b", b, y.dtype, y.cols);
+    print(&l);
+}
+
+static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
+                     enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
+                     const float *mean, const float *rstd)
+{
+    struct line l = start();
+
+    op->norm_bwd(st, type, dx, dw, db, grad, skip, dy, x, w, mean, rstd);
+    put_op(&l, "norm_bwd");
+    put_norm(&l, type);
+    put_mat(&l, "dx", dx);
+    put_vector(&l, "dw", dw, grad, dx.cols);
+    put_vector(&l, "db", db, grad, dx.cols);
+    put_mat(&l, "skip", skip);
+    put_mat(&l, "dy", dy);
+    put_mat(&l, "x", x);
+    put_vector(&l, "w", w, dy.dtype, dx.cols);
+    print(&l);
+}
+
+static void add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
+                    const struct meg_drop *drop)
+{
+    struct line l = start();
+
+    op->add_fwd(st, z, x, y, bias, drop);
+    put_op(&l, "add_fwd");
+    put_mat(&l, "z", z);
+    put_mat(&l, "x", x);
+    put_mat(&l, "y", y);
+    put_vector(&l, "bias", bias, y.dtype, y.cols);
+    put_drop(&l, drop);
+    print(&l);
+}
+
+static void add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
+                    const struct meg_drop *drop)
+{
+    struct line l = start();
+
+    op->add_bwd(st, dy, dbias, grad, dz, drop);
+    put_op(&l, "add_bwd");
+    put_mat(&l, "dy", dy);
+    put_vector(&l, "dbias", dbias, grad, dy.cols);
+    put_mat(&l, "dz", dz);
+    put_drop(&l, drop);
+    print(&l);
+}
+
+static void add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
+                         float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
+                         const struct meg_drop *drop, const void *w, const void *b, float eps)
+{
+    struct line l = start();
+
+    op->add_norm_fwd(st, type, z, y, mean, rstd, x, sublayer_out, bias, drop, w, b, eps);
+    put_op(&l, "add_norm_fwd");
+    put_norm(&l, type);
+    put_mat(&l, "z", z);
+    put_mat(&l, "y", y);
+    put_mat(&l, "x", x);
+    put_mat(&l, "sublayer_out", sublayer_out);
+    put_vector(&l, "bias", bias, sublayer_out.dtype, z.cols);
+    put_drop(&l, drop);
+    put_vector(&l, "w", w, y.dtype, z.cols);
+    put_vector(&l, "b", b, y.dtype, z.cols);
+    print(&l);
+}
+
+static void attn_fwd(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
+{
+    struct line l = start();
+
+    op->attn_fwd(st, geom, o, lse, q, k, v, drop);
+    put_op(&l, "attn_fwd");
+    put_geom(&l, geom);
+    put_heads(&l, "o", o);
+    put_heads(&l, "q", q);
+    put_heads(&l, "k", k);
+    put_heads(&l, "v", v);
+    put_drop(&l, drop);
+    print(&l);
+}
+
+static void attn_merge(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+                       struct meg_heads o_part, const float *lse_part)
+{
+    struct line l = start();
+
+    op->attn_merge(st, geom, o, lse, o_part, lse_part);
+    put_op(&l, "attn_merge");
+    put_geom(&l, geom);
+    put_heads(&l, "o", o);
+    put_heads(&l, "o_part", o_part);
+    print(&l);
+}
+
+static void attn_delta(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
+                       struct meg_heads o)
+{
+    struct line l = start();
+
+    op->attn_delta(st, geom, delta, d_o, o);
+    put_op(&l, "attn_delta");
+    put_geom(&l, geom);
+    put_heads(&l, "d_o", d_o);
+    put_heads(&l, "o", o);
+    print(&l);
+}
+
+static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
+                     struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
+                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
+                     int accumulate)
+{
+    struct line l = start();
+
+    op->attn_bwd(st, geom, dq, dk, dv, d_o, lse, delta, q, k, v, drop, accumulate);
+    put_op(&l, "attn_bwd");
+    put_geom(&l, geom);
+    put_heads(&l, "dq", dq);
+    put_heads(&l, "dk", dk);
+    put_heads(&l, "dv", dv);
+    put_heads(&l, "d_o", d_o);
+    put_heads(&l, "q", q);
+    put_heads(&l, "k", k);
+    put_heads(&l, "v", v);
+    put_drop(&l, drop);
+    put_i64(&l, "accumulate", accumulate);
+    print(&l);
+}
+
+static void copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
+                       int64_t g, int64_t d)
+{
+    struct line l = start();
+
+    op->copy_heads(st, dst, src, s, b, g, d);
+    put_op(&l, "copy_heads");
+    put_heads(&l, "dst", dst);
+    put_heads(&l, "src", src);
+    put_i64(&l, "s", s);
+    put_i64(&l, "b", b);
+    put_i64(&l, "g", g);
+    put_i64(&l, "d", d);
+    print(&l);
+}
+
+static void embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0)
+{
+    struct line l = start();
+
+    op->embed_fwd(st, x, token, word, v0);
+    put_op(&l, "embed_fwd");
+    put_mat(&l, "x", x);
+    put_mat(&l, "word", word);
+    put_i64(&l, "v0", v0);
+    print(&l);
+}
+
+static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token)
+{
+    struct line l = start();
+
+    op->embed_bwd(st, dword, v0, dx, token);
+    put_op(&l, "embed_bwd");
+    put_mat(&l, "dword", dword);
+    put_i64(&l, "v0", v0);
+    put_mat(&l, "dx", dx);
+    print(&l);
+}
+
+static void position_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
+                         const struct meg_drop *drop)
+{
+    struct line l = start();
+
+    op->position_fwd(st, x, position, pos, drop);
+    put_op(&l, "position_fwd");
+    put_mat(&l, "x", x);
+    put_mat(&l, "pos", pos);
+    put_drop(&l, drop);
+    print(&l);
+}
+
+static void position_bwd(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
+                         const struct meg_drop *drop)
+{
+    struct line l = start();
+
+    op->position_bwd(st, dpos, dx, position, drop);
+    put_op(&l, "position_bwd");
+    put_mat(&l, "dpos", dpos);
+    put_mat(&l, "dx", dx);
+    put_drop(&l, drop);
+    print(&l);
+}
+
+static void xent_partial(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
+{
+    struct line l = start();
+
+    op->xent_partial(st, part, logits, target, v0);
+    put_op(&l, "xent_partial");
+    put_mat(&l, "logits", logits);
+    put_i64(&l, "v0", v0);
+    print(&l);
+}
+
+static void xent_combine(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n)
+{
+    struct line l = start();
+
+    op->xent_combine(st, loss, lse, part, nparts, n);
+    put_op(&l, "xent_combine");
+    put_i64(&l, "nparts", nparts);
+    put_i64(&l, "n", n);
+    print(&l);
+}
+
+static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
+                     const float *weight)
+{
+    struct line l = start();
+
+    op->xent_bwd(st, logits, lse, target, v0, weight);
+    put_op(&l, "xent_bwd");
+    put_mat(&l, "logits", logits);
+    put_i64(&l, "v0", v0);
+    print(&l);
+}
+
+static void cast(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
+                 int64_t n)
+{
+    struct line l = start();
+
+    op->cast(st, dst, dst_type, src, src_type, n);
+    put_op(&l, "cast");
+    put_vector(&l, "dst", dst, dst_type, n);
+    put_vector(&l, "src", src, src_type, n);
+    print(&l);
+}
+
+static void sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n)
+{
+    struct line l = start();
+
+    op->sumsq(st, out, x, type, n);
+    put_op(&l, "sumsq");
+    put_vector(&l, "x", x, type, n);
+    print(&l);
+}
+
+static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
+{
+    struct line l = start();
+
+    op->count_zeros(st, out, x, type, n);
+    put_op(&l, "count_zeros");
+    put_vector(&l, "x", x, type, n);
+    print(&l);
+}
+
+static void adamw(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
+                  int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step)
+{
+    struct line l = start();
+
+    op->adamw(st, w, g, m, v, range, nranges, adam, step);
+    put_op(&l, "adamw");
+    put_ranges(&l, range, nranges);
+    print(&l);
+}
+
+static void sgd(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
+                int nranges, float momentum, const struct meg_step_hparams *step)
+{
+    struct line l = start();
+
+    op->sgd(st, w, g, buf, range, nranges, momentum, step);
+    put_op(&l, "sgd");
+    put_ranges(&l, range, nranges);
+    print(&l);
+}
+
+/* ---- the table ---- */
+
+static void trace(const struct meg_ops *table)
+{
+    op = table;
+    traced = *table; /* what is not replaced below is not traced */
+    traced.upload = upload;
+    traced.download = download;
+    traced.zero = zero;
+    traced.linear_fwd = linear_fwd;
+    traced.linear_bwd_data = linear_bwd_data;
+    traced.linear_bwd_weight = linear_bwd_weight;
+    traced.swiglu_fwd = swiglu_fwd;
+    traced.swiglu_bwd = swiglu_bwd;
+    traced.rope = rope;
+    traced.norm_fwd = norm_fwd;
+    traced.norm_bwd = norm_bwd;
+    traced.add_fwd = add_fwd;
+    traced.add_bwd = add_bwd;
+    traced.add_norm_fwd = add_norm_fwd;
+    traced.attn_fwd = attn_fwd;
+    traced.attn_merge = attn_merge;
+    traced.attn_delta = attn_delta;
+    traced.attn_bwd = attn_bwd;
+    traced.copy_heads = copy_heads;
+    traced.embed_fwd = embed_fwd;
+    traced.embed_bwd = embed_bwd;
+    traced.position_fwd = position_fwd;
+    traced.position_bwd = position_bwd;
+    traced.xent_partial = xent_partial;
+    traced.xent_combine = xent_combine;
+    traced.xent_bwd = xent_bwd;
+    traced.cast = cast;
+    traced.sumsq = sumsq;
+    traced.count_zeros = count_zeros;
+    traced.adamw = adamw;
+    traced.sgd = sgd;
+}
+
+/* Return whether MEG_TRACE, words separated by commas, contains "ops". */
+static int is_wanted(void)
+{
+    const char *s = getenv("MEG_TRACE");
+
+    for (size_t n; s && *s; s += n + (s[n] == ',')) {
+        n = strcspn(s, ",");
+        if (n == 3 && strncmp(s, "ops", n) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+const struct meg_ops *meg_trace_ops(const struct meg_ops *table)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+    if (!is_wanted())
+        return table;
+    pthread_mutex_lock(&lock);
+    if (!op)
+        trace(table);
+    MEG_ASSERT(op == table);
+    pthread_mutex_unlock(&lock);
+    return &traced;
+}
