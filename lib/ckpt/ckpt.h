@@ -64,7 +64,7 @@ struct meg_ckpt_tokenizer {
     int32_t eod;                                     /* id that ends a document, or -1 */
     int32_t bos;                                     /* id that begins a text, or -1 */
     struct meg_ids eos_ids;                          /* ids that end a continuation besides eod */
-    bool is_own_model;                               /* as in struct meg_tok_export_files */
+    bool is_not_spm_bpe;                             /* as in struct meg_tok_export_files */
 };
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
                             struct meg_err *e);

@@ -119,13 +119,13 @@ static void merge_config(struct meg_str *ours, const struct meg_str *theirs)
 /* Put what is made in place of what is missing. */
 static void add_made(struct meg_ckpt_tokenizer *t, struct meg_tok_export_files *x)
 {
-    t->is_own_model = x->is_own_model;
+    t->is_not_spm_bpe = x->is_not_spm_bpe;
     if (x->config.s && t->file[MEG_TOK_FILE_CONFIG].s)
         merge_config(&x->config, &t->file[MEG_TOK_FILE_CONFIG]);
     if (x->config.s)
         set_file(t, MEG_TOK_FILE_CONFIG, &x->config);
-    if (x->map.s && !t->file[MEG_TOK_FILE_SPECIAL_MAP].s)
-        set_file(t, MEG_TOK_FILE_SPECIAL_MAP, &x->map);
+    if (x->special_map.s && !t->file[MEG_TOK_FILE_SPECIAL_MAP].s)
+        set_file(t, MEG_TOK_FILE_SPECIAL_MAP, &x->special_map);
     if (x->tokenizer.s)
         set_file(t, MEG_TOK_FILE_JSON, &x->tokenizer);
 }

@@ -336,7 +336,7 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
     for (int i = 0; s->tok && i < MEG_NUM_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
             r = ckpt_write_text(dir,
-                                i == MEG_TOK_FILE_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
+                                i == MEG_TOK_FILE_MODEL && s->tok->is_not_spm_bpe ? OWN_MODEL : meg_tok_files[i].name,
                                 &s->tok->file[i], e);
     return r;
 }

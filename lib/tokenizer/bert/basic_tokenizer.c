@@ -20,7 +20,7 @@ static bool is_in(int32_t cp, const struct range *r, size_t n)
     return false;
 }
 
-/* The list of Hugging Face begins a block at U+2B920 instead of U+2B820. */
+/* Hugging Face's list has U+2B920 where Devlin et al. have U+2B820. */
 static bool is_ideograph(int32_t cp, bool is_hf)
 {
     static const struct range block[] = { { 0x4E00, 0x9FFF },   { 0x3400, 0x4DBF },   { 0x20000, 0x2A6DF },
@@ -53,7 +53,8 @@ bool meg_bert_is_punctuation(int32_t cp)
     }
 }
 
-/* A capital sigma at i becomes a final one: behind a letter with case, and before none. */
+/* Return true if the capital sigma at i is a final one: after a cased letter, and not before one (Unicode 3.13,
+ * Final_Sigma). */
 static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
 {
     int64_t before = i - 1, after = i + 1;
@@ -65,7 +66,7 @@ static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
     return before >= 0 && meg_char_is_cased(word[before]) && !(after < n && meg_char_is_cased(word[after]));
 }
 
-/* Lower case, decomposed, without marks. */
+/* Lowercase and decompose a word, and remove nonspacing marks. */
 static void lower(const int32_t *word, int64_t n, struct meg_codepoints *out)
 {
     int64_t kept = 0;
@@ -85,35 +86,35 @@ static void lower(const int32_t *word, int64_t n, struct meg_codepoints *out)
     out->n = kept;
 }
 
-static void close_word(struct meg_str *open, struct meg_str *out)
+static void end_partial(struct meg_str *partial, struct meg_str *out)
 {
-    if (open->n == 0)
+    if (partial->n == 0)
         return;
-    meg_str_add(out, open->s, open->n);
+    meg_str_add(out, partial->s, partial->n);
     meg_str_add(out, "", 1);
-    open->n = 0;
+    partial->n = 0;
 }
 
-/* Cut characters around punctuation; those behind the last stay open. */
-static void cut(const struct meg_codepoints *chars, struct meg_str *open, struct meg_str *out)
+/* Split characters around punctuation; keep those after the last one in partial. */
+static void split_at_punctuation(const struct meg_codepoints *chars, struct meg_str *partial, struct meg_str *out)
 {
     for (int64_t i = 0; i < chars->n; i++) {
-        bool is_apart = meg_bert_is_punctuation(chars->v[i]);
+        bool is_punctuation = meg_bert_is_punctuation(chars->v[i]);
 
-        if (is_apart)
-            close_word(open, out);
-        if (open->n <= MEG_BERT_MAX_WORD) {
+        if (is_punctuation)
+            end_partial(partial, out);
+        if (partial->n <= MEG_BERT_MAX_WORD) {
             char s[4];
 
-            meg_str_add(open, s, (size_t)meg_utf8_encode(s, chars->v[i]));
+            meg_str_add(partial, s, (size_t)meg_utf8_encode(s, chars->v[i]));
         }
-        if (is_apart)
-            close_word(open, out);
+        if (is_punctuation)
+            end_partial(partial, out);
     }
 }
 
-/* A cleaned character: -1 where it is dropped, U+0020 for all that ends a word. */
-static int32_t clean(int32_t cp)
+/* Map a character: -1 removes it, U+0020 ends a word. */
+static int32_t clean_char(int32_t cp)
 {
     if (cp == '\t' || cp == '\n' || cp == '\r' || cp == ' ')
         return ' ';
@@ -131,7 +132,7 @@ static int32_t clean(int32_t cp)
     }
 }
 
-/* Is it, decomposed, no mark that may change places with what is before it? */
+/* Return true if the decomposition of cp begins with combining class 0: it is not reordered with earlier characters. */
 static bool is_starter(int32_t cp)
 {
     utf8proc_int32_t part[32];
@@ -140,7 +141,7 @@ static bool is_starter(int32_t cp)
                           utf8proc_get_property(part[0])->combining_class == 0);
 }
 
-/* Can what is before b, of which a is the last, be put in lower case and decomposed apart from it? */
+/* Return true if text can be lowercased and decomposed in two parts, split between a and b. */
 static bool can_split_between(int32_t a, int32_t b)
 {
     return a != 0x3A3 && b != 0x3A3 && !meg_char_is_case_ignorable(a) && !meg_char_is_case_ignorable(b) &&
@@ -151,7 +152,7 @@ void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r)
 {
     free(r->word.v);
     free(r->lowered.v);
-    meg_str_free(&r->open);
+    meg_str_free(&r->partial);
 }
 
 void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n)
@@ -159,40 +160,41 @@ void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, 
     r->text = text;
     r->end = text + n;
     r->word.n = 0;
-    r->open.n = 0;
+    r->partial.n = 0;
 }
 
-/* The characters at hand, which may be part of a word. */
+/* Process the buffered characters; the word may continue after them. */
 static void flush(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 {
     if (r->is_lower)
         lower(r->word.v, r->word.n, &r->lowered);
-    cut(r->is_lower ? &r->lowered : &r->word, &r->open, out);
+    split_at_punctuation(r->is_lower ? &r->lowered : &r->word, &r->partial, out);
     r->word.n = 0;
 }
 
 static void end_word(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 {
     flush(r, out);
-    close_word(&r->open, out);
+    end_partial(&r->partial, out);
 }
 
 int meg_bert_run_error(struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "more than %d marks and signs in a row, without a letter or a blank; break them up",
+    return meg_fail(e, MEG_EFORMAT,
+                    "more than %d consecutive marks and signs without a letter or a space; split the document",
                     MEG_BERT_MAX_RUN);
 }
 
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e)
 {
-    enum { AT_ONCE = 4096 };
+    enum { CHUNK_CHARS = 4096 };
 
     out->n = 0;
-    while (r->text < r->end && out->n < AT_ONCE) {
+    while (r->text < r->end && out->n < CHUNK_CHARS) {
         int32_t cp;
 
         r->text += meg_utf8_decode(r->text, r->end - r->text, &cp);
-        cp = clean(cp);
+        cp = clean_char(cp);
         if (cp < 0)
             continue;
         if (cp == ' ') {
@@ -202,7 +204,7 @@ int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out,
             meg_codepoints_add(&r->word, cp);
             end_word(r, out);
         } else {
-            if (r->word.n >= AT_ONCE && can_split_between(r->word.v[r->word.n - 1], cp))
+            if (r->word.n >= CHUNK_CHARS && can_split_between(r->word.v[r->word.n - 1], cp))
                 flush(r, out);
             meg_codepoints_add(&r->word, cp);
         }
@@ -214,15 +216,15 @@ int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out,
     return out->n > 0;
 }
 
-/* Category C but for what is not assigned. */
+/* Return true for category C except Cn (unassigned). */
 static bool is_control(int32_t cp)
 {
     return *utf8proc_category_string(cp) == 'C' && utf8proc_category(cp) != UTF8PROC_CATEGORY_CN;
 }
 
-/* Characters that stand apart from those that follow, the rest of the normaliser's work on them. */
-static void finish(const struct meg_bert_normalizer *b, struct meg_codepoints *c, struct meg_codepoints *d,
-                   struct meg_str *out)
+/* Strip accents, lowercase and append characters that do not depend on the following ones. */
+static void flush_normalized(const struct meg_bert_normalizer *b, struct meg_codepoints *c, struct meg_codepoints *d,
+                             struct meg_str *out)
 {
     d->n = 0;
     if (b->strip_accents)
@@ -241,7 +243,7 @@ static void finish(const struct meg_bert_normalizer *b, struct meg_codepoints *c
 
 void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n, struct meg_str *out)
 {
-    enum { AT_ONCE = 4096 };
+    enum { CHUNK_CHARS = 4096 };
     struct meg_codepoints c = { 0 }, d = { 0 };
 
     for (int64_t i = 0; i < n;) {
@@ -249,15 +251,15 @@ void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, i
 
         i += meg_utf8_decode(text + i, n - i, &cp);
         if (b->clean_text) {
-            bool is_blank = cp == '\t' || cp == '\n' || cp == '\r';
+            bool is_space = cp == '\t' || cp == '\n' || cp == '\r';
 
-            if (!is_blank && (cp == 0xFFFD || is_control(cp)))
+            if (!is_space && (cp == 0xFFFD || is_control(cp)))
                 continue;
-            if (is_blank || meg_char_class_of(cp) == MEG_CHAR_SPACE)
+            if (is_space || meg_char_class_of(cp) == MEG_CHAR_SPACE)
                 cp = ' ';
         }
-        if (c.n >= AT_ONCE && is_starter(cp))
-            finish(b, &c, &d, out);
+        if (c.n >= CHUNK_CHARS && is_starter(cp))
+            flush_normalized(b, &c, &d, out);
         if (b->handle_chinese_chars && is_ideograph(cp, true)) {
             meg_codepoints_add(&c, ' ');
             meg_codepoints_add(&c, cp);
@@ -265,7 +267,7 @@ void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, i
         }
         meg_codepoints_add(&c, cp);
     }
-    finish(b, &c, &d, out);
+    flush_normalized(b, &c, &d, out);
     free(c.v);
     free(d.v);
 }

@@ -1,5 +1,6 @@
 #include "tokenizer/bert/vocab_file.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,22 +9,22 @@
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"
 
-enum { MAX_WORD = 200 }; /* characters; longer ones are unknown, as in Megatron-LM */
+enum { MAX_WORD = 200 }; /* characters; longer words are unknown, as in Megatron-LM */
 
-/* Whitespace as Python strips it. */
-static bool is_blank(int32_t cp)
+/* Return true for whitespace of Python's str.strip. */
+static bool is_space(int32_t cp)
 {
     return meg_char_class_of(cp) == MEG_CHAR_SPACE || (cp >= 0x1C && cp <= 0x1F);
 }
 
-/* [*s, *end) without the blanks around it. */
+/* Remove whitespace at both ends of [*s, *end). */
 static void strip(const char **s, const char **end)
 {
     while (*s < *end) {
         int32_t cp;
         int n = meg_utf8_decode(*s, *end - *s, &cp);
 
-        if (!is_blank(cp))
+        if (!is_space(cp))
             break;
         *s += n;
     }
@@ -31,7 +32,7 @@ static void strip(const char **s, const char **end)
         int32_t cp;
         const char *last = meg_utf8_prev(*end, &cp);
 
-        if (!is_blank(cp))
+        if (!is_space(cp))
             break;
         *end = last;
     }
@@ -43,9 +44,9 @@ static int read_tokens(struct meg_strtab *t, const char *path, const char *s, si
     int64_t bad = meg_utf8_find_invalid(s, (int64_t)n);
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "%s, byte %lld: invalid UTF-8", path, (long long)bad + 1);
+        return meg_fail(e, MEG_EFORMAT, "%s, byte %" PRId64 ": invalid UTF-8", path, bad + 1);
     if (memchr(s, 0, n))
-        return meg_fail(e, MEG_EFORMAT, "%s: holds a zero byte, so it is no text", path);
+        return meg_fail(e, MEG_EFORMAT, "%s: contains a zero byte; expected a text file", path);
     for (int64_t line = 1; s < end; line++) {
         const char *stop = s + strcspn(s, "\r\n"), *next, *token = s;
         int64_t k;
@@ -53,15 +54,14 @@ static int read_tokens(struct meg_strtab *t, const char *path, const char *s, si
         next = stop + (end - stop >= 2 && stop[0] == '\r' && stop[1] == '\n') + 1;
         strip(&token, &stop);
         if (token == stop)
-            return meg_fail(e, MEG_EFORMAT, "%s, line %lld: no token; a vocabulary has one a line", path,
-                            (long long)line);
+            return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": empty; expected one token per line", path, line);
         k = meg_strtab_add(t, token, stop - token);
         if (k < line - 1)
-            return meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s' is on line %lld, too", path, (long long)line,
-                            (int)(stop - token), token, (long long)k + 1);
+            return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": '%.*s' is a duplicate of line %" PRId64, path, line,
+                            (int)(stop - token), token, k + 1);
         s = next;
     }
-    return MEG_OK;
+    return 0;
 }
 
 static int32_t find_or_add(struct meg_strtab *t, const char *token)
@@ -69,9 +69,9 @@ static int32_t find_or_add(struct meg_strtab *t, const char *token)
     return (int32_t)meg_strtab_add(t, token, (int64_t)strlen(token));
 }
 
-static int find_roles(struct meg_bert_files *f, const char *path, int32_t *unk, struct meg_err *e)
+static int find_special_ids(struct meg_bert_files *f, const char *path, int32_t *unk, struct meg_err *e)
 {
-    struct meg_tok_special_ids *r = &f->roles;
+    struct meg_tok_special_ids *r = &f->special_ids;
     const struct {
         const char *token;
         int32_t *id;
@@ -84,9 +84,9 @@ static int find_roles(struct meg_bert_files *f, const char *path, int32_t *unk, 
 
         *needed[i].id = (int32_t)meg_strtab_find(&f->tokens, s, (int64_t)strlen(s));
         if (*needed[i].id < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: no token %s, which BERT needs", path, s);
+            return meg_fail(e, MEG_EFORMAT, "%s: token %s is missing, which BERT needs", path, s);
     }
-    return MEG_OK;
+    return 0;
 }
 
 int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e)
@@ -98,18 +98,18 @@ int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t n
     int r;
 
     if ((r = meg_tok_read_file(path, &file, e)) < 0 || (r = read_tokens(&f->tokens, path, file.s, file.n, e)) < 0 ||
-        (r = find_roles(f, path, &unk, e)) < 0)
+        (r = find_special_ids(f, path, &unk, e)) < 0)
         goto out;
-    if ((r = meg_wordpiece_build(&f->pieces, &f->tokens, NULL, "##", unk, MAX_WORD, &inner)) < 0) {
+    if ((r = meg_wordpiece_build(&f->wordpiece, &f->tokens, NULL, "##", unk, MAX_WORD, &inner)) < 0) {
         r = meg_fail(e, r, "%s: %s", path, inner.msg);
         goto out;
     }
-    f->roles.bos = find_or_add(&f->tokens, "[BOS]");
-    f->roles.eos = f->roles.eod = find_or_add(&f->tokens, "[EOS]");
+    f->special_ids.bos = find_or_add(&f->tokens, "[BOS]");
+    f->special_ids.eos = f->special_ids.eod = find_or_add(&f->tokens, "[EOS]");
     for (int64_t i = 0; i < nextra; i++) {
         char token[40];
 
-        snprintf(token, sizeof token, "<extra_id_%lld>", (long long)i);
+        snprintf(token, sizeof token, "<extra_id_%" PRId64 ">", i);
         find_or_add(&f->tokens, token);
     }
     *out = f;
@@ -125,6 +125,6 @@ void meg_bert_files_free(struct meg_bert_files *f)
     if (!f)
         return;
     meg_strtab_free(&f->tokens);
-    meg_wordpiece_free(&f->pieces);
+    meg_wordpiece_free(&f->wordpiece);
     free(f);
 }

@@ -9,9 +9,9 @@ int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens
                         int32_t unk, int64_t max_chars, struct meg_err *e)
 {
     size_t skip = strlen(prefix);
-    struct meg_trie_key *first = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *first);
-    struct meg_trie_key *more = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *more);
-    int64_t nfirst = 0, nmore = 0;
+    struct meg_trie_key *initial = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *initial);
+    struct meg_trie_key *continuation = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *continuation);
+    int64_t ninitial = 0, ncontinuation = 0;
     int r;
 
     for (int64_t k = 0; k < tokens->n; k++) {
@@ -19,23 +19,23 @@ int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens
         int32_t value = id ? id[k] : (int32_t)k;
 
         if (t.n > 0)
-            first[nfirst++] = (struct meg_trie_key){ t.s, (int64_t)t.n, value };
+            initial[ninitial++] = (struct meg_trie_key){ t.s, (int64_t)t.n, value };
         if (t.n > skip && memcmp(t.s, prefix, skip) == 0)
-            more[nmore++] = (struct meg_trie_key){ t.s + skip, (int64_t)(t.n - skip), value };
+            continuation[ncontinuation++] = (struct meg_trie_key){ t.s + skip, (int64_t)(t.n - skip), value };
     }
     w->unk = unk;
     w->max_chars = max_chars;
-    if ((r = meg_trie_build(&w->first, first, nfirst, e)) == MEG_OK)
-        r = meg_trie_build(&w->more, more, nmore, e);
-    free(first);
-    free(more);
+    if ((r = meg_trie_build(&w->initial, initial, ninitial, e)) == 0)
+        r = meg_trie_build(&w->continuation, continuation, ncontinuation, e);
+    free(initial);
+    free(continuation);
     return r;
 }
 
 void meg_wordpiece_free(struct meg_wordpiece *w)
 {
-    meg_trie_free(&w->first);
-    meg_trie_free(&w->more);
+    meg_trie_free(&w->initial);
+    meg_trie_free(&w->continuation);
 }
 
 static int64_t count_chars(const char *s, int64_t n)
@@ -49,14 +49,14 @@ static int64_t count_chars(const char *s, int64_t n)
 
 int64_t meg_wordpiece_encode(const struct meg_wordpiece *w, const char *s, int64_t n, int32_t *ids)
 {
-    const struct meg_trie *t = &w->first;
+    const struct meg_trie *t = &w->initial;
     int64_t nids = 0;
 
     if (n > w->max_chars && count_chars(s, n) > w->max_chars) {
         ids[0] = w->unk;
         return 1;
     }
-    for (int64_t at = 0, longest; at < n; at = longest, t = &w->more) {
+    for (int64_t at = 0, longest; at < n; at = longest, t = &w->continuation) {
         uint32_t node = MEG_TRIE_ROOT;
         int32_t id;
 

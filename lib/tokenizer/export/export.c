@@ -1,9 +1,9 @@
 /*
- * The order of tokenizer.json: added tokens cut the text; what is left is normalised, pre-tokenised and given
- * to the model; the post-processor puts ids around all of it.  tokenizer/hf/internal.h describes the parts.
+ * Write the components of a tokenizer.json (tokenizer/hf/internal.h) and the files that transformers reads with it.
  */
 #include "tokenizer/export/export.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 
 static const struct {
     const struct meg_tok_class *class;
-    int (*fill)(struct meg_export_builder *x, struct meg_err *e);
-} sources[] = {
+    int (*export)(struct meg_export_builder *b, struct meg_err *e);
+} exporters[] = {
     { &meg_tok_gpt2, meg_export_gpt2 },
     { &meg_tok_tiktoken, meg_export_tiktoken },
     { &meg_tok_bert_lower, meg_export_wordpiece },
@@ -28,24 +28,24 @@ static const struct {
     { &meg_tok_hf_pretrained, meg_export_hf },
 };
 
-/* ---- what the sources share ---- */
+/* ---- Shared by the tokenizer types ---- */
 
-void meg_export_add_special(struct meg_export_builder *x, int32_t id, const char *s, size_t n)
+void meg_export_add_special(struct meg_export_builder *b, int32_t id, const char *s, size_t n)
 {
-    if (id >= 0 && !x->added[id].text.s)
-        meg_str_add(&x->added[id].text, s, n);
+    if (id >= 0 && !b->added[id].text.s)
+        meg_str_add(&b->added[id].text, s, n);
 }
 
-void meg_export_add_all_special(struct meg_export_builder *x)
+void meg_export_add_all_special(struct meg_export_builder *b)
 {
-    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(x->tok);
-    const int32_t role[] = { r->eod, r->bos, r->eos, r->pad, r->cls, r->sep, r->mask };
+    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(b->tok);
+    const int32_t special[] = { r->eod, r->bos, r->eos, r->pad, r->cls, r->sep, r->mask };
     struct meg_str text = { 0 };
 
-    for (size_t i = 0; i < sizeof role / sizeof *role; i++) {
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
         text.n = 0;
-        if (role[i] >= 0 && meg_tokenizer_bytes(x->tok, &role[i], 1, &text, NULL) == MEG_OK)
-            meg_export_add_special(x, role[i], text.s, text.n);
+        if (special[i] >= 0 && meg_tokenizer_bytes(b->tok, &special[i], 1, &text, NULL) == 0)
+            meg_export_add_special(b, special[i], text.s, text.n);
     }
     meg_str_free(&text);
 }
@@ -62,6 +62,11 @@ json_t *meg_export_component(const char *type, const char *format, ...)
     json_object_update(part, members);
     json_decref(members);
     return part;
+}
+
+json_t *meg_export_replace(const char *regex, const char *content)
+{
+    return meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "Regex", regex, "content", content);
 }
 
 json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size_t nright)
@@ -86,32 +91,32 @@ static json_t *byte_level(bool use_regex)
                                 use_regex);
 }
 
-void meg_export_byte_level(struct meg_export_builder *x, enum meg_pretok split)
+void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
 {
-    x->decoder = byte_level(true);
-    if (split == MEG_PRETOK_GPT2) {
-        x->pre_tokenizer = byte_level(true);
+    b->decoder = byte_level(true);
+    if (pretok == MEG_PRETOK_GPT2) {
+        b->pre_tokenizer = byte_level(true);
         return;
     }
-    x->pre_tokenizer =
+    b->pre_tokenizer =
         meg_export_component("Sequence", "{s:[o,o]}", "pretokenizers",
                              meg_export_component("Split", "{s:{s:s},s:s,s:b}", "pattern", "Regex",
-                                                  meg_pretok_pattern[split], "behavior", "Isolated", "invert", 0),
+                                                  meg_pretok_pattern[pretok], "behavior", "Isolated", "invert", 0),
                              byte_level(false));
 }
 
-/* Its own files are taken as they are: only the spelling of its roles is wanted. */
-int meg_export_hf(struct meg_export_builder *x, struct meg_err *e)
+/* The files are copied as they are; only the names of the special ids are needed. */
+int meg_export_hf(struct meg_export_builder *b, struct meg_err *e)
 {
-    const struct meg_hf_files *f = meg_hf_files_of(x->tok);
-    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(x->tok);
-    const int32_t role[] = { r->eod, r->bos, r->eos, r->pad };
+    const struct meg_hf_files *f = meg_hf_files_of(b->tok);
+    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(b->tok);
+    const int32_t special[] = { r->eod, r->bos, r->eos, r->pad };
 
     (void)e;
-    for (size_t i = 0; i < sizeof role / sizeof *role; i++)
-        if (role[i] >= 0)
-            meg_export_add_special(x, role[i], f->token[role[i]].s, f->token[role[i]].n);
-    return MEG_OK;
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++)
+        if (special[i] >= 0)
+            meg_export_add_special(b, special[i], f->token[special[i]].s, f->token[special[i]].n);
+    return 0;
 }
 
 /* ---- tokenizer.json ---- */
@@ -122,18 +127,18 @@ static json_t *added_token(const struct meg_export_added_token *t)
                      0, "lstrip", 0, "rstrip", 0, "normalized", t->is_normalized, "special", !t->is_normalized);
 }
 
-/* A list of tokens with their ids; as a map: an object of the tokens by id, as tokenizer_config.json has it. */
-static json_t *added_tokens(const struct meg_export_builder *x, bool is_map)
+/* Return all added tokens: an array for tokenizer.json or, if is_map, an object by id for tokenizer_config.json. */
+static json_t *added_tokens(const struct meg_export_builder *b, bool is_map)
 {
     json_t *all = is_map ? json_object() : json_array();
 
-    for (int64_t id = 0; id < meg_tokenizer_vocab_size(x->tok); id++) {
-        json_t *token = x->added[id].text.s ? added_token(&x->added[id]) : NULL;
+    for (int64_t id = 0; id < meg_tokenizer_vocab_size(b->tok); id++) {
+        json_t *token = b->added[id].text.s ? added_token(&b->added[id]) : NULL;
         char key[24];
 
         if (!token)
             continue;
-        snprintf(key, sizeof key, "%lld", (long long)id);
+        snprintf(key, sizeof key, "%" PRId64, id);
         if (is_map) {
             json_object_set_new(all, key, token);
         } else {
@@ -144,27 +149,27 @@ static json_t *added_tokens(const struct meg_export_builder *x, bool is_map)
     return all;
 }
 
-static json_t *text_of(const struct meg_export_builder *x, int32_t id)
+static json_t *text_of(const struct meg_export_builder *b, int32_t id)
 {
-    return id >= 0 && x->added[id].text.s ? json_stringn_nocheck(x->added[id].text.s, x->added[id].text.n)
+    return id >= 0 && b->added[id].text.s ? json_stringn_nocheck(b->added[id].text.s, b->added[id].text.n)
                                           : json_null();
 }
 
-/* A step of a template: the special token, or where it is NULL the text called sequence. */
+/* Append a step to a template: a special token or, if that is NULL, the text named sequence. */
 static void add_step(json_t *template, json_t *special, const char *sequence, int type)
 {
     json_array_append_new(template, special ? json_pack("{s:{s:O,s:i}}", "SpecialToken", "id", special, "type_id", type)
                                             : json_pack("{s:{s:s,s:i}}", "Sequence", "id", sequence, "type_id", type));
 }
 
-/* The ids in front of every text, which an empty one shows; NULL where there are none. */
-static json_t *post_processor(const struct meg_export_builder *x, const struct meg_ids *before)
+/* Return a TemplateProcessing that puts ids before each text. */
+static json_t *post_processor(const struct meg_export_builder *b, const struct meg_ids *before)
 {
     json_t *single = json_array(), *pair = json_array(), *tokens = json_object();
 
     for (int type = 0; type < 2; type++) {
         for (int64_t i = 0; i < before->n; i++) {
-            json_t *text = text_of(x, before->v[i]);
+            json_t *text = text_of(b, before->v[i]);
 
             if (type == 0)
                 add_step(single, text, NULL, 0);
@@ -181,37 +186,38 @@ static json_t *post_processor(const struct meg_export_builder *x, const struct m
                                 tokens);
 }
 
-static void write_tokenizer(struct meg_str *out, struct meg_export_builder *x, const struct meg_ids *before)
+static void write_tokenizer(struct meg_str *out, struct meg_export_builder *b, const struct meg_ids *before)
 {
-    json_t *post = before->n > 0 ? post_processor(x, before) : NULL;
+    json_t *post = before->n > 0 ? post_processor(b, before) : NULL;
     json_t *file = json_pack("{s:s,s:n,s:n,s:o,s:O?,s:O?,s:o?,s:O?,s:O?}", "version", "1.0", "truncation", "padding",
-                             "added_tokens", added_tokens(x, false), "normalizer", x->normalizer, "pre_tokenizer",
-                             x->pre_tokenizer, "post_processor", post, "decoder", x->decoder, "model", x->model);
+                             "added_tokens", added_tokens(b, false), "normalizer", b->normalizer, "pre_tokenizer",
+                             b->pre_tokenizer, "post_processor", post, "decoder", b->decoder, "model", b->model);
 
     meg_json_dump(file, 0, out);
     meg_str_add(out, "\n", 1);
     json_decref(file);
 }
 
-/* ---- the files beside it ---- */
+/* ---- tokenizer_config.json and special_tokens_map.json ---- */
 
-static json_t *roles_of(const struct meg_export_builder *x)
+static json_t *special_tokens_of(const struct meg_export_builder *b)
 {
-    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(x->tok);
+    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(b->tok);
     const struct {
         const char *name;
         int32_t id;
-    } role[] = { { "bos_token", r->bos }, { "cls_token", r->cls }, { "eos_token", r->eod }, { "mask_token", r->mask },
-                 { "pad_token", r->pad }, { "sep_token", r->sep }, { "unk_token", x->unk } };
+    } special[] = { { "bos_token", r->bos },   { "cls_token", r->cls }, { "eos_token", r->eod },
+                    { "mask_token", r->mask }, { "pad_token", r->pad }, { "sep_token", r->sep },
+                    { "unk_token", b->unk } };
     json_t *o = json_object();
 
-    for (size_t i = 0; i < sizeof role / sizeof *role; i++)
-        if (role[i].id >= 0 && x->added[role[i].id].text.s)
-            json_object_set_new(o, role[i].name, text_of(x, role[i].id));
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++)
+        if (special[i].id >= 0 && b->added[special[i].id].text.s)
+            json_object_set_new(o, special[i].name, text_of(b, special[i].id));
     return o;
 }
 
-/* The tokenizer options as lines of a configuration file; the files they name are found by their names. */
+/* Return the tokenizer options as lines of a configuration file, without paths: files are found by their names. */
 static json_t *options_of(const struct meg_tok_conf *given)
 {
     struct meg_tok_conf c = *given;
@@ -234,30 +240,30 @@ static json_t *options_of(const struct meg_tok_conf *given)
     return lines;
 }
 
-static bool has_bos(const struct meg_export_builder *x, const struct meg_ids *before)
+static bool has_bos(const struct meg_export_builder *b, const struct meg_ids *before)
 {
     for (int64_t i = 0; i < before->n; i++)
-        if (before->v[i] == meg_tokenizer_special_ids(x->tok)->bos)
+        if (before->v[i] == meg_tokenizer_special_ids(b->tok)->bos)
             return true;
     return false;
 }
 
-static void write_config_files(struct meg_tok_export_files *out, const struct meg_export_builder *x,
+static void write_config_files(struct meg_tok_export_files *out, const struct meg_export_builder *b,
                                const struct meg_ids *before)
 {
-    json_t *map = roles_of(x), *config = json_deep_copy(map);
+    json_t *map = special_tokens_of(b), *config = json_deep_copy(map);
 
-    json_object_set_new(config, "add_bos_token", json_boolean(has_bos(x, before)));
+    json_object_set_new(config, "add_bos_token", json_boolean(has_bos(b, before)));
     json_object_set_new(config, "add_eos_token", json_false());
-    if (x->has_no_prefix)
+    if (b->has_no_prefix)
         json_object_set_new(config, "add_prefix_space", json_false());
-    if (x->model)
-        json_object_set_new(config, "added_tokens_decoder", added_tokens(x, true));
+    if (b->model)
+        json_object_set_new(config, "added_tokens_decoder", added_tokens(b, true));
     json_object_set_new(config, "clean_up_tokenization_spaces", json_false());
-    json_object_set_new(config, MEG_TOK_EXPORT_KEY, options_of(x->conf));
+    json_object_set_new(config, MEG_TOK_EXPORT_KEY, options_of(b->conf));
     json_object_set_new(config, "tokenizer_class", json_string("PreTrainedTokenizerFast"));
-    meg_json_dump(map, 2, &out->map);
-    meg_str_add(&out->map, "\n", 1);
+    meg_json_dump(map, 2, &out->special_map);
+    meg_str_add(&out->special_map, "\n", 1);
     meg_json_dump(config, 2, &out->config);
     meg_str_add(&out->config, "\n", 1);
     json_decref(map);
@@ -266,40 +272,39 @@ static void write_config_files(struct meg_tok_export_files *out, const struct me
 
 int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e)
 {
-    struct meg_export_builder x = { .conf = c, .unk = -1 };
+    struct meg_export_builder b = { .conf = c, .unk = -1 };
     struct meg_ids before = { 0 };
     size_t i = 0;
-    int r = meg_tokenizer_open(&x.tok, c, e);
+    int r = meg_tokenizer_open(&b.tok, c, e);
 
     if (r < 0)
         return r;
-    while (i < sizeof sources / sizeof *sources && strcmp(sources[i].class->name, x.tok->class->name) != 0)
+    while (i < sizeof exporters / sizeof *exporters && strcmp(exporters[i].class->name, b.tok->class->name) != 0)
         i++;
-    if (i == sizeof sources / sizeof *sources) {
-        r = meg_fail(e, MEG_EUSAGE, "%s cannot be expressed as a tokenizer.json", x.tok->class->name);
+    if (i == sizeof exporters / sizeof *exporters) {
+        r = meg_fail(e, MEG_EUSAGE, "tokenizer.json cannot express %s", b.tok->class->name);
         goto out;
     }
-    x.added = meg_new((size_t)meg_tokenizer_vocab_size(x.tok) * sizeof *x.added);
-    out->is_own_model = true;
-    out->eod = meg_tokenizer_eod(x.tok);
-    out->bos = meg_tokenizer_special_ids(x.tok)->bos;
-    if ((r = sources[i].fill(&x, e)) == MEG_OK && (r = meg_tokenizer_encode(x.tok, "", 0, &before, e)) == MEG_OK &&
-        x.model)
-        write_tokenizer(&out->tokenizer, &x, &before);
-    if (r == MEG_OK || r == MEG_EUSAGE)
-        write_config_files(out, &x, &before);
-    if (r == MEG_OK)
-        out->is_own_model = x.is_own_model;
+    b.added = meg_new((size_t)meg_tokenizer_vocab_size(b.tok) * sizeof *b.added);
+    out->is_not_spm_bpe = true;
+    out->eod = meg_tokenizer_eod(b.tok);
+    out->bos = meg_tokenizer_special_ids(b.tok)->bos;
+    if ((r = exporters[i].export(&b, e)) == 0 && (r = meg_tokenizer_encode(b.tok, "", 0, &before, e)) == 0 && b.model)
+        write_tokenizer(&out->tokenizer, &b, &before);
+    if (r == 0 || r == MEG_EUSAGE)
+        write_config_files(out, &b, &before);
+    if (r == 0)
+        out->is_not_spm_bpe = b.is_not_spm_bpe;
 out:
-    for (int64_t id = 0; x.added && id < meg_tokenizer_vocab_size(x.tok); id++)
-        meg_str_free(&x.added[id].text);
-    free(x.added);
+    for (int64_t id = 0; b.added && id < meg_tokenizer_vocab_size(b.tok); id++)
+        meg_str_free(&b.added[id].text);
+    free(b.added);
     free(before.v);
-    json_decref(x.normalizer);
-    json_decref(x.pre_tokenizer);
-    json_decref(x.decoder);
-    json_decref(x.model);
-    meg_tokenizer_close(x.tok);
+    json_decref(b.normalizer);
+    json_decref(b.pre_tokenizer);
+    json_decref(b.decoder);
+    json_decref(b.model);
+    meg_tokenizer_close(b.tok);
     return r;
 }
 
@@ -307,5 +312,5 @@ void meg_tok_export_free(struct meg_tok_export_files *x)
 {
     meg_str_free(&x->tokenizer);
     meg_str_free(&x->config);
-    meg_str_free(&x->map);
+    meg_str_free(&x->special_map);
 }

@@ -1,16 +1,24 @@
-/* internal.h - the parts of a tokenizer.json being written, and one function for each source of them. */
+/*
+ * internal.h - the components of a tokenizer.json being built, and a function per tokenizer type that fills them
+ * (private to lib/tokenizer/export).
+ */
 #ifndef MEG_TOKENIZER_EXPORT_INTERNAL_H
 #define MEG_TOKENIZER_EXPORT_INTERNAL_H
 
 #include <jansson.h>
 
+#include "base/decls.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
-/* A token that is found in text as it is spelled. */
+MEG_BEGIN_DECLS
+
+/* ---- Builder ---- */
+
+/* An entry of added_tokens. */
 struct meg_export_added_token {
-    struct meg_str text; /* s NULL: it is not one */
-    bool is_normalized;  /* found in normalised text, and not special */
+    struct meg_str text; /* s NULL: this id is not an added token */
+    bool is_normalized;  /* matched in normalized text, and not special */
 };
 
 struct meg_export_builder {
@@ -19,29 +27,36 @@ struct meg_export_builder {
     json_t *normalizer, *pre_tokenizer, *decoder, *model; /* NULL: none */
     struct meg_export_added_token *added;                 /* [vocab_size] by id */
     int32_t unk;                                          /* id of the unknown token, or -1 */
-    bool has_no_prefix; /* a SentencePiece model that puts no blank in front of a text */
-    bool is_own_model;  /* as in struct meg_tok_export_files */
+    bool has_no_prefix;                                   /* a SentencePiece model without add_dummy_prefix */
+    bool is_not_spm_bpe;                                  /* see struct meg_tok_export_files */
 };
 
-/* Add the special token of an id; nothing where the id is negative or is added already. */
-void meg_export_add_special(struct meg_export_builder *x, int32_t id, const char *s, size_t n);
-/* Add the tokens of all roles, spelled as their bytes. */
-void meg_export_add_all_special(struct meg_export_builder *x);
+/* Make id a special token named s [n], unless id is negative or an added token already. */
+void meg_export_add_special(struct meg_export_builder *b, int32_t id, const char *s, size_t n);
+/* Make all special ids of the tokenizer special tokens, named by their bytes. */
+void meg_export_add_all_special(struct meg_export_builder *b);
 
-/* {"type": TYPE, ...}: the other members are those of json_pack's format. */
+/* ---- JSON values; the caller owns the result, and arguments of type json_t are stolen ---- */
+
+/* Return {"type": TYPE, ...} with the members of json_pack's format. */
 json_t *meg_export_component(const char *type, const char *format, ...);
-/* A BPE model over the characters that stand for bytes. */
+/* Return a BPE model over the characters of the byte alphabet. */
 json_t *meg_export_byte_level_bpe(json_t *vocab, json_t *merges, bool ignore_merges);
-/* ["left", "right"] of a merge. */
+/* Return the merge ["left", "right"]. */
 json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size_t nright);
-/* The pre-tokeniser of a known split, then bytes; and the decoder of bytes. */
-void meg_export_byte_level(struct meg_export_builder *x, enum meg_pretok split);
+/* Return a Replace step for the matches of a regular expression. */
+json_t *meg_export_replace(const char *regex, const char *content);
+/* Set the pre-tokenizer to a known pattern followed by ByteLevel, and the decoder to ByteLevel. */
+void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok);
 
-/* Fill the parts, the added tokens and unk.  MEG_EUSAGE for what tokenizer.json cannot express. */
-int meg_export_gpt2(struct meg_export_builder *x, struct meg_err *e);
-int meg_export_tiktoken(struct meg_export_builder *x, struct meg_err *e);
-int meg_export_wordpiece(struct meg_export_builder *x, struct meg_err *e);
-int meg_export_spm(struct meg_export_builder *x, struct meg_err *e);
-int meg_export_hf(struct meg_export_builder *x, struct meg_err *e);
+/* ---- Tokenizer types: set the components, added tokens and unk; MEG_EUSAGE if tokenizer.json cannot express it ---- */
+
+int meg_export_gpt2(struct meg_export_builder *b, struct meg_err *e);
+int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e);
+int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e);
+int meg_export_spm(struct meg_export_builder *b, struct meg_err *e);
+int meg_export_hf(struct meg_export_builder *b, struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * tokenizer.json of a SentencePiece model.  BPE: a pair of pieces that together are a piece is a merge, those with the
- * higher score first.  Unigram: the pieces and their scores.  The normaliser does what the model's rules say.
+ * Convert a SentencePiece model.  BPE: each pair of pieces whose concatenation is a piece becomes a merge, higher scores
+ * first.  Unigram: pieces and scores are copied.  Normalizer and decoder are made from the normalizer spec.
  *
- * Two things Hugging Face's tokenizers do in their own way: Precompiled, their character map, replaces a cluster of
- * characters by what its shortest key stands for, where SentencePiece takes the longest key; and Unigram adds scores
- * in double, where SentencePiece rounds each sum to float, so that of segmentations with equal sums another may win.
+ * Hugging Face's tokenizers differ in two points.  Precompiled, their character map, replaces a grapheme cluster by the
+ * value of its shortest key, SentencePiece by that of the longest key.  Unigram sums scores in double, SentencePiece
+ * rounds each sum to float; so among segmentations with equal scores another one may win.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "tokenizer/spm/model.h"
 #include "unicode/utf8.h"
 
-static int cannot(struct meg_err *e, const char *path, const char *why)
+static int fail_unsupported(struct meg_err *e, const char *path, const char *why)
 {
     return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express %s", path, why);
 }
@@ -29,9 +29,9 @@ static bool has_type(const struct meg_spm_model *m, enum meg_spm_piece_type type
     return false;
 }
 
-/* ---- normaliser ---- */
+/* ---- Normalizer and decoder ---- */
 
-/* Does the character map change a user-defined piece, which is found in text before the map is applied? */
+/* Return true if the character map changes a user-defined piece; SentencePiece matches those before the map. */
 static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
 {
     const char *to;
@@ -42,7 +42,7 @@ static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
     return false;
 }
 
-/* User-defined pieces are found in the normalised text, which has them as they are spelled. */
+/* Check that normalized text contains user-defined pieces unchanged: tokenizer.json matches them there. */
 static int check_user_defined(const struct meg_spm_model *m, const char *path, struct meg_err *e)
 {
     for (int32_t id = 0; id < m->n; id++) {
@@ -50,12 +50,12 @@ static int check_user_defined(const struct meg_spm_model *m, const char *path, s
 
         if (m->piece[id].type == MEG_SPM_USER_DEFINED &&
             (memchr(piece.s, ' ', piece.n) || (m->normalizer_spec.has_map && is_mapped(m, piece))))
-            return cannot(e, path, "a user-defined piece that its normaliser changes");
+            return fail_unsupported(e, path, "a user-defined piece that its normalizer changes");
     }
-    return MEG_OK;
+    return 0;
 }
 
-/* Append text so that a regular expression finds it as it is. */
+/* Append text escaped for a regular expression. */
 static void add_quoted(struct meg_str *out, struct meg_str text)
 {
     for (size_t i = 0; i < text.n; i++) {
@@ -65,22 +65,17 @@ static void add_quoted(struct meg_str *out, struct meg_str text)
     }
 }
 
-static json_t *replace_regex(const char *regex, const char *content)
-{
-    return meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "Regex", regex, "content", content);
-}
-
 /*
- * Put a blank in front of a text.  Prepend would put one in front of each user-defined token, too, when the list of
- * added tokens is normalised: then it is a regular expression that spares those.
+ * Return the step that prepends a space.  Prepend would also prepend one to each user-defined piece when the list of
+ * added tokens is normalized; then the step is a regular expression that excludes those.
  */
-static json_t *dummy_prefix(const struct meg_spm_model *m, const char *blank)
+static json_t *dummy_prefix(const struct meg_spm_model *m, const char *space)
 {
     struct meg_str regex = { 0 };
     json_t *part;
 
     if (!has_type(m, MEG_SPM_USER_DEFINED))
-        return meg_export_component("Prepend", "{s:s}", "prepend", blank);
+        return meg_export_component("Prepend", "{s:s}", "prepend", space);
     meg_str_printf(&regex, "\\A(?!(?:");
     for (int32_t id = 0; id < m->n; id++) {
         if (m->piece[id].type != MEG_SPM_USER_DEFINED)
@@ -88,18 +83,18 @@ static json_t *dummy_prefix(const struct meg_spm_model *m, const char *blank)
         add_quoted(&regex, meg_spm_piece_text(m, id));
         meg_str_add(&regex, "|", 1);
     }
-    meg_str_printf(&regex, ")\\z)"); /* the empty text behind the last | has no prefix either */
-    part = replace_regex(regex.s, blank);
+    meg_str_printf(&regex, ")\\z)"); /* after the last | is the empty text, which gets no prefix either */
+    part = meg_export_replace(regex.s, space);
     meg_str_free(&regex);
     return part;
 }
 
-static json_t *precompiled(const struct meg_spm_normalizer_spec *rules)
+static json_t *precompiled(const struct meg_spm_normalizer_spec *spec)
 {
     struct meg_str text = { 0 };
     json_t *part;
 
-    meg_base64_encode(&text, rules->map_bytes.s, (int64_t)rules->map_bytes.n);
+    meg_base64_encode(&text, spec->map_bytes.s, (int64_t)spec->map_bytes.n);
     part = meg_export_component("Precompiled", "{s:s}", "precompiled_charsmap", text.s);
     meg_str_free(&text);
     return part;
@@ -107,36 +102,36 @@ static json_t *precompiled(const struct meg_spm_normalizer_spec *rules)
 
 static json_t *normalizer(const struct meg_spm_model *m)
 {
-    const struct meg_spm_normalizer_spec *rules = &m->normalizer_spec;
+    const struct meg_spm_normalizer_spec *spec = &m->normalizer_spec;
     json_t *steps = json_array();
 
-    if (rules->has_map)
-        json_array_append_new(steps, precompiled(rules));
-    if (rules->remove_extra_whitespaces) {
-        /* at the end an escaped blank of the text itself goes, too */
+    if (spec->has_map)
+        json_array_append_new(steps, precompiled(spec));
+    if (spec->remove_extra_whitespaces) {
+        /* at the end, SentencePiece removes U+2581 of the text itself, too */
         json_array_append_new(
             steps,
-            replace_regex(rules->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z" : "\\A +| +\\z", ""));
-        json_array_append_new(steps, replace_regex(" {2,}", " "));
+            meg_export_replace(spec->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z" : "\\A +| +\\z", ""));
+        json_array_append_new(steps, meg_export_replace(" {2,}", " "));
     }
-    if (rules->add_dummy_prefix)
-        json_array_append_new(steps, dummy_prefix(m, rules->escape_whitespaces ? MEG_SPM_SPACE_SYMBOL : " "));
-    if (rules->escape_whitespaces)
+    if (spec->add_dummy_prefix)
+        json_array_append_new(steps, dummy_prefix(m, spec->escape_whitespaces ? MEG_SPM_SPACE_SYMBOL : " "));
+    if (spec->escape_whitespaces)
         json_array_append_new(steps, meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "String", " ",
                                                           "content", MEG_SPM_SPACE_SYMBOL));
     return meg_export_component("Sequence", "{s:o}", "normalizers", steps);
 }
 
-static json_t *decoder(const struct meg_spm_normalizer_spec *rules)
+static json_t *decoder(const struct meg_spm_normalizer_spec *spec)
 {
     json_t *steps = json_array();
 
-    if (rules->escape_whitespaces)
+    if (spec->escape_whitespaces)
         json_array_append_new(steps, meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "String",
                                                           MEG_SPM_SPACE_SYMBOL, "content", " "));
     json_array_append_new(steps, meg_export_component("ByteFallback", "{}"));
     json_array_append_new(steps, meg_export_component("Fuse", "{}"));
-    if (rules->add_dummy_prefix || rules->remove_extra_whitespaces)
+    if (spec->add_dummy_prefix || spec->remove_extra_whitespaces)
         json_array_append_new(steps,
                               meg_export_component("Strip", "{s:s,s:i,s:i}", "content", " ", "start", 1, "stop", 0));
     return meg_export_component("Sequence", "{s:o}", "decoders", steps);
@@ -160,7 +155,7 @@ static int by_score(const void *a, const void *b)
     return (x->left > y->left) - (x->left < y->left);
 }
 
-/* The id of a piece that merges make or begin with; -1: there is none. */
+/* Return the id of a piece of type NORMAL, or -1. */
 static int32_t find_normal(const struct meg_spm_model *m, const struct meg_strtab *pieces, const char *s, size_t n)
 {
     const int64_t id = meg_strtab_find(pieces, s, (int64_t)n);
@@ -168,7 +163,7 @@ static int32_t find_normal(const struct meg_spm_model *m, const struct meg_strta
     return id >= 0 && m->piece[id].type == MEG_SPM_NORMAL ? (int32_t)id : -1;
 }
 
-/* All pairs of pieces that together are a piece, by score; malloc'ed. */
+/* Set *out to all merges in order, which the caller frees; return their number. */
 static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, const struct meg_strtab *pieces)
 {
     struct merge *v = NULL;
@@ -200,7 +195,7 @@ static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, co
     return n;
 }
 
-/* A character that is no piece can be part of one in SentencePiece alone. */
+/* Check that all characters of pieces are pieces: tokenizer.json cannot merge other characters. */
 static int check_characters(const struct meg_spm_model *m, const struct meg_strtab *pieces, const char *path,
                             struct meg_err *e)
 {
@@ -215,14 +210,14 @@ static int check_characters(const struct meg_spm_model *m, const struct meg_strt
             if (find_normal(m, pieces, piece.s + i, len) < 0)
                 return meg_fail(e, MEG_EUSAGE,
                                 "%s: tokenizer.json cannot express piece '%.*s': its character U+%04X "
-                                "is no piece",
+                                "is not a piece",
                                 path, (int)piece.n, piece.s, (unsigned)cp);
         }
     }
-    return MEG_OK;
+    return 0;
 }
 
-static int bpe_model(struct meg_export_builder *x, const struct meg_spm_model *m, const char *path, struct meg_err *e)
+static int bpe_model(struct meg_export_builder *b, const struct meg_spm_model *m, const char *path, struct meg_err *e)
 {
     const struct meg_str unk = meg_spm_piece_text(m, m->unk);
     json_t *vocab, *merges;
@@ -235,7 +230,7 @@ static int bpe_model(struct meg_export_builder *x, const struct meg_spm_model *m
         const struct meg_str piece = meg_spm_piece_text(m, id);
 
         if (meg_strtab_add(&pieces, piece.s, (int64_t)piece.n) != id) {
-            r = cannot(e, path, "two pieces that are spelled alike");
+            r = fail_unsupported(e, path, "two pieces with the same text");
             goto out;
         }
     }
@@ -254,7 +249,7 @@ static int bpe_model(struct meg_export_builder *x, const struct meg_spm_model *m
 
         json_array_append_new(merges, meg_export_merge(left.s, left.n, right.s, right.n));
     }
-    x->model =
+    b->model =
         meg_export_component("BPE", "{s:n,s:s%,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token", unk.s, unk.n,
                              "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback",
                              m->byte_fallback, "ignore_merges", 0, "vocab", vocab, "merges", merges);
@@ -264,27 +259,27 @@ out:
     return r;
 }
 
-/* ---- unigram ---- */
+/* ---- Unigram ---- */
 
-/* May text be cut before each blank: is the blank a piece, and never inside of one? */
+/* Return true if text can be split before each space: a space is a piece, and no piece has one after its beginning. */
 static bool splits_at_spaces(const struct meg_spm_model *m)
 {
-    const size_t blank = strlen(MEG_SPM_SPACE_SYMBOL);
-    bool has_blank = false;
+    const size_t nsymbol = strlen(MEG_SPM_SPACE_SYMBOL);
+    bool has_space = false;
 
     for (int32_t id = 0; id < m->n; id++) {
         const struct meg_str piece = meg_spm_piece_text(m, id);
 
-        for (size_t i = 1; i + blank <= piece.n; i++)
-            if (memcmp(piece.s + i, MEG_SPM_SPACE_SYMBOL, blank) == 0)
+        for (size_t i = 1; i + nsymbol <= piece.n; i++)
+            if (memcmp(piece.s + i, MEG_SPM_SPACE_SYMBOL, nsymbol) == 0)
                 return false;
-        has_blank |= m->piece[id].type == MEG_SPM_NORMAL && piece.n == blank &&
-                     memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, blank) == 0;
+        has_space |= m->piece[id].type == MEG_SPM_NORMAL && piece.n == nsymbol &&
+                     memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, nsymbol) == 0;
     }
-    return has_blank && m->normalizer_spec.escape_whitespaces;
+    return has_space && m->normalizer_spec.escape_whitespaces;
 }
 
-static void unigram_model(struct meg_export_builder *x, const struct meg_spm_model *m)
+static void unigram_model(struct meg_export_builder *b, const struct meg_spm_model *m)
 {
     json_t *vocab = json_array();
 
@@ -294,17 +289,17 @@ static void unigram_model(struct meg_export_builder *x, const struct meg_spm_mod
         json_array_append_new(vocab,
                               json_pack("[o,f]", json_stringn_nocheck(piece.s, piece.n), (double)m->piece[id].score));
     }
-    x->model = meg_export_component("Unigram", "{s:i,s:o,s:b}", "unk_id", (int)m->unk, "vocab", vocab, "byte_fallback",
+    b->model = meg_export_component("Unigram", "{s:i,s:o,s:b}", "unk_id", (int)m->unk, "vocab", vocab, "byte_fallback",
                                     m->byte_fallback);
     if (splits_at_spaces(m))
-        x->pre_tokenizer = meg_export_component("Metaspace", "{s:s,s:s,s:b}", "replacement", MEG_SPM_SPACE_SYMBOL,
+        b->pre_tokenizer = meg_export_component("Metaspace", "{s:s,s:s,s:b}", "replacement", MEG_SPM_SPACE_SYMBOL,
                                                 "prepend_scheme", "never", "split", 1);
 }
 
-/* ---- all of it ---- */
+/* ---- The model ---- */
 
-/* Is a piece <extra_id_N>, N below extra? */
-static bool is_extra_id(struct meg_str piece, int64_t extra)
+/* Return true if a piece is <extra_id_N>, N < nextra. */
+static bool is_extra_id(struct meg_str piece, int64_t nextra)
 {
     static const char prefix[] = "<extra_id_";
     const size_t n = strlen(prefix);
@@ -313,60 +308,60 @@ static bool is_extra_id(struct meg_str piece, int64_t extra)
     if (piece.n <= n || memcmp(piece.s, prefix, n) != 0)
         return false;
     snprintf(name, sizeof name, "%s%d>", prefix, atoi(piece.s + n));
-    return strlen(name) == piece.n && memcmp(name, piece.s, piece.n) == 0 && atoi(piece.s + n) < extra;
+    return strlen(name) == piece.n && memcmp(name, piece.s, piece.n) == 0 && atoi(piece.s + n) < nextra;
 }
 
-/* Control pieces and the unknown one are special; so is what SentencePieceTokenizer adds. */
-static void add_tokens(struct meg_export_builder *x, const struct meg_spm_model *m)
+/* Add control pieces, the unknown piece, user-defined pieces and the tokens that SentencePieceTokenizer adds. */
+static void add_tokens(struct meg_export_builder *b, const struct meg_spm_model *m)
 {
-    const bool is_extended = x->tok->class == &meg_tok_sentencepiece;
-    const int64_t extra = is_extended && x->conf->vocab_extra_ids != MEG_UNSET ? x->conf->vocab_extra_ids : 0;
+    const bool is_extended = b->tok->class == &meg_tok_sentencepiece;
+    const int64_t nextra = is_extended && b->conf->vocab_extra_ids != MEG_UNSET ? b->conf->vocab_extra_ids : 0;
     struct meg_str text = { 0 };
 
     for (int32_t id = 0; id < m->n; id++) {
         const struct meg_str piece = meg_spm_piece_text(m, id);
         const enum meg_spm_piece_type type = m->piece[id].type;
-        const bool is_plain = type == MEG_SPM_USER_DEFINED && !is_extra_id(piece, extra);
+        const bool is_user_defined = type == MEG_SPM_USER_DEFINED && !is_extra_id(piece, nextra);
 
-        if (type == MEG_SPM_CONTROL || type == MEG_SPM_UNKNOWN || is_plain || is_extra_id(piece, extra))
-            meg_export_add_special(x, id, piece.s, piece.n);
-        x->added[id].is_normalized = is_plain;
+        if (type == MEG_SPM_CONTROL || type == MEG_SPM_UNKNOWN || is_user_defined || is_extra_id(piece, nextra))
+            meg_export_add_special(b, id, piece.s, piece.n);
+        b->added[id].is_normalized = is_user_defined;
     }
-    for (int32_t id = m->n; id < meg_tokenizer_vocab_size(x->tok); id++) {
+    for (int32_t id = m->n; id < meg_tokenizer_vocab_size(b->tok); id++) {
         text.n = 0;
-        if (meg_tokenizer_bytes(x->tok, &id, 1, &text, NULL) == MEG_OK)
-            meg_export_add_special(x, id, text.s, text.n);
+        if (meg_tokenizer_bytes(b->tok, &id, 1, &text, NULL) == 0)
+            meg_export_add_special(b, id, text.s, text.n);
     }
     meg_str_free(&text);
-    meg_export_add_all_special(x);
+    meg_export_add_all_special(b);
 }
 
-int meg_export_spm(struct meg_export_builder *x, struct meg_err *e)
+int meg_export_spm(struct meg_export_builder *b, struct meg_err *e)
 {
-    const char *path = x->conf->tokenizer_model;
+    const char *path = b->conf->tokenizer_model;
     struct meg_spm_model *m;
     int r = meg_spm_model_load(&m, path, e);
 
     if (r < 0)
         return r;
     if (has_type(m, MEG_SPM_UNUSED))
-        r = cannot(e, path, "unused pieces");
+        r = fail_unsupported(e, path, "unused pieces");
     else if (m->normalizer_spec.add_dummy_prefix && m->normalizer_spec.treat_whitespace_as_suffix)
-        r = cannot(e, path, "a blank behind the text");
+        r = fail_unsupported(e, path, "a space after the text (treat_whitespace_as_suffix)");
     else
         r = check_user_defined(m, path, e);
     if (r < 0)
         goto out;
     if (m->type == MEG_SPM_UNIGRAM)
-        unigram_model(x, m);
-    else if ((r = bpe_model(x, m, path, e)) < 0)
+        unigram_model(b, m);
+    else if ((r = bpe_model(b, m, path, e)) < 0)
         goto out;
-    x->unk = m->unk;
-    x->is_own_model = m->type != MEG_SPM_BPE;
-    x->has_no_prefix = !m->normalizer_spec.add_dummy_prefix;
-    x->normalizer = normalizer(m);
-    x->decoder = decoder(&m->normalizer_spec);
-    add_tokens(x, m);
+    b->unk = m->unk;
+    b->is_not_spm_bpe = m->type != MEG_SPM_BPE;
+    b->has_no_prefix = !m->normalizer_spec.add_dummy_prefix;
+    b->normalizer = normalizer(m);
+    b->decoder = decoder(&m->normalizer_spec);
+    add_tokens(b, m);
 out:
     meg_spm_model_free(m);
     return r;

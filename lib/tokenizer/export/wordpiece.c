@@ -1,7 +1,7 @@
 /*
- * tokenizer.json of BERT's vocab.txt.  Hugging Face's BertNormalizer drops private and unassigned characters, which
- * Megatron-LM keeps, and puts each character in lower case by itself, a final sigma, too: replacements before it do
- * what Megatron-LM does.
+ * Convert BERT's vocab.txt.  Hugging Face's BertNormalizer removes private-use and unassigned characters, which
+ * Megatron-LM keeps, and lowercases each character on its own, so that it makes no final sigma.  Replace steps before
+ * it make the result equal to Megatron-LM's.
  */
 #include <string.h>
 
@@ -14,31 +14,26 @@
     "(?<=[" CASED "\\p{Mn}])\xCE\xA3"                                                                                  \
     "(?![\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:\xC2\xB7\xE2\x80\x99]*[" CASED "])"
 
-static json_t *replace(const char *regex, const char *content)
-{
-    return meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "Regex", regex, "content", content);
-}
-
 static json_t *normalizer(bool is_lower)
 {
     json_t *steps = json_array();
 
-    json_array_append_new(steps, replace(CONTROL, ""));
+    json_array_append_new(steps, meg_export_replace(CONTROL, ""));
     if (is_lower)
-        json_array_append_new(steps, replace(FINAL_SIGMA, "\xCF\x82"));
+        json_array_append_new(steps, meg_export_replace(FINAL_SIGMA, "\xCF\x82"));
     json_array_append_new(steps, meg_export_component("BertNormalizer", "{s:b,s:b,s:b,s:b}", "clean_text", 0,
                                                       "handle_chinese_chars", 1, "strip_accents", is_lower, "lowercase",
                                                       is_lower));
     return meg_export_component("Sequence", "{s:o}", "normalizers", steps);
 }
 
-int meg_export_wordpiece(struct meg_export_builder *x, struct meg_err *e)
+int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e)
 {
-    const int64_t extra = x->conf->vocab_extra_ids == MEG_UNSET ? 0 : x->conf->vocab_extra_ids;
+    const int64_t extra = b->conf->vocab_extra_ids == MEG_UNSET ? 0 : b->conf->vocab_extra_ids;
     struct meg_bert_files *f;
     struct meg_str unk;
     json_t *vocab;
-    int r = meg_bert_files_load(&f, x->conf->vocab_file, extra, e);
+    int r = meg_bert_files_load(&f, b->conf->vocab_file, extra, e);
 
     if (r < 0)
         return r;
@@ -48,16 +43,16 @@ int meg_export_wordpiece(struct meg_export_builder *x, struct meg_err *e)
 
         json_object_setn_new_nocheck(vocab, t.s, t.n, json_integer(id));
     }
-    x->unk = f->pieces.unk;
-    unk = meg_strtab_get(&f->tokens, x->unk);
-    x->model =
+    b->unk = f->wordpiece.unk;
+    unk = meg_strtab_get(&f->tokens, b->unk);
+    b->model =
         meg_export_component("WordPiece", "{s:s%,s:s,s:I,s:o}", "unk_token", unk.s, unk.n, "continuing_subword_prefix",
-                             "##", "max_input_chars_per_word", (json_int_t)f->pieces.max_chars, "vocab", vocab);
-    x->normalizer = normalizer(x->tok->class == &meg_tok_bert_lower);
-    x->pre_tokenizer = meg_export_component("BertPreTokenizer", "{}");
-    x->decoder = meg_export_component("WordPiece", "{s:s,s:b}", "prefix", "##", "cleanup", 1);
-    meg_export_add_all_special(x);
-    meg_export_add_special(x, x->unk, unk.s, unk.n);
+                             "##", "max_input_chars_per_word", (json_int_t)f->wordpiece.max_chars, "vocab", vocab);
+    b->normalizer = normalizer(b->tok->class == &meg_tok_bert_lower);
+    b->pre_tokenizer = meg_export_component("BertPreTokenizer", "{}");
+    b->decoder = meg_export_component("WordPiece", "{s:s,s:b}", "prefix", "##", "cleanup", 1);
+    meg_export_add_all_special(b);
+    meg_export_add_special(b, b->unk, unk.s, unk.n);
     meg_bert_files_free(f);
-    return MEG_OK;
+    return 0;
 }

@@ -1,6 +1,6 @@
 /*
- * tokenizer.json made from other tokenizers' files: our own reader, which equals Hugging Face's, gives the ids of the
- * tokenizer that it was made from, and spells its tokens.
+ * Exported tokenizer.json files: HuggingFaceTokenizer, opened with them, encodes to the same ids as the original
+ * tokenizer and has the same tokens.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static void put(const char *name, const struct meg_str *text)
     char path[TMP_PATH];
     struct meg_err e;
 
-    assert_int_equal(meg_write_file(path_in(path, name), text->s, text->n, &e), MEG_OK);
+    assert_int_equal(meg_write_file(path_in(path, name), text->s, text->n, &e), 0);
 }
 
 static struct meg_tokenizer *open_tok(const struct meg_tok_conf *c)
@@ -45,7 +45,7 @@ static struct meg_tokenizer *open_tok(const struct meg_tok_conf *c)
     return t;
 }
 
-/* The tokenizer of the three files of an export, which are also parsed. */
+/* Export c, open the exported tokenizer, and return the parsed files. */
 static struct meg_tokenizer *open_export(const struct meg_tok_conf *c, json_t **tokenizer, json_t **config)
 {
     const struct meg_tok_conf written = { .name_or_path = dir, .vocab_size = MEG_UNSET, .vocab_extra_ids = MEG_UNSET };
@@ -56,7 +56,7 @@ static struct meg_tokenizer *open_export(const struct meg_tok_conf *c, json_t **
         fail_msg("%s", e.msg);
     put("tokenizer.json", &x.tokenizer);
     put("tokenizer_config.json", &x.config);
-    put("special_tokens_map.json", &x.map);
+    put("special_tokens_map.json", &x.special_map);
     *tokenizer = json_loads(x.tokenizer.s, JSON_ALLOW_NUL, NULL);
     *config = json_loads(x.config.s, 0, NULL);
     assert_non_null(*tokenizer);
@@ -65,8 +65,8 @@ static struct meg_tokenizer *open_export(const struct meg_tok_conf *c, json_t **
     return open_tok(&written);
 }
 
-/* Does a text spell a special token, which tokenizer.json finds and the tokenizer does not? */
-static bool spells_special(const json_t *tokenizer, const char *text)
+/* Return true if text contains a special token, which only tokenizer.json matches. */
+static bool contains_special(const json_t *tokenizer, const char *text)
 {
     size_t i;
     const json_t *t;
@@ -87,7 +87,7 @@ static int compare_ids(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Of a unigram model the same pieces in another order have the same score: rounding decides between them. */
+/* With a unigram model the same pieces in another order have equal scores, and rounding decides between them. */
 static void sort_ids(struct meg_ids *ids)
 {
     if (ids->n > 0)
@@ -139,16 +139,16 @@ static const char *const texts[] = {
     "under_score-hyphen --flag=1",
 };
 
-/* Two accents on one letter, of which Hugging Face's Precompiled drops one, see tokenizer/export/spm.c. */
+/* Two accents on one letter, of which Hugging Face's Precompiled removes one: see tokenizer/export/spm.c. */
 #define TWO_ACCENTS "\xCC\x81\xCC\xA3"
 
-/* Compare all texts, and those of a file of JSON lines; returns how many. */
+/* Compare the ids of texts, and of those in a file of JSON lines; return their number. */
 static int same_texts(struct meg_tokenizer *a, struct meg_tokenizer *b, const json_t *tokenizer, const char *file)
 {
     char *line = NULL;
     size_t cap = 0;
     const bool is_unigram =
-        !strcmp(json_string_value(json_object_get(json_object_get(tokenizer, "model"), "type")), "Unigram");
+        strcmp(json_string_value(json_object_get(json_object_get(tokenizer, "model"), "type")), "Unigram") == 0;
     int n = 0;
     FILE *f = file ? fopen(file, "r") : NULL;
 
@@ -160,7 +160,7 @@ static int same_texts(struct meg_tokenizer *a, struct meg_tokenizer *b, const js
         json_t *j = json_loads(line, JSON_ALLOW_NUL, NULL);
         const json_t *text = json_object_get(j, "text");
 
-        if (json_is_string(text) && !spells_special(tokenizer, json_string_value(text)) &&
+        if (json_is_string(text) && !contains_special(tokenizer, json_string_value(text)) &&
             !strstr(json_string_value(text), TWO_ACCENTS)) {
             same_ids(a, b, json_string_value(text), json_string_length(text), is_unigram);
             n++;
@@ -173,20 +173,20 @@ static int same_texts(struct meg_tokenizer *a, struct meg_tokenizer *b, const js
     return n;
 }
 
-/* ---- byte-level BPE ---- */
+/* ---- Byte-level BPE ---- */
 
-/* A vocabulary learnt from a text of the repository, and its files. */
-static void learn(void)
+/* Train a vocabulary on a file of the repository, and write its files. */
+static void train(void)
 {
     struct meg_bpe_trainer l = { 0 };
     struct meg_bpe_vocab v = { 0 };
     struct meg_str text = { 0 }, ranks = { 0 }, token = { 0 };
     struct meg_err e;
 
-    assert_int_equal(meg_read_file("LICENSE", &text, &e), MEG_OK);
+    assert_int_equal(meg_read_file("LICENSE", &text, &e), 0);
     meg_bpe_trainer_count(&l, text.s, (int64_t)text.n);
     meg_bpe_trainer_run(&l, 600, 0, &v);
-    assert_int_equal(meg_bpe_vocab_write(&v, dir, &e), MEG_OK);
+    assert_int_equal(meg_bpe_vocab_write(&v, dir, &e), 0);
     for (int64_t id = 1; id < v.tokens.n; id++) {
         const struct meg_str t = meg_strtab_get(&v.tokens, id);
 
@@ -214,7 +214,7 @@ static void vocab_and_merges_become_tokenizer_json(void **state)
     json_t *tokenizer, *config;
 
     (void)state;
-    learn();
+    train();
     a = open_tok(&c);
     b = open_export(&c, &tokenizer, &config);
     assert_true(same_texts(a, b, tokenizer, NULL) > 15);
@@ -235,7 +235,7 @@ static void ranks_become_tokenizer_json(void **state)
     char ranks[TMP_PATH];
 
     (void)state;
-    learn();
+    train();
     for (size_t i = 0; i < sizeof pattern / sizeof *pattern; i++) {
         const struct meg_tok_conf c = { .type = "TikTokenizer",
                                         .tokenizer_model = path_in(ranks, "ranks"),
@@ -289,7 +289,7 @@ static void vocab_txt_becomes_tokenizer_json(void **state)
 
 /* ---- SentencePiece ---- */
 
-/* One field of a message of Protocol Buffers: bytes, a float or a small number. */
+/* Append a field of a Protocol Buffers message: bytes, a float or a small number. */
 static void add_bytes(struct meg_str *out, int number, const void *bytes, size_t n)
 {
     meg_str_add(out, &(const char){ (char)(number << 3 | 2) }, 1);
@@ -323,7 +323,7 @@ static void add_piece(struct meg_str *out, const char *s, size_t n, float score,
     meg_str_free(&piece);
 }
 
-/* A BPE model of the tokens learnt from a text of the repository, with bytes and a user-defined piece. */
+/* Write a BPE model of the trained tokens, with byte pieces and a user-defined piece. */
 static void write_bpe_model(const char *name, bool is_llama)
 {
     struct meg_bpe_trainer l = { 0 };
@@ -332,7 +332,7 @@ static void write_bpe_model(const char *name, bool is_llama)
     struct meg_err e;
     char byte[8];
 
-    assert_int_equal(meg_read_file("LICENSE", &text, &e), MEG_OK);
+    assert_int_equal(meg_read_file("LICENSE", &text, &e), 0);
     meg_bpe_trainer_count(&l, text.s, (int64_t)text.n);
     meg_bpe_trainer_run(&l, 900, 0, &v);
     add_piece(&model, "<unk>", 5, 0, 2);
@@ -355,7 +355,7 @@ static void write_bpe_model(const char *name, bool is_llama)
             add_piece(&model, piece.s, piece.n, -(float)id, 1);
     }
     add_number(&spec, 3, 2);               /* model_type: BPE */
-    meg_str_add(&spec, "\x98\x02\x01", 3); /* byte_fallback, field 35: yes */
+    meg_str_add(&spec, "\x98\x02\x01", 3); /* byte_fallback, field 35: true */
     add_bytes(&model, 2, spec.s, spec.n);
     spec.n = 0;
     add_number(&spec, 4, !is_llama); /* remove_extra_whitespaces */
@@ -397,7 +397,7 @@ static void bpe_model_becomes_tokenizer_json(void **state)
     }
 }
 
-/* Models of every kind: those that tokenizer.json cannot express are refused with a reason. */
+/* The random models of tests/data/spm: those that tokenizer.json cannot express are refused with a reason. */
 static void sentencepiece_becomes_tokenizer_json(void **state)
 {
     static const char *const type[] = { "GPTSentencePieceTokenizer", "Llama2Tokenizer", "SentencePieceTokenizer" };
@@ -418,7 +418,7 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
 
             c.type = type[k];
             if (meg_tokenizer_open(&a, &c, &e) < 0)
-                continue; /* it has no piece that begins a text */
+                continue; /* it has no BOS piece */
             if (meg_tok_export(&x, &c, &e) < 0) {
                 assert_int_equal(e.code, MEG_EUSAGE);
                 assert_non_null(strstr(e.msg, "tokenizer.json cannot express"));
@@ -445,9 +445,9 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
     assert_true(compared > 400);
 }
 
-/* ---- tokenizers that others have made, where MEG_SHARED has them ---- */
+/* ---- Published tokenizers, with MEG_SHARED ---- */
 
-static void known_tokenizers_become_tokenizer_json(void **state)
+static void published_tokenizers_become_tokenizer_json(void **state)
 {
     static const struct {
         const char *type, *model, *vocab, *merges, *texts;
@@ -521,7 +521,7 @@ int main(void)
         cmocka_unit_test(vocab_txt_becomes_tokenizer_json),
         cmocka_unit_test(bpe_model_becomes_tokenizer_json),
         cmocka_unit_test(sentencepiece_becomes_tokenizer_json),
-        cmocka_unit_test(known_tokenizers_become_tokenizer_json),
+        cmocka_unit_test(published_tokenizers_become_tokenizer_json),
     };
 
     return cmocka_run_group_tests(tests, enter, leave);

@@ -265,9 +265,9 @@ static void refuses(const char *options, const char *release, const char *messag
 static void refuses_what_a_release_has_not(void **state)
 {
     (void)state;
-    refuses(
-        "{\"tokenizer-type\": \"BertWordPieceLowerCase\", \"vocab-file\": \"none\"}", "0.15",
-        "BertWordPieceLowerCase: --megatron-release 0.15 splits words otherwise; 0.14 is the last that is followed");
+    refuses("{\"tokenizer-type\": \"BertWordPieceLowerCase\", \"vocab-file\": \"none\"}", "0.15",
+            "BertWordPieceLowerCase: --megatron-release 0.15 splits words differently, which is not supported; use "
+            "0.14 or earlier");
     refuses("{\"tokenizer-type\": \"SentencePieceTokenizer\", \"tokenizer-model\": \"" FOLDER "spm.model\", "
             "\"vocab-extra-ids\": 2}",
             "0.15",
