@@ -64,7 +64,7 @@ struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct 
     const struct meg_layout *l = &mesh->layout;
     const int64_t n = held(p, slot), blocks = (n + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN;
     const int64_t copies = slot->ranges ? slot->nreplicas : l->dp * l->cp;
-    const int64_t copy = slot->ranges ? slot->replica : mesh->at.dp * l->cp + mesh->at.cp;
+    const int64_t copy = slot->ranges ? slot->replica : mesh->coords.dp * l->cp + mesh->coords.cp;
     struct meg_elem_range share = { 0, n };
 
     if (copies > 1) {

@@ -95,7 +95,7 @@ static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
     l->attn.a = d->a;
     l->attn.g = d->g;
     l->attn.d = c->kv_channels;
-    l->attn.head0 = g->mesh->at.tp * d->a;
+    l->attn.head0 = g->mesh->coords.tp * d->a;
     l->attn.layer = (int)i;
     l->attn.cp = &g->state->cp[g->state->ncp > 1 ? i : 0];
     l->attn.workspace = &g->state->attn_workspace;
@@ -157,7 +157,7 @@ static void bind_all(struct meg_gpt *g)
     const struct meg_layout *l = &g->mesh->layout;
     struct meg_gpt_state *st = g->state;
 
-    if (g->mesh->at.pp == 0) {
+    if (g->mesh->coords.pp == 0) {
         bind_mat(g, &st->embed.word, &st->embed.dword, "embedding.", "word_embeddings.weight");
         if (!meg_gpt_is_rotary(&g->conf))
             bind_mat(g, &st->embed.pos, &st->embed.dpos, "embedding.", "position_embeddings.weight");
@@ -168,7 +168,7 @@ static void bind_all(struct meg_gpt *g)
         int64_t first = 0, n;
 
         if (l->pp > 1)
-            meg_layout_layers(l, g->mesh->at.pp, chunk, &first, &n);
+            meg_layout_layers(l, g->mesh->coords.pp, chunk, &first, &n);
         for (int64_t i = 0; i < st->dim.layers; i++)
             bind_layer(g, &st->layer[chunk * st->dim.layers + i], first + i);
     }

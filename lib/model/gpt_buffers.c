@@ -25,16 +25,16 @@ static struct gpt_dims dims_of(const struct meg_gpt_conf *c, const struct meg_gp
     d.f = c->ffn_hidden_size / tp;
     d.fc1_width = c->swiglu ? 2 * d.f : d.f;
     d.rope_half = meg_gpt_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
-    d.v0 = meg_partition_begin(c->vocab_size, tp, mesh->at.tp);
-    d.v = meg_partition_begin(c->vocab_size, tp, mesh->at.tp + 1) - d.v0;
+    d.v0 = meg_partition_begin(c->vocab_size, tp, mesh->coords.tp);
+    d.v = meg_partition_begin(c->vocab_size, tp, mesh->coords.tp + 1) - d.v0;
     d.positions = c->max_position_embeddings;
     d.chunks = l->vp;
     d.layers = c->num_layers;
     if (l->pp > 1)
-        meg_layout_layers(l, mesh->at.pp, 0, &first, &d.layers);
+        meg_layout_layers(l, mesh->coords.pp, 0, &first, &d.layers);
     d.slots = run->microbatch_slots ? run->microbatch_slots : 1;
-    d.has_embedding = mesh->at.pp == 0;
-    d.has_head = mesh->at.pp == l->pp - 1;
+    d.has_embedding = mesh->coords.pp == 0;
+    d.has_head = mesh->coords.pp == l->pp - 1;
     return d;
 }
 
@@ -75,7 +75,7 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
     st->ctx.has_sp = mesh->layout.has_sp;
     st->ctx.dtype = run->dtype;
     st->ctx.grad_dtype = run->grad_dtype;
-    st->ncp = mesh->layout.cp_kinds.n ? (int)mesh->layout.cp_kinds.n : 1;
+    st->ncp = mesh->layout.cp_comm_types.n ? (int)mesh->layout.cp_comm_types.n : 1;
     st->cp = meg_new((size_t)st->ncp * sizeof *st->cp);
     for (int i = 0; i < st->ncp; i++)
         meg_cp_make(&st->cp[i], meg_layout_cp_comm_type(&mesh->layout, i), mesh);

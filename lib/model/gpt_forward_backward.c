@@ -80,13 +80,13 @@ static void set_global_positions(struct meg_gpt *g)
     const struct meg_layout *l = &g->mesh->layout;
     struct meg_gpt_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
-    const int64_t s = l->has_sp ? c->s / l->tp : c->s, t0 = l->has_sp ? g->mesh->at.tp * s : 0;
+    const int64_t s = l->has_sp ? c->s / l->tp : c->s, t0 = l->has_sp ? g->mesh->coords.tp * s : 0;
 
     if (!l->has_sp && l->cp == 1)
         return;
     MEG_ASSERT_EQ(c->s, s * (l->has_sp ? l->tp : 1));
     for (int64_t i = 0; i < s; i++)
-        st->host_position_ids[i] = (int32_t)meg_layout_position(l, g->mesh->at.cp, c->s * l->cp, t0 + i);
+        st->host_position_ids[i] = (int32_t)meg_layout_position(l, g->mesh->coords.cp, c->s * l->cp, t0 + i);
     g->op->upload(c->stream, st->position_of_row, st->host_position_ids, (size_t)s * sizeof *st->position_of_row);
     c->position_of_row = st->position_of_row;
 }
@@ -139,12 +139,12 @@ void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, 
 
 static bool has_embedding(const struct meg_gpt *g, int64_t chunk)
 {
-    return meg_layout_is_first(g->mesh->at.pp, chunk);
+    return meg_layout_is_first(g->mesh->coords.pp, chunk);
 }
 
 static bool has_head(const struct meg_gpt *g, int64_t chunk)
 {
-    return meg_layout_is_last(&g->mesh->layout, g->mesh->at.pp, chunk);
+    return meg_layout_is_last(&g->mesh->layout, g->mesh->coords.pp, chunk);
 }
 
 static struct gpt_layer *layers_of(const struct meg_gpt *g, int64_t chunk)
@@ -181,7 +181,7 @@ static void save_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int
     const struct meg_mat part = shared_input(g, chunk, q, i);
 
     if (part.p)
-        copy(g, part.p, meg_mat_rows(q->acts[i].x, g->mesh->at.tp * part.rows, part.rows).p, part);
+        copy(g, part.p, meg_mat_rows(q->acts[i].x, g->mesh->coords.tp * part.rows, part.rows).p, part);
 }
 
 static void restore_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t i)
@@ -344,7 +344,7 @@ double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const vo
         meg_norm_bwd(c, st->grads.x, none, st->grads.ln, q->last_out, &st->lnf_stats, &st->final_norm);
         loss = sum_loss(g, q, NULL);
         wrote(g, g->conf.num_layers + 1);
-        if (!g->conf.is_untied && g->mesh->at.pp > 0)
+        if (!g->conf.is_untied && g->mesh->coords.pp > 0)
             wrote(g, 0); /* the last stage's copy */
     }
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->grads.x : boundary(g, q, d_out));

@@ -44,15 +44,15 @@ static bool has_section(const struct meg_mesh *mesh, int section, int nlayer_gro
     const struct meg_layout *l = &mesh->layout;
 
     if (section == 0)
-        return mesh->at.pp == 0;
+        return mesh->coords.pp == 0;
     if (section == nlayer_groups - 1)
-        return mesh->at.pp == l->pp - 1;
+        return mesh->coords.pp == l->pp - 1;
     if (l->pp == 1)
         return true;
     for (int64_t chunk = 0; chunk < l->vp; chunk++) {
         int64_t first, n;
 
-        meg_layout_layers(l, mesh->at.pp, chunk, &first, &n);
+        meg_layout_layers(l, mesh->coords.pp, chunk, &first, &n);
         if (section - 1 >= first && section - 1 < first + n)
             return true;
     }
@@ -62,7 +62,7 @@ static bool has_section(const struct meg_mesh *mesh, int section, int nlayer_gro
 /* The rank's share of the split axis. */
 static void cut(struct meg_param *row, const struct meg_mesh *mesh)
 {
-    const int64_t tp = mesh->layout.tp, i = mesh->at.tp;
+    const int64_t tp = mesh->layout.tp, i = mesh->coords.tp;
 
     memcpy(row->shard_dim, row->dim, sizeof row->shard_dim);
     row->shard_begin = 0;
@@ -111,7 +111,7 @@ static bool ends_before(const struct meg_params *p, int i, const struct meg_mesh
         return p->row[i].layer_group != p->row[i + 1].layer_group;
     if (l->zero.nshards && l->pp > 1 && p->row[i].reduce_group != p->row[i + 1].reduce_group)
         return true;
-    return l->zero.bucket_numel && mesh->at.pp == 0 && p->flat_numel - begin >= l->zero.bucket_numel;
+    return l->zero.bucket_numel && mesh->coords.pp == 0 && p->flat_numel - begin >= l->zero.bucket_numel;
 }
 
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
@@ -129,7 +129,7 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
         if (i == p->n - 1 || row->layer_group != row[1].layer_group)
             is_here = has_section(mesh, row->layer_group, p->nlayer_groups);
         row->is_tied_replica =
-            row->reduce_group == MEG_PARAM_TIED && mesh->layout.pp > 1 && mesh->at.pp == mesh->layout.pp - 1;
+            row->reduce_group == MEG_PARAM_TIED && mesh->layout.pp > 1 && mesh->coords.pp == mesh->layout.pp - 1;
         row->shard_numel = 0;
         if (ends_before(p, i, mesh))
             end_bucket(p, &mesh->layout);
@@ -212,7 +212,7 @@ struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *ro
 
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh)
 {
-    return row->shard_numel > 0 && !row->is_tied_replica && (row->tp_axis >= 0 || mesh->at.tp == 0);
+    return row->shard_numel > 0 && !row->is_tied_replica && (row->tp_axis >= 0 || mesh->coords.tp == 0);
 }
 
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name)

@@ -5,11 +5,11 @@ const struct meg_cp meg_cp_one = { false, 1, 1, &meg_comm_self, &meg_comm_self }
 
 void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type type, const struct meg_mesh *mesh)
 {
-    const int64_t size = mesh->layout.cp, a2a_size = mesh->layout.cp_near;
+    const int64_t size = mesh->layout.cp, a2a_size = mesh->layout.a2a_size;
 
     switch (type) {
     case MEG_CP_A2A: *cp = (struct meg_cp){ false, size, 1, mesh->cp, &meg_comm_self }; break;
-    case MEG_CP_A2A_P2P: *cp = (struct meg_cp){ false, a2a_size, size / a2a_size, mesh->cp_near, mesh->cp_far }; break;
+    case MEG_CP_A2A_P2P: *cp = (struct meg_cp){ false, a2a_size, size / a2a_size, mesh->cp_a2a, mesh->cp_ring }; break;
     default: *cp = (struct meg_cp){ type == MEG_CP_ALL_GATHER, 1, size, &meg_comm_self, mesh->cp };
     }
 }

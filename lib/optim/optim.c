@@ -137,7 +137,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->nstates = o->is_sgd ? 1 : 2;
     o->state_name[0] = o->is_sgd ? "momentum_buffer" : "exp_avg";
     o->state_name[1] = o->is_sgd ? NULL : "exp_avg_sq";
-    meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->slices->rank);
+    meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->dp_shard->rank);
     list_norm_ranges(o);
     if ((r = allocate(o, c, e)) < 0) {
         meg_optim_close(o);
@@ -272,8 +272,8 @@ const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o)
 /* Sum one value over the ranks that hold different shards of the model or of its gradients. */
 static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 {
-    meg_all_reduce(o->mesh->model, sum, 1, dtype, MEG_REDUCE_SUM);
-    meg_all_reduce(o->mesh->slices, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->mp, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->dp_shard, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
 static double sumsq(struct meg_optim *o, const float *x, int64_t n)
@@ -367,7 +367,7 @@ void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, doub
     o->op->upload(NULL, o->step, &step, sizeof step);
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);
-    if (o->mesh->slices->size > 1 || o->buf.main_grad)
+    if (o->mesh->dp_shard->size > 1 || o->buf.main_grad)
         meg_optim_zero_grad(o); /* adamw and sgd zero only the elements that they read */
     copy_main_to_model(o);
     meg_zero_params_updated(&o->sync);

@@ -1,3 +1,4 @@
+/* Rank coordinates, layers of stages, and the rules that a layout must satisfy. */
 #include "parallel/layout.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -7,36 +8,38 @@
 
 #define C struct meg_layout_conf
 const struct meg_opt meg_layout_opts[] = {
-    { "tensor-model-parallel-size", 0, MEG_I64(C, tensor), "N", "1", "ranks that share each layer's weights" },
+    { "tensor-model-parallel-size", 0, MEG_I64(C, tensor), "N", "1",
+      "tensor parallelism: ranks that shard the weights of each layer" },
     { "pipeline-model-parallel-size", 0, MEG_I64(C, pipeline), "N", "1",
-      "ranks that have consecutive layers each: stages" },
-    { "context-parallel-size", 0, MEG_I64(C, context), "N", "1", "ranks that share each sequence" },
-    { "cp-comm-type", 0, MEG_LIST(C, cp_kinds), "p2p|all_gather|a2a|a2a+p2p...", "p2p",
-      "how they get at each other's keys and values: one way, or one for each layer" },
-    { "hierarchical-context-parallel-sizes", 0, MEG_LIST(C, cp_sizes), "NEAR FAR", NULL,
-      "of a2a+p2p: ranks that exchange heads, and groups of them whose keys travel" },
+      "pipeline parallelism: stages of consecutive layers" },
+    { "context-parallel-size", 0, MEG_I64(C, context), "N", "1",
+      "context parallelism: ranks that shard each sequence" },
+    { "cp-comm-type", 0, MEG_LIST(C, cp_comm_types), "p2p|all_gather|a2a|a2a+p2p...", "p2p",
+      "communication of context parallelism, for all layers or one for each layer" },
+    { "hierarchical-context-parallel-sizes", 0, MEG_LIST(C, hierarchical_cp_sizes), "A2A RING", NULL,
+      "group sizes of --cp-comm-type a2a+p2p: all-to-all, and ring" },
     { "sequence-parallel", 0, MEG_BOOL(C, sequence_parallel), NULL, "no",
-      "tensor-parallel ranks share norms, dropout and residuals, too, by positions" },
+      "shard norms, dropout and residuals over tensor-parallel ranks by sequence position" },
     { "num-layers-per-virtual-pipeline-stage", 0, MEG_I64(C, virtual_layers), "N", NULL,
-      "give each stage several chunks of N layers, interleaved with those of others" },
+      "interleaved pipeline: layers per chunk of a stage" },
     { "num-virtual-stages-per-pipeline-rank", 0, MEG_I64(C, virtual_stages), "N", NULL,
-      "the same by the number of chunks" },
-    { "microbatch-group-size-per-virtual-pipeline-stage", 0, MEG_I64(C, group_size), "N", NULL,
-      "micro-batches that go through a chunk one after the other; when not given, as many as stages" },
+      "interleaved pipeline: chunks per stage" },
+    { "microbatch-group-size-per-virtual-pipeline-stage", 0, MEG_I64(C, microbatch_group_size), "N", NULL,
+      "consecutive micro-batches per chunk; default: the number of stages" },
     { "pipeline-schedule", 0, MEG_STR(C, schedule), "1f1b|interleaved|zb-h1", NULL,
-      "order of forward and backward; when not given, one of the first two, by chunks" },
+      "order of forward and backward steps; default: interleaved if stages have several chunks, else 1f1b" },
     { "decoder-first-pipeline-num-layers", 0, MEG_I64(C, first_layers), "N", NULL,
-      "layers of the first stage; the others share the rest" },
+      "layers of the first stage; the others divide the rest equally" },
     { "decoder-last-pipeline-num-layers", 0, MEG_I64(C, last_layers), "N", NULL,
-      "layers of the last stage; the others share the rest" },
-    { "use-tp-pp-dp-mapping", 0, MEG_BOOL(C, is_tp_pp_dp), NULL, "no",
-      "neighbours of the same tensor-parallel rank are stages, not data-parallel ranks" },
+      "layers of the last stage; the others divide the rest equally" },
+    { "use-tp-pp-dp-mapping", 0, MEG_BOOL(C, pp_before_dp), NULL, "no",
+      "number the ranks by tensor, pipeline, then data parallelism" },
     { 0 }
 };
 #undef C
 
 const struct meg_layout meg_layout_one = {
-    1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, { 0, 0, 0 }
+    .tp = 1, .cp = 1, .dp = 1, .pp = 1, .vp = 1, .first_layers = MEG_UNSET, .last_layers = MEG_UNSET
 };
 
 int64_t meg_layout_world(const struct meg_layout *l)
@@ -46,27 +49,27 @@ int64_t meg_layout_world(const struct meg_layout *l)
 
 struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t rank)
 {
-    struct meg_rank_coords at;
+    struct meg_rank_coords c;
 
-    at.tp = rank % l->tp;
+    c.tp = rank % l->tp;
     rank /= l->tp;
-    if (l->is_tp_pp_dp) {
-        at.pp = rank % l->pp;
+    if (l->pp_before_dp) {
+        c.pp = rank % l->pp;
         rank /= l->pp;
     }
-    at.cp = rank % l->cp;
+    c.cp = rank % l->cp;
     rank /= l->cp;
-    at.dp = rank % l->dp;
-    if (!l->is_tp_pp_dp)
-        at.pp = rank / l->dp;
-    return at;
+    c.dp = rank % l->dp;
+    if (!l->pp_before_dp)
+        c.pp = rank / l->dp;
+    return c;
 }
 
-int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords at)
+int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c)
 {
-    if (l->is_tp_pp_dp)
-        return at.tp + l->tp * (at.pp + l->pp * (at.cp + l->cp * at.dp));
-    return at.tp + l->tp * (at.cp + l->cp * (at.dp + l->dp * at.pp));
+    if (l->pp_before_dp)
+        return c.tp + l->tp * (c.pp + l->pp * (c.cp + l->cp * c.dp));
+    return c.tp + l->tp * (c.cp + l->cp * (c.dp + l->dp * c.pp));
 }
 
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer)
@@ -74,15 +77,17 @@ enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_
     static const char *const names[] = {
         [MEG_CP_P2P] = "p2p", [MEG_CP_ALL_GATHER] = "all_gather", [MEG_CP_A2A] = "a2a", [MEG_CP_A2A_P2P] = "a2a+p2p"
     };
-    const char *name = l->cp_kinds.n > 1 ? l->cp_kinds.v[layer] : l->cp_kinds.n ? l->cp_kinds.v[0] : "p2p";
-    int kind = MEG_CP_P2P;
+    const char *name = l->cp_comm_types.n > 1 ? l->cp_comm_types.v[layer]
+                       : l->cp_comm_types.n   ? l->cp_comm_types.v[0]
+                                              : "p2p";
+    int type = MEG_CP_P2P;
 
-    while (strcmp(names[kind], name))
-        kind++;
-    return (enum meg_cp_comm_type)kind;
+    while (strcmp(names[type], name) != 0)
+        type++;
+    return (enum meg_cp_comm_type)type;
 }
 
-/* Layers of a stage. */
+/* Number of layers of a stage. */
 static int64_t stage_layers(const struct meg_layout *l, int64_t stage)
 {
     int64_t rest = l->layers, stages = l->pp;
@@ -106,14 +111,14 @@ void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk,
 {
     *n = stage_layers(l, stage) / l->vp;
     *first = chunk * (l->layers / l->vp);
-    if (stage > 0) /* all between the first and the last one have as many */
+    if (stage > 0) /* the stages between the first and the last one have equally many */
         *first += stage_layers(l, 0) / l->vp + (stage - 1) * (stage_layers(l, 1) / l->vp);
 }
 
 /* ---- rules ---------------------------------------------------------------------------------- */
 
-static int refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+/* Fail with the message "--option v: rule". */
+static int refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...) MEG_PRINTF(4, 5);
 static int refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...)
 {
     char rule[200];
@@ -173,22 +178,22 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     return 0;
 }
 
-/* The sizes of a2a+p2p, where they are given. */
+/* Parse --hierarchical-context-parallel-sizes, if given, into size. */
 static int check_cp_sizes(int64_t size[2], const struct meg_layout_conf *c, struct meg_err *e)
 {
-    for (int i = 0; i < c->cp_sizes.n; i++) {
+    for (int i = 0; i < c->hierarchical_cp_sizes.n; i++) {
         char *end;
 
-        size[i] = strtoll(c->cp_sizes.v[i], &end, 10);
+        size[i] = strtoll(c->hierarchical_cp_sizes.v[i], &end, 10);
         if (*end || size[i] < 1)
             return meg_fail(e, MEG_EUSAGE, "--hierarchical-context-parallel-sizes: '%s' is not a positive number",
-                            c->cp_sizes.v[i]);
+                            c->hierarchical_cp_sizes.v[i]);
     }
-    if (c->cp_sizes.n && (size[0] > c->context || size[1] > c->context || size[0] * size[1] != c->context))
+    if (c->hierarchical_cp_sizes.n && (size[0] > c->context || size[1] > c->context || size[0] * size[1] != c->context))
         return meg_fail(e, MEG_EUSAGE,
                         "--hierarchical-context-parallel-sizes %s %s: their product must be "
                         "--context-parallel-size %" PRId64,
-                        c->cp_sizes.v[0], c->cp_sizes.v[1], c->context);
+                        c->hierarchical_cp_sizes.v[0], c->hierarchical_cp_sizes.v[1], c->context);
     return 0;
 }
 
@@ -201,33 +206,33 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
 
     if (r < 0)
         return r;
-    l->cp_kinds = c->cp_kinds;
-    if (c->cp_kinds.n > 1 && c->cp_kinds.n != m->layers)
+    l->cp_comm_types = c->cp_comm_types;
+    if (c->cp_comm_types.n > 1 && c->cp_comm_types.n != m->layers)
         return meg_fail(e, MEG_EUSAGE,
-                        "--cp-comm-type: %" PRId64 " kinds; must be one, or one for each of --num-layers %" PRId64,
-                        c->cp_kinds.n, m->layers);
+                        "--cp-comm-type: %" PRId64 " values; must be one, or one for each of --num-layers %" PRId64,
+                        c->cp_comm_types.n, m->layers);
     if (m->s % (2 * cp) && cp > 1)
-        return refuse("context-parallel-size", cp, e, "two times it, %" PRId64 ", must divide --seq-length %" PRId64,
+        return refuse("context-parallel-size", cp, e, "its double, %" PRId64 ", must divide --seq-length %" PRId64,
                       2 * cp, m->s);
-    for (int64_t i = 0; i < c->cp_kinds.n && cp > 1; i++) {
-        const enum meg_cp_comm_type kind = meg_layout_cp_comm_type(l, i);
-        int64_t a2a_size = kind == MEG_CP_A2A ? cp : 1;
+    for (int64_t i = 0; i < c->cp_comm_types.n && cp > 1; i++) {
+        const enum meg_cp_comm_type type = meg_layout_cp_comm_type(l, i);
+        int64_t a2a_size = type == MEG_CP_A2A ? cp : 1;
 
-        if (kind == MEG_CP_A2A_P2P && c->cp_sizes.n == 0)
+        if (type == MEG_CP_A2A_P2P && c->hierarchical_cp_sizes.n == 0)
             return refuse("context-parallel-size", cp, e,
                           "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes");
-        if (kind == MEG_CP_A2A_P2P)
-            a2a_size = l->cp_near = size[0];
+        if (type == MEG_CP_A2A_P2P)
+            a2a_size = l->a2a_size = size[0];
         if (groups % a2a_size)
             return meg_fail(e, MEG_EUSAGE,
                             "--cp-comm-type %s: %" PRId64 " ranks must divide the %" PRId64
                             " key-value groups of a tensor-parallel rank",
-                            c->cp_kinds.v[i], a2a_size, groups);
+                            c->cp_comm_types.v[i], a2a_size, groups);
     }
     return 0;
 }
 
-/* Chunks a stage. */
+/* Set *vp to the number of chunks per stage. */
 static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
 {
     const bool by_layers = c->virtual_layers != MEG_UNSET, by_stages = c->virtual_stages != MEG_UNSET;
@@ -238,15 +243,15 @@ static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t l
     if (!by_layers && !by_stages)
         return 0;
     if (by_layers && by_stages)
-        return refuse(option, v, e, "--num-virtual-stages-per-pipeline-rank is given, too");
+        return refuse(option, v, e, "cannot be combined with --num-virtual-stages-per-pipeline-rank");
     if (v < 1)
         return refuse(option, v, e, "must be at least 1");
     if (c->pipeline < 2)
         return refuse(option, v, e, "needs --pipeline-model-parallel-size of 2 or more");
     if (c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET)
         return refuse(option, v, e,
-                      "stages of different size (--decoder-first-pipeline-num-layers, "
-                      "--decoder-last-pipeline-num-layers) have no chunks");
+                      "cannot be combined with --decoder-first-pipeline-num-layers or "
+                      "--decoder-last-pipeline-num-layers");
     if (stage % v)
         return refuse(option, v, e, "must divide the %" PRId64 " layers of a stage", stage);
     *vp = by_layers ? stage / v : v;
@@ -277,7 +282,7 @@ static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct 
     if (stages ? rest < stages || rest % stages : rest != 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 ": %" PRId64 " layer%s for %" PRId64
-                        " stages of --pipeline-model-parallel-size %" PRId64 "; must divide without rest",
+                        " stages of --pipeline-model-parallel-size %" PRId64 "; each stage must have equally many",
                         layers, rest, rest == 1 ? "" : "s", stages, c->pipeline);
     return 0;
 }
@@ -294,7 +299,7 @@ int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64
     l->pp = c->pipeline;
     l->dp = world / (l->tp * l->cp * l->pp);
     l->has_sp = c->sequence_parallel && l->tp > 1;
-    l->is_tp_pp_dp = c->is_tp_pp_dp;
+    l->pp_before_dp = c->pp_before_dp;
     return 0;
 }
 

@@ -1,9 +1,9 @@
 /*
- * How the ranks of a run share a model: sizes of the parallel groups, the place of each rank in the
- * grid, and the layers of each stage (Narayanan et al. 2021, section 2).
+ * layout.h - the grid of ranks: sizes of the parallel groups, coordinates of each rank, and the layers of each pipeline
+ * stage (Narayanan et al. 2021, section 2).
  *
- * world = tp cp dp pp; the axis named first changes fastest from rank to rank, so that a tensor-parallel
- * group is made of neighbours.  With --use-tp-pp-dp-mapping the order is tp pp dp.
+ * The number of ranks is tp * cp * dp * pp.  Ranks are numbered in this order of axes, tp fastest, so that a
+ * tensor-parallel group consists of consecutive ranks.  With --use-tp-pp-dp-mapping the order is tp, pp, cp, dp.
  */
 #ifndef MEG_PARALLEL_LAYOUT_H
 #define MEG_PARALLEL_LAYOUT_H
@@ -12,76 +12,79 @@
 
 MEG_BEGIN_DECLS
 
+/* The options of meg_layout_opts.  MEG_UNSET in a count: not given. */
 struct meg_layout_conf {
-    int64_t tensor, pipeline, context;
-    bool sequence_parallel, is_tp_pp_dp;
-    struct meg_str_list cp_kinds;      /* one for all layers, or one each */
-    struct meg_str_list cp_sizes;      /* of a2a+p2p: ranks that exchange heads, and groups of them */
-    int64_t virtual_layers;            /* a chunk; or */
-    int64_t virtual_stages;            /* chunks of a stage */
-    int64_t first_layers, last_layers; /* of the first and last stage; MEG_UNSET: an equal share */
-    int64_t group_size;                /* micro-batches that go through a chunk one after the other */
-    const char *schedule;              /* parallel/schedule.h; NULL: what suits the chunks */
+    int64_t tensor, pipeline, context; /* sizes of the groups */
+    bool sequence_parallel, pp_before_dp;
+    struct meg_str_list cp_comm_types;         /* one for all layers, or one for each layer */
+    struct meg_str_list hierarchical_cp_sizes; /* of a2a+p2p: all-to-all size, ring size */
+    int64_t virtual_layers;                    /* layers per chunk; or */
+    int64_t virtual_stages;                    /* chunks per stage */
+    int64_t first_layers, last_layers;         /* of the first and of the last stage */
+    int64_t microbatch_group_size;             /* consecutive micro-batches of one chunk (interleaved schedule) */
+    const char *schedule;                      /* a name of parallel/schedule.h; NULL: chosen by the number of chunks */
 };
 extern const struct meg_opt meg_layout_opts[];
 
-/* How attention gets at the tokens of other context-parallel ranks: nn/cp_groups.h. */
+/* How attention obtains the keys and values of other context-parallel ranks; see nn/cp_groups.h. */
 enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
 
 struct meg_layout {
-    int64_t tp, cp, dp, pp;
-    int64_t vp;  /* chunks of layers a stage has */
-    bool has_sp; /* norms, dropout and residuals work on s/tp positions */
-    bool is_tp_pp_dp;
+    int64_t tp, cp, dp, pp; /* sizes of the groups */
+    int64_t vp;             /* chunks of layers per stage (virtual pipeline size) */
+    bool has_sp;            /* sequence parallelism: norms, dropout and residuals have s/tp positions */
+    bool pp_before_dp;      /* order of ranks is tp, pp, cp, dp */
     int64_t layers, first_layers, last_layers;
-    int64_t cp_near;              /* neighbours of a2a+p2p; 0 where no layer has it */
-    struct meg_str_list cp_kinds; /* the configuration's */
+    int64_t a2a_size;                  /* ranks of the all-to-all of a2a+p2p; 0: no layer uses it */
+    struct meg_str_list cp_comm_types; /* borrowed from the configuration */
     struct meg_zero_layout zero;
 };
 
-/* A rank's coordinates. */
 struct meg_rank_coords {
     int64_t tp, cp, dp, pp;
 };
 
-/* A model on one rank. */
+/* The layout of a run of one rank. */
 extern const struct meg_layout meg_layout_one;
 
-/*
- * The layout of world ranks: sizes and order first, then what depends on the model, of so many layers,
- * sequences of s tokens, heads, key-value groups and feed-forward columns.  MEG_EUSAGE names the option,
- * its value and the rule it breaks.
- */
+/* What the rules of a layout need to know of the model. */
 struct meg_layout_model {
-    int64_t layers, s, heads, groups, ffn, vocab;
+    int64_t layers, s, heads, groups, ffn, vocab; /* s: sequence length; groups: of keys and values */
 };
+
+/*
+ * meg_layout_make sets the sizes and the order of `world` ranks; meg_layout_set_model then checks them against the model
+ * and sets the rest, except zero.  Both fail with MEG_EUSAGE and a message that names option, value and rule.
+ */
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
                          struct meg_err *e);
 
 int64_t meg_layout_world(const struct meg_layout *l);
 struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t rank);
-int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords at);
+int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c);
 
-/* The layers [first, first + n) of a chunk of a stage, numbered in the whole model. */
+/* The layers [*first, *first + *n) of a chunk of a stage, as indices of the model's layers. */
 void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first, int64_t *n);
-/* Whether it begins with the embedding, or ends with the head. */
+
+/* True if a chunk has the embedding. */
 static inline bool meg_layout_is_first(int64_t stage, int64_t chunk)
 {
     return stage == 0 && chunk == 0;
 }
 
+/* True if a chunk has the output layer. */
 static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage, int64_t chunk)
 {
     return stage == l->pp - 1 && chunk == l->vp - 1;
 }
 
-/* The kind of a layer, numbered in the whole model. */
+/* The communication type of a layer of the model. */
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer);
 
 /*
- * A sequence of s tokens is cut into 2 cp chunks, of which context-parallel rank i has i and 2 cp - 1 - i: where
- * its token t, counted in what it has, stands.
+ * Position in the sequence (of s tokens) of token t of context-parallel rank i.  The sequence is split into 2 cp chunks,
+ * and rank i has the chunks i and 2 cp - 1 - i, which balances causal attention.
  */
 static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i, int64_t s, int64_t t)
 {
@@ -90,7 +93,7 @@ static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i,
     return l->cp == 1 ? t : t < half ? i * half + t : (2 * l->cp - 2 - i) * half + t;
 }
 
-/* Where piece i begins of n things cut in parts as equal as can be; it ends where the next begins. */
+/* Begin of part i of n elements that are divided into parts as equal as possible; part i ends where i + 1 begins. */
 static inline int64_t meg_partition_begin(int64_t n, int64_t parts, int64_t i)
 {
     return n / parts * i + (i < n % parts ? i : n % parts);

@@ -1,6 +1,9 @@
 /*
- * The rank grid with its groups.  A layer asks for its group also when that has one member: then it is
- * meg_comm_self.
+ * mesh.h - the communicator of each parallel group that a rank belongs to.
+ *
+ * A rank has the coordinates (tp, cp, dp, pp) in the grid of meg_layout.  A group is the set of ranks that differ only in
+ * the coordinates which its comment names; they are ordered by world rank.  A group of one rank is meg_comm_self, so that
+ * layers use their group without a special case.
  */
 #ifndef MEG_PARALLEL_MESH_H
 #define MEG_PARALLEL_MESH_H
@@ -11,30 +14,34 @@ MEG_BEGIN_DECLS
 
 struct meg_mesh {
     struct meg_layout layout;
-    struct meg_rank_coords at; /* this rank's */
+    struct meg_rank_coords coords; /* of this rank */
     struct meg_comm *world;
-    struct meg_comm *tp;               /* shares each layer's weights */
-    struct meg_comm *cp;               /* shares each sequence */
-    struct meg_comm *cp_near, *cp_far; /* of a2a+p2p: neighbours in cp, and those in one place among theirs */
-    struct meg_comm *pp;               /* the stages, in order */
-    struct meg_comm *dp_cp;            /* same weights, own tokens */
-    struct meg_comm *copies;           /* the same for gradients alone, on their way while others talk; with
-                                                shards self, and instead: */
-    struct meg_comm *slices;           /*   those that have one slice each */
-    struct meg_comm *same;             /*   those that have the same slice */
-    struct meg_comm *model;            /* tp and pp: holds one model together */
-    struct meg_comm *ends;             /* first and last stage, which share a tied embedding; on others, and
-                                                with one stage, self */
+    struct meg_comm *tp;      /* differ in tp: each has a shard of every layer's weights */
+    struct meg_comm *cp;      /* differ in cp: each has two chunks of every sequence */
+    struct meg_comm *cp_a2a;  /* a2a+p2p: a2a_size consecutive ranks of cp, which exchange heads by all-to-all */
+    struct meg_comm *cp_ring; /* a2a+p2p: ranks at one position of the cp_a2a groups, which pass K/V round a ring */
+    struct meg_comm *pp;      /* differ in pp: the pipeline stages, in order */
+    struct meg_comm *dp_cp;   /* differ in dp or cp: same parameters, different tokens */
+    /*
+     * The ranks of dp_cp again, with communicators of their own, so that gradients are reduced while dp_cp is in use.
+     * Without ZeRO: dp_grad.  With ZeRO: dp_shard and dp_replica, and dp_grad is meg_comm_self.
+     */
+    struct meg_comm *dp_grad; /* differ in dp or cp: all-reduce of gradients */
+    struct meg_comm
+        *dp_shard; /* zero.nshards consecutive ranks of dp_cp (one optimizer instance), each with one shard */
+    struct meg_comm *dp_replica; /* ranks of dp_cp that have the same shard, one of each optimizer instance */
+    struct meg_comm *mp;         /* differ in tp or pp: together they hold one copy of the model */
+    struct meg_comm *embd;       /* first and last stage, which share tied embeddings; meg_comm_self in other stages */
 };
 
-/* One rank. */
+/* The mesh of a run of one rank. */
 extern const struct meg_mesh meg_mesh_one;
 
-/* Cut the groups out of world, whose size is the layout's; every rank calls it. */
+/* Split the groups from world, whose size is that of the layout; collective. */
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l);
-/* What a rank of the layout would have, for planning: without groups. */
+/* Set layout and coords of a rank, but no communicators: for cost estimates. */
 void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t rank);
-/* Closes the groups, not world. */
+/* Close the groups, but not world. */
 void meg_mesh_close(struct meg_mesh *m);
 
 MEG_END_DECLS

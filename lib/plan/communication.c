@@ -50,7 +50,7 @@ struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i)
     const enum meg_cp_comm_type type = meg_layout_cp_comm_type(l, i);
     const double n = (double)cost_local_rows(cost).rows, e = size_of(cost->run.dtype), d = (double)c->kv_channels;
     const double a = (double)(c->num_attention_heads / l->tp), g = (double)(c->num_query_groups / l->tp);
-    const int64_t a2a_size = type == MEG_CP_A2A ? l->cp : type == MEG_CP_A2A_P2P ? l->cp_near : 1;
+    const int64_t a2a_size = type == MEG_CP_A2A ? l->cp : type == MEG_CP_A2A_P2P ? l->a2a_size : 1;
     const int64_t ring_size = l->cp / a2a_size;
     const double h = (double)a2a_size, kv = n * 2 * g * d;
     const double qkv = meg_comm_volume_sharded(a2a_size, n * (a + 2 * g) * d / h * e);
@@ -249,10 +249,10 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
 void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *m)
 {
     nbytes[MEG_COST_GROUP_TP] = m->tp->nbytes_sent;
-    nbytes[MEG_COST_GROUP_CP] = m->cp->nbytes_sent + m->cp_near->nbytes_sent + m->cp_far->nbytes_sent;
+    nbytes[MEG_COST_GROUP_CP] = m->cp->nbytes_sent + m->cp_a2a->nbytes_sent + m->cp_ring->nbytes_sent;
     nbytes[MEG_COST_GROUP_PP] = m->pp->nbytes_sent;
     nbytes[MEG_COST_GROUP_DP_CP] =
-        m->dp_cp->nbytes_sent + m->copies->nbytes_sent + m->slices->nbytes_sent + m->same->nbytes_sent;
-    nbytes[MEG_COST_GROUP_MP] = m->model->nbytes_sent;
-    nbytes[MEG_COST_GROUP_EMBEDDING] = m->ends->nbytes_sent;
+        m->dp_cp->nbytes_sent + m->dp_grad->nbytes_sent + m->dp_shard->nbytes_sent + m->dp_replica->nbytes_sent;
+    nbytes[MEG_COST_GROUP_MP] = m->mp->nbytes_sent;
+    nbytes[MEG_COST_GROUP_EMBEDDING] = m->embd->nbytes_sent;
 }

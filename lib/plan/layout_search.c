@@ -46,9 +46,9 @@ void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size)
 
     l->tensor = l->pipeline = l->context = 1;
     l->sequence_parallel = false;
-    l->virtual_layers = l->virtual_stages = l->first_layers = l->last_layers = l->group_size = MEG_UNSET;
+    l->virtual_layers = l->virtual_stages = l->first_layers = l->last_layers = l->microbatch_group_size = MEG_UNSET;
     l->schedule = NULL;
-    l->cp_kinds.n = l->cp_sizes.n = 0;
+    l->cp_comm_types.n = l->hierarchical_cp_sizes.n = 0;
     job->zero.use_distributed_optimizer = job->zero.overlap_grad_reduce = job->zero.overlap_param_gather = false;
     job->zero.num_instances = 1;
     job->zero.zero_stage = MEG_UNSET;

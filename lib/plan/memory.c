@@ -28,7 +28,7 @@ static double pipeline_nbytes(const struct meg_cost_model *cost, const struct me
                                             cost->run.residual_dtype };
     double n;
 
-    meg_pipe_schedule_make(&schedule, &c, (int)mesh->at.pp);
+    meg_pipe_schedule_make(&schedule, &c, (int)mesh->coords.pp);
     n = (double)meg_pipe_nbytes(&schedule, &tensor, 1);
     meg_pipe_schedule_free(&schedule);
     return n;
@@ -39,7 +39,7 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)
 {
     const struct meg_layout *l = &cost->layout;
-    const int64_t rank = mesh->at.dp * l->cp + mesh->at.cp, nshards = l->zero.nshards ? l->zero.nshards : 1;
+    const int64_t rank = mesh->coords.dp * l->cp + mesh->coords.cp, nshards = l->zero.nshards ? l->zero.nshards : 1;
     const int64_t state_nbytes = meg_zero_shard_numel(params, l) * (int64_t)sizeof(float);
     const int64_t nstates = cost->saves_optim && state_nbytes ? (int64_t)(o->main + o->state) / state_nbytes : 0;
     const struct meg_ckpt_shard weights = { .dtype = cost->run.dtype };

@@ -156,7 +156,7 @@ static struct chunk_time chunk_time(const struct rates *r, const struct meg_cost
     const int64_t num_recomputed = cost_recomputed_layers(&cost->run, n, &inputs);
 
     for (int64_t i = 0; i < n; i++) {
-        if (i == 0 || cost->layout.cp_kinds.n > 1)
+        if (i == 0 || cost->layout.cp_comm_types.n > 1)
             x = layer_time(r, cost, first + i);
         add_chunk(&s, &x, 1);
         if (i < num_recomputed)
@@ -229,7 +229,7 @@ static double pipeline_time(struct pass_time *busy, const struct meg_cost_model 
                             bool simulate)
 {
     const struct meg_layout *l = &cost->layout;
-    const int64_t stride = l->is_tp_pp_dp ? l->tp : l->tp * l->cp * l->dp;
+    const int64_t stride = l->pp_before_dp ? l->tp : l->tp * l->cp * l->dp;
     const double boundary_nbytes = (double)(cost_local_rows(cost).residual_rows * cost->model->hidden_size) *
                                    (double)meg_dtype_size(cost->run.residual_dtype);
     struct chunk_time *each = meg_new((size_t)(l->pp * l->vp) * sizeof *each);
@@ -278,7 +278,7 @@ static double step_comm_time(const struct meg_cost_model *cost, const struct meg
                              double forward, double *update)
 {
     const struct meg_layout *l = &cost->layout;
-    const double bw = bandwidth(hw, l->is_tp_pp_dp ? l->tp * l->pp : l->tp, l->dp * l->cp);
+    const double bw = bandwidth(hw, l->pp_before_dp ? l->tp * l->pp : l->tp, l->dp * l->cp);
     struct meg_rank_coords at[3];
     const int n = meg_cost_representatives(at, l);
     double most = 0;

@@ -254,8 +254,8 @@ static struct meg_ckpt_shard slices(const struct meg_optim *o)
 {
     return (struct meg_ckpt_shard){ .ranges = o->mesh->layout.zero.nshards ? o->shard.range : NULL,
                                     .nranges = o->shard.nbucket_shards,
-                                    .replica = o->mesh->same->rank,
-                                    .nreplicas = o->mesh->same->size };
+                                    .replica = o->mesh->dp_replica->rank,
+                                    .nreplicas = o->mesh->dp_replica->size };
 }
 
 /* The optimizer's state as a checkpoint has it; the number of slots. */

@@ -90,7 +90,7 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
     meg_pipe_free(&p->pipe);
     meg_pipe_schedule_free(&p->schedule);
     c.is_forward_only = is_forward_only;
-    meg_pipe_schedule_make(&p->schedule, &c, (int)t->mesh.at.pp);
+    meg_pipe_schedule_make(&p->schedule, &c, (int)t->mesh.coords.pp);
     MEG_ASSERT_LE(p->schedule.slots, t->model->run.microbatch_slots);
     p->tensor = stage_boundary(t->model);
     nbytes = meg_pipe_nbytes(&p->schedule, &p->tensor, 1);
@@ -156,7 +156,7 @@ static void evaluate(void *user, const struct meg_pipe_step *s)
 
     x.sample_id = NULL; /* no dropout */
     meg_gpt_forward(t->model, s->chunk, s->slot, &x, 1, first_tensor(s->x), first_tensor(s->y));
-    if (meg_layout_is_last(&t->mesh.layout, t->mesh.at.pp, s->chunk))
+    if (meg_layout_is_last(&t->mesh.layout, t->mesh.coords.pp, s->chunk))
         t->pipeline.loss += meg_gpt_slot_loss(t->model, s->slot, NULL);
 }
 

@@ -153,7 +153,7 @@ static int check_and_plan(struct meg_trainer *t, struct meg_err *e)
 
 static int open_model(struct meg_trainer *t, struct meg_err *e)
 {
-    const struct meg_gpt_run run = meg_run_spec_stage(&t->spec.model_run, &t->spec.schedule, t->mesh.at.pp);
+    const struct meg_gpt_run run = meg_run_spec_stage(&t->spec.model_run, &t->spec.schedule, t->mesh.coords.pp);
     int r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), &t->mesh, e);
 
     if (r < 0 || t->job->train.skip_train)
@@ -176,12 +176,12 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
     c.sampler.type = meg_data_conf_sampler_type(&t->job->data);
     c.sampler.consumed = consumed;
     c.sampler.micro_batch = t->spec.batch.micro;
-    c.sampler.rank = (int)t->mesh.at.dp;
+    c.sampler.rank = (int)t->mesh.coords.dp;
     c.sampler.ranks = t->spec.batch.dp_size;
     c.s = meg_dataset_seq_length(ds) / layout->cp;
     position = meg_realloc_array(NULL, (size_t)c.s, sizeof *position);
     for (int64_t i = 0; i < c.s; i++)
-        position[i] = meg_layout_position(layout, t->mesh.at.cp, meg_dataset_seq_length(ds), i);
+        position[i] = meg_layout_position(layout, t->mesh.coords.cp, meg_dataset_seq_length(ds), i);
     c.position = position;
     r = meg_data_loader_open(out, ds, &c, e);
     free(position);
@@ -263,7 +263,7 @@ static void compare_usage(const struct meg_trainer *t, double start_nbytes)
 {
     struct meg_usage_vs_plan u = measure_usage(t);
 
-    meg_usage_vs_plan_predict(&u, &t->spec, t->mesh.at, t->comm_num_micro);
+    meg_usage_vs_plan_predict(&u, &t->spec, t->mesh.coords, t->comm_num_micro);
     meg_usage_vs_plan_log(&u, t->mesh.world, start_nbytes);
     if (t->job->usage)
         *t->job->usage = u;

@@ -94,7 +94,7 @@ int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e)
     if (r == 0)
         r = meg_train_agree_or_exit(t, compare(t, hash, m->tp, OF_UNCUT, e));
     if (r == 0)
-        r = meg_train_agree_or_exit(t, compare(t, hash, m->ends, OF_TIED, e));
+        r = meg_train_agree_or_exit(t, compare(t, hash, m->embd, OF_TIED, e));
     free(hash);
     return r;
 }

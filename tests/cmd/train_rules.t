@@ -32,8 +32,8 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
     refuses 8 "$tp 8: must divide --num-query-groups 4" $tp 8 --group-query-attention --num-query-groups 4
     refuses 4 "$tp 4: must divide --ffn-hidden-size 66" $tp 4 --ffn-hidden-size 66
     refuses 4 '--seq-length 30: --sequence-parallel: must be a multiple of 4' $tp 4 --sequence-parallel --seq-length 30
-    refuses 4 "$cp 4: two times it, 8, must divide --seq-length 20" $cp 4 --seq-length 20
-    refuses 4 '--cp-comm-type: 2 kinds; must be one, or one for each of --num-layers 8' $cp 2 --cp-comm-type p2p a2a
+    refuses 4 "$cp 4: its double, 8, must divide --seq-length 20" $cp 4 --seq-length 20
+    refuses 4 '--cp-comm-type: 2 values; must be one, or one for each of --num-layers 8' $cp 2 --cp-comm-type p2p a2a
     refuses 4 "$cp 4: --cp-comm-type a2a\+p2p needs --hierarchical" $cp 4 --cp-comm-type a2a+p2p
     refuses 4 '--hierarchical-context-parallel-sizes 2 3: their product must be' $cp 4 --cp-comm-type a2a+p2p \
         --hierarchical-context-parallel-sizes 2 3
@@ -47,9 +47,9 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --num-layers-per-virtual-pipeline-stage 3
     refuses 1 '--num-layers-per-virtual-pipeline-stage 1: needs --pipeline-model-parallel-size of 2' \
         --num-layers-per-virtual-pipeline-stage 1
-    refuses 4 '--num-virtual-stages-per-pipeline-rank is given, too' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
+    refuses 4 'cannot be combined with --num-virtual-stages-per-pipeline-rank' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
         --num-virtual-stages-per-pipeline-rank 2
-    refuses 4 'stages of different size' $pp 4 --decoder-first-pipeline-num-layers 2 \
+    refuses 4 'cannot be combined with --decoder-first-pipeline-num-layers' $pp 4 --decoder-first-pipeline-num-layers 2 \
         --num-layers-per-virtual-pipeline-stage 1
     refuses 4 '--global-batch-size gives 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
         --global-batch-size 3
@@ -94,7 +94,7 @@ if [ -x "$B/tests/ranks/comm" ]; then
         ranks_refuse 3 'must divide --num-attention-heads 8' $tp 3
         ranks_refuse 2 "$tp 4: more than the 2 ranks of this run" $tp 4
         ranks_refuse 3 '--num-layers 8: 8 layers for 3 stages' $pp 3
-        ranks_refuse 2 "$cp 2: two times it, 4, must divide --seq-length 30" $cp 2 --seq-length 30
+        ranks_refuse 2 "$cp 2: its double, 4, must divide --seq-length 30" $cp 2 --seq-length 30
         ranks_refuse 3 '--global-batch-size 16: must be a multiple of 3'
         ranks_refuse 2 '--overlap-param-gather: needs --use-distributed-optimizer' --overlap-param-gather
         ranks_refuse 4 '--pipeline-schedule interleaved: takes --num-virtual-stages' $pp 4 --pipeline-schedule interleaved

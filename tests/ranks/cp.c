@@ -200,7 +200,7 @@ static void check(enum meg_cp_comm_type kind, int64_t cp_near, bool has_docs, bo
     fill(&want, t);
     run(&want, &meg_cp_one, &meg_layout_one, 0, has_docs, false, t);
     layout.cp = w->size;
-    layout.cp_near = kind == MEG_CP_A2A_P2P ? cp_near : 0;
+    layout.a2a_size = kind == MEG_CP_A2A_P2P ? cp_near : 0;
     meg_mesh_make(&mesh, w, &layout);
     meg_cp_make(&cp, kind, &mesh);
     fill(&got, t);

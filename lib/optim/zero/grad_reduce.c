@@ -67,10 +67,10 @@ static void end_bucket(struct meg_reducer *r)
         return;
     meg_comm_wait(r->comm, r->work);
     r->work = NULL;
-    if (m->same->size > 1) {
-        const struct meg_elem_range s = shard_of(m->slices, r->params->bucket[r->bucket_in_flight]);
+    if (m->dp_replica->size > 1) {
+        const struct meg_elem_range s = shard_of(m->dp_shard, r->params->bucket[r->bucket_in_flight]);
 
-        meg_all_reduce(m->same, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
+        meg_all_reduce(m->dp_replica, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
     r->bucket_in_flight = -1;
 }
@@ -78,16 +78,16 @@ static void end_bucket(struct meg_reducer *r)
 static void begin_bucket(struct meg_reducer *r, int b)
 {
     const struct meg_mesh *m = r->mesh;
-    const struct meg_elem_range all = r->params->bucket[b], mine = shard_of(m->slices, all);
+    const struct meg_elem_range all = r->params->bucket[b], mine = shard_of(m->dp_shard, all);
 
     end_bucket(r);
     r->bucket_in_flight = b;
     r->is_started[b] = true;
-    if (m->copies->size > 1) {
-        r->comm = m->copies;
+    if (m->dp_grad->size > 1) {
+        r->comm = m->dp_grad;
         r->work = r->comm->op->all_reduce(r->comm, elem(r, all.begin), all.end - all.begin, r->dtype, MEG_REDUCE_SUM);
     } else {
-        r->comm = m->slices;
+        r->comm = m->dp_shard;
         r->work = r->comm->op->reduce_scatter(r->comm, elem(r, mine.begin), elem(r, all.begin), mine.end - mine.begin,
                                               r->dtype, MEG_REDUCE_SUM);
     }
@@ -134,8 +134,8 @@ static void reduce_tied_embedding(struct meg_reducer *r)
             continue;
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].begin == row->offset)
-                s = shard_of(r->mesh->slices, p->bucket[b]);
-        meg_all_reduce(r->mesh->ends, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
+                s = shard_of(r->mesh->dp_shard, p->bucket[b]);
+        meg_all_reduce(r->mesh->embd, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }
 
@@ -150,7 +150,7 @@ void meg_reducer_end(struct meg_reducer *r)
         if (!r->is_started[b])
             begin_bucket(r, b);
     end_bucket(r);
-    if (r->mesh->ends->size > 1)
+    if (r->mesh->embd->size > 1)
         reduce_tied_embedding(r);
 }
 

@@ -27,7 +27,7 @@ static char *buffer_of(const struct meg_layer_reducer *q, int group)
 /* Return this rank's shard of a layer group: shards are concatenated in the order of the flat buffer. */
 static char *grad_shard_of(const struct meg_layer_reducer *q, int group)
 {
-    return meg_element(q->grad_shards, q->params->layer_group[group].begin / q->mesh->slices->size, q->dtype);
+    return meg_element(q->grad_shards, q->params->layer_group[group].begin / q->mesh->dp_shard->size, q->dtype);
 }
 
 /* sum [n] += x [n] */
@@ -48,7 +48,7 @@ static void accumulate(const struct meg_layer_reducer *q, char *sum, const char 
 
 static void end_layer_reduce(struct meg_layer_reducer *q)
 {
-    struct meg_comm *c = q->mesh->slices;
+    struct meg_comm *c = q->mesh->dp_shard;
     char *g;
     int64_t n;
 
@@ -87,7 +87,7 @@ void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
 
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
 {
-    struct meg_comm *c = q->mesh->slices;
+    struct meg_comm *c = q->mesh->dp_shard;
     const int64_t n = length(q->params, group) / c->size;
     char *g = buffer_of(q, group);
 
@@ -103,13 +103,13 @@ void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
 
 void meg_layer_reducer_poll(struct meg_layer_reducer *q)
 {
-    meg_comm_test(q->mesh->slices, &q->work);
+    meg_comm_test(q->mesh->dp_shard, &q->work);
 }
 
 void meg_layer_reducer_end(struct meg_layer_reducer *q)
 {
     end_layer_reduce(q);
-    meg_all_reduce(q->mesh->same, q->grad_shards, q->params->flat_numel / q->mesh->slices->size, q->dtype,
+    meg_all_reduce(q->mesh->dp_replica, q->grad_shards, q->params->flat_numel / q->mesh->dp_shard->size, q->dtype,
                    MEG_REDUCE_SUM);
 }
 
@@ -123,21 +123,21 @@ void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q)
 
 void meg_layer_gatherer_end(struct meg_layer_gatherer *q)
 {
-    meg_comm_wait(q->mesh->slices, q->work);
+    meg_comm_wait(q->mesh->dp_shard, q->work);
     q->work = NULL;
     q->is_in_flight = false;
 }
 
 void meg_layer_gatherer_poll(struct meg_layer_gatherer *q)
 {
-    meg_comm_test(q->mesh->slices, &q->work);
+    meg_comm_test(q->mesh->dp_shard, &q->work);
 }
 
 /* Start the all-gather of a layer group, unless it is gathered or in flight. */
 static void gather(struct meg_layer_gatherer *q, int group)
 {
     const struct meg_params *p = q->params;
-    struct meg_comm *c = q->mesh->slices;
+    struct meg_comm *c = q->mesh->dp_shard;
     const int buffer = meg_unsharded_buffer(p, group);
 
     if (q->gathered[buffer] == group)

@@ -12,7 +12,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
     z->overlaps_param_gather = c->overlap_param_gather;
     meg_reducer_init(&z->reducer, m, p, nan_guard, model->g, run->grad_dtype, c->overlap_grad_reduce);
     meg_reducer_begin(&z->reducer, 0);
-    meg_gatherer_init(&z->gatherer, p, m->slices, model->w, run->dtype);
+    meg_gatherer_init(&z->gatherer, p, m->dp_shard, model->w, run->dtype);
     z->layer_reducer = (struct meg_layer_reducer){ .mesh = m,
                                                    .params = p,
                                                    .op = model->op,

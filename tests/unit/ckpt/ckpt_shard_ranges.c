@@ -50,7 +50,7 @@ static void make_rank(struct rank *r, const struct meg_gpt_conf *m, const struct
             for (int64_t x = 0; x < run.n; x++)
                 r->flat[r->p.row[k].offset + run.local + x] = number(&r->p.row[k], run.global + x);
         }
-    deal_spans(r, r->mesh.at.dp, l->dp);
+    deal_spans(r, r->mesh.coords.dp, l->dp);
 }
 
 static void free_rank(struct rank *r)
@@ -108,7 +108,7 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
                                                  .data = r.packed,
                                                  .ranges = r.span,
                                                  .nranges = r.nspans,
-                                                 .replica = (int)r.mesh.at.cp,
+                                                 .replica = (int)r.mesh.coords.cp,
                                                  .nreplicas = (int)l->cp } };
         const struct meg_ckpt_save_args s = {
             .model = m, .mesh = &r.mesh, .params = &r.p, .weights = slot[0], .optim = slot + 1, .noptim = 2

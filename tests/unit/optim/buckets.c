@@ -182,7 +182,7 @@ static void both_stages_shard_a_tied_embedding_alike(void **state)
 
         make(&first, &l, tp, &mesh);
         make(&last, &l, tp + 6, &mesh);
-        assert_int_equal(mesh.at.pp, 1);
+        assert_int_equal(mesh.coords.pp, 1);
         check_offsets(&first);
         check_offsets(&last);
         a = &first.bucket[first.nbuckets - 1];
