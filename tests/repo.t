@@ -15,7 +15,7 @@ done
 mkdir "$T/a path"
 cp -R Makefile lib cmd "$T/a path"
 in_a_path() {
-    env -u B -u TESTS -u MAKEFLAGS -u MAKELEVEL make -C "$T/a path" DEPS=0 CUDA=0 NCCL=0 MPI=0 "$@"
+    env -u B -u SAN -u DEBUG -u TESTS -u MAKEFLAGS -u MAKELEVEL make -C "$T/a path" DEPS=0 CUDA=0 NCCL=0 MPI=0 "$@"
 }
 ok 'a path with a space builds' in_a_path build/lib/base/clock.c.o
 ok 'there is the object' test -s "$T/a path/build/lib/base/clock.c.o"
