@@ -106,20 +106,16 @@ CONF=$T/tied.conf run pp4 pp4 --load ../tied/ck --ckpt-step 2
 ok 'and on four stages' near pp4/loss tied/last
 
 # Megatron's files and Hugging Face's, cut otherwise: a rate of 0 keeps the weights.
-if [ "${MEG_SHARED:-}" ]; then
-    for m in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2 llama-tiny; do
-        from=$MEG_SHARED/golden/models/$m
-        rm -rf foreign native
-        meg-convert -q --load-dir "$from" --save-dir native --saver native
-        ranks 2 meg-train -q --load "$from" --save foreign --tensor-model-parallel-size 2 --train-iters 1 --lr 0 \
-            --mock-data --tokenizer-type NullTokenizer --vocab-size 127 --micro-batch-size 1 --global-batch-size 1 \
-            --eval-iters 0 --seq-length 32 >out 2>err
-        is "$m on two tensor-parallel ranks: status" $? 0
-        ok "$m: the weights of meg-convert" same_tensors native/release foreign/iter_0000001
-    done
-else
-    skip 'golden files of Megatron' 'MEG_SHARED is not set'
-fi
+for m in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2 llama-tiny; do
+    from=$golden/models/$m
+    rm -rf foreign native
+    meg-convert -q --load-dir "$from" --save-dir native --saver native
+    ranks 2 meg-train -q --load "$from" --save foreign --tensor-model-parallel-size 2 --train-iters 1 --lr 0 \
+        --mock-data --tokenizer-type NullTokenizer --vocab-size 127 --micro-batch-size 1 --global-batch-size 1 \
+        --eval-iters 0 --seq-length 32 >out 2>err
+    is "$m on two tensor-parallel ranks: status" $? 0
+    ok "$m: the weights of meg-convert" same_tensors native/release foreign/iter_0000001
+done
 
 # In the background: the same bytes, and said only when they are there.
 sed -i 's/^train-iters = 4/train-iters = 8/' conf

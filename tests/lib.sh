@@ -1,4 +1,4 @@
-# Sourced by tests: TAP on stdout, a fresh folder $T that goes when the test ends.
+# Sourced by tests: TAP on stdout, a fresh folder $T that goes when the test ends, and reference numbers in the folder $golden.
 #   ok NAME COMMAND...           COMMAND succeeds
 #   is NAME GOT WANT             two strings are equal; isnt: they differ
 #   like NAME TEXT REGEX         TEXT has a line that the extended REGEX matches; unlike: has none
@@ -14,6 +14,8 @@
 #   same_tensors A B             each tensor file of folder A, which has some, is in B, byte for byte
 set -u
 LC_ALL=C
+# Reference numbers; tests are in tests/ or one folder below.
+golden=$(cd "${0%/*}" && { [ -d data ] || cd ..; } && cd data/golden 2>/dev/null && pwd)
 # LD_PRELOAD=fault.so is found there; it splits at spaces, so that it cannot name a folder that has one.
 LD_LIBRARY_PATH=${B:-$PWD/build}/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LC_ALL LD_LIBRARY_PATH

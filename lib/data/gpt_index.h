@@ -55,8 +55,8 @@ static inline int64_t meg_gpt_index_shuffled(const struct meg_gpt_index *x, int6
 }
 static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sample, int64_t *k, int64_t *offset)
 {
-    const int64_t *i64 = x->sample;
-    const int32_t *i32 = x->sample;
+    const int64_t *i64 = (const int64_t *)x->sample;
+    const int32_t *i32 = (const int32_t *)x->sample;
     *k = x->is_sample_int64 ? i64[2 * sample] : i32[2 * sample];
     *offset = x->is_sample_int64 ? i64[2 * sample + 1] : i32[2 * sample + 1];
 }

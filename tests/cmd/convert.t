@@ -2,7 +2,7 @@
 # meg-convert: Hugging Face's GPT-2 to ours and back, what it says of both, and what it refuses.
 . "${0%/*}/../lib.sh"
 top=$(cd "${0%/*}/../.." && pwd)
-golden=${MEG_SHARED:+$MEG_SHARED/golden/models/gpt2-tiny}
+gpt2=$golden/models/gpt2-tiny
 
 # entry NAME SIZE...: a tensor of zeros for the header, the bytes so far being in $at
 at=0 header='{"__metadata__":{"format":"pt"}'
@@ -293,84 +293,84 @@ cp short hf/model.safetensors
 status 'a file cut short' 65 meg-convert --load-dir hf --save-dir x
 like 'and how much is there' "$(cat err)" '300 bytes are there'
 
-if [ -n "$golden" ]; then
-    meg-convert -q --load-dir "$golden" --save-dir tiny
-    meg-convert -q --load-dir tiny --save-dir tiny-hf
-    ok 'gpt2-tiny: Hugging Face, ours, Hugging Face' cmp "$golden/model.safetensors" tiny-hf/model.safetensors
-    # each of our tensors, byte for byte: cut both files at the places their headers give
-    tensors() { # FILE...: "NAME CHECKSUM" of each tensor
-        for f; do
-            n=$(od -An -N2 -tu2 "$f" | tr -d ' ')
-            tail -c +9 "$f" | head -c "$n" |
-                jq -r 'to_entries[] | select(.key != "__metadata__") | "\(.key) \(.value.shape|tostring) \(.value.data_offsets[0]) \(.value.data_offsets[1])"' |
-                while read -r name shape begin end; do
-                    printf '%s %s %s\n' "$name" "$shape" \
-                        "$(tail -c +$((9 + n + begin)) "$f" | head -c $((end - begin)) | cksum)"
-                done
-        done | sort
-    }
-    tensors "$golden/mcore.safetensors" >want
-    tensors tiny/release/model-*.safetensors >got
-    is 'gpt2-tiny has 28 tensors' "$(wc -l <want | tr -d ' ')" 28
-    ok 'gpt2-tiny: ours are those of Megatron core' cmp want got
+meg-convert -q --load-dir "$gpt2" --save-dir tiny
+meg-convert -q --load-dir tiny --save-dir tiny-hf
+ok 'gpt2-tiny: Hugging Face, ours, Hugging Face' cmp "$gpt2/model.safetensors" tiny-hf/model.safetensors
+# each of our tensors, byte for byte: cut both files at the places their headers give
+tensors() { # FILE...: "NAME CHECKSUM" of each tensor
+    for f; do
+        n=$(od -An -N2 -tu2 "$f" | tr -d ' ')
+        tail -c +9 "$f" | head -c "$n" |
+            jq -r 'to_entries[] | select(.key != "__metadata__") | "\(.key) \(.value.shape|tostring) \(.value.data_offsets[0]) \(.value.data_offsets[1])"' |
+            while read -r name shape begin end; do
+                printf '%s %s %s\n' "$name" "$shape" \
+                    "$(tail -c +$((9 + n + begin)) "$f" | head -c $((end - begin)) | cksum)"
+            done
+    done | sort
+}
+tensors "$gpt2/mcore.safetensors" >want
+tensors tiny/release/model-*.safetensors >got
+is 'gpt2-tiny has 28 tensors' "$(wc -l <want | tr -d ' ')" 28
+ok 'gpt2-tiny: ours are those of Megatron core' cmp want got
 
-    llama=$MEG_SHARED/golden/models/llama-tiny
-    meg-convert -q --load-dir "$llama" --save-dir llama
-    meg-convert -q --load-dir llama --save-dir llama-hf
-    ok 'llama-tiny: Hugging Face, ours, Hugging Face' cmp "$llama/model.safetensors" llama-hf/model.safetensors
-    is 'and its settings' "$(jq -S . "$llama/config.json")" \
-        "$(jq -S 'del(.head_dim, .initializer_range, .rope_scaling)' llama-hf/config.json)"
-    tensors "$llama/mcore.safetensors" >want
-    tensors llama/release/model-*.safetensors >got
-    is 'llama-tiny has 15 tensors' "$(wc -l <want | tr -d ' ')" 15
-    ok 'llama-tiny: ours are those of Megatron core' cmp want got
-    status 'llama-tiny in bf16 shards' 0 meg-convert --load-dir "$llama/sharded-bf16" --save-dir bf16
-    meg-convert -q --load-dir bf16 --save-dir bf16-hf --params-dtype fp32
-    # numbers, and not bytes: each of bf16 is the upper half of one of ours, whose lower half is zero
-    halves() { tail -c +$(($(od -An -N2 -tu2 "$1" | tr -d ' ') + 9)) "$1" | od -An -v -w4 -tx2; }
-    halves bf16-hf/model.safetensors >all
-    is 'bf16: nothing below the upper half' "$(grep -v '^ 0000 ' all)" ''
-    is 'of any number' "$(wc -l <all)" "$(halves "$llama/model.safetensors" | wc -l)"
-    ok 'of which there are many' test "$(wc -l <all)" -gt 10000
-    is 'each the nearest to what it was' "$(halves bf16-hf/model.safetensors | cut -c7- >got &&
-        halves "$llama/model.safetensors" | awk '
-            function hex(s, i, n) { for (i = 1; i <= 4; i++) n = 16 * n + index("0123456789abcdef", substr(s, i, 1)) - 1; return n }
-            { lo = hex($1); hi = hex($2); printf "%04x\n", hi + (lo > 32768 || (lo == 32768 && hi % 2)) }' | cmp - got && echo yes)" yes
-    jq -c '.generate[] | {ids: .prompt}' "$llama/expected.json" >prompts
-    jq -c '.generate[].greedy_tokens' "$llama/expected.json" >want
-    for from in "$llama" llama llama-hf "$llama/megatron-tp2-pp2"; do
-        is "llama-tiny continues as it should, from ${from##*/}" \
-            "$(meg-generate -q --load "$from" --greedy --tokens-to-generate 26 <prompts | jq -c .ids)" "$(cat want)"
-    done
+llama=$golden/models/llama-tiny
+meg-convert -q --load-dir "$llama" --save-dir llama
+meg-convert -q --load-dir llama --save-dir llama-hf
+ok 'llama-tiny: Hugging Face, ours, Hugging Face' cmp "$llama/model.safetensors" llama-hf/model.safetensors
+is 'and its settings' "$(jq -S . "$llama/config.json")" \
+    "$(jq -S 'del(.head_dim, .initializer_range, .rope_scaling)' llama-hf/config.json)"
+tensors "$llama/mcore.safetensors" >want
+tensors llama/release/model-*.safetensors >got
+is 'llama-tiny has 15 tensors' "$(wc -l <want | tr -d ' ')" 15
+ok 'llama-tiny: ours are those of Megatron core' cmp want got
+status 'llama-tiny in bf16 shards' 0 meg-convert --load-dir "$llama/sharded-bf16" --save-dir bf16
+meg-convert -q --load-dir bf16 --save-dir bf16-hf --params-dtype fp32
+# numbers, and not bytes: each of bf16 is the upper half of one of ours, whose lower half is zero
+halves() { tail -c +$(($(od -An -N2 -tu2 "$1" | tr -d ' ') + 9)) "$1" | od -An -v -w4 -tx2; }
+halves bf16-hf/model.safetensors >all
+is 'bf16: nothing below the upper half' "$(grep -v '^ 0000 ' all)" ''
+is 'of any number' "$(wc -l <all)" "$(halves "$llama/model.safetensors" | wc -l)"
+ok 'of which there are many' test "$(wc -l <all)" -gt 10000
+is 'each the nearest to what it was' "$(halves bf16-hf/model.safetensors | cut -c7- >got &&
+    halves "$llama/model.safetensors" | awk '
+        function hex(s, i, n) { for (i = 1; i <= 4; i++) n = 16 * n + index("0123456789abcdef", substr(s, i, 1)) - 1; return n }
+        { lo = hex($1); hi = hex($2); printf "%04x\n", hi + (lo > 32768 || (lo == 32768 && hi % 2)) }' | cmp - got && echo yes)" yes
+jq -c '.generate[] | {ids: .prompt}' "$llama/expected.json" >prompts
+jq -c '.generate[].greedy_tokens' "$llama/expected.json" >want
+for from in "$llama" llama llama-hf "$llama/megatron-tp2-pp2"; do
+    is "llama-tiny continues as it should, from ${from##*/}" \
+        "$(meg-generate -q --load "$from" --greedy --tokens-to-generate 26 <prompts | jq -c .ids)" "$(cat want)"
+done
+if [ -n "${MEG_SHARED:-}" ]; then
     stories=$MEG_SHARED/golden/models/stories260K/expected.json
     jq -c '.greedy[] | {ids: .prompt_ids_with_bos}' "$stories" >prompts
     is 'stories260K, a trained one, too' "$(meg-generate -q --load "$MEG_SHARED/data/weights/stories260K" \
         --greedy --tokens-to-generate 116 <prompts | jq -c --slurpfile want "$stories" -n '[inputs.ids] as $got |
             [$want[0].greedy | to_entries[] | .key as $i | .value.output_ids == $got[$i][:(.value.output_ids | length)]] | all')" true
-    for from in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2; do
-        ref=$MEG_SHARED/golden/models/$from
-        rm -rf legacy back
-        meg-convert -q --load-dir "$ref" --save-dir legacy
-        tensors "${ref%/*}/mcore.safetensors" >want
-        tensors legacy/release/model-*.safetensors >got
-        ok "$from: ours are those of Megatron core" cmp want got
-        meg-convert -q --load-dir legacy --save-dir back --saver mcore --make-vocab-size-divisible-by 1 \
-            --target-tensor-parallel-size 2 --target-pipeline-parallel-size 2
-        meg-convert -q --load-dir back --save-dir legacy --overwrite --saver native
-        tensors legacy/release/model-*.safetensors >got
-        ok 'and are after a way over four ranks of ours' cmp want got
-    done
-    is 'a rank has what it has in the reference' \
-        "$(meg-convert --info back --json | jq -c '[.tensors[] | [.name, .shape, .file]] | sort')" \
-        "$(meg-convert --info "$ref" --json | jq -c '[.tensors[] | [.name, .shape, .file]] | sort')"
-    mkdir bin
-    cp "$ref/../config.json" "$ref/../pytorch_model.bin" bin
-    meg-convert -q --load-dir bin --save-dir bin-ours
-    tensors bin-ours/release/model-*.safetensors >got
-    ok 'pytorch_model.bin: ours are those of Megatron core' cmp want got
 else
-    skip 'gpt2-tiny' 'MEG_SHARED is not set'
+    skip 'stories260K, a trained one, too' 'MEG_SHARED is not set'
 fi
+for from in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2; do
+    ref=$golden/models/$from
+    rm -rf legacy back
+    meg-convert -q --load-dir "$ref" --save-dir legacy
+    tensors "${ref%/*}/mcore.safetensors" >want
+    tensors legacy/release/model-*.safetensors >got
+    ok "$from: ours are those of Megatron core" cmp want got
+    meg-convert -q --load-dir legacy --save-dir back --saver mcore --make-vocab-size-divisible-by 1 \
+        --target-tensor-parallel-size 2 --target-pipeline-parallel-size 2
+    meg-convert -q --load-dir back --save-dir legacy --overwrite --saver native
+    tensors legacy/release/model-*.safetensors >got
+    ok 'and are after a way over four ranks of ours' cmp want got
+done
+is 'a rank has what it has in the reference' \
+    "$(meg-convert --info back --json | jq -c '[.tensors[] | [.name, .shape, .file]] | sort')" \
+    "$(meg-convert --info "$ref" --json | jq -c '[.tensors[] | [.name, .shape, .file]] | sort')"
+mkdir bin
+cp "$ref/../config.json" "$ref/../pytorch_model.bin" bin
+meg-convert -q --load-dir bin --save-dir bin-ours
+tensors bin-ours/release/model-*.safetensors >got
+ok 'pytorch_model.bin: ours are those of Megatron core' cmp want got
 # a vocabulary of BERT keeps its name and its kind
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a b >words
 echo '{"text":"a b a b b a b b a a"}' |

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meg-eval on a small byte-level model, and on the reference model in MEG_SHARED.
+# meg-eval on a small model of bytes, and on a reference model.
 . "${0%/*}/../lib.sh"
 perl "${0%/*}/../tiny_gpt2.pl" "$T/hf"
 mkdir "$T/ids" && cp "$T/hf/config.json" "$T/hf/model.safetensors" "$T/ids"
@@ -131,16 +131,12 @@ status 'no task' 2 meg-eval --load "$T/hf"
 
 # ---- reference numbers; tolerance: ten times the error of a float32 run
 
-if [ -z "${MEG_SHARED:-}" ]; then
-    skip 'log-probabilities of gpt2-tiny' 'MEG_SHARED is not set'
-else
-    ref=$MEG_SHARED/golden/models/gpt2-tiny
-    jq -c '.generate[] | {ids: (.prompt + .greedy_tokens)}' "$ref/expected.json" |
-        meg-eval --task logprobs --load "$ref" >"$T/out"
-    is 'log-probabilities of gpt2-tiny' "$(jq -c --slurpfile want "$ref/expected.json" -n "$jq_is_small"'
-        [inputs] as $got | ($want[0].f32_vs_f64_output_max_abs.token_loss * 10) as $tolerance |
-        [range($got | length)] | map($got[.].count == 31 and
-        ([$got[.].logprobs, $want[0].generate[.].prompt_and_output_logprobs] | transpose |
-        all(.[0] - .[1] | is_small($tolerance))))' "$T/out")" '[true,true]'
-fi
+ref=$golden/models/gpt2-tiny
+jq -c '.generate[] | {ids: (.prompt + .greedy_tokens)}' "$ref/expected.json" |
+    meg-eval --task logprobs --load "$ref" >"$T/out"
+is 'log-probabilities of gpt2-tiny' "$(jq -c --slurpfile want "$ref/expected.json" -n "$jq_is_small"'
+    [inputs] as $got | ($want[0].f32_vs_f64_output_max_abs.token_loss * 10) as $tolerance |
+    [range($got | length)] | map($got[.].count == 31 and
+    ([$got[.].logprobs, $want[0].generate[.].prompt_and_output_logprobs] | transpose |
+    all(.[0] - .[1] | is_small($tolerance))))' "$T/out")" '[true,true]'
 done_testing

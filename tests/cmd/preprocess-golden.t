@@ -1,8 +1,7 @@
 #!/bin/sh
 # meg-preprocess against the bytes that Megatron-LM's tool wrote.
 . "${0%/*}/../lib.sh"
-need_shared
-golden=$MEG_SHARED/golden/data/indexed
+indexed=$golden/data/indexed
 cd "$T" || exit 1
 
 same() { # NAME INPUT VOCAB-SIZE OPTION...
@@ -10,10 +9,10 @@ same() { # NAME INPUT VOCAB-SIZE OPTION...
     shift 3
     for workers in 1 3; do
         rm -f out_*
-        meg-preprocess -q --input "$golden/$input.jsonl" --tokenizer-type NullTokenizer --vocab-size "$size" \
+        meg-preprocess -q --input "$indexed/$input.jsonl" --tokenizer-type NullTokenizer --vocab-size "$size" \
             --workers "$workers" --output-prefix out "$@"
-        ok "$name.bin, $workers workers" cmp out_text_document.bin "$golden/$name.bin"
-        ok "$name.idx, $workers workers" cmp out_text_document.idx "$golden/$name.idx"
+        ok "$name.bin, $workers workers" cmp out_text_document.bin "$indexed/$name.bin"
+        ok "$name.idx, $workers workers" cmp out_text_document.idx "$indexed/$name.idx"
     done
 }
 for name in tiny second third mixed; do
@@ -24,7 +23,7 @@ same mixednoeod_text_document mixed 1000
 same tiny_partitions3_rr tiny 1000 --append-eod --partitions 3
 same tiny_partitions3_seq tiny 1000 --append-eod --partitions 3 --keep-sequential-samples
 
-masked=$MEG_SHARED/golden/data/masked
+masked=$golden/data/masked
 for workers in 1 3; do
     rm -f sents_*
     meg-preprocess -q --input "$masked/sents.jsonl" --tokenizer-type BertWordPieceLowerCase \
@@ -35,7 +34,7 @@ for workers in 1 3; do
     done
 done
 
-fork=$MEG_SHARED/golden/data/fork
+fork=$golden/data/fork
 ok 'datasets of Megatron-DeepSpeed are there' test "$(jq length "$fork/datasets.json")" -ge 9
 for name in $(jq -r 'keys[]' "$fork/datasets.json"); do
     is "$name is what Megatron-DeepSpeed takes it for" "$(meg-preprocess --info "$fork/$name" --json | jq -r .format)" \

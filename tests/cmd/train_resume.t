@@ -234,17 +234,13 @@ sed '/num-layers\|hidden-size\|num-attention-heads\|seq-length\|max-position\|to
 status 'the model can come from the checkpoint' 0 \
     meg-train -q --config "$T/bare.conf" --use-checkpoint-args --load "$T/whole" --skip-train
 
-if [ -n "${MEG_SHARED:-}" ]; then
-    sed 's/^vocab-size.*/vocab-size = 127/' "$T/bare.conf" >"$T/hf.conf"
-    printf 'tokenizer-type = NullTokenizer\nvocab-size = 127\nseq-length = 16\n' >>"$T/hf.conf"
-    meg-train -q --config "$T/hf.conf" --load "$MEG_SHARED/golden/models/gpt2-tiny" --save "$T/tuned" --eval-iters 0 >"$T/log"
-    is "a Hugging Face folder is trained from, its model's options taken" $? 0
-    like 'from iteration 0' "$(cat "$T/log")" '^.* iteration        1/      10 '
-    is 'and its width is kept' "$(jq -r '.options[] | select(startswith("hidden-size"))' "$T/tuned/iter_0000010/state.json")" \
-        'hidden-size = 64'
-else
-    skip 'a Hugging Face folder is trained from' 'MEG_SHARED is not set'
-fi
+sed 's/^vocab-size.*/vocab-size = 127/' "$T/bare.conf" >"$T/hf.conf"
+printf 'tokenizer-type = NullTokenizer\nvocab-size = 127\nseq-length = 16\n' >>"$T/hf.conf"
+meg-train -q --config "$T/hf.conf" --load "$golden/models/gpt2-tiny" --save "$T/tuned" --eval-iters 0 >"$T/log"
+is "a Hugging Face folder is trained from, its model's options taken" $? 0
+like 'from iteration 0' "$(cat "$T/log")" '^.* iteration        1/      10 '
+is 'and its width is kept' "$(jq -r '.options[] | select(startswith("hidden-size"))' "$T/tuned/iter_0000010/state.json")" \
+    'hidden-size = 64'
 
 train --save "$T/lean" --no-save-optim --no-save-rng --exit-interval 5 >/dev/null
 is 'a checkpoint without optimizer state' "$(ls "$T/lean/iter_0000005" | grep -c '^optim')" 0

@@ -18,6 +18,7 @@
 
 #include "data/indexed.h"
 #include "tmp.h"
+#include "reference.h"
 
 static char scratch[TMP_NAME]; /* a folder of this process; every test begins inside of it */
 
@@ -115,20 +116,16 @@ static inline void make_dataset(const char *prefix, const int *length, int n)
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
 }
 
-/* Reference data: the path of a file below $MEG_SHARED/golden/data; skips the test without it. */
+/* Return the path of a file below tests/data/golden/data. */
 static inline const char *golden_path(const char *name)
 {
-    static char path[4096];
-    const char *root = getenv("MEG_SHARED");
-    if (!root) {
-        print_message("# skipped: MEG_SHARED is not set\n");
-        skip();
-    }
-    snprintf(path, sizeof path, "%s/golden/data/%s", root, name);
-    return path;
+    char file[1024];
+
+    snprintf(file, sizeof file, "data/%s", name);
+    return golden(file);
 }
 
-static inline json_t *golden(const char *name)
+static inline json_t *golden_data(const char *name)
 {
     json_error_t err;
     json_t *j = json_load_file(golden_path(name), 0, &err);

@@ -1,4 +1,4 @@
-/* Reading the reference numbers under $MEG_SHARED/golden: whole tensors of small safetensors files, and JSON. */
+/* golden.h - read reference numbers of tests/data/golden: tensors of small safetensors files, and JSON. */
 #ifndef TESTS_GOLDEN_H
 #define TESTS_GOLDEN_H
 #include <stdarg.h>
@@ -10,20 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* $MEG_SHARED/golden/NAME, which stays valid until the next call; skips the running test without MEG_SHARED. */
-static inline const char *golden(const char *name)
-{
-    static char path[4096];
-    const char *shared = getenv("MEG_SHARED");
-
-    if (!shared) {
-        print_message("# MEG_SHARED is not set: no reference numbers\n");
-        skip();
-    }
-    snprintf(path, sizeof path, "%s/golden/%s", shared, name);
-    return path;
-}
+#include "reference.h"
 
 static inline json_t *golden_json(const char *name)
 {

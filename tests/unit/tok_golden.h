@@ -14,8 +14,7 @@ static inline char *tok_file(const char *name)
 {
     struct meg_str path = { 0 };
 
-    golden("");
-    meg_str_printf(&path, "%s/data/tokenizers/%s", getenv("MEG_SHARED"), name);
+    meg_str_printf(&path, "%s/%s", shared("data/tokenizers"), name);
     return path.s;
 }
 
@@ -82,8 +81,8 @@ static inline int tok_golden(struct meg_tokenizer *t, const char *name,
     int n = 0, differing = 0;
     FILE *f;
 
-    meg_str_printf(&file, "tokenizers/%s.jsonl", name);
-    f = fopen(golden(file.s), "r");
+    meg_str_printf(&file, "golden/tokenizers/%s.jsonl", name);
+    f = fopen(shared(file.s), "r");
     assert_non_null(f);
     for (; getline(&line, &cap, f) > 0; n++) {
         json_t *j = json_loads(line, JSON_ALLOW_NUL, NULL);

@@ -27,8 +27,8 @@ struct meg_sentence_map {
 };
 static inline int64_t meg_sentence_map_at(const struct meg_sentence_map *m, int64_t i, int column)
 {
-    const uint64_t *u64 = m->row;
-    const uint32_t *u32 = m->row;
+    const uint64_t *u64 = (const uint64_t *)m->row;
+    const uint32_t *u32 = (const uint32_t *)m->row;
     return m->is_uint64 ? (int64_t)u64[i * m->columns + column] : u32[i * m->columns + column];
 }
 /* Columns and type of the rows for d, none of which there are. */

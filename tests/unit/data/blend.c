@@ -83,7 +83,7 @@ static void a_dataset_is_asked_for_a_little_more_than_its_share(void **state)
 
 static void golden_indices(void **state)
 {
-    json_t *all = golden("blend/indices.json"), *c;
+    json_t *all = golden_data("blend/indices.json"), *c;
     size_t i;
 
     (void)state;

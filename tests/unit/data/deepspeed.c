@@ -34,7 +34,7 @@ static struct meg_data_splits *opened(const struct meg_data_conf *c, const struc
 
 static void golden_splits(void **state)
 {
-    json_t *all = golden("fork/splits.json"), *x;
+    json_t *all = golden_data("fork/splits.json"), *x;
     struct meg_data_blend b;
     struct meg_err e;
     int64_t begin, end;
@@ -120,7 +120,7 @@ static void same_samples(const struct meg_dataset *ds, const json_t *x)
 /* Where the reference fails, over the last of the three splits, ours goes on; its other two are files. */
 static void golden_indices_and_file_names(void **state)
 {
-    json_t *all = golden("fork/gpt_indices.json"), *names = golden("fork/cache_file_names.json"), *x, *name;
+    json_t *all = golden_data("fork/gpt_indices.json"), *names = golden_data("fork/cache_file_names.json"), *x, *name;
     const char *prefix[] = { "tiny_text_document", NULL };
     size_t i, nfiles = 0;
     struct dirent *f;
@@ -171,7 +171,7 @@ static void golden_indices_and_file_names(void **state)
 
 static void golden_blends(void **state)
 {
-    json_t *all = golden("fork/blend.json"), *x, *word;
+    json_t *all = golden_data("fork/blend.json"), *x, *word;
     size_t i, k;
 
     (void)state;

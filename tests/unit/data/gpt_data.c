@@ -667,7 +667,7 @@ static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void *
 
 static void golden_samples(void **state)
 {
-    json_t *all = golden("gpt/samples.json"), *c;
+    json_t *all = golden_data("gpt/samples.json"), *c;
     size_t i;
 
     (void)state;
@@ -799,7 +799,7 @@ static void check_blend(const struct meg_dataset *ds, const json_t *c, const cha
 
 static void golden_blends(void **state)
 {
-    json_t *all = golden("blend/full.json"), *c;
+    json_t *all = golden_data("blend/full.json"), *c;
     size_t i;
 
     (void)state;

@@ -144,7 +144,7 @@ static bool keeps_partial(const json_t *c)
 
 static void golden_arrays(void **state)
 {
-    json_t *all = golden("gpt/indices.json"), *c;
+    json_t *all = golden_data("gpt/indices.json"), *c;
     size_t i;
     int compared = 0;
 

@@ -372,7 +372,7 @@ static double value_at(const struct meg_indexed *d, const unsigned char *p, int6
 /* Each pair is read as expected, and written again from what was read it is the same file. */
 static void golden_files_are_read_and_rewritten(void **state)
 {
-    json_t *all = golden("indexed/datasets.json"), *want;
+    json_t *all = golden_data("indexed/datasets.json"), *want;
     const char *name;
 
     (void)state;

@@ -86,7 +86,7 @@ static void refuses_what_is_wrong(void **state)
 /* Documents are lists of sequences there. */
 static void golden_files_are_read(void **state)
 {
-    json_t *all = golden("fork/datasets.json"), *want;
+    json_t *all = golden_data("fork/datasets.json"), *want;
     const char *name;
 
     (void)state;

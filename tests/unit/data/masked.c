@@ -202,7 +202,7 @@ static void check_run(const json_t *x, enum meg_masked_type kind)
 
 static void check_file(const char *name, enum meg_masked_type kind)
 {
-    json_t *all = golden(name), *x;
+    json_t *all = golden_data(name), *x;
     size_t i;
 
     copy_sentences();

@@ -120,7 +120,7 @@ static void check(struct meg_data_sampler *s, const json_t *batches, int64_t mic
 
 static void golden_orders(void **state)
 {
-    json_t *all = golden("samplers/samplers.json"), *c;
+    json_t *all = golden_data("samplers/samplers.json"), *c;
     size_t i;
 
     (void)state;

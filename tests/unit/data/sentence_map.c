@@ -92,7 +92,7 @@ static void one_sentence_alone_may_be_long(void **state)
 
 static void maps_are_those_of_megatron(void **state)
 {
-    json_t *all = golden("masked/build_mapping.json"), *x;
+    json_t *all = golden_data("masked/build_mapping.json"), *x;
     size_t i;
 
     (void)state;
@@ -119,7 +119,7 @@ static void maps_are_those_of_megatron(void **state)
 
 static void blocks_are_those_of_megatron(void **state)
 {
-    json_t *all = golden("masked/build_blocks_mapping.json"), *x, *ones;
+    json_t *all = golden_data("masked/build_blocks_mapping.json"), *x, *ones;
     size_t i;
 
     (void)state;

@@ -68,7 +68,7 @@ static void samples_follow_iterations_and_evaluations(void **state)
 
 static void golden_splits(void **state)
 {
-    json_t *all = golden("splits/splits.json"), *c;
+    json_t *all = golden_data("splits/splits.json"), *c;
     size_t i;
 
     (void)state;
@@ -100,7 +100,7 @@ static void golden_splits(void **state)
 
 static void golden_sample_counts(void **state)
 {
-    json_t *all = golden("splits/sample_counts.json"), *c;
+    json_t *all = golden_data("splits/sample_counts.json"), *c;
     size_t i;
 
     (void)state;

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "eval/ppl.h"
+#include "reference.h"
 
 static void every_target_is_scored_once(void **state)
 {
@@ -32,18 +33,11 @@ static void every_target_is_scored_once(void **state)
 
 static void equals_megatron(void **state)
 {
-    const char *shared = getenv("MEG_SHARED");
-    char path[4096];
     json_t *root, *x, *want;
     size_t i, k;
 
     (void)state;
-    if (!shared) {
-        print_message("# MEG_SHARED is not set\n");
-        skip();
-    }
-    snprintf(path, sizeof path, "%s/golden/eval/lm_windows.json", shared);
-    assert_non_null(root = json_load_file(path, 0, NULL));
+    assert_non_null(root = json_load_file(golden("eval/lm_windows.json"), 0, NULL));
     assert_true(json_array_size(root) > 0);
     json_array_foreach(root, i, x)
     {

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "infer/sample.h"
+#include "reference.h"
 
 static const struct meg_sampling plain = { .temperature = 1, .seed = 1234 };
 
@@ -258,18 +259,11 @@ static void invalid_options_are_rejected(void **state)
 /* golden/schedules/sampling.json: ids kept and their probabilities, from Megatron's own functions. */
 static void equals_megatron(void **state)
 {
-    const char *shared = getenv("MEG_SHARED");
-    char path[4096];
     json_t *root, *x;
     size_t i;
 
     (void)state;
-    if (!shared) {
-        print_message("# MEG_SHARED is not set\n");
-        skip();
-    }
-    snprintf(path, sizeof path, "%s/golden/schedules/sampling.json", shared);
-    assert_non_null(root = json_load_file(path, 0, NULL));
+    assert_non_null(root = json_load_file(golden("schedules/sampling.json"), 0, NULL));
     assert_true(json_array_size(root) > 0);
     json_array_foreach(root, i, x)
     {

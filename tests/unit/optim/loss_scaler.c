@@ -1,6 +1,6 @@
 /*
- * The loss scale equals values printed by Megatron's own module (five series are in tests/data; all are compared if
- * MEG_SHARED names the reference data); its options; its state in a checkpoint.
+ * The loss scale equals values printed by Megatron's own module (tests/data/golden/schedules);
+ * its options; its state in a checkpoint.
  */
 #include <math.h>
 #include <string.h>
@@ -53,18 +53,6 @@ static void check_rows(const json_t *all)
             assert_int_equal(s.hysteresis_tracker, json_integer_value(json_array_get(row, 3)));
         }
     }
-}
-
-static void equals_megatron_on_rows_of_tests_data(void **state)
-{
-    json_error_t e;
-    json_t *all = json_load_file("tests/data/loss_scaler.json", 0, &e);
-
-    (void)state;
-    if (!all)
-        fail_msg("tests/data/loss_scaler.json: %s", e.text);
-    check_rows(all);
-    json_decref(all);
 }
 
 static void equals_megatron_on_all_reference_rows(void **state)
@@ -212,13 +200,9 @@ static void refuses_invalid_state(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_megatron_on_rows_of_tests_data),
-        cmocka_unit_test(equals_megatron_on_all_reference_rows),
-        cmocka_unit_test(constant_scale_never_changes),
-        cmocka_unit_test(dtypes_follow_from_the_options),
-        cmocka_unit_test(refuses_contradictory_options),
-        cmocka_unit_test(state_survives_a_checkpoint),
-        cmocka_unit_test(refuses_invalid_state),
+        cmocka_unit_test(equals_megatron_on_all_reference_rows), cmocka_unit_test(constant_scale_never_changes),
+        cmocka_unit_test(dtypes_follow_from_the_options),        cmocka_unit_test(refuses_contradictory_options),
+        cmocka_unit_test(state_survives_a_checkpoint),           cmocka_unit_test(refuses_invalid_state),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
- * Learning rate, weight decay and batch ramp-up equal values printed by Megatron's own modules.  A part of them is in
- * tests/data; all are compared if MEG_SHARED names the reference data.
+ * Learning rate, weight decay and batch ramp-up equal values printed by Megatron's own modules.   They are in
+ * tests/data/golden/schedules.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 #include "optim/optim.h"
+#include "reference.h"
 
 static json_t *load(const char *dir, const char *name)
 {
@@ -203,25 +204,12 @@ static int check_runs(const char *dir)
     return n;
 }
 
-static void equals_megatron_on_rows_of_tests_data(void **state)
-{
-    (void)state;
-    assert_true(check_schedules("tests/data") > 1000);
-    assert_true(check_rampup("tests/data") > 300);
-    assert_true(check_runs("tests/data") > 100);
-}
-
 static void equals_megatron_on_all_reference_rows(void **state)
 {
-    const char *shared = getenv("MEG_SHARED");
     char dir[4096];
 
     (void)state;
-    if (!shared) {
-        print_message("# MEG_SHARED is not set\n");
-        skip();
-    }
-    snprintf(dir, sizeof dir, "%s/golden/schedules", shared);
+    snprintf(dir, sizeof dir, "%s", golden("schedules"));
     assert_true(check_schedules(dir) > 8000);
     assert_true(check_rampup(dir) > 300);
     assert_true(check_runs(dir) > 100);
@@ -380,7 +368,6 @@ static void refuses_batches_that_ranks_do_not_divide(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_megatron_on_rows_of_tests_data),
         cmocka_unit_test(equals_megatron_on_all_reference_rows),
         cmocka_unit_test(options_set_the_schedule),
         cmocka_unit_test(refuses_invalid_schedules),

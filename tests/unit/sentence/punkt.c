@@ -200,7 +200,7 @@ static char *lines_of(const json_t *list)
 
 static void as_nltk(void **state)
 {
-    json_t *all = golden("sentences/punkt.json"), *params = json_object_get(all, "params"), *c, *v;
+    json_t *all = golden_data("sentences/punkt.json"), *params = json_object_get(all, "params"), *c, *v;
     char *abbreviations = lines_of(json_object_get(params, "abbrev_types"));
     char *starters = lines_of(json_object_get(params, "sent_starters"));
     char *collocations = lines_of(json_object_get(params, "collocations"));

@@ -232,7 +232,7 @@ static void splits_reference_texts(void **state)
     char *line = NULL;
     size_t cap = 0;
     struct meg_str all = { 0 };
-    FILE *f = fopen(golden("tokenizers/gpt2.jsonl"), "r");
+    FILE *f = fopen(shared("golden/tokenizers/gpt2.jsonl"), "r");
 
     (void)state;
     assert_non_null(f);

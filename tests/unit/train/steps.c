@@ -1,5 +1,5 @@
 /*
- * Five AdamW steps of gpt2-tiny (reference data under MEG_SHARED, whose README says how they were
+ * Five AdamW steps of gpt2-tiny (tests/data/golden/models, whose README says how they were
  * made): the loss before each and after the last, the norm of each gradient before clipping, and
  * length and ends of each parameter after.
  *
@@ -22,16 +22,17 @@
 #include "cpu/cpu.h"
 #include "model/gpt.h"
 #include "optim/optim.h"
+#include "reference.h"
 
 enum { S = 32, B = 2, HEADS = 4, D = 16 };
 
 static struct meg_st *open_st(const char *name)
 {
-    char path[4096];
+    char file[512];
     struct meg_st *st = NULL;
 
-    snprintf(path, sizeof path, "%s/golden/models/gpt2-tiny/%s.safetensors", getenv("MEG_SHARED"), name);
-    assert_int_equal(meg_st_open(&st, path, NULL), 0);
+    snprintf(file, sizeof file, "models/gpt2-tiny/%s.safetensors", name);
+    assert_int_equal(meg_st_open(&st, golden(file), NULL), 0);
     return st;
 }
 
@@ -161,15 +162,9 @@ static void five_steps(void **state)
     struct meg_gpt *g;
     struct meg_st *in;
     json_t *expected;
-    char path[4096];
 
     (void)state;
-    if (!getenv("MEG_SHARED")) {
-        print_message("# MEG_SHARED is not set\n");
-        skip();
-    }
-    snprintf(path, sizeof path, "%s/golden/models/gpt2-tiny/expected.json", getenv("MEG_SHARED"));
-    assert_non_null(expected = json_load_file(path, 0, NULL));
+    assert_non_null(expected = json_load_file(golden("models/gpt2-tiny/expected.json"), 0, NULL));
     want = json_object_get(expected, "adamw");
     in = open_st("inputs");
     read_ids(tokens, in, "tokens");
