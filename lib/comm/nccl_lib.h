@@ -1,13 +1,11 @@
 /*
  * nccl_lib.h - NCCL and the CUDA runtime, loaded with dlopen, so that runs without torchrun need neither and start
- * faster.
+ * faster.  C only: in C++ the CUDA headers overload some of these functions.
  */
 #ifndef MEG_COMM_NCCL_LIB_H
 #define MEG_COMM_NCCL_LIB_H
 #include <nccl.h>
 #include "base/err.h"
-
-MEG_BEGIN_DECLS
 
 /* clang-format off */
 #define MEG_CUDA_CALLS(X)                                                                          \
@@ -29,5 +27,4 @@ struct meg_nccl_lib {
 /* The loaded functions.  The first call loads them and selects device local_rank; if that fails, the process ends. */
 const struct meg_nccl_lib *meg_nccl_lib(int local_rank);
 
-MEG_END_DECLS
 #endif

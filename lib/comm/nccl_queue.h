@@ -19,8 +19,6 @@
 #include "comm/collectives.h"
 #include "comm/nccl_lib.h"
 
-MEG_BEGIN_DECLS
-
 /* Host buffer to send to one rank of the queue, or to receive from it. */
 struct meg_nccl_buffer {
     void *host;
@@ -65,5 +63,4 @@ void meg_nccl_queue_finalize(struct meg_nccl_queue *q);
 /* Close a finalized queue; false: not finished, call again. */
 bool meg_nccl_queue_close(struct meg_nccl_queue *q);
 
-MEG_END_DECLS
 #endif

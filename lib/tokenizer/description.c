@@ -117,7 +117,7 @@ static const char *path_of(const struct meg_tok_class *class, const struct meg_t
 void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf *c,
                              const struct meg_megatron_release *release)
 {
-    const char *path = path_of(t->class, c);
+    const char *path = path_of(t->type, c);
     struct meg_str *d = &t->description, value = { 0 };
 
     d->n = 0;
@@ -126,7 +126,7 @@ void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf 
         meg_json_add_ascii(d, path);
     else
         meg_str_printf(d, "null");
-    for (const struct kwarg *k = kwargs[release->kwargs][t->class->library]; k->name; k++) {
+    for (const struct kwarg *k = kwargs[release->kwargs][t->type->library]; k->name; k++) {
         value.n = 0;
         add_value(&value, k, c);
         if (value.n == 0)

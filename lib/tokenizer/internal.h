@@ -35,7 +35,7 @@ struct meg_tok_class {
 
 /* The first member of every tokenizer. */
 struct meg_tokenizer {
-    const struct meg_tok_class *class;
+    const struct meg_tok_class *type;
     int64_t vocab_size;
     struct meg_tok_special_ids special_ids;
     struct meg_str description; /* Megatron's, indent 0 */
@@ -72,7 +72,7 @@ void meg_tok_clean_up(struct meg_str *text, bool is_wordpiece);
 
 /* The description of a tokenizer: its class in Megatron, its files (an array that ends with NULL,
  * none of them: [null]) and its options as "name", "value" pairs that end with NULL. */
-void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,
+void meg_tok_set_description(struct meg_tokenizer *t, const char *class_name, const char *const *files,
                              const char *const *options);
 
 /* The same as a release from 0.15 on has it. */

@@ -15,7 +15,7 @@ static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     if (c->vocab_size < 1 || c->vocab_size >= INT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--vocab-size: %lld is not in 1..%d", (long long)c->vocab_size, INT32_MAX - 1);
     t = meg_new(sizeof *t);
-    t->class = &meg_tok_null;
+    t->type = &meg_tok_null;
     t->vocab_size = c->vocab_size + !is_counted;
     t->special_ids = meg_tok_no_special_ids;
     t->special_ids.eod = (int32_t)t->vocab_size - 1;

@@ -158,14 +158,14 @@ void meg_tokenizer_close(struct meg_tokenizer *t)
     if (!t)
         return;
     meg_str_free(&t->description);
-    t->class->close(t);
+    t->type->close(t);
 }
 
 struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t)
 {
-    struct meg_tokenizer *s = t->class->clone(t);
+    struct meg_tokenizer *s = t->type->clone(t);
 
-    s->class = t->class;
+    s->type = t->type;
     s->vocab_size = t->vocab_size;
     s->special_ids = t->special_ids;
     meg_str_add(&s->description, t->description.s, t->description.n);
@@ -194,7 +194,7 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
     if (sink && out->n > MEG_IDS_FLUSH_COUNT && (r = meg_ids_write(out, out->n, sink, e)) < 0)
         return r;
     before = out->n;
-    if ((r = t->class->encode(t, text, n, out, sink, e)) < 0 && out->n > before)
+    if ((r = t->type->encode(t, text, n, out, sink, e)) < 0 && out->n > before)
         out->n = before;
     return r;
 }
@@ -215,7 +215,7 @@ int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64
     int r = check_ids(t, ids, n, e);
 
     if (r == MEG_OK)
-        t->class->bytes(t, ids, n, out);
+        t->type->bytes(t, ids, n, out);
     return r;
 }
 
@@ -226,7 +226,7 @@ int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_la
 
     if (r < 0)
         return r;
-    d->tok->class->decode(d, ids, n, is_last, out);
+    d->tok->type->decode(d, ids, n, is_last, out);
     d->n += n;
     return MEG_OK;
 }
@@ -250,7 +250,7 @@ void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bo
 {
     size_t at = 0;
 
-    d->tok->class->bytes(d->tok, ids, n, &d->pending);
+    d->tok->type->bytes(d->tok, ids, n, &d->pending);
     while (at < d->pending.n) {
         int32_t cp;
         int len = meg_utf8_decode(d->pending.s + at, (int64_t)(d->pending.n - at), &cp);

@@ -51,7 +51,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
     t = meg_new(sizeof *t);
     t->files = files;
     t->basic.is_lower = is_lower;
-    t->base.class = is_lower ? &meg_tok_bert_lower : &meg_tok_bert_case;
+    t->base.type = is_lower ? &meg_tok_bert_lower : &meg_tok_bert_case;
     t->base.vocab_size = files->tokens.n;
     t->base.special_ids = files->special_ids;
     snprintf(extra, sizeof extra, "%" PRId64, nextra);

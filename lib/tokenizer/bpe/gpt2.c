@@ -41,7 +41,7 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t->files = files;
     t->specials = &t->own;
     t->encoder.vocab = &files->vocab;
-    t->base.class = &meg_tok_gpt2;
+    t->base.type = &meg_tok_gpt2;
     t->base.vocab_size = files->n;
     t->base.special_ids = meg_tok_no_special_ids;
     t->base.special_ids.eod = files->eod;

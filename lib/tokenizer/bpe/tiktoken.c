@@ -44,7 +44,7 @@ static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *
     t = meg_new(sizeof *t);
     t->files = files;
     t->encoder.vocab = &files->vocab;
-    t->base.class = &meg_tok_tiktoken;
+    t->base.type = &meg_tok_tiktoken;
     t->base.vocab_size = files->tokens.n;
     t->base.special_ids = files->special_ids;
     describe(&t->base, c, files->vocab.pretok);

@@ -279,10 +279,10 @@ int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *
 
     if (r < 0)
         return r;
-    while (i < sizeof exporters / sizeof *exporters && strcmp(exporters[i].class->name, b.tok->class->name) != 0)
+    while (i < sizeof exporters / sizeof *exporters && strcmp(exporters[i].class->name, b.tok->type->name) != 0)
         i++;
     if (i == sizeof exporters / sizeof *exporters) {
-        r = meg_fail(e, MEG_EUSAGE, "tokenizer.json cannot express %s", b.tok->class->name);
+        r = meg_fail(e, MEG_EUSAGE, "tokenizer.json cannot express %s", b.tok->type->name);
         goto out;
     }
     b.added = meg_new((size_t)meg_tokenizer_vocab_size(b.tok) * sizeof *b.added);

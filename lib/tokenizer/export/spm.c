@@ -314,7 +314,7 @@ static bool is_extra_id(struct meg_str piece, int64_t nextra)
 /* Add control pieces, the unknown piece, user-defined pieces and the tokens that SentencePieceTokenizer adds. */
 static void add_tokens(struct meg_export_builder *b, const struct meg_spm_model *m)
 {
-    const bool is_extended = b->tok->class == &meg_tok_sentencepiece;
+    const bool is_extended = b->tok->type == &meg_tok_sentencepiece;
     const int64_t nextra = is_extended && b->conf->vocab_extra_ids != MEG_UNSET ? b->conf->vocab_extra_ids : 0;
     struct meg_str text = { 0 };
 

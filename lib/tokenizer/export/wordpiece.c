@@ -48,7 +48,7 @@ int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e)
     b->model =
         meg_export_component("WordPiece", "{s:s%,s:s,s:I,s:o}", "unk_token", unk.s, unk.n, "continuing_subword_prefix",
                              "##", "max_input_chars_per_word", (json_int_t)f->wordpiece.max_chars, "vocab", vocab);
-    b->normalizer = normalizer(b->tok->class == &meg_tok_bert_lower);
+    b->normalizer = normalizer(b->tok->type == &meg_tok_bert_lower);
     b->pre_tokenizer = meg_export_component("BertPreTokenizer", "{}");
     b->decoder = meg_export_component("WordPiece", "{s:s,s:b}", "prefix", "##", "cleanup", 1);
     meg_export_add_all_special(b);

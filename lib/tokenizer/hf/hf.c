@@ -116,7 +116,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
         t = meg_new(sizeof *t);
         t->files = files;
         t->encoder.vocab = &files->byte_level;
-        t->base.class = class;
+        t->base.type = class;
         t->base.vocab_size = files->vocab_size;
         t->base.special_ids = files->special_ids;
         if (class == &meg_tok_hf)

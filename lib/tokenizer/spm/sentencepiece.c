@@ -155,7 +155,7 @@ static int open_model(struct sentencepiece **out, const struct meg_tok_class *cl
     t = *out = meg_new(sizeof *t);
     t->shared = meg_new(sizeof *t->shared);
     t->shared->spm = spm;
-    t->base.class = class;
+    t->base.type = class;
     t->base.vocab_size = m->n;
     t->base.special_ids = meg_tok_no_special_ids;
     t->base.special_ids.bos = m->bos;
