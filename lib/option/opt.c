@@ -1,9 +1,10 @@
 /*
- * opt.c - from words to fields.  A row knows its kind and where its field lies, so there is one
- * function that reads a value, whether it came from the table's default, from argv or from a file.
+ * opt.c - parse words into the fields of config structs.  A row has the type and the offset of its field, so that one
+ * function, opt_assign, reads a value from the table's default, from argv and from a file.
  */
 #include "option/opt.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,50 +18,50 @@
 struct opt_common opt_common;
 
 static const struct meg_opt common_opts[] = {
-    { "help", 'h', MEG_BOOL(struct opt_common, help), NULL, NULL, "print this and end" },
-    { "version", 0, MEG_BOOL(struct opt_common, version), NULL, NULL, "print the version and end" },
+    { "help", 'h', MEG_BOOL(struct opt_common, help), NULL, NULL, "print this help and exit" },
+    { "version", 0, MEG_BOOL(struct opt_common, version), NULL, NULL, "print the version and exit" },
     { "config", 0, MEG_STR(struct opt_common, config), "FILE", NULL,
-      "read options from lines `name = value`; what comes later on the command line wins" },
+      "read options from lines `name = value`; an option after this one overrides the file" },
     { "dump-config", 0, MEG_BOOL(struct opt_common, dump_config), NULL, NULL,
-      "print every option as --config reads it and end" },
+      "print all options in the format of --config and exit" },
     { "list-options", 0, MEG_BOOL(struct opt_common, list_options), NULL, NULL,
-      "print a line for each option, tab-separated, and end" },
+      "print one tab-separated line per option and exit" },
     { "completion", 0, MEG_STR(struct opt_common, completion), "bash", NULL,
-      "print a script that completes these options in a shell and end" },
-    { "quiet", 'q', MEG_BOOL(struct opt_common, quiet), NULL, NULL, "only warnings and errors" },
-    { "verbose", 'v', MEG_BOOL(struct opt_common, verbose), NULL, NULL, "more detail" },
+      "print a shell script that completes these options and exit" },
+    { "quiet", 'q', MEG_BOOL(struct opt_common, quiet), NULL, NULL, "print only warnings and errors" },
+    { "verbose", 'v', MEG_BOOL(struct opt_common, verbose), NULL, NULL, "print more detail" },
     { 0 }
 };
 
-/* ---- what lives until the process ends ---- */
+/* ---- memory that lives until the process ends ---- */
 
-struct kept {
-    struct kept *next;
+struct allocation {
+    struct allocation *next;
 };
-static struct kept *kept; /* reachable, so that leak checkers stay quiet */
+static struct allocation *allocations; /* reachable, so that leak checkers do not report them */
 
-static void *keep(size_t n)
+static void *alloc_for_lifetime(size_t n)
 {
-    struct kept *k = (struct kept *)meg_new(sizeof *k + n);
+    struct allocation *a = (struct allocation *)meg_new(sizeof *a + n);
 
-    k->next = kept;
-    kept = k;
-    return k + 1;
+    a->next = allocations;
+    allocations = a;
+    return a + 1;
 }
 
 void opt_free_values(void)
 {
-    while (kept) {
-        struct kept *next = kept->next;
+    while (allocations) {
+        struct allocation *next = allocations->next;
 
-        free(kept);
-        kept = next;
+        free(allocations);
+        allocations = next;
     }
 }
 
 static const char *intern_text(const char *s, size_t n)
 {
-    char *copy = (char *)keep(n + 1);
+    char *copy = (char *)alloc_for_lifetime(n + 1);
 
     memcpy(copy, s, n);
     return copy;
@@ -71,7 +72,7 @@ void opt_add_word(struct meg_str_list *words, const char *s, size_t n)
     const char **v = words->v;
 
     if ((words->n & (words->n - 1)) == 0) { /* full: 1, 2, 4, ... */
-        v = (const char **)keep((size_t)(words->n ? 2 * words->n : 1) * sizeof *v);
+        v = (const char **)alloc_for_lifetime((size_t)(words->n ? 2 * words->n : 1) * sizeof *v);
         if (words->n)
             memcpy(v, words->v, (size_t)words->n * sizeof *v);
         words->v = v;
@@ -79,8 +80,8 @@ void opt_add_word(struct meg_str_list *words, const char *s, size_t n)
     v[words->n++] = intern_text(s, n);
 }
 
-static const void **given;
-static size_t ngiven;
+static const void **given_fields;
+static size_t ngiven_fields;
 
 void opt_set_given(const struct meg_opt *row, void *conf)
 {
@@ -88,23 +89,23 @@ void opt_set_given(const struct meg_opt *row, void *conf)
 
     if (meg_opt_was_given(field))
         return;
-    given = (const void **)meg_realloc_array(given, ngiven + 1, sizeof *given);
-    given[ngiven++] = field;
+    given_fields = (const void **)meg_realloc_array(given_fields, ngiven_fields + 1, sizeof *given_fields);
+    given_fields[ngiven_fields++] = field;
 }
 
 bool meg_opt_was_given(const void *field)
 {
     size_t i;
 
-    for (i = 0; i < ngiven; i++)
-        if (given[i] == field)
+    for (i = 0; i < ngiven_fields; i++)
+        if (given_fields[i] == field)
             return true;
     return false;
 }
 
 /* ---- finding a row ---- */
 
-static char fold(char c)
+static char normalize_dash(char c)
 {
     return c == '_' ? '-' : c;
 }
@@ -114,7 +115,7 @@ static bool is_name(const char *name, size_t n, const char *row)
     size_t i;
 
     for (i = 0; i < n && row[i]; i++)
-        if (fold(name[i]) != fold(row[i]))
+        if (normalize_dash(name[i]) != normalize_dash(row[i]))
             return false;
     return i == n && !row[i];
 }
@@ -158,29 +159,29 @@ static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char
     return NULL;
 }
 
-/* Letters to change, drop, add or swap to get from a (n letters) to b; one when b begins with a. */
-static int distance(const char *a, size_t n, const char *b)
+/* Damerau-Levenshtein distance (optimal string alignment) of a (n letters) and b; 1 if a is a prefix of b. */
+static int edit_distance(const char *a, size_t n, const char *b)
 {
-    enum { MOST = 63 };
-    int d[MOST + 1][MOST + 1];
+    enum { MAX_LETTERS = 63 };
+    int d[MAX_LETTERS + 1][MAX_LETTERS + 1];
     size_t m = strlen(b), i, j;
 
-    if (n > MOST || m > MOST)
-        return MOST;
+    if (n > MAX_LETTERS || m > MAX_LETTERS)
+        return MAX_LETTERS;
     for (i = 0; i <= n; i++)
         d[i][0] = (int)i;
     for (j = 0; j <= m; j++)
         d[0][j] = (int)j;
     for (i = 1; i <= n; i++) {
         for (j = 1; j <= m; j++) {
-            int best = d[i - 1][j - 1] + (fold(a[i - 1]) != fold(b[j - 1]));
+            int best = d[i - 1][j - 1] + (normalize_dash(a[i - 1]) != normalize_dash(b[j - 1]));
 
             if (d[i - 1][j] + 1 < best)
                 best = d[i - 1][j] + 1;
             if (d[i][j - 1] + 1 < best)
                 best = d[i][j - 1] + 1;
-            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1]) &&
-                d[i - 2][j - 2] + 1 < best)
+            if (i > 1 && j > 1 && normalize_dash(a[i - 1]) == normalize_dash(b[j - 2]) &&
+                normalize_dash(a[i - 2]) == normalize_dash(b[j - 1]) && d[i - 2][j - 2] + 1 < best)
                 best = d[i - 2][j - 2] + 1;
             d[i][j] = best;
         }
@@ -188,18 +189,18 @@ static int distance(const char *a, size_t n, const char *b)
     return n >= 2 && m > n && d[n][n] == 0 ? 1 : d[n][m];
 }
 
-static const struct meg_opt_unsupported *absent;
+static const struct meg_opt_unsupported *unsupported;
 
 void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows)
 {
-    absent = rows;
+    unsupported = rows;
 }
 
-static bool is_absent(const char *pattern, const char *name, size_t n)
+static bool matches_pattern(const char *pattern, const char *name, size_t n)
 {
     size_t i;
 
-    for (i = 0; i < n && pattern[i] && fold(pattern[i]) == fold(name[i]); i++)
+    for (i = 0; i < n && pattern[i] && normalize_dash(pattern[i]) == normalize_dash(name[i]); i++)
         ;
     return pattern[i] == '*' || (i == n && !pattern[i]);
 }
@@ -207,16 +208,16 @@ static bool is_absent(const char *pattern, const char *name, size_t n)
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e)
 {
     const struct meg_opt *row, *nearest = NULL;
-    int least = 1 + (int)n / 3, d;
+    int min_distance = 1 + (int)n / 3, d;
 
-    for (const struct meg_opt_unsupported *a = absent; a && a->name; a++)
-        if (is_absent(a->name, name, n))
+    for (const struct meg_opt_unsupported *a = unsupported; a && a->name; a++)
+        if (matches_pattern(a->name, name, n))
             return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, a->hint);
     for (; groups->title; groups++) {
         for (row = groups->rows; row->name; row++) {
-            d = distance(name, n, row->name);
-            if (d < least || (d == least && !nearest)) {
-                least = d;
+            d = edit_distance(name, n, row->name);
+            if (d < min_distance || (d == min_distance && !nearest)) {
+                min_distance = d;
                 nearest = row;
             }
         }
@@ -292,22 +293,22 @@ static int set_bool(const struct meg_opt *row, bool *field, const char *word, st
     if (!is_yes && strcmp(word, "no") != 0 && strcmp(word, "false") != 0)
         return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is neither yes nor no", row->name, word);
     *field = is_yes != (row->type == MEG_OPT_STORE_FALSE);
-    return MEG_OK;
+    return 0;
 }
 
 static int set_list(const struct meg_opt *row, struct meg_str_list *field, const struct meg_str_list *words,
                     struct meg_err *e)
 {
     struct meg_str_list copy = { 0 };
-    int64_t want = 1, i;
+    int64_t nvalues = 1, i;
     const char *p;
     int r;
 
     for (p = row->metavar; *p; p++)
-        want += *p == ' ';
-    if (!strstr(row->metavar, "...") && words->n != want)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %lld values given, it takes %lld: %s", row->name, (long long)words->n,
-                        (long long)want, row->metavar);
+        nvalues += *p == ' ';
+    if (!strstr(row->metavar, "...") && words->n != nvalues)
+        return meg_fail(e, MEG_EUSAGE, "--%s: it takes %" PRId64 " values, %s, but %" PRId64 " are given", row->name,
+                        nvalues, row->metavar, words->n);
     if (words->n == 0)
         return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s", row->name, row->metavar);
     for (i = 0; i < words->n; i++) {
@@ -316,7 +317,7 @@ static int set_list(const struct meg_opt *row, struct meg_str_list *field, const
         opt_add_word(&copy, words->v[i], strlen(words->v[i]));
     }
     *field = copy;
-    return MEG_OK;
+    return 0;
 }
 
 int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e)
@@ -332,30 +333,31 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
         if (row->metavar && (r = find_choice(row, word, e)) < 0)
             return r;
         meg_warn("--%s is accepted and has no effect: %s", row->name, row->help);
-        return MEG_OK;
+        return 0;
     }
     if (words->n != 1)
-        return meg_fail(e, MEG_EUSAGE, "--%s takes one value, %lld given", row->name, (long long)words->n);
+        return meg_fail(e, MEG_EUSAGE, "--%s takes one value, but %" PRId64 " are given", row->name, words->n);
     if ((r = find_choice(row, word, e)) < 0)
         return r;
     switch (row->type) {
-    case MEG_OPT_STR: *(const char **)field = intern_text(word, strlen(word)); return MEG_OK;
-    case MEG_OPT_ENUM: *(int *)field = r; return MEG_OK;
+    case MEG_OPT_STR: *(const char **)field = intern_text(word, strlen(word)); return 0;
+    case MEG_OPT_ENUM: *(int *)field = r; return 0;
     case MEG_OPT_BOOL:
     case MEG_OPT_STORE_FALSE: return set_bool(row, (bool *)field, word, e);
     case MEG_OPT_I64:
         if (meg_parse_i64(word, &number) && number != MEG_UNSET) {
             *(int64_t *)field = number;
-            return MEG_OK;
+            return 0;
         }
         break;
     case MEG_OPT_F64:
         if (meg_parse_f64(word, (double *)field))
-            return MEG_OK;
+            return 0;
         break;
-    default: MEG_ASSERT(!"a kind of option that can be set");
+    default: MEG_ASSERT(!"a type of option that can be set");
     }
-    return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not a number it can hold", row->name, word);
+    return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not %s", row->name, word,
+                    row->type == MEG_OPT_I64 ? "a 64-bit integer" : "a finite number");
 }
 
 const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n)
@@ -421,7 +423,7 @@ void meg_opt_defaults(const struct meg_optgroup *groups)
 
 /* ---- the command line ---- */
 
-/* A word that cannot be an option: it has no dash, is one, or is a number. */
+/* Whether a word can only be a value: it does not begin with a dash, is a single dash, or is a number. */
 static bool is_value(const char *word)
 {
     double v;
@@ -429,10 +431,9 @@ static bool is_value(const char *word)
     return word && (word[0] != '-' || !word[1] || meg_parse_f64(word, &v));
 }
 
-/* Set a row from the text joined to its name (or NULL) and the words behind; returns how many of
- * them it took. */
-static int take(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
-                const char *joined, char **behind, struct meg_err *e)
+/* Set a row from the text joined to its name (or NULL) and the words after it; returns the number of words used. */
+static int parse_option(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
+                        const char *joined, char **rest, struct meg_err *e)
 {
     struct meg_str_list words = { 0 };
     int n = 0, r;
@@ -442,10 +443,10 @@ static int take(const struct meg_optgroup *groups, const struct meg_optgroup *gr
     else if (opt_is_flag(row))
         opt_add_word(&words, "yes", 3);
     else
-        for (; is_value(behind[n]) && (n == 0 || row->type == MEG_OPT_LIST); n++)
-            opt_add_word(&words, behind[n], strlen(behind[n]));
+        for (; is_value(rest[n]) && (n == 0 || row->type == MEG_OPT_LIST); n++)
+            opt_add_word(&words, rest[n], strlen(rest[n]));
     if (words.n == 0)
-        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s (one that begins with a dash: --%s=-...)", row->name,
+        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s (write --%s=-... if it begins with a dash)", row->name,
                         row->metavar, row->name);
     if ((r = opt_assign(row, group->conf, &words, e)) < 0)
         return r;
@@ -456,8 +457,8 @@ static int take(const struct meg_optgroup *groups, const struct meg_optgroup *gr
     return n;
 }
 
-/* -v, -qv, -s 4, -s4; returns how many words behind it took. */
-static int parse_letters(const struct meg_optgroup *groups, const char *letters, char **behind, struct meg_err *e)
+/* Parse -v, -qv, -s 4 or -s4; returns the number of words used after it. */
+static int parse_letters(const struct meg_optgroup *groups, const char *letters, char **rest, struct meg_err *e)
 {
     const struct meg_optgroup *group;
     const struct meg_opt *row;
@@ -468,15 +469,15 @@ static int parse_letters(const struct meg_optgroup *groups, const char *letters,
         if (!row)
             return meg_fail(e, MEG_EUSAGE, "unknown option -%c", *letters);
         if (!opt_is_flag(row))
-            return take(groups, group, row, letters[1] ? letters + 1 : NULL, behind, e);
-        if ((r = take(groups, group, row, NULL, behind, e)) < 0)
+            return parse_option(groups, group, row, letters[1] ? letters + 1 : NULL, rest, e);
+        if ((r = parse_option(groups, group, row, NULL, rest, e)) < 0)
             return r;
     }
     return 0;
 }
 
-/* Adds a line on an unknown option; returns how many words behind it look like its values. */
-static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **behind,
+/* Append the message for an unknown option; returns the number of words after it that look like its values. */
+static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **rest,
                            struct meg_str *unknown)
 {
     struct meg_err why;
@@ -486,7 +487,7 @@ static int collect_unknown(const struct meg_optgroup *groups, const char *name, 
     if (unknown->n)
         meg_str_printf(unknown, "\n%s: ", meg_progname());
     meg_str_printf(unknown, "%s", why.msg);
-    while (is_value(behind[values]))
+    while (is_value(rest[values]))
         values++;
     return values;
 }
@@ -509,19 +510,19 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
         } else {
             n = strcspn(name, "=");
             row = opt_find(groups, name, n, &group);
-            r = row ? take(groups, group, row, name[n] ? name + n + 1 : NULL, argv + i + 1, e)
+            r = row ? parse_option(groups, group, row, name[n] ? name + n + 1 : NULL, argv + i + 1, e)
                     : collect_unknown(groups, name, n, argv + i + 1, &unknown);
         }
     }
     if (unknown.n) {
         r = e->code = MEG_EUSAGE;
-        snprintf(e->msg, sizeof e->msg, "%s", unknown.s); /* a line each, by meg_fail */
+        snprintf(e->msg, sizeof e->msg, "%s", unknown.s); /* one line per option, each sanitized by meg_fail */
     }
     meg_str_free(&unknown);
-    return r < 0 ? r : MEG_OK;
+    return r < 0 ? r : 0;
 }
 
-/* A table with a name twice, or an alias of nothing, is a bug. */
+/* Assert that names are unique, aliases have a target, and MEG_ENUM rows have choices. */
 static void check_tables(const struct meg_optgroup *groups)
 {
     const struct meg_optgroup *g, *found;
@@ -536,7 +537,7 @@ static void check_tables(const struct meg_optgroup *groups)
     }
 }
 
-void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *what, int argc, char **argv)
+void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *summary, int argc, char **argv)
 {
     struct meg_optgroup *all;
     struct meg_str out = { 0 };
@@ -560,10 +561,10 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
         meg_die_err(&e);
     }
     if (opt_common.completion && strcmp(opt_common.completion, "bash") != 0)
-        meg_usage("--completion: '%s' is not bash", opt_common.completion);
+        meg_usage("--completion: '%s' is not supported; the only shell is bash", opt_common.completion);
     meg_log_set_level(opt_common.quiet ? MEG_LOG_WARN : opt_common.verbose ? MEG_LOG_DEBUG : MEG_LOG_INFO);
     if (opt_common.help)
-        opt_help(all, usage, what, &out);
+        opt_help(all, usage, summary, &out);
     else if (opt_common.version)
         opt_version(&out);
     else if (opt_common.list_options)

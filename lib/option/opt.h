@@ -1,7 +1,7 @@
 /*
- * opt.h - one table of options, five uses: the command line, --help, --config and --dump-config,
- * --list-options, --completion.  A table lies beside the config struct it fills; a command is a
- * list of groups.  meg-conf(5) describes the config file.
+ * opt.h - command-line options from tables.  One table serves the command line, --help, --config and --dump-config,
+ * --list-options and --completion.  A table is declared in the module of the config struct that it fills; a command is a
+ * list of tables.  meg-conf(5) describes the config file.
  *
  *     const struct meg_opt meg_tok_opts[] = {
  *         { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab), "FILE", NULL, "vocabulary" },
@@ -10,8 +10,7 @@
  *         { 0 }
  *     };
  *
- * Names take - and _ for each other and are never abbreviated.  No name may stand twice in the
- * groups of a command.
+ * In names - and _ are equal, and names are never abbreviated.  A name must be unique among the groups of a command.
  */
 #ifndef MEG_OPTION_OPT_H
 #define MEG_OPTION_OPT_H
@@ -31,7 +30,7 @@ MEG_BEGIN_DECLS
 #define MEG_UNSET INT64_MIN
 #define MEG_ENUM_UNSET (-1)
 
-/* The values of a list option; v[n] is not there. */
+/* The values of a list option, v[0..n-1]; there is no terminating NULL. */
 struct meg_str_list {
     const char **v;
     int64_t n;
@@ -51,11 +50,11 @@ enum {
 };
 
 /*
- * arg     what stands for the value in the help.  "a|b|c": only these are accepted (of a list:
- *         each value).  Of a list also the count: "START STEP SAMPLES" wants three values,
- *         "KEY..." one or more.  NULL for a flag.
- * def     the default, spelled as in a config file; NULL leaves the field unset.
- * help    one phrase without a full stop; the help text wraps it.
+ * metavar        the name of the value in the help.  "a|b|c" restricts the value, or each value of a list, to these choices.
+ *                For a list it also gives the count: "START STEP SAMPLES" requires three values, "KEY..." one or more.
+ *                NULL for a flag.
+ * default_value  as it is written in a config file; NULL leaves the field unset.
+ * help           one phrase without a full stop; the help text wraps it.
  */
 struct meg_opt {
     const char *name;
@@ -66,7 +65,7 @@ struct meg_opt {
 };
 
 /* clang-format off */
-/* Kind and place of a field f of struct S; a field of another type does not compile. */
+/* Type and offset of field f of struct S; a field of another type does not compile. */
 #define MEG_STR(S, f)                                                                              \
     _Generic(&((S *)0)->f, const char **: MEG_OPT_STR, char **: MEG_OPT_STR), offsetof(S, f)
 #define MEG_I64(S, f) _Generic(&((S *)0)->f, int64_t *: MEG_OPT_I64), offsetof(S, f)
@@ -82,37 +81,37 @@ struct meg_opt {
 /* A flag whose presence makes a bool field false; its default, "no", makes the field true. */
 #define MEG_STORE_FALSE(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_STORE_FALSE), offsetof(S, f)
 
-/* Whole rows: an older spelling of a row of the same table, and the opposite of a MEG_BOOL row. */
+/* Complete rows: another name of a row of the same table, and the negation of a MEG_BOOL row. */
 #define MEG_ALIAS(old, name) { old, 0, MEG_OPT_ALIAS, 0, NULL, name, NULL }
 #define MEG_NEGATED(name, S, f) { name, 0, MEG_STORE_FALSE(S, f), NULL, NULL, NULL }
-/* A name that is accepted, has no effect, and warns.  arg NULL: a flag; why: a phrase. */
-#define MEG_IGNORED(name, arg, why) { name, 0, MEG_OPT_IGNORED, 0, arg, NULL, why }
+/* An option that is accepted with a warning and has no effect.  metavar is NULL for a flag; why is a phrase. */
+#define MEG_IGNORED(name, metavar, why) { name, 0, MEG_OPT_IGNORED, 0, metavar, NULL, why }
 /* clang-format on */
 
 struct meg_optgroup {
     const char *title;
-    const struct meg_opt *rows; /* up to { 0 } */
-    void *conf;                 /* the struct its rows fill; NULL for a table of ignored names */
+    const struct meg_opt *rows; /* ends with { 0 } */
+    void *conf;                 /* the struct that the rows fill; NULL for a table of ignored options */
 };
 
 /*
- * meg_opt_parse - set every field to its default, then to what argv says, in the order given.
- *   groups  up to { 0 }
- *   usage   what follows the program's name in the first line of --help
- *   what    one sentence: what the program does
- * Every command has, beside its own: --help, --version, --config FILE, --dump-config,
- * --list-options, --completion bash, -q, -v.  Ends the process after those that print, and with
- * status 2 (66 for a missing config file) after saying what is wrong.
- * Strings and lists stay valid until the process ends and belong to no caller.
- * Every command begins here, so this also calls meg_signals_init.
+ * meg_opt_parse - set each field to its default, then to the values in argv, in order
+ *   groups   ends with { 0 }
+ *   usage    the arguments, which follow the program's name in the first line of --help
+ *   summary  one sentence that says what the program does
+ * Adds the options that all commands have: --help, --version, --config FILE, --dump-config, --list-options,
+ * --completion bash, -q, -v.  Those that print exit with status 0.  A wrong command line prints a message and exits with
+ * status 2, or 66 for a missing config file.
+ * Strings and lists stay valid until the process ends; no caller frees them.
+ * As each command calls this first, it also calls meg_signals_init.
  */
-void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *what, int argc, char **argv);
+void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *summary, int argc, char **argv);
 
-/* The two halves of meg_opt_parse that end nothing, without the options every command has. */
+/* The two halves of meg_opt_parse, which return instead of exiting and do not add the common options. */
 void meg_opt_defaults(const struct meg_optgroup *groups);
 int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e);
 
-/* Set the field of one row from text as a config file spells it (of a scalar: without quotes). */
+/* Set the field of one row from text as it is written in a config file; a scalar has no quotes. */
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
 /*
@@ -121,40 +120,42 @@ int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct 
  */
 const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf);
 
-/* Whether the command line or a config file of it gave the option that fills this field. */
+/* Whether the command line or its config file set the option that fills this field. */
 bool meg_opt_was_given(const void *field);
 
 /*
- * meg_opt_read_config - set fields from a file of lines `name = value`; each counts as given.
- * MEG_EUSAGE with FILE:LINE for what is wrong in it, MEG_ENOENT or MEG_EIO when it cannot be read.
+ * meg_opt_read_config - set fields from a file of lines `name = value`; meg_opt_was_given is then true for them
+ * MEG_EUSAGE with FILE:LINE for an error in it, MEG_ENOENT or MEG_EIO if it cannot be read.
  */
 int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e);
 
 /*
- * meg_opt_apply - set fields from the text of an earlier meg_opt_dump, except those that were
- * given.  Names the groups do not have are passed over.  from is the text's name in messages.
+ * meg_opt_apply - set fields from the output of an earlier meg_opt_dump, except those that were given
+ *   source  name of the text in messages
+ * Unknown names are ignored.
  */
-int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *from, struct meg_err *e);
+int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
-/* Append to out every option that is set, as meg_opt_read_config reads it back identically. */
+/* Append each option that is set to out, so that meg_opt_read_config reads back the same values. */
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
- * meg_opt_list - what --list-options prints: a line a row, tab-separated: name, argument, default,
- * group, letter, and the name it is an alias or the opposite of.  Empty where there is none.
+ * meg_opt_list - append the output of --list-options: one line per row with the tab-separated fields name, metavar,
+ * default, group, letter, and the name of the option that it is an alias or the negation of.  A missing field is empty.
  */
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
- * Names that others have and this command does not, up to { 0 }, and what is said of one in place of "unknown option";
- * a name that ends in * stands for all that begin so, and the first row that fits is taken.  Kept, not copied.
+ * Options of other programs that this command does not support, and the hint that is printed in place of "unknown option".
+ * A name that ends in * matches all names with that prefix; the first row that matches counts.  The rows end with { 0 } and
+ * are borrowed until the process ends.
  */
 struct meg_opt_unsupported {
     const char *name, *hint;
 };
 void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows);
 
-/* One more line for --version; text is kept, not copied. */
+/* Add a line to --version; text is borrowed until the process ends. */
 void meg_opt_add_version_line(const char *text);
 
 MEG_END_DECLS

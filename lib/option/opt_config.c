@@ -1,6 +1,6 @@
 /*
- * opt_config.c - option files: read (--config, a checkpoint's options) and written (--dump-config).
- * The format is meg-conf(5): lines `name = value`, values cut at blanks, quotes, # comments.
+ * opt_config.c - read option files (--config, the options in a checkpoint) and write them (--dump-config).
+ * meg-conf(5) describes the format: lines `name = value`, values split at whitespace, quotes, # comments.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -11,17 +11,17 @@
 #include "option/internal.h"
 #include "option/opt.h"
 
-static bool is_blank(char c)
+static bool is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Append the word at p to out, its quotes resolved; returns where it ends, or NULL. */
+/* Append the word at p to out without its quotes; returns its end, or NULL on error. */
 static const char *read_word(const char *p, const char *end, struct meg_str *out, struct meg_err *e)
 {
     char quote = 0;
 
-    for (; p < end && (quote || !is_blank(*p)); p++) {
+    for (; p < end && (quote || !is_space(*p)); p++) {
         char c = *p;
 
         if (c == quote) {
@@ -31,7 +31,7 @@ static const char *read_word(const char *p, const char *end, struct meg_str *out
         } else if (quote == '"' && c == '\\') {
             p++;
             if (p == end || !strchr("\"\\n", *p)) {
-                meg_fail(e, MEG_EUSAGE, "\\ in quotes stands before \", \\ or n only");
+                meg_fail(e, MEG_EUSAGE, "\\ inside quotes must precede \", \\ or n");
                 return NULL;
             }
             meg_str_add(out, *p == 'n' ? "\n" : p, 1);
@@ -52,7 +52,7 @@ int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg
     struct meg_str word = { 0 };
 
     for (;;) {
-        while (p < end && is_blank(*p))
+        while (p < end && is_space(*p))
             p++;
         if (p == end || *p == '#')
             break;
@@ -64,10 +64,10 @@ int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg
         opt_add_word(words, word.s, word.n);
     }
     meg_str_free(&word);
-    return p ? MEG_OK : MEG_EUSAGE;
+    return p ? 0 : MEG_EUSAGE;
 }
 
-/* One line.  is_stored: pass over names not known here and fields already given. */
+/* Read one line.  is_stored: ignore unknown names, and fields that were given. */
 static int read_line(const struct meg_optgroup *groups, const char *line, size_t n, bool is_stored, struct meg_err *e)
 {
     const struct meg_optgroup *group;
@@ -76,33 +76,33 @@ static int read_line(const struct meg_optgroup *groups, const char *line, size_t
     const char *end = line + n, *name, *p;
     int r;
 
-    while (line < end && is_blank(*line))
+    while (line < end && is_space(*line))
         line++;
     if (line == end || *line == '#')
-        return MEG_OK;
+        return 0;
     name = line;
-    for (p = name; p < end && !is_blank(*p) && *p != '='; p++)
+    for (p = name; p < end && !is_space(*p) && *p != '='; p++)
         ;
     n = (size_t)(p - name);
-    while (p < end && is_blank(*p))
+    while (p < end && is_space(*p))
         p++;
     if (p == end || *p != '=')
         return meg_fail(e, MEG_EUSAGE, "expected `name = value`, found '%.*s'", (int)(end - line), line);
     row = opt_find(groups, name, n, &group);
     if (!row)
-        return is_stored ? MEG_OK : opt_unknown(groups, name, n, e);
+        return is_stored ? 0 : opt_unknown(groups, name, n, e);
     if (group->conf == &opt_common)
-        return meg_fail(e, MEG_EUSAGE, "--%s is for the command line only", row->name);
+        return meg_fail(e, MEG_EUSAGE, "--%s is allowed only on the command line", row->name);
     if ((r = opt_split(p + 1, (size_t)(end - p - 1), &words, e)) < 0 ||
         (is_stored && meg_opt_was_given(opt_field(row, group->conf))) ||
         (r = opt_assign(row, group->conf, &words, e)) < 0)
         return r;
     if (!is_stored)
         opt_set_given(row, group->conf);
-    return MEG_OK;
+    return 0;
 }
 
-static int read_lines(const struct meg_optgroup *groups, const char *text, size_t n, const char *from, bool is_stored,
+static int read_lines(const struct meg_optgroup *groups, const char *text, size_t n, const char *source, bool is_stored,
                       struct meg_err *e)
 {
     const char *end = text + n, *eol;
@@ -114,11 +114,11 @@ static int read_lines(const struct meg_optgroup *groups, const char *text, size_
         if (!eol)
             eol = end;
         if (memchr(text, 0, (size_t)(eol - text)))
-            return meg_fail(e, MEG_EUSAGE, "%s:%d: a zero byte: this is not text", from, line);
+            return meg_fail(e, MEG_EUSAGE, "%s:%d: the line contains a zero byte; the file must be text", source, line);
         if (read_line(groups, text, (size_t)(eol - text), is_stored, &why) < 0)
-            return meg_fail(e, why.code, "%s:%d: %s", from, line, why.msg);
+            return meg_fail(e, why.code, "%s:%d: %s", source, line, why.msg);
     }
-    return MEG_OK;
+    return 0;
 }
 
 int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e)
@@ -132,9 +132,9 @@ int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, str
     return r;
 }
 
-int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *from, struct meg_err *e)
+int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e)
 {
-    return read_lines(groups, text, strlen(text), from, true, e);
+    return read_lines(groups, text, strlen(text), source, true, e);
 }
 
 static void dump_word(const char *word, struct meg_str *out)
@@ -153,7 +153,7 @@ static void dump_word(const char *word, struct meg_str *out)
     meg_str_add(out, "\"", 1);
 }
 
-/* Append ` value` for each of the field's values; nothing when it is unset. */
+/* Append a space and the value for each value of the field; nothing if it is unset. */
 static void dump_value(const struct meg_opt *row, void *field, struct meg_str *out)
 {
     const struct meg_str_list *list = (const struct meg_str_list *)field;

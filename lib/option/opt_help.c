@@ -1,4 +1,4 @@
-/* opt_help.c - an option table as text: --help, --version, --list-options, --completion. */
+/* opt_help.c - print option tables: --help, --version, --list-options, --completion. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #define HELP_COLUMN 30
 #define USAGE_COLUMN 7
-#define CHOICES_COLUMN 10 /* of an option's choices that need further lines */
+#define CHOICES_COLUMN 10 /* where the next lines of a long list of choices begin */
 
 static const char *version_lines[8];
 static int nversion_lines;
@@ -40,10 +40,10 @@ static int columns(void)
 }
 
 /*
- * Append text from column at on, within width columns where it can be broken: at a space, or behind a '|' if breaks has
- * one.  Further lines begin at column indent.
+ * Append text, which begins at this column, and break lines longer than width: at a space, or after a '|' if breaks
+ * contains it.  The next lines begin at column indent.
  */
-static void wrap(struct meg_str *out, const char *text, const char *breaks, int at, int indent, int width)
+static void wrap(struct meg_str *out, const char *text, const char *breaks, int column, int indent, int width)
 {
     for (int n; *text; text += n) {
         const bool is_spaced = *text == ' ';
@@ -51,15 +51,15 @@ static void wrap(struct meg_str *out, const char *text, const char *breaks, int 
         text += is_spaced;
         n = (int)strcspn(text, breaks);
         n += text[n] == '|';
-        if (at > indent && at + is_spaced + n > width) {
+        if (column > indent && column + is_spaced + n > width) {
             meg_str_printf(out, "\n%*s", indent, "");
-            at = indent;
-        } else if (is_spaced && at > indent) {
+            column = indent;
+        } else if (is_spaced && column > indent) {
             meg_str_add(out, " ", 1);
-            at++;
+            column++;
         }
         meg_str_add(out, text, (size_t)n);
-        at += n;
+        column += n;
     }
 }
 
@@ -91,14 +91,14 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
     meg_str_free(&right);
 }
 
-void opt_help(const struct meg_optgroup *groups, const char *usage, const char *what, struct meg_str *out)
+void opt_help(const struct meg_optgroup *groups, const char *usage, const char *summary, struct meg_str *out)
 {
     const struct meg_opt *row;
     int width = columns();
 
     meg_str_printf(out, "usage: %s ", meg_progname());
     wrap(out, usage, " ", (int)out->n, USAGE_COLUMN, width);
-    meg_str_printf(out, "\n%s\n", what);
+    meg_str_printf(out, "\n%s\n", summary);
     for (; groups->title; groups++) {
         meg_str_printf(out, "\n%s:\n", groups->title);
         for (row = groups->rows; row->name; row++)

@@ -575,7 +575,7 @@ echo 'no json' >"$forged"
 status 'one that is there' 65 meg-preprocess --input "$forged" --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix bad
 is 'nor of a line in it' "$(wc -l <"$T/err") $(grep -c '^meg-preprocess: no?meg-preprocess: 7 documents?\[2J, line 1: ' "$T/err")" '1 1'
 status 'an option' 2 meg-preprocess --vocab-size "$forged"
-is 'nor of an option' "$(cat "$T/err")" "meg-preprocess: --vocab-size: 'no?meg-preprocess: 7 documents?[2J' is not a number it can hold
+is 'nor of an option' "$(cat "$T/err")" "meg-preprocess: --vocab-size: 'no?meg-preprocess: 7 documents?[2J' is not a 64-bit integer
 Try 'meg-preprocess --help'."
 
 # ---- stopped in the middle ----

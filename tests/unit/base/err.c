@@ -1,4 +1,4 @@
-/* Messages, exit statuses, and the ways a process ends. */
+/* Error messages, exit statuses, and the functions that end the process. */
 #include "child.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 
-static void each_code_has_its_status(void **state)
+static void each_code_has_its_exit_status(void **state)
 {
     (void)state;
     assert_int_equal(meg_exit_status(MEG_OK), 0);
@@ -19,7 +19,7 @@ static void each_code_has_its_status(void **state)
     assert_int_equal(meg_exit_status(MEG_ESTOP), 75);
 }
 
-static void a_failure_says_what_and_returns_its_code(void **state)
+static void meg_fail_fills_the_message_and_returns_the_code(void **state)
 {
     struct meg_err e;
 
@@ -30,7 +30,7 @@ static void a_failure_says_what_and_returns_its_code(void **state)
     assert_int_equal(meg_fail(NULL, MEG_EPEER, "unheard"), MEG_EPEER);
 }
 
-static void a_failed_call_says_why(void **state)
+static void meg_fail_errno_appends_strerror(void **state)
 {
     struct meg_err e;
 
@@ -61,7 +61,7 @@ static void die_of(void *how)
     }
 }
 
-static void a_quoted_newline_begins_no_line(void **state)
+static void a_newline_in_a_message_is_sanitized(void **state)
 {
     static const char *const want[] = { "err: " QUOTED ": bad\n", "err: '" QUOTED "': bad\nTry 'err --help'.\n",
                                         "err: one\nerr: two\n" };
@@ -80,7 +80,7 @@ static void a_quoted_newline_begins_no_line(void **state)
     }
 }
 
-static void a_message_too_long_is_cut(void **state)
+static void a_message_longer_than_the_buffer_is_truncated(void **state)
 {
     struct meg_err e;
 
@@ -97,7 +97,7 @@ static void die(void *arg)
     meg_die(MEG_EFORMAT, "line %d is bad", 7);
 }
 
-static void dying_prints_flushes_and_ends(void **state)
+static void meg_die_prints_flushes_and_exits(void **state)
 {
     struct child c;
 
@@ -127,7 +127,7 @@ static void die_hooked(void *arg)
     meg_die_err(&e);
 }
 
-static void the_hook_runs_once(void **state)
+static void the_die_hook_runs_once(void **state)
 {
     struct child c;
 
@@ -143,7 +143,7 @@ static void usage(void *arg)
     meg_usage("--output-prefix is required");
 }
 
-static void usage_says_where_help_is(void **state)
+static void a_usage_error_names_the_help_option(void **state)
 {
     struct child c;
 
@@ -167,7 +167,7 @@ static void finish_closed(void *arg)
     exit(meg_close_stdout());
 }
 
-static void a_full_disk_is_told_at_the_end(void **state)
+static void closing_stdout_on_a_full_disk_fails(void **state)
 {
     struct child c;
 
@@ -187,7 +187,7 @@ static void assert_one_is_two(void *arg)
     MEG_ASSERT(1 == 2);
 }
 
-static void a_bug_aborts(void **state)
+static void a_failed_assertion_aborts(void **state)
 {
     struct child c;
 
@@ -224,16 +224,16 @@ static void a_failed_comparison_prints_both_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_code_has_its_status),
-        cmocka_unit_test(a_failure_says_what_and_returns_its_code),
-        cmocka_unit_test(a_failed_call_says_why),
-        cmocka_unit_test(a_quoted_newline_begins_no_line),
-        cmocka_unit_test(a_message_too_long_is_cut),
-        cmocka_unit_test(dying_prints_flushes_and_ends),
-        cmocka_unit_test(the_hook_runs_once),
-        cmocka_unit_test(usage_says_where_help_is),
-        cmocka_unit_test(a_full_disk_is_told_at_the_end),
-        cmocka_unit_test(a_bug_aborts),
+        cmocka_unit_test(each_code_has_its_exit_status),
+        cmocka_unit_test(meg_fail_fills_the_message_and_returns_the_code),
+        cmocka_unit_test(meg_fail_errno_appends_strerror),
+        cmocka_unit_test(a_newline_in_a_message_is_sanitized),
+        cmocka_unit_test(a_message_longer_than_the_buffer_is_truncated),
+        cmocka_unit_test(meg_die_prints_flushes_and_exits),
+        cmocka_unit_test(the_die_hook_runs_once),
+        cmocka_unit_test(a_usage_error_names_the_help_option),
+        cmocka_unit_test(closing_stdout_on_a_full_disk_fails),
+        cmocka_unit_test(a_failed_assertion_aborts),
         cmocka_unit_test(a_failed_comparison_prints_both_values),
     };
 

@@ -1,4 +1,4 @@
-/* Who speaks, what is kept quiet, and the progress line off and on a terminal. */
+/* Log levels, the log of ranks, sanitized text, and the progress line on and off a terminal. */
 #define _GNU_SOURCE /* posix_openpt */
 #include "child.h"
 
@@ -22,7 +22,7 @@ static void speak(void *arg)
     meg_debug("d%d", 3);
 }
 
-static void levels_and_ranks(void **state)
+static void levels_and_ranks_filter_messages(void **state)
 {
     static const struct {
         struct how how;
@@ -53,7 +53,7 @@ static void quote(void *arg)
     meg_log_lines(MEG_LOG_WARN, "two\nlines");
 }
 
-static void what_is_quoted_steers_no_terminal(void **state)
+static void control_characters_in_messages_are_replaced(void **state)
 {
     struct child c;
 
@@ -85,7 +85,7 @@ static int lines(const char *text)
     return n;
 }
 
-static void progress_off_a_terminal_is_a_note_now_and_then(void **state)
+static void progress_off_a_terminal_is_logged_at_intervals(void **state)
 {
     double never = 0, often = 0.1;
     struct child c;
@@ -139,7 +139,7 @@ static void progress_on_a_terminal_is_redrawn(void **state)
     close(master);
 }
 
-static void time_goes_forward(void **state)
+static void the_clock_is_monotonic(void **state)
 {
     double a = meg_now_s(), b;
 
@@ -152,11 +152,11 @@ static void time_goes_forward(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels_and_ranks),
-        cmocka_unit_test(what_is_quoted_steers_no_terminal),
-        cmocka_unit_test(progress_off_a_terminal_is_a_note_now_and_then),
+        cmocka_unit_test(levels_and_ranks_filter_messages),
+        cmocka_unit_test(control_characters_in_messages_are_replaced),
+        cmocka_unit_test(progress_off_a_terminal_is_logged_at_intervals),
         cmocka_unit_test(progress_on_a_terminal_is_redrawn),
-        cmocka_unit_test(time_goes_forward),
+        cmocka_unit_test(the_clock_is_monotonic),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

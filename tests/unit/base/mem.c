@@ -1,11 +1,11 @@
-/* Memory: zeroed, grown, cut from arenas. */
+/* Host memory: zeroed allocations, growing byte strings, arenas. */
 #include "child.h"
 
 #include <signal.h>
 
 #include "base/mem.h"
 
-static void bytes_grow_and_end_with_zero(void **state)
+static void strings_grow_and_end_with_a_zero_byte(void **state)
 {
     struct meg_str s = { 0 };
     int i;
@@ -34,7 +34,7 @@ static void bytes_grow_and_end_with_zero(void **state)
     meg_str_free(NULL);
 }
 
-static void copies(void **state)
+static void copies_are_independent(void **state)
 {
     char *a = meg_strdup("word"), *b = meg_strndup("word", 2), *c = meg_new(0);
     int *v = meg_realloc_array(NULL, 3, sizeof *v);
@@ -57,7 +57,7 @@ static void too_many(void *arg)
     meg_realloc_array(arg, SIZE_MAX / 2, 3);
 }
 
-static void no_memory_ends_the_process(void **state)
+static void an_allocation_that_fails_ends_the_process(void **state)
 {
     struct child c;
 
@@ -67,7 +67,7 @@ static void no_memory_ends_the_process(void **state)
     assert_non_null(strstr(c.err, "out of memory"));
 }
 
-static void an_arena_is_zeroed_aligned_and_counted(void **state)
+static void arena_blocks_are_zeroed_aligned_and_counted(void **state)
 {
     struct meg_arena a;
     unsigned char *p, *q;
@@ -100,7 +100,7 @@ static void overdraw(void *arg)
     meg_arena_alloc(&a, 4097, 1);
 }
 
-static void more_than_was_planned_is_a_bug(void **state)
+static void an_arena_overflow_is_a_failed_assertion(void **state)
 {
     struct child c;
 
@@ -109,7 +109,7 @@ static void more_than_was_planned_is_a_bug(void **state)
     assert_int_equal(c.status, 128 + SIGABRT);
 }
 
-static void memory_that_is_not_there_is_reported(void **state)
+static void an_arena_too_large_for_the_machine_is_an_error(void **state)
 {
     static const size_t sizes[] = { (size_t)1 << 56, SIZE_MAX, SIZE_MAX - (3 << 20) };
     struct meg_arena a;
@@ -129,9 +129,12 @@ static void memory_that_is_not_there_is_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_grow_and_end_with_zero),   cmocka_unit_test(copies),
-        cmocka_unit_test(no_memory_ends_the_process),     cmocka_unit_test(an_arena_is_zeroed_aligned_and_counted),
-        cmocka_unit_test(more_than_was_planned_is_a_bug), cmocka_unit_test(memory_that_is_not_there_is_reported),
+        cmocka_unit_test(strings_grow_and_end_with_a_zero_byte),
+        cmocka_unit_test(copies_are_independent),
+        cmocka_unit_test(an_allocation_that_fails_ends_the_process),
+        cmocka_unit_test(arena_blocks_are_zeroed_aligned_and_counted),
+        cmocka_unit_test(an_arena_overflow_is_a_failed_assertion),
+        cmocka_unit_test(an_arena_too_large_for_the_machine_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,11 @@
-/* Numbers as text. */
+/* Numbers parsed from and printed as text. */
 #include "child.h"
 
 #include <math.h>
 
 #include "base/num.h"
 
-static void integers_are_read_whole(void **state)
+static void integers_are_parsed_strictly(void **state)
 {
     static const char *const bad[] = {
         "",   " 1", "1 ", "4k", "0x10", "1e6", "1.0", "-", "+", "--1", "9223372036854775808", "-9223372036854775809",
@@ -26,7 +26,7 @@ static void integers_are_read_whole(void **state)
     assert_int_equal(v, 5);
 }
 
-static void doubles_are_read_whole_and_finite(void **state)
+static void doubles_are_parsed_strictly_and_must_be_finite(void **state)
 {
     static const char *const bad[] = { "",   " 1", "1 ", "nan", "inf",   "-inf",  "0x1p3",
                                        "1e", "e5", ".",  "1,5", "1e999", "1.5.2", "--1" };
@@ -44,7 +44,7 @@ static void doubles_are_read_whole_and_finite(void **state)
     assert_true(v == 7);
 }
 
-static void doubles_are_written_as_python_does(void **state)
+static void doubles_are_printed_as_python_repr(void **state)
 {
     static const struct {
         double v;
@@ -80,7 +80,7 @@ static void doubles_are_written_as_python_does(void **state)
         assert_string_equal(meg_fmt_double(buf, want[i].v), want[i].text);
 }
 
-static void what_is_written_reads_back_the_same(void **state)
+static void printed_doubles_parse_to_the_same_value(void **state)
 {
     char buf[MEG_DOUBLE_CHARS];
     uint64_t bits = 88172645463325252u; /* xorshift: every exponent and sign */
@@ -103,10 +103,10 @@ static void what_is_written_reads_back_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integers_are_read_whole),
-        cmocka_unit_test(doubles_are_read_whole_and_finite),
-        cmocka_unit_test(doubles_are_written_as_python_does),
-        cmocka_unit_test(what_is_written_reads_back_the_same),
+        cmocka_unit_test(integers_are_parsed_strictly),
+        cmocka_unit_test(doubles_are_parsed_strictly_and_must_be_finite),
+        cmocka_unit_test(doubles_are_printed_as_python_repr),
+        cmocka_unit_test(printed_doubles_parse_to_the_same_value),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Oniguruma's dialect as PCRE2 runs it, and what is refused. */
+/* Oniguruma patterns translated to PCRE2: accepted and rejected syntax, matches, and limits of time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,7 @@ static void finds(const char *pattern, const char *text, const char *want)
     free(got.v);
 }
 
-static void reads_the_dialect(void **state)
+static void the_dialect_is_accepted(void **state)
 {
     (void)state;
     finds("\\s+", "a \xE1\xA0\x8E b", " | ");
@@ -47,7 +47,7 @@ static void reads_the_dialect(void **state)
 }
 
 /* What PCRE2 spells in the same way and means otherwise. */
-static void means_what_oniguruma_does(void **state)
+static void matches_equal_those_of_oniguruma(void **state)
 {
     (void)state;
     finds("^a", "aa\na", "a|a");
@@ -87,7 +87,7 @@ static void refuses(const char *pattern, const char *message)
         fail_msg("%s", e.msg);
 }
 
-static void refuses_what_it_cannot_run(void **state)
+static void unsupported_patterns_are_rejected(void **state)
 {
     (void)state;
     refuses("a(b", "'a(b' (read as 'a(b'), byte 3: missing closing parenthesis");
@@ -105,7 +105,7 @@ static void refuses_what_it_cannot_run(void **state)
     refuses("a\\Gb", "byte 2: this escape is not supported");
 }
 
-static void says_when_a_text_takes_too_long(void **state)
+static void a_text_that_takes_too_long_is_an_error(void **state)
 {
     struct meg_regex *r;
     struct meg_spans got = { 0 };
@@ -169,7 +169,7 @@ static size_t make_text(char *text, size_t n, uint32_t *seed)
     return at;
 }
 
-static void long_texts_have_the_matches_of_one_look(void **state)
+static void matches_of_long_texts_do_not_depend_on_the_window(void **state)
 {
     static const char *const patterns[] = {
         "[ab]+c|[ab]",
@@ -236,7 +236,7 @@ static int find_in_repeated(const char *pattern, const char *word, size_t n, int
 }
 
 /* Each of them takes n^2 / 2 steps on n bytes: minutes for 1 MiB, and days for the longest line. */
-static void a_quadratic_search_is_given_up(void **state)
+static void a_quadratic_search_is_an_error(void **state)
 {
     static const char *const patterns[] = { "[ab]+c|[ab]", "[ab]+c", "[ab]+(?=c)|a|b" };
     struct meg_err e;
@@ -251,7 +251,7 @@ static void a_quadratic_search_is_given_up(void **state)
     }
 }
 
-static void a_long_match_is_not(void **state)
+static void a_long_match_is_not_an_error(void **state)
 {
     struct meg_err e;
     int64_t n;
@@ -270,13 +270,13 @@ static void a_long_match_is_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_the_dialect),
-        cmocka_unit_test(means_what_oniguruma_does),
-        cmocka_unit_test(refuses_what_it_cannot_run),
-        cmocka_unit_test(says_when_a_text_takes_too_long),
-        cmocka_unit_test(long_texts_have_the_matches_of_one_look),
-        cmocka_unit_test(a_quadratic_search_is_given_up),
-        cmocka_unit_test(a_long_match_is_not),
+        cmocka_unit_test(the_dialect_is_accepted),
+        cmocka_unit_test(matches_equal_those_of_oniguruma),
+        cmocka_unit_test(unsupported_patterns_are_rejected),
+        cmocka_unit_test(a_text_that_takes_too_long_is_an_error),
+        cmocka_unit_test(matches_of_long_texts_do_not_depend_on_the_window),
+        cmocka_unit_test(a_quadratic_search_is_an_error),
+        cmocka_unit_test(a_long_match_is_not_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

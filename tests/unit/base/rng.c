@@ -12,7 +12,7 @@
 
 #define LEN(a) (sizeof(a) / sizeof *(a))
 
-static void philox_known_answers(void **state)
+static void philox_equals_known_answers(void **state)
 {
     static const struct {
         uint32_t counter[4], key[2], out[4];
@@ -35,7 +35,7 @@ static void philox_known_answers(void **state)
     }
 }
 
-static void philox_by_use(void **state)
+static void philox_streams_differ_by_purpose(void **state)
 {
     static const uint16_t lanes[8] = { 25108, 42737, 60387, 45783, 18109, 55269, 61006, 4041 };
     const char *tensor = "decoder.layers.0.mlp.linear_fc1.weight";
@@ -53,7 +53,7 @@ static void philox_by_use(void **state)
     assert_true(meg_philox_unit(0xffffffff, 0xffffffff) == 1.0);
 }
 
-static void initial_weights_are_normal(void **state)
+static void initial_weights_are_normally_distributed(void **state)
 {
     enum { N = 100000 };
     double sum = 0, sum2 = 0, sum4 = 0;
@@ -72,7 +72,7 @@ static void initial_weights_are_normal(void **state)
     assert_true(fabs(sum4 / N - 3) < 4 * sqrt(96.0 / N));
 }
 
-static void twisters_of_the_standard_library(void **state)
+static void mt19937_equals_the_standard_library(void **state)
 {
     static const uint64_t want[4] = { 17473339210090333472u, 963351229459618018u, 17972999874122035550u,
                                       17445978100525441934u };
@@ -94,7 +94,7 @@ static void twisters_of_the_standard_library(void **state)
         assert_int_equal(meg_mt19937_64_u64(&h), want[i]);
 }
 
-static void draws_of_numpy(void **state)
+static void draws_equal_those_of_numpy(void **state)
 {
     static const int32_t shuffled[10] = { 7, 2, 9, 1, 0, 8, 4, 5, 6, 3 };
     static const int64_t permuted[7] = { 6, 4, 3, 1, 0, 5, 2 };
@@ -148,7 +148,7 @@ static void same_shuffle(struct meg_mt19937 *g, const json_t *want)
     free(l);
 }
 
-static void golden_numpy(void **state)
+static void golden_draws_of_numpy(void **state)
 {
     static const double ngram3[3] = { 1.0 / (1 + 1.0 / 2 + 1.0 / 3), 0.5 / (1 + 1.0 / 2 + 1.0 / 3),
                                       1.0 / 3 / (1 + 1.0 / 2 + 1.0 / 3) };
@@ -196,7 +196,7 @@ static void golden_numpy(void **state)
     json_decref(all);
 }
 
-static void golden_torch(void **state)
+static void golden_draws_of_torch(void **state)
 {
     json_t *all = golden_json("data/rng/torch_randperm.json"), *want, *v;
     const char *key;
@@ -219,7 +219,7 @@ static void golden_torch(void **state)
 }
 
 /* As Python 3.11 prints them. */
-static void draws_of_python(void **state)
+static void draws_equal_those_of_python(void **state)
 {
     static const struct {
         uint64_t seed;
@@ -251,14 +251,14 @@ static void draws_of_python(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_of_python),
-        cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(philox_by_use),
-        cmocka_unit_test(initial_weights_are_normal),
-        cmocka_unit_test(twisters_of_the_standard_library),
-        cmocka_unit_test(draws_of_numpy),
-        cmocka_unit_test(golden_numpy),
-        cmocka_unit_test(golden_torch),
+        cmocka_unit_test(draws_equal_those_of_python),
+        cmocka_unit_test(philox_equals_known_answers),
+        cmocka_unit_test(philox_streams_differ_by_purpose),
+        cmocka_unit_test(initial_weights_are_normally_distributed),
+        cmocka_unit_test(mt19937_equals_the_standard_library),
+        cmocka_unit_test(draws_equal_those_of_numpy),
+        cmocka_unit_test(golden_draws_of_numpy),
+        cmocka_unit_test(golden_draws_of_torch),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

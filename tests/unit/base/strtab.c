@@ -1,4 +1,4 @@
-/* Numbered strings: found under their numbers, whether they came one by one or many at once. */
+/* String tables: insertion one by one, bulk indexing, growth, duplicates. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static void holds(const struct meg_strtab *t, int64_t n)
         assert_int_equal(meg_strtab_find(t, s, spell(s, k)), -1);
 }
 
-static void added_one_by_one(void **state)
+static void strings_added_one_by_one_are_found(void **state)
 {
     struct meg_strtab t = { 0 };
     char s[32];
@@ -67,7 +67,7 @@ static struct meg_strtab appended(int64_t n)
 }
 
 /* Fewer than are looked at ahead, as many, and more. */
-static void appended_and_then_indexed(void **state)
+static void strings_appended_and_then_indexed_are_found(void **state)
 {
     char s[32];
 
@@ -85,7 +85,7 @@ static void appended_and_then_indexed(void **state)
     }
 }
 
-static void room_for_more_indexes_too(void **state)
+static void reserving_capacity_also_indexes(void **state)
 {
     struct meg_strtab t = appended(700);
 
@@ -95,7 +95,7 @@ static void room_for_more_indexes_too(void **state)
     meg_strtab_free(&t);
 }
 
-static void the_second_of_two_that_are_alike_is_named(void **state)
+static void the_second_of_two_duplicates_is_reported(void **state)
 {
     static const int64_t apart[] = { 1, 2, 15, 16, 17, 100 };
     char s[32];
@@ -115,10 +115,10 @@ static void the_second_of_two_that_are_alike_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(added_one_by_one),
-        cmocka_unit_test(appended_and_then_indexed),
-        cmocka_unit_test(room_for_more_indexes_too),
-        cmocka_unit_test(the_second_of_two_that_are_alike_is_named),
+        cmocka_unit_test(strings_added_one_by_one_are_found),
+        cmocka_unit_test(strings_appended_and_then_indexed_are_found),
+        cmocka_unit_test(reserving_capacity_also_indexes),
+        cmocka_unit_test(the_second_of_two_duplicates_is_reported),
     };
 
     return cmocka_run_group_tests_name("strtab", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The double array against a list of strings: what is found, and what every walk through a text sees. */
+/* The double-array trie against a list of strings. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +59,7 @@ static void check_walk(const struct meg_trie *t, const struct meg_trie_key *key,
     }
 }
 
-static void walks_see_every_key(void **state)
+static void prefixes_equal_those_of_a_linear_search(void **state)
 {
     static const struct {
         int64_t n;
@@ -104,7 +104,7 @@ static void walks_see_every_key(void **state)
     free(key);
 }
 
-static void a_string_twice_is_refused(void **state)
+static void a_duplicate_key_is_rejected(void **state)
 {
     struct meg_trie_key key[] = { { "b", 1, 0 }, { "ab", 2, 1 }, { "a", 1, 2 }, { "ab", 2, 3 } };
     struct meg_trie t = { 0 };
@@ -118,8 +118,8 @@ static void a_string_twice_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(walks_see_every_key),
-        cmocka_unit_test(a_string_twice_is_refused),
+        cmocka_unit_test(prefixes_equal_those_of_a_linear_search),
+        cmocka_unit_test(a_duplicate_key_is_rejected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

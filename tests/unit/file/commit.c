@@ -1,4 +1,4 @@
-/* Several files as one, and folders: all old or all new, whichever call fails or ends the process. */
+/* Atomic replacement of several files or of a directory when any system call fails or the process is killed. */
 #define _GNU_SOURCE
 #include "child.h"
 
@@ -242,13 +242,13 @@ static void files_are_all_old_or_all_new_whichever_call_fails(void **state)
     sweep(&writers[0], true);
 }
 
-static void a_folder_is_old_or_new_whichever_call_fails(void **state)
+static void a_directory_is_old_or_new_whichever_call_fails(void **state)
 {
     (void)state;
     sweep(&writers[1], true);
 }
 
-static void a_folder_is_old_or_new_without_exchange(void **state)
+static void a_directory_is_old_or_new_without_renameat2_exchange(void **state)
 {
     (void)state;
     sweep(&writers[1], false);
@@ -256,7 +256,7 @@ static void a_folder_is_old_or_new_without_exchange(void **state)
 
 /* ---- one by one ---- */
 
-static void a_list_that_is_not_decided_changes_nothing(void **state)
+static void a_journal_without_a_commit_record_changes_nothing(void **state)
 {
     const char *vocab = in_dir("vocab.json"), *list = in_dir("vocab.json.commit"), *tmp = in_dir("vocab.json.tmp.1.h");
     const char text[] = "meg-commit 1 merges.txt.tmp.1.h\nmerges.txt\tmerges.txt.tmp.1.h\n"
@@ -276,7 +276,7 @@ static void a_list_that_is_not_decided_changes_nothing(void **state)
     free(at);
 }
 
-static void what_is_no_list_is_not_removed(void **state)
+static void a_file_that_is_not_a_journal_is_not_removed(void **state)
 {
     struct meg_err e;
 
@@ -289,7 +289,7 @@ static void what_is_no_list_is_not_removed(void **state)
     assert_int_equal(state_for_others(&writers[0]), 'o');
 }
 
-static void a_list_names_nothing_outside_its_folder(void **state)
+static void a_journal_cannot_name_files_outside_its_directory(void **state)
 {
     const char *vocab = in_dir("vocab.json");
     const char text[] = "meg-commit 1 x\nvocab.json\t../../etc/passwd\n";
@@ -319,12 +319,12 @@ static int clear(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_list_that_is_not_decided_changes_nothing, make, clear),
-        cmocka_unit_test_setup_teardown(what_is_no_list_is_not_removed, make, clear),
-        cmocka_unit_test_setup_teardown(a_list_names_nothing_outside_its_folder, make, clear),
+        cmocka_unit_test_setup_teardown(a_journal_without_a_commit_record_changes_nothing, make, clear),
+        cmocka_unit_test_setup_teardown(a_file_that_is_not_a_journal_is_not_removed, make, clear),
+        cmocka_unit_test_setup_teardown(a_journal_cannot_name_files_outside_its_directory, make, clear),
         cmocka_unit_test_setup_teardown(files_are_all_old_or_all_new_whichever_call_fails, make, clear),
-        cmocka_unit_test_setup_teardown(a_folder_is_old_or_new_whichever_call_fails, make, clear),
-        cmocka_unit_test_setup_teardown(a_folder_is_old_or_new_without_exchange, make, clear),
+        cmocka_unit_test_setup_teardown(a_directory_is_old_or_new_whichever_call_fails, make, clear),
+        cmocka_unit_test_setup_teardown(a_directory_is_old_or_new_without_renameat2_exchange, make, clear),
     };
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 

@@ -1,4 +1,4 @@
-/* Files: there whole or not at all, whichever call fails (tests/fault/fault.c). */
+/* Files that appear complete or not at all, whichever system call fails (tests/fault/fault.c). */
 #define _GNU_SOURCE /* sync_file_range */
 #include "child.h"
 
@@ -87,7 +87,7 @@ static void an_abandoned_file_leaves_the_old_one(void **state)
     assert_int_equal(names(), 1);
 }
 
-static void the_mode_follows_umask(void **state)
+static void the_mode_follows_the_umask(void **state)
 {
     mode_t was = umask(027);
     struct stat st;
@@ -99,7 +99,7 @@ static void the_mode_follows_umask(void **state)
     assert_int_equal(st.st_mode & 0777, 0640);
 }
 
-static void what_is_no_file_is_not_replaced(void **state)
+static void an_output_that_is_not_a_regular_file_is_not_replaced(void **state)
 {
     struct meg_err e;
 
@@ -112,7 +112,7 @@ static void what_is_no_file_is_not_replaced(void **state)
     assert_string_equal(e.msg, "/nowhere/x: cannot be made: No such file or directory");
 }
 
-static void a_limit_on_size_is_an_error(void **state)
+static void exceeding_the_file_size_limit_is_an_error(void **state)
 {
     struct rlimit was, few;
     struct meg_err e;
@@ -150,7 +150,7 @@ int sync_file_range(int fd, off64_t offset, off64_t n, unsigned flags)
     return -1; /* which is no failure of the file */
 }
 
-static void the_disk_begins_with_what_is_written(void **state)
+static void writeback_begins_before_the_commit(void **state)
 {
     enum { MIB = 1 << 20, PUT = 5 * MIB, ALL = 200 * MIB };
     struct meg_file f = { 0 };
@@ -168,7 +168,7 @@ static void the_disk_begins_with_what_is_written(void **state)
     holds("abc");
 }
 
-static void what_was_written_can_be_read(void **state)
+static void written_bytes_can_be_read_before_the_commit(void **state)
 {
     struct meg_file f = { 0 };
     struct meg_err e;
@@ -221,7 +221,7 @@ static void run_writer(void *how)
     _exit(127);
 }
 
-static void whichever_call_fails_a_file_is_whole(void **state)
+static void a_file_is_complete_whichever_call_fails(void **state)
 {
     static const char *const faults[] = { "ENOSPC", "EIO", "KILL", "SHORT" };
     char how[512], count[300];
@@ -328,7 +328,7 @@ static void a_signal_removes_temporary_files(void **state)
 
 /* ---- the rest ---- */
 
-static void maps(void **state)
+static void files_are_mapped(void **state)
 {
     struct meg_mmap m;
     struct meg_err e;
@@ -354,7 +354,7 @@ static void maps(void **state)
     assert_int_equal(meg_mmap_open(&m, "/nowhere/x", &e), MEG_ENOENT);
 }
 
-static void reading_what_is_no_file(void **state)
+static void reading_a_missing_file_or_a_directory_is_an_error(void **state)
 {
     struct meg_str s = { 0 };
     struct meg_err e;
@@ -368,7 +368,7 @@ static void reading_what_is_no_file(void **state)
 }
 
 /* Nobody writes to the FIFO: whoever waits for it is ended by the alarm. */
-static void only_regular_files_are_read_from_folders(void **state)
+static void only_regular_files_are_read_from_directories(void **state)
 {
     struct meg_str s = { 0 };
     struct meg_mmap m;
@@ -391,7 +391,7 @@ static void only_regular_files_are_read_from_folders(void **state)
     meg_str_free(&s);
 }
 
-static void directories(void **state)
+static void directories_are_made_and_removed(void **state)
 {
     char deep[400], below[500];
     struct meg_err e;
@@ -428,17 +428,17 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_file_appears_when_committed, make, clear),
         cmocka_unit_test_setup_teardown(an_abandoned_file_leaves_the_old_one, make, clear),
-        cmocka_unit_test_setup_teardown(the_mode_follows_umask, make, clear),
-        cmocka_unit_test_setup_teardown(what_is_no_file_is_not_replaced, make, clear),
-        cmocka_unit_test_setup_teardown(a_limit_on_size_is_an_error, make, clear),
-        cmocka_unit_test_setup_teardown(the_disk_begins_with_what_is_written, make, clear),
-        cmocka_unit_test_setup_teardown(what_was_written_can_be_read, make, clear),
-        cmocka_unit_test_setup_teardown(whichever_call_fails_a_file_is_whole, make, clear),
+        cmocka_unit_test_setup_teardown(the_mode_follows_the_umask, make, clear),
+        cmocka_unit_test_setup_teardown(an_output_that_is_not_a_regular_file_is_not_replaced, make, clear),
+        cmocka_unit_test_setup_teardown(exceeding_the_file_size_limit_is_an_error, make, clear),
+        cmocka_unit_test_setup_teardown(writeback_begins_before_the_commit, make, clear),
+        cmocka_unit_test_setup_teardown(written_bytes_can_be_read_before_the_commit, make, clear),
+        cmocka_unit_test_setup_teardown(a_file_is_complete_whichever_call_fails, make, clear),
         cmocka_unit_test_setup_teardown(a_signal_removes_temporary_files, make, clear),
-        cmocka_unit_test_setup_teardown(maps, make, clear),
-        cmocka_unit_test_setup_teardown(reading_what_is_no_file, make, clear),
-        cmocka_unit_test_setup_teardown(only_regular_files_are_read_from_folders, make, clear),
-        cmocka_unit_test_setup_teardown(directories, make, clear),
+        cmocka_unit_test_setup_teardown(files_are_mapped, make, clear),
+        cmocka_unit_test_setup_teardown(reading_a_missing_file_or_a_directory_is_an_error, make, clear),
+        cmocka_unit_test_setup_teardown(only_regular_files_are_read_from_directories, make, clear),
+        cmocka_unit_test_setup_teardown(directories_are_made_and_removed, make, clear),
     };
 
     if (argc > 1)

@@ -1,4 +1,4 @@
-/* Lock files: one holder at a time, named; those of dead processes are taken over. */
+/* Lock files: one holder at a time, which is named in the message; locks of dead processes are taken over. */
 #define _GNU_SOURCE
 #include "child.h"
 
@@ -101,7 +101,7 @@ static void take_and_say(void *unused)
     meg_lock_release(&l);
 }
 
-static void the_second_is_refused_with_the_holders_name(void **state)
+static void a_held_lock_fails_with_the_name_of_its_holder(void **state)
 {
     struct meg_lock l = { 0 };
     struct meg_err e;
@@ -138,7 +138,7 @@ static void a_lock_of_a_dead_process_is_taken_over(void **state)
     assert_int_equal(count_names(), 0);
 }
 
-static void a_process_number_used_again_is_not_the_holder(void **state)
+static void a_reused_process_id_is_not_the_holder(void **state)
 {
     char pid[32];
     struct child c;
@@ -164,7 +164,7 @@ static void a_lock_from_before_a_reboot_is_taken_over(void **state)
     meg_lock_release(&l);
 }
 
-static void another_host_is_named_and_not_judged(void **state)
+static void a_lock_of_another_host_is_not_taken_over(void **state)
 {
     struct child c;
 
@@ -179,7 +179,7 @@ static void another_host_is_named_and_not_judged(void **state)
     assert_non_null(strstr(c.err, path));
 }
 
-static void another_container_of_this_host_is_not_judged(void **state)
+static void a_lock_of_another_container_is_not_taken_over(void **state)
 {
     struct child c;
 
@@ -192,7 +192,7 @@ static void another_container_of_this_host_is_not_judged(void **state)
     assert_non_null(strstr(c.err, path));
 }
 
-static void a_requeued_slurm_job_takes_its_own_lock_over(void **state)
+static void a_requeued_slurm_job_takes_over_its_own_lock(void **state)
 {
     struct child c;
 
@@ -207,7 +207,7 @@ static void a_requeued_slurm_job_takes_its_own_lock_over(void **state)
     assert_int_equal(c.status, 0);
 }
 
-static void without_hard_links_a_lock_is_taken_refused_and_taken_over(void **state)
+static void locks_work_without_hard_links(void **state)
 {
     struct meg_lock l = { 0 };
     struct meg_err e;
@@ -229,7 +229,7 @@ static void without_hard_links_a_lock_is_taken_refused_and_taken_over(void **sta
     assert_int_equal(count_names(), 0);
 }
 
-static void a_file_that_is_no_lock_stays(void **state)
+static void a_file_that_is_not_a_lock_is_not_removed(void **state)
 {
     struct child c;
 
@@ -241,7 +241,7 @@ static void a_file_that_is_no_lock_stays(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
-static void a_lost_lock_is_noticed(void **state)
+static void a_lost_lock_is_detected(void **state)
 {
     struct meg_lock l = { 0 };
     struct meg_err e;
@@ -264,7 +264,7 @@ static void exit_while_holding(void *how)
     exit(3);
 }
 
-static void a_process_that_ends_releases(void **state)
+static void exit_releases_the_locks(void **state)
 {
     char with_signal[] = "";
     struct child c;
@@ -303,7 +303,7 @@ static void race_once(struct shared *s)
     meg_lock_release(&l);
 }
 
-static void of_many_that_find_a_dead_lock_one_gets_it(void **state)
+static void one_of_many_processes_takes_over_a_dead_lock(void **state)
 {
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
@@ -333,18 +333,18 @@ static void of_many_that_find_a_dead_lock_one_gets_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_second_is_refused_with_the_holders_name, make, clear),
+        cmocka_unit_test_setup_teardown(a_held_lock_fails_with_the_name_of_its_holder, make, clear),
         cmocka_unit_test_setup_teardown(a_lock_of_a_dead_process_is_taken_over, make, clear),
-        cmocka_unit_test_setup_teardown(a_process_number_used_again_is_not_the_holder, make, clear),
+        cmocka_unit_test_setup_teardown(a_reused_process_id_is_not_the_holder, make, clear),
         cmocka_unit_test_setup_teardown(a_lock_from_before_a_reboot_is_taken_over, make, clear),
-        cmocka_unit_test_setup_teardown(another_host_is_named_and_not_judged, make, clear),
-        cmocka_unit_test_setup_teardown(another_container_of_this_host_is_not_judged, make, clear),
-        cmocka_unit_test_setup_teardown(a_requeued_slurm_job_takes_its_own_lock_over, make, clear),
-        cmocka_unit_test_setup_teardown(without_hard_links_a_lock_is_taken_refused_and_taken_over, make, clear),
-        cmocka_unit_test_setup_teardown(a_file_that_is_no_lock_stays, make, clear),
-        cmocka_unit_test_setup_teardown(a_lost_lock_is_noticed, make, clear),
-        cmocka_unit_test_setup_teardown(a_process_that_ends_releases, make, clear),
-        cmocka_unit_test_setup_teardown(of_many_that_find_a_dead_lock_one_gets_it, make, clear),
+        cmocka_unit_test_setup_teardown(a_lock_of_another_host_is_not_taken_over, make, clear),
+        cmocka_unit_test_setup_teardown(a_lock_of_another_container_is_not_taken_over, make, clear),
+        cmocka_unit_test_setup_teardown(a_requeued_slurm_job_takes_over_its_own_lock, make, clear),
+        cmocka_unit_test_setup_teardown(locks_work_without_hard_links, make, clear),
+        cmocka_unit_test_setup_teardown(a_file_that_is_not_a_lock_is_not_removed, make, clear),
+        cmocka_unit_test_setup_teardown(a_lost_lock_is_detected, make, clear),
+        cmocka_unit_test_setup_teardown(exit_releases_the_locks, make, clear),
+        cmocka_unit_test_setup_teardown(one_of_many_processes_takes_over_a_dead_lock, make, clear),
     };
     return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* A mapped file that is truncated while it is in use: an error with its name, or the end of the process. */
+/* A mapped file that is truncated during use gives an error with its name, or ends the process. */
 #include "child.h"
 
 #include <signal.h>
@@ -57,7 +57,7 @@ static int sum(void *arg, struct meg_err *e)
     return r;
 }
 
-static void a_guarded_read_is_an_error(void **state)
+static void a_guarded_read_returns_an_error(void **state)
 {
     struct meg_mmap m, other;
     struct meg_err e;
@@ -96,7 +96,7 @@ static void read_it(void *arg)
     sum(&m, NULL);
 }
 
-static void another_read_ends_the_process(void **state)
+static void an_unguarded_read_ends_the_process_with_the_name(void **state)
 {
     struct child c;
     char want[sizeof path + 200];
@@ -137,7 +137,7 @@ static void be_sent_one(void *arg)
     _exit(1);
 }
 
-static void other_faults_end_it_as_before(void **state)
+static void other_faults_keep_the_previous_handler(void **state)
 {
     struct child c;
 
@@ -153,9 +153,9 @@ int main(void)
 {
     /* The last one installs the handler, and the children of the others their own. */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(another_read_ends_the_process, make, clear),
-        cmocka_unit_test_setup_teardown(other_faults_end_it_as_before, make, clear),
-        cmocka_unit_test_setup_teardown(a_guarded_read_is_an_error, make, clear),
+        cmocka_unit_test_setup_teardown(an_unguarded_read_ends_the_process_with_the_name, make, clear),
+        cmocka_unit_test_setup_teardown(other_faults_keep_the_previous_handler, make, clear),
+        cmocka_unit_test_setup_teardown(a_guarded_read_returns_an_error, make, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

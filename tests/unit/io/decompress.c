@@ -1,4 +1,4 @@
-/* Compressed input: padding, what is not read here, and memory that lacks. */
+/* Decompression: padding, unsupported formats, and memory limits. */
 #include "child.h"
 
 #include <lzma.h>
@@ -115,7 +115,7 @@ static void add_zstd(struct meg_str *s, int window_log)
     ZSTD_freeCCtx(c);
 }
 
-static void zeros_behind_a_stream_are_passed_over(void **state)
+static void zero_padding_after_a_stream_is_skipped(void **state)
 {
     static const char zeros[1 << 20];
 
@@ -143,7 +143,7 @@ static void zeros_behind_a_stream_are_passed_over(void **state)
 #define BYTES(s) (s), sizeof(s) - 1
 #define LOOKS(what) "in: this looks like " what ", which is not read here; "
 
-static void other_formats_are_named(void **state)
+static void unsupported_formats_are_named(void **state)
 {
     (void)state;
     refuses(BYTES("BZh91AY&SY\0\0"), MEG_EFORMAT, LOOKS("bzip2") "decompress it first: bzip2 -dc");
@@ -153,7 +153,7 @@ static void other_formats_are_named(void **state)
     refuses(BYTES("ARROW1\0\0"), MEG_EFORMAT, LOOKS("Arrow") "write its texts as JSON lines first");
 }
 
-static void text_may_begin_like_them(void **state)
+static void text_may_begin_like_a_compressed_format(void **state)
 {
     static const char *const texts[] = { "BZh9\n", "BZh", "PAR1 is a name\n", "PAR1", "PK\n", "ARROW1\n", "1AY&SY\n",
                                          "",       "a" };
@@ -190,7 +190,7 @@ static void unpack_in_little(void *packed)
     meg_die(e.code, "%s", e.msg);
 }
 
-static void memory_that_lacks_is_no_corruption(void **state)
+static void running_out_of_memory_is_not_reported_as_corruption(void **state)
 {
     struct meg_str xz = { 0 }, zstd = { 0 };
     struct child c;
@@ -214,7 +214,7 @@ static void memory_that_lacks_is_no_corruption(void **state)
     meg_str_free(&zstd);
 }
 
-static void a_zstd_window_beyond_the_limit_is_named(void **state)
+static void a_zstd_window_beyond_the_limit_is_reported(void **state)
 {
     struct meg_str s = { 0 };
 
@@ -228,11 +228,11 @@ static void a_zstd_window_beyond_the_limit_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(zeros_behind_a_stream_are_passed_over),
-        cmocka_unit_test(other_formats_are_named),
-        cmocka_unit_test(text_may_begin_like_them),
-        cmocka_unit_test(memory_that_lacks_is_no_corruption),
-        cmocka_unit_test(a_zstd_window_beyond_the_limit_is_named),
+        cmocka_unit_test(zero_padding_after_a_stream_is_skipped),
+        cmocka_unit_test(unsupported_formats_are_named),
+        cmocka_unit_test(text_may_begin_like_a_compressed_format),
+        cmocka_unit_test(running_out_of_memory_is_not_reported_as_corruption),
+        cmocka_unit_test(a_zstd_window_beyond_the_limit_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

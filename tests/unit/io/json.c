@@ -1,4 +1,4 @@
-/* JSON in, with a place for every error; JSON out, the same again. */
+/* JSON: errors with their location, typed members, output that reads back. */
 #include "child.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static void refused(const char *text, const char *why)
         fail_msg("%s: %s", text, e.msg);
 }
 
-static void errors_say_where(void **state)
+static void errors_name_line_and_column(void **state)
 {
     struct meg_err e;
     json_t *v;
@@ -44,7 +44,7 @@ static void errors_say_where(void **state)
     assert_string_equal(e.msg, "/nowhere/a.json: No such file or directory");
 }
 
-static void members_are_typed(void **state)
+static void members_of_another_type_are_rejected(void **state)
 {
     json_t *o = parse("{\"i\":12,\"f\":0.5,\"b\":true,\"s\":\"x\",\"a\":[1],\"o\":{},\"n\":null}");
     struct meg_err e;
@@ -99,7 +99,7 @@ static void dumped(const char *text, int indent, const char *want)
     json_decref(v);
 }
 
-static void values_are_written_to_read_back(void **state)
+static void printed_values_parse_to_the_same_values(void **state)
 {
     (void)state;
     dumped("{ \"b\" : [ 1, -2.50, 1e-5, 1e16 ], \"a\" : { } , \"c\":[], \"d\":[true,false,null]}", 0,
@@ -112,7 +112,7 @@ static void values_are_written_to_read_back(void **state)
     dumped("9223372036854775807", 0, "9223372036854775807");
 }
 
-static void a_string_may_hold_a_zero(void **state)
+static void a_string_may_contain_a_zero_byte(void **state)
 {
     struct meg_str out = { 0 };
 
@@ -166,10 +166,10 @@ static void ascii_strings_are_spelled_as_python_does(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_say_where),
-        cmocka_unit_test(members_are_typed),
-        cmocka_unit_test(values_are_written_to_read_back),
-        cmocka_unit_test(a_string_may_hold_a_zero),
+        cmocka_unit_test(errors_name_line_and_column),
+        cmocka_unit_test(members_of_another_type_are_rejected),
+        cmocka_unit_test(printed_values_parse_to_the_same_values),
+        cmocka_unit_test(a_string_may_contain_a_zero_byte),
         cmocka_unit_test(the_writer_separates_members_and_items),
         cmocka_unit_test(ascii_strings_are_spelled_as_python_does),
     };

@@ -1,4 +1,4 @@
-/* The line reader: what it finds, what it refuses and what it says then. */
+/* Texts of JSON lines: values found, and messages for invalid lines. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void texts(const char *line, const char *want)
     texts_n(line, (int64_t)strlen(line), want, (int64_t)strlen(want));
 }
 
-static void finds_the_texts_of_a_key(void **state)
+static void texts_of_a_key_are_found(void **state)
 {
     (void)state;
     texts("{\"text\":\"a\"}", "a|");
@@ -71,7 +71,7 @@ static void finds_the_texts_of_a_key(void **state)
     texts_n("{\"text\":\"a\\u0000b\"}", 19, "a\0b|", 4);
 }
 
-static void every_key_has_its_own_texts(void **state)
+static void each_key_has_its_own_texts(void **state)
 {
     const char *line = "{\"t\\u00e9\":[\"1\",\"2\"],\"text\":\"\\ta\"}";
     struct meg_jsonl j;
@@ -101,7 +101,7 @@ static void refuses(const char *line, int64_t n, const char *message)
     free(copy);
 }
 
-static void refuses_what_is_not_json(void **state)
+static void invalid_json_is_rejected(void **state)
 {
     static const char *const bad[][2] = {
         { "", "column 1: the text ends where '{' of an object is expected" },
@@ -151,7 +151,7 @@ static void refuses_what_is_not_json(void **state)
 }
 
 /* At every offset of a string that is scanned in blocks of 16 bytes with a shorter end. */
-static void refuses_every_control_character(void **state)
+static void unescaped_control_characters_are_rejected(void **state)
 {
     enum { HEAD = 9, N = 40 };
     char line[HEAD + N + 3], want[80];
@@ -169,7 +169,7 @@ static void refuses_every_control_character(void **state)
         }
 }
 
-static void refuses_what_is_nested_too_deep(void **state)
+static void too_deep_nesting_is_rejected(void **state)
 {
     enum { DEEP = 100000 };
     char *line = malloc(DEEP + 8);
@@ -184,9 +184,9 @@ static void refuses_what_is_nested_too_deep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_texts_of_a_key),        cmocka_unit_test(every_key_has_its_own_texts),
-        cmocka_unit_test(refuses_what_is_not_json),        cmocka_unit_test(refuses_every_control_character),
-        cmocka_unit_test(refuses_what_is_nested_too_deep),
+        cmocka_unit_test(texts_of_a_key_are_found),     cmocka_unit_test(each_key_has_its_own_texts),
+        cmocka_unit_test(invalid_json_is_rejected),     cmocka_unit_test(unescaped_control_characters_are_rejected),
+        cmocka_unit_test(too_deep_nesting_is_rejected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Options: from the command line and from files, refused where wrong, written down and read back. */
+/* Options from the command line and from config files: values, errors, output that reads back. */
 #include "child.h"
 
 #include <math.h>
@@ -85,7 +85,7 @@ static void refused(const char *line, const char *why)
     assert_string_equal(e.msg, why);
 }
 
-static void refuses_what_is_not_a_number(void **state)
+static void invalid_numbers_are_rejected(void **state)
 {
     const struct meg_opt seq = { "seq-length", 's', MEG_I64(struct conf, n), "N", "2048", "" };
     struct conf c = { 0 };
@@ -93,7 +93,7 @@ static void refuses_what_is_not_a_number(void **state)
 
     (void)state;
     assert_int_equal(meg_opt_set(&seq, &c, "4k", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--seq-length: '4k' is not a number it can hold");
+    assert_string_equal(e.msg, "--seq-length: '4k' is not a 64-bit integer");
     assert_int_equal(meg_opt_set(&seq, &c, "9223372036854775808", &e), MEG_EUSAGE);
     assert_int_equal(meg_opt_set(&seq, &c, "-9223372036854775808", &e), MEG_EUSAGE); /* MEG_UNSET */
     assert_int_equal(meg_opt_set(&seq, &c, "1e3", &e), MEG_EUSAGE);
@@ -103,7 +103,7 @@ static void refuses_what_is_not_a_number(void **state)
     assert_int_equal(c.n, -4096);
 }
 
-static void defaults_and_what_has_none(void **state)
+static void defaults_are_set_and_the_rest_is_unset(void **state)
 {
     (void)state;
     given("");
@@ -121,7 +121,7 @@ static void defaults_and_what_has_none(void **state)
     assert_int_equal(conf.ramp.n, 0);
 }
 
-static void the_command_line_in_every_form(void **state)
+static void each_form_of_an_option_is_parsed(void **state)
 {
     (void)state;
     given("--seq-length 5 --lr=-1e-3 --append-eod --no-fusion --tokenizer GPT2 --path -");
@@ -200,7 +200,7 @@ static void lists_end_at_the_next_option(void **state)
     assert_string_equal(conf.data.v[10], "k");
 }
 
-static void wrong_command_lines(void **state)
+static void invalid_command_lines_are_rejected(void **state)
 {
     (void)state;
     refused("--seq-lenght 3", "unknown option --seq-lenght; did you mean --seq-length?");
@@ -214,18 +214,18 @@ static void wrong_command_lines(void **state)
     refused("--flag word", "unexpected argument 'word'");
     refused("--", "unexpected argument '--'");
     refused("-", "unexpected argument '-'");
-    refused("--seq-length", "--seq-length needs a value: N (one that begins with a dash: --seq-length=-...)");
-    refused("--path --flag", "--path needs a value: FILE (one that begins with a dash: --path=-...)");
-    refused("-s", "--seq-length needs a value: N (one that begins with a dash: --seq-length=-...)");
-    refused("--seq-length=", "--seq-length: '' is not a number it can hold");
-    refused("--lr nan", "--lr: 'nan' is not a number it can hold");
-    refused("--lr=-inf", "--lr: '-inf' is not a number it can hold");
+    refused("--seq-length", "--seq-length needs a value: N (write --seq-length=-... if it begins with a dash)");
+    refused("--path --flag", "--path needs a value: FILE (write --path=-... if it begins with a dash)");
+    refused("-s", "--seq-length needs a value: N (write --seq-length=-... if it begins with a dash)");
+    refused("--seq-length=", "--seq-length: '' is not a 64-bit integer");
+    refused("--lr nan", "--lr: 'nan' is not a finite number");
+    refused("--lr=-inf", "--lr: '-inf' is not a finite number");
     refused("--tokenizer BPE", "--tokenizer-type: 'BPE' is not one of GPT2|Null");
     refused("--tokenizer GPT2|Null", "--tokenizer-type: 'GPT2|Null' is not one of GPT2|Null");
     refused("--json-keys text body", "--json-keys: 'body' is not one of text|title...");
     refused("--append-eod=maybe", "--append-eod: 'maybe' is neither yes nor no");
-    refused("--rampup-batch-size 16 16", "--rampup-batch-size: 2 values given, it takes 3: START STEP SAMPLES");
-    refused("--gc-interval", "--gc-interval needs a value: N (one that begins with a dash: --gc-interval=-...)");
+    refused("--rampup-batch-size 16 16", "--rampup-batch-size: it takes 3 values, START STEP SAMPLES, but 2 are given");
+    refused("--gc-interval", "--gc-interval needs a value: N (write --gc-interval=-... if it begins with a dash)");
 }
 
 static void ignored_names(void *arg)
@@ -235,7 +235,7 @@ static void ignored_names(void *arg)
     exit(conf.flag ? 0 : 1);
 }
 
-static void ignored_names_warn(void **state)
+static void ignored_options_warn(void **state)
 {
     struct child c;
 
@@ -274,7 +274,7 @@ static void refused_in_file(const char *text, const char *why)
     assert_string_equal(e.msg + strlen(file), why);
 }
 
-static void absent_names(void **state)
+static void unsupported_options_print_their_hint(void **state)
 {
     static const struct meg_opt_unsupported rows[] = { { "moe-*", "no experts" }, { "yaml", "no" }, { 0 } };
 
@@ -289,7 +289,7 @@ static void absent_names(void **state)
     refused("--yaml=x", "unknown option --yaml");
 }
 
-static void a_config_file(void **state)
+static void a_config_file_sets_options(void **state)
 {
     (void)state;
     in_file("# a comment\n\n  seq_length=7\t# and one behind\nappend-eod = yes\r\n"
@@ -311,7 +311,7 @@ static void a_config_file(void **state)
     assert_int_equal(conf.n, 2048);
 }
 
-static void wrong_config_files(void **state)
+static void invalid_config_files_are_rejected(void **state)
 {
     struct meg_err e;
 
@@ -320,20 +320,20 @@ static void wrong_config_files(void **state)
     refused_in_file("flag\n", ":1: expected `name = value`, found 'flag'");
     refused_in_file("\n\nseq-length 3\n", ":3: expected `name = value`, found 'seq-length 3'");
     refused_in_file("= 3\n", ":1: unknown option --");
-    refused_in_file("seq-length = 4k", ":1: --seq-length: '4k' is not a number it can hold");
-    refused_in_file("seq-length = 1 2", ":1: --seq-length takes one value, 2 given");
-    refused_in_file("seq-length =", ":1: --seq-length takes one value, 0 given");
+    refused_in_file("seq-length = 4k", ":1: --seq-length: '4k' is not a 64-bit integer");
+    refused_in_file("seq-length = 1 2", ":1: --seq-length takes one value, but 2 are given");
+    refused_in_file("seq-length =", ":1: --seq-length takes one value, but 0 are given");
     refused_in_file("data-path = # none", ":1: --data-path needs a value: [WEIGHT] PREFIX...");
-    refused_in_file("path = a b", ":1: --path takes one value, 2 given");
+    refused_in_file("path = a b", ":1: --path takes one value, but 2 are given");
     refused_in_file("path = 'a b", ":1: a quote (') is not closed");
-    refused_in_file("path = \"a\\tb\"", ":1: \\ in quotes stands before \", \\ or n only");
-    refused_in_file("path = \"a\\", ":1: \\ in quotes stands before \", \\ or n only");
+    refused_in_file("path = \"a\\tb\"", ":1: \\ inside quotes must precede \", \\ or n");
+    refused_in_file("path = \"a\\", ":1: \\ inside quotes must precede \", \\ or n");
     assert_int_equal(read_text("flag = no\npath = a\0b\n", 21, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, ":2: a zero byte"));
+    assert_non_null(strstr(e.msg, ":2: the line contains a zero byte"));
     assert_int_equal(meg_opt_read_config(groups, "/nowhere/x.conf", &e), MEG_ENOENT);
 }
 
-static void what_is_dumped_reads_back_identically(void **state)
+static void dumped_options_read_back_identically(void **state)
 {
     struct meg_str first = { 0 }, second = { 0 };
     char line[] = "--append-eod --no-fusion --lr 0.1 --train-iters -5 --data-path 1 p --clip 1";
@@ -355,7 +355,7 @@ static void what_is_dumped_reads_back_identically(void **state)
     meg_str_free(&second);
 }
 
-static void stored_options_yield_to_given_ones(void **state)
+static void given_options_override_stored_ones(void **state)
 {
     static const char stored[] = "# model\nseq-length = 64\nlr = 0.5\nunknown-here = 3 4\nflag = yes\n";
     static struct conf c;
@@ -375,7 +375,7 @@ static void stored_options_yield_to_given_ones(void **state)
     assert_true(c.flag);
     assert_false(meg_opt_was_given(&c.lr));
     assert_int_equal(meg_opt_apply(own, "\nlr = x\n", "state.json", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "state.json:2: --lr: 'x' is not a number it can hold");
+    assert_string_equal(e.msg, "state.json:2: --lr: 'x' is not a finite number");
 }
 
 /* ---- the whole: what ends the process ---- */
@@ -403,7 +403,7 @@ static void ends(const char *line, int status, const char *out, const char *err)
         fail_msg("%s: status %d\n%s%s", line, c.status, c.out, c.err);
 }
 
-static void what_every_command_has(void **state)
+static void each_command_has_the_common_options(void **state)
 {
     struct child c;
     char line[512], longest[512];
@@ -413,7 +413,7 @@ static void what_every_command_has(void **state)
     (void)state;
     ends("--seq-lenght 3", 2, "", "did you mean --seq-length?\nTry 'opt --help'.\n");
     ends("--config /nowhere/x.conf", 66, "", "opt: /nowhere/x.conf: No such file or directory\n");
-    ends("--completion fish", 2, "", "--completion: 'fish' is not bash");
+    ends("--completion fish", 2, "", "--completion: 'fish' is not supported; the only shell is bash");
     ends("--version", 0, "opt " MEG_VERSION "\nbuilt with nothing else\n", "");
     ends("--help", 0, "usage: opt [options] --output-prefix PREFIX\nDo nothing.\n\nmodel:\n", "");
     ends("-h", 0, "  -s, --seq-length N          tokens of a sample (default: 2048)\n", "");
@@ -433,7 +433,7 @@ static void what_every_command_has(void **state)
     ends(line, 0, "seq-length = 7\nlr = 0.25\n", ""); /* in the order given */
     assert_int_equal(meg_write_file(file, "config = a\n", 11, &e), 0);
     snprintf(line, sizeof line, "--config %s", file);
-    ends(line, 2, "", ":1: --config is for the command line only");
+    ends(line, 2, "", ":1: --config is allowed only on the command line");
 
     child_run(&c, parse, "--help");
     longest[0] = 0;
@@ -475,19 +475,19 @@ static int clear(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_what_is_not_a_number),
-        cmocka_unit_test(defaults_and_what_has_none),
-        cmocka_unit_test(the_command_line_in_every_form),
+        cmocka_unit_test(invalid_numbers_are_rejected),
+        cmocka_unit_test(defaults_are_set_and_the_rest_is_unset),
+        cmocka_unit_test(each_form_of_an_option_is_parsed),
         cmocka_unit_test(choices_are_parsed_into_enums_and_printed_back),
         cmocka_unit_test(lists_end_at_the_next_option),
-        cmocka_unit_test(wrong_command_lines),
-        cmocka_unit_test(absent_names),
-        cmocka_unit_test(ignored_names_warn),
-        cmocka_unit_test(a_config_file),
-        cmocka_unit_test(wrong_config_files),
-        cmocka_unit_test(what_is_dumped_reads_back_identically),
-        cmocka_unit_test(stored_options_yield_to_given_ones),
-        cmocka_unit_test(what_every_command_has),
+        cmocka_unit_test(invalid_command_lines_are_rejected),
+        cmocka_unit_test(unsupported_options_print_their_hint),
+        cmocka_unit_test(ignored_options_warn),
+        cmocka_unit_test(a_config_file_sets_options),
+        cmocka_unit_test(invalid_config_files_are_rejected),
+        cmocka_unit_test(dumped_options_read_back_identically),
+        cmocka_unit_test(given_options_override_stored_ones),
+        cmocka_unit_test(each_command_has_the_common_options),
         cmocka_unit_test(help_that_cannot_be_printed_fails),
     };
 

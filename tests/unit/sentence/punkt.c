@@ -1,4 +1,4 @@
-/* Sentences: against NLTK's own, by hand what no reference has, and files that are no parameters. */
+/* Sentence boundaries against NLTK, cases that NLTK does not cover, and invalid parameter files. */
 #include "data_util.h"
 
 #include "sentence/punkt.h"
@@ -64,7 +64,7 @@ static void write_params(const char *dir, const char *abbreviations, const char 
     spew_text(path, contexts);
 }
 
-static void knows_nothing_and_splits(void **state)
+static void splits_without_parameters(void **state)
 {
     struct meg_punkt *p = opened(NULL, false), *keep = opened(NULL, true);
     char *got;
@@ -95,7 +95,7 @@ static void knows_nothing_and_splits(void **state)
     meg_punkt_close(keep);
 }
 
-static void knows_what_it_was_told(void **state)
+static void parameters_change_the_boundaries(void **state)
 {
     struct meg_punkt *p;
 
@@ -110,7 +110,7 @@ static void knows_what_it_was_told(void **state)
     meg_punkt_close(p);
 }
 
-static void every_million_characters_are_a_text(void **state)
+static void long_texts_are_split_in_chunks(void **state)
 {
     enum { N = 1000000 };
     struct meg_punkt *p = opened(NULL, false);
@@ -131,7 +131,7 @@ static void every_million_characters_are_a_text(void **state)
     meg_punkt_close(p);
 }
 
-static void refuses_other_files(void **state)
+static void invalid_parameter_files_are_rejected(void **state)
 {
     struct meg_punkt *p = NULL;
     struct meg_err e;
@@ -158,7 +158,7 @@ static void refuses_other_files(void **state)
     assert_null(p);
 }
 
-static void lower_case_is_that_of_python(void **state)
+static void lower_case_equals_that_of_python(void **state)
 {
     static const char *const pairs[][2] = {
         { "AbC", "abc" },
@@ -198,7 +198,7 @@ static char *lines_of(const json_t *list)
     return s.s;
 }
 
-static void as_nltk(void **state)
+static void boundaries_equal_those_of_nltk(void **state)
 {
     json_t *all = golden_data("sentences/punkt.json"), *params = json_object_get(all, "params"), *c, *v;
     char *abbreviations = lines_of(json_object_get(params, "abbrev_types"));
@@ -242,12 +242,9 @@ static void as_nltk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(knows_nothing_and_splits),
-        cmocka_unit_test(knows_what_it_was_told),
-        cmocka_unit_test(every_million_characters_are_a_text),
-        cmocka_unit_test(refuses_other_files),
-        cmocka_unit_test(lower_case_is_that_of_python),
-        cmocka_unit_test(as_nltk),
+        cmocka_unit_test(splits_without_parameters),        cmocka_unit_test(parameters_change_the_boundaries),
+        cmocka_unit_test(long_texts_are_split_in_chunks),   cmocka_unit_test(invalid_parameter_files_are_rejected),
+        cmocka_unit_test(lower_case_equals_that_of_python), cmocka_unit_test(boundaries_equal_those_of_nltk),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

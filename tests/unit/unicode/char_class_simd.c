@@ -1,4 +1,4 @@
-/* The kinds of characters by every way that this machine has, against the table itself. */
+/* The SIMD variants of character classes that this CPU supports, against the table. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ static void same_as_the_table(meg_class_masks_fn *way, const unsigned char *tabl
     }
 }
 
-static void every_way_reads_the_table(void **state)
+static void all_variants_equal_the_table(void **state)
 {
     unsigned char *table = malloc(MEG_CLASS_TABLE_BYTES);
     meg_class_masks_fn *way[2];
@@ -75,7 +75,7 @@ static void every_way_reads_the_table(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_way_reads_the_table) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(all_variants_equal_the_table) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Decomposed text: marks in a row by their class, against the plain way. */
+/* Canonical decomposition: the order of combining marks against a plain sort. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-static void as_the_plain_way(void **state)
+static void marks_are_ordered_as_by_a_stable_sort(void **state)
 {
     uint64_t x = 1;
 
@@ -61,7 +61,7 @@ static void as_the_plain_way(void **state)
     }
 }
 
-static void a_million_marks(void **state)
+static void a_million_marks_are_ordered_in_time(void **state)
 {
     enum { N = 1000000 };
     struct meg_codepoints c = { 0 };
@@ -82,8 +82,8 @@ static void a_million_marks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_plain_way),
-        cmocka_unit_test(a_million_marks),
+        cmocka_unit_test(marks_are_ordered_as_by_a_stable_sort),
+        cmocka_unit_test(a_million_marks_are_ordered_in_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Normal forms against those that utf8proc gives the whole text. */
+/* Normalization in segments against utf8proc on the complete text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static void same_as_utf8proc(const char *text, int64_t n)
 }
 
 /* Each character alone, and with marks, jamo and letters around it. */
-static void every_character(void **state)
+static void each_character_equals_utf8proc(void **state)
 {
     static const int32_t around[] = { 'a', 0x301, 0x323, 0x1100, 0x1161, 0x11A8, 0x9BE, 0xFF76 };
     const size_t naround = sizeof around / sizeof *around;
@@ -74,7 +74,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-static void random_texts(void **state)
+static void random_texts_equal_utf8proc(void **state)
 {
     static const int32_t some[] = { 'a',     'b',     'E',     ' ',    0xE9,   0x1EC7,  0x301,   0x302,
                                     0x323,   0x327,   0x345,   0x915,  0x93C,  0x958,   0x9C7,   0x9BE,
@@ -101,7 +101,7 @@ static void random_texts(void **state)
 }
 
 /* A mark that is looked at by itself, and one that joins what is before both, around the end of 64 bytes. */
-static void marks_at_the_end_of_a_block(void **state)
+static void marks_at_the_end_of_a_block_are_composed(void **state)
 {
     static const int32_t steady[] = { 0x316, 0x5B0, 0x1DC2, 0x1D165 };
     char text[80];
@@ -119,7 +119,7 @@ static void marks_at_the_end_of_a_block(void **state)
 }
 
 /* Stretches longer than what is looked at together: three characters again and again, and at random. */
-static void long_texts(void **state)
+static void long_texts_equal_utf8proc(void **state)
 {
     static const int32_t what[][3] = { { 0xAC01, 0xAC00, 0x11A8 }, { 0xFB2C, 0x1D160, 0xFB2C },
                                        { 'e', 0x301, 0x323 },      { 0x1100, 0x1161, 0x11A8 },
@@ -140,7 +140,7 @@ static void long_texts(void **state)
     free(text);
 }
 
-static void what_grows_too_long_is_refused(void **state)
+static void output_beyond_the_size_limit_is_an_error(void **state)
 {
     static const char *const what[] = { "\xF0\x9D\x85\xA0", "\xCC\x81" }; /* U+1D160, U+0301 */
     static const char *const says[] = {
@@ -168,11 +168,9 @@ static void what_grows_too_long_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_character),
-        cmocka_unit_test(random_texts),
-        cmocka_unit_test(marks_at_the_end_of_a_block),
-        cmocka_unit_test(long_texts),
-        cmocka_unit_test(what_grows_too_long_is_refused),
+        cmocka_unit_test(each_character_equals_utf8proc),           cmocka_unit_test(random_texts_equal_utf8proc),
+        cmocka_unit_test(marks_at_the_end_of_a_block_are_composed), cmocka_unit_test(long_texts_equal_utf8proc),
+        cmocka_unit_test(output_beyond_the_size_limit_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, make, NULL);

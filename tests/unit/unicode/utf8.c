@@ -1,4 +1,4 @@
-/* UTF-8 against the definition: every character, and the table of replacements of Unicode 15. */
+/* UTF-8 against its definition, and the table of replacements of Unicode 15. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "unicode/utf8.h"
 
-static void every_character_comes_back(void **state)
+static void each_code_point_round_trips(void **state)
 {
     (void)state;
     for (int32_t cp = 0; cp < 0x110000; cp++) {
@@ -37,7 +37,7 @@ static void replaced(const char *text, const char *want)
 }
 
 /* The Unicode Standard 15.0, tables 3-8 to 3-11. */
-static void maximal_subparts_are_replaced(void **state)
+static void maximal_subparts_are_replaced_by_u_fffd(void **state)
 {
 #define R "\xEF\xBF\xBD"
     (void)state;
@@ -49,7 +49,7 @@ static void maximal_subparts_are_replaced(void **state)
 }
 
 /* A bad byte is found wherever it stands, among ASCII and among longer characters. */
-static void a_bad_byte_is_found(void **state)
+static void the_first_invalid_byte_is_found(void **state)
 {
     static const char *const good[] = { "a", "\xC3\xA9", "\xE4\xB8\xAD", "\xF0\x9F\x98\x80" };
 
@@ -79,7 +79,7 @@ static uint64_t lcg(uint64_t *x)
 }
 
 /* 64 bytes at a time and character by character, the same is found: parts of characters in any order. */
-static void blocks_find_what_steps_find(void **state)
+static void block_validation_equals_stepwise_decoding(void **state)
 {
     static const char *const parts[] = { "a",
                                          "plain text that is longer than a block of thirty-two bytes is",
@@ -127,7 +127,7 @@ static void blocks_find_what_steps_find(void **state)
     }
 }
 
-static void bytes_have_their_characters(void **state)
+static void each_byte_has_its_character_in_the_byte_alphabet(void **state)
 {
     static const struct {
         int byte;
@@ -153,9 +153,11 @@ static void bytes_have_their_characters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_character_comes_back),  cmocka_unit_test(maximal_subparts_are_replaced),
-        cmocka_unit_test(a_bad_byte_is_found),         cmocka_unit_test(blocks_find_what_steps_find),
-        cmocka_unit_test(bytes_have_their_characters),
+        cmocka_unit_test(each_code_point_round_trips),
+        cmocka_unit_test(maximal_subparts_are_replaced_by_u_fffd),
+        cmocka_unit_test(the_first_invalid_byte_is_found),
+        cmocka_unit_test(block_validation_equals_stepwise_decoding),
+        cmocka_unit_test(each_byte_has_its_character_in_the_byte_alphabet),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
