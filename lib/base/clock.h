@@ -1,4 +1,4 @@
-/* clock.h - time that only goes forward. */
+/* clock.h - a monotonic clock. */
 #ifndef MEG_BASE_CLOCK_H
 #define MEG_BASE_CLOCK_H
 
@@ -6,7 +6,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Seconds since a fixed moment in the past, never set back. */
+/* Seconds since an unspecified time in the past (CLOCK_MONOTONIC). */
 double meg_now_s(void);
 
 MEG_END_DECLS

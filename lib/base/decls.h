@@ -1,7 +1,4 @@
-/*
- * decls.h - what every public header opens with: C linkage for CUDA and C++,
- * and the two attributes the compiler checks calls by.
- */
+/* decls.h - C linkage for headers that C++ and CUDA include, and attributes of functions. */
 #ifndef MEG_BASE_DECLS_H
 #define MEG_BASE_DECLS_H
 

@@ -67,14 +67,14 @@ void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx)
     die_ctx = ctx;
 }
 
-/* Print text, tell the hook why, and end. */
-static void die_text(int code, const char *text, const char *why) MEG_NORETURN;
-static void die_text(int code, const char *text, const char *why)
+/* Print text, call the hook with the reason, and exit. */
+static void die_with(int code, const char *text, const char *why) MEG_NORETURN;
+static void die_with(int code, const char *text, const char *why)
 {
     void (*hook)(int status, const char *why, void *ctx) = die_hook;
 
     meg_log_lines(MEG_LOG_ERROR, text);
-    die_hook = NULL; /* a hook that dies ends the process and is not called again */
+    die_hook = NULL; /* if the hook itself dies, it is not called again */
     if (hook)
         hook(meg_exit_status(code), why, die_ctx);
     exit(meg_exit_status(code));
@@ -82,7 +82,7 @@ static void die_text(int code, const char *text, const char *why)
 
 void meg_die_err(const struct meg_err *e)
 {
-    die_text(e->code, e->msg, e->msg);
+    die_with(e->code, e->msg, e->msg);
 }
 
 void meg_die(int code, const char *fmt, ...)
@@ -102,7 +102,7 @@ void meg_usage_err(const struct meg_err *e)
     char text[sizeof e->msg + 300];
 
     snprintf(text, sizeof text, "%s\nTry '%s --help'.", e->msg, meg_progname());
-    die_text(MEG_EUSAGE, text, e->msg);
+    die_with(MEG_EUSAGE, text, e->msg);
 }
 
 void meg_usage(const char *fmt, ...)
@@ -128,7 +128,7 @@ int meg_close_stdout(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout))
         meg_die(MEG_EIO, "standard output: %s", strerror(errno));
-    if (close(STDOUT_FILENO) != 0 && errno != EBADF) /* a network disk tells here that it is full */
+    if (close(STDOUT_FILENO) != 0 && errno != EBADF) /* a network file system may report a full disk only now */
         meg_die(MEG_EIO, "standard output: %s", strerror(errno));
     return 0;
 }

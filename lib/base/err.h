@@ -1,6 +1,6 @@
 /*
- * err.h - the three kinds of trouble: a bug (MEG_ASSERT), the world (a negative
- * code and a message that stands alone), a decision to stop (meg_die).
+ * err.h - errors: assertions for bugs (MEG_ASSERT), error codes with a message for failures at run time (meg_fail), and
+ * exit with a message (meg_die).
  */
 #ifndef MEG_BASE_ERR_H
 #define MEG_BASE_ERR_H
@@ -14,36 +14,36 @@ MEG_BEGIN_DECLS
 
 enum {
     MEG_OK = 0,
-    MEG_EFAIL = -1,   /* the work failed                               exit 1  */
-    MEG_EUSAGE = -2,  /* wrong command line, or an option rule broken  exit 2  */
+    MEG_EFAIL = -1,   /* any other failure                             exit 1  */
+    MEG_EUSAGE = -2,  /* wrong command line or combination of options  exit 2  */
     MEG_EFORMAT = -3, /* corrupt input                                 exit 65 */
-    MEG_ENOENT = -4,  /* input missing                                 exit 66 */
-    MEG_EPEER = -5,   /* a peer was lost                               exit 69 */
-    MEG_EIO = -6,     /* input or output failed                        exit 74 */
-    MEG_ESTOP = -7    /* stopped on request, state saved: requeue me   exit 75 */
+    MEG_ENOENT = -4,  /* an input does not exist                       exit 66 */
+    MEG_EPEER = -5,   /* another rank was lost                         exit 69 */
+    MEG_EIO = -6,     /* a read or a write failed                      exit 74 */
+    MEG_ESTOP = -7    /* stopped by a signal after saving: requeue     exit 75 */
 };
 
 struct meg_err {
-    int code;       /* one of the above; set together with msg */
-    char msg[2048]; /* names the file or option, what was found, what was expected */
+    int code;       /* one of the above */
+    char msg[2048]; /* names the file or option, what was found and what was expected */
 };
 
 /*
- * meg_fail - fill *e (which may be NULL) with code and message; returns code.
- * meg_fail_errno - the same, with ": " and strerror(errno) added; the code is MEG_ENOENT
- * where errno is ENOENT or ENOTDIR, else MEG_EIO.
- * The message is one line: meg_log_sanitize (base/log.h) has seen it.
+ * meg_fail - fill *e, which may be NULL, with a code and a message, and return the code
+ * meg_fail_errno - the same, with ": " and strerror(errno) appended; the code is MEG_ENOENT if errno is ENOENT or
+ * ENOTDIR, else MEG_EIO
+ * Control characters in the message are replaced by meg_log_sanitize (base/log.h), so it is one line.
  */
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...) MEG_PRINTF(3, 4);
 int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);
 
-/* The exit status a code stands for (the one mapping); MEG_OK gives 0. */
+/* The exit status for a code, as listed above. */
 int meg_exit_status(int code);
 
 /*
- * Ending the process, for cmd/ (in lib/ only option parsing and small host allocations do).
- * Each prints "PROGRAM: message" on stderr, calls the hook and exits with the code's status.
- * meg_usage and meg_usage_err are MEG_EUSAGE and add where to find help.
+ * Print "PROGRAM: message" on stderr, call the hook of meg_on_die, and exit with the status of the code.  Only cmd/
+ * calls these; in lib/ only option parsing and small host allocations do.
+ * meg_usage and meg_usage_err use MEG_EUSAGE and refer to --help.
  */
 void meg_die(int code, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
 void meg_die_err(const struct meg_err *e) MEG_NORETURN;
@@ -51,21 +51,21 @@ void meg_usage(const char *fmt, ...) MEG_NORETURN MEG_PRINTF(1, 2);
 void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
 
 /*
- * Set a hook that meg_die calls once, with the exit status, its message and ctx, before it ends the process; NULL: none.
- * Communicators use it to end the other ranks.
+ * Set a hook that meg_die calls once, with the exit status, its message and ctx, before it ends the process; NULL:
+ * none.  Communicators use it to end the other ranks.
  */
 void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx);
 
-/* Write s [n] to standard output and flush it.  MEG_EIO on failure. */
+/* Write s [n] to standard output, and flush it; MEG_EIO on failure. */
 int meg_write_stdout(const char *s, size_t n, struct meg_err *e);
 
-/* Flush standard output; dies with MEG_EIO where that fails, else returns 0: main's last line. */
+/* Flush and close standard output, as the last call of main.  Returns 0; dies with MEG_EIO if a write failed. */
 int meg_close_stdout(void);
 
-/* The last part of argv[0], as in messages. */
+/* The last component of argv[0], which begins each message. */
 const char *meg_progname(void);
 
-/* A broken invariant: prints file, line and condition and aborts.  On in every build. */
+/* Assert an invariant: print file, line and condition and abort if it does not hold.  Enabled in every build. */
 #define MEG_ASSERT(cond) ((cond) ? (void)0 : meg_assert_failed(__FILE__, __LINE__, #cond))
 void meg_assert_failed(const char *file, int line, const char *cond) MEG_NORETURN;
 

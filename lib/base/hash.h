@@ -1,4 +1,4 @@
-/* hash.h - XXH3 (xxHash) for tables and checksums, MD5 (RFC 1321) for the names of cache files. */
+/* hash.h - hash functions: XXH3 (xxHash) for tables and checksums, MD5 (RFC 1321) for the names of cache files. */
 #ifndef MEG_BASE_HASH_H
 #define MEG_BASE_HASH_H
 

@@ -8,10 +8,10 @@
 #include "base/clock.h"
 #include "base/err.h"
 
-#define TTY_S 0.1 /* between two drawings of a progress line */
+#define TTY_INTERVAL_S 0.1 /* minimum time between two drawings of a progress line */
 
 static int level = MEG_LOG_INFO, rank;
-static struct meg_progress *drawn; /* the progress line now on the terminal */
+static struct meg_progress *active_progress; /* the progress line that is on the terminal */
 
 void meg_log_set_level(int l)
 {
@@ -34,17 +34,17 @@ void meg_log_rank0_first(void)
         sleep(3);
 }
 
-static bool is_silent(int l)
+static bool is_filtered(int l)
 {
     return l > level || (rank != 0 && l > MEG_LOG_WARN);
 }
 
 static void clear_progress(void)
 {
-    if (drawn) {
+    if (active_progress) {
         fputs("\r\033[K", stderr);
-        drawn->is_drawn = false;
-        drawn = NULL;
+        active_progress->is_drawn = false;
+        active_progress = NULL;
     }
 }
 
@@ -62,7 +62,7 @@ void meg_log_lines(int l, const char *text)
     char line[4096];
     size_t n;
 
-    if (is_silent(l))
+    if (is_filtered(l))
         return;
     if (rank)
         snprintf(line, sizeof line - 1, "%s[%d]: %s", meg_progname(), rank, text);
@@ -78,7 +78,7 @@ void meg_vlog(int l, const char *fmt, va_list ap)
 {
     char text[4096];
 
-    if (is_silent(l))
+    if (is_filtered(l))
         return;
     vsnprintf(text, sizeof text, fmt, ap);
     meg_log_sanitize(text);
@@ -108,15 +108,15 @@ void meg_debug(const char *fmt, ...)
     LOG(MEG_LOG_DEBUG);
 }
 
-void meg_progress_init(struct meg_progress *p, double plain_s)
+void meg_progress_init(struct meg_progress *p, double interval_s)
 {
     memset(p, 0, sizeof *p);
-    p->plain_s = plain_s;
+    p->interval_s = interval_s;
     p->is_tty = isatty(STDERR_FILENO);
-    p->next_s = meg_now_s() + (p->is_tty ? 0 : plain_s);
+    p->next_s = meg_now_s() + (p->is_tty ? 0 : interval_s);
 }
 
-/* As many bytes of the line as the terminal is wide, so that \r finds its start again. */
+/* The number of bytes of a line that fit on the terminal; after a wrapped line \r would not return to its start. */
 static int columns(void)
 {
     struct winsize w;
@@ -130,21 +130,21 @@ void meg_progress_show(struct meg_progress *p, const char *fmt, ...)
     double now = meg_now_s();
     va_list ap;
 
-    if (now < p->next_s || is_silent(MEG_LOG_INFO) || (!p->is_tty && p->plain_s <= 0))
+    if (now < p->next_s || is_filtered(MEG_LOG_INFO) || (!p->is_tty && p->interval_s <= 0))
         return;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
     meg_log_sanitize(line);
     if (!p->is_tty) {
-        p->next_s = now + p->plain_s;
+        p->next_s = now + p->interval_s;
         meg_info("%s", line);
         return;
     }
-    p->next_s = now + TTY_S;
+    p->next_s = now + TTY_INTERVAL_S;
     fprintf(stderr, "\r\033[K%.*s", columns(), line);
     p->is_drawn = true;
-    drawn = p;
+    active_progress = p;
 }
 
 void meg_progress_end(struct meg_progress *p)
@@ -152,6 +152,6 @@ void meg_progress_end(struct meg_progress *p)
     if (p->is_drawn) {
         fputc('\n', stderr);
         p->is_drawn = false;
-        drawn = NULL;
+        active_progress = NULL;
     }
 }

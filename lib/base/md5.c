@@ -1,16 +1,16 @@
-/* md5.c - RFC 1321: a compression function over 64-byte blocks of the padded message. */
+/* md5.c - MD5 (RFC 1321): a compression function over the 64-byte blocks of the padded message. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"
 
-static uint32_t rotate(uint32_t x, int by)
+static uint32_t rotate_left(uint32_t x, int bits)
 {
-    return x << by | x >> (32 - by);
+    return x << bits | x >> (32 - bits);
 }
 
-static void block(uint32_t state[4], const unsigned char p[64])
+static void compress(uint32_t state[4], const unsigned char p[64])
 {
     static const int shift[4][4] = { { 7, 12, 17, 22 }, { 5, 9, 14, 20 }, { 4, 11, 16, 23 }, { 6, 10, 15, 21 } };
     uint32_t a = state[0], b = state[1], c = state[2], d = state[3], word[16];
@@ -30,7 +30,7 @@ static void block(uint32_t state[4], const unsigned char p[64])
         case 2: f = b ^ c ^ d, k = 3 * i + 5; break;
         default: f = c ^ (b | ~d), k = 7 * i; break;
         }
-        next = b + rotate(a + f + sine + word[k % 16], shift[round][i % 4]);
+        next = b + rotate_left(a + f + sine + word[k % 16], shift[round][i % 4]);
         a = d;
         d = c;
         c = b;
@@ -50,14 +50,14 @@ void meg_md5_hex(char hex[33], const void *bytes, size_t n)
     const size_t rest = n % 64, padded = rest < 56 ? 64 : 128;
 
     for (size_t i = 0; i + 64 <= n; i += 64)
-        block(state, p + i);
+        compress(state, p + i);
     if (rest)
         memcpy(tail, p + n - rest, rest);
     tail[rest] = 0x80;
     for (int i = 0; i < 8; i++)
         tail[padded - 8 + (size_t)i] = (unsigned char)((uint64_t)n * 8 >> 8 * i);
     for (size_t i = 0; i < padded; i += 64)
-        block(state, tail + i);
+        compress(state, tail + i);
     for (int i = 0; i < 16; i++)
         snprintf(hex + 2 * i, 3, "%02x", (state[i / 4] >> 8 * (i % 4)) & 0xff);
 }

@@ -12,7 +12,7 @@
 static void out_of_memory(size_t n) MEG_NORETURN;
 static void out_of_memory(size_t n)
 {
-    meg_die(MEG_EFAIL, "out of memory: %zu bytes wanted", n);
+    meg_die(MEG_EFAIL, "out of memory: cannot allocate %zu bytes", n);
 }
 
 void *meg_new(size_t n)
@@ -49,13 +49,13 @@ char *meg_strdup(const char *s)
     return meg_strndup(s, strlen(s));
 }
 
-/* Room for n more bytes and the zero behind them. */
+/* Ensure capacity for n more bytes and the terminating zero. */
 static void reserve(struct meg_str *str, size_t n)
 {
-    size_t want = str->n + n + 1;
+    size_t need = str->n + n + 1;
 
-    if (want > str->cap) {
-        str->cap = want < 2 * str->cap ? 2 * str->cap : want < 64 ? 64 : want;
+    if (need > str->cap) {
+        str->cap = need < 2 * str->cap ? 2 * str->cap : need < 64 ? 64 : need;
         str->s = (char *)meg_realloc_array(str->s, str->cap, 1);
     }
 }
@@ -109,43 +109,43 @@ static size_t round_to_pages(size_t n)
 int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e)
 {
     size_t len = round_to_pages(nbytes);
-    size_t skip;
+    size_t prefix;
     unsigned char *p;
 
     memset(a, 0, sizeof *a);
     a->name = name;
     if (nbytes == 0)
-        return MEG_OK;
+        return 0;
     if (len < nbytes || len + HUGE_PAGE < len)
-        return meg_fail(e, MEG_EFAIL, "%s: %zu bytes: more than a program can hold", name, nbytes);
+        return meg_fail(e, MEG_EFAIL, "%s: %zu bytes exceed the address space", name, nbytes);
     p = (unsigned char *)mmap(NULL, len + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return meg_fail(e, MEG_EFAIL, "%s: out of memory: %zu bytes wanted", name, nbytes);
-    /* give back what lies before and after, so that free needs no more than base and cap */
-    skip = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
-    if (skip)
-        munmap(p, skip);
-    munmap(p + skip + len, HUGE_PAGE - skip);
-    a->base = p + skip;
+        return meg_fail(e, MEG_EFAIL, "%s: out of memory: cannot allocate %zu bytes", name, nbytes);
+    /* unmap the unaligned ends, so that meg_arena_free needs only base and cap */
+    prefix = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+    if (prefix)
+        munmap(p, prefix);
+    munmap(p + prefix + len, HUGE_PAGE - prefix);
+    a->base = p + prefix;
     a->cap = nbytes;
-    madvise(a->base, len, MADV_HUGEPAGE); /* refused, it is slower and not wrong */
-    return MEG_OK;
+    madvise(a->base, len, MADV_HUGEPAGE); /* only a hint: a failure is ignored */
+    return 0;
 }
 
 void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align)
 {
-    size_t at;
+    size_t offset;
 
     MEG_ASSERT(align);
     MEG_ASSERT_EQ((align & (align - 1)), 0);
     MEG_ASSERT_LE(align, HUGE_PAGE);
-    at = (a->used + align - 1) & ~(align - 1);
-    MEG_ASSERT_LE(at, a->cap);
-    MEG_ASSERT_LE(nbytes, a->cap - at);
-    a->used = at + nbytes;
-    if (a->used > a->high)
-        a->high = a->used;
-    return a->base + at;
+    offset = (a->used + align - 1) & ~(align - 1);
+    MEG_ASSERT_LE(offset, a->cap);
+    MEG_ASSERT_LE(nbytes, a->cap - offset);
+    a->used = offset + nbytes;
+    if (a->used > a->peak)
+        a->peak = a->used;
+    return a->base + offset;
 }
 
 void meg_arena_rewind(struct meg_arena *a, size_t used)

@@ -1,6 +1,7 @@
 /*
- * mem.h - host memory.  Small things (structs, names, tables) come from meg_new and friends,
- * which die when there is none; what the user's sizes decide comes from an arena, which reports.
+ * mem.h - host memory.  meg_new and its relatives are for small allocations (structs, names, tables) and end the
+ * process when memory is exhausted.  Arenas are for memory whose size depends on the user's options, and return an
+ * error.
  */
 #ifndef MEG_BASE_MEM_H
 #define MEG_BASE_MEM_H
@@ -12,16 +13,18 @@
 
 MEG_BEGIN_DECLS
 
-/* n zeroed bytes; the caller frees them with free.  meg_new(0) is a pointer to nothing. */
+/* Allocate n zeroed bytes, which the caller frees with free.  meg_new(0) is not NULL. */
 void *meg_new(size_t n);
-/* p resized to n elements of size bytes, new ones not initialised; overflow dies, too. */
+/*
+ * Resize p to n elements of size bytes; new elements are uninitialized.  An overflow of n * size ends the process, too.
+ */
 void *meg_realloc_array(void *p, size_t n, size_t size);
 char *meg_strdup(const char *s);
 char *meg_strndup(const char *s, size_t n);
 
 /*
- * struct meg_str - bytes that grow.  Starts as { 0 }; s is NULL or ends with a zero byte that
- * n does not count; the bytes may hold zeros.
+ * struct meg_str - a growable byte string.  Initialize it with { 0 }.  s is NULL or followed by a zero byte that n does
+ * not count; the bytes may include zeros.
  */
 struct meg_str {
     char *s;
@@ -29,22 +32,22 @@ struct meg_str {
 };
 void meg_str_add(struct meg_str *str, const void *bytes, size_t n);
 void meg_str_printf(struct meg_str *str, const char *fmt, ...) MEG_PRINTF(2, 3);
-/* The first n bytes go, those behind them move up; n <= str->n. */
+/* Remove the first n <= str->n bytes. */
 void meg_str_remove_prefix(struct meg_str *str, size_t n);
 void meg_str_free(struct meg_str *str);
 
 /*
- * struct meg_arena - one zeroed block, cut from the front.  used may be noted and put back with
- * meg_arena_rewind; high is the most that was ever in use.
+ * struct meg_arena - a bump allocator over one zeroed block.  A saved value of used can be restored by
+ * meg_arena_rewind, which frees all later allocations; peak is the maximum of used.
  */
 struct meg_arena {
-    const char *name; /* borrowed; in messages */
+    const char *name; /* for messages; borrowed */
     unsigned char *base;
-    size_t cap, used, high;
+    size_t cap, used, peak;
 };
-/* Reserve nbytes, 2 MiB aligned; pages are taken from the machine when first touched. */
+/* Map nbytes of address space, aligned to 2 MiB; the kernel allocates each page when it is first touched. */
 int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e);
-/* nbytes at a multiple of align (a power of two).  More than was reserved is a bug. */
+/* Allocate nbytes at a multiple of align, a power of two.  Exceeding the size of the arena is a failed assertion. */
 void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align);
 void meg_arena_rewind(struct meg_arena *a, size_t used);
 void meg_arena_free(struct meg_arena *a);

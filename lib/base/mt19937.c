@@ -10,7 +10,7 @@ void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed)
     g->next = 624;
 }
 
-/* The generator's init_by_array of the words of seed, of which there is at least one. */
+/* init_by_array of the reference implementation; the key is the nonzero words of seed, at least one. */
 void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed)
 {
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };

@@ -27,7 +27,7 @@ bool meg_parse_f64(const char *text, double *out)
     double v;
     char *end;
 
-    if (strspn(text, "+-.0123456789eE") != strlen(text)) /* strtod also reads hex, inf and blanks */
+    if (strspn(text, "+-.0123456789eE") != strlen(text)) /* strtod also accepts hexadecimal, inf and spaces */
         return false;
     v = strtod(text, &end);
     if (end == text || *end || !isfinite(v))
@@ -42,7 +42,7 @@ const char *meg_fmt_double(char buf[], double v)
 
     if (!isfinite(v))
         return strcpy(buf, isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
-    for (digits = 0; digits < 17; digits++) { /* behind the point */
+    for (digits = 0; digits < 17; digits++) { /* after the decimal point */
         snprintf(buf, MEG_DOUBLE_CHARS, "%.*e", digits, v);
         if (strtod(buf, NULL) == v)
             break;

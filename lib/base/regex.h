@@ -1,6 +1,6 @@
 /*
- * regex.h - regular expressions as tokenizer.json files have them, in Oniguruma's dialect, run by PCRE2
- * (with JIT where there is one) in UTF-8.  \s is the property White_Space as everywhere here
+ * regex.h - regular expressions in the dialect of Oniguruma, which tokenizer.json files use, translated to PCRE2 and
+ * run by it in UTF-8 mode, with its JIT compiler where available.  \s is the property White_Space
  * (unicode/char_class.h); other properties are those of the installed PCRE2.
  */
 #ifndef MEG_BASE_REGEX_H
@@ -8,26 +8,32 @@
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "base/span.h"
 
-/* Once compiled only read, by any number of threads. */
+MEG_BEGIN_DECLS
+
+/* A compiled expression is immutable, so that any number of threads can use it. */
 struct meg_regex;
 
 /*
- * meg_regex_compile - make a pattern ready.  MEG_EFORMAT, with the pattern and the byte of it, where it
- * does not compile, or has what PCRE2 cannot say: negated classes inside of classes, &&, intervals repeated.
+ * meg_regex_compile - translate and compile a pattern
+ * MEG_EFORMAT, with the pattern and the byte offset in it, if it is invalid or uses what PCRE2 does not support:
+ * negated classes inside classes, &&, repeated intervals.
  */
 int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_err *e);
 void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 
 /*
- * meg_regex_find_all - append all matches of text [n], well-formed UTF-8, from left to right without overlap;
- * none that is empty where the one before it ends, and none of an empty text.
- * MEG_EFORMAT where the pattern takes more steps or memory on this text than PCRE2 allows, or where its
- * searches look at far more than 1024 bytes for each byte of text.
+ * meg_regex_find_all - append all matches in text [n], which is valid UTF-8, from left to right without overlap
+ * An empty match directly after another match is skipped, and an empty text has no matches.
+ * MEG_EFORMAT if the pattern exceeds PCRE2's match limits on this text, or if its searches examine far more than 1024
+ * bytes per byte of text.
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

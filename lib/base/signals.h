@@ -1,4 +1,4 @@
-/* Signals that every command answers in the same way. */
+/* signals.h - the signal dispositions that all commands share. */
 #ifndef MEG_BASE_SIGNALS_H
 #define MEG_BASE_SIGNALS_H
 
@@ -7,7 +7,7 @@
 MEG_BEGIN_DECLS
 
 /*
- * Ignore SIGXFSZ, so that a write beyond the limit on file size (ulimit -f) fails with EFBIG and is reported as any
+ * Ignore SIGXFSZ, so that a write beyond the limit on file size (ulimit -f) fails with EFBIG and is reported like any
  * other failed write.  meg_opt_parse calls it.
  */
 void meg_signals_init(void);

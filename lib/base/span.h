@@ -1,19 +1,25 @@
-/* span.h - pieces of somebody else's text. */
+/* span.h - string views: pointer and length, into a text that somebody else owns. */
 #ifndef MEG_BASE_SPAN_H
 #define MEG_BASE_SPAN_H
 
 #include <stdint.h>
+
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
 
 struct meg_span {
     const char *s;
     int64_t n;
 };
 
-/* Spans that grow in number.  Starts as { 0 }, ends with free(v). */
+/* A growable array of spans.  Initialize it with { 0 } and free v. */
 struct meg_spans {
     struct meg_span *v;
     int64_t n, cap;
 };
 void meg_spans_add(struct meg_spans *spans, const char *s, int64_t n);
+
+MEG_END_DECLS
 
 #endif

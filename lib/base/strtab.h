@@ -1,42 +1,48 @@
-/* strtab.h - byte strings numbered in the order they came, found again by hash. */
+/* strtab.h - a string table: byte strings numbered in order of insertion, found by hash. */
 #ifndef MEG_BASE_STRTAB_H
 #define MEG_BASE_STRTAB_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/mem.h"
+
+MEG_BEGIN_DECLS
 
 /* Starts as { 0 }.  String k is bytes.s + at[k] .. at[k + 1]. */
 struct meg_strtab {
     struct meg_str bytes;
-    int64_t *at; /* [n+1] */
+    int64_t *offset; /* [n+1] */
     int64_t n, cap;
     struct meg_strtab_slot *slot;
     uint64_t mask;
 };
 
-/* Make room for n strings at once. */
+/* Reserve capacity for n strings. */
 void meg_strtab_reserve(struct meg_strtab *t, int64_t n);
-/* The number of a string; n - 1 after the call when it was not there before. */
+/* Insert a string unless it is present; returns its number. */
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len);
-/* Many at once, faster: each is given the next number, and none is found before meg_strtab_index, which
- * returns -1, or the number of one that was there before; then the table is good for nothing. */
+/*
+ * Insert many strings faster: meg_strtab_append gives each the next number without indexing it, and meg_strtab_index
+ * then indexes all.  It returns -1, or the number of a string that equals an earlier one; the table is then unusable.
+ */
 void meg_strtab_append(struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_index(struct meg_strtab *t);
-/* As meg_strtab_add, but -1 and nothing added when it is not there. */
+/* The number of a string, or -1 if it is not present. */
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
-/* The same in two steps, between which the string's place is on the way to the processor: the first
- * returns the hash that the second wants. */
+/* The same in two steps: meg_strtab_prefetch prefetches the slot and returns the hash that the second call needs. */
 uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash);
 void meg_strtab_free(struct meg_strtab *t);
 
 static inline struct meg_str meg_strtab_get(const struct meg_strtab *t, int64_t k)
 {
-    size_t n = (size_t)(t->at[k + 1] - t->at[k]);
-    struct meg_str view = { t->bytes.s + t->at[k], n, n };
+    size_t n = (size_t)(t->offset[k + 1] - t->offset[k]);
+    struct meg_str view = { t->bytes.s + t->offset[k], n, n };
 
     return view;
 }
+
+MEG_END_DECLS
 
 #endif

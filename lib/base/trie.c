@@ -1,8 +1,8 @@
 /*
- * Nodes are placed one after the other, each with all its children: a base is sought for which the
- * units of all children are free.  No two nodes share a base, so that the byte in a unit suffices to
- * tell whose child it is.  A leaf has base LEAF, where nobody's children are.  A unit that stays free
- * is a leaf without a value: whoever steps into it by mistake finds nothing and goes no further.
+ * trie.c - build a double-array trie.  Nodes are placed one by one: for each node a base is chosen at which the units
+ * of all its children are free.  No two nodes have the same base, so that the label in a unit identifies its parent.  A
+ * leaf has base LEAF, at which no node has children.  A unit that stays free is a leaf without a value: a step that
+ * reaches it by mistake finds no value and has no further child.
  */
 #include "base/trie.h"
 
@@ -12,40 +12,41 @@
 #include "base/mem.h"
 
 enum {
-    BLOCK = 256,        /* units are added by so many: base ^ c never leaves the block of base */
-    TRIES = 32,         /* free units looked at for a place, before a new block is begun */
-    LEAF = BLOCK,       /* base of leaves, in the second block: the first has the root's children */
-    MAX_FAILURES = 512, /* after so many failures a free unit is left alone */
+    BLOCK = 256,        /* units are allocated in blocks; base ^ c is in the same block as base */
+    MAX_PROBES = 32,    /* free units that are tried before a new block is allocated */
+    LEAF = BLOCK,       /* base of leaves, in the second block; the first has the root's children */
+    MAX_FAILURES = 512, /* a free unit is removed from the free list after this many failed tries */
     MAX_UNITS = 1 << 24
 };
 
-/* What is known of a unit while the trie is built. */
-struct slot {
-    int32_t prev, next; /* among free units, in order; -1 at the ends */
+/* The state of a unit during the build. */
+struct unit_state {
+    int32_t prev, next; /* in the list of free units, by index; -1 at its ends */
     uint16_t failures;
-    bool is_used, is_base; /* as unit; as base */
+    bool is_used; /* as a unit */
+    bool is_base; /* of a node */
 };
 
 struct build {
     struct meg_trie_unit *unit;
-    struct slot *slot;
+    struct unit_state *state;
     int64_t n, cap;
-    int32_t first, last; /* free units; -1: none */
+    int32_t first, last; /* free units, or -1 */
 };
 
-/* A node whose children are still to be placed: those of keys [lo, hi) at depth. */
+/* A node whose children, the bytes at depth of keys [lo, hi), are not placed yet. */
 struct node {
     int64_t lo, hi, depth;
-    uint32_t at; /* its unit; NO_UNIT for the root */
+    uint32_t unit; /* NO_UNIT for the root */
 };
 #define NO_UNIT UINT32_MAX
 
-static void take(struct build *b, int32_t i)
+static void remove_free(struct build *b, int32_t i)
 {
-    struct slot *s = &b->slot[i];
+    struct unit_state *s = &b->state[i];
 
-    *(s->prev < 0 ? &b->first : &b->slot[s->prev].next) = s->next;
-    *(s->next < 0 ? &b->last : &b->slot[s->next].prev) = s->prev;
+    *(s->prev < 0 ? &b->first : &b->state[s->prev].next) = s->next;
+    *(s->next < 0 ? &b->last : &b->state[s->next].prev) = s->prev;
     s->is_used = true;
 }
 
@@ -54,12 +55,12 @@ static void add_block(struct build *b)
     if (b->n + BLOCK > b->cap) {
         b->cap = 2 * b->cap + 64 * BLOCK;
         b->unit = meg_realloc_array(b->unit, (size_t)b->cap, sizeof *b->unit);
-        b->slot = meg_realloc_array(b->slot, (size_t)b->cap, sizeof *b->slot);
+        b->state = meg_realloc_array(b->state, (size_t)b->cap, sizeof *b->state);
     }
     for (int64_t i = b->n; i < b->n + BLOCK; i++) {
         b->unit[i] = (struct meg_trie_unit){ LEAF << 8, -1 };
-        b->slot[i] = (struct slot){ .prev = b->last, .next = -1 };
-        *(b->last < 0 ? &b->first : &b->slot[b->last].next) = (int32_t)i;
+        b->state[i] = (struct unit_state){ .prev = b->last, .next = -1 };
+        *(b->last < 0 ? &b->first : &b->state[b->last].next) = (int32_t)i;
         b->last = (int32_t)i;
     }
     b->n += BLOCK;
@@ -67,10 +68,10 @@ static void add_block(struct build *b)
 
 static bool fits(const struct build *b, uint32_t base, const unsigned char *label, int n)
 {
-    if (b->slot[base].is_base)
+    if (b->state[base].is_base)
         return false;
     for (int k = 1; k < n; k++) {
-        if (b->slot[base ^ label[k]].is_used)
+        if (b->state[base ^ label[k]].is_used)
             return false;
     }
     return true;
@@ -78,23 +79,23 @@ static bool fits(const struct build *b, uint32_t base, const unsigned char *labe
 
 static uint32_t find_base(struct build *b, const unsigned char *label, int n)
 {
-    int tries = 0;
+    int probes = 0;
 
-    for (int32_t i = b->first, next; i >= 0 && tries < TRIES; i = next, tries++) {
+    for (int32_t i = b->first, next; i >= 0 && probes < MAX_PROBES; i = next, probes++) {
         uint32_t base = (uint32_t)i ^ label[0];
 
-        next = b->slot[i].next;
+        next = b->state[i].next;
         if (fits(b, base, label, n))
             return base;
-        if (++b->slot[i].failures == MAX_FAILURES)
-            take(b, i);
+        if (++b->state[i].failures == MAX_FAILURES)
+            remove_free(b, i);
     }
     add_block(b);
     return (uint32_t)(b->n - BLOCK);
 }
 
-/* Ends of the groups of keys [lo, hi) that have the same byte at depth, and those bytes. */
-static int group(const struct meg_trie_key *key, const struct node *x, unsigned char *label, int64_t *end)
+/* Group the keys [lo, hi) of a node by their byte at depth, the label; end [n] is where each group ends.  Returns n. */
+static int group_by_label(const struct meg_trie_key *key, const struct node *x, unsigned char *label, int64_t *end)
 {
     int n = 0;
 
@@ -108,21 +109,22 @@ static int group(const struct meg_trie_key *key, const struct node *x, unsigned 
     return n;
 }
 
-static void place(struct build *b, const struct meg_trie_key *key, struct node x, struct node *stack, int64_t *nstack)
+static void place_node(struct build *b, const struct meg_trie_key *key, struct node x, struct node *stack,
+                       int64_t *nstack)
 {
     unsigned char label[256];
     int64_t end[256];
-    int n = group(key, &x, label, end);
-    uint32_t base = x.at == NO_UNIT ? MEG_TRIE_ROOT : find_base(b, label, n);
+    int n = group_by_label(key, &x, label, end);
+    uint32_t base = x.unit == NO_UNIT ? MEG_TRIE_ROOT : find_base(b, label, n);
 
-    b->slot[base].is_base = true;
-    if (x.at != NO_UNIT)
-        b->unit[x.at].link = base << 8 | (b->unit[x.at].link & 0xFF);
+    b->state[base].is_base = true;
+    if (x.unit != NO_UNIT)
+        b->unit[x.unit].link = base << 8 | (b->unit[x.unit].link & 0xFF);
     for (int k = 0; k < n; k++) {
         struct node child = { k ? end[k - 1] : x.lo, end[k], x.depth + 1, base ^ label[k] };
-        struct meg_trie_unit *u = &b->unit[child.at];
+        struct meg_trie_unit *u = &b->unit[child.unit];
 
-        take(b, (int32_t)child.at);
+        remove_free(b, (int32_t)child.unit);
         *u = (struct meg_trie_unit){ (uint32_t)LEAF << 8 | label[k], -1 };
         if (key[child.lo].n == child.depth)
             u->value = key[child.lo++].value;
@@ -154,33 +156,33 @@ int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, stru
 {
     struct build b = { .first = -1, .last = -1 };
     struct node *stack;
-    int64_t nstack = 0, same;
+    int64_t nstack = 0, duplicate;
 
     qsort(key, (size_t)n, sizeof *key, compare);
-    if ((same = find_duplicate(key, n)) >= 0)
-        return meg_fail(e, MEG_EFORMAT, "'%.*s' stands there twice", (int)key[same].n, key[same].s);
+    if ((duplicate = find_duplicate(key, n)) >= 0)
+        return meg_fail(e, MEG_EFORMAT, "duplicate key '%.*s'", (int)key[duplicate].n, key[duplicate].s);
     stack = meg_realloc_array(NULL, (size_t)n + 256, sizeof *stack);
     add_block(&b);
     add_block(&b);
-    take(&b, LEAF);
-    b.slot[LEAF].is_base = true;
+    remove_free(&b, LEAF);
+    b.state[LEAF].is_base = true;
     b.unit[LEAF].link |= 0xFF;
     if (n > 0)
         stack[nstack++] = (struct node){ 0, n, 0, NO_UNIT };
     while (nstack > 0 && b.n <= MAX_UNITS) {
         struct node x = stack[--nstack];
 
-        place(&b, key, x, stack, &nstack);
+        place_node(&b, key, x, stack, &nstack);
     }
     free(stack);
-    free(b.slot);
+    free(b.state);
     if (b.n > MAX_UNITS) {
         free(b.unit);
-        return meg_fail(e, MEG_EFORMAT, "more text than a trie of %d units holds", MAX_UNITS);
+        return meg_fail(e, MEG_EFORMAT, "the keys need a trie of more than %d units", MAX_UNITS);
     }
     t->unit = b.unit;
     t->n = b.n;
-    return MEG_OK;
+    return 0;
 }
 
 void meg_trie_free(struct meg_trie *t)

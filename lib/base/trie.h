@@ -1,6 +1,6 @@
 /*
- * trie.h - byte strings to numbers, and all strings that begin at a place in one walk: a double
- * array (Aoe 1989) in which the child of a node for byte c is unit base ^ c, if that unit says c.
+ * trie.h - a double-array trie (Aoe 1989), which maps byte strings to numbers and finds all keys that are a prefix of a
+ * text.  The child of a node for byte c is unit base ^ c, if the label of that unit is c.
  */
 #ifndef MEG_BASE_TRIE_H
 #define MEG_BASE_TRIE_H
@@ -8,14 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 
+MEG_BEGIN_DECLS
+
 struct meg_trie_unit {
-    uint32_t link; /* base << 8 | the byte that leads here */
-    int32_t value; /* of the string that ends here, or -1 */
+    uint32_t link; /* base << 8 | label */
+    int32_t value; /* of the key that ends here, or -1 */
 };
 
-/* Starts as { 0 }; once built it is only read, by any number of threads. */
+/* Initialize it with { 0 }.  A built trie is immutable, so that any number of threads can use it. */
 struct meg_trie {
     struct meg_trie_unit *unit;
     int64_t n;
@@ -28,14 +31,16 @@ struct meg_trie_key {
 };
 
 /*
- * meg_trie_build - a trie of the n keys, which come back sorted.
- * MEG_EFORMAT when one stands there twice, which is named, or when their text takes more than 2^24 units.
+ * meg_trie_build - build a trie of the n keys, and sort these
+ * MEG_EFORMAT with the key if there is a duplicate, or if the trie exceeds 2^24 units.
  */
 int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_trie_free(struct meg_trie *t);
 
-/* A walk begins with node = MEG_TRIE_ROOT.  Step by byte c: false where no string goes on so; else
- * *value is that of the string up to here, or -1. */
+/*
+ * meg_trie_step - go from *node, initially MEG_TRIE_ROOT, to its child for byte c
+ * Returns false if no key continues with c; else *value is the value of the key that ends at the child, or -1.
+ */
 enum { MEG_TRIE_ROOT = 0 };
 static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsigned char c, int32_t *value)
 {
@@ -46,7 +51,9 @@ static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsig
     return (unsigned char)u.link == c;
 }
 
-/* The value of a whole string; -1 when it is not there. */
+/* The value of the key s [n], or -1 if there is none. */
 int32_t meg_trie_find(const struct meg_trie *t, const char *s, int64_t n);
+
+MEG_END_DECLS
 
 #endif

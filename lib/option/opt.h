@@ -1,7 +1,7 @@
 /*
  * opt.h - command-line options from tables.  One table serves the command line, --help, --config and --dump-config,
- * --list-options and --completion.  A table is declared in the module of the config struct that it fills; a command is a
- * list of tables.  meg-conf(5) describes the config file.
+ * --list-options and --completion.  A table is declared in the module of the config struct that it fills; a command is
+ * a list of tables.  meg-conf(5) describes the config file.
  *
  *     const struct meg_opt meg_tok_opts[] = {
  *         { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab), "FILE", NULL, "vocabulary" },
@@ -50,9 +50,9 @@ enum {
 };
 
 /*
- * metavar        the name of the value in the help.  "a|b|c" restricts the value, or each value of a list, to these choices.
- *                For a list it also gives the count: "START STEP SAMPLES" requires three values, "KEY..." one or more.
- *                NULL for a flag.
+ * metavar        the name of the value in the help.  "a|b|c" restricts the value, or each value of a list, to these
+ *                choices.  For a list it also gives the count: "START STEP SAMPLES" requires three values, "KEY..." one or
+ *                more.  NULL for a flag.
  * default_value  as it is written in a config file; NULL leaves the field unset.
  * help           one phrase without a full stop; the help text wraps it.
  */
@@ -71,8 +71,8 @@ struct meg_opt {
 #define MEG_I64(S, f) _Generic(&((S *)0)->f, int64_t *: MEG_OPT_I64), offsetof(S, f)
 #define MEG_F64(S, f) _Generic(&((S *)0)->f, double *: MEG_OPT_F64), offsetof(S, f)
 /*
- * An int, or an enum whose enumerators are in the order of the choices in metavar: "single|cyclic" gives 0 or 1.  The enum
- * of a row without a default needs an enumerator that equals MEG_ENUM_UNSET, which also makes it signed.
+ * An int, or an enum whose enumerators are in the order of the choices in metavar: "single|cyclic" gives 0 or 1.  The
+ * enum of a row without a default needs an enumerator that equals MEG_ENUM_UNSET, which also makes it signed.
  */
 #define MEG_ENUM(S, f)                                                                             \
     _Generic(&((S *)0)->f, int *: MEG_OPT_ENUM, unsigned *: MEG_OPT_ENUM), offsetof(S, f)
@@ -100,8 +100,8 @@ struct meg_optgroup {
  *   usage    the arguments, which follow the program's name in the first line of --help
  *   summary  one sentence that says what the program does
  * Adds the options that all commands have: --help, --version, --config FILE, --dump-config, --list-options,
- * --completion bash, -q, -v.  Those that print exit with status 0.  A wrong command line prints a message and exits with
- * status 2, or 66 for a missing config file.
+ * --completion bash, -q, -v.  Those that print exit with status 0.  A wrong command line prints a message and exits
+ * with status 2, or 66 for a missing config file.
  * Strings and lists stay valid until the process ends; no caller frees them.
  * As each command calls this first, it also calls meg_signals_init.
  */
@@ -115,8 +115,8 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
 /*
- * meg_opt_choice - the choice, as a user types it, that conf holds for the MEG_ENUM row called name in rows.  NULL when it
- * is unset.  The text stays valid until the process ends.
+ * meg_opt_choice - the choice, as a user types it, that conf holds for the MEG_ENUM row called name in rows.  NULL when
+ * it is unset.  The text stays valid until the process ends.
  */
 const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf);
 
@@ -146,9 +146,9 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
- * Options of other programs that this command does not support, and the hint that is printed in place of "unknown option".
- * A name that ends in * matches all names with that prefix; the first row that matches counts.  The rows end with { 0 } and
- * are borrowed until the process ends.
+ * Options of other programs that this command does not support, and the hint that is printed in place of "unknown
+ * option".  A name that ends in * matches all names with that prefix; the first row that matches counts.  The rows end
+ * with { 0 } and are borrowed until the process ends.
  */
 struct meg_opt_unsupported {
     const char *name, *hint;

@@ -244,7 +244,7 @@ static struct meg_usage_vs_plan measure_usage(const struct meg_trainer *t)
                                                [MEG_COST_MEM_GRADS] = (double)m->grads,
                                                [MEG_COST_MEM_ACTIVATIONS] = (double)m->activations,
                                                [MEG_COST_MEM_WORKSPACE] = (double)m->workspace,
-                                               [MEG_COST_MEM_PIPELINE] = (double)t->pipeline.arena.high } };
+                                               [MEG_COST_MEM_PIPELINE] = (double)t->pipeline.arena.peak } };
 
     if (t->optim) {
         const struct meg_optim_memory *o = &t->optim->used;

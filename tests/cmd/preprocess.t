@@ -563,7 +563,7 @@ status 'a long text that is looked at from each byte' 65 timeout 60 \
     meg-preprocess -q --input abab.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
 is 'is named by its line' "$(cat "$T/err")" \
     "meg-preprocess: abab.jsonl, line 2: key \"text\": regular expression '[ab]+c|[ab]', on a text of 400000 bytes: match \
-limit exceeded; it tries too much of the text again and again: make shorter lines of it"
+limit exceeded; it backtracks too often on this text: split the text into shorter lines"
 
 # ---- a name with line breaks ----
 forged=$(printf 'no\nmeg-preprocess: 7 documents\033[2J')

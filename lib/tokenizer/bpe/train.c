@@ -246,7 +246,7 @@ static void add_base_tokens(struct meg_strtab *tokens, int32_t byte_id[256])
 
 static void split_words(struct bpe_train_state *st, const struct meg_strtab *words, const int32_t byte_id[256])
 {
-    st->at = words->at;
+    st->at = words->offset;
     st->sym = meg_new(words->bytes.n * sizeof *st->sym);
     st->len = meg_new((size_t)words->n * sizeof *st->len);
     for (size_t i = 0; i < words->bytes.n; i++)

@@ -85,7 +85,7 @@ static void arena_blocks_are_zeroed_aligned_and_counted(void **state)
     meg_arena_alloc(&a, 1, 1);
     meg_arena_rewind(&a, mark);
     assert_int_equal(a.used, 99900);
-    assert_int_equal(a.high, 99901);
+    assert_int_equal(a.peak, 99901);
     meg_arena_free(&a);
     meg_arena_free(&a);
     meg_arena_free(NULL);

@@ -90,10 +90,10 @@ static void refuses(const char *pattern, const char *message)
 static void unsupported_patterns_are_rejected(void **state)
 {
     (void)state;
-    refuses("a(b", "'a(b' (read as 'a(b'), byte 3: missing closing parenthesis");
+    refuses("a(b", "'a(b' (translated to 'a(b'), byte 3: missing closing parenthesis");
     refuses("[a[^b]]", "byte 3: a negated class");
     refuses("[a-z&&b]", "byte 5: the intersection");
-    refuses("x[a", "byte 2: a class that does not end");
+    refuses("x[a", "byte 2: the class has no closing bracket");
     refuses("\\", "byte 1");
     refuses("\\p{Nonsense}", "byte");
     refuses("a[\\W]", "byte 3: a negated class");
@@ -245,8 +245,8 @@ static void a_quadratic_search_is_an_error(void **state)
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(find_in_repeated(patterns[i], "ab", 1 << 18, &n, &e), MEG_EFORMAT);
-        assert_non_null(strstr(e.msg, "on a text of 262144 bytes: match limit exceeded; it tries too much of the text "
-                                      "again and again: make shorter lines of it"));
+        assert_non_null(strstr(e.msg, "on a text of 262144 bytes: match limit exceeded; it backtracks too often on "
+                                      "this text: split the text into shorter lines"));
         assert_int_equal(find_in_repeated(patterns[i], "ab", 1000, &n, &e), MEG_OK);
     }
 }
