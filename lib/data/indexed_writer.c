@@ -93,7 +93,7 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum
     if ((r = lock(w, e)) < 0 || (r = create(&w->bin, prefix, ".bin", e)) < 0 ||
         (r = create(&w->idx, prefix, ".idx", e)) < 0 || (r = create(&w->docs, prefix, ".idx.documents", e)) < 0)
         goto out;
-    w->idx.end = MEG_IDX_HEADER;
+    w->idx.buf_offset = MEG_IDX_HEADER;
     add_document(w, 0);
     *out = w;
     w = NULL;
@@ -194,14 +194,14 @@ static void add_sequence(struct meg_indexed_writer *w, int32_t n)
 
 int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n)
 {
-    int64_t at = w->bin.end;
+    int64_t at = w->bin.buf_offset;
 
     MEG_ASSERT_EQ(w->bin.nbuf, 0);
     MEG_ASSERT(!has_modes(w));
     MEG_ASSERT_LT(0, w->nseq);
     MEG_ASSERT_LE(n, INT32_MAX - w->last_length);
     w->last_length += n;
-    w->bin.end += n * (int64_t)meg_idx_dtype_size(w->dtype);
+    w->bin.buf_offset += n * (int64_t)meg_idx_dtype_size(w->dtype);
     return at;
 }
 

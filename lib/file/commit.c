@@ -14,12 +14,12 @@
 #include "base/mem.h"
 #include "file/temporary.h"
 
-/* ---- lists ---- */
+/* ---- journals ---- */
 
-/* A file or folder of a set, by full names. */
+/* A file or directory of a set, by full names. */
 struct member {
     char *path, *tmp;
-    bool is_kept; /* what was there before has another name, too, or there was nothing */
+    bool has_backup; /* the old file has a backup name, too, or there was no old file */
 };
 
 struct set {
@@ -35,7 +35,7 @@ static char *join(const char *a, const char *b)
     return s.s;
 }
 
-static char *list_of(const char *path)
+static char *journal_path(const char *path)
 {
     return join(path, MEG_COMMIT_JOURNAL);
 }
@@ -52,8 +52,8 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* A line a member, "name<tab>temporary name". */
-static void spell(const struct set *s, struct meg_str *out)
+/* Append a header and a line per member, "name<tab>temporary name". */
+static void format_journal(const struct set *s, struct meg_str *out)
 {
     meg_str_printf(out, "meg-commit 1 %s\n", base_name(s->v[0].tmp));
     for (int i = 0; i < s->n; i++)
@@ -76,26 +76,26 @@ static void add_member(struct set *s, char *path, char *tmp)
     s->v[s->n++] = (struct member){ .path = path, .tmp = tmp };
 }
 
-/* Read the list beside path; false where there is none, or it is not a complete one of ours. */
-static bool read_list(struct set *s, struct meg_str *text, const char *path)
+/* Read the journal of path; false if there is none, or if it is not a complete journal. */
+static bool read_journal(struct set *s, struct meg_str *text, const char *path)
 {
     const size_t ndir = (size_t)(base_name(path) - path);
-    char *list = list_of(path), line[2 * 4096];
-    FILE *f = fopen(list, "re");
-    bool is_ours = false;
+    char *journal = journal_path(path), line[2 * 4096];
+    FILE *f = fopen(journal, "re");
+    bool is_journal = false;
 
-    free(list);
+    free(journal);
     while (f && fgets(line, sizeof line, f)) {
         char *tab = strchr(line, '\t'), *end = strchr(line, '\n');
         struct meg_str a = { 0 }, b = { 0 };
 
         meg_str_printf(text, "%s", line);
         if (text->n == strlen(line)) {
-            is_ours = !strncmp(line, "meg-commit 1 ", 13);
+            is_journal = strncmp(line, "meg-commit 1 ", 13) == 0;
             continue;
         }
         if (!tab || !end || memchr(line, '/', (size_t)(end - line))) {
-            is_ours = false;
+            is_journal = false;
             break;
         }
         *tab = *end = 0;
@@ -105,79 +105,79 @@ static bool read_list(struct set *s, struct meg_str *text, const char *path)
     }
     if (f)
         fclose(f);
-    return is_ours && s->n > 0;
+    return is_journal && s->n > 0;
 }
 
-/* Whether the list beside path is decided: the same one is beside the first file of the set. */
+/* Read the journal of path; whether it is committed: the first file of the set has the same one. */
 static bool read_committed(struct set *s, const char *path)
 {
     struct meg_str text = { 0 }, first = { 0 };
-    struct set of_first = { 0 };
-    const bool is_decided =
-        read_list(s, &text, path) && read_list(&of_first, &first, s->v[0].path) && !strcmp(text.s, first.s);
+    struct set first_set = { 0 };
+    const bool is_committed =
+        read_journal(s, &text, path) && read_journal(&first_set, &first, s->v[0].path) && strcmp(text.s, first.s) == 0;
 
-    free_set(&of_first);
+    free_set(&first_set);
     meg_str_free(&text);
     meg_str_free(&first);
-    return is_decided;
+    return is_committed;
 }
 
 char *meg_commit_resolve(const char *path)
 {
     struct set s = { 0 };
-    char *at = NULL, *list = list_of(path);
+    char *found = NULL, *journal = journal_path(path);
 
-    if (access(list, F_OK) == 0 && read_committed(&s, path))
-        for (int i = 0; i < s.n && !at; i++)
-            if (!strcmp(s.v[i].path, path) && access(s.v[i].tmp, F_OK) == 0)
-                at = meg_strdup(s.v[i].tmp);
-    if (at)
-        meg_info("%s: reading %s, which an interrupted command completed but did not rename", path, at);
+    if (access(journal, F_OK) == 0 && read_committed(&s, path))
+        for (int i = 0; i < s.n && !found; i++)
+            if (strcmp(s.v[i].path, path) == 0 && access(s.v[i].tmp, F_OK) == 0)
+                found = meg_strdup(s.v[i].tmp);
+    if (found)
+        meg_info("%s: reading %s, which an interrupted command completed but did not rename", path, found);
     free_set(&s);
-    free(list);
-    return at ? at : meg_strdup(path);
+    free(journal);
+    return found ? found : meg_strdup(path);
 }
 
 int meg_commit_stat(const char *path, struct stat *st)
 {
-    char *at = meg_commit_resolve(path);
-    int r = stat(at, st);
+    char *resolved = meg_commit_resolve(path);
+    int r = stat(resolved, st);
 
-    free(at);
+    free(resolved);
     return r;
 }
 
-static int write_list(const struct member *m, const struct meg_str *text, struct meg_err *e)
+static int write_journal(const struct member *m, const struct meg_str *text, struct meg_err *e)
 {
-    char *list = list_of(m->path);
-    int r = meg_write_file(list, text->s, text->n, e);
+    char *journal = journal_path(m->path);
+    int r = meg_write_file(journal, text->s, text->n, e);
 
     if (r < 0)
-        unlink(list);
-    free(list);
+        unlink(journal);
+    free(journal);
     return r;
 }
 
-static int remove_list(const struct member *m, struct meg_err *e)
+static int remove_journal(const struct member *m, struct meg_err *e)
 {
-    char *list = list_of(m->path);
-    int r = unlink(list) == 0 || errno == ENOENT ? MEG_OK : meg_fail_errno(e, "%s: removing", list);
+    char *journal = journal_path(m->path);
+    int r = unlink(journal) == 0 || errno == ENOENT ? 0 : meg_fail_errno(e, "%s: cannot remove it", journal);
 
-    free(list);
+    free(journal);
     return r;
 }
 
-/* Write the lists, the deciding one last; on failure none of them is left. */
-static int decide(const struct set *s, struct meg_err *e)
+/* Write the journals, the commit record last; on failure remove all of them. */
+static int write_journals(const struct set *s, struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    int r = MEG_OK;
+    int r = 0;
 
-    spell(s, &text);
-    for (int i = s->n; r == MEG_OK && i-- > 0;)
-        r = write_list(&s->v[i], &text, e);
+    format_journal(s, &text);
+    for (int i = s->n; r == 0 && i-- > 0;)
+        r = write_journal(&s->v[i], &text, e);
     for (int i = 0; r < 0 && i < s->n; i++)
-        remove_list(&s->v[i], NULL);
+        remove_journal(&s->v[i], NULL);
     meg_str_free(&text);
     return r;
 }
@@ -185,7 +185,7 @@ static int decide(const struct set *s, struct meg_err *e)
 static void remove_journals(const struct set *s)
 {
     for (int i = s->n; i-- > 0;)
-        remove_list(&s->v[i], NULL);
+        remove_journal(&s->v[i], NULL);
 }
 
 /* ---- files ---- */
@@ -197,13 +197,13 @@ static bool exists(const char *path)
     return lstat(path, &st) == 0;
 }
 
-/* Keep what is there under another name, where the file system has hard links. */
+/* Link the old file to its backup name, if the file system has hard links. */
 static void link_backup(struct member *m)
 {
     char *old = backup_path(m);
 
     unlink(old);
-    m->is_kept = !exists(m->path) || link(m->path, old) == 0;
+    m->has_backup = !exists(m->path) || link(m->path, old) == 0;
     free(old);
 }
 
@@ -215,8 +215,8 @@ static void remove_backup(const struct member *m)
     free(old);
 }
 
-/* Give the decided files that still have their temporary names the final ones. */
-static int apply(const struct set *s, int *done, struct meg_err *e)
+/* Rename the files of a committed set that still have temporary names. */
+static int rename_all(const struct set *s, int *done, struct meg_err *e)
 {
     for (int i = 0; i < s->n; i++) {
         char *old = backup_path(&s->v[i]);
@@ -231,19 +231,19 @@ static int apply(const struct set *s, int *done, struct meg_err *e)
         if (rename(m->tmp, m->path) < 0 && errno != ENOENT)
             return meg_fail_errno(e, "%s: rename from %s", m->path, m->tmp);
     }
-    return MEG_OK;
+    return 0;
 }
 
 /*
- * Go back to the old files after the renaming of number done failed.  Until the deciding list is gone the
- * new ones count, each to be found under one of its two names.
+ * Restore the old files after the rename of file number done failed.  Until the commit record is removed, the new files
+ * are the valid ones, each under one of its two names.
  */
 static bool roll_back(const struct set *s, int done)
 {
     bool is_ok = true;
 
     for (int i = 0; i < done; i++)
-        is_ok = is_ok && s->v[i].is_kept;
+        is_ok = is_ok && s->v[i].has_backup;
     for (int i = 0; i < s->n && is_ok; i++) {
         char *old = backup_path(&s->v[i]);
 
@@ -253,10 +253,10 @@ static bool roll_back(const struct set *s, int done)
             is_ok = link(old, s->v[i].path) == 0;
         free(old);
     }
-    return is_ok && remove_list(&s->v[0], NULL) == MEG_OK;
+    return is_ok && remove_journal(&s->v[0], NULL) == 0;
 }
 
-static int finish(const struct set *s, struct meg_err *e)
+static int fsync_and_clean(const struct set *s, struct meg_err *e)
 {
     int r = meg_fsync_parent(s->v[0].path, e);
 
@@ -266,29 +266,30 @@ static int finish(const struct set *s, struct meg_err *e)
     return r;
 }
 
-static int replace(struct set *s, bool *is_decided, struct meg_err *e)
+static int replace(struct set *s, bool *is_committed, struct meg_err *e)
 {
     int done, r;
 
     for (int i = 0; i < s->n; i++)
         link_backup(&s->v[i]);
-    *is_decided = false;
-    if ((r = decide(s, e)) < 0)
+    *is_committed = false;
+    if ((r = write_journals(s, e)) < 0)
         goto out;
-    *is_decided = true;
-    if ((r = apply(s, &done, e)) == MEG_OK)
-        return finish(s, e);
+    *is_committed = true;
+    if ((r = rename_all(s, &done, e)) == 0)
+        return fsync_and_clean(s, e);
     if (roll_back(s, done)) {
-        *is_decided = false;
+        *is_committed = false;
         remove_journals(s);
     } else if (e) {
         const size_t n = strlen(e->msg);
 
-        snprintf(e->msg + n, sizeof e->msg - n, "; the new files are complete as %s and so on, and are read there",
+        snprintf(e->msg + n, sizeof e->msg - n,
+                 "; the new files are complete under temporary names such as %s, and meg's programs read them there",
                  s->v[done].tmp);
     }
 out:
-    for (int i = 0; i < s->n && !*is_decided; i++)
+    for (int i = 0; i < s->n && !*is_committed; i++)
         remove_backup(&s->v[i]);
     return r;
 }
@@ -296,37 +297,37 @@ out:
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e)
 {
     struct set s = { 0 };
-    bool is_decided = false;
-    int r = MEG_OK;
+    bool is_committed = false;
+    int r = 0;
 
     if (n == 1)
         return meg_file_commit(file[0], e);
-    for (int i = 0; i < n && r == MEG_OK; i++)
+    for (int i = 0; i < n && r == 0; i++)
         r = meg_file_close(file[i], e);
     if (r < 0)
         return r;
     for (int i = 0; i < n; i++) {
         add_member(&s, meg_strdup(file[i]->path), meg_strdup(file[i]->tmp));
-        meg_temporary_unregister(file[i]->made); /* a signal must not remove what is about to be decided */
-        file[i]->made = 0;
+        meg_temporary_unregister(file[i]->cleanup_slot); /* from here on a signal must not remove the files */
+        file[i]->cleanup_slot = 0;
     }
-    r = replace(&s, &is_decided, e);
-    for (int i = 0; i < n && is_decided; i++)
+    r = replace(&s, &is_committed, e);
+    for (int i = 0; i < n && is_committed; i++)
         meg_file_detach(file[i]);
     free_set(&s);
     return r;
 }
 
-/* ---- folders ---- */
+/* ---- directories ---- */
 
-/* Two renames with a decided list around them. */
-static int replace_folder(const struct member *m, struct meg_err *e)
+/* Replace a directory by two renames, which a committed journal makes atomic. */
+static int replace_dir(const struct member *m, struct meg_err *e)
 {
     const struct set s = { (struct member *)m, 1 };
     char *old = backup_path(m);
     int r;
 
-    if ((r = decide(&s, e)) < 0)
+    if ((r = write_journals(&s, e)) < 0)
         goto out;
     if (rename(m->path, old) < 0) {
         r = meg_fail_errno(e, "%s: rename to %s", m->path, old);
@@ -336,37 +337,37 @@ static int replace_folder(const struct member *m, struct meg_err *e)
         if (rename(old, m->path) == 0)
             remove_journals(&s);
     } else {
-        r = finish(&s, e);
+        r = fsync_and_clean(&s, e);
     }
 out:
     free(old);
     return r;
 }
 
-int meg_commit_dir(const char *tmp, const char *folder, struct meg_err *e)
+int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e)
 {
-    const struct member m = { .path = (char *)folder, .tmp = (char *)tmp };
+    const struct member m = { .path = (char *)dir, .tmp = (char *)tmp };
     int r;
 
-    if (!exists(folder))
-        return meg_rename(tmp, folder, e);
-    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, folder, RENAME_EXCHANGE) == 0) {
-        r = meg_fsync_parent(folder, e);
+    if (!exists(dir))
+        return meg_rename(tmp, dir, e);
+    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_EXCHANGE) == 0) {
+        r = meg_fsync_parent(dir, e);
         meg_remove_tree(tmp, NULL);
         return r;
     }
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
-        return meg_fail_errno(e, "%s: exchange with %s", folder, tmp);
-    return replace_folder(&m, e);
+        return meg_fail_errno(e, "%s: exchange with %s", dir, tmp);
+    return replace_dir(&m, e);
 }
 
-/* ---- what a killed process left ---- */
+/* ---- recovery after a killed process ---- */
 
-/* A folder cannot be renamed over another: what is under the final name goes aside first. */
+/* A directory cannot be renamed over another one: rename an existing one to its backup name first. */
 static int roll_forward(const struct set *s, struct meg_err *e)
 {
     struct stat st;
-    int done, r = MEG_OK;
+    int done, r = 0;
 
     if (stat(s->v[0].path, &st) == 0 && S_ISDIR(st.st_mode) && exists(s->v[0].tmp)) {
         char *old = backup_path(&s->v[0]);
@@ -374,29 +375,29 @@ static int roll_forward(const struct set *s, struct meg_err *e)
         r = meg_rename(s->v[0].path, old, e);
         free(old);
     }
-    if (r == MEG_OK && (r = apply(s, &done, e)) == MEG_OK)
-        r = finish(s, e);
+    if (r == 0 && (r = rename_all(s, &done, e)) == 0)
+        r = fsync_and_clean(s, e);
     return r;
 }
 
 int meg_commit_recover(const char *path, struct meg_err *e)
 {
     struct set s = { 0 };
-    char *list = list_of(path);
-    int r = MEG_OK;
+    char *journal = journal_path(path);
+    int r = 0;
 
-    if (access(list, F_OK) < 0)
+    if (access(journal, F_OK) < 0)
         goto out;
     if (read_committed(&s, path)) {
-        meg_info("%s: completing what an interrupted command left", path);
+        meg_info("%s: completing the commit of an interrupted command", path);
         r = roll_forward(&s, e);
     } else if (s.n > 0) {
-        unlink(list);
+        unlink(journal);
     } else {
-        r = meg_fail(e, MEG_EIO, "%s: no list of meg's, but it has the name of one; move it away", list);
+        r = meg_fail(e, MEG_EIO, "%s: not a commit journal, although it has the name of one; move it away", journal);
     }
 out:
     free_set(&s);
-    free(list);
+    free(journal);
     return r;
 }

@@ -1,17 +1,17 @@
 /*
- * commit.h - replace several files, or a folder, as one: whenever the process is killed, all are old or
- * all are new.
+ * commit.h - atomic replacement of several files, or of a directory, by journals: whenever the process is killed, all
+ * of them are old or all are new.
  *
- * The complete new files wait under temporary names.  Beside each FILE a FILE.commit is written, which
- * lists the names of the set and their temporary names; the one beside the first file of the set is
- * written last, and its existence decides.  Then the files are renamed and the lists removed.  A reader
- * (meg_mmap_open, meg_read_file, meg_commit_resolve) that finds a decided list opens the temporary name as long as
- * it exists, and the next writer (meg_file_create, meg_commit_recover) completes what is decided and
- * removes what is not.  Readers that know nothing of this may find files missing, but, where the file system
- * has hard links, never an old one beside a new one: the old ones go first, and the file that they open first
+ * The new files are completed under temporary names.  For each FILE of the set a journal FILE.commit is written, which
+ * contains the final and the temporary names of the set.  The journal of the first file is written last: it is the
+ * commit record.  Then the files are renamed and the journals removed.  A reader (meg_mmap_open, meg_read_file,
+ * meg_commit_resolve) that finds a committed journal opens the file under its temporary name as long as that exists. 
+ * The next writer (meg_file_create, meg_commit_recover) completes a committed set and removes the journals of an
+ * uncommitted one.  Programs that do not read journals may find files missing, but on a file system with hard links
+ * they never find an old file together with a new one: the old files are removed first.  The file that they open first
  * should be the last of the set.
  *
- * Files of a set are in one directory.  Writers of the same files exclude each other by a lock (lock.h).
+ * The files of a set are in one directory.  Writers of the same files exclude each other by a lock (lock.h).
  */
 #ifndef MEG_FILE_COMMIT_H
 #define MEG_FILE_COMMIT_H
@@ -25,28 +25,26 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_commit_files - fsync n files in the making and give them their names
- * On success each is { 0 }.  On failure the old files are in place and the caller abandons the new ones;
- * only where a second failure prevents that too are the new ones kept, under the names that the message
- * says, where meg's programs read them.
+ * meg_commit_files - fsync n files that are being written, and rename them to their final names
+ * On success each becomes { 0 }.  On failure the old files are unchanged and the caller abandons the new ones.  Only if
+ * restoring the old files fails, too, the new ones stay under the names in the message, where meg's programs read them.
  */
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e);
 
 /*
- * meg_commit_dir - give the complete folder TMP, beside FOLDER, that name; an older one is replaced and
- * removed
- * By RENAME_EXCHANGE, or where the file system lacks it (NFS) through a list as above.  On failure the old
- * folder is in place and TMP is still there.
+ * meg_commit_dir - rename the complete directory TMP to DIR, in the same parent; an existing DIR is replaced and
+ * removed It uses RENAME_EXCHANGE, or a journal on file systems without it (NFS).  On failure the old directory is
+ * unchanged and TMP still exists.
  */
-int meg_commit_dir(const char *tmp, const char *folder, struct meg_err *e);
+int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e);
 
-/* Where the content of path is: path itself or, when a commit was interrupted, a temporary name.  malloc'ed. */
+/* The name of the file with the content of path: path or, after an interrupted commit, a temporary name.  malloc'ed. */
 char *meg_commit_resolve(const char *path);
 
-/* stat(2) of what meg_commit_resolve says. */
+/* stat(2) of meg_commit_resolve(path). */
 int meg_commit_stat(const char *path, struct stat *st);
 
-/* Complete or undo a commit of path that was interrupted; nothing where there is none. */
+/* Complete or undo an interrupted commit of path, if there is one. */
 int meg_commit_recover(const char *path, struct meg_err *e);
 
 MEG_END_DECLS

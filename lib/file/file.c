@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,22 +18,22 @@
 
 #define BUF_BYTES ((size_t)1 << 20)
 
-/* Open for reading, under its temporary name while a commit of path is decided but not completed. */
+/* Open path for reading, under its temporary name if it is committed but not yet renamed. */
 static int open_committed(const char *path, int flags)
 {
-    char *at = meg_commit_resolve(path);
-    int fd = open(at, O_RDONLY | O_CLOEXEC | flags);
+    char *resolved = meg_commit_resolve(path);
+    int fd = open(resolved, O_RDONLY | O_CLOEXEC | flags);
 
-    if (fd < 0 && errno == ENOENT && strcmp(at, path)) /* it has been renamed since */
+    if (fd < 0 && errno == ENOENT && strcmp(resolved, path) != 0) /* it was renamed in between */
         fd = open(path, O_RDONLY | O_CLOEXEC | flags);
-    free(at);
+    free(resolved);
     return fd;
 }
 
-/* Open a regular file, without waiting for the writer of a FIFO; the descriptor, or an error. */
+/* Open a regular file, without blocking on a FIFO.  Returns the descriptor or an error code. */
 static int open_regular(struct stat *st, const char *path, struct meg_err *e)
 {
-    int fd = open_committed(path, O_NONBLOCK), r = MEG_OK;
+    int fd = open_committed(path, O_NONBLOCK), r = 0;
 
     if (fd < 0)
         return meg_fail_errno(e, "%s", path);
@@ -49,14 +50,14 @@ int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e)
 {
     struct stat st;
     void *p = NULL;
-    int r = MEG_OK;
+    int r = 0;
     int fd = open_regular(&st, path, e);
 
     m->p = NULL;
     m->n = 0;
     if (fd < 0)
         return fd;
-    /* a byte more than is there: an empty file has an address, too; it is never read */
+    /* map one byte more, which is never read, because a mapping of 0 bytes is invalid */
     p = mmap(NULL, (size_t)st.st_size + 1, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {
         r = meg_fail_errno(e, "%s: mmap", path);
@@ -64,7 +65,7 @@ int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e)
     }
     m->p = (const unsigned char *)p;
     m->n = (size_t)st.st_size;
-    m->entry = meg_sigbus_register(p, m->n, path);
+    m->range = meg_sigbus_register(p, m->n, path);
 out:
     close(fd);
     return r;
@@ -74,24 +75,24 @@ void meg_mmap_close(struct meg_mmap *m)
 {
     if (!m || !m->p)
         return;
-    meg_sigbus_unregister(m->entry);
+    meg_sigbus_unregister(m->range);
     munmap((void *)m->p, m->n + 1);
     memset(m, 0, sizeof *m);
 }
 
-/* Append all that can be read from fd, and close it. */
+/* Append all bytes of fd to out, and close it. */
 static int read_all(int fd, const char *path, struct meg_str *out, struct meg_err *e)
 {
     char buf[1 << 16];
     ssize_t n;
-    int r = MEG_OK;
+    int r = 0;
 
     meg_str_add(out, "", 0);
     while ((n = read(fd, buf, sizeof buf)) != 0) {
         if (n > 0)
             meg_str_add(out, buf, (size_t)n);
         else if (errno != EINTR) {
-            r = meg_fail_errno(e, "%s: reading", path);
+            r = meg_fail_errno(e, "%s: read failed", path);
             break;
         }
     }
@@ -114,7 +115,7 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e)
     return fd < 0 ? fd : read_all(fd, path, out, e);
 }
 
-/* The directory a path is in, malloc'ed. */
+/* The directory of path, malloc'ed. */
 static char *parent_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -161,12 +162,12 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
 
         free(f->tmp);
         f->tmp = NULL;
-        return meg_fail(e, MEG_EIO, "%s: cannot be made: %s", path, strerror(no));
+        return meg_fail(e, MEG_EIO, "%s: cannot create it: %s", path, strerror(no));
     }
-    f->made = meg_temporary_register(f->tmp);
+    f->cleanup_slot = meg_temporary_register(f->tmp);
     f->path = meg_strdup(path);
     f->buf = (unsigned char *)meg_new(BUF_BYTES);
-    return MEG_OK;
+    return 0;
 }
 
 int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset, struct meg_err *e)
@@ -179,21 +180,21 @@ int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t off
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
-            return meg_fail_errno(e, "%s: writing", f->path);
+            return meg_fail_errno(e, "%s: write failed", f->path);
         p += k;
         n -= (size_t)k;
         offset += k;
     }
-    return MEG_OK;
+    return 0;
 }
 
-/* A hint: what fails here, meg_file_sync says. */
-void meg_file_writeback(const struct meg_file *f, int64_t from, int64_t to)
+/* Failures are ignored, as meg_file_sync reports them. */
+void meg_file_writeback(const struct meg_file *f, int64_t begin, int64_t end)
 {
-    const int64_t part = 8 << 20, last = to / part;
+    const int64_t chunk = 8 << 20, last = end / chunk;
 
-    if (from / part < last && last >= 2)
-        sync_file_range(f->fd, (last - 2) * part, part, SYNC_FILE_RANGE_WRITE);
+    if (begin / chunk < last && last >= 2)
+        sync_file_range(f->fd, (last - 2) * chunk, chunk, SYNC_FILE_RANGE_WRITE);
 }
 
 static int flush(struct meg_file *f, struct meg_err *e)
@@ -201,8 +202,8 @@ static int flush(struct meg_file *f, struct meg_err *e)
     size_t n = f->nbuf;
 
     f->nbuf = 0;
-    f->end += (int64_t)n;
-    return meg_file_pwrite(f, f->buf, n, f->end - (int64_t)n, e);
+    f->buf_offset += (int64_t)n;
+    return meg_file_pwrite(f, f->buf, n, f->buf_offset - (int64_t)n, e);
 }
 
 int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_err *e)
@@ -212,18 +213,18 @@ int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_e
     if (n > BUF_BYTES - f->nbuf && (r = flush(f, e)) < 0)
         return r;
     if (n > BUF_BYTES) {
-        f->end += (int64_t)n;
-        return meg_file_pwrite(f, bytes, n, f->end - (int64_t)n, e);
+        f->buf_offset += (int64_t)n;
+        return meg_file_pwrite(f, bytes, n, f->buf_offset - (int64_t)n, e);
     }
     if (n)
         memcpy(f->buf + f->nbuf, bytes, n);
     f->nbuf += n;
-    return MEG_OK;
+    return 0;
 }
 
 void meg_file_detach(struct meg_file *f)
 {
-    meg_temporary_unregister(f->made);
+    meg_temporary_unregister(f->cleanup_slot);
     free(f->path);
     free(f->tmp);
     free(f->buf);
@@ -236,21 +237,22 @@ int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, stru
     ssize_t k;
     int r;
 
-    if (offset + (int64_t)n > f->end && (r = flush(f, e)) < 0)
+    if (offset + (int64_t)n > f->buf_offset && (r = flush(f, e)) < 0)
         return r;
     while (n > 0) {
         k = pread(f->fd, p, n, (off_t)offset);
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
-            return meg_fail_errno(e, "%s: reading", f->tmp);
+            return meg_fail_errno(e, "%s: read failed", f->tmp);
         if (k == 0)
-            return meg_fail(e, MEG_EIO, "%s: ends at byte %lld, more was written", f->tmp, (long long)offset);
+            return meg_fail(e, MEG_EIO, "%s: the file ends at byte %" PRId64 ", but more bytes were written", f->tmp,
+                            offset);
         p += k;
         n -= (size_t)k;
         offset += k;
     }
-    return MEG_OK;
+    return 0;
 }
 
 int meg_file_sync(struct meg_file *f, struct meg_err *e)
@@ -267,16 +269,16 @@ int meg_file_close(struct meg_file *f, struct meg_err *e)
     if (r < 0)
         return r;
     f->fd = -1;
-    return close(fd) == 0 ? MEG_OK : meg_fail_errno(e, "%s: close", f->path);
+    return close(fd) == 0 ? 0 : meg_fail_errno(e, "%s: close", f->path);
 }
 
 int meg_file_commit(struct meg_file *f, struct meg_err *e)
 {
     int r = meg_file_close(f, e);
 
-    if (r == MEG_OK && rename(f->tmp, f->path) < 0)
+    if (r == 0 && rename(f->tmp, f->path) < 0)
         r = meg_fail_errno(e, "%s: rename from %s", f->path, f->tmp);
-    if (r == MEG_OK) {
+    if (r == 0) {
         r = meg_fsync_parent(f->path, e);
         meg_file_detach(f);
     }
@@ -310,40 +312,40 @@ int meg_mkdirs(const char *path, struct meg_err *e)
     char *dir = meg_strdup(path);
     char *p = dir;
     struct stat st;
-    int r = MEG_OK;
+    int r = 0;
 
     do {
-        char was;
+        char next;
 
         p += strspn(p, "/");
         p += strcspn(p, "/");
-        was = *p;
+        next = *p;
         *p = 0;
         if (mkdir(dir, 0777) < 0 && errno != EEXIST)
-            r = meg_fail_errno(e, "%s: making the directory", dir);
+            r = meg_fail_errno(e, "%s: cannot create the directory", dir);
         else if (stat(dir, &st) < 0)
             r = meg_fail_errno(e, "%s", dir);
         else if (!S_ISDIR(st.st_mode))
             r = meg_fail(e, MEG_EIO, "%s: exists and is not a directory", dir);
-        *p = was;
-    } while (r == MEG_OK && *p);
+        *p = next;
+    } while (r == 0 && *p);
     free(dir);
     return r;
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *at)
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *base)
 {
     (void)st;
     (void)flag;
-    (void)at;
+    (void)base;
     return remove(path);
 }
 
 int meg_remove_tree(const char *path, struct meg_err *e)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
-        return meg_fail_errno(e, "%s: removing", path);
-    return MEG_OK;
+        return meg_fail_errno(e, "%s: cannot remove it", path);
+    return 0;
 }
 
 int meg_rename(const char *from, const char *to, struct meg_err *e)
@@ -355,12 +357,12 @@ int meg_rename(const char *from, const char *to, struct meg_err *e)
 
 int meg_fsync_dir(const char *path, struct meg_err *e)
 {
-    int r = MEG_OK;
+    int r = 0;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (fd < 0)
         return meg_fail_errno(e, "%s", path);
-    if (fsync(fd) < 0 && errno != EINVAL) /* a file system whose directories need none */
+    if (fsync(fd) < 0 && errno != EINVAL) /* EINVAL: the file system does not support it */
         r = meg_fail_errno(e, "%s: fsync", path);
     close(fd);
     return r;

@@ -1,4 +1,4 @@
-/* Lock files: acquisition by link(2), takeover from dead processes under flock(2). */
+/* lock.c - lock files: acquisition by link(2), and takeover from dead processes under flock(2). */
 #define _GNU_SOURCE /* flock, program_invocation_short_name */
 #include "file/lock.h"
 
@@ -24,12 +24,12 @@ static const char *const keys[NKEYS] = { "program",       "host",        "pid", 
                                          "pid-namespace", "start-ticks", "slurm-job", "slurm-restart" };
 
 struct holder {
-    char value[NKEYS][128]; /* "" where the file has no such line */
+    char value[NKEYS][128]; /* "" if the file does not have this line */
 };
 
-/* ---- who this process is ---- */
+/* ---- the identity of this process ---- */
 
-/* The first line of a file of the kernel's, or "". */
+/* The first line of a file in /proc, or "". */
 static void read_line(char out[128], const char *path)
 {
     FILE *f = fopen(path, "re");
@@ -42,10 +42,10 @@ static void read_line(char out[128], const char *path)
     fclose(f);
 }
 
-/* Field 22 of /proc/PID/stat, the clock tick after boot at which the process started; "" where it does not run. */
+/* Field 22 of /proc/PID/stat: the start time of a process in clock ticks after boot; "" if it does not run. */
 static void start_ticks(char out[128], const char *pid)
 {
-    char path[160], stat[1024] = "", *at;
+    char path[160], stat[1024] = "", *p;
     size_t n = 0;
     FILE *f;
 
@@ -56,13 +56,13 @@ static void start_ticks(char out[128], const char *pid)
     n = fread(stat, 1, sizeof stat - 1, f);
     fclose(f);
     stat[n] = 0;
-    at = strrchr(stat, ')'); /* the name of the program may hold anything */
-    if (at && at[1] && at[2] != 'Z' && at[2] != 'X') {
-        at += 2;
-        for (int field = 3; at && field < 22; field++)
-            at = (at = strchr(at, ' ')) ? at + 1 : NULL;
-        if (at)
-            snprintf(out, 128, "%.*s", (int)strspn(at, "0123456789"), at);
+    p = strrchr(stat, ')'); /* the program name in parentheses may contain spaces and parentheses */
+    if (p && p[1] && p[2] != 'Z' && p[2] != 'X') {
+        p += 2;
+        for (int field = 3; p && field < 22; field++)
+            p = (p = strchr(p, ' ')) ? p + 1 : NULL;
+        if (p)
+            snprintf(out, 128, "%.*s", (int)strspn(p, "0123456789"), p);
     }
 }
 
@@ -105,15 +105,15 @@ static void describe_self(struct holder *h)
     copy_env(h->value[SLURM_RESTART], "SLURM_RESTART_COUNT");
 }
 
-static void spell(const struct holder *h, struct meg_str *out)
+static void format_holder(const struct holder *h, struct meg_str *out)
 {
     for (int i = 0; i < NKEYS; i++)
         meg_str_printf(out, "%s %s\n", keys[i], h->value[i]);
 }
 
-/* ---- who holds a lock ---- */
+/* ---- the holder of a lock ---- */
 
-/* Read a lock file; false where there is none.  What meg did not write leaves the values empty. */
+/* Read a lock file; false if there is none.  A file that is not a lock leaves the values empty. */
 static bool read_holder(struct holder *h, const char *path)
 {
     char text[NKEYS * 160];
@@ -130,138 +130,138 @@ static bool read_holder(struct holder *h, const char *path)
         for (int i = 0; i < NKEYS; i++) {
             const size_t nkey = strlen(keys[i]);
 
-            if (!strncmp(line, keys[i], nkey) && line[nkey] == ' ')
+            if (strncmp(line, keys[i], nkey) == 0 && line[nkey] == ' ')
                 snprintf(h->value[i], sizeof *h->value, "%s", line + nkey + 1);
         }
     return true;
 }
 
-static bool same(const struct holder *a, const struct holder *b, int key)
+static bool same_key(const struct holder *a, const struct holder *b, int key)
 {
-    return *a->value[key] && !strcmp(a->value[key], b->value[key]);
+    return *a->value[key] && strcmp(a->value[key], b->value[key]) == 0;
 }
 
-/* Whether the holder's process, while it runs, can be seen from here: not on another host, nor in another container. */
+/* Whether /proc shows the holder's process if it runs: it is on the same host, in the same pid namespace. */
 static bool is_visible(const struct holder *h, const struct holder *self)
 {
-    return same(h, self, HOST) && same(h, self, BOOT) && same(h, self, PID_NAMESPACE);
+    return same_key(h, self, HOST) && same_key(h, self, BOOT) && same_key(h, self, PID_NAMESPACE);
 }
 
-/* Whether the holder is known to be gone; false where that cannot be known from here. */
-static bool is_gone(const struct holder *h, const struct holder *self)
+/* Whether the holder is certainly dead; false if that is unknown here. */
+static bool is_dead(const struct holder *h, const struct holder *self)
 {
     char ticks[128];
 
-    if (same(h, self, SLURM_JOB) && strcmp(h->value[SLURM_RESTART], self->value[SLURM_RESTART]))
-        return true; /* Slurm requeues a job when no process of it is left */
-    if (same(h, self, HOST) && !same(h, self, BOOT))
-        return *h->value[BOOT] && *self->value[BOOT]; /* this host was booted again since */
+    if (same_key(h, self, SLURM_JOB) && strcmp(h->value[SLURM_RESTART], self->value[SLURM_RESTART]) != 0)
+        return true; /* Slurm requeues a job after all of its processes have ended */
+    if (same_key(h, self, HOST) && !same_key(h, self, BOOT))
+        return *h->value[BOOT] && *self->value[BOOT]; /* the host was rebooted since */
     if (!is_visible(h, self))
         return false;
     start_ticks(ticks, h->value[PID]);
     return strcmp(ticks, h->value[START_TICKS]) != 0;
 }
 
-static int refuse(const char *path, const char *output, const struct holder *h, const struct holder *self,
-                  struct meg_err *e)
+static int fail_locked(const char *path, const char *output, const struct holder *h, const struct holder *self,
+                       struct meg_err *e)
 {
     const bool is_running = is_visible(h, self);
 
     if (!*h->value[PID])
-        return meg_fail(e, MEG_EIO, "%s: %s is no lock file that meg wrote; remove it if nothing writes here", output,
+        return meg_fail(e, MEG_EIO, "%s: %s is not a lock file of meg; remove it if nothing is writing here", output,
                         path);
     return meg_fail(e, MEG_EIO,
                     "%s: %s on host %s, process %s, started %s, is writing here; wait for it or name "
                     "another output%s%s%s",
                     output, h->value[PROGRAM], h->value[HOST], h->value[PID], h->value[STARTED],
-                    is_running ? "" : " (if that process is gone, remove ", is_running ? "" : path,
+                    is_running ? "" : " (if that process is dead, remove ", is_running ? "" : path,
                     is_running ? "" : ")");
 }
 
-/* ---- taking and releasing ---- */
+/* ---- acquisition and release ---- */
 
-/* What this process holds, which is released at exit. */
-struct held {
-    char *path, *text; /* the lock file and what this process wrote into it; NULL: free */
-    char *folder;      /* that meg_lock_dir created, or NULL */
-    int made;          /* of meg_temporary_register */
+/* The locks that this process holds, which are released at exit. */
+struct entry {
+    char *path, *text; /* the lock file and its content; NULL if the entry is free */
+    char *new_dir;     /* the directory that meg_lock_dir created, or NULL */
+    int cleanup_slot;  /* of meg_temporary_register */
 };
-static struct held *held;
-static int nheld;
+static struct entry *locks;
+static int nlocks;
 
-static bool is_ours(const struct held *h)
+static bool is_ours(const struct entry *h)
 {
     struct meg_str text = { 0 };
     struct holder now;
-    bool is;
+    bool is_equal;
 
     read_holder(&now, h->path);
-    spell(&now, &text);
-    is = !strcmp(text.s, h->text);
+    format_holder(&now, &text);
+    is_equal = strcmp(text.s, h->text) == 0;
     meg_str_free(&text);
-    return is;
+    return is_equal;
 }
 
-static void release(struct held *h)
+static void release(struct entry *h)
 {
     if (!h->path)
         return;
     if (is_ours(h))
         unlink(h->path);
-    if (h->folder)
-        rmdir(h->folder);
-    meg_temporary_unregister(h->made);
+    if (h->new_dir)
+        rmdir(h->new_dir);
+    meg_temporary_unregister(h->cleanup_slot);
     free(h->path);
     free(h->text);
-    free(h->folder);
+    free(h->new_dir);
     memset(h, 0, sizeof *h);
 }
 
 static void release_all(void)
 {
-    for (int i = 0; i < nheld; i++)
-        release(&held[i]);
-    free(held);
-    held = NULL;
-    nheld = 0;
+    for (int i = 0; i < nlocks; i++)
+        release(&locks[i]);
+    free(locks);
+    locks = NULL;
+    nlocks = 0;
 }
 
-/* Takes over text. */
-static void hold(struct meg_lock *l, const char *path, char *text)
+/* Add a lock to the table, which takes ownership of text. */
+static void add_entry(struct meg_lock *l, const char *path, char *text)
 {
     int i = 0;
 
-    while (i < nheld && held[i].path)
+    while (i < nlocks && locks[i].path)
         i++;
-    if (i == nheld) {
-        if (nheld == 0)
+    if (i == nlocks) {
+        if (nlocks == 0)
             atexit(release_all);
-        held = meg_realloc_array(held, (size_t)++nheld, sizeof *held);
+        locks = meg_realloc_array(locks, (size_t)++nlocks, sizeof *locks);
     }
-    held[i] = (struct held){ .path = meg_strdup(path), .text = text, .made = meg_temporary_register(path) };
-    l->i = i + 1;
+    locks[i] = (struct entry){ .path = meg_strdup(path), .text = text, .cleanup_slot = meg_temporary_register(path) };
+    l->slot = i + 1;
 }
 
 /*
- * Put our lock file in place of one whose holder is gone.  Processes that find the same one come here
- * one after another: the first renames, those behind it see another file under the name.
+ * Replace the lock file of a dead process by ours.  flock serializes the processes that found the same file: the first
+ * one renames its own file to path, and the others then find another file under this name.
  */
 static int take_over(const char *tmp, const char *path, const struct holder *self, bool *is_ours, struct meg_err *e)
 {
     struct stat opened, named;
     struct holder h;
     const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    int r = MEG_OK;
+    int r = 0;
 
     if (fd < 0)
-        return errno == ENOENT ? MEG_OK : meg_fail_errno(e, "%s: opening the lock that a dead process left", path);
+        return errno == ENOENT ? 0 : meg_fail_errno(e, "%s: cannot open the lock of a dead process", path);
     if (flock(fd, LOCK_EX) < 0)
-        r = meg_fail_errno(e, "%s: the process that held this lock is gone; remove the file: flock", path);
+        r = meg_fail_errno(e, "%s: the process that held this lock is dead; remove the file: flock", path);
     else if (fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino &&
-             opened.st_dev == named.st_dev && read_holder(&h, path) && is_gone(&h, self)) {
+             opened.st_dev == named.st_dev && read_holder(&h, path) && is_dead(&h, self)) {
         *is_ours = rename(tmp, path) == 0;
         if (*is_ours)
-            meg_info("%s: taken over from %s on host %s, process %s, which is gone", path, h.value[PROGRAM],
+            meg_info("%s: taken over from %s on host %s, process %s, which is dead", path, h.value[PROGRAM],
                      h.value[HOST], h.value[PID]);
         else
             r = meg_fail_errno(e, "%s: rename from %s", path, tmp);
@@ -271,8 +271,8 @@ static int take_over(const char *tmp, const char *path, const struct holder *sel
 }
 
 /*
- * Create the lock file on a file system without hard links.  It is empty for an instant: who reads it then is
- * refused, and a process killed then leaves a file that the user removes.
+ * Create the lock file on a file system without hard links.  Until it is written it is empty: another process that
+ * reads it then fails, and if this process is killed then, the user has to remove the file.
  */
 static bool create(const char *path, const struct holder *self)
 {
@@ -282,7 +282,7 @@ static bool create(const char *path, const struct holder *self)
 
     if (fd < 0)
         return false;
-    spell(self, &text);
+    format_holder(self, &text);
     is_written = write(fd, text.s, text.n) == (ssize_t)text.n;
     is_written = close(fd) == 0 && is_written;
     meg_str_free(&text);
@@ -293,15 +293,15 @@ static bool create(const char *path, const struct holder *self)
     return is_written;
 }
 
-/* tmp, complete under a name of its own, becomes the lock file or is removed. */
+/* Link the complete file tmp to path, or take over path; remove tmp. */
 static int acquire(const char *tmp, const char *path, const char *output, const struct holder *self, struct meg_err *e)
 {
     bool is_ours = false;
     struct holder h;
     struct stat st;
-    int r = MEG_OK;
+    int r = 0;
 
-    while (r == MEG_OK && !is_ours) {
+    while (r == 0 && !is_ours) {
         is_ours = link(tmp, path) == 0 || (stat(tmp, &st) == 0 && st.st_nlink == 2); /* NFS may lose the reply */
         if (!is_ours && (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS))
             is_ours = create(path, self);
@@ -310,7 +310,7 @@ static int acquire(const char *tmp, const char *path, const char *output, const 
         if (errno != EEXIST)
             r = meg_fail_errno(e, "%s: creating the lock file", path);
         else if (read_holder(&h, path))
-            r = is_gone(&h, self) ? take_over(tmp, path, self, &is_ours, e) : refuse(path, output, &h, self, e);
+            r = is_dead(&h, self) ? take_over(tmp, path, self, &is_ours, e) : fail_locked(path, output, &h, self, e);
     }
     unlink(tmp);
     return r;
@@ -323,13 +323,13 @@ int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, s
     struct holder self;
     int r;
 
-    l->i = 0;
+    l->slot = 0;
     describe_self(&self);
-    spell(&self, &text);
+    format_holder(&self, &text);
     if ((r = meg_file_create(&own, path, e)) < 0 || (r = meg_file_write(&own, text.s, text.n, e)) < 0 ||
         (r = meg_file_sync(&own, e)) < 0 || (r = acquire(own.tmp, path, output, &self, e)) < 0)
         goto out;
-    hold(l, path, text.s);
+    add_entry(l, path, text.s);
     text.s = NULL;
 out:
     meg_file_abandon(&own);
@@ -337,36 +337,37 @@ out:
     return r;
 }
 
-int meg_lock_dir(struct meg_lock *l, const char *folder, struct meg_err *e)
+int meg_lock_dir(struct meg_lock *l, const char *dir, struct meg_err *e)
 {
-    const bool is_new = access(folder, F_OK) < 0;
+    const bool is_new = access(dir, F_OK) < 0;
     struct meg_str path = { 0 };
     int r;
 
-    l->i = 0;
-    meg_str_printf(&path, "%s/" MEG_LOCK_DIR_FILE, folder);
-    if ((r = meg_mkdirs(folder, e)) == MEG_OK && (r = meg_lock_acquire(l, path.s, folder, e)) < 0 && is_new)
-        rmdir(folder);
-    if (r == MEG_OK && is_new)
-        held[l->i - 1].folder = meg_strdup(folder);
+    l->slot = 0;
+    meg_str_printf(&path, "%s/" MEG_LOCK_DIR_FILE, dir);
+    if ((r = meg_mkdirs(dir, e)) == 0 && (r = meg_lock_acquire(l, path.s, dir, e)) < 0 && is_new)
+        rmdir(dir);
+    if (r == 0 && is_new)
+        locks[l->slot - 1].new_dir = meg_strdup(dir);
     meg_str_free(&path);
     return r;
 }
 
 int meg_lock_check(const struct meg_lock *l, struct meg_err *e)
 {
-    const struct held *h = &held[l->i - 1];
+    const struct entry *h = &locks[l->slot - 1];
 
     if (is_ours(h))
-        return MEG_OK;
-    return meg_fail(e, MEG_EIO,
-                    "%s: this process's lock was removed; another may be writing here, so nothing is replaced",
-                    h->path);
+        return 0;
+    return meg_fail(
+        e, MEG_EIO,
+        "%s: the lock of this process was removed; as another process may be writing here, no file is replaced",
+        h->path);
 }
 
 void meg_lock_release(struct meg_lock *l)
 {
-    if (l->i)
-        release(&held[l->i - 1]);
-    l->i = 0;
+    if (l->slot)
+        release(&locks[l->slot - 1]);
+    l->slot = 0;
 }

@@ -1,11 +1,11 @@
 /*
- * lock.h - one writer at a time: a lock file that names its holder.
+ * lock.h - lock files, which exclude concurrent writers and name their holder.
  *
- * The file is linked into place with its content, so it exists complete or not at all, on NFS too; where
- * the file system has no hard links it is created and then written.  It says which program holds it, on
- * which host, as which process, started when.  A lock whose process is gone is taken over on the same host,
- * and by the next run of the same Slurm job on any host.  On another host or in another container nobody can
- * know, so the holder is named and the user decides.
+ * A complete lock file is linked to its name by link(2), so that it appears atomically, also on NFS; on a file system
+ * without hard links it is created and then written.  It contains the program, host, process id and start time of its
+ * holder.  The lock of a dead process is taken over on the same host, and by a requeued Slurm job on any host.  Whether
+ * a process on another host or in another container is alive is unknown: then the error names the holder, and the user
+ * decides.
  */
 #ifndef MEG_FILE_LOCK_H
 #define MEG_FILE_LOCK_H
@@ -15,32 +15,32 @@
 
 MEG_BEGIN_DECLS
 
-/* Starts as { 0 }, which holds nothing. */
+/* { 0 } is a lock that is not held. */
 struct meg_lock {
-    int i; /* the lock among those of this process, from 1 on */
+    int slot; /* 1 + index in the table of this process, or 0 */
 };
 
 /*
- * meg_lock_acquire - create the lock file PATH, in a directory that exists
- * output: what the lock protects, as messages name it.  MEG_EIO where a living process holds it, with
- * the holder's name, or where PATH cannot be created.  A process that exits, or that SIGHUP, SIGINT or
- * SIGTERM ends, releases what it holds.
+ * meg_lock_acquire - create the lock file PATH in an existing directory
+ *   output  name in messages of what the lock protects
+ * MEG_EIO with the holder if a running process holds the lock, or if PATH cannot be created.  Locks are released when
+ * the process exits, and when SIGHUP, SIGINT or SIGTERM end it.
  */
 int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);
 
-/* The lock file of a folder in which files are replaced. */
+/* Name of the lock file of a directory. */
 #define MEG_LOCK_DIR_FILE ".meg-lock"
 
 /*
- * Create FOLDER, where it is missing, and take FOLDER/.meg-lock.  The release removes a folder that was made
- * here and stayed empty.
+ * Create DIR if it does not exist, and acquire DIR/.meg-lock.  Releasing the lock removes a directory that this call
+ * created if it is empty.
  */
-int meg_lock_dir(struct meg_lock *l, const char *folder, struct meg_err *e);
+int meg_lock_dir(struct meg_lock *l, const char *dir, struct meg_err *e);
 
-/* Whether the lock is still this process's: somebody may have removed the file. */
+/* Check that this process still holds the lock; MEG_EIO if its file was removed or replaced. */
 int meg_lock_check(const struct meg_lock *l, struct meg_err *e);
 
-/* Remove the lock file, unless it is another's by now; does nothing on { 0 }. */
+/* Remove the lock file, unless another process owns it now.  Has no effect on { 0 }. */
 void meg_lock_release(struct meg_lock *l);
 
 MEG_END_DECLS

@@ -14,51 +14,51 @@
 #include "base/mem.h"
 #include "file/temporary.h"
 
-#define WHY " cannot be read any more: the file was truncated, or its disk fails, while it was in use"
+#define REASON " cannot be read: the file was truncated, or its disk failed, while it was in use"
 
 /*
- * The signal handler reads this list at any moment, so entries stay in it for ever: a mapping that is gone leaves its
- * entry, with p NULL, to the next one.
+ * An entry of a list that the signal handler may read at any time.  Entries are therefore never removed: that of a
+ * closed mapping has p == 0 and is reused.
  */
 struct meg_sigbus_range {
-    _Atomic(uintptr_t) p; /* 0: not in use */
+    _Atomic(uintptr_t) p; /* 0 if the entry is free */
     size_t n;
     char *path;
-    struct meg_sigbus_range *next, *next_spare;
+    struct meg_sigbus_range *next, *next_free;
 };
-static _Atomic(struct meg_sigbus_range *) all;
-static struct meg_sigbus_range *spare;
+static _Atomic(struct meg_sigbus_range *) ranges;
+static struct meg_sigbus_range *free_ranges;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Where this thread continues after a fault, and what it met. */
-struct guard {
+/* Where this thread continues after a fault, and the location of the fault. */
+struct recovery {
     sigjmp_buf jump;
     const struct meg_sigbus_range *volatile file;
     volatile size_t offset;
 };
-static _Thread_local struct guard *guard;
+static _Thread_local struct recovery *recovery;
 
-static struct sigaction before;
+static struct sigaction previous_action;
 
-static const struct meg_sigbus_range *find(uintptr_t at)
+static const struct meg_sigbus_range *find(uintptr_t address)
 {
-    for (const struct meg_sigbus_range *m = atomic_load(&all); m; m = m->next) {
+    for (const struct meg_sigbus_range *m = atomic_load(&ranges); m; m = m->next) {
         const uintptr_t p = atomic_load(&m->p);
 
-        if (p && at >= p && at - p <= m->n)
+        if (p && address >= p && address - p <= m->n)
             return m;
     }
     return NULL;
 }
 
-static void put(const char *s)
+static void write_stderr(const char *s)
 {
     if (write(STDERR_FILENO, s, strlen(s)) < 0)
-        return; /* there is nobody to tell */
+        return; /* nothing else can report it */
 }
 
-/* Print the message by means that a signal handler may use. */
-static void tell(const struct meg_sigbus_range *m, size_t offset)
+/* Print the message with async-signal-safe functions only. */
+static void print_fault(const struct meg_sigbus_range *m, size_t offset)
 {
     char digits[24], *d = digits + sizeof digits - 1;
 
@@ -66,32 +66,32 @@ static void tell(const struct meg_sigbus_range *m, size_t offset)
     do
         *--d = (char)('0' + offset % 10);
     while (offset /= 10);
-    put(meg_progname());
-    put(": ");
-    put(m->path);
-    put(": byte ");
-    put(d);
-    put(WHY "\n");
+    write_stderr(meg_progname());
+    write_stderr(": ");
+    write_stderr(m->path);
+    write_stderr(": byte ");
+    write_stderr(d);
+    write_stderr(REASON "\n");
 }
 
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
-    const uintptr_t at = (uintptr_t)info->si_addr;
-    const struct meg_sigbus_range *m = info->si_code > 0 ? find(at) : NULL;
+    const uintptr_t address = (uintptr_t)info->si_addr;
+    const struct meg_sigbus_range *m = info->si_code > 0 ? find(address) : NULL;
 
     (void)context;
-    if (!m) { /* none of ours: the fault occurs again, and is met as before */
-        sigaction(SIGBUS, &before, NULL);
+    if (!m) { /* not registered: the fault repeats under the previous handler */
+        sigaction(SIGBUS, &previous_action, NULL);
         if (info->si_code <= 0)
             raise(sig);
         return;
     }
-    if (guard) {
-        guard->file = m;
-        guard->offset = at - atomic_load(&m->p);
-        siglongjmp(guard->jump, 1);
+    if (recovery) {
+        recovery->file = m;
+        recovery->offset = address - atomic_load(&m->p);
+        siglongjmp(recovery->jump, 1);
     }
-    tell(m, at - atomic_load(&m->p));
+    print_fault(m, address - atomic_load(&m->p));
     meg_temporary_exit(meg_exit_status(MEG_EIO));
 }
 
@@ -100,7 +100,7 @@ static void catch_sigbus(void)
     struct sigaction a = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
 
     sigemptyset(&a.sa_mask);
-    sigaction(SIGBUS, &a, &before);
+    sigaction(SIGBUS, &a, &previous_action);
 }
 
 struct meg_sigbus_range *meg_sigbus_register(const void *p, size_t n, const char *path)
@@ -110,14 +110,14 @@ struct meg_sigbus_range *meg_sigbus_register(const void *p, size_t n, const char
 
     pthread_once(&once, catch_sigbus);
     pthread_mutex_lock(&lock);
-    m = spare;
+    m = free_ranges;
     if (m) {
-        spare = m->next_spare;
+        free_ranges = m->next_free;
         free(m->path);
     } else {
         m = (struct meg_sigbus_range *)meg_new(sizeof *m);
-        m->next = atomic_load(&all);
-        atomic_store(&all, m);
+        m->next = atomic_load(&ranges);
+        atomic_store(&ranges, m);
     }
     m->path = meg_strdup(path);
     m->n = n;
@@ -132,22 +132,22 @@ void meg_sigbus_unregister(struct meg_sigbus_range *m)
         return;
     pthread_mutex_lock(&lock);
     atomic_store(&m->p, 0);
-    m->next_spare = spare;
-    spare = m;
+    m->next_free = free_ranges;
+    free_ranges = m;
     pthread_mutex_unlock(&lock);
 }
 
 int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e)
 {
-    struct guard mine, *const outer = guard;
+    struct recovery mine, *const outer = recovery;
     int r;
 
     if (sigsetjmp(mine.jump, 1)) {
-        r = meg_fail(e, MEG_EIO, "%s: byte %zu" WHY, mine.file->path, mine.offset);
+        r = meg_fail(e, MEG_EIO, "%s: byte %zu" REASON, mine.file->path, mine.offset);
     } else {
-        guard = &mine;
+        recovery = &mine;
         r = read(arg, e);
     }
-    guard = outer;
+    recovery = outer;
     return r;
 }

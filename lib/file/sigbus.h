@@ -1,6 +1,6 @@
 /*
- * sigbus.h - SIGBUS in mapped files: a page that cannot be read any more, because the file was truncated or its disk
- * fails, is reported with the name of the file.
+ * sigbus.h - a handler of SIGBUS in mapped files: if a page cannot be read because the file was truncated or its disk
+ * fails, the error names the file.
  */
 #ifndef MEG_FILE_SIGBUS_H
 #define MEG_FILE_SIGBUS_H
@@ -13,17 +13,18 @@
 MEG_BEGIN_DECLS
 
 /*
- * Register n bytes at p as a mapping of path, and unregister it before it is unmapped.  Any thread may call these.
- * meg_mmap_open and meg_mmap_close do; a mapping made otherwise is none of ours.
+ * Register n bytes at p as a mapping of path; unregister it before munmap.  Any thread may call these.  meg_mmap_open
+ * and meg_mmap_close call them.
  */
 struct meg_sigbus_range;
 struct meg_sigbus_range *meg_sigbus_register(const void *p, size_t n, const char *path);
 void meg_sigbus_unregister(struct meg_sigbus_range *m); /* accepts NULL */
 
 /*
- * Return read(arg, e), or MEG_EIO with the name of the file where this thread meets such a page in it.  What read had
- * allocated by then is lost, and what it had locked stays locked, so it does neither around its reads of mapped files.
- * Outside of such a call the process removes its temporary files, prints the same message and ends with status 74.
+ * meg_sigbus_guard - return read(arg, e), or MEG_EIO with the name of the file if this thread faults in a registered
+ * mapping read is left by a longjmp: memory that it allocated leaks and locks that it holds stay locked, so it must do
+ * neither while it reads mapped files.  A fault outside of such a call prints the same message, removes the temporary
+ * files of the process and exits with status 74.
  */
 int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e);
 

@@ -49,35 +49,35 @@ int meg_temporary_dir(char **out, const char *path, struct meg_err *e)
         *out = meg_temporary_name(path, i++);
     } while ((r = mkdir(*out, 0777)) < 0 && errno == EEXIST);
     if (r == 0)
-        return MEG_OK;
-    r = meg_fail(e, MEG_EIO, "%s: making the directory: %s", *out, strerror(errno));
+        return 0;
+    r = meg_fail(e, MEG_EIO, "%s: cannot create the directory: %s", *out, strerror(errno));
     free(*out);
     *out = NULL;
     return r;
 }
 
-/* Whether name is that of a temporary file for base, made on this host by a process that is gone. */
+/* Whether name is a temporary name for base of a dead process on this host. */
 static bool is_stale_name(const char *name, const char *base, const char *host)
 {
     const size_t nbase = strlen(base), nhost = strlen(host);
-    const char *at = name + nbase;
+    const char *p = name + nbase;
     char *end;
     long pid;
 
-    if (strncmp(name, base, nbase))
+    if (strncmp(name, base, nbase) != 0)
         return false;
-    if (!strncmp(at, MEG_COMMIT_JOURNAL, strlen(MEG_COMMIT_JOURNAL)))
-        at += strlen(MEG_COMMIT_JOURNAL);
-    if (strncmp(at, ".tmp.", 5) || !isdigit((unsigned char)at[5]))
+    if (strncmp(p, MEG_COMMIT_JOURNAL, strlen(MEG_COMMIT_JOURNAL)) == 0)
+        p += strlen(MEG_COMMIT_JOURNAL);
+    if (strncmp(p, ".tmp.", 5) != 0 || !isdigit((unsigned char)p[5]))
         return false;
     errno = 0;
-    pid = strtol(at + 5, &end, 10);
-    if (errno || pid <= 0 || *end != '.' || strncmp(end + 1, host, nhost))
+    pid = strtol(p + 5, &end, 10);
+    if (errno || pid <= 0 || *end != '.' || strncmp(end + 1, host, nhost) != 0)
         return false;
     end += 1 + nhost;
     if (*end == '.' && isdigit((unsigned char)end[1]))
         end += 1 + strspn(end + 1, "0123456789");
-    if (!strcmp(end, MEG_TEMPORARY_BACKUP))
+    if (strcmp(end, MEG_TEMPORARY_BACKUP) == 0)
         end += strlen(MEG_TEMPORARY_BACKUP);
     return !*end && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
 }
@@ -95,11 +95,11 @@ void meg_temporary_remove_stale(const char *path)
     meg_host_name(host, sizeof host);
     while (d && (f = readdir(d)))
         if (is_stale_name(f->d_name, base, host)) {
-            struct meg_str left = { 0 };
+            struct meg_str stale = { 0 };
 
-            meg_str_printf(&left, "%s%s", dir.n ? dir.s : "", f->d_name);
-            meg_remove_tree(left.s, NULL);
-            meg_str_free(&left);
+            meg_str_printf(&stale, "%s%s", dir.n ? dir.s : "", f->d_name);
+            meg_remove_tree(stale.s, NULL);
+            meg_str_free(&stale);
         }
     if (d)
         closedir(d);
@@ -109,15 +109,15 @@ void meg_temporary_remove_stale(const char *path)
 /* ---- removal by a signal ---- */
 
 static struct {
-    atomic_bool is_taken, is_there;
+    atomic_bool is_used, is_ready; /* allocated; path is complete */
     char path[4096];
-} made[32];
+} registered[32];
 
 void meg_temporary_unlink_all(void)
 {
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        if (made[i].is_there)
-            unlink(made[i].path);
+    for (size_t i = 0; i < sizeof registered / sizeof *registered; i++)
+        if (registered[i].is_ready)
+            unlink(registered[i].path);
 }
 
 void meg_temporary_exit(int status)
@@ -129,40 +129,40 @@ void meg_temporary_exit(int status)
 static void unlink_on_signal(int sig)
 {
     meg_temporary_unlink_all();
-    raise(sig); /* by now what it does by default, once this handler has returned */
+    raise(sig); /* SA_RESETHAND has restored the default action, which ends the process after this handler */
 }
 
 static void catch_signals(void)
 {
     static const int signals[] = { SIGHUP, SIGINT, SIGTERM };
-    struct sigaction now, ours = { .sa_handler = unlink_on_signal, .sa_flags = (int)SA_RESETHAND };
+    struct sigaction current, ours = { .sa_handler = unlink_on_signal, .sa_flags = (int)SA_RESETHAND };
     static atomic_flag is_done = ATOMIC_FLAG_INIT;
 
     if (atomic_flag_test_and_set(&is_done))
         return;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+        if (sigaction(signals[i], NULL, &current) == 0 && current.sa_handler == SIG_DFL)
             sigaction(signals[i], &ours, NULL);
 }
 
 int meg_temporary_register(const char *path)
 {
-    const int places = (int)(sizeof made / sizeof *made);
+    const int nslots = (int)(sizeof registered / sizeof *registered);
 
     catch_signals();
-    for (int i = 0; i < places && strlen(path) < sizeof made->path; i++)
-        if (!atomic_exchange(&made[i].is_taken, true)) {
-            strcpy(made[i].path, path);
-            made[i].is_there = true;
+    for (int i = 0; i < nslots && strlen(path) < sizeof registered->path; i++)
+        if (!atomic_exchange(&registered[i].is_used, true)) {
+            strcpy(registered[i].path, path);
+            registered[i].is_ready = true;
             return i + 1;
         }
     return 0;
 }
 
-void meg_temporary_unregister(int place)
+void meg_temporary_unregister(int slot)
 {
-    if (!place)
+    if (!slot)
         return;
-    made[place - 1].is_there = false;
-    made[place - 1].is_taken = false;
+    registered[slot - 1].is_ready = false;
+    registered[slot - 1].is_used = false;
 }

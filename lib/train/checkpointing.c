@@ -488,7 +488,7 @@ int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct 
     meg_opt_dump(t->groups, &all);
     keep_options(&options, all.s);
     s.dir = c->save;
-    s.lock = t->lock.i ? &t->lock : NULL;
+    s.lock = t->lock.slot ? &t->lock : NULL;
     s.iteration = t->state.iteration;
     s.options = options.s;
     s.run_conf = all.s;

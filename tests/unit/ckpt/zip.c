@@ -18,7 +18,7 @@ static void begin_at(struct meg_zip_writer *w, struct meg_file *f, const char *p
     *f = (struct meg_file){ 0 };
     if (meg_file_create(f, path, &e) < 0)
         fail_msg("%s", e.msg);
-    f->end = at;
+    f->buf_offset = at;
     *w = (struct meg_zip_writer){ .f = f, .at = (uint64_t)at };
 }
 

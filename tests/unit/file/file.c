@@ -109,7 +109,7 @@ static void an_output_that_is_not_a_regular_file_is_not_replaced(void **state)
     assert_int_equal(meg_write_file("/dev/null", "x", 1, &e), MEG_EIO);
     assert_string_equal(e.msg, "/dev/null: exists and is not a regular file");
     assert_int_equal(meg_write_file("/nowhere/x", "x", 1, &e), MEG_EIO);
-    assert_string_equal(e.msg, "/nowhere/x: cannot be made: No such file or directory");
+    assert_string_equal(e.msg, "/nowhere/x: cannot create it: No such file or directory");
 }
 
 static void exceeding_the_file_size_limit_is_an_error(void **state)
@@ -129,7 +129,7 @@ static void exceeding_the_file_size_limit_is_an_error(void **state)
     r = meg_write_file(path, bytes, NEW_BYTES, &e);
     setrlimit(RLIMIT_FSIZE, &was);
     assert_int_equal(r, MEG_EIO);
-    assert_non_null(strstr(e.msg, "/file: writing: File too large"));
+    assert_non_null(strstr(e.msg, "/file: write failed: File too large"));
     holds("old");
     assert_int_equal(names(), 1);
     free(bytes);
@@ -183,7 +183,7 @@ static void written_bytes_can_be_read_before_the_commit(void **state)
     assert_int_equal(meg_file_pread(&f, got, 8, 0, NULL), 0);
     assert_memory_equal(got, "abcdefgh", 8);
     assert_int_equal(meg_file_pread(&f, got, 2, 7, &e), MEG_EIO);
-    assert_non_null(strstr(e.msg, ": ends at byte 8, more was written"));
+    assert_non_null(strstr(e.msg, ": the file ends at byte 8, but more bytes were written"));
     meg_file_abandon(&f);
     assert_int_equal(names(), 0);
 }

@@ -134,7 +134,7 @@ static void a_lock_of_a_dead_process_is_taken_over(void **state)
     leave_a_dead_lock(NULL);
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 0);
-    assert_non_null(strstr(c.err, "which is gone"));
+    assert_non_null(strstr(c.err, "which is dead"));
     assert_int_equal(count_names(), 0);
 }
 
@@ -175,7 +175,7 @@ static void a_lock_of_another_host_is_not_taken_over(void **state)
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 74);
     assert_non_null(strstr(c.err, "on host node17.cluster, process "));
-    assert_non_null(strstr(c.err, "if that process is gone, remove "));
+    assert_non_null(strstr(c.err, "if that process is dead, remove "));
     assert_non_null(strstr(c.err, path));
 }
 
@@ -188,7 +188,7 @@ static void a_lock_of_another_container_is_not_taken_over(void **state)
     edit("pid-namespace", "pid:[1]");
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 74);
-    assert_non_null(strstr(c.err, "if that process is gone, remove "));
+    assert_non_null(strstr(c.err, "if that process is dead, remove "));
     assert_non_null(strstr(c.err, path));
 }
 
@@ -237,7 +237,7 @@ static void a_file_that_is_not_a_lock_is_not_removed(void **state)
     assert_int_equal(meg_write_file(path, "notes of mine\n", 14, NULL), 0);
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 74);
-    assert_non_null(strstr(c.err, "is no lock file that meg wrote"));
+    assert_non_null(strstr(c.err, "is not a lock file of meg"));
     assert_int_equal(access(path, F_OK), 0);
 }
 

@@ -66,8 +66,8 @@ static void a_guarded_read_returns_an_error(void **state)
     (void)state;
     map_and_truncate(&m);
     snprintf(want, sizeof want,
-             "%s: byte %zu cannot be read any more: the file was truncated, or its disk fails, while it was in use",
-             path, page);
+             "%s: byte %zu cannot be read: the file was truncated, or its disk failed, while it was in use", path,
+             page);
     for (int i = 0; i < 2; i++) { /* and again */
         assert_int_equal(meg_sigbus_guard(sum, &m, &e), MEG_EIO);
         assert_string_equal(e.msg, want);
@@ -105,7 +105,7 @@ static void an_unguarded_read_ends_the_process_with_the_name(void **state)
     child_run(&c, read_it, NULL);
     assert_int_equal(c.status, 74);
     snprintf(want, sizeof want,
-             "mapped: %s: byte %zu cannot be read any more: the file was truncated, or its disk fails, while it was in "
+             "sigbus: %s: byte %zu cannot be read: the file was truncated, or its disk failed, while it was in "
              "use\n",
              path, page);
     assert_string_equal(c.err, want);
