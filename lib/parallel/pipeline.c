@@ -1,3 +1,4 @@
+/* The executor of pipeline schedules. */
 #include "parallel/pipeline.h"
 #include <stdlib.h>
 #include <string.h>
@@ -26,21 +27,21 @@ void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct
 {
     MEG_ASSERT_EQ(pp->size, s->conf.stages);
     MEG_ASSERT_EQ(pp->rank, s->stage);
-    *p = (struct meg_pipe){ .s = s, .pp = pp, .tensor = tensor, .ntensors = ntensors };
+    *p = (struct meg_pipe){ .schedule = s, .pp = pp, .tensor = tensor, .ntensors = ntensors };
     for (int edge = 0; edge < MEG_EDGES; edge++) {
         const int n = s->bufs[edge] * ntensors;
 
-        p->at[edge] = meg_new((size_t)n * sizeof *p->at[edge]);
+        p->buffers[edge] = meg_new((size_t)n * sizeof *p->buffers[edge]);
         p->work[edge] = meg_new((size_t)n * sizeof *p->work[edge]);
         for (int i = 0; i < n; i++)
-            p->at[edge][i] = meg_arena_alloc(arena, tensor_nbytes(&tensor[i % ntensors]), ALIGN);
+            p->buffers[edge][i] = meg_arena_alloc(arena, tensor_nbytes(&tensor[i % ntensors]), ALIGN);
     }
 }
 
 void meg_pipe_free(struct meg_pipe *p)
 {
     for (int edge = 0; edge < MEG_EDGES; edge++) {
-        free(p->at[edge]);
+        free(p->buffers[edge]);
         free(p->work[edge]);
     }
     memset(p, 0, sizeof *p);
@@ -53,10 +54,10 @@ static void start(struct meg_pipe *p, const struct meg_action *a)
 
     for (int i = 0; i < p->ntensors; i++) {
         const struct meg_pipe_tensor *t = &p->tensor[i];
-        void *at = p->at[a->edge][first + i];
+        void *buf = p->buffers[a->edge][first + i];
 
-        p->work[a->edge][first + i] = meg_edge_arrives(a->edge) ? op->recv(p->pp, at, t->n, t->dtype, a->peer)
-                                                                : op->send(p->pp, at, t->n, t->dtype, a->peer);
+        p->work[a->edge][first + i] = meg_edge_is_received(a->edge) ? op->recv(p->pp, buf, t->n, t->dtype, a->peer)
+                                                                    : op->send(p->pp, buf, t->n, t->dtype, a->peer);
     }
 }
 
@@ -68,16 +69,16 @@ static void wait(struct meg_pipe *p, const struct meg_action *a)
         meg_comm_wait(p->pp, p->work[a->edge][first + i]);
 }
 
-/* The pointers of the buffer that an action has at an edge. */
+/* The tensor pointers of an action's buffer at an edge, or NULL. */
 static void *const *edge_of(const struct meg_pipe *p, const struct meg_action *a, enum meg_edge edge)
 {
-    return a->buf[edge] < 0 ? NULL : &p->at[edge][a->buf[edge] * p->ntensors];
+    return a->buf[edge] < 0 ? NULL : &p->buffers[edge][a->buf[edge] * p->ntensors];
 }
 
 void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user)
 {
-    for (int64_t i = 0; i < p->s->n; i++) {
-        const struct meg_action *a = &p->s->action[i];
+    for (int64_t i = 0; i < p->schedule->n; i++) {
+        const struct meg_action *a = &p->schedule->action[i];
         const struct meg_pipe_step s = {
             .chunk = a->chunk,
             .microbatch = a->microbatch,
@@ -88,7 +89,7 @@ void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user
             .dx = edge_of(p, a, MEG_EDGE_DX),
         };
 
-        switch (a->kind) {
+        switch (a->type) {
         case MEG_ACTION_FWD: ops->fwd(user, &s); break;
         case MEG_ACTION_BWD: ops->bwd(user, &s); break;
         case MEG_ACTION_BWD_INPUT: ops->bwd_input(user, &s); break;

@@ -1,6 +1,6 @@
 /*
- * Making schedules.  Three layers: the order of a stage's steps, which is all that schedules differ in;
- * where its receives start; and the list, in which every step finds its waits, slot and buffers.
+ * Making a schedule in three stages: the order of steps, which is all that schedules differ in; the step before which each
+ * receive starts; and the list, which adds waits, slots and buffers to the steps.
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>
@@ -8,8 +8,10 @@
 #include <string.h>
 #include "base/mem.h"
 
-/* A receive starts this many receives of its kind ahead; so many buffers hold what leaves. */
-enum { AHEAD = 1, LEAVING = 2 };
+enum {
+    RECV_AHEAD = 1, /* receives of an edge that are started ahead of the one that is needed */
+    SEND_BUFS = 2   /* buffers of a sent edge */
+};
 
 #define GROUP "--microbatch-group-size-per-virtual-pipeline-stage"
 #define CHUNKS "--num-virtual-stages-per-pipeline-rank"
@@ -29,7 +31,7 @@ static bool is_called(const struct meg_pipe_schedule_conf *c, const char *name)
 
 static int64_t group_of(const struct meg_pipe_schedule_conf *c)
 {
-    return c->group ? c->group : c->stages;
+    return c->microbatch_group ? c->microbatch_group : c->stages;
 }
 
 static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *e)
@@ -38,16 +40,16 @@ static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *
 
     if (m < c->stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "--global-batch-size gives %" PRId64 " micro-batches a step: %s %d takes at least as many "
-                        "as there are stages, %d",
+                        "--global-batch-size gives %" PRId64 " micro-batches a step: %s %d requires at least as many "
+                        "as stages, %d",
                         m, CHUNKS, c->chunks, c->stages);
     if (group < c->stages || group > m)
         return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be from %d (%s) to %" PRId64 " (micro-batches a step)",
                         GROUP, group, c->stages, STAGES, m);
     if (left > 0 && left < c->stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "--global-batch-size gives %" PRId64 " micro-batches a step: in groups of %" PRId64
-                        " (%s) %" PRId64 " are left, which must be 0 or at least %d (%s)",
+                        "--global-batch-size gives %" PRId64 " micro-batches a step: groups of %" PRId64
+                        " (%s) leave a remainder of %" PRId64 ", which must be 0 or at least %d (%s)",
                         m, group, GROUP, left, c->stages, STAGES);
     return 0;
 }
@@ -64,25 +66,24 @@ int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_e
     if (c->chunks < 1)
         return meg_fail(e, MEG_EUSAGE, "%s %d: must be at least 1", CHUNKS, c->chunks);
     if (c->microbatches < 1)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--global-batch-size gives %" PRId64 " micro-batches a step: a pipeline "
-                        "takes at least 1",
+        return meg_fail(e, MEG_EUSAGE, "--global-batch-size gives %" PRId64 " micro-batches a step; must be at least 1",
                         c->microbatches);
     if (!is_called(c, "1f1b") && !is_called(c, "interleaved") && !is_called(c, "zb-h1"))
-        return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule %s: is none of 1f1b, interleaved, zb-h1", c->name);
+        return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule %s: must be 1f1b, interleaved or zb-h1", c->name);
     if (is_called(c, "interleaved")) {
         if (c->chunks < 2)
-            return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule interleaved: takes %s of at least 2, not %d", CHUNKS,
+            return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule interleaved: requires %s of at least 2, not %d", CHUNKS,
                             c->chunks);
         if (c->stages < 2)
-            return meg_fail(e, MEG_EUSAGE, "%s %d: takes %s of at least 2, not %d", CHUNKS, c->chunks, STAGES,
+            return meg_fail(e, MEG_EUSAGE, "%s %d: requires %s of at least 2, not %d", CHUNKS, c->chunks, STAGES,
                             c->stages);
         return check_groups(c, e);
     }
     if (c->chunks > 1)
-        return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule %s: takes %s 1, not %d", name_of(c), CHUNKS, c->chunks);
-    if (c->group)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": takes %s of at least 2, not 1", GROUP, c->group, CHUNKS);
+        return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule %s: requires %s 1, not %d", name_of(c), CHUNKS, c->chunks);
+    if (c->microbatch_group)
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": requires %s of at least 2, not 1", GROUP, c->microbatch_group,
+                        CHUNKS);
     return 0;
 }
 
@@ -98,40 +99,43 @@ static int last_part(const struct meg_pipe_schedule_conf *c)
     return c->stages * c->chunks - 1;
 }
 
-/* The k-th forward step: group by group, in each all chunks, in each all its micro-batches. */
+/*
+ * The k-th forward step.  The order is by group of micro-batches, then by chunk, then by micro-batch of the group; the last
+ * group may be smaller.
+ */
 static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t k)
 {
-    const int64_t group = group_of(c), first = k / (group * c->chunks) * group, at = k - first * c->chunks;
-    const int64_t here = c->microbatches - first < group ? c->microbatches - first : group;
-    struct meg_action a = { .kind = MEG_ACTION_FWD,
-                            .chunk = (int)(at / here),
-                            .microbatch = first + at % here,
+    const int64_t group = group_of(c), first = k / (group * c->chunks) * group, i = k - first * c->chunks;
+    const int64_t size = c->microbatches - first < group ? c->microbatches - first : group;
+    struct meg_action a = { .type = MEG_ACTION_FWD,
+                            .chunk = (int)(i / size),
+                            .microbatch = first + i % size,
                             .slot = -1,
                             .buf = { -1, -1, -1, -1 } };
 
     return a;
 }
 
-/* The k-th backward step: the same with the chunks in reverse. */
-static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_t k, enum meg_action_type kind)
+/* The k-th backward step: the same order with the chunks reversed. */
+static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_t k, enum meg_action_type type)
 {
     struct meg_action a = forward(c, k);
 
-    a.kind = kind;
+    a.type = type;
     a.chunk = c->chunks - 1 - a.chunk;
     return a;
 }
 
-/* Forward steps before the first that is followed by a backward step. */
+/* Number of forward steps before the first one that is followed by a backward step. */
 static int64_t num_warmup(const struct meg_pipe_schedule_conf *c, int stage)
 {
     const int64_t n = c->microbatches * c->chunks, after = c->stages - 1 - stage;
-    const int64_t warm = is_called(c, "interleaved") ? 2 * after + (c->chunks - 1) * group_of(c) : after;
+    const int64_t warmup = is_called(c, "interleaved") ? 2 * after + (c->chunks - 1) * group_of(c) : after;
 
-    return c->is_forward_only || warm > n ? n : warm;
+    return c->is_forward_only || warmup > n ? n : warmup;
 }
 
-/* By how many backward steps weight gradients are put off; 0: they are not split off. */
+/* Number of backward steps by which weight gradients are delayed; 0: backward is not split. */
 static int64_t weight_grad_delay(const struct meg_pipe_schedule_conf *c, int stage)
 {
     return is_called(c, "zb-h1") ? stage : 0;
@@ -139,85 +143,85 @@ static int64_t weight_grad_delay(const struct meg_pipe_schedule_conf *c, int sta
 
 int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int stage)
 {
-    const int64_t n = c->microbatches * c->chunks, most = num_warmup(c, stage) + 1 + weight_grad_delay(c, stage);
+    const int64_t n = c->microbatches * c->chunks, peak = num_warmup(c, stage) + 1 + weight_grad_delay(c, stage);
 
-    return c->is_forward_only ? 1 : most < n ? most : n;
+    return c->is_forward_only ? 1 : peak < n ? peak : n;
 }
 
-/* The steps of a stage in order, [*n]; the caller frees them. */
+/* The steps of a stage in order [*n]; freed by the caller. */
 static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stage, int64_t *n)
 {
-    const int64_t all = c->microbatches * c->chunks, warm = num_warmup(c, stage), late = weight_grad_delay(c, stage);
+    const int64_t all = c->microbatches * c->chunks, warmup = num_warmup(c, stage), delay = weight_grad_delay(c, stage);
     struct meg_action *steps = meg_realloc_array(NULL, (size_t)(3 * all), sizeof *steps), *a = steps;
 
-    for (int64_t k = 0; k < warm; k++)
+    for (int64_t k = 0; k < warmup; k++)
         *a++ = forward(c, k);
-    for (int64_t k = 0; k < (c->is_forward_only ? 0 : all + late); k++) {
-        if (k + warm < all)
-            *a++ = forward(c, k + warm);
+    for (int64_t k = 0; k < (c->is_forward_only ? 0 : all + delay); k++) {
+        if (k + warmup < all)
+            *a++ = forward(c, k + warmup);
         if (k < all)
-            *a++ = backward(c, k, late ? MEG_ACTION_BWD_INPUT : MEG_ACTION_BWD);
-        if (late && k >= late)
-            *a++ = backward(c, k - late, MEG_ACTION_BWD_WEIGHT);
+            *a++ = backward(c, k, delay ? MEG_ACTION_BWD_INPUT : MEG_ACTION_BWD);
+        if (delay && k >= delay)
+            *a++ = backward(c, k - delay, MEG_ACTION_BWD_WEIGHT);
     }
     *n = a - steps;
     return steps;
 }
 
-/* ---- where transfers are ----------------------------------------------------------------- */
+/* ---- transfers ----------------------------------------------------------------- */
 
-/* The edge that a step of a stage fills for another part, and the stage of that; false: none. */
-static bool fills(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a, enum meg_edge *edge,
-                  int *peer)
+/* The edge that a step computes for another part, and the stage of that part; false: none. */
+static bool output_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
+                        enum meg_edge *edge, int *peer)
 {
     const int part = part_of(c, stage, a->chunk);
 
-    *edge = a->kind == MEG_ACTION_FWD ? MEG_EDGE_Y : MEG_EDGE_DX;
-    *peer = (a->kind == MEG_ACTION_FWD ? stage + 1 : stage + c->stages - 1) % c->stages;
-    return a->kind != MEG_ACTION_BWD_WEIGHT && (a->kind == MEG_ACTION_FWD ? part < last_part(c) : part > 0);
+    *edge = a->type == MEG_ACTION_FWD ? MEG_EDGE_Y : MEG_EDGE_DX;
+    *peer = (a->type == MEG_ACTION_FWD ? stage + 1 : stage + c->stages - 1) % c->stages;
+    return a->type != MEG_ACTION_BWD_WEIGHT && (a->type == MEG_ACTION_FWD ? part < last_part(c) : part > 0);
 }
 
-/* The edge that must have arrived for a step, and the stage it comes from; false: none. */
-static bool needs(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a, enum meg_edge *edge,
-                  int *peer)
+/* The edge that a step needs from another part, and the stage of that part; false: none. */
+static bool input_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
+                       enum meg_edge *edge, int *peer)
 {
     const int part = part_of(c, stage, a->chunk);
 
-    *edge = a->kind == MEG_ACTION_FWD ? MEG_EDGE_X : MEG_EDGE_DY;
-    *peer = (a->kind == MEG_ACTION_FWD ? stage + c->stages - 1 : stage + 1) % c->stages;
-    return a->kind != MEG_ACTION_BWD_WEIGHT && (a->kind == MEG_ACTION_FWD ? part > 0 : part < last_part(c));
+    *edge = a->type == MEG_ACTION_FWD ? MEG_EDGE_X : MEG_EDGE_DY;
+    *peer = (a->type == MEG_ACTION_FWD ? stage + c->stages - 1 : stage + 1) % c->stages;
+    return a->type != MEG_ACTION_BWD_WEIGHT && (a->type == MEG_ACTION_FWD ? part > 0 : part < last_part(c));
 }
 
-/* A receive, and the step ahead of which it starts if those before it in its line have. */
+/* A receive, and the index of the step before which it starts, once earlier receives of its queue have started. */
 struct receive {
     struct meg_action a;
-    int64_t at;
+    int64_t before_step;
 };
 
-/* What a stage receives from one peer, in the order in which that sends. */
-struct line {
+/* The receives of a stage from one peer, in the order in which the peer sends. */
+struct recv_queue {
     struct receive *v;
     int64_t n, next;
 };
 
-/* The place of a chunk's micro-batch in a table of all of a stage. */
-static int64_t place(const struct meg_pipe_schedule_conf *c, const struct meg_action *a)
+/* Index of a (chunk, micro-batch) in a table of those of a stage. */
+static int64_t index_of(const struct meg_pipe_schedule_conf *c, const struct meg_action *a)
 {
     return a->chunk * c->microbatches + a->microbatch;
 }
 
 /*
- * at[edge][place] = the step ahead of which a receive starts: the one that needs what came AHEAD receives
- * before.  What goes round from the last stage to the first is not needed at once where a group has more
- * micro-batches than there are stages, and arrives before the rest of the group has had its turn.
+ * Set before_step[edge][index_of] to the step before which a receive starts: the step that needs the one RECV_AHEAD
+ * receives earlier.  Receives of the first stage from the last one (the wrap-around between chunks) start earlier if a
+ * group has more micro-batches than there are stages, because the message arrives before the rest of the group is
+ * processed.
  */
 static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps,
-                             int64_t n, int64_t *at[2])
+                             int64_t n, int64_t *before_step[2])
 {
-    const int64_t round = group_of(c) - c->stages + AHEAD;
-    const int64_t ahead[2] = {
-        [MEG_EDGE_X] = stage == 0 ? round : AHEAD, [MEG_EDGE_DY] = stage == c->stages - 1 ? round : AHEAD
-    };
+    const int64_t wrap_ahead = group_of(c) - c->stages + RECV_AHEAD;
+    const int64_t ahead[2] = { [MEG_EDGE_X] = stage == 0 ? wrap_ahead : RECV_AHEAD,
+                               [MEG_EDGE_DY] = stage == c->stages - 1 ? wrap_ahead : RECV_AHEAD };
     int64_t *needed[2], count[2] = { 0 };
     enum meg_edge edge;
     int peer;
@@ -225,98 +229,99 @@ static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, 
     for (int i = 0; i < 2; i++)
         needed[i] = meg_new((size_t)(c->microbatches * c->chunks) * sizeof *needed[i]);
     for (int64_t i = 0; i < n; i++)
-        if (needs(c, stage, &steps[i], &edge, &peer)) {
+        if (input_edge(c, stage, &steps[i], &edge, &peer)) {
             const int64_t k = count[edge]++;
 
             needed[edge][k] = i;
-            at[edge][place(c, &steps[i])] = k < ahead[edge] ? 0 : needed[edge][k - ahead[edge]];
+            before_step[edge][index_of(c, &steps[i])] = k < ahead[edge] ? 0 : needed[edge][k - ahead[edge]];
         }
     for (int i = 0; i < 2; i++)
         free(needed[i]);
 }
 
-/* The receives of stage from peer. */
-static void plan_recvs(struct line *l, const struct meg_pipe_schedule_conf *c, int stage, int peer,
-                       int64_t *const at[2])
+/* Set q to the receives of stage from peer. */
+static void plan_recvs(struct recv_queue *q, const struct meg_pipe_schedule_conf *c, int stage, int peer,
+                       int64_t *const before_step[2])
 {
     int64_t n;
     struct meg_action *steps = order(c, peer, &n);
     enum meg_edge edge;
     int to;
 
-    l->v = meg_realloc_array(NULL, (size_t)n, sizeof *l->v);
-    l->n = l->next = 0;
+    q->v = meg_realloc_array(NULL, (size_t)n, sizeof *q->v);
+    q->n = q->next = 0;
     for (int64_t i = 0; i < n; i++) {
-        struct receive *r = &l->v[l->n];
+        struct receive *r = &q->v[q->n];
 
-        if (!fills(c, peer, &steps[i], &edge, &to) || to != stage)
+        if (!output_edge(c, peer, &steps[i], &edge, &to) || to != stage)
             continue;
         r->a = steps[i];
-        r->a.kind = MEG_ACTION_START;
+        r->a.type = MEG_ACTION_START;
         r->a.edge = edge == MEG_EDGE_Y ? MEG_EDGE_X : MEG_EDGE_DY;
         r->a.peer = peer;
-        if (edge == MEG_EDGE_Y && peer > stage) /* round: into the next chunk */
+        if (edge == MEG_EDGE_Y && peer > stage) /* wrap-around: the next chunk */
             r->a.chunk++;
         if (edge == MEG_EDGE_DX && peer < stage)
             r->a.chunk--;
-        r->at = at[r->a.edge][place(c, &r->a)];
-        l->n++;
+        r->before_step = before_step[r->a.edge][index_of(c, &r->a)];
+        q->n++;
     }
     free(steps);
 }
 
 /* ---- the list ---------------------------------------------------------------------------- */
 
-/* Numbers of slots or buffers: the lowest free one is taken, so that as few as possible are used. */
+/* Slots or buffers; the lowest free number is used, so that their count is minimal. */
 struct pool {
-    bool *taken;
+    bool *is_used;
     int n;
 };
 
-static int take(struct pool *p)
+static int acquire(struct pool *p)
 {
     int i = 0;
 
-    while (i < p->n && p->taken[i])
+    while (i < p->n && p->is_used[i])
         i++;
     if (i == p->n)
-        p->taken = meg_realloc_array(p->taken, (size_t)++p->n, sizeof *p->taken);
-    p->taken[i] = true;
+        p->is_used = meg_realloc_array(p->is_used, (size_t)++p->n, sizeof *p->is_used);
+    p->is_used[i] = true;
     return i;
 }
 
-static void give(struct pool *p, int *i)
+static void release(struct pool *p, int *i)
 {
     if (*i >= 0)
-        p->taken[*i] = false;
+        p->is_used[*i] = false;
     *i = -1;
 }
 
-struct maker {
+/* A list under construction. */
+struct builder {
     struct meg_pipe_schedule *s;
     int64_t cap;
     struct pool slots, bufs[MEG_EDGES];
-    struct meg_action *held;                       /* [place] slot, X and DY of what is in flight */
-    struct meg_action leaving[MEG_EDGES][LEAVING]; /* sends not waited for, oldest first */
-    int nleaving[MEG_EDGES];
+    struct meg_action *in_flight;                          /* [index_of] slot, X and DY buffers */
+    struct meg_action pending_sends[MEG_EDGES][SEND_BUFS]; /* started, oldest first */
+    int npending[MEG_EDGES];
 };
 
-static void add(struct maker *m, const struct meg_action *a)
+static void add(struct builder *b, const struct meg_action *a)
 {
-    struct meg_pipe_schedule *s = m->s;
+    struct meg_pipe_schedule *s = b->s;
 
-    if (s->n == m->cap) {
-        m->cap = 2 * m->cap + 64;
-        s->action = meg_realloc_array(s->action, (size_t)m->cap, sizeof *s->action);
+    if (s->n == b->cap) {
+        b->cap = 2 * b->cap + 64;
+        s->action = meg_realloc_array(s->action, (size_t)b->cap, sizeof *s->action);
     }
     s->action[s->n++] = *a;
 }
 
-/* A start or wait of the buffer of an edge, for the sake of step a. */
-static struct meg_action transfer(enum meg_action_type kind, const struct meg_action *a, enum meg_edge edge, int peer,
+/* A start or wait for the buffer of an edge of step a. */
+static struct meg_action transfer(enum meg_action_type type, const struct meg_action *a, enum meg_edge edge, int peer,
                                   int buf)
 {
-    struct meg_action t = { .kind = kind,
+    struct meg_action t = { .type = type,
                             .edge = edge,
                             .peer = peer,
                             .chunk = a->chunk,
@@ -328,108 +333,108 @@ static struct meg_action transfer(enum meg_action_type kind, const struct meg_ac
     return t;
 }
 
-static void start_receives(struct maker *m, struct line *l, int64_t step)
+static void start_receives(struct builder *b, struct recv_queue *q, int64_t step)
 {
-    for (; l->next < l->n && l->v[l->next].at <= step; l->next++) {
-        struct meg_action *a = &l->v[l->next].a;
-        const int buf = take(&m->bufs[a->edge]);
+    for (; q->next < q->n && q->v[q->next].before_step <= step; q->next++) {
+        struct meg_action *a = &q->v[q->next].a;
+        const int buf = acquire(&b->bufs[a->edge]);
         const struct meg_action t = transfer(MEG_ACTION_START, a, a->edge, a->peer, buf);
 
-        m->held[place(&m->s->conf, a)].buf[a->edge] = buf;
-        add(m, &t);
+        b->in_flight[index_of(&b->s->conf, a)].buf[a->edge] = buf;
+        add(b, &t);
     }
 }
 
-static void wait_oldest_send(struct maker *m, enum meg_edge edge)
+static void wait_oldest_send(struct builder *b, enum meg_edge edge)
 {
-    struct meg_action *q = m->leaving[edge];
+    struct meg_action *q = b->pending_sends[edge];
 
-    q[0].kind = MEG_ACTION_WAIT;
-    add(m, &q[0]);
-    give(&m->bufs[edge], &q[0].buf[edge]);
-    memmove(q, q + 1, (LEAVING - 1) * sizeof *q);
-    m->nleaving[edge]--;
+    q[0].type = MEG_ACTION_WAIT;
+    add(b, &q[0]);
+    release(&b->bufs[edge], &q[0].buf[edge]);
+    memmove(q, q + 1, (SEND_BUFS - 1) * sizeof *q);
+    b->npending[edge]--;
 }
 
-static void add_step(struct maker *m, struct meg_action a)
+static void add_step(struct builder *b, struct meg_action a)
 {
-    const struct meg_pipe_schedule_conf *c = &m->s->conf;
-    struct meg_action *held = &m->held[place(c, &a)], t;
-    const int stage = m->s->stage;
+    const struct meg_pipe_schedule_conf *c = &b->s->conf;
+    struct meg_action *held = &b->in_flight[index_of(c, &a)], t;
+    const int stage = b->s->stage;
     enum meg_edge in, out;
     int from, to;
-    const bool has_in = needs(c, stage, &a, &in, &from), has_out = fills(c, stage, &a, &out, &to);
+    const bool has_in = input_edge(c, stage, &a, &in, &from), has_out = output_edge(c, stage, &a, &out, &to);
 
     if (has_in) {
         t = transfer(MEG_ACTION_WAIT, &a, in, from, held->buf[in]);
-        add(m, &t);
+        add(b, &t);
     }
     if (has_out) {
-        if (m->nleaving[out] == LEAVING)
-            wait_oldest_send(m, out);
-        a.buf[out] = take(&m->bufs[out]);
+        if (b->npending[out] == SEND_BUFS)
+            wait_oldest_send(b, out);
+        a.buf[out] = acquire(&b->bufs[out]);
     }
-    if (a.kind == MEG_ACTION_FWD)
-        held->slot = take(&m->slots);
+    if (a.type == MEG_ACTION_FWD)
+        held->slot = acquire(&b->slots);
     a.slot = held->slot;
     a.buf[MEG_EDGE_X] = held->buf[MEG_EDGE_X];
-    if (a.kind != MEG_ACTION_FWD)
+    if (a.type != MEG_ACTION_FWD)
         a.buf[MEG_EDGE_DY] = held->buf[MEG_EDGE_DY];
-    add(m, &a);
+    add(b, &a);
     if (has_out) {
         t = transfer(MEG_ACTION_START, &a, out, to, a.buf[out]);
-        add(m, &t);
-        m->leaving[out][m->nleaving[out]++] = t;
+        add(b, &t);
+        b->pending_sends[out][b->npending[out]++] = t;
     }
-    if (a.kind == MEG_ACTION_BWD || a.kind == MEG_ACTION_BWD_WEIGHT || c->is_forward_only) {
-        give(&m->slots, &held->slot);
-        give(&m->bufs[MEG_EDGE_X], &held->buf[MEG_EDGE_X]);
-        give(&m->bufs[MEG_EDGE_DY], &held->buf[MEG_EDGE_DY]);
+    if (a.type == MEG_ACTION_BWD || a.type == MEG_ACTION_BWD_WEIGHT || c->is_forward_only) {
+        release(&b->slots, &held->slot);
+        release(&b->bufs[MEG_EDGE_X], &held->buf[MEG_EDGE_X]);
+        release(&b->bufs[MEG_EDGE_DY], &held->buf[MEG_EDGE_DY]);
     }
 }
 
 void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_schedule_conf *c, int stage)
 {
-    const size_t places = (size_t)(c->microbatches * c->chunks);
-    int64_t n, *at[2] = { meg_new(places * sizeof(int64_t)), meg_new(places * sizeof(int64_t)) };
+    const size_t nentries = (size_t)(c->microbatches * c->chunks);
+    int64_t n, *before_step[2] = { meg_new(nentries * sizeof(int64_t)), meg_new(nentries * sizeof(int64_t)) };
     struct meg_action *steps = order(c, stage, &n);
-    struct maker m = { .s = s, .held = meg_new(places * sizeof *m.held) };
-    struct line before = { 0 }, after = { 0 };
+    struct builder b = { .s = s, .in_flight = meg_new(nentries * sizeof *b.in_flight) };
+    struct recv_queue from_prev = { 0 }, from_next = { 0 };
 
     MEG_ASSERT_LE(0, stage);
     MEG_ASSERT_LT(stage, c->stages);
     memset(s, 0, sizeof *s);
     s->conf = *c;
     s->stage = stage;
-    for (size_t i = 0; i < places; i++)
-        m.held[i] = (struct meg_action){ .slot = -1, .buf = { -1, -1, -1, -1 } };
+    for (size_t i = 0; i < nentries; i++)
+        b.in_flight[i] = (struct meg_action){ .slot = -1, .buf = { -1, -1, -1, -1 } };
     if (c->stages > 1) {
-        plan_recv_starts(c, stage, steps, n, at);
-        plan_recvs(&before, c, stage, (stage + c->stages - 1) % c->stages, at);
+        plan_recv_starts(c, stage, steps, n, before_step);
+        plan_recvs(&from_prev, c, stage, (stage + c->stages - 1) % c->stages, before_step);
     }
-    if (c->stages > 2) /* of two stages each is both before and after */
-        plan_recvs(&after, c, stage, (stage + 1) % c->stages, at);
+    if (c->stages > 2) /* with two stages they are the same peer */
+        plan_recvs(&from_next, c, stage, (stage + 1) % c->stages, before_step);
     for (int64_t i = 0; i < n; i++) {
-        start_receives(&m, &before, i);
-        start_receives(&m, &after, i);
-        add_step(&m, steps[i]);
+        start_receives(&b, &from_prev, i);
+        start_receives(&b, &from_next, i);
+        add_step(&b, steps[i]);
     }
-    while (m.nleaving[MEG_EDGE_Y])
-        wait_oldest_send(&m, MEG_EDGE_Y);
-    while (m.nleaving[MEG_EDGE_DX])
-        wait_oldest_send(&m, MEG_EDGE_DX);
-    s->slots = m.slots.n;
-    free(m.slots.taken);
+    while (b.npending[MEG_EDGE_Y])
+        wait_oldest_send(&b, MEG_EDGE_Y);
+    while (b.npending[MEG_EDGE_DX])
+        wait_oldest_send(&b, MEG_EDGE_DX);
+    s->slots = b.slots.n;
+    free(b.slots.is_used);
     for (int i = 0; i < MEG_EDGES; i++) {
-        s->bufs[i] = m.bufs[i].n;
-        free(m.bufs[i].taken);
+        s->bufs[i] = b.bufs[i].n;
+        free(b.bufs[i].is_used);
     }
-    free(m.held);
-    free(before.v);
-    free(after.v);
+    free(b.in_flight);
+    free(from_prev.v);
+    free(from_next.v);
     free(steps);
-    free(at[0]);
-    free(at[1]);
+    free(before_step[0]);
+    free(before_step[1]);
 }
 
 void meg_pipe_schedule_free(struct meg_pipe_schedule *s)

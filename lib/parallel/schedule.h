@@ -1,28 +1,28 @@
 /*
- * Pipeline schedules as data: a pure function turns stages, chunks, micro-batches and a name into one
- * list of actions a stage.  parallel/pipeline.h runs a list on the ranks of a pipeline; meg_pipe_schedule_simulate
- * plays the lists of all stages in one process, which proves that they fit and says what they cost.
- * A new schedule is a new order of forward and backward steps (schedule.c, order) and nothing else.
+ * schedule.h - pipeline schedules as data: for each stage the list of its actions (steps and transfers).
  *
- * The model is cut into stages * chunks parts, in order; part chunk * stages + stage is chunk `chunk`
- * of stage `stage`.  So the last stage's chunk c feeds the first stage's chunk c + 1.
+ * meg_pipe_schedule_make computes a list from the number of stages, chunks and micro-batches and the name of a schedule;
+ * parallel/pipeline.h executes it.  meg_pipe_schedule_simulate runs the lists of all stages in one process, which proves
+ * that they fit together and gives their cost.  A new schedule needs only a new order of steps (schedule.c, order).
  *
- *   1f1b         one forward, one backward (Narayanan et al. 2019); one stage: a plain sequence
- *   interleaved  the same over several chunks a stage, micro-batches in groups, in Megatron-LM's order
+ * The model is divided into stages * chunks parts, in order; part chunk * stages + stage is chunk `chunk` of stage
+ * `stage`.  The output of the last stage's chunk c is the input of the first stage's chunk c + 1.
+ *
+ *   1f1b         one forward, one backward (Narayanan et al. 2019); with one stage: no overlap
+ *   interleaved  1f1b over several chunks per stage, with micro-batches in groups, in the order of Megatron-LM
  *                (Narayanan et al. 2021, section 2.2)
- *   zb-h1        1f1b with backward split into input and weight gradients, the latter put off by as
- *                many micro-batches as the stage's number (Qi et al. 2023, section 2)
+ *   zb-h1        1f1b with backward split into input gradients and weight gradients; stage i delays weight gradients by i
+ *                micro-batches (Qi et al. 2023, section 2)
  *
- * What every list promises:
- * - The micro-batches of a chunk come in order 0 .. microbatches-1 in forward, in backward and in
- *   weight gradients alike, whatever the schedule: gradients add up in one order, and that of
- *   micro-batch microbatches-1 is the chunk's last.
- * - A transfer is started and waited for separately.  Receives start ahead of the step that comes
- *   before the one that needs them, sends are waited for when their buffer is needed again or at the
- *   end: both overlap with steps.  Every start is waited for in the same list.
- * - What one stage sends another is received in the order of sending, all in one line (the two stages
- *   of an interleaved pipeline send each other activations and gradients), so messages need no tags.
- * - The lists end also when every send waits for its receive (no message is ever buffered).
+ * Invariants of every list:
+ * - In each chunk the forward steps are in the order of micro-batches 0 .. microbatches-1, and so are the backward steps
+ *   and the weight gradients: gradients accumulate in one order for all schedules, and those of the last micro-batch are
+ *   the last of the chunk.
+ * - A transfer is started and waited for separately, and overlaps with steps: receives start one step before they are
+ *   needed, sends are waited for when their buffer is needed again or at the end.  Every start has one wait in the list.
+ * - A stage receives messages from another in the order of sending, activations and gradients alike (two interleaved
+ *   stages exchange both), so that messages need no tags.
+ * - No deadlock, even if every send blocks until it is received.
  */
 #ifndef MEG_PARALLEL_SCHEDULE_H
 #define MEG_PARALLEL_SCHEDULE_H
@@ -33,51 +33,50 @@
 MEG_BEGIN_DECLS
 
 struct meg_pipe_schedule_conf {
-    const char *name;     /* borrowed: "1f1b", "interleaved", "zb-h1"; NULL: one of the first two, by chunks */
-    int stages;           /* --pipeline-model-parallel-size */
-    int chunks;           /* a stage: --num-virtual-stages-per-pipeline-rank; 1: not interleaved */
-    int64_t microbatches; /* a step, of one data-parallel rank */
-    int64_t group;        /* --microbatch-group-size-per-virtual-pipeline-stage; 0: stages */
-    bool is_forward_only; /* no backward: evaluation */
+    const char *name;         /* borrowed: "1f1b", "interleaved", "zb-h1"; NULL: interleaved if chunks > 1, else 1f1b */
+    int stages;               /* --pipeline-model-parallel-size */
+    int chunks;               /* per stage: --num-virtual-stages-per-pipeline-rank; 1: not interleaved */
+    int64_t microbatches;     /* per step and data-parallel rank */
+    int64_t microbatch_group; /* --microbatch-group-size-per-virtual-pipeline-stage; 0: stages */
+    bool is_forward_only;     /* evaluation: no backward */
 };
 
-/* Where a stage's chunk meets its neighbours.  X and DY arrive, Y and DX leave. */
+/* The boundary tensors of a part of the model.  X and DY are received, Y and DX are sent. */
 enum meg_edge {
-    MEG_EDGE_X,  /* activations that go in; none for the first part */
-    MEG_EDGE_DY, /* the gradient of Y; none for the last part */
-    MEG_EDGE_Y,  /* activations that come out; none for the last part */
-    MEG_EDGE_DX, /* the gradient of X; none for the first part */
+    MEG_EDGE_X,  /* input activations; not of the first part */
+    MEG_EDGE_DY, /* gradient of Y; not of the last part */
+    MEG_EDGE_Y,  /* output activations; not of the last part */
+    MEG_EDGE_DX, /* gradient of X; not of the first part */
     MEG_EDGES
 };
 
-static inline bool meg_edge_arrives(enum meg_edge e)
+static inline bool meg_edge_is_received(enum meg_edge e)
 {
     return e == MEG_EDGE_X || e == MEG_EDGE_DY;
 }
 
 enum meg_action_type {
-    MEG_ACTION_FWD,        /* X -> Y, and into slot what backward needs */
-    MEG_ACTION_BWD,        /* X, slot, DY -> DX and weight gradients; ends slot, X and DY */
+    MEG_ACTION_FWD,        /* X -> Y, and activations into the slot */
+    MEG_ACTION_BWD,        /* X, slot, DY -> DX and weight gradients; releases slot, X and DY */
     MEG_ACTION_BWD_INPUT,  /* X, slot, DY -> DX */
-    MEG_ACTION_BWD_WEIGHT, /* X, slot, DY -> weight gradients, after BWD_INPUT; ends slot, X and DY */
-    MEG_ACTION_START,      /* begin to send or receive edge's buffer */
-    MEG_ACTION_WAIT        /* until it is received, or sent and free again */
+    MEG_ACTION_BWD_WEIGHT, /* X, slot, DY -> weight gradients, after BWD_INPUT; releases slot, X and DY */
+    MEG_ACTION_START,      /* start to send or receive the buffer of edge */
+    MEG_ACTION_WAIT        /* wait until it is received, or sent and reusable */
 };
 
 /*
- * One action.  A slot is the memory for one (chunk, micro-batch) between its forward and its last
- * backward step.  Boundary buffers are numbered by edge, apart from slots; an X buffer keeps its content
- * from its receive to the last backward step, so a slot needs no copy of it.  Without backward, FWD ends
- * slot and X itself.
+ * One action.  A slot holds the activations of one (chunk, micro-batch) from its forward to its last backward step.
+ * Boundary buffers are numbered per edge.  An X buffer is valid from its receive to the last backward step, so that a
+ * slot needs no copy of it.  In a forward-only schedule FWD releases slot and X.
  */
 struct meg_action {
-    enum meg_action_type kind;
+    enum meg_action_type type;
     enum meg_edge edge; /* START, WAIT */
-    int peer;           /* START, WAIT: the stage at the other end */
+    int peer;           /* START, WAIT: the other stage */
     int chunk;
     int64_t microbatch;
     int slot;           /* steps: in 0 .. slots-1 of the list; else -1 */
-    int buf[MEG_EDGES]; /* in 0 .. bufs[edge]-1 of the list; -1: takes no part in the action */
+    int buf[MEG_EDGES]; /* in 0 .. bufs[edge]-1 of the list; -1: not used by the action */
 };
 
 struct meg_pipe_schedule {
@@ -85,54 +84,57 @@ struct meg_pipe_schedule {
     int stage;
     int64_t n;
     struct meg_action *action; /* [n] */
-    int slots;                 /* the least that the order of steps needs: meg_pipe_schedule_in_flight */
-    int bufs[MEG_EDGES];
+    int slots;                 /* activation slots: the fewest possible, meg_pipe_schedule_in_flight */
+    int bufs[MEG_EDGES];       /* boundary buffers */
 };
 
 /*
- * Whether the numbers make a schedule: 0, or MEG_EUSAGE and a message that names option, value and rule.
- * The functions below take only what passes.
+ * Check a configuration: 0, or MEG_EUSAGE and a message that names option, value and rule.  The functions below require a
+ * configuration that passes.
  */
 int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e);
 
-/* Whether the schedule computes weight gradients in a step of their own, after the input gradients. */
+/* True if backward has separate steps for the gradients of inputs and of weights (zb-h1). */
 bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c);
 
-/* The list of one stage; the caller frees it. */
+/* Compute the list of one stage; free it with meg_pipe_schedule_free. */
 void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_schedule_conf *c, int stage);
 void meg_pipe_schedule_free(struct meg_pipe_schedule *s);
 
 /*
- * Slots of a stage by the published formulas, with p stages, v chunks and m micro-batches:
- * 1f1b min(p - stage, m); zb-h1 min(p, m); interleaved min(2 (p - 1 - stage) + (v - 1) group + 1, v m);
- * 1 without backward.
+ * Largest number of micro-batches in flight (activation slots) on a stage, by the published formulas, with p stages, v
+ * chunks, m micro-batches and groups of g:
+ *   1f1b           min(p - stage, m)
+ *   zb-h1          min(p, m)
+ *   interleaved    min(2 (p - 1 - stage) + (v - 1) g + 1, v m)
+ *   forward only   1
  */
 int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int stage);
 
-/* How long things take, in any one unit; a whole backward step takes the sum of its parts. */
+/* Durations, in any one unit; a BWD step takes bwd_input + bwd_weight. */
 struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
-    double transfer;      /* from when both ends have started it; links carry any number at once */
-    const double *weight; /* [stages * chunks] what a part's steps take times; NULL: 1 each */
+    double transfer;      /* from when both ends have started; links carry any number of transfers at once */
+    const double *weight; /* [stages * chunks] factor of each part's steps; NULL: 1 */
 };
 
 struct meg_pipe_schedule_cost {
     double makespan; /* from the first action of any stage to the last */
-    double busy;     /* steps of the stage that has most to do */
+    double busy;     /* time of steps, of the busiest stage */
     double bubble;   /* (makespan - busy) / busy */
-    double *idle;    /* [stages] the caller's, or NULL: makespan less the stage's steps */
+    double *idle;    /* [stages] owned by the caller, or NULL: makespan minus the time of the stage's steps */
 };
 
 /*
- * Plays the lists all [stages] of one pipeline, sends not buffered.  Fails with MEG_EFAIL, stage, action
- * and what is wrong, where they deadlock, a message does not come in the order of its sending, a step
- * comes twice, too early, out of order or not at all, a slot or buffer is used while it is not free or
- * holds something else, or more of them are counted than are ever in use at once.
+ * Simulate the lists all [stages] of one pipeline with unbuffered sends.  Fails with MEG_EFAIL and a message that names
+ * stage and action if they deadlock; if a message is received out of order; if a step is missing, repeated, too early or
+ * out of order; if a slot or buffer is used while it is in use or has other contents; or if slots or bufs exceed what is
+ * ever in use at once.
  */
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
                                struct meg_pipe_schedule_cost *cost, struct meg_err *e);
 
-/* Makes all lists and plays them. */
+/* Make the lists of all stages and simulate them. */
 void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
                                 struct meg_pipe_schedule_cost *cost);
 

@@ -26,7 +26,7 @@ struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule
     struct meg_pipe_schedule_conf shorter = *c;
     int64_t limit;
 
-    *group = c->group ? c->group : c->stages;
+    *group = c->microbatch_group ? c->microbatch_group : c->stages;
     limit = 4 * *group;
     *groups = c->microbatches > limit ? (c->microbatches - limit) / *group : 0;
     shorter.microbatches -= *groups * *group;

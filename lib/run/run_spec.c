@@ -21,7 +21,7 @@ struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s
                                               .stages = (int)s->layout.pp,
                                               .chunks = (int)s->layout.vp,
                                               .microbatches = num_micro,
-                                              .group = group == MEG_UNSET ? 0 : group };
+                                              .microbatch_group = group == MEG_UNSET ? 0 : group };
 
     return c;
 }

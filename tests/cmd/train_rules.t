@@ -53,11 +53,11 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --num-layers-per-virtual-pipeline-stage 1
     refuses 4 '--global-batch-size gives 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
         --global-batch-size 3
-    refuses 4 'in groups of 4 .* 1 are left' $pp 4 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 5
+    refuses 4 'groups of 4 .* leave a remainder of 1' $pp 4 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 5
     refuses 4 '--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4' $pp 4 \
         --num-layers-per-virtual-pipeline-stage 1 --microbatch-group-size-per-virtual-pipeline-stage 3
-    refuses 4 '--pipeline-schedule interleaved: takes --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
-    refuses 4 '--pipeline-schedule zb-h1: takes --num-virtual-stages-per-pipeline-rank 1' $pp 4 --pipeline-schedule zb-h1 \
+    refuses 4 '--pipeline-schedule interleaved: requires --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
+    refuses 4 '--pipeline-schedule zb-h1: requires --num-virtual-stages-per-pipeline-rank 1' $pp 4 --pipeline-schedule zb-h1 \
         --num-layers-per-virtual-pipeline-stage 1
     refuses 4 '--pipeline-schedule zb-h1: cannot recompute activations' $pp 4 --pipeline-schedule zb-h1 \
         --recompute-activations
@@ -97,7 +97,7 @@ if [ -x "$B/tests/ranks/comm" ]; then
         ranks_refuse 2 "$cp 2: its double, 4, must divide --seq-length 30" $cp 2 --seq-length 30
         ranks_refuse 3 '--global-batch-size 16: must be a multiple of 3'
         ranks_refuse 2 '--overlap-param-gather: needs --use-distributed-optimizer' --overlap-param-gather
-        ranks_refuse 4 '--pipeline-schedule interleaved: takes --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
+        ranks_refuse 4 '--pipeline-schedule interleaved: requires --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
     }
 else
     skip 'ranks that run' 'this build has no MPI'

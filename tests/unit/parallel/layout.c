@@ -1,4 +1,4 @@
-/* The layers of pipeline stages and their chunks, even and uneven. */
+/* The layers of pipeline stages and chunks, for even and uneven partitions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,12 +8,12 @@
 #include <cmocka.h>
 #include "parallel/layout.h"
 
-enum { MOST = 8 };
+enum { MAX_CHUNKS = 8 };
 
-/* Options of a layout, layers, and the layers of each chunk in the order of the model; 0 ends the list. */
+/* Options, number of layers, and the expected number of layers of each chunk in the order of the model. */
 static const struct {
     const char *options;
-    int64_t layers, stages, chunks, n[MOST];
+    int64_t layers, stages, chunks, n[MAX_CHUNKS];
 } cases[] = {
     { "", 5, 1, 1, { 5 } },
     { "pipeline-model-parallel-size = 4", 8, 4, 1, { 2, 2, 2, 2 } },
@@ -51,7 +51,7 @@ static struct meg_layout layout(const char *options, int64_t layers, int64_t sta
     return l;
 }
 
-static void chunks_follow_one_another(void **state)
+static void chunks_are_contiguous_and_cover_all_layers(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -65,7 +65,7 @@ static void chunks_follow_one_another(void **state)
 
             meg_layout_layers(&l, k % l.pp, k / l.pp, &first, &n);
             if (first != next || n != cases[i].n[k])
-                fail_msg("%s: part %d has %d layers from %d on, not %d from %d on", cases[i].options, (int)k, (int)n,
+                fail_msg("%s: part %d has %d layers from %d, expected %d from %d", cases[i].options, (int)k, (int)n,
                          (int)first, (int)cases[i].n[k], (int)next);
             next += n;
         }
@@ -75,7 +75,7 @@ static void chunks_follow_one_another(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(chunks_follow_one_another) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(chunks_are_contiguous_and_cover_all_layers) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /*
- * Pipeline schedules.  All of PP 1-8, VP 1-4 and up to 32 micro-batches fit together, need the published
- * memory and no more, and have the published bubble; the orders are those of the papers' figures; damaged
- * lists are found out.
+ * Pipeline schedules of 1-8 stages, 1-4 chunks and 1-32 micro-batches: the simulator accepts them, memory and bubble equal
+ * the published formulas, and the orders are those of the papers' figures.  The simulator rejects damaged lists.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,11 +38,11 @@ static void free_all(struct meg_pipe_schedule *all)
 
 static void fail_at(const struct meg_pipe_schedule_conf *c, const char *what)
 {
-    fail_msg("%s, %d stages, %d chunks, %lld micro-batches, group %lld, %s: %s", c->name, c->stages, c->chunks,
-             (long long)c->microbatches, (long long)c->group, c->is_forward_only ? "forward only" : "both ways", what);
+    fail_msg("%s, %d stages, %d chunks, %" PRId64 " micro-batches, group %" PRId64 ", %s: %s", c->name, c->stages,
+             c->chunks, c->microbatches, c->microbatch_group, c->is_forward_only ? "forward only" : "both ways", what);
 }
 
-/* Calls f for every valid combination; how many there were. */
+/* Call f for every valid configuration.  Returns their number. */
 static int for_all(void (*f)(const struct meg_pipe_schedule_conf *c))
 {
     int n = 0;
@@ -63,7 +63,7 @@ static int for_all(void (*f)(const struct meg_pipe_schedule_conf *c))
     return n;
 }
 
-/* What the papers give, in units of one forward step; negative: they give nothing for this one. */
+/* The published bubble if all steps take equally long; negative: none is published for this configuration. */
 static double published_bubble(const struct meg_pipe_schedule_conf *c)
 {
     const double p = c->stages, m = (double)c->microbatches, v = c->chunks;
@@ -73,7 +73,7 @@ static double published_bubble(const struct meg_pipe_schedule_conf *c)
     return strcmp(c->name, "interleaved") == 0 && c->microbatches % c->stages ? -1 : (p - 1) / (v * m);
 }
 
-static void fits(const struct meg_pipe_schedule_conf *c)
+static void check_schedule(const struct meg_pipe_schedule_conf *c)
 {
     struct meg_pipe_schedule *all = make_all(c);
     double idle[8], want = c->is_forward_only ? -1 : published_bubble(c);
@@ -84,23 +84,23 @@ static void fits(const struct meg_pipe_schedule_conf *c)
         fail_at(c, e.msg);
     for (int i = 0; i < c->stages; i++) {
         if (all[i].slots != meg_pipe_schedule_in_flight(c, i))
-            fail_at(c, "slots are not the formula's");
+            fail_at(c, "slots differ from the formula");
         if (!c->is_forward_only && !(fabs(idle[i] - cost.bubble * cost.busy) <= 1e-9))
-            fail_at(c, "stages of equal work are not idle equally long");
+            fail_at(c, "stages with equal work have different idle times");
     }
     if (want >= 0 && !(fabs(cost.bubble - want) <= 1e-12))
-        fail_at(c, "the bubble is not the published one");
+        fail_at(c, "the bubble differs from the published one");
     free_all(all);
 }
 
-static void every_schedule_fits_as_published(void **state)
+static void every_schedule_is_valid_and_has_the_published_bubble(void **state)
 {
     (void)state;
-    assert_int_equal(for_all(fits), 11410);
+    assert_int_equal(for_all(check_schedule), 11410);
 }
 
-/* The formulas themselves, spelled out for a few. */
-static void memory_is_as_published(void **state)
+/* Values of the formulas for some configurations. */
+static void micro_batches_in_flight_are_as_published(void **state)
 {
     const struct meg_pipe_schedule_conf plain = { "1f1b", 4, 1, 8, 0, false }, zb = { "zb-h1", 4, 1, 8, 0, false },
                                         inter = { NULL, 4, 2, 8, 0, false }, few = { NULL, 4, 1, 2, 0, false };
@@ -115,7 +115,7 @@ static void memory_is_as_published(void **state)
     }
 }
 
-static void zero_bubble_wins_at_equal_memory(void **state)
+static void zb_h1_has_a_smaller_bubble_at_equal_memory(void **state)
 {
     (void)state;
     for (int p = 2; p <= 8; p++)
@@ -127,7 +127,7 @@ static void zero_bubble_wins_at_equal_memory(void **state)
             meg_pipe_schedule_estimate(&plain, &unit, &a);
             meg_pipe_schedule_estimate(&zb, &unit, &b);
             if (!(b.bubble < a.bubble))
-                fail_at(&zb, "its bubble is not smaller");
+                fail_at(&zb, "the bubble is not smaller than that of 1f1b");
             assert_true(a.busy == b.busy);
             for (int i = 0; i < p; i++)
                 assert_true(meg_pipe_schedule_in_flight(&zb, i) <= meg_pipe_schedule_in_flight(&plain, 0));
@@ -136,37 +136,37 @@ static void zero_bubble_wins_at_equal_memory(void **state)
 
 /* ---- orders and costs -------------------------------------------------------------------- */
 
-/* "F0a B0a W0a": steps with micro-batch and chunk; w is the input half of a split backward step. */
-static void is_in_order(const struct meg_pipe_schedule_conf *c, int stage, const char *want)
+/* Assert the order of steps, written as "F0a b0a W0a": type (b: BWD_INPUT, W: BWD_WEIGHT), micro-batch, chunk. */
+static void assert_order(const struct meg_pipe_schedule_conf *c, int stage, const char *want)
 {
     struct meg_pipe_schedule s;
     struct meg_str got = { 0 };
 
     meg_pipe_schedule_make(&s, c, stage);
     for (int64_t i = 0; i < s.n; i++)
-        if (s.action[i].kind < MEG_ACTION_START)
-            meg_str_printf(&got, "%s%c%lld%c", got.n ? " " : "", "FBbW"[s.action[i].kind],
-                           (long long)s.action[i].microbatch, 'a' + s.action[i].chunk);
+        if (s.action[i].type < MEG_ACTION_START)
+            meg_str_printf(&got, "%s%c%" PRId64 "%c", got.n ? " " : "", "FBbW"[s.action[i].type],
+                           s.action[i].microbatch, 'a' + s.action[i].chunk);
     assert_string_equal(got.s, want);
     meg_str_free(&got);
     meg_pipe_schedule_free(&s);
 }
 
-static void steps_are_in_the_papers_orders(void **state)
+static void steps_are_in_the_published_order(void **state)
 {
     const struct meg_pipe_schedule_conf plain = { "1f1b", 4, 1, 6, 0, false }, one = { NULL, 1, 1, 2, 0, false },
                                         inter = { NULL, 2, 2, 4, 0, false }, uneven = { NULL, 2, 2, 5, 3, true },
                                         zb = { "zb-h1", 4, 1, 6, 0, false };
 
     (void)state;
-    is_in_order(&one, 0, "F0a B0a F1a B1a");
-    is_in_order(&plain, 0, "F0a F1a F2a F3a B0a F4a B1a F5a B2a B3a B4a B5a");
-    is_in_order(&plain, 3, "F0a B0a F1a B1a F2a B2a F3a B3a F4a B4a F5a B5a");
-    is_in_order(&inter, 0, "F0a F1a F0b F1b F2a B0b F3a B1b F2b B0a F3b B1a B2b B3b B2a B3a");
-    is_in_order(&inter, 1, "F0a F1a F0b B0b F1b B1b F2a B0a F3a B1a F2b B2b F3b B3b B2a B3a");
-    is_in_order(&uneven, 1, "F0a F1a F2a F0b F1b F2b F3a F4a F3b F4b");
-    is_in_order(&zb, 0, "F0a F1a F2a F3a B0a F4a B1a F5a B2a B3a B4a B5a");
-    is_in_order(&zb, 2, "F0a F1a b0a F2a b1a F3a b2a W0a F4a b3a W1a F5a b4a W2a b5a W3a W4a W5a");
+    assert_order(&one, 0, "F0a B0a F1a B1a");
+    assert_order(&plain, 0, "F0a F1a F2a F3a B0a F4a B1a F5a B2a B3a B4a B5a");
+    assert_order(&plain, 3, "F0a B0a F1a B1a F2a B2a F3a B3a F4a B4a F5a B5a");
+    assert_order(&inter, 0, "F0a F1a F0b F1b F2a B0b F3a B1b F2b B0a F3b B1a B2b B3b B2a B3a");
+    assert_order(&inter, 1, "F0a F1a F0b B0b F1b B1b F2a B0a F3a B1a F2b B2b F3b B3b B2a B3a");
+    assert_order(&uneven, 1, "F0a F1a F2a F0b F1b F2b F3a F4a F3b F4b");
+    assert_order(&zb, 0, "F0a F1a F2a F3a B0a F4a B1a F5a B2a B3a B4a B5a");
+    assert_order(&zb, 2, "F0a F1a b0a F2a b1a F3a b2a W0a F4a b3a W1a F5a b4a W2a b5a W3a W4a W5a");
 }
 
 static void transfers_overlap_with_steps(void **state)
@@ -179,11 +179,11 @@ static void transfers_overlap_with_steps(void **state)
         struct meg_pipe_schedule_cost cost = { 0 };
 
         meg_pipe_schedule_estimate(&c, &t, &cost);
-        assert_true(cost.makespan == 32 + 2 * (p - 1)); /* each is on the way once, then there is always one */
+        assert_true(cost.makespan == 32 + 2 * (p - 1)); /* only the first one is waited for on each link */
     }
 }
 
-static void parts_may_weigh_differently(void **state)
+static void parts_may_have_different_durations(void **state)
 {
     const double weight[] = { 1, 2, 3, 1 };
     const struct meg_pipe_schedule_times t = { 1, 1, 1, 0, weight };
@@ -199,9 +199,9 @@ static void parts_may_weigh_differently(void **state)
     assert_true(cost.bubble == (cost.makespan - cost.busy) / cost.busy && cost.bubble > 0);
 }
 
-/* ---- what is refused --------------------------------------------------------------------- */
+/* ---- invalid configurations and lists --------------------------------------------------------------------- */
 
-static void wrong_numbers_are_told(void **state)
+static void invalid_configurations_are_reported(void **state)
 {
     static const struct {
         struct meg_pipe_schedule_conf c;
@@ -209,21 +209,21 @@ static void wrong_numbers_are_told(void **state)
     } bad[] = {
         { { NULL, 0, 1, 4, 0, false }, "--pipeline-model-parallel-size 0: must be at least 1" },
         { { NULL, 2, 0, 4, 0, false }, "--num-virtual-stages-per-pipeline-rank 0: must be at least 1" },
-        { { NULL, 2, 1, 0, 0, false },
-          "--global-batch-size gives 0 micro-batches a step: a pipeline takes at least 1" },
-        { { "gpipe", 2, 1, 4, 0, false }, "--pipeline-schedule gpipe: is none of 1f1b, interleaved, zb-h1" },
+        { { NULL, 2, 1, 0, 0, false }, "--global-batch-size gives 0 micro-batches a step; must be at least 1" },
+        { { "gpipe", 2, 1, 4, 0, false }, "--pipeline-schedule gpipe: must be 1f1b, interleaved or zb-h1" },
         { { "interleaved", 2, 1, 4, 0, false },
-          "--pipeline-schedule interleaved: takes --num-virtual-stages-per-pipeline-rank of at least 2, not 1" },
+          "--pipeline-schedule interleaved: requires --num-virtual-stages-per-pipeline-rank of at least 2, not 1" },
         { { "zb-h1", 2, 2, 4, 0, false },
-          "--pipeline-schedule zb-h1: takes --num-virtual-stages-per-pipeline-rank 1, not 2" },
+          "--pipeline-schedule zb-h1: requires --num-virtual-stages-per-pipeline-rank 1, not 2" },
         { { NULL, 1, 2, 4, 0, false },
-          "--num-virtual-stages-per-pipeline-rank 2: takes --pipeline-model-parallel-size of at least 2, not 1" },
+          "--num-virtual-stages-per-pipeline-rank 2: requires --pipeline-model-parallel-size of at least 2, not 1" },
         { { NULL, 2, 1, 4, 2, false },
-          "--microbatch-group-size-per-virtual-pipeline-stage 2: takes --num-virtual-stages-per-pipeline-rank of at "
+          "--microbatch-group-size-per-virtual-pipeline-stage 2: requires --num-virtual-stages-per-pipeline-rank of at "
           "least 2, not 1" },
         { { NULL, 4, 2, 3, 0, false },
-          "--global-batch-size gives 3 micro-batches a step: --num-virtual-stages-per-pipeline-rank 2 takes at least "
-          "as many as there are stages, 4" },
+          "--global-batch-size gives 3 micro-batches a step: --num-virtual-stages-per-pipeline-rank 2 requires at "
+          "least "
+          "as many as stages, 4" },
         { { NULL, 4, 2, 8, 3, false },
           "--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4 (--pipeline-model-parallel-size) to "
           "8 (micro-batches a step)" },
@@ -234,8 +234,8 @@ static void wrong_numbers_are_told(void **state)
           "--microbatch-group-size-per-virtual-pipeline-stage -1: must be from 4 (--pipeline-model-parallel-size) to "
           "8 (micro-batches a step)" },
         { { NULL, 4, 2, 6, 0, false },
-          "--global-batch-size gives 6 micro-batches a step: in groups of 4 "
-          "(--microbatch-group-size-per-virtual-pipeline-stage) 2 are left, which must be 0 or at least 4 "
+          "--global-batch-size gives 6 micro-batches a step: groups of 4 "
+          "(--microbatch-group-size-per-virtual-pipeline-stage) leave a remainder of 2, which must be 0 or at least 4 "
           "(--pipeline-model-parallel-size)" },
     };
 
@@ -248,59 +248,60 @@ static void wrong_numbers_are_told(void **state)
     }
 }
 
-/* Lists that are looked at for damage: every kind of action and both rings of two stages. */
-static const struct meg_pipe_schedule_conf looked_at[] = {
+/* Configurations to damage: together they have every type of action, and two stages that are each other's neighbours. */
+static const struct meg_pipe_schedule_conf damaged[] = {
     { "1f1b", 3, 1, 5, 0, false },  { "interleaved", 2, 3, 8, 5, false }, { "interleaved", 3, 2, 6, 0, false },
     { "zb-h1", 4, 1, 6, 0, false }, { "interleaved", 2, 2, 4, 0, true },
 };
 
-/* Plays with the list of one stage replaced by n actions. */
-static int play_with(struct meg_pipe_schedule *all, int stage, struct meg_action *action, int64_t n, struct meg_err *e)
+/* Simulate with the list of one stage replaced by n actions. */
+static int simulate_with(struct meg_pipe_schedule *all, int stage, struct meg_action *action, int64_t n,
+                         struct meg_err *e)
 {
-    const struct meg_pipe_schedule whole = all[stage];
+    const struct meg_pipe_schedule original = all[stage];
     struct meg_pipe_schedule_cost cost = { 0 };
     int r;
 
     all[stage].action = action;
     all[stage].n = n;
     r = meg_pipe_schedule_simulate(all, &unit, &cost, e);
-    all[stage] = whole;
+    all[stage] = original;
     return r;
 }
 
-/* Every action is needed, and once. */
-static void a_list_without_or_with_one_more_action_is_found_out(void **state)
+/* Remove or repeat each action. */
+static void a_list_that_lacks_or_repeats_an_action_is_rejected(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < sizeof looked_at / sizeof *looked_at; k++) {
-        struct meg_pipe_schedule *all = make_all(&looked_at[k]);
+    for (size_t k = 0; k < sizeof damaged / sizeof *damaged; k++) {
+        struct meg_pipe_schedule *all = make_all(&damaged[k]);
 
-        for (int stage = 0; stage < looked_at[k].stages; stage++)
+        for (int stage = 0; stage < damaged[k].stages; stage++)
             for (int64_t i = 0; i < all[stage].n; i++) {
                 const int64_t n = all[stage].n;
-                struct meg_action *less = meg_realloc_array(NULL, (size_t)n + 1, sizeof *less);
+                struct meg_action *copy = meg_realloc_array(NULL, (size_t)n + 1, sizeof *copy);
                 struct meg_err e;
 
-                memcpy(less, all[stage].action, (size_t)i * sizeof *less);
-                memcpy(less + i, all[stage].action + i + 1, (size_t)(n - i - 1) * sizeof *less);
-                assert_int_equal(play_with(all, stage, less, n - 1, &e), MEG_EFAIL);
-                memcpy(less + i + 1, all[stage].action + i, (size_t)(n - i) * sizeof *less);
-                less[i] = all[stage].action[i];
-                assert_int_equal(play_with(all, stage, less, n + 1, &e), MEG_EFAIL);
-                free(less);
+                memcpy(copy, all[stage].action, (size_t)i * sizeof *copy);
+                memcpy(copy + i, all[stage].action + i + 1, (size_t)(n - i - 1) * sizeof *copy);
+                assert_int_equal(simulate_with(all, stage, copy, n - 1, &e), MEG_EFAIL);
+                memcpy(copy + i + 1, all[stage].action + i, (size_t)(n - i) * sizeof *copy);
+                copy[i] = all[stage].action[i];
+                assert_int_equal(simulate_with(all, stage, copy, n + 1, &e), MEG_EFAIL);
+                free(copy);
             }
         free_all(all);
     }
 }
 
-/* Another slot, buffer, chunk or micro-batch in any action. */
-static void a_wrong_number_is_found_out(void **state)
+/* Change slot, buffer, chunk or micro-batch of each action. */
+static void a_list_with_a_wrong_number_is_rejected(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < sizeof looked_at / sizeof *looked_at; k++) {
-        struct meg_pipe_schedule *all = make_all(&looked_at[k]);
+    for (size_t k = 0; k < sizeof damaged / sizeof *damaged; k++) {
+        struct meg_pipe_schedule *all = make_all(&damaged[k]);
 
-        for (int stage = 0; stage < looked_at[k].stages; stage++)
+        for (int stage = 0; stage < damaged[k].stages; stage++)
             for (int64_t i = 0; i < all[stage].n; i++) {
                 struct meg_action *a = &all[stage].action[i];
                 const struct meg_action good = *a;
@@ -309,9 +310,9 @@ static void a_wrong_number_is_found_out(void **state)
                 for (int what = -3; what < MEG_EDGES; what++) {
                     a->chunk += what == -3;
                     a->microbatch += what == -2;
-                    a->slot += what == -1 && a->kind < MEG_ACTION_START ? 1000 : 0;
+                    a->slot += what == -1 && a->type < MEG_ACTION_START ? 1000 : 0;
                     if (what >= 0)
-                        a->buf[what] = a->buf[what] >= 0 ? 1000 : a->kind < MEG_ACTION_START ? 0 : -1;
+                        a->buf[what] = a->buf[what] >= 0 ? 1000 : a->type < MEG_ACTION_START ? 0 : -1;
                     if (memcmp(a, &good, sizeof good))
                         assert_int_equal(meg_pipe_schedule_simulate(all, &unit, &cost, NULL), MEG_EFAIL);
                     *a = good;
@@ -321,18 +322,18 @@ static void a_wrong_number_is_found_out(void **state)
     }
 }
 
-/* The list's first action that is like this. */
-static struct meg_action *find(const struct meg_pipe_schedule *s, enum meg_action_type kind, enum meg_edge edge,
+/* The first action of this type, edge and micro-batch. */
+static struct meg_action *find(const struct meg_pipe_schedule *s, enum meg_action_type type, enum meg_edge edge,
                                int64_t mb)
 {
     for (int64_t i = 0; i < s->n; i++)
-        if (s->action[i].kind == kind && s->action[i].edge == edge && s->action[i].microbatch == mb)
+        if (s->action[i].type == type && s->action[i].edge == edge && s->action[i].microbatch == mb)
             return &s->action[i];
     fail_msg("no such action");
     return NULL;
 }
 
-static void says(struct meg_pipe_schedule *all, const char *want)
+static void assert_error(struct meg_pipe_schedule *all, const char *want)
 {
     struct meg_pipe_schedule_cost cost = { 0 };
     struct meg_err e;
@@ -350,39 +351,42 @@ static void swap(struct meg_action *a, struct meg_action *b)
     *b = t;
 }
 
-static void damage_is_named(void **state)
+static void errors_name_stage_and_action(void **state)
 {
     const struct meg_pipe_schedule_conf two = { "1f1b", 2, 1, 3, 0, false };
     struct meg_pipe_schedule *all;
 
     (void)state;
-    all = make_all(&two); /* stage 0 waits for a gradient before it sends what that is of */
+    all = make_all(&two); /* stage 0 waits for a gradient before it sends the activations */
     swap(find(&all[0], MEG_ACTION_WAIT, MEG_EDGE_DY, 0), find(&all[0], MEG_ACTION_START, MEG_EDGE_Y, 0));
-    says(all, "stage 0, action 2, WAIT DY of chunk 0, micro-batch 0: deadlock: its peer never gets there");
-    all = make_all(&two); /* two receives change places */
+    assert_error(all,
+                 "stage 0, action 2, WAIT DY of chunk 0, micro-batch 0: deadlock: its peer never starts the transfer");
+    all = make_all(&two); /* two receives are swapped */
     swap(find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 0), find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 1));
-    says(all, "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the peer's message in this place is another one");
+    assert_error(
+        all,
+        "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the matching message of the peer is a different one");
     all = make_all(&two);
     all[1].slots++;
-    says(all, "stage 1: 2 slots, but at most 1 are in use");
+    assert_error(all, "stage 1: 2 slots, but at most 1 are in use");
     all = make_all(&two);
     all[0].bufs[MEG_EDGE_DY]++;
-    says(all, "stage 0: 3 DY, but at most 2 are in use");
+    assert_error(all, "stage 0: 3 DY, but at most 2 are in use");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_schedule_fits_as_published),
-        cmocka_unit_test(memory_is_as_published),
-        cmocka_unit_test(zero_bubble_wins_at_equal_memory),
-        cmocka_unit_test(steps_are_in_the_papers_orders),
+        cmocka_unit_test(every_schedule_is_valid_and_has_the_published_bubble),
+        cmocka_unit_test(micro_batches_in_flight_are_as_published),
+        cmocka_unit_test(zb_h1_has_a_smaller_bubble_at_equal_memory),
+        cmocka_unit_test(steps_are_in_the_published_order),
         cmocka_unit_test(transfers_overlap_with_steps),
-        cmocka_unit_test(parts_may_weigh_differently),
-        cmocka_unit_test(wrong_numbers_are_told),
-        cmocka_unit_test(a_list_without_or_with_one_more_action_is_found_out),
-        cmocka_unit_test(a_wrong_number_is_found_out),
-        cmocka_unit_test(damage_is_named),
+        cmocka_unit_test(parts_may_have_different_durations),
+        cmocka_unit_test(invalid_configurations_are_reported),
+        cmocka_unit_test(a_list_that_lacks_or_repeats_an_action_is_rejected),
+        cmocka_unit_test(a_list_with_a_wrong_number_is_rejected),
+        cmocka_unit_test(errors_name_stage_and_action),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
