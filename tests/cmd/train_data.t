@@ -46,7 +46,7 @@ is '--train-weighted-split-paths' "$(steps_of --train-weighted-split-paths "n: 1
     "$(steps_of --train-data-path $b --data-order megatron-deepspeed)"
 
 printf '"v: 1 0.5:1 %s"\n' $b >valid
-printf '"t: 1 0:1 %s"\n' $c >test
+printf '"t: 1 0:1 %s"\n' $c >./test
 printf '"n: 1 0:1 %s"\n' $b >train
 is '--valid-weighted-split-paths-path' "$(losses --valid-weighted-split-paths-path valid)" "$half"
 is '--test-weighted-split-paths-path' "$(losses --test-weighted-split-paths-path test)" "test $of_c"
