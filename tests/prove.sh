@@ -1,5 +1,6 @@
 #!/bin/sh
-# prove.sh TEST... - run tests by prove, and list in the end what they skipped, by reason.  Ends with prove's status.
+# prove.sh TEST... - run tests with prove, then list what they skipped, by reason, and what would run it.  Exits with the
+# status of prove.
 SKIPPED=$(mktemp "${TMPDIR:-/tmp}/meg-skipped.XXXXXX") || exit 1
 export SKIPPED
 trap 'rm -f "$SKIPPED"' EXIT
@@ -21,6 +22,31 @@ status=$?
             tests[reason] = tests[reason] " " test
         }
     }
-    END { for (r in n) printf "  %s: %d in%s\n", r, n[r], tests[r] }' | sed '1b
-        s/^\(.\{400\}\).*/\1 .../'
+    function remedy(why) {
+        if (why ~ /MEG_SHARED/)
+            return "set MEG_SHARED to a folder with them"
+        if (why ~ /no MPI/)
+            return "install libopenmpi-dev and openmpi-bin, leave MPI=0 out"
+        if (why ~ /MEG_PYTHON|for python3/)
+            return "install it, set MEG_PYTHON"
+        if (why ~ /fault[.]so/)
+            return "run make check"
+        if (why ~ /MEG_LLAMA_CPP/)
+            return "set MEG_LLAMA_CPP to a checkout of llama.cpp"
+        if (why ~ /FULL=1/)
+            return "make check FULL=1"
+        if (match(why, /^no [A-Za-z+-]+$/))
+            return "install " substr(why, 4)
+        if (why ~ /^[0-9]+ cores|four ranks/)
+            return "use a machine with more cores"
+        if (why ~ /sanitizer|ASan/)
+            return "make check without SAN"
+        return "this machine cannot"
+    }
+    END {
+        for (r in n) {
+            line = sprintf("  %s (%s): %d in%s", r, remedy(r), n[r], tests[r])
+            print (length(line) > 400 ? substr(line, 1, 400) " ..." : line)
+        }
+    }'
 exit "$status"

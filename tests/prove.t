@@ -20,7 +20,7 @@ echo 1..3
 end
 script unit <<'end'
 echo 1..3
-echo '# MEG_SHARED is not set: no reference numbers'
+echo '# MEG_SHARED is not set: no real tokenizers'
 echo 'not ok 1 # SKIP golden'
 echo 'ok 2 - other'
 echo 'not ok 3 # SKIP silent'
@@ -45,13 +45,13 @@ run() {
 
 run '' ./mpi.t ./part.t ./unit
 is 'skips pass' $? 0
-is 'and are listed in the end' "$(sed -n '/^skipped:/,$p' out | LC_ALL=C sort)" "$(LC_ALL=C sort <<'end'
+is 'skips are listed with what would run them' "$(sed -n '/^skipped:/,$p' out | LC_ALL=C sort)" "$(LC_ALL=C sort <<'end'
 skipped:
-  2 cores: 1 in ./part.t
-  MEG_SHARED is not set: no reference numbers: 1 in ./unit
-  no jq: 1 in ./part.t
-  no reason given: 1 in ./unit
-  this build has no MPI: 1 in ./mpi.t
+  2 cores (use a machine with more cores): 1 in ./part.t
+  MEG_SHARED is not set: no real tokenizers (set MEG_SHARED to a folder with them): 1 in ./unit
+  no jq (install jq): 1 in ./part.t
+  no reason given (this machine cannot): 1 in ./unit
+  this build has no MPI (install libopenmpi-dev and openmpi-bin, leave MPI=0 out): 1 in ./mpi.t
 end
 )"
 script none.t <<'end'
