@@ -83,7 +83,7 @@ for l in '--tensor-model-parallel-size 2' '--pipeline-model-parallel-size 2' \
     ranks 2 meg-train "$@" $l >"$T/out" 2>&1
     evaluated "$T/out" >"$T/got"
     ok "only evaluation, $l: the losses of one" near "$T/got" "$T/want"
-    like '  and arenas as planned' "$(cat "$T/out")" 'since the start, [0-9.]+ MiB planned$'
+    like '  arenas have the planned size' "$(cat "$T/out")" 'since the start, [0-9.]+ MiB planned$'
 done
 
 # progress.txt counts ranks, whatever they share.

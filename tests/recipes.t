@@ -1,5 +1,5 @@
 #!/bin/sh
-# recipes/pretrain: each is planned for the ranks it is made for, and a tiny one of its shape trains.
+# recipes/pretrain: each is planned for its number of ranks, and a tiny model with its options trains.
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 case $0 in /*) here=${0%/*} ;; *) here=$PWD/${0%/*} ;; esac
@@ -10,24 +10,24 @@ awk 'BEGIN { for (i = 0; i < 3000; i++) { printf "{\"text\":\""; for (j = 0; j <
     printf "1\"}\n" } }' >ids.jsonl
 meg-preprocess -q --input ids.jsonl --tokenizer-type NullTokenizer --vocab-size 99 --append-eod --output-prefix corpus
 
-# The recipes without their tokenizers, which are no part of them.
+# the recipes without their tokenizers, which are not in the repository
 for f in "$recipes"/*.conf; do
     sed '/^tokenizer-/d; /^vocab-file/d; /^merge-file/d' "$f" >"${f##*/}"
 done
 
 # planned NAME VOCABULARY RANKS HARDWARE PARAMETERS
 planned() {
-    status "$1 is planned" 0 meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer \
+    status "$1: a dry run succeeds" 0 meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer \
         --vocab-size "$2" --dry-run --world-size "$3" --hardware "$4"
-    like "$1: its parameters" "$(cat "$T/out")" "^  all +[0-9]+ +$5\$"
-    unlike "$1: it fits" "$(cat "$T/out")" 'does not fit'
+    like "$1: it has the published number of parameters" "$(cat "$T/out")" "^  all +[0-9]+ +$5\$"
+    unlike "$1: it fits in memory" "$(cat "$T/out")" 'does not fit'
     sed -n '/^memory/,/all/p; /^time/,$p' "$T/out" | sed -n '/^data/q; s/^/# /p'
 }
 planned gpt-345m 50256 2 a100 354823168
 planned gpt3-175b 50256 1024 a100 174604259328
 planned llama3-8b 128255 8 h100 8030261248
 
-# The world sizes that a recipe names are those it takes, of the powers of two; for others the message names a batch.
+# The world sizes in the comment of a recipe are the possible powers of two; for others the message suggests a batch size.
 dry_run() { meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer --vocab-size 99 --dry-run --world-size "$2"; }
 for f in "$recipes"/*.conf; do
     name=${f##*/}
@@ -36,21 +36,21 @@ for f in "$recipes"/*.conf; do
     for n in 1 2 4 8 16 32 64 128 256 512 1024 2048 4096; do
         dry_run "$name" "$n" >/dev/null 2>"$T/err" && fits="$fits $n"
     done
-    is "$name: its comment names the world sizes that fit" \
-        "$(sed -n 's/^# World sizes that fit:\([ ,0-9]*\)\..*/\1/p' "$f" | tr -d ,)" "$fits"
+    is "$name: its comment has the possible world sizes" \
+        "$(sed -n 's/^# Possible world sizes:\([ ,0-9]*\)\..*/\1/p' "$f" | tr -d ,)" "$fits"
 done
 for name in gpt-345m llama3-8b; do
     dry_run "$name" 1024 >/dev/null 2>"$T/err"
     batch=$(sed -n 's/.*--global-batch-size [0-9]*: must be .*; the nearest is \([0-9]*\)$/\1/p' "$T/err")
-    status "$name: 1024 ranks take the batch that the message names, ${batch:-none}" 0 \
+    status "$name: 1024 ranks accept the batch size of the message, ${batch:-none}" 0 \
         meg-train -q --config "$name.conf" --tokenizer-type NullTokenizer --vocab-size 99 --dry-run --world-size 1024 \
         --global-batch-size "${batch:-0}"
 done
 dry_run gpt3-175b 4096 >/dev/null 2>"$T/err"
-like 'gpt3-175b: 4096 ranks are told what to change about the ramp' "$(cat "$T/err")" \
+like 'gpt3-175b: for 4096 ranks the message says what to change about the ramp-up' "$(cat "$T/err")" \
     '--rampup-batch-size: a batch of 16: .*; START and INCREMENT that fit are multiples of 32$'
 
-# trains NAME RANKS OPTION...: in three iterations of a tiny one
+# trains NAME RANKS OPTION...: three iterations of a tiny model
 tiny='--tokenizer-type NullTokenizer --vocab-size 99 --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32'
 trains() {
     name=$1 n=$2
@@ -58,9 +58,9 @@ trains() {
     # shellcheck disable=SC2086
     ranks "$n" meg-train -q --config "$name.conf" $tiny --max-position-embeddings 32 --global-batch-size 8 \
         --eval-iters 0 --log-interval 1 "$@" >"$T/out" 2>"$T/err"
-    is "$name trains, tiny" $? 0
-    # of 99 words in a table of 128, before anything is learnt: ln 99 = 4.60 and ln 128 = 4.85
-    is "$name: three losses of a model that guesses" "$(sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p' "$T/out" |
+    is "$name: a tiny model trains" $? 0
+    # an untrained model of 99 ids, in a table of 128: ln 99 = 4.60 and ln 128 = 4.85
+    is "$name: three losses of an untrained model" "$(sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p' "$T/out" |
         awk '/^[0-9.]+E[+]00$/ && $1 > 4.3 && $1 < 5.3 { n++ } END { print NR, n }')" '3 3'
     sed 's/^/# /' "$T/err"
 }
@@ -70,6 +70,6 @@ if [ -x "$B/tests/ranks/comm" ]; then
         --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
     trains llama3-8b 4 --train-iters 3 --lr-warmup-iters 1 --ffn-hidden-size 64 --num-query-groups 2
 else
-    skip 'tiny ones' 'this build has no MPI'
+    skip 'tiny models train' 'this build has no MPI'
 fi
 done_testing

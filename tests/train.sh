@@ -1,6 +1,6 @@
-# Sourced after lib.sh by tests of training: a corpus of ids, and the options of a tiny GPT for it.
+# A dataset of ids and the options of a tiny GPT; tests of training source it after lib.sh.
 
-# DOCUMENTS SEED: JSON lines of ids below 100 that follow one another by a rule with some noise
+# id_lines DOCUMENTS SEED: print JSON lines of ids below 100, each of which follows from the one before, with some noise
 id_lines() {
     awk -v n="$1" -v x="$2" '
         function next_random() { x = (x * 16807) % 2147483647; return x }
@@ -46,5 +46,5 @@ end
 
 train() { meg-train -q --config "$T/conf" "$@"; }
 
-# the log without date and time, which differ from run to run
+# remove date and time, which differ between runs, from a log
 steps() { sed -e 's/^ \[[^]]*\]//' -e 's/ elapsed time per iteration (ms): [0-9.]* |//'; }

@@ -1,4 +1,4 @@
-/* A run's place in a checkpoint: what is taken from one at the start, and what one is made of. */
+/* Checkpoints of a run: resume from one at the start, and save them while it runs. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +10,10 @@
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
-/* A table of the one row called name. */
-static void one_row(struct meg_opt out[2], const struct meg_opt *rows, const char *name)
+/* Make a table of one row, the option called name. */
+static void copy_row(struct meg_opt out[2], const struct meg_opt *rows, const char *name)
 {
-    while (strcmp(rows->name, name))
+    while (strcmp(rows->name, name) != 0)
         rows++;
     out[0] = *rows;
     memset(&out[1], 0, sizeof out[1]);
@@ -23,37 +23,39 @@ static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
     struct meg_opt seq_length[2];
-    const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &job->model },
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &job->model },
                                            { "training", seq_length, &job->train },
                                            { 0 } };
 
-    one_row(seq_length, meg_train_opts, "seq-length");
+    copy_row(seq_length, meg_train_opts, "seq-length");
     meg_ckpt_tok_conf(t->checkpoint, &job->tok);
     return meg_opt_apply(groups, meg_ckpt_options(t->checkpoint), meg_ckpt_path(t->checkpoint), e);
 }
 
-/* Whether the run goes on where another was, and does not begin anew with its weights. */
-static bool goes_on(const struct meg_trainer *t)
+/* Whether the run resumes that of the checkpoint, and does not only start from its weights. */
+static bool is_resumed(const struct meg_trainer *t)
 {
     return t->checkpoint && !t->job->ckpt.finetune && meg_ckpt_iteration(t->checkpoint) != MEG_CKPT_RELEASE;
 }
 
-/* Samples of a run that goes on must come as they did before: another order would repeat some of them. */
+/*
+ * Refuse to resume with another --megatron-release, which determines the order of samples: some would be repeated.
+ */
 static int check_release(struct meg_trainer *t, struct meg_err *e)
 {
-    struct meg_tok_conf *mine = &t->job->tok, theirs = { 0 };
+    struct meg_tok_conf *tok = &t->job->tok, saved = { 0 };
 
-    meg_ckpt_tok_conf(t->checkpoint, &theirs);
-    if (!mine->megatron_release)
-        mine->megatron_release = theirs.megatron_release;
-    if (!goes_on(t) || !meg_ckpt_is_native(t->checkpoint) ||
-        meg_megatron_release_find(mine->megatron_release) == meg_megatron_release_find(theirs.megatron_release))
+    meg_ckpt_tok_conf(t->checkpoint, &saved);
+    if (!tok->megatron_release)
+        tok->megatron_release = saved.megatron_release;
+    if (!is_resumed(t) || !meg_ckpt_is_native(t->checkpoint) ||
+        meg_megatron_release_find(tok->megatron_release) == meg_megatron_release_find(saved.megatron_release))
         return 0;
     return meg_fail(e, MEG_EUSAGE,
-                    "--megatron-release %s: %s is of a run with %s; leave the option out, or give --finetune to "
-                    "begin a new run with its weights",
-                    mine->megatron_release, meg_ckpt_path(t->checkpoint),
-                    meg_megatron_release_find(theirs.megatron_release)->name);
+                    "--megatron-release %s: %s was saved with %s; leave the option out, or give --finetune to "
+                    "start a new run from its weights",
+                    tok->megatron_release, meg_ckpt_path(t->checkpoint),
+                    meg_megatron_release_find(saved.megatron_release)->name);
 }
 
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
@@ -65,9 +67,9 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
         return 0;
     if (!meg_ckpt_exists(c->load)) {
         if (c->exit_on_missing)
-            return meg_fail(e, MEG_ENOENT, "--load %s: no checkpoint there, and --exit-on-missing-checkpoint is given",
-                            c->load);
-        meg_warn("--load %s: no checkpoint there: starting from scratch", c->load);
+            return meg_fail(e, MEG_ENOENT,
+                            "--load %s: contains no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
+        meg_warn("--load %s: contains no checkpoint; starting from scratch", c->load);
         return 0;
     }
     if ((r = meg_ckpt_open(&t->checkpoint, c->load, c->ckpt_step, e)) < 0 || (r = check_release(t, e)) < 0)
@@ -75,7 +77,7 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
     return c->use_checkpoint_args || !meg_ckpt_is_native(t->checkpoint) ? apply_ckpt_options(t, e) : 0;
 }
 
-/* ---- the schedule ------------------------------------------------------------------------------- */
+/* ---- learning-rate and weight-decay schedule ------------------------------------------------------------------------------- */
 
 static json_t *pack_schedule(const struct meg_lr_schedule *s)
 {
@@ -101,27 +103,27 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
         (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_REQUIRED, &wd_style, from, e)) < 0)
         return r;
     if (!meg_lr_style_parse(lr_style, &s->style) || !meg_wd_style_parse(wd_style, &s->wd_style))
-        return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from, lr_style, wd_style);
+        return meg_fail(e, MEG_EFORMAT, "%s: unknown schedule style '%s' or '%s'", from, lr_style, wd_style);
     return 0;
 }
 
-/* Append "--option mine, not theirs" for each setting that differs. */
-static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
+/* Append "OPTION A, not B" for each setting of the run that the checkpoint has another value of. */
+static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {
     static const char *const option[][2] = {
         { "max_lr", "--lr" },
         { "min_lr", "--min-lr" },
-        { "lr_warmup_steps", "samples of warm-up" },
-        { "lr_decay_steps", "samples of decay" },
+        { "lr_warmup_steps", "warm-up samples" },
+        { "lr_decay_steps", "decay samples" },
         { "lr_decay_style", "--lr-decay-style" },
         { "start_wd", "weight decay at the start" },
         { "end_wd", "weight decay at the end" },
-        { "wd_incr_steps", "samples of the run" },
+        { "wd_incr_steps", "weight-decay samples" },
         { "wd_incr_style", "--weight-decay-incr-style" },
     };
 
     for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
-        const json_t *a = json_object_get(mine, option[i][0]), *b = json_object_get(theirs, option[i][0]);
+        const json_t *a = json_object_get(run, option[i][0]), *b = json_object_get(saved, option[i][0]);
         if (json_equal(a, b))
             continue;
         meg_str_printf(out, "%s%s ", out->n ? "; " : "", option[i][1]);
@@ -131,44 +133,45 @@ static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
     }
 }
 
-/* The command line's schedule stays, unless it differs from the checkpoint's. */
-static int resolve_schedule(struct meg_trainer *t, const json_t *theirs, const char *from, struct meg_err *e)
+/*
+ * Use the schedule of the command line or of the checkpoint, as the options say; refuse a difference when they say neither.
+ */
+static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str diff = { 0 };
-    json_t *mine;
+    json_t *run;
     int r = 0;
 
     if (c->override_scheduler)
         return 0;
     if (c->use_checkpoint_scheduler)
-        return unpack_schedule(&t->lr_schedule, theirs, from, e);
-    mine = pack_schedule(&t->lr_schedule);
-    compare(&diff, mine, theirs);
+        return unpack_schedule(&t->lr_schedule, saved, from, e);
+    run = pack_schedule(&t->lr_schedule);
+    append_differences(&diff, run, saved);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
-                     "schedule of the command line, not of %s: %s; "
-                     "--override-opt_param-scheduler takes the first, "
-                     "--use-checkpoint-opt_param-scheduler the second",
+                     "the schedule of the command line differs from that of %s: %s; use the former with "
+                     "--override-opt_param-scheduler, the latter with --use-checkpoint-opt_param-scheduler",
                      from, diff.s);
-    json_decref(mine);
+    json_decref(run);
     meg_str_free(&diff);
     return r;
 }
 
 /* ---- loading ------------------------------------------------------------------------------------ */
 
-static bool same_folder(const char *a, const char *b)
+static bool is_same_dir(const char *a, const char *b)
 {
     struct stat x, y;
 
-    return a && b && !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return a && b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-static int without(const char *from, const char *what, const char *option, struct meg_err *e)
+static int missing_error(const char *from, const char *what, const char *option, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s has no %s: %s goes on without, --finetune takes only the weights", from, what,
-                    option);
+    return meg_fail(e, MEG_EFORMAT, "%s has no %s; resume without it by %s, or load only the weights by --finetune",
+                    from, what, option);
 }
 
 static int read_state(struct meg_trainer *t, const json_t *state, const char *from, struct meg_err *e)
@@ -191,7 +194,7 @@ static int read_state(struct meg_trainer *t, const json_t *state, const char *fr
         return r;
     if (c->load_rng && !t->job->train.skip_train) {
         if (!rng)
-            return without(from, "seed of dropout", "--no-load-rng", e);
+            return missing_error(from, "dropout seed", "--no-load-rng", e);
         if ((r = meg_json_get_i64(rng, "dropout_seed", MEG_JSON_REQUIRED, &seed, from, e)) < 0)
             return r;
         t->spec.model_run.seed = (uint32_t)seed;
@@ -199,7 +202,7 @@ static int read_state(struct meg_trainer *t, const json_t *state, const char *fr
     if (!c->load_optim || t->job->train.skip_train)
         return 0;
     if (!optim || !schedule)
-        return without(from, "optimizer state", "--no-load-optim", e);
+        return missing_error(from, "optimizer state", "--no-load-optim", e);
     if ((r = meg_json_get_i64(optim, "step", MEG_JSON_REQUIRED, &t->checkpoint_optim_steps, from, e)) < 0 ||
         (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_REQUIRED, &t->state.lr_steps, from, e)) < 0 ||
         (r = meg_scaler_unpack(&t->scaler, scaler, from, e)) < 0)
@@ -215,15 +218,15 @@ int meg_train_read_state(struct meg_trainer *t, struct meg_err *e)
     t->spec.model_run.seed = (uint32_t)t->job->train.seed;
     if (!t->checkpoint)
         return 0;
-    if ((r = meg_ckpt_check_conf(t->checkpoint, &t->job->model, e)) < 0 || !goes_on(t))
+    if ((r = meg_ckpt_check_conf(t->checkpoint, &t->job->model, e)) < 0 || !is_resumed(t))
         return r;
     meg_str_printf(&from, "%s/state.json", meg_ckpt_path(t->checkpoint));
     t->state.iteration = meg_ckpt_iteration(t->checkpoint);
     if (!meg_ckpt_run_state(t->checkpoint))
-        r = without(from.s, "state of a run", "--no-load-optim --no-load-rng", e);
+        r = missing_error(from.s, "training state", "--no-load-optim --no-load-rng", e);
     else
         r = read_state(t, meg_ckpt_run_state(t->checkpoint), from.s, e);
-    if (same_folder(t->job->ckpt.load, t->job->ckpt.save))
+    if (is_same_dir(t->job->ckpt.load, t->job->ckpt.save))
         t->last_saved = t->last_committed = t->loaded_iteration = t->state.iteration;
     meg_str_free(&from);
     return r;
@@ -236,10 +239,10 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
 
     if (newest < 0 || c->overwrite)
         return 0;
-    if (!goes_on(t) || !same_folder(c->load, c->save))
+    if (!is_resumed(t) || !is_same_dir(c->load, c->save))
         return meg_fail(e, MEG_EUSAGE,
-                        "--save %s: has checkpoints of another run, up to iteration %" PRId64 "; resume it with "
-                        "--load %s, save to another folder, or give --overwrite-checkpoints",
+                        "--save %s: contains checkpoints of another run, up to iteration %" PRId64 "; resume it with "
+                        "--load %s, save to another directory, or give --overwrite-checkpoints",
                         c->save, newest, c->save);
     if (newest > t->state.iteration && c->ckpt_step != MEG_UNSET && meg_train_is_rank0(t))
         meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64 ", which this run will replace",
@@ -247,10 +250,10 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
     return 0;
 }
 
-enum { SLOTS = 4 };
+enum { MAX_OPTIM_SHARDS = 4 };
 
-/* A slot of what this rank updates. */
-static struct meg_ckpt_shard slices(const struct meg_optim *o)
+/* The elements that this rank updates, without name and data. */
+static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
 {
     return (struct meg_ckpt_shard){ .ranges = o->mesh->layout.zero.nshards ? o->shard.range : NULL,
                                     .nranges = o->shard.nbucket_shards,
@@ -258,53 +261,53 @@ static struct meg_ckpt_shard slices(const struct meg_optim *o)
                                     .nreplicas = o->mesh->dp_replica->size };
 }
 
-/* The optimizer's state as a checkpoint has it; the number of slots. */
-static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard slot[SLOTS])
+/* List this rank's shards of the optimizer state, as a checkpoint stores them; return their number. */
+static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard shard[MAX_OPTIM_SHARDS])
 {
-    const struct meg_ckpt_shard like = slices(o);
+    const struct meg_ckpt_shard common = optim_shard(o);
     int n = 0;
 
     if (o->buf.main && o->model->run.dtype != MEG_DTYPE_F32) {
-        slot[n] = like;
-        slot[n].name = MEG_CKPT_MAIN_PARAMS;
-        slot[n++].data = o->buf.main;
+        shard[n] = common;
+        shard[n].name = MEG_CKPT_MAIN_PARAMS;
+        shard[n++].data = o->buf.main;
     }
     for (int i = 0; i < o->nstates; i++) {
-        slot[n] = like;
-        slot[n].name = o->state_name[i];
-        slot[n++].data = o->buf.state[i];
+        shard[n] = common;
+        shard[n].name = o->state_name[i];
+        shard[n++].data = o->buf.state[i];
     }
     return n;
 }
 
-static struct meg_ckpt_shard weights(const struct meg_trainer *t)
+static struct meg_ckpt_shard weight_shard(const struct meg_trainer *t)
 {
-    void *w = t->optim ? meg_optim_param_shards(t->optim) : NULL;
+    void *shards = t->optim ? meg_optim_param_shards(t->optim) : NULL;
     struct meg_ckpt_shard s = { .data = t->model->w };
 
-    if (w) {
-        s = slices(t->optim);
-        s.data = w;
+    if (shards) {
+        s = optim_shard(t->optim);
+        s.data = shards;
     }
     s.dtype = t->model->run.dtype;
     return s;
 }
 
-/* From a checkpoint, which every rank has opened. */
+/* Load weights, and with_optim the optimizer state, from a checkpoint that every rank has opened. */
 static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
 {
-    struct meg_ckpt_shard slot[1 + SLOTS] = { weights(t) };
+    struct meg_ckpt_shard shard[1 + MAX_OPTIM_SHARDS] = { weight_shard(t) };
     int n = 1, r;
 
     if (t->optim)
         meg_optim_finish_param_sync(t->optim);
     if (with_optim) {
         t->optim->step_count = steps;
-        n += list_optim_shards(t->optim, slot + 1);
-        if (slot[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
-            slot[0].name = MEG_CKPT_MAIN_PARAMS; /* the run was of a narrower type */
+        n += list_optim_shards(t->optim, shard + 1);
+        if (shard[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
+            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* the checkpoint is of a run in bf16 or fp16 */
     }
-    if ((r = meg_ckpt_load(from, &t->model->params, &t->mesh, slot, n, e)) < 0)
+    if ((r = meg_ckpt_load(from, &t->model->params, &t->mesh, shard, n, e)) < 0)
         return meg_train_fail_on_rank0(t, r);
     if (t->optim)
         meg_optim_reload_params(t->optim, with_optim);
@@ -333,20 +336,20 @@ int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-/* And of a run of others, whose place is not taken up, how far it was. */
-static void note_loaded_from(const struct meg_trainer *t)
+/* Log what was loaded, and how long the model was trained when only its weights were. */
+static void log_loaded(const struct meg_trainer *t)
 {
     const struct meg_ckpt *c = t->checkpoint;
     const int64_t iteration = meg_ckpt_source_iteration(c), samples = meg_ckpt_consumed_samples(c);
 
-    if (goes_on(t))
-        meg_info("going on after iteration %" PRId64 ", from %s", t->state.iteration, meg_ckpt_path(c));
+    if (is_resumed(t))
+        meg_info("resuming after iteration %" PRId64 ", from %s", t->state.iteration, meg_ckpt_path(c));
     else if (meg_ckpt_is_native(c) || iteration == MEG_CKPT_RELEASE)
-        meg_info("weights of %s", meg_ckpt_path(c));
+        meg_info("loaded weights of %s", meg_ckpt_path(c));
     else if (samples < 0)
-        meg_info("weights of %s, trained for %" PRId64 " iterations", meg_ckpt_path(c), iteration);
+        meg_info("loaded weights of %s, trained for %" PRId64 " iterations", meg_ckpt_path(c), iteration);
     else
-        meg_info("weights of %s, trained for %" PRId64 " iterations and %" PRId64 " samples", meg_ckpt_path(c),
+        meg_info("loaded weights of %s, trained for %" PRId64 " iterations and %" PRId64 " samples", meg_ckpt_path(c),
                  iteration, samples);
 }
 
@@ -361,10 +364,10 @@ int meg_train_load(struct meg_trainer *t, struct meg_err *e)
             meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
         return 0;
     }
-    if ((r = load(t, t->checkpoint, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->checkpoint_optim_steps, e)) <
-        0)
+    if ((r = load(t, t->checkpoint, is_resumed(t) && t->job->ckpt.load_optim && t->optim, t->checkpoint_optim_steps,
+                  e)) < 0)
         return r;
-    note_loaded_from(t);
+    log_loaded(t);
     return 0;
 }
 
@@ -392,15 +395,15 @@ static json_t *pack_state(const struct meg_trainer *t)
     return state;
 }
 
-/* Whether a line of a dump sets the option called name. */
-static bool sets(const char *line, const char *name)
+/* Whether a line of an option dump sets the option called name. */
+static bool sets_option(const char *line, const char *name)
 {
     const size_t n = strlen(name);
 
-    return !strncmp(line, name, n) && line[n] == ' ';
+    return strncmp(line, name, n) == 0 && line[n] == ' ';
 }
 
-/* Options that say how the run is spread over ranks and memory, and nothing of what it computes. */
+/* Whether a line sets an option of layout or memory, which does not change the results. */
 static bool is_layout_option(const char *line)
 {
     static const char *const others[] = {
@@ -411,15 +414,15 @@ static bool is_layout_option(const char *line)
 
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         for (const struct meg_opt *row = tables[i]; row->name; row++)
-            if (sets(line, row->name))
+            if (sets_option(line, row->name))
                 return true;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (sets(line, others[i]))
+        if (sets_option(line, others[i]))
             return true;
     return false;
 }
 
-/* The lines of a dump that do not depend on the layout. */
+/* Append the lines of an option dump that do not depend on the layout. */
 static void keep_options(struct meg_str *out, const char *dump)
 {
     meg_str_add(out, "", 0);
@@ -430,7 +433,7 @@ static void keep_options(struct meg_str *out, const char *dump)
     }
 }
 
-/* The iteration after which a run that goes on saves next. */
+/* Return the iteration after which the run saves next. */
 static int64_t next_save(const struct meg_trainer *t)
 {
     const int64_t interval = t->job->ckpt.save_interval;
@@ -439,9 +442,9 @@ static int64_t next_save(const struct meg_trainer *t)
     return next < t->spec.train_iters ? next : t->spec.train_iters;
 }
 
-/* A save of this position is over, with result r on all ranks. */
-static int saved(struct meg_trainer *t, const struct meg_train_state *at, int r, enum meg_save_failure failure,
-                 struct meg_err *e)
+/* Finish a save of this state, which ended with r on all ranks. */
+static int finish_save(struct meg_trainer *t, const struct meg_train_state *state, int r, enum meg_save_failure failure,
+                       struct meg_err *e)
 {
     if (r < 0) {
         t->last_saved = t->last_committed;
@@ -450,18 +453,19 @@ static int saved(struct meg_trainer *t, const struct meg_train_state *at, int r,
         if (!meg_train_is_rank0(t))
             return 0;
         if (failure == MEG_SAVE_BEFORE_ERROR)
-            meg_warn("%s; iteration %" PRId64 " is not saved", e->msg, at->iteration);
+            meg_warn("%s; iteration %" PRId64 " is not saved", e->msg, state->iteration);
         else
-            meg_warn("%s; iteration %" PRId64 " is not saved, and the run goes on until the next save, after iteration "
+            meg_warn("%s; iteration %" PRId64
+                     " is not saved, and the run continues until the next save, after iteration "
                      "%" PRId64,
-                     e->msg, at->iteration, next_save(t));
+                     e->msg, state->iteration, next_save(t));
         return 0;
     }
-    t->last_committed = at->iteration;
+    t->last_committed = state->iteration;
     if (!meg_train_is_rank0(t))
         return 0;
-    meg_info("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
-    meg_train_progress_log_save(t, at);
+    meg_info("saved iteration %" PRId64 " in %s", state->iteration, t->job->ckpt.save);
+    meg_train_progress_log_save(t, state);
     return 0;
 }
 
@@ -469,14 +473,14 @@ int meg_train_save_poll(struct meg_trainer *t, bool wait, enum meg_save_failure 
 {
     const int r = t->async_save ? meg_ckpt_save_poll(&t->async_save, wait, e) : 0;
 
-    return r == 0 ? 0 : saved(t, &t->async_save_state, r, failure, e);
+    return r == 0 ? 0 : finish_save(t, &t->async_save_state, r, failure, e);
 }
 
 int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
-    struct meg_str all = { 0 }, options = { 0 };
-    struct meg_ckpt_shard slot[SLOTS];
+    struct meg_str run_conf = { 0 }, options = { 0 };
+    struct meg_ckpt_shard shard[MAX_OPTIM_SHARDS];
     struct meg_ckpt_save_args s = { 0 };
     json_t *state;
     int r;
@@ -485,32 +489,32 @@ int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct 
         return r;
     meg_optim_finish_param_sync(t->optim);
     state = pack_state(t);
-    meg_opt_dump(t->groups, &all);
-    keep_options(&options, all.s);
+    meg_opt_dump(t->groups, &run_conf);
+    keep_options(&options, run_conf.s);
     s.dir = c->save;
     s.lock = t->lock.slot ? &t->lock : NULL;
     s.iteration = t->state.iteration;
     s.options = options.s;
-    s.run_conf = all.s;
+    s.run_conf = run_conf.s;
     s.model = &t->model->conf;
     s.mesh = &t->mesh;
     s.params = &t->model->params;
-    s.weights = weights(t);
-    s.optim = slot;
-    s.noptim = c->save_optim ? list_optim_shards(t->optim, slot) : 0;
+    s.weights = weight_shard(t);
+    s.optim = shard;
+    s.noptim = c->save_optim ? list_optim_shards(t->optim, shard) : 0;
     s.tok = &t->tok_files;
     s.state = state;
     s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
     s.loaded_iteration = t->loaded_iteration;
     r = c->async_save ? meg_ckpt_save_begin(&t->async_save, &s, e) : meg_ckpt_save(&s, e);
     json_decref(state);
-    meg_str_free(&all);
+    meg_str_free(&run_conf);
     meg_str_free(&options);
     t->last_saved = t->state.iteration;
     t->async_save_state = t->state;
     if (r == 0 && c->async_save)
         return 0;
-    return saved(t, &t->state, r, failure, e);
+    return finish_save(t, &t->state, r, failure, e);
 }
 
 void meg_train_save_before_error(struct meg_trainer *t, struct meg_err *e)

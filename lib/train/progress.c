@@ -1,6 +1,6 @@
 /*
- * progress.txt, as Megatron keeps it: a line when a job starts and one a checkpoint, fields parted by
- * tabs.  Cumulative throughput counts from the first job of this many ranks in the file.
+ * progress.txt, as Megatron writes it: a line per job start and per checkpoint, with fields separated by tabs.  Cumulative
+ * throughput counts from the first job with this number of ranks in the file.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static char *path_of(const struct meg_trainer *t)
     return s.s;
 }
 
-static int add_line(const struct meg_trainer *t, const char *text, struct meg_err *e)
+static int append_line(const struct meg_trainer *t, const char *text, struct meg_err *e)
 {
     const char *job = getenv("SLURM_JOB_ID");
     char *path = path_of(t), date[32];
@@ -46,13 +46,13 @@ static int add_line(const struct meg_trainer *t, const char *text, struct meg_er
     return r;
 }
 
-static double flops_until(const struct meg_trainer *t, const struct meg_train_state *at)
+static double flops_until(const struct meg_trainer *t, const struct meg_train_state *state)
 {
-    return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)at->consumed_train;
+    return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)state->consumed_train;
 }
 
-/* When the first job of as many ranks started, and the operations that were done by then. */
-static void first_start(const struct meg_trainer *t, time_t *start, double *flops)
+/* Find when the first job with this number of ranks started, and the FLOP that were done by then. */
+static void find_first_job(const struct meg_trainer *t, time_t *start, double *flops)
 {
     char *path = path_of(t), *line;
     struct meg_line_reader in;
@@ -82,26 +82,26 @@ static void first_start(const struct meg_trainer *t, time_t *start, double *flop
 int meg_train_progress_log_start(struct meg_trainer *t, struct meg_err *e)
 {
     t->start_flops = flops_until(t, &t->state);
-    return t->job->log.log_progress ? add_line(t, "Starting job", e) : 0;
+    return t->job->log.log_progress ? append_line(t, "Starting job", e) : 0;
 }
 
-void meg_train_progress_log_save(struct meg_trainer *t, const struct meg_train_state *at)
+void meg_train_progress_log_save(struct meg_trainer *t, const struct meg_train_state *state)
 {
-    double flops = flops_until(t, at), first_flops, ranks = (double)t->mesh.world->size;
+    double flops = flops_until(t, state), first_flops, ranks = (double)t->mesh.world->size;
     char text[512];
     struct meg_err e;
     time_t first;
 
     if (!t->job->log.log_progress)
         return;
-    first_start(t, &first, &first_flops);
+    find_first_job(t, &first, &first_flops);
     snprintf(text, sizeof text,
              "Saved checkpoint\tIteration: %" PRId64 "\tJob throughput: %.1f TFLOP/s/GPU\t"
              "Cumulative throughput: %.1f TFLOP/s/GPU\tFloating-point operations: %.2e\tTokens (in "
              "billions): %.2f",
-             at->iteration, (flops - t->start_flops) / (meg_now_s() - t->start_s) / 1e12 / ranks,
+             state->iteration, (flops - t->start_flops) / (meg_now_s() - t->start_s) / 1e12 / ranks,
              (flops - first_flops) / difftime(time(NULL) + 1, first) / 1e12 / ranks, flops,
-             (double)(at->consumed_train * t->job->train.seq_length) / 1e9);
-    if (add_line(t, text, &e) < 0)
+             (double)(state->consumed_train * t->job->train.seq_length) / 1e9);
+    if (append_line(t, text, &e) < 0)
         meg_warn("%s; the run continues without this line", e.msg);
 }

@@ -7,11 +7,11 @@
 #include "base/hash.h"
 #include "file/file.h"
 
-enum { WHOLE = 16 << 20, PLACES = 256, PIECE = 4096 };
+enum { FULL_HASH_NBYTES = 16 << 20, SAMPLES = 256, SAMPLE_NBYTES = 4096 };
 
-/* ---- which ranks differ ---- */
+/* ---- the ranks that differ ---- */
 
-static bool all_same(struct meg_comm *world, int64_t hash)
+static bool is_equal_on_all(struct meg_comm *world, int64_t hash)
 {
     int64_t both[2] = { hash, ~hash };
 
@@ -46,8 +46,8 @@ int64_t meg_majority_value(const int64_t *v, int n)
     return best;
 }
 
-/* The text of rank root on all ranks. */
-static char *text_of(struct meg_comm *world, const char *mine, int root)
+/* Return the text of rank root on all ranks; the caller frees it. */
+static char *broadcast_text(struct meg_comm *world, const char *mine, int root)
 {
     int32_t n = (int32_t)strlen(mine);
     char *text;
@@ -60,18 +60,18 @@ static char *text_of(struct meg_comm *world, const char *mine, int root)
     return text;
 }
 
-/* ---- what differs ---- */
+/* ---- the line that differs ---- */
 
 static size_t line_length(const char *line)
 {
     return strcspn(line, "\n");
 }
 
-/* The line of text that begins with the n letters of name, or is all of them; NULL: none. */
-static const char *find(const char *text, const char *name, size_t n)
+/* Find the line that begins with the n bytes of name and "=", or equals them; NULL when there is none. */
+static const char *find_line(const char *text, const char *name, size_t n)
 {
     for (const char *line = text; *line; line += line_length(line) + (line[line_length(line)] == '\n'))
-        if (!strncmp(line, name, n) && (line[n] == '\n' || line[n] == '\0' || line[n - 1] == '='))
+        if (strncmp(line, name, n) == 0 && (line[n] == '\n' || line[n] == '\0' || line[n - 1] == '='))
             return line;
     return NULL;
 }
@@ -83,13 +83,13 @@ static size_t name_length(const char *line)
     return equals && equals < line + line_length(line) ? (size_t)(equals - line) + 2 : line_length(line);
 }
 
-/* The first line of a that b has not. */
-static const char *first_other(const char *a, const char *b)
+/* Return the first line of a that is not in b, or NULL. */
+static const char *first_difference(const char *a, const char *b)
 {
     for (const char *line = a; *line; line += line_length(line) + (line[line_length(line)] == '\n')) {
-        const char *there = find(b, line, name_length(line));
+        const char *other = find_line(b, line, name_length(line));
 
-        if (!there || line_length(there) != line_length(line) || strncmp(there, line, line_length(line)))
+        if (!other || line_length(other) != line_length(line) || strncmp(other, line, line_length(line)) != 0)
             return line;
     }
     return NULL;
@@ -103,52 +103,53 @@ static void append_line(struct meg_str *s, const char *line, const char *where)
         meg_str_printf(s, "nothing %s", where);
 }
 
-static void append_difference(struct meg_str *s, const char *mine, const char *theirs)
+static void append_difference(struct meg_str *s, const char *own, const char *expected)
 {
-    const char *here = first_other(mine, theirs),
-               *there = here ? find(theirs, here, name_length(here)) : first_other(theirs, mine);
+    const char *own_line = first_difference(own, expected);
+    const char *expected_line =
+        own_line ? find_line(expected, own_line, name_length(own_line)) : first_difference(expected, own);
 
-    append_line(s, here, "here, ");
-    append_line(s, there, "there");
+    append_line(s, own_line, "here, ");
+    append_line(s, expected_line, "there");
 }
 
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e)
 {
     const int64_t mine = (int64_t)meg_xxh3_64(lines, strlen(lines));
-    struct meg_str what = { 0 };
-    char host[64] = "?", more[40] = "";
-    int64_t *hash, right;
-    char *theirs;
+    struct meg_str difference = { 0 };
+    char host[64] = "?", others[40] = "";
+    int64_t *hash, majority;
+    char *expected;
     int root = 0, first = -1, differing = 0;
 
-    if (all_same(world, mine))
+    if (is_equal_on_all(world, mine))
         return 0;
     hash = meg_new((size_t)world->size * sizeof *hash);
     meg_comm_wait(world, world->op->all_gather(world, hash, &mine, 1, MEG_DTYPE_I64));
-    right = meg_majority_value(hash, world->size);
-    while (hash[root] != right)
+    majority = meg_majority_value(hash, world->size);
+    while (hash[root] != majority)
         root++;
     for (int i = world->size - 1; i >= 0; i--)
-        if (hash[i] != right) {
+        if (hash[i] != majority) {
             first = i;
             differing++;
         }
-    theirs = text_of(world, lines, root);
+    expected = broadcast_text(world, lines, root);
     if (world->rank != first)
-        meg_barrier(world); /* until the first one's meg_die */
+        meg_barrier(world); /* until the meg_die of the first rank that differs */
     gethostname(host, sizeof host - 1);
     if (differing > 1)
-        snprintf(more, sizeof more, ", as do %d others", differing - 1);
-    append_difference(&what, lines, theirs);
-    meg_fail(e, code, "rank %d of %d on %s differs from rank %d%s: %s; %s", first, world->size, host, root, more,
-             what.s, rule);
-    meg_str_free(&what);
-    free(theirs);
+        snprintf(others, sizeof others, ", as do %d others", differing - 1);
+    append_difference(&difference, lines, expected);
+    meg_fail(e, code, "rank %d of %d on %s differs from rank %d%s: %s; %s", first, world->size, host, root, others,
+             difference.s, rule);
+    meg_str_free(&difference);
+    free(expected);
     free(hash);
     return code;
 }
 
-/* ---- what is compared ---- */
+/* ---- files and options ---- */
 
 void meg_rank_config_add_file(struct meg_str *lines, const char *path)
 {
@@ -161,26 +162,26 @@ void meg_rank_config_add_file(struct meg_str *lines, const char *path)
         meg_str_printf(lines, "%s = missing\n", path);
         return;
     }
-    if (m.n <= WHOLE) {
+    if (m.n <= FULL_HASH_NBYTES) {
         meg_xxh3_128_hex(hex, m.p, m.n);
     } else {
-        sample = meg_new((size_t)PLACES * PIECE);
-        for (n = 0; n < PLACES; n++)
-            memcpy(sample + n * PIECE, m.p + (m.n - PIECE) / (PLACES - 1) * n, PIECE);
-        meg_xxh3_128_hex(hex, sample, (size_t)PLACES * PIECE);
+        sample = meg_new((size_t)SAMPLES * SAMPLE_NBYTES);
+        for (n = 0; n < SAMPLES; n++)
+            memcpy(sample + n * SAMPLE_NBYTES, m.p + (m.n - SAMPLE_NBYTES) / (SAMPLES - 1) * n, SAMPLE_NBYTES);
+        meg_xxh3_128_hex(hex, sample, (size_t)SAMPLES * SAMPLE_NBYTES);
         free(sample);
     }
     meg_str_printf(lines, "%s = %zu bytes, XXH3 %s\n", path, m.n, hex);
     meg_mmap_close(&m);
 }
 
-/* Options that may differ: each rank may keep its own cache, and rank 0 alone writes the others. */
-static bool is_own(const char *line, size_t n)
+/* Whether an option may differ: each rank may have its own cache, and only rank 0 writes the logs. */
+static bool may_differ(const char *line, size_t n)
 {
-    static const char *const own[] = { "data-cache-path", "log-json", "tensorboard-dir" };
+    static const char *const names[] = { "data-cache-path", "log-json", "tensorboard-dir" };
 
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (strlen(own[i]) == n && !strncmp(line, own[i], n))
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == n && strncmp(line, names[i], n) == 0)
             return true;
     return *line == '#';
 }
@@ -197,7 +198,7 @@ int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgr
         goto out;
     meg_opt_dump(groups, &dump);
     for (const char *line = dump.s; *line; line += line_length(line) + 1)
-        if (!is_own(line, strcspn(line, " ")))
+        if (!may_differ(line, strcspn(line, " ")))
             meg_str_printf(&options, "--%.*s\n", (int)line_length(line), line);
     r = meg_rank_config_check(world, options.s, MEG_EUSAGE, "all ranks take the same options", e);
 out:

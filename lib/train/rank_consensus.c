@@ -1,3 +1,4 @@
+/* Decisions that all ranks take alike: failures, stop requests, and the check of their input files. */
 #include <string.h>
 #include <unistd.h>
 #include "base/hash.h"
@@ -5,13 +6,13 @@
 #include "train/rank_config_check.h"
 #include "train/stop.h"
 
-/* The rank that tells why ends this one. */
+/* Block until the meg_die of the rank that reports the error ends this process. */
 static void wait_for_abort(const struct meg_trainer *t)
 {
     meg_barrier(t->mesh.world);
 }
 
-static void add_bytes(struct meg_str *lines, int i, const struct meg_str *bytes)
+static void add_tokenizer_file(struct meg_str *lines, int i, const struct meg_str *bytes)
 {
     char hex[33];
 
@@ -19,7 +20,7 @@ static void add_bytes(struct meg_str *lines, int i, const struct meg_str *bytes)
     meg_str_printf(lines, "tokenizer file %d = %zu bytes, XXH3 %s\n", i + 1, bytes->n, hex);
 }
 
-/* The small file that holds the checksums of the others; of a foreign folder its settings. */
+/* Add the manifest, which has the checksums of the other files, or the config.json of a foreign checkpoint. */
 static void add_checkpoint(struct meg_str *lines, const struct meg_ckpt *c)
 {
     struct meg_str path = { 0 };
@@ -50,8 +51,8 @@ int meg_train_fail_on_rank0(const struct meg_trainer *t, int r)
     return r;
 }
 
-/* A file has a part in several splits. */
-static bool is_named_before(const struct meg_mid_dataset *p, int i)
+/* Whether a dataset of an earlier split is the same file. */
+static bool is_listed_before(const struct meg_mid_dataset *p, int i)
 {
     for (int k = 0; k < i; k++)
         if (strcmp(p[k].name, p[i].name) == 0)
@@ -69,15 +70,15 @@ int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e)
         return 0;
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         if (t->tok_files.file[i].s)
-            add_bytes(&lines, i, &t->tok_files.file[i]);
+            add_tokenizer_file(&lines, i, &t->tok_files.file[i]);
     if (t->checkpoint)
         add_checkpoint(&lines, t->checkpoint);
     p = meg_data_splits_mid_datasets(t->data, &n);
     for (int i = 0; i < n; i++)
-        for (int k = 0; k < 2 && !is_named_before(p, i); k++) {
+        for (int k = 0; k < 2 && !is_listed_before(p, i); k++) {
             path.n = 0;
             meg_str_printf(&path, "%s%s", p[i].name, k ? ".bin" : ".idx");
-            if (access(path.s, F_OK) == 0) /* mock data have none */
+            if (access(path.s, F_OK) == 0) /* mock data has no files */
                 meg_rank_config_add_file(&lines, path.s);
         }
     meg_str_add(&lines, "", 0);

@@ -1,3 +1,4 @@
+/* One training iteration, and evaluation. */
 #include <inttypes.h>
 #include <math.h>
 #include "base/clock.h"
@@ -6,7 +7,7 @@
 #include "train/trainer.h"
 #include "train/nan.h"
 
-/* The loss of all ranks, and the tokens it is a sum over, from those of this rank's micro-batches. */
+/* Sum this rank's loss *num and its unmasked tokens *den over all ranks. */
 static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
@@ -18,13 +19,13 @@ static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
 }
 
 /*
- * Gradients of a global batch.  Each micro-batch weighs the same, its loss being divided by its own
- * unmasked tokens and by the number of micro-batches; with --calculate-per-token-loss gradients are
- * divided once by all tokens.  *scale is what is left to multiply them by.  The reported loss is token
- * weighted either way.
+ * Compute the gradients of a global batch.  Each micro-batch has the same weight: its loss is divided by its unmasked
+ * tokens and by the number of micro-batches.  With --calculate-per-token-loss each token has the same weight: gradients
+ * are divided once by all unmasked tokens.  *scale is the factor that remains to be applied to them.  *loss is the mean
+ * over tokens either way.
  */
-static int gradients(struct meg_trainer *t, int64_t num_micro, double *loss, double *scale, struct meg_nan_local *mine,
-                     struct meg_err *e)
+static int forward_backward(struct meg_trainer *t, int64_t num_micro, double *loss, double *scale,
+                            struct meg_nan_local *local, struct meg_err *e)
 {
     double num, den;
     int r;
@@ -40,7 +41,7 @@ static int gradients(struct meg_trainer *t, int64_t num_micro, double *loss, dou
     den = t->batches.tokens;
     meg_optim_reduce_grads(t->optim);
     if (meg_train_checks_nan(t))
-        meg_nan_check_local(t, num, mine);
+        meg_nan_check_local(t, num, local);
     reduce_loss(t, &num, &den);
     *scale = (t->job->train.calculate_per_token_loss && den > 0 ? 1 / den : 1) / t->scaler.scale;
     *loss = den > 0 ? num / den : 0;
@@ -66,27 +67,27 @@ static void update(struct meg_trainer *t, double norm, struct meg_optim_rates *r
 }
 
 /*
- * Skip the step where gradients overflow at this loss scale, and lower the scale.  At the least dynamic scale that does
- * not help, so that MEG_NAN_MAX_CONSECUTIVE of such steps end the run.
+ * Skip the step when gradients overflow, and lower a dynamic loss scale.  At the minimum scale that is not possible, and
+ * MEG_NAN_MAX_CONSECUTIVE such steps in a row end the run.
  */
 static int check_overflow(struct meg_trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {
     const struct meg_scaler *s = &t->scaler;
-    const bool is_least = s->type == MEG_SCALER_CONSTANT || s->scale <= s->min_scale;
+    const bool is_min_scale = s->type == MEG_SCALER_CONSTANT || s->scale <= s->min_scale;
 
     *is_skipped = meg_scaler_update(&t->scaler, !isfinite(norm));
     if (!*is_skipped)
         return 0;
-    if (is_least && s->type == MEG_SCALER_DYNAMIC && ++t->num_consecutive_nan == MEG_NAN_MAX_CONSECUTIVE)
-        return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
-                                                   "iteration %" PRId64
-                                                   ": a gradient is not finite at a loss scale of %g, "
-                                                   "the least there is, for the %dth iteration in a row; a lower --lr, "
-                                                   "--clip-grad or --min-loss-scale may help",
-                                                   t->state.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
-    if (is_least && meg_train_is_rank0(t))
-        meg_warn("iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, the least there is; the "
-                 "iteration is left out",
+    if (is_min_scale && s->type == MEG_SCALER_DYNAMIC && ++t->num_consecutive_nan == MEG_NAN_MAX_CONSECUTIVE)
+        return meg_train_fail_on_rank0(
+            t, meg_fail(e, MEG_EFAIL,
+                        "iteration %" PRId64
+                        ": a gradient is not finite at the minimum loss scale, %g, for the %dth iteration "
+                        "in a row; try a lower --lr, --clip-grad or --min-loss-scale",
+                        t->state.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
+    if (is_min_scale && meg_train_is_rank0(t))
+        meg_warn("iteration %" PRId64
+                 ": a gradient is not finite at the minimum loss scale, %g; the iteration is skipped",
                  t->state.iteration + 1, s->scale);
     meg_optim_zero_grad(t->optim);
     return 0;
@@ -98,19 +99,19 @@ int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct me
     const struct meg_optim_conf *o = &job->optim;
     struct meg_step_result s = { .num_zeros = -1, .grad_norm = NAN, .params_norm = NAN };
     struct meg_optim_rates rates;
-    struct meg_nan_local mine;
+    struct meg_nan_local local;
     double start_s = meg_now_s();
     int r;
 
     meg_watchdog_set_step(t->mesh.world->watchdog, t->state.iteration + 1);
     s.batch = meg_batch_at(&t->spec.batch, t->state.consumed_train);
-    if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &mine, e)) < 0)
+    if ((r = forward_backward(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &local, e)) < 0)
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_OPTIMIZER);
     if (o->clip_grad > 0 || job->train.check_for_nan || t->scaler.type)
         s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
     s.is_skipped = meg_train_checks_nan(t) && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
-    if (s.is_skipped && (r = meg_nan_handle(t, &mine, e)) < 0)
+    if (s.is_skipped && (r = meg_nan_handle(t, &local, e)) < 0)
         return r;
     if (!s.is_skipped && (r = check_overflow(t, s.grad_norm, &s.is_skipped, e)) < 0)
         return r;
@@ -123,7 +124,7 @@ int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct me
         t->state.lr_steps += s.batch.effective;
     }
     if (!(o->clip_grad > 0) || s.is_skipped)
-        s.grad_norm = NAN; /* Megatron logs none then */
+        s.grad_norm = NAN; /* as Megatron, which logs none then */
     if (job->log.log_params_norm)
         s.params_norm = meg_optim_params_norm(t->optim);
     meg_straggler_end_step(&t->straggler);

@@ -4,12 +4,12 @@
 #include <stddef.h>
 #include "file/temporary.h"
 
-static volatile sig_atomic_t asked;
+static volatile sig_atomic_t caught;
 
 static const struct {
     int number;
-    bool may_be_ignored; /* leave it ignored where it was ignored at start */
-    bool ends_second;    /* end the process when it is not the first */
+    bool may_be_ignored; /* stays ignored if it was at start */
+    bool ends_second;    /* ends the process when another was caught before */
 } signals[] = {
     { SIGTERM, false, true },
     { SIGUSR1, false, true },
@@ -18,22 +18,22 @@ static const struct {
 };
 enum { NSIGNALS = sizeof signals / sizeof *signals };
 
-static void ask(int sig)
+static void handle(int sig)
 {
-    for (int i = 0; asked && i < NSIGNALS; i++)
+    for (int i = 0; caught && i < NSIGNALS; i++)
         if (signals[i].number == sig && signals[i].ends_second) {
             meg_temporary_unlink_all(); /* the lock of --save, too */
             signal(sig, SIG_DFL);
             raise(sig);
         }
-    asked = sig;
+    caught = sig;
 }
 
 void meg_stop_catch(void)
 {
     struct sigaction a = { 0 }, now;
 
-    a.sa_handler = ask;
+    a.sa_handler = handle;
     a.sa_flags = SA_RESTART;
     sigemptyset(&a.sa_mask);
     for (int i = 0; i < NSIGNALS; i++)
@@ -47,5 +47,5 @@ void meg_stop_catch(void)
 
 int meg_stop_signal(void)
 {
-    return asked;
+    return caught;
 }

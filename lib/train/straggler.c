@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-/* Time in which this rank did not wait for others. */
+/* Return the time that this rank has not waited for others. */
 static double busy_now_s(void)
 {
     return meg_now_s() - meg_comm_waited_s();
@@ -15,19 +15,19 @@ static double busy_now_s(void)
 
 void meg_straggler_end_step(struct meg_straggler *s)
 {
-    s->busy_s[s->phase] += busy_now_s() - s->since_s;
+    s->busy_s[s->phase] += busy_now_s() - s->phase_start_s;
     s->steps++;
-    s->since_s = 0;
+    s->phase_start_s = 0;
 }
 
 void meg_straggler_enter(struct meg_straggler *s, enum meg_phase p)
 {
     const double now = busy_now_s();
 
-    if (s->since_s != 0)
-        s->busy_s[s->phase] += now - s->since_s;
+    if (s->phase_start_s != 0)
+        s->busy_s[s->phase] += now - s->phase_start_s;
     s->phase = p;
-    s->since_s = now;
+    s->phase_start_s = now;
 }
 
 static int by_size(const void *x, const void *y)
@@ -37,7 +37,7 @@ static int by_size(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* ms [n] of a phase: its slowest rank, and the median. */
+/* Return the slowest of n ranks in a phase, with its time and the median of all. */
 static int slowest(const double *all, int n, int phase, double *ms, double *median)
 {
     double *one = meg_new((size_t)n * sizeof *one);

@@ -1,4 +1,6 @@
-/* --log-straggler: which rank is the slowest in each phase of a step, its waits for others left out. */
+/*
+ * straggler.h - --log-straggler: the slowest rank in each phase of a step, without its waits for other ranks.
+ */
 #ifndef MEG_TRAIN_STRAGGLER_H
 #define MEG_TRAIN_STRAGGLER_H
 #include "comm/comm.h"
@@ -7,21 +9,21 @@ MEG_BEGIN_DECLS
 
 enum meg_phase { MEG_PHASE_BATCH, MEG_PHASE_FORWARD_BACKWARD, MEG_PHASE_GRAD_REDUCE, MEG_PHASE_OPTIMIZER, MEG_PHASES };
 
-/* Starts as { 0 }. */
+/* Initialized by { 0 }. */
 struct meg_straggler {
     double busy_s[MEG_PHASES]; /* since the last report */
-    double since_s;            /* the phase under way began, less what was waited by then; 0: none is */
+    double phase_start_s;      /* of the current phase, less the waits until then; 0 between steps */
     enum meg_phase phase;
     int64_t steps;
 };
 
-/* A phase begins, and the one before ends; the end of a step. */
+/* Begin a phase, which ends the one before; end a step. */
 void meg_straggler_enter(struct meg_straggler *s, enum meg_phase p);
 void meg_straggler_end_step(struct meg_straggler *s);
 
 /*
- * Every rank calls it: rank 0 prints on stdout, for each phase, the slowest rank with its host, its
- * milliseconds a step, and the median of all ranks; counting begins anew.
+ * Print, on rank 0's stdout, the slowest rank of each phase with its host, its milliseconds per step and the median of
+ * all ranks; then restart the counts.  Every rank calls it.
  */
 void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64_t iteration);
 

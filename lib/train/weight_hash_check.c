@@ -6,8 +6,8 @@
 #include "train/trainer.h"
 #include "train/rank_config_check.h"
 
-/* hash [params.n] of the rows this rank holds, 0 for others. */
-static int64_t *hashes(const struct meg_gpt *g)
+/* Hash each parameter of this rank, [params.n], 0 for those of other ranks; the caller frees it. */
+static int64_t *hash_weights(const struct meg_gpt *g)
 {
     const struct meg_params *p = &g->params;
     const size_t size = meg_dtype_size(g->run.dtype);
@@ -29,22 +29,23 @@ static int64_t *hashes(const struct meg_gpt *g)
     return hash;
 }
 
-enum copies { OF_ALL, OF_UNCUT, OF_TIED };
+enum replication { REPLICATED_ALL, REPLICATED_TP, REPLICATED_EMBEDDING };
 
-static bool is_copied(const struct meg_param *row, enum copies which)
+static bool is_replicated(const struct meg_param *row, enum replication type)
 {
     return row->shard_numel &&
-           (which == OF_ALL || (which == OF_UNCUT ? row->tp_axis < 0 : row->reduce_group == MEG_PARAM_TIED));
+           (type == REPLICATED_ALL || (type == REPLICATED_TP ? row->tp_axis < 0 : row->reduce_group == MEG_PARAM_TIED));
 }
 
-/* The first row that the ranks of a group differ in, or -1. */
-static int first_difference(const struct meg_params *p, const int64_t *hash, struct meg_comm *group, enum copies which)
+/* Return the first parameter whose hash is not the same in the group, or -1. */
+static int first_difference(const struct meg_params *p, const int64_t *hash, struct meg_comm *group,
+                            enum replication type)
 {
     int64_t *both = meg_new(2 * (size_t)p->n * sizeof *both);
     int found = -1;
 
     for (int i = 0; i < p->n; i++) {
-        both[2 * i] = is_copied(&p->row[i], which) ? hash[i] : 0;
+        both[2 * i] = is_replicated(&p->row[i], type) ? hash[i] : 0;
         both[2 * i + 1] = ~both[2 * i];
     }
     meg_all_reduce(group, both, 2 * p->n, MEG_DTYPE_I64, MEG_REDUCE_MAX);
@@ -55,29 +56,29 @@ static int first_difference(const struct meg_params *p, const int64_t *hash, str
     return found;
 }
 
-static int compare(const struct meg_trainer *t, const int64_t *hash, struct meg_comm *group, enum copies which,
+static int compare(const struct meg_trainer *t, const int64_t *hash, struct meg_comm *group, enum replication type,
                    struct meg_err *e)
 {
     const struct meg_comm *world = t->mesh.world;
-    const int row = first_difference(&t->model->params, hash, group, which);
+    const int row = first_difference(&t->model->params, hash, group, type);
     char host[64] = "?";
-    int64_t *all, right;
+    int64_t *all, majority;
     int r = 0;
 
     if (row < 0)
         return 0;
     all = meg_new((size_t)group->size * sizeof *all);
     meg_comm_wait(group, group->op->all_gather(group, all, &hash[row], 1, MEG_DTYPE_I64));
-    right = meg_majority_value(all, group->size);
+    majority = meg_majority_value(all, group->size);
     gethostname(host, sizeof host - 1);
-    if (hash[row] != right)
-        r = meg_fail(
-            e, MEG_EFAIL,
-            "rank %d of %d on %s: iteration %" PRId64 ": %s is not what the other ranks of group %s have, though "
-            "they did the same (XXH3 %016" PRIx64 ", not %016" PRIx64 "); suspect this machine, and go on from "
-            "an earlier checkpoint",
-            world->rank, world->size, host, t->state.iteration, t->model->params.row[row].name, group->name,
-            (uint64_t)hash[row], (uint64_t)right);
+    if (hash[row] != majority)
+        r = meg_fail(e, MEG_EFAIL,
+                     "rank %d of %d on %s: iteration %" PRId64
+                     ": %s differs from its replicas in group %s (XXH3 %016" PRIx64 ", "
+                     "expected %016" PRIx64
+                     "); check this machine for hardware faults, and resume from an earlier checkpoint",
+                     world->rank, world->size, host, t->state.iteration, t->model->params.row[row].name, group->name,
+                     (uint64_t)hash[row], (uint64_t)majority);
     free(all);
     return r;
 }
@@ -89,12 +90,12 @@ int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e)
     int r;
 
     meg_optim_finish_param_sync(t->optim);
-    hash = hashes(t->model);
-    r = meg_train_agree_or_exit(t, compare(t, hash, m->dp_cp, OF_ALL, e));
+    hash = hash_weights(t->model);
+    r = meg_train_agree_or_exit(t, compare(t, hash, m->dp_cp, REPLICATED_ALL, e));
     if (r == 0)
-        r = meg_train_agree_or_exit(t, compare(t, hash, m->tp, OF_UNCUT, e));
+        r = meg_train_agree_or_exit(t, compare(t, hash, m->tp, REPLICATED_TP, e));
     if (r == 0)
-        r = meg_train_agree_or_exit(t, compare(t, hash, m->embd, OF_TIED, e));
+        r = meg_train_agree_or_exit(t, compare(t, hash, m->embd, REPLICATED_EMBEDDING, e));
     free(hash);
     return r;
 }

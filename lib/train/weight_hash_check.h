@@ -1,4 +1,6 @@
-/* Whether copies of a parameter on several ranks are still the same, as they have to be bit for bit. */
+/*
+ * weight_hash_check.h - check that replicas of a weight on several ranks are bit-identical.
+ */
 #ifndef MEG_TRAIN_WEIGHT_HASH_CHECK_H
 #define MEG_TRAIN_WEIGHT_HASH_CHECK_H
 #include "base/err.h"
@@ -8,10 +10,10 @@ MEG_BEGIN_DECLS
 struct meg_trainer;
 
 /*
- * Compare the XXH3 of every weight this rank holds over the ranks that have a copy of it: data- and
- * context-parallel ranks of all, tensor-parallel ranks of what is not cut, first and last stage of a tied
- * embedding.  Every rank calls it.  Where copies differ the first rank that most copies disagree with (of
- * two, the second) returns MEG_EFAIL with its number and the tensor; the others do not return.
+ * Compare the XXH3 of every weight of this rank over the ranks that replicate it: data- and context-parallel ranks for
+ * all weights, tensor-parallel ranks for unsharded ones, first and last stage for a tied embedding.  Every rank calls it.
+ * When replicas differ, the first rank that differs from the majority (of two, the second) returns MEG_EFAIL with its
+ * number and the tensor; the others do not return.
  */
 int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e);
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# closing.sh RUN... - what the demo made, where it lies, and what to try next.
+# closing.sh RUN... - print the results of the demo, its files, and commands to try next.
 set -eu
 here=${0%/*}
 demo=${PWD##*/}
@@ -12,26 +12,26 @@ for run; do
     printf '\n%s: validation loss %s before training, %s after %s iterations\n\n' "$run" \
         "$(loss_at first "$run")" "$(loss_at last "$run")" "$(cat "$run/latest_checkpointed_iteration.txt")"
     head -n 24 "$run/samples.txt"
-    printf '\nIn %s now lie\n' "$demo"
+    printf '\nFiles in %s:\n' "$demo"
     printf '  %-42s %s\n' \
-        'corpus.jsonl train.jsonl valid.jsonl' 'the text, a document a line, and its two parts' \
-        'vocab.json merges.txt tokenizer.json' 'the vocabulary learnt from it' \
-        '{train,valid}_text_document.bin .idx' 'the text in tokens, as Megatron reads it too' \
+        'corpus.jsonl train.jsonl valid.jsonl' 'the text, a document per line; its training and validation part' \
+        'vocab.json merges.txt tokenizer.json' 'the vocabulary trained on it' \
+        '{train,valid}_text_document.bin .idx' 'the tokenized text, in the format of Megatron' \
         "$run/iter_*" checkpoints \
-        "$run/log $run/metrics.jsonl" 'log lines; the same numbers as JSON' \
-        "$run/eval.json $run/samples.txt" 'perplexity of the held-out text; what the model wrote' \
-        "$run/loss.png" 'the loss of training and validation'
+        "$run/log $run/metrics.jsonl" 'the log; the same numbers as JSON' \
+        "$run/eval.json $run/samples.txt" 'perplexity of the validation text; generated text' \
+        "$run/loss.png" 'training and validation loss'
 done
 
 run=$1
 cat <<end
 
-To go on, in $demo/ with ../bin in PATH:
+To continue, in $demo/ with ../bin in PATH:
   \$ echo 'The ' | meg-generate --load $run --temperature 0.8 --format text
   \$ meg-train --config $here/$run.conf --dry-run
   \$ meg-convert --info $run
   \$ meg-convert --load-dir $run --save-dir $run-hf
-and with your own text, in the project's folder:
+With your own text, in the directory of the project:
   make demo CORPUS=FILE|FOLDER
-The manual begins with man/meg.7.
+For the manual, start with man/meg.7.
 end

@@ -1,8 +1,8 @@
 #!/bin/sh
-# corpus.sh FILE|FOLDER... - one document a line, {"text": ...}, in a mixed but repeatable order.
-# A file is text or JSON lines, also compressed; of a folder every text file is taken, hidden ones and
-# compressed ones left out.  Text is cut at line ends into documents of about 2000 bytes, JSON lines
-# pass as they are, and bytes that are not UTF-8 go.
+# corpus.sh FILE|FOLDER... - print one document per line, {"text": ...}, in a shuffled but repeatable order.
+# A file is text or JSON lines, possibly compressed.  Of a folder every text file is read, except hidden and compressed
+# ones.  Text is split at line ends into documents of about 2000 bytes, JSON lines are copied, and bytes that are not UTF-8
+# are removed.
 set -eu
 LC_ALL=C
 export LC_ALL
@@ -34,7 +34,7 @@ done | iconv -c -f UTF-8 -t UTF-8 | sort -R --random-source="$0" | awk '
 { print }
 END {
     if (NR < 20) {
-        print "CORPUS gives " NR " documents of about 2000 bytes; 20 are needed" >"/dev/stderr"
+        print "CORPUS has " NR " documents of about 2000 bytes, needs at least 20; use more text" >"/dev/stderr"
         exit 1
     }
 }'

@@ -1,15 +1,15 @@
 #!/bin/sh
-# A limit of address space (ulimit -v) ends training by a message, wherever memory runs out: never by a signal.
+# A limit of address space (ulimit -v) ends training with a message, wherever memory runs out, and never by a signal.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../ranks.sh"
 if nm "$(command -v meg-train)" 2>/dev/null | grep -q __asan_init; then
-    skip_all 'a sanitizer takes terabytes of address space'
+    skip_all 'a sanitizer needs terabytes of address space'
 fi
 # shellcheck disable=SC3045 # sh has these limits wherever there is a Linux
 [ "$(ulimit -v)" = unlimited ] || skip_all 'the address space is limited already'
 tiny_gpt >"$T/conf"
 
-# under KIB COMMAND...: run it with one thread
+# under KIB COMMAND...: run COMMAND with one thread under this limit
 under() {
     # shellcheck disable=SC3045
     (
@@ -20,20 +20,20 @@ under() {
     ) >"$T/out" 2>"$T/err"
 }
 
-# What the loader takes for the libraries of the program is the machine's; none of it is ours to report.
+# Find the limit at which the dynamic loader succeeds; its failures below that are not reported by meg-train.
 least=20000
 until under "$least" meg-train --help || [ "$least" -gt 4000000 ]; do
     least=$((least + 4000))
 done
 
-# limits NAME OPTION...: one step, from what loads no more library to what is enough: all end well or say what they lack
+# limits NAME OPTION...: run one step under each limit from that on: it succeeds, or ends with a message
 limits() {
     name=$1 bad='' last=
     shift
     for kib in $(seq "$least" 8000 $((least + 160000))); do
         under "$kib" meg-train -q --config "$T/conf" --train-iters 1 "$@"
         last=$?
-        cat "$T/err" >>"$T/said"
+        cat "$T/err" >>"$T/messages"
         case $last in
         0) ;;
         1) grep -q 'out of memory' "$T/err" || bad="$bad; $kib KiB: $(cat "$T/err")" ;;
@@ -41,17 +41,17 @@ limits() {
         esac
     done
     is "$name: no limit ends the run by a signal" "$bad" ''
-    is "$name: the largest is enough" "$last" 0
+    is "$name: the largest limit suffices" "$last" 0
 }
 
-# A small limit of the stack is no reason to end, either.
+# A small stack limit must not end the run, either.
 # shellcheck disable=SC3045
 (ulimit -c 0 && ulimit -s 2048 && OMP_NUM_THREADS=1 exec meg-train -q --config "$T/conf" --train-iters 1) \
     >"$T/out" 2>"$T/err"
-is 'a stack of 2 MiB is enough' $? 0
+is 'a stack of 2 MiB suffices' $? 0
 
 limits f32
 limits bf16 --bf16
-like 'too little to load oneDNN: what to do' "$(cat "$T/said")" \
+like 'the message for oneDNN says what to do' "$(cat "$T/messages")" \
     'out of memory: loading oneDNN takes [0-9]* MiB of address space; raise the limit'
 done_testing

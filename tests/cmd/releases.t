@@ -45,7 +45,7 @@ is 'as the release that it began with' "$(jq -r '.options[] | select(startswith(
 status 'and with the same' 0 train --load "$T/new" --megatron-release 0.15
 status 'another release is refused' 2 train --load "$T/new" --megatron-release 0.10
 like 'with what to do' "$(cat "$T/err")" \
-    '--megatron-release 0.10: .*/new/iter_0000005 is of a run with 0.15; leave the option out, or give --finetune'
+    '--megatron-release 0.10: .*/new/iter_0000005 was saved with 0.15; leave the option out, or give --finetune'
 status 'but for a new run with its weights' 0 train --load "$T/new" --megatron-release 0.10 --finetune
 
 # ---- blends ----

@@ -1,51 +1,52 @@
 #!/bin/sh
-# meg-train: what it prints and writes, its exit conditions, and what it refuses.
+# meg-train: its logs and metrics, exit conditions, and errors.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"
 
-# ---- the log, metrics, events ----
-ok 'ten steps' sh -c '"$@" >"$0"' "$T/log" meg-train -q --config "$T/conf" --log-json "$T/m.jsonl" \
+# ---- log, metrics, TensorBoard ----
+ok 'ten steps succeed' sh -c '"$@" >"$0"' "$T/log" meg-train -q --config "$T/conf" --log-json "$T/m.jsonl" \
     --tensorboard-dir "$T/tb" --log-throughput --log-params-norm --log-num-zeros-in-grad --decoupled-lr 5e-3
 line='^ \[[-0-9]{10} [:0-9]{8}\] iteration        3/      10 \| consumed samples:           12 \|'
 line="$line elapsed time per iteration \(ms\): [0-9.]+ \| throughput per GPU \(TFLOP/s/GPU\): [0-9.]+ \|"
 line="$line learning rate: [0-9.]+E-03 \| decoupled learning rate: [0-9.]+E-03 \| global batch size:     4 \|"
 line="$line lm loss: [0-9.]+E\+00 \| loss scale: 1.0 \| grad norm: [0-9.]+ \| num zeros: [0-9]+ \|"
 line="$line params norm: [0-9.]+ \| number of skipped iterations:   0 \| number of nan iterations:   0 \|$"
-like 'a log line' "$(cat "$T/log")" "$line"
-is 'a line an iteration' "$(grep -c ' iteration .*/' "$T/log")" 10
+like 'a log line has the format of Megatron' "$(cat "$T/log")" "$line"
+is 'each iteration has a line' "$(grep -c ' iteration .*/' "$T/log")" 10
 for where in 'iteration 0' 'iteration 4' 'iteration 8' 'iteration 10 on validation set' 'iteration 10 on test set'; do
-    like "evaluation at $where" "$(cat "$T/log")" \
+    like "there is an evaluation at $where" "$(cat "$T/log")" \
         "^ validation loss at $where \| lm loss value: [0-9.]+E\+00 \| lm loss PPL: [0-9.E+]+ \| $"
 done
-is 'a metrics line a log line and an evaluation' "$(jq -s 'length' "$T/m.jsonl")" 15
+is 'there is a JSON line per log line and evaluation' "$(jq -s 'length' "$T/m.jsonl")" 15
 is 'metrics agree with the log' "$(jq -r 'select(.iteration == 3) | .consumed_samples' "$T/m.jsonl")" 12
-is 'evaluations say of what' "$(jq -r 'select(.split) | "\(.iteration) \(.split)"' "$T/m.jsonl" | tr '\n' ',')" \
+is 'evaluations have iteration and split' "$(jq -r 'select(.split) | "\(.iteration) \(.split)"' "$T/m.jsonl" | tr '\n' ',')" \
     '0 valid,4 valid,8 valid,10 valid,10 test,'
 for tag in 'lm loss' 'lm loss vs samples' learning-rate batch-size grad-norm num-zeros params-norm iteration-time \
     throughput 'lm loss validation' hidden-size/text_summary; do
-    ok "events hold $tag" grep -qaF "$tag" "$T"/tb/events.out.tfevents.*
+    ok "TensorBoard events have $tag" grep -qaF "$tag" "$T"/tb/events.out.tfevents.*
 done
 
-# 6 multiply-adds' operations a token: 2 layers of 4 h^2 (attention) + 2 s h (scores, values) + 8 h^2 (MLP), and h V
-is 'operations are those of the formula' "$(jq -r 'select(.iteration == 3 and .lm_loss and (.split | not)) |
+# FLOP per token are 6 times the multiply-adds: 2 layers of 4 h^2 (attention) + 2 s h (scores, values) + 8 h^2 (MLP), and
+# h V
+is 'FLOP follow the formula' "$(jq -r 'select(.iteration == 3 and .lm_loss and (.split | not)) |
     "\(.flops_per_iteration) \(.tflops_per_s * .iteration_ms * 1e9 / .flops_per_iteration * 1e6 | round)"' "$T/m.jsonl")" \
     "$((6 * 4 * 16 * (2 * (4 * 32 * 32 + 2 * 16 * 32 + 8 * 32 * 32) + 32 * 101))) 1000000"
-ok 'events hold no perplexity unless asked for' sh -c '! grep -qa "validation ppl" "$@"' - "$T"/tb/events.out.tfevents.*
+ok 'TensorBoard events have no perplexity by default' sh -c '! grep -qa "validation ppl" "$@"' - "$T"/tb/events.out.tfevents.*
 train --train-iters 6 --eval-interval 3 --tensorboard-dir "$T/tb3" --tensorboard-log-interval 3 \
     --log-validation-ppl-to-tensorboard >"$T/log"
 tags() { grep -aoF "$1" "$T"/tb3/events.out.tfevents.* | grep -c .; }
-is 'events every three iterations, perplexity at each validation' \
+is '--tensorboard-log-interval and --log-validation-ppl-to-tensorboard have an effect' \
     "$(tags 'learning-rate vs samples') $(tags 'lm loss validation ppl vs samples')" '2 4'
 
 # ---- a spiky loss ----
 train --train-iters 8 --lr 0.3 --lr-warmup-iters 0 --lr-decay-style constant --eval-iters 0 --check-for-spiky-loss \
     >"$T/log" 2>"$T/err"
-is 'a loss that differs by a fifth is warned of' "$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss went .*/\1/p' "$T/err")" \
+is '--check-for-spiky-loss warns of each loss that differs by a fifth' "$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss went .*/\1/p' "$T/err")" \
     "$(sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p' "$T/log" |
         awk 'NR > 1 && ($1 - last >= last / 5 || last - $1 >= last / 5) { print NR } { last = $1 }')"
-ok 'once at least' test -s "$T/err"
+ok 'there is such a loss' test -s "$T/err"
 train --train-iters 8 --lr 0.3 --lr-warmup-iters 0 --lr-decay-style constant --eval-iters 0 >"$T/log" 2>"$T/err"
-is 'only when asked for' "$(cat "$T/err")" ''
+is 'there is no warning by default' "$(cat "$T/err")" ''
 
 train --train-iters 200 --eval-interval 200 --log-interval 200 >"$T/log"
 is 'the validation loss falls' "$(sed -n 's/.*lm loss value: \([0-9.]*E+00\) .*/\1/p' "$T/log" |
@@ -53,20 +54,20 @@ is 'the validation loss falls' "$(sed -n 's/.*lm loss value: \([0-9.]*E+00\) .*/
 
 # ---- micro-batches ----
 last_loss() { train --log-interval 5 --train-iters 5 --eval-iters 0 "$@" | sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p'; }
-# alike A B: are two losses the same but for rounding?  Prints 1 or 0.
+# alike A B: print whether two losses are equal up to rounding, 1 or 0
 alike() {
     echo "$1" >"$T/a"
     echo "$2" >"$T/b"
     near "$T/a" "$T/a" 0 && near "$T/b" "$T/b" 0 || return
     near "$T/a" "$T/b" 2e-6 >"$T/far" && echo 1 || echo 0
 }
-is 'micro-batches add up, dropout included' \
+is 'the loss does not depend on the micro-batch size, dropout included' \
     "$(alike "$(last_loss --micro-batch-size 1)" "$(last_loss --micro-batch-size 4)")" 1
-is 'each weighs the same, whatever its masked tokens' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 1)" \
+is 'each micro-batch has the same weight, whatever its masked tokens' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 1)" \
     "$(last_loss --eod-mask-loss --micro-batch-size 4)")" 0
-is 'or each token does' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 1 --calculate-per-token-loss)" \
+is 'with --calculate-per-token-loss each token has the same weight' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 1 --calculate-per-token-loss)" \
     "$(last_loss --eod-mask-loss --micro-batch-size 4 --calculate-per-token-loss)")" 1
-is 'which is the same in one micro-batch' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 4)" \
+is 'both are the same in one micro-batch' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 4)" \
     "$(last_loss --eod-mask-loss --micro-batch-size 4 --calculate-per-token-loss)")" 1
 
 # ---- dry run ----
@@ -74,197 +75,197 @@ mkdir "$T/dry"
 train --dry-run --save "$T/dry/save" --save-interval 4 --log-json "$T/dry/m" --tensorboard-dir "$T/dry/tb" \
     --data-cache-path "$T/dry/cache" >"$T/plan"
 is 'a dry run succeeds' $? 0
-is 'and writes nothing' "$(ls "$T/dry")" ''
+is 'it writes nothing' "$(ls "$T/dry")" ''
 like 'it counts parameters' "$(cat "$T/plan")" '^  all +28 +29216$'
-like 'memory' "$(cat "$T/plan")" '^  optimizer state +0\.[0-9]$'
-like 'work' "$(cat "$T/plan")" '^  the run +1\.15e\+08 +640$'
-like 'samples and epochs' "$(cat "$T/plan")" '^  train +1.0000 +108 +3967 +40 +247 +1  .*/ids_text_document$'
-like 'and checkpoints' "$(cat "$T/plan")" '^  at iterations +4 8 10$'
+like 'it prints memory' "$(cat "$T/plan")" '^  optimizer state +0\.[0-9]$'
+like 'it prints work' "$(cat "$T/plan")" '^  the run +1\.15e\+08 +640$'
+like 'it prints samples and epochs' "$(cat "$T/plan")" '^  train +1.0000 +108 +3967 +40 +247 +1  .*/ids_text_document$'
+like 'it prints checkpoints' "$(cat "$T/plan")" '^  at iterations +4 8 10$'
 
-# memory: within a twentieth of what one thread then uses; what a matrix product takes for each thread is left out of the
-# plan, and counts in a model of this size (memory.t has a larger one, with all threads)
+# Memory is within 5 percent of what a run with one thread uses.  The workspace of matrix products, per thread, is not
+# planned, and would matter in a model of this size (memory.t has a larger one, with all threads).
 set -- --num-layers 6 --hidden-size 384 --num-attention-heads 8 --micro-batch-size 64 --global-batch-size 64 \
     --eval-iters 0 --train-iters 1 --lr-warmup-iters 0
 planned=$(train --dry-run "$@" | awk '/^memory/ { seen = 1 } seen && $1 == "all" { print $2; exit }')
 used=$(OMP_NUM_THREADS=1 meg-train -v --config "$T/conf" "$@" 2>&1 >/dev/null | sed -n 's/.*memory: peak \([0-9.]*\) MiB.*/\1/p')
 if nm "$(command -v meg-train)" 2>/dev/null | grep -q __asan_init; then
-    skip 'memory as planned' 'a sanitizer takes its own'
+    skip 'memory is as planned' 'a sanitizer uses memory of its own'
 else
-    is "memory as planned: $planned, used: $used" "$(awk "BEGIN { print ($used < $planned * 1.05 && $used > $planned * 0.95) }")" 1
+    is "memory is as planned: $planned, used: $used" "$(awk "BEGIN { print ($used < $planned * 1.05 && $used > $planned * 0.95) }")" 1
 fi
 
 # ---- exit conditions ----
-is 'an interval ends the run' "$(train --exit-interval 3 | grep -c ' consumed samples:')" 3
-status 'with success' 0 train --exit-interval 3
-is 'a duration does' "$(train --exit-duration-in-mins 0.0000001 | grep -c ' consumed samples:')" 1
-is 'only evaluation' "$(train --skip-train | grep -c 'validation loss')" 2
-is 'no evaluation' "$(train --eval-iters 0 | grep -c ' iteration ')" 10
+is '--exit-interval ends the run' "$(train --exit-interval 3 | grep -c ' consumed samples:')" 3
+status 'it ends with 0' 0 train --exit-interval 3
+is '--exit-duration-in-mins ends the run' "$(train --exit-duration-in-mins 0.0000001 | grep -c ' consumed samples:')" 1
+is '--skip-train only evaluates' "$(train --skip-train | grep -c 'validation loss')" 2
+is '--eval-iters 0 does not evaluate' "$(train --eval-iters 0 | grep -c ' iteration ')" 10
 
-# ---- samples, ramp-up ----
+# ---- --train-samples, batch size ramp-up ----
 sed '/train-iters\|lr-warmup-iters/d' "$T/conf" >"$T/samples.conf"
 meg-train -q --config "$T/samples.conf" --train-samples 41 --lr-warmup-samples 8 --rampup-batch-size 2 2 12 \
     --global-batch-size 6 --eval-iters 0 --save "$T/ramp" >"$T/log"
-is 'the batch grows' "$(sed 's/.*consumed samples: *\([0-9]*\) .*batch size: *\([0-9]*\) .*/\1:\2/' "$T/log" | tr '\n' ' ')" \
+is 'the global batch grows' "$(sed 's/.*consumed samples: *\([0-9]*\) .*batch size: *\([0-9]*\) .*/\1:\2/' "$T/log" | tr '\n' ' ')" \
     '2:2 4:2 6:2 10:4 14:4 20:6 26:6 32:6 38:6 '
-is 'a checkpoint at each size' "$(ls "$T/ramp" | grep iter_ | tr '\n' ' ')" 'iter_0000003 iter_0000005 iter_0000009 '
+is 'a checkpoint is saved at the end of each size' "$(ls "$T/ramp" | grep iter_ | tr '\n' ' ')" 'iter_0000003 iter_0000005 iter_0000009 '
 fives() {
     train --global-batch-size 5 --decrease-batch-size-if-needed --train-iters 4 --lr-warmup-iters 0 --eval-iters 0 \
         --save "$T/fives" --load "$T/fives" "$@" 2>&1
 }
-like 'a batch rounded down leaves samples out' "$(fives --exit-interval 2)" \
+like 'a batch that is rounded down skips samples' "$(fives --exit-interval 2)" \
     'consumed samples: +8 \| skipped samples: +2 \|'
-like 'which a run that goes on counts on' "$(fives)" 'consumed samples: +16 \| skipped samples: +4 \|'
+like 'a resumed run continues to count them' "$(fives)" 'consumed samples: +16 \| skipped samples: +4 \|'
 
 # ---- progress.txt ----
 train --save "$T/prog" --save-interval 5 --log-progress >/dev/null
 train --save "$T/prog" --load "$T/prog" --log-progress >/dev/null
-is 'a line a start and a checkpoint' "$(cut -f 3-5 "$T/prog/progress.txt" | tr '\t' ' ')" '# GPUs: 1 Starting job
+is 'each start and checkpoint has a line' "$(cut -f 3-5 "$T/prog/progress.txt" | tr '\t' ' ')" '# GPUs: 1 Starting job
 # GPUs: 1 Saved checkpoint Iteration: 5
 # GPUs: 1 Saved checkpoint Iteration: 10
 # GPUs: 1 Starting job'
-like 'with the operations so far' "$(cat "$T/prog/progress.txt")" \
+like 'checkpoints have throughput and FLOP' "$(cat "$T/prog/progress.txt")" \
     'Iteration: 5.*Job throughput: [0-9.]+ TFLOP/s/GPU.*Cumulative throughput: [0-9.]+ TFLOP/s/GPU.*Floating-point operations: 5\.[0-9]+e\+07.*Tokens \(in billions\): 0\.00$'
 
-# ---- what is refused: status 2, one line ----
-refuses() { # WHAT REGEX OPTION...
-    what=$1 regex=$2
+# ---- usage errors: status 2, one line ----
+refuses() { # NAME REGEX OPTION...
+    name=$1 regex=$2
     shift 2
-    status "$what" 2 train "$@"
-    like "$what: the message" "$(head -n 1 "$T/err")" "$regex"
+    status "$name" 2 train "$@"
+    like "$name: the message" "$(head -n 1 "$T/err")" "$regex"
 }
-refuses 'no such option' 'unknown option --learning-rate' --learning-rate 1
-refuses 'not a number' "--lr: '1e' is not a number" --lr 1e
-refuses 'a name of old' '--batch-size: now called --micro-batch-size' --batch-size 4
-refuses 'an older one' '--model-parallel-size: now called --tensor-model-parallel-size' --model-parallel-size 1
-refuses 'one of recomputation' '--checkpoint-activations: now called --recompute-granularity full' --checkpoint-activations
-refuses 'what is not there yet' '--moe_router_topk: mixtures of experts are not there yet; see meg\(7\)' --moe_router_topk 2
-refuses 'a script of others' '--fp8-format: fp8 is not there yet' --fp8-format hybrid --bogus=8 --profile --lr 1
-is 'each name that is unknown, at once' "$(cat "$T/err")" "\
-meg-train: --fp8-format: fp8 is not there yet; see meg(7)
+refuses 'an unknown option' 'unknown option --learning-rate' --learning-rate 1
+refuses 'an invalid number' "--lr: '1e' is not a finite number" --lr 1e
+refuses 'an older name' '--batch-size: now called --micro-batch-size' --batch-size 4
+refuses 'a still older name' '--model-parallel-size: now called --tensor-model-parallel-size' --model-parallel-size 1
+refuses 'an older name of recomputation' '--checkpoint-activations: now called --recompute-granularity full' --checkpoint-activations
+refuses 'a feature that is not supported' '--moe_router_topk: mixtures of experts are not supported yet; see meg\(7\)' --moe_router_topk 2
+refuses 'several unknown options' '--fp8-format: fp8 is not supported yet' --fp8-format hybrid --bogus=8 --profile --lr 1
+is 'all unknown options are reported at once' "$(cat "$T/err")" "\
+meg-train: --fp8-format: fp8 is not supported yet; see meg(7)
 meg-train: unknown option --bogus
-meg-train: --profile: profilers are not there yet; see meg(7)
+meg-train: --profile: profilers are not supported yet; see meg(7)
 Try 'meg-train --help'."
 printf 'lr = 1\nfp8_format = hybrid\n' >"$T/fp8.conf"
-refuses 'the same in a file' 'fp8.conf:2: --fp8_format: fp8 is not there yet' --config "$T/fp8.conf"
+refuses 'an unknown option in a file' 'fp8.conf:2: --fp8_format: fp8 is not supported yet' --config "$T/fp8.conf"
 for size in tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size; do
     refuses "--$size 2" "--$size 2: more than the 1 rank of this run" "--$size" 2
 done
-refuses 'half a micro-batch' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
+refuses 'a batch that micro-batches do not divide' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
 refuses 'a warm-up longer than the decay' 'warm-up of 80 samples' --lr-warmup-iters 20
-refuses 'samples in a run of iterations' '--lr-warmup-samples 5: --train-iters counts iterations' --lr-warmup-samples 5
-refuses 'more samples than can be counted' '--train-iters 9000000000000000000: makes 3.6e.19 samples' \
+refuses '--lr-warmup-samples with --train-iters' '--lr-warmup-samples 5: the run is counted in iterations' --lr-warmup-samples 5
+refuses 'more than 2^53 samples' '--train-iters 9000000000000000000: makes 3.6e.19 samples' \
     --train-iters 9000000000000000000
-refuses 'more in its evaluations' '--eval-iters 9000000000000000: makes' --eval-iters 9000000000000000
-refuses 'more in its schedule' '--lr-decay-iters 9000000000000000: more samples' --lr-decay-iters 9000000000000000
+refuses 'more than 2^53 samples of evaluations' '--eval-iters 9000000000000000: makes' --eval-iters 9000000000000000
+refuses 'more than 2^53 samples of the schedule' '--lr-decay-iters 9000000000000000: is more than 2\^53 samples' --lr-decay-iters 9000000000000000
 refuses 'a batch of billions' '--micro-batch-size 4000000000: must be at most 2147483647' --micro-batch-size 4000000000
 refuses 'a micro-batch of billions of tokens' '--micro-batch-size 200000000: times --seq-length 16 must be at most' \
     --micro-batch-size 200000000 --global-batch-size 200000000
-refuses 'both families' '--train-samples 100: --train-iters is given, too' --train-samples 100
-refuses 'a ramp in a run of iterations' '--rampup-batch-size' --rampup-batch-size 2 2 12
-refuses 'a lowest rate above the highest' '--min-lr 1: must not be above --lr' --min-lr 1
+refuses '--train-samples with --train-iters' '--train-samples 100: --train-iters is given, too' --train-samples 100
+refuses '--rampup-batch-size with --train-iters' '--rampup-batch-size' --rampup-batch-size 2 2 12
+refuses 'a minimum learning rate above the maximum' '--min-lr 1: must not be above --lr' --min-lr 1
 refuses 'seed 0' '--seed 0: must be at least 1' --seed 0
-refuses 'a sequence longer than the table' '--max-position-embeddings 16: less than --seq-length 32' --seq-length 32
-refuses 'heads that do not divide' '--hidden-size' --num-attention-heads 3
-refuses 'a step of no folder' '--ckpt-step 3: needs --load' --ckpt-step 3
-refuses 'WSD without a length' '--lr-decay-style WSD: needs' --lr-decay-style WSD
-refuses 'both schedules' '--override-opt_param-scheduler' --override-opt_param-scheduler \
+refuses 'a sequence longer than the position table' '--max-position-embeddings 16: less than --seq-length 32' --seq-length 32
+refuses 'heads that do not divide the hidden size' '--hidden-size' --num-attention-heads 3
+refuses '--ckpt-step without --load' '--ckpt-step 3: needs --load' --ckpt-step 3
+refuses 'WSD without its decay length' '--lr-decay-style WSD: needs' --lr-decay-style WSD
+refuses 'both schedule options' '--override-opt_param-scheduler' --override-opt_param-scheduler \
     --use-checkpoint-opt_param-scheduler
-status 'no checkpoint where one must be' 66 train --load "$T/none" --exit-on-missing-checkpoint
-status 'no such dataset' 66 train --data-path "$T/none"
-status 'one named without its key' 66 train --data-path "$T/ids"
-like 'is answered with its name' "$(cat "$T/err")" '/ids\.idx: no such file, but there is .*/ids_text_document$'
-status 'text that was not preprocessed' 66 train --data-path "$T/ids.jsonl"
-like 'is told apart' "$(cat "$T/err")" '/ids\.jsonl is no dataset, which meg-preprocess\(1\) makes'
-status 'a weight too few' 66 train --data-path 0.3 "$T/ids_text_document" "$T/ids_text_document"
-like 'is no dataset' "$(cat "$T/err")" '0\.3\.idx: no such file; a weight stands before every dataset or before none'
+status 'a missing checkpoint with --exit-on-missing-checkpoint ends with 66' 66 train --load "$T/none" --exit-on-missing-checkpoint
+status 'a missing dataset ends with 66' 66 train --data-path "$T/none"
+status 'a dataset without the suffix of its key ends with 66' 66 train --data-path "$T/ids"
+like 'the message suggests the name' "$(cat "$T/err")" '/ids\.idx: no such file, but there is .*/ids_text_document$'
+status 'a text file as dataset ends with 66' 66 train --data-path "$T/ids.jsonl"
+like 'the message says how to make a dataset' "$(cat "$T/err")" '/ids\.jsonl is no dataset, which meg-preprocess\(1\) makes'
+status 'a missing weight in a blend ends with 66' 66 train --data-path 0.3 "$T/ids_text_document" "$T/ids_text_document"
+like 'the message says which of the two is missing' "$(cat "$T/err")" '0\.3\.idx: no such file; a weight stands before every dataset or before none'
 : >"$T/afile"
-status 'a folder to save in that cannot be one' 74 train --save "$T/afile/run"
-is 'is told before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" \
+status '--save below a file ends with 74' 74 train --save "$T/afile/run"
+is 'the message comes before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" \
     "0 meg-train: $T/afile: exists and is not a directory"
-refuses 'a share below 0' "--split: '90,-8,2' has a minus sign" --split 90,-8,2
+refuses 'a negative split' "--split: '90,-8,2' has a minus sign" --split 90,-8,2
 awk 'BEGIN { for (i = 0; i < 32767; i++) print "p" i }' >"$T/many"
 grep -v data-path "$T/conf" >"$T/nodata"
-status 'more datasets than two bytes count' 2 meg-train -q --config "$T/nodata" --data-args-path "$T/many"
+status 'more datasets than a blend index counts end with 2' 2 meg-train -q --config "$T/nodata" --data-args-path "$T/many"
 like 'more datasets: the message' "$(cat "$T/err")" 'many: 32767 datasets, at most 32766 can be blended'
-refuses 'a split that rounds to nothing' '--split' --split 9999,1,0
+refuses 'a split that rounds to no documents' '--split' --split 9999,1,0
 for split in 0,100,0 0,0,100; do
     refuses "--split $split" "--split $split: leaves no documents for training; its first number" --split "$split"
     refuses "--split $split --dry-run" "--split $split: leaves no documents for training; its first number" \
         --split "$split" --dry-run
-    status "--split $split is enough to evaluate" 0 train --split "$split" --skip-train
-    is 'on that split' "$(grep -c 'validation loss' "$T/out")" 1
+    status "--split $split with --skip-train ends with 0" 0 train --split "$split" --skip-train
+    is 'that split is evaluated' "$(grep -c 'validation loss' "$T/out")" 1
 done
 grep -v '^data-path\|^split' "$T/conf" >"$T/nodata"
-status 'data for validation alone' 2 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document"
-like 'data for validation alone: the message' "$(cat "$T/err")" '^meg-train: no training data: give --train-data-path'
-status 'and to evaluate' 0 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document" --skip-train
-like 'an ignored option warns' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
-status 'sizes of 1 are taken' 0 train --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 \
+status 'only validation data ends with 2' 2 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document"
+like 'only validation data: the message' "$(cat "$T/err")" '^meg-train: no training data: give --train-data-path'
+status 'with --skip-train it ends with 0' 0 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document" --skip-train
+like 'an ignored option causes a warning' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
+status 'parallel sizes of 1 are accepted' 0 train --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 \
     --context-parallel-size 1 --dry-run
-like 'and names that mean nothing here, with a warning each' "$(train --distributed-backend nccl \
+like 'ignored options cause a warning each' "$(train --distributed-backend nccl \
     --no-async-tensor-model-parallel-allreduce --wandb-project p --wandb-exp-name e --wandb-save-dir d \
     --timing-log-level 1 --timing-log-option minmax --make-vocab-size-divisible-by 128 --pad-vocab-size-to 50304 --dry-run 2>&1 >/dev/null |
     grep -c 'is accepted and has no effect')" '^9$'
-status 'what it may be is still checked' 2 train --transformer-impl lokal
+status 'the value of an ignored option is checked' 2 train --transformer-impl lokal
 
 # ---- corrupt or missing input ----
 id_lines 1 3 | sed 's/\([0-9]* [0-9]* [0-9]*\) .*"/\1"/' >"$T/short.jsonl"
 meg-preprocess -q --input "$T/short.jsonl" --tokenizer-type NullTokenizer --vocab-size 100 --output-prefix "$T/short"
-status 'a corpus smaller than a sample' 65 train --data-path "$T/short_text_document" --split 100,0,0
-like 'says how many tokens there are' "$(cat "$T/err")" '3 tokens, one sample needs 17'
+status 'a dataset smaller than a sample ends with 65' 65 train --data-path "$T/short_text_document" --split 100,0,0
+like 'the message has both numbers of tokens' "$(cat "$T/err")" '3 tokens, one sample needs 17'
 head -c 100 "$T/ids_text_document.bin" >"$T/cut.bin"
 cp "$T/ids_text_document.idx" "$T/cut.idx"
-status 'a truncated dataset' 65 train --data-path "$T/cut"
-status 'ids outside of the vocabulary' 65 train --vocab-size 50
-echo 'not ours' >"$T/mine.txt"
-status 'a metrics file of somebody else' 65 train --log-json "$T/mine.txt"
-is 'stays as it is' "$(cat "$T/mine.txt")" 'not ours'
+status 'a truncated dataset ends with 65' 65 train --data-path "$T/cut"
+status 'ids outside of the vocabulary end with 65' 65 train --vocab-size 50
+echo 'other text' >"$T/mine.txt"
+status 'a --log-json file of another program ends with 65' 65 train --log-json "$T/mine.txt"
+is 'the file is unchanged' "$(cat "$T/mine.txt")" 'other text'
 
-status 'metrics on a full disk end no run' 0 train --log-json /dev/full
-is 'which a warning says once' "$(cat "$T/err")" \
+status 'a full disk for --log-json does not end the run' 0 train --log-json /dev/full
+is 'there is one warning' "$(cat "$T/err")" \
     'meg-train: /dev/full: No space left on device; the run continues without --log-json'
-is 'and takes all its steps' "$(grep -c ' consumed samples:' "$T/out")" 10
+is 'all steps are run' "$(grep -c ' consumed samples:' "$T/out")" 10
 fault=$B/tests/fault.so
 if [ -f "$fault" ]; then
-    # fails AT TEXT OPTION...: a run whose call number AT on a file named like TEXT fails
+    # fails AT TEXT OPTION...: run with call number AT on a file whose name contains TEXT failing
     fails() {
         at=$1 in=$2
         shift 2
-        status "call $at on $in fails" 0 env ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0" \
+        status "the run survives that call $at on $in fails" 0 env ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0" \
             LD_PRELOAD=fault.so MEG_FAULT_IN="$in" MEG_FAULT_AT="$at" MEG_FAULT_ERRNO=ENOSPC \
             meg-train -q --config "$T/conf" "$@"
     }
     fails 5 full.jsonl --log-json "$T/full.jsonl" --save "$T/full"
-    is 'the metrics end there, with a whole line' "$(jq -r .iteration "$T/full.jsonl" | xargs)" '0 1 2'
-    is 'the run does not' "$(cat "$T/full/latest_checkpointed_iteration.txt")" 10
+    is 'the metrics end there with a complete line' "$(jq -r .iteration "$T/full.jsonl" | xargs)" '0 1 2'
+    is 'the run reaches its end' "$(cat "$T/full/latest_checkpointed_iteration.txt")" 10
     train --tensorboard-dir "$T/alltb" >/dev/null
     fails $(($(grep -ao text_summary "$T"/alltb/* | wc -l) + 30)) tfevents --tensorboard-dir "$T/fulltb"
-    like 'the events end there, with a warning' "$(cat "$T/err")" \
+    like 'the events end there with a warning' "$(cat "$T/err")" \
         "^meg-train: $T/fulltb/events.*: No space left on device; the run continues without --tensorboard-dir\$"
-    is 'and the run at its end' "$(grep -c ' consumed samples:' "$T/out")" 10
+    is 'the run has all its steps' "$(grep -c ' consumed samples:' "$T/out")" 10
     fails 3 progress.txt --log-progress --save "$T/fullprog" --save-interval 5
-    like 'a line of progress.txt is missing, with a warning' "$(cat "$T/err")" \
+    like 'progress.txt lacks a line, with a warning' "$(cat "$T/err")" \
         '^meg-train: .*/progress.txt: No space left on device; the run continues without this line$'
 else
     skip 'writes that fail' "no $fault"
 fi
-status 'a checkpoint above the limit on file size' 74 sh -c 'ulimit -f 16; exec "$@"' - \
+status 'a checkpoint above the limit of file size ends with 74' 74 sh -c 'ulimit -f 16; exec "$@"' - \
     meg-train -q --config "$T/conf" --save "$T/limit" --exit-interval 1
-like 'is an error with the name of the file' "$(cat "$T/err")" '^meg-train: .*/limit/.*: File too large$'
-status 'a log on a full disk' 74 sh -c 'exec "$@" >/dev/full' - meg-train -q --config "$T/conf"
-is 'metrics through a pipe' "$(train --log-json /dev/stderr 2>&1 >/dev/null | jq -s length)" 15
+like 'the message has the name of the file' "$(cat "$T/err")" '^meg-train: .*/limit/.*: File too large$'
+status 'a full disk for stdout ends with 74' 74 sh -c 'exec "$@" >/dev/full' - meg-train -q --config "$T/conf"
+is '--log-json writes to a pipe' "$(train --log-json /dev/stderr 2>&1 >/dev/null | jq -s length)" 15
 
-# ---- numbers that are not finite ----
-status 'a loss that explodes' 1 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0
-like 'says where' "$(cat "$T/err")" 'iteration [0-9]+: .*the gradient of [a-z_.0-9]+ is not finite; this iteration is discarded'
-status 'may go on when told' 0 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0 \
+# ---- NaN and Inf ----
+status 'a loss that diverges ends with 1' 1 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0
+like 'the message has iteration and parameter' "$(cat "$T/err")" 'iteration [0-9]+: .*the gradient of [a-z_.0-9]+ is not finite; this iteration is discarded'
+status '--no-check-for-nan-in-loss-and-grad continues' 0 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0 \
     --no-check-for-nan-in-loss-and-grad --save "$T/nan"
 evaluates_nan() { train --load "$T/nan" --skip-train --override-opt_param-scheduler --log-json "$T/nan.jsonl" "$@"; }
-status 'a validation loss that is not finite ends the run' 1 evaluates_nan
-like 'says of which split' "$(cat "$T/err")" '^meg-train: iteration 10: the lm loss of the valid split is nan; check the weights'
-like 'the log has no finite perplexity' "$(cat "$T/out")" 'lm loss value: -?NAN \| lm loss PPL: NAN \| $'
-is 'nor have the metrics' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl")" '["valid",null,null]'
-status '--on-nan skip goes on' 0 evaluates_nan --on-nan skip
-is 'to the test split' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl" | tail -n 1)" '["test",null,null]'
-status 'so does a run that does not check' 0 evaluates_nan --no-check-for-nan-in-loss-and-grad
+status 'a validation loss that is NaN ends with 1' 1 evaluates_nan
+like 'the message names the split' "$(cat "$T/err")" '^meg-train: iteration 10: the lm loss of the valid split is nan; check the weights'
+like 'the logged perplexity is NaN' "$(cat "$T/out")" 'lm loss value: -?NAN \| lm loss PPL: NAN \| $'
+is 'the metrics have null' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl")" '["valid",null,null]'
+status '--on-nan skip continues' 0 evaluates_nan --on-nan skip
+is 'the test split is evaluated' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl" | tail -n 1)" '["test",null,null]'
+status '--no-check-for-nan-in-loss-and-grad continues after validation' 0 evaluates_nan --no-check-for-nan-in-loss-and-grad
 done_testing

@@ -1,45 +1,45 @@
 #!/bin/sh
-# Ten steps are the same bytes whether or not the run was stopped in between, however it was stopped,
-# and for any number of threads.  Dropout is on.
+# Checkpoints of ten steps are bit-identical whether or not the run was stopped in between, however it was stopped, and
+# for any number of threads.  Dropout is on.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"
 
-# weights and optimizer state of iteration 10 are the same
-same() { # NAME DIR
-    ok "$1: the tensors of ten steps" same_tensors "$T/whole/iter_0000010" "$2/iter_0000010"
+# same NAME DIR: weights and optimizer state of iteration 10 are those of the uninterrupted run
+same() {
+    ok "$1: the tensors are those of ten steps" same_tensors "$T/full_run/iter_0000010" "$2/iter_0000010"
 }
 
-train --save "$T/whole" --save-interval 5 --log-json "$T/whole.jsonl" >"$T/whole.log"
-is 'ten steps' "$? $(grep -c ' consumed samples:' "$T/whole.log") $(wc -l <"$T/whole.jsonl" | tr -d ' ')" '0 10 15'
-ok 'done is there' test -f "$T/whole/done"
-is 'the tracker' "$(cat "$T/whole/latest_checkpointed_iteration.txt")" 10
-is 'a file a section, for the model and for the optimizer' \
-    "$(ls "$T/whole/iter_0000010" | grep -c '\.safetensors$')" 8
+train --save "$T/full_run" --save-interval 5 --log-json "$T/full_run.jsonl" >"$T/full_run.log"
+is 'an uninterrupted run succeeds' "$? $(grep -c ' consumed samples:' "$T/full_run.log") $(wc -l <"$T/full_run.jsonl" | tr -d ' ')" '0 10 15'
+ok 'a complete run leaves the file done' test -f "$T/full_run/done"
+is 'the tracker has the last iteration' "$(cat "$T/full_run/latest_checkpointed_iteration.txt")" 10
+is 'there is a file per layer group for the model and for the optimizer' \
+    "$(ls "$T/full_run/iter_0000010" | grep -c '\.safetensors$')" 8
 
-# ---- five and five ----
+# ---- stop after five steps, and resume ----
 train --save "$T/halves" --load "$T/halves" --exit-interval 5 --log-json "$T/halves.jsonl" >"$T/halves.log" 2>"$T/err"
-is 'five steps' $? 0
-like 'nothing to load is said' "$(cat "$T/err")" 'no checkpoint there: starting from scratch'
-ok 'not done' test ! -e "$T/halves/done"
+is 'five steps succeed' $? 0
+like 'an empty --load causes a warning' "$(cat "$T/err")" 'contains no checkpoint; starting from scratch'
+ok 'an incomplete run leaves no file done' test ! -e "$T/halves/done"
 train --save "$T/halves" --load "$T/halves" --log-json "$T/halves.jsonl" >>"$T/halves.log"
-is 'and five more' $? 0
-same 'five and five' "$T/halves"
-is 'the same log' "$(steps <"$T/halves.log")" "$(steps <"$T/whole.log")"
+is 'five more steps succeed' $? 0
+same 'resumed' "$T/halves"
+is 'the log is that of one run' "$(steps <"$T/halves.log")" "$(steps <"$T/full_run.log")"
 timeless='del(.iteration_ms, .tokens_per_s, .tflops_per_s)'
-is 'the same metrics, each line once' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/whole.jsonl")"
-is 'once done, a rerun only evaluates' "$(train --save "$T/halves" --load "$T/halves" --log-json "$T/halves.jsonl" |
+is 'the metrics are those of one run' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/full_run.jsonl")"
+is 'a rerun of a complete run only evaluates' "$(train --save "$T/halves" --load "$T/halves" --log-json "$T/halves.jsonl" |
     grep -c 'validation loss\|consumed')" 2
-is 'and leaves the metrics as they are' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/whole.jsonl")"
+is 'it does not change the metrics' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/full_run.jsonl")"
 
-# ---- from an earlier one ----
+# ---- resume from an earlier checkpoint ----
 train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log" 2>"$T/err"
-is '--ckpt-step' "$(grep -c ' consumed samples:' "$T/log")" 5
-same 'from iteration 5 again' "$T/halves"
-is 'which warns of the later one' "$(cat "$T/err")" \
+is '--ckpt-step runs the steps after it' "$(grep -c ' consumed samples:' "$T/log")" 5
+same 'resumed from iteration 5' "$T/halves"
+is 'a warning names the later checkpoint' "$(cat "$T/err")" \
     "meg-train: --ckpt-step 5: $T/halves has checkpoints up to iteration 10, which this run will replace"
 
-# ---- the seed of dropout ----
-# Documents of one period a sample: every sample has the same tokens, in whatever order the seed of the data puts them.
+# ---- dropout seed ----
+# Each document repeats one period per sample, so that all samples have the same tokens, whatever their order.
 awk 'BEGIN { for (i = 0; i < 640; i++) line = line (i ? " " : "") i % 16 * 5
     for (i = 0; i < 20; i++) printf "{\"text\":\"%s\"}\n", line }' >"$T/same.jsonl"
 meg-preprocess -q --input "$T/same.jsonl" --tokenizer-type NullTokenizer --vocab-size 100 --output-prefix "$T/same"
@@ -49,9 +49,9 @@ train_same --seed 7 --save "$T/seed8" --exit-interval 5
 cp -R "$T/seed8" "$T/anew"
 train_same --seed 8 --save "$T/seed8" --load "$T/seed8"
 train_same --seed 8 --save "$T/anew" --load "$T/anew" --no-load-rng
-ok "dropout goes on with the checkpoint's seed, whatever --seed is" \
+ok "dropout continues with the seed of the checkpoint, whatever --seed is" \
     same_tensors "$T/seed7/iter_0000010" "$T/seed8/iter_0000010"
-isnt 'and with that of --seed after --no-load-rng' "$(cat "$T"/anew/iter_0000010/model-*.safetensors | cksum)" \
+isnt 'with --no-load-rng it uses --seed' "$(cat "$T"/anew/iter_0000010/model-*.safetensors | cksum)" \
     "$(cat "$T"/seed7/iter_0000010/model-*.safetensors | cksum)"
 
 # ---- momentum SGD ----
@@ -59,33 +59,33 @@ train_sgd() { train --optimizer sgd --lr 0.1 --eval-iters 0 "$@" >"$T/log"; }
 train_sgd --save "$T/sgd"
 train_sgd --save "$T/sgd5" --exit-interval 5
 train_sgd --save "$T/sgd5" --load "$T/sgd5"
-is 'momentum SGD: five and five' "$(grep -c ' consumed samples:' "$T/log")" 5
-ok 'are the tensors of ten steps' same_tensors "$T/sgd/iter_0000010" "$T/sgd5/iter_0000010"
-ok 'with the momentum' grep -qa momentum_buffer "$T"/sgd5/iter_0000010/optim-*.safetensors
+is 'momentum SGD resumes' "$(grep -c ' consumed samples:' "$T/log")" 5
+ok 'momentum SGD: the tensors are those of ten steps' same_tensors "$T/sgd/iter_0000010" "$T/sgd5/iter_0000010"
+ok 'the checkpoint has the momentum' grep -qa momentum_buffer "$T"/sgd5/iter_0000010/optim-*.safetensors
 
-# ---- over another run ----
+# ---- --save with checkpoints of another run ----
 before=$(cd "$T/halves" && ls -l)
-for options in '--train-iters 7 --keep-last-n 1' "--load $T/whole --finetune" "--load $T/halves --finetune" \
-    "--load $T/whole" --dry-run; do
+for options in '--train-iters 7 --keep-last-n 1' "--load $T/full_run --finetune" "--load $T/halves --finetune" \
+    "--load $T/full_run" --dry-run; do
     # shellcheck disable=SC2086
-    status "to save over another run is refused: ${options#--load */}" 2 train --save "$T/halves" $options
-    is 'before anything is trained' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" "0 meg-train: --save $T/halves: has \
-checkpoints of another run, up to iteration 10; resume it with --load $T/halves, save to another folder, or give \
+    status "saving over another run ends with 2: ${options#--load */}" 2 train --save "$T/halves" $options
+    is 'the message comes before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" "0 meg-train: --save $T/halves: contains \
+checkpoints of another run, up to iteration 10; resume it with --load $T/halves, save to another directory, or give \
 --overwrite-checkpoints"
 done
-is 'and nothing changes' "$(cd "$T/halves" && ls -l)" "$before"
-status 'to evaluate is not' 0 train --save "$T/halves" --load "$T/whole" --skip-train
+is 'nothing changes' "$(cd "$T/halves" && ls -l)" "$before"
+status 'evaluating is possible' 0 train --save "$T/halves" --load "$T/full_run" --skip-train
 cp -R "$T/halves" "$T/over"
-status '--overwrite-checkpoints saves over it' 0 train --save "$T/over" --overwrite-checkpoints --exit-interval 7
-is 'from the first step, and its latest is the latest' \
+status '--overwrite-checkpoints allows it' 0 train --save "$T/over" --overwrite-checkpoints --exit-interval 7
+is 'it trains from the first step, and moves the tracker' \
     "$(grep -c ' consumed samples:' "$T/out") $(cat "$T/over/latest_checkpointed_iteration.txt")" '7 7'
 
 # ---- TensorBoard ----
-# Of iterations 6 to 8 a run was killed, and one resumed after 5 writes them again.
+# A run that ended at iteration 8, and one resumed after 5, write iterations 6 to 8 twice.
 cp -R "$T/halves" "$T/board"
 tb() { train --save "$T/board" --load "$T/board" --ckpt-step "$1" --tensorboard-dir "$T/tb" --exit-interval "$2"; }
 tb 5 8 >"$T/log" 2>"$T/err"
-sleep 1 # files are named after the second, and read in that order
+sleep 1 # file names have the time in seconds, and are read in that order
 tb 5 10 >"$T/log" 2>"$T/err"
 steps='import sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -97,28 +97,28 @@ if python3 -c 'import tensorboard' 2>/dev/null; then
 else
     skip 'TensorBoard has each step once' 'no tensorboard for python3'
 fi
-is 'the event files hold each iteration once' "$(cat "$T"/tb/events* | tr '\n' ' ' | grep -ao 'learning-rate vs samples' | wc -l)" 5
+is 'the event files have each iteration once' "$(cat "$T"/tb/events* | tr '\n' ' ' | grep -ao 'learning-rate vs samples' | wc -l)" 5
 
-# ---- without a tracker ----
+# ---- a missing tracker ----
 mkdir "$T/lost"
-cp -R "$T/whole/iter_0000005" "$T/lost"
+cp -R "$T/full_run/iter_0000005" "$T/lost"
 meg-train --config "$T/conf" --save "$T/lost" --load "$T/lost" >"$T/log" 2>"$T/err"
-is 'without a tracker: status' $? 0
-like 'the newest iteration is taken and named' "$(cat "$T/err")" 'iteration 5 is the newest that is whole'
-is 'and gone on from' "$(grep -c ' consumed samples:' "$T/log")" 5
+is 'a run without a tracker resumes' $? 0
+like 'a warning names the newest iteration' "$(cat "$T/err")" 'iteration 5 is the newest that is whole'
+is 'it continues from there' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'without a tracker' "$T/lost"
 
 # ---- threads ----
 OMP_NUM_THREADS=1 train --save "$T/one" >"$T/one.log"
 OMP_NUM_THREADS=2 train --save "$T/two" >"$T/two.log"
 for n in one two; do
-    is "threads, $n: the same log" "$(steps <"$T/$n.log")" "$(steps <"$T/whole.log")"
+    is "the log does not depend on the number of threads: $n" "$(steps <"$T/$n.log")" "$(steps <"$T/full_run.log")"
 done
 same 'one thread' "$T/one"
 same 'two threads' "$T/two"
 
-# ---- a signal ----
-# A shell has what it starts in the background ignore SIGINT.
+# ---- signals ----
+# A shell makes commands in the background ignore SIGINT.
 with_sigint() { exec perl -e '$SIG{INT} = "DEFAULT"; exec @ARGV' "$@"; }
 for sig in TERM USR1 INT HUP; do
     rm -rf "$T/sig"
@@ -128,44 +128,44 @@ for sig in TERM USR1 INT HUP; do
     until_true 60 grep -q 'consumed samples' "$T/$sig.log"
     kill -"$sig" $pid
     wait $pid
-    is "SIG$sig: status" $? 75
+    is "SIG$sig ends the run with 75" $? 75
     last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/$sig.log" | tail -n 1)
     is "SIG$sig: the last step is saved" "$(cat "$T/sig/latest_checkpointed_iteration.txt")" "$last"
 done
 train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 --exit-interval $((last + 2)) >"$T/log"
-is 'and goes on from there' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
+is 'the run resumes from there' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
 
-# a hangup that the run was told to ignore
+# SIGHUP that is ignored at start
 nohup meg-train -q --config "$T/conf" --save "$T/nohup" --train-iters 1000000 --lr-decay-iters 10 \
     >"$T/nohup.log" 2>/dev/null &
 pid=$!
 until_true 60 grep -q 'consumed samples' "$T/nohup.log"
 kill -HUP $pid
 seen=$(wc -l <"$T/nohup.log")
-ok 'under nohup a run goes on after SIGHUP' until_true 60 sh -c "[ \$(wc -l <'$T/nohup.log') -gt $((seen + 10)) ]"
+ok 'under nohup a run continues after SIGHUP' until_true 60 sh -c "[ \$(wc -l <'$T/nohup.log') -gt $((seen + 10)) ]"
 kill -TERM $pid
 wait $pid
-is 'and stops on SIGTERM' $? 75
+is 'under nohup SIGTERM ends the run with 75' $? 75
 
-# while it gets ready: opening its metrics waits for a reader
+# during set-up: opening the metrics blocks until there is a reader
 mkfifo "$T/pipe"
-begin() { # DIR
+begin() { # DIR: start a run that blocks
     with_sigint meg-train -q --config "$T/conf" --save "$1" --log-json "$T/pipe" >/dev/null 2>&1 &
     pid=$!
     until_true 60 catches_usr1
 }
-# SIGUSR1, which the shell has no trap for: what it forks has its traps until the command begins.
+# Test SIGUSR1, for which the shell has no trap: a child has the shell's traps until it executes the command.
 catches_usr1() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$pid/status") & 0x200)) -ne 0 ]; }
 begin "$T/early"
 kill -TERM $pid
 cat "$T/pipe" >/dev/null &
 reader=$!
 wait $pid
-is 'a signal before the first step: status' $? 75
+is 'a signal during set-up ends the run with 75' $? 75
 kill $reader 2>/dev/null
-is 'that step is taken and saved' "$(cat "$T/early/latest_checkpointed_iteration.txt")" 1
+is 'the first step is run and saved' "$(cat "$T/early/latest_checkpointed_iteration.txt")" 1
 
-# ---- data that are truncated while they are in use ----
+# ---- data truncated while in use ----
 cp "$T/ids_text_document.idx" "$T/cut.idx"
 cp "$T/ids_text_document.bin" "$T/cut.bin"
 cut_run() { meg-train -q --config "$T/conf" --data-path "$T/cut" --split 1,0,0 --train-iters 60 --lr-decay-iters 60 "$@"; }
@@ -178,29 +178,29 @@ truncate -s "$kept" "$T/cut.bin"
 cat "$T/pipe" >/dev/null &
 reader=$!
 wait $pid
-is 'data truncated during the run: status' $? 74
+is 'data truncated during the run end it with 74' $? 74
 kill $reader 2>/dev/null
 last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/cut.log" | tail -n 1)
-like 'the file and what is saved are named' "$(cat "$T/cut.err")" "^meg-train: $T/cut.bin: byte [0-9]* cannot be read any \
-more: the file was truncated, or its disk fails, while it was in use; iteration $last is saved in $T/cutrun\$"
+like 'the message has the file and the saved iteration' "$(cat "$T/cut.err")" "^meg-train: $T/cut.bin: byte [0-9]* cannot be read: \
+the file was truncated, or its disk failed, while it was in use; iteration $last is saved in $T/cutrun\$"
 is 'the last step is saved' "$(cat "$T/cutrun/latest_checkpointed_iteration.txt")" "$last"
 cp "$T/ids_text_document.bin" "$T/cut.bin"
 cut_run --save "$T/cutrun" --load "$T/cutrun" >"$T/log" 2>"$T/err"
-ok 'with the whole file it resumes bit for bit' same_tensors "$T/uncut/iter_0000060" "$T/cutrun/iter_0000060"
+ok 'with the complete file the resumed run is bit-identical' same_tensors "$T/uncut/iter_0000060" "$T/cutrun/iter_0000060"
 
-# Signals that wait are one: the second is sent once the first is received, again until it is received as the second.
-ends() { ! kill -"$1" $pid || grep -q '^State:.Z' "/proc/$pid/status"; } # the shell may have waited for it
+# Pending signals merge: send the second one after the first is received, again until the process ends.
+ends() { ! kill -"$1" $pid || grep -q '^State:.Z' "/proc/$pid/status"; } # the shell may have reaped it
 received() { grep -q '^ShdPnd:[^0-9a-f]*0*$' "/proc/$pid/status"; }
 for two in 'TERM TERM 143' 'USR1 USR1 138' 'INT INT 130' 'HUP TERM 143'; do
     # shellcheck disable=SC2086
     set -- $two
     begin "$T/sig2"
-    ok "the lock is there before SIG$1" test -e "$T/sig2/.meg-lock"
+    ok "the lock exists before SIG$1" test -e "$T/sig2/.meg-lock"
     kill -"$1" $pid
     until_true 60 ends "$2"
     wait $pid 2>/dev/null
-    is "SIG$2 after SIG$1 ends it at once" $? "$3"
-    ok 'and removes the lock' test ! -e "$T/sig2/.meg-lock"
+    is "SIG$2 after SIG$1 ends the process at once" $? "$3"
+    ok 'it removes the lock' test ! -e "$T/sig2/.meg-lock"
 done
 begin "$T/hup"
 kill -HUP $pid
@@ -209,59 +209,59 @@ kill -HUP $pid
 cat "$T/pipe" >/dev/null &
 reader=$!
 wait $pid
-is 'SIGHUP after SIGHUP does not' $? 75
+is 'SIGHUP after SIGHUP does not end the process at once' $? 75
 kill $reader 2>/dev/null
 
-# ---- flags of loading ----
-train --load "$T/whole" --finetune --train-iters 1 --lr-warmup-iters 0 --eval-iters 0 >"$T/log"
-like 'fine-tuning begins at iteration 0' "$(cat "$T/log")" ' iteration        1/       1 \| consumed samples:            4 '
-train --load "$T/whole" --ckpt-step 5 --no-load-optim --eval-iters 0 >"$T/log"
-like 'without optimizer state the schedule begins anew' "$(cat "$T/log")" \
+# ---- loading options ----
+train --load "$T/full_run" --finetune --train-iters 1 --lr-warmup-iters 0 --eval-iters 0 >"$T/log"
+like '--finetune starts at iteration 0' "$(cat "$T/log")" ' iteration        1/       1 \| consumed samples:            4 '
+train --load "$T/full_run" --ckpt-step 5 --no-load-optim --eval-iters 0 >"$T/log"
+like '--no-load-optim restarts the learning-rate schedule' "$(cat "$T/log")" \
     ' iteration        6/      10 \| consumed samples:           24 \|.* learning rate: 5.000000E-03'
-status 'another schedule is refused' 2 train --load "$T/whole" --ckpt-step 5 --lr 2e-2
-like 'and named' "$(cat "$T/err")" '--lr 0.02, not 0.01'
-like 'unless it is to be taken' \
-    "$(train --load "$T/whole" --ckpt-step 5 --lr 2e-2 --override-opt_param-scheduler --eval-iters 0)" \
+status 'another schedule ends with 2' 2 train --load "$T/full_run" --ckpt-step 5 --lr 2e-2
+like 'the message has both values' "$(cat "$T/err")" '--lr 0.02, not 0.01'
+like '--override-opt_param-scheduler uses the new schedule' \
+    "$(train --load "$T/full_run" --ckpt-step 5 --lr 2e-2 --override-opt_param-scheduler --eval-iters 0)" \
     ' iteration        6/.* learning rate: 1\.'
-like "or the checkpoint's is" \
-    "$(train --load "$T/whole" --ckpt-step 5 --lr 2e-2 --use-checkpoint-opt_param-scheduler --eval-iters 0)" \
+like '--use-checkpoint-opt_param-scheduler uses the saved schedule' \
+    "$(train --load "$T/full_run" --ckpt-step 5 --lr 2e-2 --use-checkpoint-opt_param-scheduler --eval-iters 0)" \
     ' iteration        6/.* learning rate: 5\.'
-status 'another shape is refused' 2 train --load "$T/whole" --num-layers 3 --hidden-size 48
-like 'layers are named' "$(cat "$T/err")" '--num-layers'
-like 'and the width' "$(cat "$T/err")" '--hidden-size'
-status 'another number of heads is' 2 train --load "$T/whole" --num-attention-heads 4
+status 'another model shape ends with 2' 2 train --load "$T/full_run" --num-layers 3 --hidden-size 48
+like 'the message names the layers' "$(cat "$T/err")" '--num-layers'
+like 'the message names the width' "$(cat "$T/err")" '--hidden-size'
+status 'another number of heads ends with 2' 2 train --load "$T/full_run" --num-attention-heads 4
 sed '/num-layers\|hidden-size\|num-attention-heads\|seq-length\|max-position\|tokenizer\|vocab/d' "$T/conf" >"$T/bare.conf"
-status 'the model can come from the checkpoint' 0 \
-    meg-train -q --config "$T/bare.conf" --use-checkpoint-args --load "$T/whole" --skip-train
+status '--use-checkpoint-args takes the model from the checkpoint' 0 \
+    meg-train -q --config "$T/bare.conf" --use-checkpoint-args --load "$T/full_run" --skip-train
 
 sed 's/^vocab-size.*/vocab-size = 127/' "$T/bare.conf" >"$T/hf.conf"
 printf 'tokenizer-type = NullTokenizer\nvocab-size = 127\nseq-length = 16\n' >>"$T/hf.conf"
 meg-train -q --config "$T/hf.conf" --load "$golden/models/gpt2-tiny" --save "$T/tuned" --eval-iters 0 >"$T/log"
-is "a Hugging Face folder is trained from, its model's options taken" $? 0
-like 'from iteration 0' "$(cat "$T/log")" '^.* iteration        1/      10 '
-is 'and its width is kept' "$(jq -r '.options[] | select(startswith("hidden-size"))' "$T/tuned/iter_0000010/state.json")" \
+is 'training starts from a Hugging Face model and its options' $? 0
+like 'it starts at iteration 0' "$(cat "$T/log")" '^.* iteration        1/      10 '
+is 'it has the width of that model' "$(jq -r '.options[] | select(startswith("hidden-size"))' "$T/tuned/iter_0000010/state.json")" \
     'hidden-size = 64'
 
 train --save "$T/lean" --no-save-optim --no-save-rng --exit-interval 5 >/dev/null
-is 'a checkpoint without optimizer state' "$(ls "$T/lean/iter_0000005" | grep -c '^optim')" 0
-status 'does not load as a whole' 65 train --load "$T/lean"
-like 'and says what would' "$(cat "$T/err")" '--no-load-'
-status 'loads without' 0 train --load "$T/lean" --no-load-optim --no-load-rng
+is '--no-save-optim saves no optimizer state' "$(ls "$T/lean/iter_0000005" | grep -c '^optim')" 0
+status 'resuming without it ends with 65' 65 train --load "$T/lean"
+like 'the message has the options that allow it' "$(cat "$T/err")" '--no-load-'
+status '--no-load-optim --no-load-rng load it' 0 train --load "$T/lean" --no-load-optim --no-load-rng
 
-train --save "$T/kept" --save-interval 2 --keep-last-n 2 >/dev/null
-is 'only the newest are kept' "$(ls "$T/kept" | grep iter_ | tr '\n' ' ')" 'iter_0000008 iter_0000010 '
+train --save "$T/newest" --save-interval 2 --keep-last-n 2 >/dev/null
+is '--keep-last-n keeps only the newest' "$(ls "$T/newest" | grep iter_ | tr '\n' ' ')" 'iter_0000008 iter_0000010 '
 
 # ---- a damaged checkpoint ----
-cp -R "$T/whole" "$T/bad"
+cp -R "$T/full_run" "$T/bad"
 printf x | dd of="$(ls "$T"/bad/iter_0000010/model-*.safetensors | tail -n 1)" bs=1 seek=5000 conv=notrunc 2>/dev/null
-status 'a flipped byte is found' 65 train --load "$T/bad"
+status 'a flipped byte ends with 65' 65 train --load "$T/bad"
 
-# ---- a save that fails, and one that is killed ----
+# ---- failed and killed saves ----
 fault=${B:-build}/tests/fault.so
 if [ -f "$fault" ]; then
     ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
     export ASAN_OPTIONS
-    full() { # ITERATION OPTION...: the disk is full when that one is saved
+    full() { # ITERATION OPTION...: train with a disk that is full while ITERATION is saved
         in=$1
         shift
         rm -rf "$T/full"
@@ -271,38 +271,38 @@ if [ -f "$fault" ]; then
     for async in '' --async-save; do
         # shellcheck disable=SC2086
         full 0000004 --save-interval 2 $async
-        is "a save that fails does not end the run${async:+, $async}" \
+        is "a failed save does not end the run${async:+, $async}" \
             "$? $(ls "$T/full" | grep iter_ | tr '\n' ' ')" '0 iter_0000002 iter_0000006 iter_0000008 iter_0000010 '
-        like 'which a warning says' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device; \
-iteration 4 is not saved, and the run goes on until the next save, after iteration $([ "$async" ] && echo '[0-9]*' || echo 6)\$"
-        same "and it loses nothing" "$T/full"
+        like 'it causes a warning' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device; \
+iteration 4 is not saved, and the run continues until the next save, after iteration $([ "$async" ] && echo '[0-9]*' || echo 6)\$"
+        same "a failed save" "$T/full"
         # shellcheck disable=SC2086
         full 0000004 --save-interval 2 --exit-on-save-failure $async
-        is '--exit-on-save-failure ends it' "$? $(ls "$T/full" | tr '\n' ' ')" \
+        is '--exit-on-save-failure ends the run with 74' "$? $(ls "$T/full" | tr '\n' ' ')" \
             '74 iter_0000002 latest_checkpointed_iteration.txt '
         # shellcheck disable=SC2086
         full 0000010 --save-interval 5 $async
-        is 'so does the last save' "$? $(ls "$T/full" | tr '\n' ' ')" '74 iter_0000005 latest_checkpointed_iteration.txt '
-        like 'with an error' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device\$"
+        is 'a failed last save ends the run with 74' "$? $(ls "$T/full" | tr '\n' ' ')" '74 iter_0000005 latest_checkpointed_iteration.txt '
+        like 'the message has the file' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device\$"
         # shellcheck disable=SC2086
         full 0000006 --save-interval 2 --exit-interval 6 $async
-        is 'and that before an exit' "$? $(cat "$T/full/latest_checkpointed_iteration.txt")" '74 4'
+        is 'a failed save before an exit ends the run with 74' "$? $(cat "$T/full/latest_checkpointed_iteration.txt")" '74 4'
     done
-    five() { rm -rf "$T/killed"; train --save "$T/killed" --exit-interval 5 >/dev/null; }
-    sixth() { LD_PRELOAD=fault.so meg-train -q --config "$T/conf" --save "$T/killed" --load "$T/killed" --exit-interval 6; }
-    five
-    MEG_FAULT_COUNT="$T/count" sixth >/dev/null
+    five_steps() { rm -rf "$T/killed"; train --save "$T/killed" --exit-interval 5 >/dev/null; }
+    sixth_step() { LD_PRELOAD=fault.so meg-train -q --config "$T/conf" --save "$T/killed" --load "$T/killed" --exit-interval 6; }
+    five_steps
+    MEG_FAULT_COUNT="$T/count" sixth_step >/dev/null
     n=$(cat "$T/count")
-    ok "a save writes ($n calls)" test "$n" -gt 20
+    ok "a save makes more than 20 calls ($n)" test "$n" -gt 20
     # the first, some in between, and the last calls of the save
     for at in 1 2 $((n / 4)) $((n / 2)) $((n - 2)) $((n - 1)) "$n"; do
-        five
-        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=KILL sixth >/dev/null 2>&1
-        is "killed at write $at of $n" $? 137
+        five_steps
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=KILL sixth_step >/dev/null 2>&1
+        is "SIGKILL at call $at of $n ends the run" $? 137
         train --save "$T/killed" --load "$T/killed" >/dev/null
-        same "and resumed" "$T/killed"
+        same "resumed after SIGKILL" "$T/killed"
     done
 else
-    skip 'killed while it saves' "no $fault"
+    skip 'SIGKILL during a save' "no $fault"
 fi
 done_testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Rules of layouts: each broken one is refused with status 2 and one line that names option, value and rule.
+# Each broken rule of a parallel layout ends with status 2 and one line that has option, value and rule.
 . "${0%/*}/../lib.sh"
 
 train() {
@@ -13,8 +13,8 @@ refuses() {
     n=$1 regex=$2
     shift 2
     train --dry-run --world-size "$n" "$@" >"$T/out" 2>"$T/err"
-    is "$n ranks $*: status, lines, and no plan" "$? $(wc -l <"$T/err" | tr -d ' ') $(wc -c <"$T/out" | tr -d ' ')" '2 1 0'
-    like "$n ranks $*: the rule" "$(cat "$T/err")" "$regex"
+    is "$n ranks $*: status 2, one line, no report" "$? $(wc -l <"$T/err" | tr -d ' ') $(wc -c <"$T/out" | tr -d ' ')" '2 1 0'
+    like "$n ranks $*: the message has the rule" "$(cat "$T/err")" "$regex"
 }
 
 tp='--tensor-model-parallel-size' pp='--pipeline-model-parallel-size' cp='--context-parallel-size'
@@ -75,17 +75,17 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --use-distributed-optimizer --num-distributed-optimizer-instances 3
 }
 
-# ranks_refuse RANKS REGEX OPTION...: the same of ranks that run: one line in all, nothing written, nobody left
+# ranks_refuse RANKS REGEX OPTION...: the same for started ranks: one line of all ranks, no file, no process left
 ranks_refuse() {
     n=$1 regex=$2
     shift 2
     ranks "$n" meg-train --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 \
         --max-position-embeddings 32 --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --lr 1e-3 --mock-data \
         --tokenizer-type NullTokenizer --vocab-size 99 --save "$T/save" "$@" >"$T/out" 2>"$T/err"
-    is "$n ranks that run, $*: status" $? 2
-    is 'one of them says so' "$(grep -c -e "^meg-train.*$regex" "$T/err")" 1
-    ok 'nothing is written' test ! -e "$T/save"
-    is 'and none is left' "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "$T/[s]ave")" 0
+    is "$n started ranks $*: status 2" $? 2
+    is 'one rank reports the rule' "$(grep -c -e "^meg-train.*$regex" "$T/err")" 1
+    ok 'no file is written' test ! -e "$T/save"
+    is 'no process is left' "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "$T/[s]ave")" 0
 }
 if [ -x "$B/tests/ranks/comm" ]; then
     . "${0%/*}/../ranks.sh"
@@ -100,6 +100,6 @@ if [ -x "$B/tests/ranks/comm" ]; then
         ranks_refuse 4 '--pipeline-schedule interleaved: requires --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
     }
 else
-    skip 'ranks that run' 'this build has no MPI'
+    skip 'started ranks' 'this build has no MPI'
 fi
 done_testing

@@ -1,9 +1,9 @@
 /*
- * Three steps of a whole training run, from options and files to the checkpoint, against the same steps in float64:
- * initial weights, dropout masks, gradients (central differences of ref_gpt.h), clipping, updates, losses and
- * validation losses.  All samples have the same tokens, so that the order of the data does not matter; dropout
- * masks tell them apart.
+ * Three steps of a complete training run, from options and files to the checkpoint, against the same steps in fp64: initial
+ * weights, dropout masks, gradients (central differences of ref_gpt.h), clipping, updates, losses and validation losses.
+ * All samples have the same tokens, so that the order of the data does not matter; only their dropout masks differ.
  */
+#include <inttypes.h>
 #include <jansson.h>
 #include "base/hash.h"
 #include "base/log.h"
@@ -17,7 +17,7 @@ enum { S = 8, H = 8, A = 2, L = 1, F = 16, V = 12, BATCH = 10, STEPS = 3, DOCUME
 
 static const int32_t period[S] = { 3, 1, 4, 1, 5, 9, 2, 6 };
 
-/* Options beside those of every run, and what they mean at each step. */
+/* Options besides those of every run, and the hyper-parameters of each step that they give. */
 static const struct run {
     const char *name, *options;
     bool is_sgd, is_xavier;
@@ -72,7 +72,7 @@ static const struct run {
       { 0, 0.2, 0.6 } },
 };
 
-/* ---- the run itself ---- */
+/* ---- the run ---- */
 
 static void write_dataset(void)
 {
@@ -147,9 +147,9 @@ static void load_weights(float *w, struct meg_params *p)
     meg_ckpt_close(c);
 }
 
-/* ---- the same in float64 ---- */
+/* ---- the same steps in fp64 ---- */
 
-struct twin {
+struct reference {
     struct meg_gpt_conf conf;
     struct meg_params params;
     int64_t n;
@@ -174,7 +174,7 @@ static double initial(const struct run *r, const struct meg_param *row, int64_t 
     return 0.2 / (is_out ? sqrt(2 * L) : 1) * meg_philox_init_normal(99, name, (uint64_t)i);
 }
 
-static void begin(struct twin *t, const struct run *r)
+static void begin(struct reference *t, const struct run *r)
 {
     t->conf = tiny_gpt(L, H, F, A, S, V);
     t->conf.hidden_dropout = r->hidden_dropout;
@@ -198,14 +198,14 @@ static void begin(struct twin *t, const struct run *r)
     t->ref = (struct ref_gpt){ &t->conf, &t->params, t->w, 99, &t->x };
 }
 
-static void end(struct twin *t)
+static void end(struct reference *t)
 {
     free(t->w);
     meg_params_free(&t->params);
 }
 
 /* Return the mean loss of a step's samples; step -1 is an evaluation, without dropout. */
-static double loss_of(struct twin *t, int step)
+static double loss_of(struct reference *t, int step)
 {
     for (int i = 0; i < BATCH; i++)
         t->sample[i] = step * BATCH + i;
@@ -214,7 +214,7 @@ static double loss_of(struct twin *t, int step)
 }
 
 /* Compute the clipped gradients of a step; return their norm before clipping. */
-static double gradients(struct twin *t, const struct run *r, int step)
+static double gradients(struct reference *t, const struct run *r, int step)
 {
     double sum = 0, norm;
 
@@ -236,7 +236,7 @@ static double gradients(struct twin *t, const struct run *r, int step)
     return norm;
 }
 
-static void update(struct twin *t, const struct run *r, int step)
+static void update(struct reference *t, const struct run *r, int step)
 {
     for (int i = 0; i < t->params.n; i++) {
         const struct meg_param *row = &t->params.row[i];
@@ -267,8 +267,8 @@ static void near(const struct run *r, const char *what, int step, double got, do
         fail_msg("%s: %s of step %d is %.9g, not %.9g", r->name, what, step + 1, got, want);
 }
 
-/* Compare the weights: a step moves them by about the rate, of which f32 loses a ten-thousandth. */
-static void compare_weights(struct twin *t, const struct run *r)
+/* Compare the weights: a step changes them by about the learning rate, with a relative rounding error of 1e-4 in fp32. */
+static void compare_weights(struct reference *t, const struct run *r)
 {
     float *w = meg_new((size_t)t->n * sizeof *w);
 
@@ -280,7 +280,7 @@ static void compare_weights(struct twin *t, const struct run *r)
             const double got = w[row->offset + j], want = t->w[row->offset + j];
 
             if (!(fabs(got - want) <= 1e-3 * r->lr[STEPS - 1]))
-                fail_msg("%s: element %lld of %s is %.9g, not %.9g", r->name, (long long)j, row->name, got, want);
+                fail_msg("%s: element %" PRId64 " of %s is %.9g, not %.9g", r->name, j, row->name, got, want);
         }
     }
     free(w);
@@ -288,7 +288,7 @@ static void compare_weights(struct twin *t, const struct run *r)
 
 static void check(const struct run *r)
 {
-    struct twin t;
+    struct reference t;
 
     train(r->options);
     begin(&t, r);
@@ -306,7 +306,7 @@ static void check(const struct run *r)
     end(&t);
 }
 
-static void three_steps_are_those_of_the_formulas(void **state)
+static void three_steps_follow_the_formulas(void **state)
 {
     (void)state;
     meg_log_set_level(MEG_LOG_WARN);
@@ -317,7 +317,7 @@ static void three_steps_are_those_of_the_formulas(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(three_steps_are_those_of_the_formulas) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(three_steps_follow_the_formulas) };
 
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }
