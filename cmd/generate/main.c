@@ -1,5 +1,7 @@
 /* meg-generate: continue prompts with a trained model. */
 #include "base/log.h"
+
+#include <inttypes.h>
 #include "infer/serve.h"
 
 static int run(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
@@ -22,7 +24,7 @@ static int run(const struct meg_serve_conf *c, const struct meg_token_output_con
         goto out;
     }
     if (is_seed_random)
-        meg_info("--seed %lld", (long long)sampling->seed);
+        meg_info("--seed %" PRId64, sampling->seed);
     r = meg_serve(c, output, sampling, &m, &in, e);
 out:
     meg_unload_model(&m);

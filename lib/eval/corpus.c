@@ -28,7 +28,7 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
             ids->v[ids->n++] = eod;
         }
     }
-    return MEG_OK;
+    return 0;
 }
 
 static int add_text(const struct meg_str *text, const char *name, const struct meg_prompt_format *format,
@@ -44,7 +44,7 @@ static int add_text(const struct meg_str *text, const char *name, const struct m
                         name);
     if ((r = meg_tokenizer_encode(format->tok, text->s, (int64_t)text->n, ids, &why)) < 0)
         return meg_fail(e, r, "%s: %s", name, why.msg);
-    return MEG_OK;
+    return 0;
 }
 
 static int64_t skip_space(const struct meg_line_block *b, int64_t at)

@@ -1,5 +1,6 @@
 #include "eval/ppl.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static int read_ids(void *ctx, int64_t first, int64_t count, int32_t *out, struc
 
     (void)e;
     memcpy(out, ids->v + first, (size_t)count * sizeof *out);
-    return MEG_OK;
+    return 0;
 }
 
 struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids)
@@ -54,14 +55,14 @@ static int read_dataset(void *ctx, int64_t first, int64_t count, int32_t *out, s
         for (i = 0; i < n; i++)
             if (out[i] < 0 || out[i] >= r->vocab_size)
                 return meg_fail(e, MEG_EFORMAT,
-                                "%s.bin: token %lld of sequence %lld is %d; the model has ids 0 to %lld",
-                                meg_indexed_prefix(r->d), (long long)(first - begin + i), (long long)seq, out[i],
-                                (long long)r->vocab_size - 1);
+                                "%s.bin: token %" PRId64 " of sequence %" PRId64
+                                " is %d; the model has ids 0 to %" PRId64,
+                                meg_indexed_prefix(r->d), (first - begin + i), seq, out[i], r->vocab_size - 1);
         first += n;
         out += n;
         count -= n;
     }
-    return MEG_OK;
+    return 0;
 }
 
 struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
@@ -83,7 +84,7 @@ static int count_bytes(int64_t *total, const struct meg_tokenizer *tok, const in
         if (ids[i] != meg_tokenizer_eod(tok) && (r = meg_tokenizer_bytes(tok, ids + i, 1, scratch, e)) < 0)
             return r;
     *total += (int64_t)scratch->n;
-    return MEG_OK;
+    return 0;
 }
 
 int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src, int64_t seq_length,
@@ -95,7 +96,7 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
     struct meg_str scratch = { 0 };
     struct meg_window w;
     int64_t i, t, windows = meg_window_count(src->n, stride);
-    int r = MEG_OK;
+    int r = 0;
 
     MEG_ASSERT_LE(2, src->n);
     MEG_ASSERT_LE(1, stride);

@@ -42,7 +42,7 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
                             i + 1, (double)-logprob[i]);
         logprob[i] = -logprob[i];
     }
-    return MEG_OK;
+    return 0;
 }
 
 int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
@@ -64,5 +64,5 @@ int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *lo
         for (j = 0; j < rows; j++)
             meg_top_logprobs(top + (i + j) * ntop, ntop, s->logits + j * v, v, ids[i + j + 1], logprob[i + j], s->heap);
     }
-    return MEG_OK;
+    return 0;
 }

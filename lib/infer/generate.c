@@ -1,5 +1,6 @@
 #include "infer/generate.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -108,11 +109,11 @@ static int sample_next(struct meg_generator *gen, int64_t slot, const float *log
     int64_t len = meg_gpt_kv_cache_len(gen->cache, slot);
     double logprob;
     int32_t id = meg_sample_token(&gen->sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &logprob);
-    int r = MEG_OK;
+    int r = 0;
 
     if (id < 0) {
-        r = meg_fail(e, MEG_EFAIL, "logits are not finite after %lld tokens; check the checkpoint for NaN or Inf",
-                     (long long)len);
+        r = meg_fail(e, MEG_EFAIL,
+                     "logits are not finite after %" PRId64 " tokens; check the checkpoint for NaN or Inf", len);
     } else if (is_eos(gen, id)) {
         c->finish = MEG_FINISH_STOP;
     } else {
@@ -153,12 +154,12 @@ int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
             gen->input_token[n++] = gen->slot[i]->ids[gen->slot[i]->n - 1];
         }
     if (n == 0)
-        return MEG_OK;
+        return 0;
     meg_gpt_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n, gen->logits);
     for (i = 0; i < n; i++)
         if ((r = sample_next(gen, gen->active_slot[i], gen->logits + i * v, e)) < 0)
             return r;
-    return MEG_OK;
+    return 0;
 }
 
 void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c)

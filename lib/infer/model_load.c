@@ -39,7 +39,7 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
     m->unpadded_vocab = v;
     meg_ckpt_tok_conf(ckpt, &tc);
     if (!tc.type && !tc.name_or_path)
-        return MEG_OK;
+        return 0;
     if ((r = meg_tokenizer_open(&m->tok, &tc, e)) < 0)
         return r;
     n = meg_tokenizer_vocab_size(m->tok);
@@ -51,7 +51,7 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
     if (meg_tokenizer_eod(m->tok) >= 0)
         m->eod = meg_tokenizer_eod(m->tok);
     m->unpadded_vocab = n;
-    return MEG_OK;
+    return 0;
 }
 
 static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct meg_err *e)
@@ -78,8 +78,8 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
     if ((r = meg_gpt_create(&m->g, &model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 ||
         (r = load_weights(m->g, ckpt, e)) < 0)
         goto out;
-    meg_debug("%s: %lld parameters, %lld token ids%s", meg_ckpt_path(ckpt), (long long)m->g->params.numel,
-              (long long)model.vocab_size, m->tok ? "" : ", no tokenizer");
+    meg_debug("%s: %" PRId64 " parameters, %" PRId64 " token ids%s", meg_ckpt_path(ckpt), m->g->params.numel,
+              model.vocab_size, m->tok ? "" : ", no tokenizer");
 out:
     meg_ckpt_close(ckpt);
     if (r < 0)

@@ -1,5 +1,6 @@
 #include "infer/prompt.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "io/json.h"
@@ -13,7 +14,7 @@ struct source_line {
 
 static int fail_at(const struct source_line *at, int code, const char *what, struct meg_err *e)
 {
-    return meg_fail(e, code, "%s: line %lld: %s", at->name, (long long)at->line, what);
+    return meg_fail(e, code, "%s: line %" PRId64 ": %s", at->name, at->line, what);
 }
 
 static int encode(const struct meg_prompt_format *format, const struct source_line *at, const char *text, size_t n,
@@ -29,14 +30,14 @@ static int encode(const struct meg_prompt_format *format, const struct source_li
                        e);
     if ((r = meg_tokenizer_encode(format->tok, text, (int64_t)n, ids, &why)) < 0)
         return fail_at(at, r, why.msg, e);
-    return MEG_OK;
+    return 0;
 }
 
 static int read_ids(const struct meg_prompt_format *format, const struct source_line *at, const json_t *list,
                     struct meg_ids *ids, struct meg_err *e)
 {
     const json_t *x;
-    json_int_t id;
+    int64_t id;
     size_t i;
 
     if (!json_is_array(list))
@@ -46,14 +47,15 @@ static int read_ids(const struct meg_prompt_format *format, const struct source_
     {
         id = json_integer_value(x);
         if (!json_is_integer(x))
-            return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"ids\"[%zu] is not an integer", at->name,
-                            (long long)at->line, i);
+            return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": \"ids\"[%zu] is not an integer", at->name, at->line,
+                            i);
         if (id < 0 || id >= format->vocab_size)
-            return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"ids\"[%zu] is %lld; the model has ids 0 to %lld",
-                            at->name, (long long)at->line, i, (long long)id, (long long)format->vocab_size - 1);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: line %" PRId64 ": \"ids\"[%zu] is %" PRId64 "; the model has ids 0 to %" PRId64,
+                            at->name, at->line, i, id, format->vocab_size - 1);
         ids->v[ids->n++] = (int32_t)id;
     }
-    return MEG_OK;
+    return 0;
 }
 
 static int unknown_member(const struct meg_prompt_format *format, const struct source_line *at, const char *name,
@@ -98,7 +100,7 @@ static int read_options(const struct meg_prompt_format *format, const struct sou
                        "\"stop\" needs a tokenizer and the model has none; give one (--tokenizer-type "
                        "and its files)",
                        e);
-    return MEG_OK;
+    return 0;
 }
 
 static int read_prompt(const struct meg_prompt_format *format, const struct source_line *at, const json_t *root,
@@ -108,16 +110,16 @@ static int read_prompt(const struct meg_prompt_format *format, const struct sour
 
     if (!text == !list)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: line %lld: expected a JSON object with either \"%s\" or \"ids\", "
+                        "%s: line %" PRId64 ": expected a JSON object with either \"%s\" or \"ids\", "
                         "found %s",
-                        at->name, (long long)at->line, format->key,
+                        at->name, at->line, format->key,
                         text                   ? "both"
                         : json_is_object(root) ? "neither"
                                                : "another JSON value");
     if (list)
         return read_ids(format, at, list, ids, e);
     if (!json_is_string(text))
-        return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"%s\" is not a string", at->name, (long long)at->line,
+        return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": \"%s\" is not a string", at->name, at->line,
                         format->key);
     return encode(format, at, json_string_value(text), json_string_length(text), ids, e);
 }
@@ -130,10 +132,10 @@ static int read_object(const struct meg_prompt_format *format, const struct sour
     int r;
 
     if (!root)
-        return meg_fail(e, MEG_EFORMAT, "%s: line %lld: not JSON: %s at byte %d", at->name, (long long)at->line,
-                        why.text, why.position);
+        return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": not JSON: %s at byte %d", at->name, at->line, why.text,
+                        why.position);
     r = read_prompt(format, at, root, ids, e);
-    if (r == MEG_OK && !format->is_corpus)
+    if (r == 0 && !format->is_corpus)
         r = read_options(format, at, root, request, e);
     json_decref(root);
     return r;

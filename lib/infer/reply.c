@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* memmem */
 #include "infer/reply.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "io/json.h"
@@ -19,13 +20,14 @@ int meg_token_output_check(const struct meg_token_output_conf *c, const struct m
                            struct meg_err *e)
 {
     if (c->top_n_logprobs < 0 || c->top_n_logprobs > v)
-        return meg_fail(e, MEG_EUSAGE, "--top-n-logprobs %lld: it must be from 0 to %lld, the size of the vocabulary",
-                        (long long)c->top_n_logprobs, (long long)v);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--top-n-logprobs %" PRId64 ": it must be from 0 to %" PRId64 ", the size of the vocabulary",
+                        c->top_n_logprobs, v);
     if (c->return_tokens && !tok)
         return meg_fail(e, MEG_EUSAGE,
                         "--return-tokens needs a tokenizer and the model has none; give one (--tokenizer-type and "
                         "its files)");
-    return MEG_OK;
+    return 0;
 }
 
 static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int32_t id)
@@ -108,9 +110,9 @@ int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const 
 
     r->detok.tok = tok;
     if (!tok)
-        return MEG_OK;
-    if ((err = meg_detok_add(&r->detok, ids, n, false, &r->prompt_text, e)) == MEG_OK &&
-        (err = meg_tokenizer_decode(tok, ids, n, &all, e)) == MEG_OK && begins_with(&all, &r->prompt_text))
+        return 0;
+    if ((err = meg_detok_add(&r->detok, ids, n, false, &r->prompt_text, e)) == 0 &&
+        (err = meg_tokenizer_decode(tok, ids, n, &all, e)) == 0 && begins_with(&all, &r->prompt_text))
         meg_str_add(&r->pending, all.s + r->prompt_text.n, all.n - r->prompt_text.n);
     meg_str_free(&all);
     return err;
@@ -164,7 +166,7 @@ static int end_at_stop(struct meg_reply *r, size_t was, struct meg_err *e)
     const size_t reach = longest_stop(&r->request) - 1;
     struct meg_str now = { 0 };
     size_t from, at;
-    int err = MEG_OK;
+    int err = 0;
 
     meg_str_add(&now, r->text.s, r->text.n);
     if (!r->is_complete && (err = add_pending(&now, &r->detok, e)) < 0)

@@ -121,7 +121,7 @@ int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_
 
     if (meg_sampling_check(&q->sampling, unpadded_vocab, &why) < 0)
         return meg_fail(e, MEG_EFORMAT, "%s", why.msg);
-    return MEG_OK;
+    return 0;
 }
 
 void meg_request_add_names(struct meg_str *out)

@@ -1,5 +1,6 @@
 #include "infer/sample.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -26,23 +27,24 @@ int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct me
     if (!(c->temperature >= 0 && c->temperature <= 100))
         return meg_fail(e, MEG_EUSAGE, "--temperature %g: it must be from 0 (greedy) to 100", c->temperature);
     if (c->top_k < 0 || c->top_k > unpadded_vocab)
-        return meg_fail(e, MEG_EUSAGE, "--top_k %lld: it must be from 0 to %lld, the size of the vocabulary",
-                        (long long)c->top_k, (long long)unpadded_vocab);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--top_k %" PRId64 ": it must be from 0 to %" PRId64 ", the size of the vocabulary", c->top_k,
+                        unpadded_vocab);
     if (!(c->top_p >= 0 && c->top_p <= 1))
         return meg_fail(e, MEG_EUSAGE, "--top_p %g: it must be from 0 to 1", c->top_p);
     if (c->top_k > 0 && c->top_p > 0)
-        return meg_fail(e, MEG_EUSAGE, "--top_k %lld and --top_p %g: give one of them", (long long)c->top_k, c->top_p);
+        return meg_fail(e, MEG_EUSAGE, "--top_k %" PRId64 " and --top_p %g: give one of them", c->top_k, c->top_p);
     if (c->greedy && (c->top_k > 1 || c->top_p > 0))
         return meg_fail(e, MEG_EUSAGE, "--greedy always takes the most likely token: remove --top_k and --top_p");
     if (c->seed < -1 || c->seed > UINT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seed %lld: it must be from 0 to %lu, or -1", (long long)c->seed,
+        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": it must be from 0 to %lu, or -1", c->seed,
                         (unsigned long)UINT32_MAX);
     if (c->seed == -1) {
         if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
             return meg_fail_errno(e, "--seed -1");
         c->seed = seed;
     }
-    return MEG_OK;
+    return 0;
 }
 
 bool meg_sampling_is_greedy(const struct meg_sampling *c)

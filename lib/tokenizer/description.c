@@ -1,7 +1,7 @@
 /*
- * What Megatron-LM calls a tokenizer in the index cache: its unique_identifiers.  Up to core 0.14 each
- * class gives its files and options (meg_tok_set_description); from 0.15 on all are of one class, which
- * gives the arguments that it was built with, by the library that does the work.
+ * The unique_identifiers of a tokenizer in Megatron-LM's index cache.  Up to core 0.14 each class lists its files and
+ * options (meg_tok_set_description).  From 0.15 on there is one class, which lists the keyword arguments that it was
+ * constructed with; these depend on the library that implements the type.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,11 +15,11 @@
 
 enum kwarg_source { TEXT, VOCAB_FILE, MERGE_FILE, VOCAB_SIZE, PATTERN, NUM_SPECIAL, SPECIALS };
 
-/* An argument, in Python's spelling; those of PATTERN and VOCAB_SIZE are left out where not given. */
+/* A keyword argument, spelled as in Python; PATTERN and VOCAB_SIZE are omitted if the option is not given. */
 struct kwarg {
     const char *name;
     enum kwarg_source source;
-    const char *text; /* of TEXT */
+    const char *text; /* the value, if source is TEXT */
 };
 
 /* clang-format off */
@@ -59,7 +59,7 @@ static const struct kwarg kwargs[][MEG_NUM_TOK_LIBS][MAX_KWARGS] = {
                               [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
 };
 
-/* Append Python's repr of a string: in double quotes where it has single ones and no double ones. */
+/* Append Python's repr of a string: in double quotes if it contains single quotes and no double quotes. */
 static void add_repr(struct meg_str *out, const char *s)
 {
     const char quote = strchr(s, '\'') && !strchr(s, '"') ? '"' : '\'';
@@ -91,7 +91,7 @@ static void add_int(struct meg_str *out, int64_t v)
         meg_str_printf(out, "%" PRId64, v);
 }
 
-/* Append the value of an argument as str() gives it; nothing for one that is left out. */
+/* Append str() of the value of an argument; nothing for one that is omitted. */
 static void add_value(struct meg_str *out, const struct kwarg *k, const struct meg_tok_conf *c)
 {
     switch (k->source) {

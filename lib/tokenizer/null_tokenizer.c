@@ -1,4 +1,5 @@
-/* NullTokenizer: the text is ids in decimal, one blank between two of them. */
+/* NullTokenizer: the text is decimal ids, separated by single spaces. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -6,24 +7,24 @@
 
 static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
-    const bool is_counted = meg_megatron_release_find(c->megatron_release)->null_vocab_includes_eod;
+    const bool includes_eod = meg_megatron_release_find(c->megatron_release)->null_vocab_includes_eod;
     struct meg_tokenizer *t;
     char size[32];
 
     if (c->vocab_size == MEG_UNSET)
         return meg_fail(e, MEG_EUSAGE, "NullTokenizer needs --vocab-size");
     if (c->vocab_size < 1 || c->vocab_size >= INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--vocab-size: %lld is not in 1..%d", (long long)c->vocab_size, INT32_MAX - 1);
+        return meg_fail(e, MEG_EUSAGE, "--vocab-size: %" PRId64 " is not in 1..%d", c->vocab_size, INT32_MAX - 1);
     t = meg_new(sizeof *t);
     t->type = &meg_tok_null;
-    t->vocab_size = c->vocab_size + !is_counted;
+    t->vocab_size = c->vocab_size + !includes_eod;
     t->special_ids = meg_tok_no_special_ids;
     t->special_ids.eod = (int32_t)t->vocab_size - 1;
-    snprintf(size, sizeof size, "%lld", (long long)c->vocab_size);
+    snprintf(size, sizeof size, "%" PRId64, c->vocab_size);
     meg_tok_set_description(t, "_NullTokenizer", (const char *const[]){ NULL },
                             (const char *const[]){ "vocab_size", size, NULL });
     *out = t;
-    return MEG_OK;
+    return 0;
 }
 
 static void null_close(struct meg_tokenizer *t)
@@ -43,7 +44,7 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
     int r;
 
     if (n == 0)
-        return MEG_OK;
+        return 0;
     meg_ids_reserve(out, n / 2 + 1);
     for (int64_t i = 0;; i++) {
         int64_t begin = i, id = 0;
@@ -51,17 +52,17 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
         for (; i < n && text[i] >= '0' && text[i] <= '9' && id < t->vocab_size; i++)
             id = 10 * id + (text[i] - '0');
         if (id >= t->vocab_size)
-            return meg_fail(e, MEG_EFORMAT, "token id %.*s%s is outside of the vocabulary: 0 to %lld", (int)(i - begin),
-                            text + begin, i < n && text[i] >= '0' && text[i] <= '9' ? "..." : "",
-                            (long long)t->vocab_size - 1);
+            return meg_fail(e, MEG_EFORMAT, "token id %.*s%s is outside of the vocabulary: 0 to %" PRId64,
+                            (int)(i - begin), text + begin, i < n && text[i] >= '0' && text[i] <= '9' ? "..." : "",
+                            t->vocab_size - 1);
         if (i == begin || (i < n && text[i] != ' '))
             return meg_fail(e, MEG_EFORMAT,
-                            "NullTokenizer reads decimal ids with one blank between "
-                            "two of them; byte %lld of the text is neither",
-                            (long long)i);
+                            "NullTokenizer reads decimal ids separated by single spaces; byte %" PRId64
+                            " of the text is neither a digit nor such a space",
+                            i);
         out->v[out->n++] = (int32_t)id;
         if (i == n)
-            return MEG_OK;
+            return 0;
         if (sink && out->n > MEG_IDS_FLUSH_COUNT) {
             if ((r = meg_ids_flush(out, sink, e)) < 0)
                 return r;

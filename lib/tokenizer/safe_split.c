@@ -17,8 +17,8 @@ static uint16_t pair_of(int left, int right)
     return pair_at(s);
 }
 
-/* Whether characters of three bytes each lie before and behind s. */
-static bool is_wide(const char *s)
+/* Return whether the characters before and after s have three bytes each. */
+static bool is_3byte_pair(const char *s)
 {
     return ((unsigned char)s[-3] & 0xF0) == 0xE0 && ((unsigned char)s[0] & 0xF0) == 0xE0;
 }
@@ -40,22 +40,22 @@ void meg_safe_split_init(struct meg_safe_split *s)
     }
 }
 
-void meg_safe_split_add_token(struct meg_safe_split *s, const char *piece, int64_t n)
+void meg_safe_split_add_token(struct meg_safe_split *s, const char *token, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
         uint32_t hash;
 
-        if (((unsigned char)piece[i] & 0xC0) == 0x80)
+        if (((unsigned char)token[i] & 0xC0) == 0x80)
             continue;
-        s->is_safe[pair_at(piece + i - 1)] = 0;
-        if (i >= 3 && n - i >= 3 && is_wide(piece + i)) {
-            hash = hash_at(piece + i);
+        s->is_safe[pair_at(token + i - 1)] = 0;
+        if (i >= 3 && n - i >= 3 && is_3byte_pair(token + i)) {
+            hash = hash_at(token + i);
             s->joined_hash[hash / 64] |= (uint64_t)1 << hash % 64;
         }
     }
 }
 
-/* The seams among bytes [0, n) of s, n <= 64; s[-1] may be read. */
+/* Return the safe split points before bytes 0 .. n-1, n <= 64; text[-1] is readable. */
 static inline uint64_t safe_splits_of(const struct meg_safe_split *s, const char *text, int n)
 {
     uint64_t bits = 0;
@@ -65,8 +65,8 @@ static inline uint64_t safe_splits_of(const struct meg_safe_split *s, const char
     return bits;
 }
 
-/* Whether a byte of [0, n) begins a character of three bytes or more; n is a multiple of 8. */
-static bool has_wide(const char *text, int n)
+/* Return whether one of n bytes begins a character of three bytes or more; n is a multiple of 8. */
+static bool has_3byte_char(const char *text, int n)
 {
     uint64_t high = 0;
 
@@ -79,15 +79,15 @@ static bool has_wide(const char *text, int n)
     return high & 0x8080808080808080u;
 }
 
-/* Seams between characters of three bytes that their bytes at the seam do not show. */
-static uint64_t wide_safe_splits_of(const struct meg_safe_split *s, const char *text, int from, int n)
+/* Return the safe split points between characters of three bytes that is_safe misses. */
+static uint64_t safe_splits_3byte(const struct meg_safe_split *s, const char *text, int from, int n)
 {
     uint64_t bits = 0;
 
     for (int i = from; i < n; i++) {
         uint32_t hash;
 
-        if (!is_wide(text + i))
+        if (!is_3byte_pair(text + i))
             continue;
         hash = hash_at(text + i);
         bits |= (uint64_t) !(s->joined_hash[hash / 64] >> hash % 64 & 1) << i;
@@ -108,8 +108,8 @@ void meg_safe_split_find(const struct meg_safe_split *s, const char *text, int64
             bits = safe_splits_of(s, block, len);
         else
             bits = len == 0 ? 1 : 1 | safe_splits_of(s, block + 1, len - 1) << 1;
-        if (len < 64 || has_wide(block, 64))
-            bits |= wide_safe_splits_of(s, block, at > 0 ? 0 : 3, len - 2);
+        if (len < 64 || has_3byte_char(block, 64))
+            bits |= safe_splits_3byte(s, block, at > 0 ? 0 : 3, len - 2);
         if (len < 64)
             bits |= (uint64_t)1 << len;
         mask[at / 64] = bits;

@@ -1,6 +1,6 @@
 /*
- * safe_split.h - where text can be cut before it is segmented, for any vocabulary: between two characters
- * that no piece has side by side.  What lies between two seams can be segmented by itself.
+ * safe_split.h - find safe split points: offsets at which a text can be split before it is tokenized, without changing its
+ * tokens.  A point between two characters is safe if no token of the vocabulary contains the two next to each other.
  */
 #ifndef MEG_TOKENIZER_SAFE_SPLIT_H
 #define MEG_TOKENIZER_SAFE_SPLIT_H
@@ -8,33 +8,38 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
 /*
- * What is kept is coarser than pairs of characters, so that some seams are missed: the last byte of
- * the one with the first byte of the other and, where both characters have three bytes, a hash of all
- * six.
+ * The character pairs of a vocabulary, stored coarsely, so that some safe split points are missed: as pairs of the last byte
+ * of one and the first byte of the other character and, if both have three bytes, also as a hash of all six.
  */
 struct meg_safe_split {
-    unsigned char is_safe[1 << 16]; /* by both bytes as they lie in memory; never inside a character */
-    uint64_t joined_hash[1 << 12];  /* bits by hash: a piece may have such a pair */
+    unsigned char is_safe[1 << 16]; /* by the two bytes, as a native uint16; 0 inside a character */
+    uint64_t joined_hash[1 << 12];  /* bit set by hash: some token may contain the pair */
 };
 
-/* All characters have seams between them until pieces join them. */
+/* Initialize for the empty vocabulary: all points between characters are safe. */
 void meg_safe_split_init(struct meg_safe_split *s);
-/* A piece of n bytes, well-formed UTF-8: its characters hold together. */
-void meg_safe_split_add_token(struct meg_safe_split *s, const char *piece, int64_t n);
+/* Add a token of n bytes, well-formed UTF-8: the points between its characters are not safe. */
+void meg_safe_split_add_token(struct meg_safe_split *s, const char *token, int64_t n);
 
-/* Words of the bit mask for a text of n bytes. */
+/* Return the number of 64-bit words of the mask of a text of n bytes. */
 static inline int64_t meg_safe_split_mask_words(int64_t n)
 {
     return n / 64 + 1;
 }
 
 /*
- * meg_safe_split_find - the seams of a text
- *   mask  [meg_safe_split_mask_words(n)]  out  bit i: a seam in front of byte i; bits 0 and n are set, those
- *                                    after n are 0
- *   text  [n]                        well-formed UTF-8
+ * meg_safe_split_find - find the safe split points of a text
+ *   mask  [meg_safe_split_mask_words(n)]  out  bit i: the text can be split before byte i; bits 0 and n are set, the bits
+ *                                              after n are 0
+ *   text  [n]                                  well-formed UTF-8
  */
 void meg_safe_split_find(const struct meg_safe_split *s, const char *text, int64_t n, uint64_t *mask);
+
+MEG_END_DECLS
 
 #endif

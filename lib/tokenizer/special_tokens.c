@@ -22,7 +22,7 @@ void meg_special_tokens_free(struct meg_special_tokens *s)
     free(s->nbytes);
 }
 
-/* Find the first special token in text [n]: return where it begins, or n, and its position in the list. */
+/* Return the offset of the first special token in text [n], or n; *index is its index in the list. */
 static int64_t find_special_token(const struct meg_special_tokens *s, const char *text, int64_t n, int32_t *index)
 {
     for (int64_t at = 0; at < n; at++) {

@@ -1,5 +1,6 @@
 #include "tokenizer/tokenizer.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,31 +13,31 @@ const struct meg_opt meg_tok_opts[] = {
       "GPT2BPETokenizer|SentencePieceTokenizer|GPTSentencePieceTokenizer|Llama2Tokenizer|"
       "BertWordPieceLowerCase|BertWordPieceCase|TikTokenizer|"
       "HuggingFaceTokenizer|PretrainedFromHF|NullTokenizer",
-      NULL, "kind of tokenizer" },
+      NULL, "tokenizer type, as in Megatron-LM" },
     { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
-      "vocabulary: GPT2BPETokenizer's JSON, token to id; BERT's vocab.txt, a token a line" },
+      "vocabulary file: vocab.json of GPT2BPETokenizer, vocab.txt of the BERT types" },
     MEG_ALIAS("vocab", "vocab-file"),
     { "merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
-      "merges of GPT2BPETokenizer, one pair a line" },
+      "merges.txt of GPT2BPETokenizer: one pair of tokens per line" },
     { "tokenizer-model", 0, MEG_STR(struct meg_tok_conf, tokenizer_model), "FILE", NULL,
       "SentencePiece model of SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer; "
-      "TikTokenizer's vocabulary: JSON, or tiktoken's lines of base64 and rank; "
-      "HuggingFaceTokenizer's folder" },
+      "vocabulary of TikTokenizer, as JSON or as lines of base64 and rank; "
+      "directory of HuggingFaceTokenizer" },
     { "tokenizer-name-or-path", 0, MEG_STR(struct meg_tok_conf, name_or_path), "DIR", NULL,
-      "folder of PretrainedFromHF and HuggingFaceTokenizer, with tokenizer.json" },
+      "PretrainedFromHF, HuggingFaceTokenizer: directory that contains tokenizer.json" },
     { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
-      "SentencePieceTokenizer, BERT: so many tokens <extra_id_0>, <extra_id_1>, ... more" },
+      "SentencePieceTokenizer, BERT: add N tokens <extra_id_0>, <extra_id_1>, ..." },
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
-      "NullTokenizer: ids are 0 to N, N ends a document (N - 1 from --megatron-release 0.18 on); TikTokenizer: ids of "
-      "a JSON vocabulary" },
+      "NullTokenizer: ids are 0 to N, the end-of-document id is N (N - 1 from --megatron-release 0.18 on); "
+      "TikTokenizer: number of ids of a JSON vocabulary" },
     { "tiktoken-pattern", 0, MEG_STR(struct meg_tok_conf, tiktoken_pattern), "v1|v2|cl100k|o200k", NULL,
-      "TikTokenizer: how text is split; v2 for a JSON vocabulary, else cl100k" },
+      "TikTokenizer: pre-tokenization pattern; v2 for a JSON vocabulary, else cl100k" },
     { "tiktoken-num-special-tokens", 0, MEG_I64(struct meg_tok_conf, tiktoken_num_special_tokens), "N", "1000",
-      "TikTokenizer: ids before those of a JSON vocabulary" },
+      "TikTokenizer: reserve the first N ids of a JSON vocabulary for special tokens" },
     { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens), "TOKEN...", NULL,
-      "TikTokenizer: the first of them; <unk> <s> </s> when not given" },
+      "TikTokenizer: the first special tokens; <unk> <s> </s> when not given" },
     { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_MEGATRON_RELEASES, NULL,
-      "do as this release of Megatron-LM's core: token ids, blends, index cache; 0.10 when not given" },
+      "write the token ids, blends and index cache of this release of Megatron-LM (core); 0.10 when not given" },
     { 0 }
 };
 
@@ -79,8 +80,9 @@ int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e)
 {
     int r = meg_mmap_open(map, path, e);
 
-    if (r == MEG_OK && map->n > MEG_TOK_MAX_FILE_BYTES) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map->n, MEG_TOK_MAX_FILE_BYTES);
+    if (r == 0 && map->n > MEG_TOK_MAX_FILE_BYTES) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes; the limit for a tokenizer file is %d", path, map->n,
+                     MEG_TOK_MAX_FILE_BYTES);
         meg_mmap_close(map);
     }
     return r;
@@ -91,25 +93,26 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
     struct meg_mmap map = { 0 };
     int r = meg_tok_mmap_file(&map, path, e);
 
-    if (r == MEG_OK)
+    if (r == 0)
         meg_str_add(out, map.p, map.n);
     meg_mmap_close(&map);
     return r;
 }
 
-/* A folder with tokenizer.json needs no type; what --tokenizer-name-or-path names is said to be none when it opens. */
+/* Without --tokenizer-type the directory must contain tokenizer.json.  A bad --tokenizer-name-or-path is reported by the
+ * open function of the class. */
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tok_conf found = *c;
     char *owned[3];
-    int r = MEG_OK;
+    int r = 0;
 
     meg_tok_find_files(&found, owned);
     *out = &meg_tok_hf;
     if (!found.tokenizer_json && !c->name_or_path)
         r = meg_fail(e, MEG_EUSAGE,
-                     "--tokenizer-type is required, but for a folder with tokenizer.json, "
-                     "which --tokenizer-model names");
+                     "--tokenizer-type is required, unless --tokenizer-model names a directory with "
+                     "tokenizer.json");
     for (int i = 0; i < 3; i++)
         free(owned[i]);
     return r;
@@ -122,12 +125,12 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         *out = classes[i];
         if (strcmp(c->type, classes[i]->name) == 0)
-            return MEG_OK;
+            return 0;
     }
-    return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: there is no '%s'", c->type);
+    return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: unknown type '%s'", c->type);
 }
 
-/* What ends a document or a text must not be masked as padding is. */
+/* Unset a padding id that is also an end id: end ids must not be masked as padding. */
 static void unset_shared_pad(struct meg_tok_special_ids *r)
 {
     if (r->pad == r->eod || r->pad == r->eos)
@@ -143,14 +146,14 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
     if (r < 0)
         return r;
     if (c->vocab_extra_ids > 0 && !class->has_extra_ids)
-        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has only what its files hold", class->name);
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has no extra ids", class->name);
     if ((r = class->open(out, c, e)) < 0)
         return r;
     if (release->unsets_shared_pad)
         unset_shared_pad(&(*out)->special_ids);
     if (release->kwargs != MEG_TOK_KWARGS_NONE)
         meg_tok_describe_kwargs(*out, c, release);
-    return MEG_OK;
+    return 0;
 }
 
 void meg_tokenizer_close(struct meg_tokenizer *t)
@@ -177,7 +180,7 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
     int64_t bad = meg_utf8_find_invalid(text, n);
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x", (long long)bad,
+        return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %" PRId64 " of the text: 0x%02x", bad,
                         (unsigned char)text[bad]);
     return meg_tokenizer_encode_to_sink(t, text, n, out, NULL, e);
 }
@@ -188,8 +191,8 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
     int64_t before;
     int r;
 
-    if (n >= INT32_MAX) /* so that its ids and an eod can be counted in an index */
-        return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once", (long long)n,
+    if (n >= INT32_MAX) /* the length of a document with its end-of-document id is an int32 in the index */
+        return meg_fail(e, MEG_EFORMAT, "a text of %" PRId64 " bytes; at most %d can be encoded at once", n,
                         INT32_MAX - 1);
     if (sink && out->n > MEG_IDS_FLUSH_COUNT && (r = meg_ids_write(out, out->n, sink, e)) < 0)
         return r;
@@ -203,10 +206,10 @@ static int check_ids(const struct meg_tokenizer *t, const int32_t *ids, int64_t 
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
-            return meg_fail(e, MEG_EFORMAT, "token id %d is outside of the vocabulary: 0 to %lld", ids[i],
-                            (long long)t->vocab_size - 1);
+            return meg_fail(e, MEG_EFORMAT, "token id %d is outside of the vocabulary: 0 to %" PRId64, ids[i],
+                            t->vocab_size - 1);
     }
-    return MEG_OK;
+    return 0;
 }
 
 int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
@@ -214,7 +217,7 @@ int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64
 {
     int r = check_ids(t, ids, n, e);
 
-    if (r == MEG_OK)
+    if (r == 0)
         t->type->bytes(t, ids, n, out);
     return r;
 }
@@ -228,7 +231,7 @@ int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_la
         return r;
     d->tok->type->decode(d, ids, n, is_last, out);
     d->n += n;
-    return MEG_OK;
+    return 0;
 }
 
 void meg_detok_free(struct meg_detok *d)
@@ -256,14 +259,14 @@ void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bo
         int len = meg_utf8_decode(d->pending.s + at, (int64_t)(d->pending.n - at), &cp);
 
         if (len < 0 && at + (size_t)-len == d->pending.n && !is_last)
-            break; /* what follows may complete it */
+            break; /* later ids may complete the character */
         meg_utf8_add_replaced(out, d->pending.s + at, abs(len));
         at += (size_t)abs(len);
     }
     meg_str_remove_prefix(&d->pending, at);
 }
 
-/* Replace from by to, left to right. */
+/* Replace all occurrences of from by to, left to right. */
 static void replace(struct meg_str *s, const char *from, const char *to)
 {
     size_t nfrom = strlen(from), nto = strlen(to), kept = 0;
@@ -284,7 +287,7 @@ void meg_tok_clean_up(struct meg_str *s, bool is_wordpiece)
 {
     static const struct {
         const char *from, *to;
-        bool is_wordpieces; /* that decoder's alone */
+        bool is_wordpieces; /* only applied by the WordPiece decoder */
     } rule[] = {
         { " .", ".", false },   { " ?", "?", false },     { " !", "!", false },     { " ,", ",", false },
         { " ' ", "'", false },  { " n't", "n't", false }, { " 'm", "'m", false },   { " do not", " don't", true },
@@ -309,12 +312,12 @@ const struct meg_tok_special_ids *meg_tokenizer_special_ids(const struct meg_tok
     return &t->special_ids;
 }
 
-void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,
+void meg_tok_set_description(struct meg_tokenizer *t, const char *class_name, const char *const *files,
                              const char *const *options)
 {
     struct meg_str *d = &t->description;
 
-    meg_str_printf(d, "{\n    \"class\": \"%s\",\n    \"tokenizer_path\": [\n", class);
+    meg_str_printf(d, "{\n    \"class\": \"%s\",\n    \"tokenizer_path\": [\n", class_name);
     if (!*files)
         meg_str_printf(d, "        null");
     for (; *files; files++) {

@@ -1,6 +1,4 @@
-/*
- * tokenizer.h - text to token ids and back, one interface for every --tokenizer-type.
- */
+/* tokenizer.h - encode text to token ids and decode ids to text, one interface for every --tokenizer-type. */
 #ifndef MEG_TOKENIZER_TOKENIZER_H
 #define MEG_TOKENIZER_TOKENIZER_H
 
@@ -8,11 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "option/opt.h"
 
-/* Token ids that grow; starts as { 0 }, ends with free(v). */
+MEG_BEGIN_DECLS
+
+/* A growable array of token ids; starts as { 0 }, freed by free(v). */
 struct meg_ids {
     int32_t *v;
     int64_t n, cap;
@@ -41,14 +42,14 @@ struct meg_tok_conf {
     const char *tiktoken_pattern;                                       /* --tiktoken-pattern, or NULL */
     int64_t tiktoken_num_special_tokens;                                /* --tiktoken-num-special-tokens */
     struct meg_str_list tiktoken_special_tokens;                        /* --tiktoken-special-tokens */
-    const char *megatron_release; /* --megatron-release, or NULL: tokenizer/megatron_release.h */
+    const char *megatron_release; /* --megatron-release, or NULL: see tokenizer/megatron_release.h */
 };
 extern const struct meg_opt meg_tok_opts[];
 
-/* The options that name a file (or the folder of some), and what such a file is called in the folder of a model. */
+/* The options that name a file, or a directory of files, and the usual name of each file in a model directory. */
 enum {
     MEG_TOK_FILE_VOCAB,
-    MEG_TOK_FILE_BERT_VOCAB, /* --vocab-file, too, of the BERT types */
+    MEG_TOK_FILE_BERT_VOCAB, /* also --vocab-file, of the BERT types */
     MEG_TOK_FILE_MERGES,
     MEG_TOK_FILE_MODEL,
     MEG_TOK_FILE_JSON,
@@ -67,30 +68,30 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 }
 
 /*
- * meg_tok_find_files - where c names a folder of Hugging Face's, or the tokenizer.json in it, set the
- * paths of its files in place of the folder's; owned has those that the caller frees.
+ * meg_tok_find_files - if c names a Hugging Face directory or its tokenizer.json, set the paths of its files instead
+ *   owned  out  the paths allocated, or NULL; the caller frees them
  */
 void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);
 
 /*
- * meg_tokenizer_open - the tokenizer that c describes, ready to use.  c is not kept.
- * MEG_EUSAGE when an option it needs is missing, MEG_ENOENT or MEG_EFORMAT when a file is.
+ * meg_tokenizer_open - load the tokenizer that c describes; c is borrowed for the call
+ * MEG_EUSAGE if an option is missing or invalid, MEG_ENOENT if a file is missing, MEG_EFORMAT if one is invalid.
  */
 struct meg_tokenizer;
 int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_tokenizer_close(struct meg_tokenizer *t); /* accepts NULL */
 
 /*
- * meg_tokenizer_clone - a second tokenizer with the same vocabulary, for another thread: one
- * tokenizer serves one thread at a time, since it remembers words.  t must outlive it.
+ * meg_tokenizer_clone - create a tokenizer for another thread that shares the vocabulary of t, which must outlive it
+ * A tokenizer has a cache of words and can be used by one thread at a time.
  */
 struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
 
 /*
  * meg_tokenizer_encode - append the ids of text to out
- *   text  [n]  UTF-8; a zero byte is an ordinary character
- * MEG_EFORMAT when text is not well-formed (the message gives the offset) or not what this kind of
- * tokenizer reads; out is then as before.  Less than INT32_MAX bytes at once.
+ *   text  [n]  UTF-8, which may contain zero bytes; n < INT32_MAX
+ * MEG_EFORMAT if text is not well-formed (the message has the offset) or cannot be encoded by this type; out is then
+ * unchanged.
  */
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 
@@ -105,41 +106,41 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
                                  const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * meg_tokenizer_bytes - append what each of ids stands for by itself: characters may be cut.
- * meg_tokenizer_decode - the text that ids make as the reference decodes it, UTF-8.
- * MEG_EFORMAT for an id outside of the vocabulary; out is then as before.
+ * meg_tokenizer_bytes - append the bytes of each id by itself, which need not be complete UTF-8 characters
+ * meg_tokenizer_decode - append the text of ids [n] as the reference implementation decodes it, in UTF-8
+ * MEG_EFORMAT for an id outside of the vocabulary; out is then unchanged.
  */
 int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                         struct meg_err *e);
 int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                          struct meg_err *e);
 
-/* Text as it grows from ids.  Starts as { .tok = t }; the other fields are the tokenizer's. */
+/* Incremental detokenization.  Starts as { .tok = t }; the other fields are private to the tokenizer. */
 struct meg_detok {
     const struct meg_tokenizer *tok;
-    struct meg_str pending; /* not yet shown: what the next ids may complete or change */
+    struct meg_str pending; /* text or ids that the next ids may complete or change */
     int64_t n;              /* ids so far */
-    int64_t nemitted;       /* those of them whose text is out, where their kind counts them */
-    int state;              /* whatever else its kind remembers */
+    int64_t nemitted;       /* of these, ids whose text was returned, if the type counts them */
+    int state;              /* private to the type */
 };
 
 /*
- * meg_detok_add - append to out what ids [n] add to the text: whole characters that no later id
- * changes; all that is held back comes out when is_last.  All calls together append what
- * meg_tokenizer_decode would of all ids.  MEG_EFORMAT as there, before anything is appended.
+ * meg_detok_add - append the text that ids [n] add: complete characters that no later id can change
+ *   is_last  no id follows: also append the pending text
+ * All calls together append what meg_tokenizer_decode appends for all ids, and fail as it does.
  */
 int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,
                   struct meg_err *e);
 void meg_detok_free(struct meg_detok *d);
 
-/* Number of ids, not padded; ids are 0 .. size-1. */
+/* Return the number of ids, without padding; ids are 0 .. size-1. */
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
 
-/* Ids with a part to play, as Megatron-LM's class of this type gives them; -1: there is none. */
+/* Special token ids, as defined by Megatron-LM's class of this type; -1: none. */
 struct meg_tok_special_ids {
-    int32_t eod; /* ends a document */
-    int32_t bos; /* begins a text */
-    int32_t eos; /* ends a text */
+    int32_t eod; /* end of document */
+    int32_t bos; /* begin of text */
+    int32_t eos; /* end of text */
     int32_t pad, cls, sep, mask;
 };
 extern const struct meg_tok_special_ids meg_tok_no_special_ids; /* all -1 */
@@ -151,10 +152,11 @@ static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
 }
 
 /*
- * Return Megatron's unique_identifiers of the tokenizer, which enter the names of cached indices: a JSON
- * object of class, files and options, indented by 4 as at the top of a file, without a newline at the
- * end.  The string belongs to t.
+ * Return Megatron's unique_identifiers of the tokenizer, which are hashed into the names of cached indices: a JSON
+ * object of class, files and options, indented by 4 spaces, without a final newline.  The string belongs to t.
  */
 const char *meg_tokenizer_description(const struct meg_tokenizer *t);
+
+MEG_END_DECLS
 
 #endif

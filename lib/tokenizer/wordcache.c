@@ -1,7 +1,7 @@
 /*
- * A word is in one of MEG_WORD_PROBES neighbouring pairs of entries, the newest in their own and those that
- * are asked for back in it.  The table doubles while words come: a small one stays in the caches, and memory
- * that is never touched costs nothing.
+ * A word is in one of MEG_WORD_PROBES neighbouring buckets of two entries.  New words go to their home bucket, and a word
+ * found in another bucket moves back to it.  The table doubles as words are added: a small table stays in the CPU caches,
+ * and memory that is never touched is never committed.
  */
 #include "tokenizer/wordcache.h"
 
@@ -9,23 +9,24 @@
 #include "base/mem.h"
 
 enum {
-    FEWEST_PAIRS = 1 << 15, /* 2 MiB of entries */
+    MIN_BUCKETS = 1 << 15, /* 2 MiB of entries */
     MAX_BUCKETS = 1 << 19,
-    MORE = 3 << 20,         /* ids */
-    MAX_CACHED_BYTES = 1024 /* longer words are not worth their room */
+    OVERFLOW_SIZE = 3 << 20, /* ids */
+    MAX_CACHED_BYTES = 1024  /* maximum length of a cached word, and of its ids */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c)
 {
     const size_t words = 2 * MAX_BUCKETS * sizeof *c->word;
-    const size_t more = (MORE + MEG_WORD_LINE_IDS) * sizeof *c->overflow; /* copied in fours, fetched in lines */
+    const size_t overflow =
+        (OVERFLOW_SIZE + MEG_WORD_LINE_IDS) * sizeof *c->overflow; /* copied in fours, prefetched in lines */
     struct meg_err e;
 
-    if (meg_arena_init(&c->arena, "word cache", words + more, &e) < 0)
+    if (meg_arena_init(&c->arena, "word cache", words + overflow, &e) < 0)
         meg_die_err(&e);
     c->word = meg_arena_alloc(&c->arena, words, 64);
-    c->overflow = meg_arena_alloc(&c->arena, more, 64);
-    c->mask = FEWEST_PAIRS - 1;
+    c->overflow = meg_arena_alloc(&c->arena, overflow, 64);
+    c->mask = MIN_BUCKETS - 1;
     c->nwords = c->noverflow = 0;
 }
 
@@ -40,19 +41,19 @@ void meg_word_key_long(uint64_t key[2], const char *s, int64_t n)
     key[1] = (uint64_t)n | (uint64_t)0xFF << 56;
 }
 
-static struct meg_wordcache_entry *find_in_bucket(struct meg_wordcache_entry *pair, const uint64_t key[2])
+static struct meg_wordcache_entry *find_in_bucket(struct meg_wordcache_entry *bucket, const uint64_t key[2])
 {
-    return meg_word_has_key(&pair[0], key) ? &pair[0] : meg_word_has_key(&pair[1], key) ? &pair[1] : NULL;
+    return meg_word_has_key(&bucket[0], key) ? &bucket[0] : meg_word_has_key(&bucket[1], key) ? &bucket[1] : NULL;
 }
 
-/* A word that is asked for comes back to its own pair, where it is found sooner. */
-static struct meg_wordcache_entry *move_to_home_bucket(struct meg_wordcache_entry *e, struct meg_wordcache_entry *own)
+/* Swap an entry into the home bucket of its word, where the next lookup finds it first. */
+static struct meg_wordcache_entry *move_to_home_bucket(struct meg_wordcache_entry *e, struct meg_wordcache_entry *home)
 {
     struct meg_wordcache_entry word = *e;
 
-    *e = own[1];
-    own[1] = word;
-    return &own[1];
+    *e = home[1];
+    home[1] = word;
+    return &home[1];
 }
 
 const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c, const struct meg_wordcache_lookup *w)
@@ -79,39 +80,39 @@ static bool is_free(const struct meg_wordcache_entry *e)
     return e->key[1] == 0;
 }
 
-/* Where a word goes that leaves its own pair: what is free in the others, or any entry of them. */
-static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, const struct meg_wordcache_entry *own)
+/* Return the entry for a word that is displaced from its home bucket: a free one in the other buckets, else a victim. */
+static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, const struct meg_wordcache_entry *home)
 {
-    unsigned any = c->evict_clock++;
+    unsigned clock = c->evict_clock++;
 
     for (int k = 1; k < MEG_WORD_PROBES; k++) {
-        struct meg_wordcache_entry *pair = meg_word_probe(c, own, k);
+        struct meg_wordcache_entry *bucket = meg_word_probe(c, home, k);
 
-        if (is_free(&pair[0]) || is_free(&pair[1]))
-            return is_free(&pair[0]) ? &pair[0] : &pair[1];
+        if (is_free(&bucket[0]) || is_free(&bucket[1]))
+            return is_free(&bucket[0]) ? &bucket[0] : &bucket[1];
     }
-    return meg_word_probe(c, own, 1 + (int)(any / 2 % (MEG_WORD_PROBES - 1))) + any % 2;
+    return meg_word_probe(c, home, 1 + (int)(clock / 2 % (MEG_WORD_PROBES - 1))) + clock % 2;
 }
 
-/* Twice as many pairs: a word stays where it is, or goes as far into the new half.  One that is being looked up
- * may then not be found. */
+/* Double the number of buckets: each word stays or moves to the same offset in the new half.  Lookups in progress may then
+ * miss. */
 static void grow(struct meg_wordcache *c)
 {
-    const uint64_t npairs = c->mask + 1;
+    const uint64_t nbuckets = c->mask + 1;
 
-    for (struct meg_wordcache_entry *e = c->word; e < c->word + 2 * npairs; e++) {
-        if (!is_free(e) && (meg_word_hash(e->key) & npairs)) {
-            e[2 * npairs] = *e;
+    for (struct meg_wordcache_entry *e = c->word; e < c->word + 2 * nbuckets; e++) {
+        if (!is_free(e) && (meg_word_hash(e->key) & nbuckets)) {
+            e[2 * nbuckets] = *e;
             *e = (struct meg_wordcache_entry){ 0 };
         }
     }
-    c->mask = 2 * npairs - 1;
+    c->mask = 2 * nbuckets - 1;
 }
 
-/* Room for ids and bytes that are not in an entry.  Where there is none all words are forgotten. */
+/* Allocate n elements of the overflow array; remove all words from the cache if it is full. */
 static int32_t alloc_overflow(struct meg_wordcache *c, int64_t n)
 {
-    if (c->noverflow + n > MORE) {
+    if (c->noverflow + n > OVERFLOW_SIZE) {
         memset(c->word, 0, 2 * (c->mask + 1) * sizeof *c->word);
         c->nwords = c->noverflow = 0;
     }

@@ -1,6 +1,6 @@
 /*
- * wordcache.h - what the pieces seen so far were encoded to: nearly every word of a text has been
- * seen before.  Bounded memory; of the words that want one place an old one goes.  One thread's own.
+ * wordcache.h - a hash table from words (pre-tokens) to their ids, since nearly every word of a text has occurred before.
+ * It has bounded memory: a new word evicts an old one from its buckets.  Each thread has its own cache.
  */
 #ifndef MEG_TOKENIZER_WORDCACHE_H
 #define MEG_TOKENIZER_WORDCACHE_H
@@ -9,38 +9,41 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/decls.h"
 #include "base/mem.h"
 
+MEG_BEGIN_DECLS
+
 enum {
-    MEG_WORD_BYTES = 15,           /* a short word has at most so many bytes; the others are long */
-    MEG_WORD_IDS = 3,              /* a short word's ids, up to so many, stand in its entry */
-    MEG_WORD_OUT_OF_LINE = 1 << 15 /* added to their number where they do not */
+    MEG_WORD_BYTES = 15,           /* maximum length of a short word; longer words are called long */
+    MEG_WORD_IDS = 3,              /* maximum number of ids stored inside an entry */
+    MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n of an entry whose ids are in the overflow array */
 };
 
 /*
- * The entry of a word.  Key of a short one: its bytes, zeros, and its length in the last byte; of a
- * long one: a hash and its length, the last byte all ones.  Two entries share a cache line.
+ * A cached word.  The key of a short word is its bytes, zero padding, and its length in the last byte; that of a long word
+ * is a hash and its length, the last byte being 0xFF.  Two entries form a bucket, which is one cache line.
  */
 struct meg_wordcache_entry {
     uint64_t key[2];
     union {
         int32_t id[MEG_WORD_IDS];
-        int32_t offset; /* in more: the ids and, of a long word, its bytes */
+        int32_t offset; /* in overflow, of the ids and, for a long word, its bytes */
     };
-    uint16_t n, tag; /* tag: whatever the tokenizer wants to know of it */
+    uint16_t n, tag; /* n: number of ids; tag: for the tokenizer's use */
 };
 
 struct meg_wordcache {
-    struct meg_arena arena;           /* holds the others */
-    struct meg_wordcache_entry *word; /* [mask + 1] pairs of entries, a power of two */
+    struct meg_arena arena;           /* memory of the arrays */
+    struct meg_wordcache_entry *word; /* [2 (mask + 1)]: mask + 1 buckets, a power of two */
     uint64_t mask, nwords;
-    int32_t *overflow;
+    int32_t *overflow; /* ids and bytes that do not fit in an entry */
     int32_t noverflow;
-    unsigned evict_clock; /* words that went from their own pair to another one */
+    unsigned evict_clock; /* counts evictions; selects the next victim */
 };
 enum {
-    MEG_WORD_PROBES = 4,   /* neighbouring pairs where a word may be */
-    MEG_WORD_LINE_IDS = 16 /* ids in a cache line; of what is not in an entry, two lines are fetched ahead */
+    MEG_WORD_PROBES = 4,   /* buckets in which a word may be: its home bucket and its neighbours */
+    MEG_WORD_LINE_IDS = 16 /* ids in a cache line; two lines of the overflow array are prefetched */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c);
@@ -49,16 +52,16 @@ void meg_wordcache_free(struct meg_wordcache *c);
 /* A word to be looked up. */
 struct meg_wordcache_lookup {
     uint64_t key[2];
-    struct meg_wordcache_entry *bucket;      /* where it is sought first */
-    const struct meg_wordcache_entry *entry; /* of the pair, where it seems to be */
+    struct meg_wordcache_entry *bucket;      /* home bucket */
+    const struct meg_wordcache_entry *entry; /* in the home bucket, with the same key if there is one */
     const char *s;
     int64_t n;
 };
 
-/* The key of a long word. */
+/* Compute the key of a long word. */
 void meg_word_key_long(uint64_t key[2], const char *s, int64_t n);
 
-/* The key of the n <= MEG_WORD_BYTES bytes at s, of which 16 may be read. */
+/* Compute the key of a short word of n bytes; 16 bytes at s must be readable. */
 static inline void meg_word_key(uint64_t key[2], const char *s, int64_t n)
 {
     static const uint64_t mask[MEG_WORD_BYTES + 1][2] = {
@@ -94,8 +97,8 @@ static inline uint64_t meg_word_hash(const uint64_t key[2])
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-/* Begin to look up the word of n >= 1 bytes at s: its entry is on the way to the processor when this
- * returns.  What is before end may be read.  Then meg_wordcache_prefetch_rest, then meg_wordcache_find. */
+/* Begin the lookup of the word of n >= 1 bytes at s: compute its key and prefetch its home bucket.  Bytes before end are
+ * readable.  Call meg_wordcache_prefetch_rest and then meg_wordcache_find next. */
 static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, const char *s,
                                           int64_t n, const char *end)
 {
@@ -115,11 +118,11 @@ static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct 
     __builtin_prefetch(w->bucket);
 }
 
-/* The k-th pair where a word may be: 0 is its own. */
+/* Return the k-th bucket in which a word may be; 0 is the home bucket. */
 static inline struct meg_wordcache_entry *meg_word_probe(const struct meg_wordcache *c,
-                                                         const struct meg_wordcache_entry *own, int k)
+                                                         const struct meg_wordcache_entry *home, int k)
 {
-    return c->word + ((own - c->word) ^ (2 * k));
+    return c->word + ((home - c->word) ^ (2 * k));
 }
 
 static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const uint64_t key[2])
@@ -127,7 +130,8 @@ static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const u
     return ((e->key[0] ^ key[0]) | (e->key[1] ^ key[1])) == 0;
 }
 
-/* Go on with the words [n] whose pairs have come: now what else is needed of them is on the way. */
+/* Second prefetch stage of n lookups, whose home buckets are in the cache by now: prefetch the overflow ids of words that
+ * are found there, and the other buckets of the rest. */
 static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, int n)
 {
     for (; n-- > 0; w++) {
@@ -142,8 +146,8 @@ static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, st
     }
 }
 
-/* The entry of a word, valid until the next is found or added; NULL when there is none.  The second is for what
- * is no short word, or not where it seemed to be. */
+/* Return the entry of a word, valid until the next find or add; NULL if it is not cached.  The slow variant handles long
+ * words and words outside of their home bucket. */
 const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c,
                                                           const struct meg_wordcache_lookup *w);
 static inline const struct meg_wordcache_entry *meg_wordcache_find(struct meg_wordcache *c,
@@ -152,7 +156,7 @@ static inline const struct meg_wordcache_entry *meg_wordcache_find(struct meg_wo
     return meg_word_has_key(w->entry, w->key) && w->n <= MEG_WORD_BYTES ? w->entry : meg_wordcache_find_slow(c, w);
 }
 
-/* The ids of an entry, in place until the next is added; returns their number. */
+/* Return the number of ids of an entry; *ids points to them until the next add. */
 static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct meg_wordcache_entry *e,
                                    const int32_t **ids)
 {
@@ -160,11 +164,11 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
     return e->n % MEG_WORD_OUT_OF_LINE;
 }
 
-/* Copy them to ids, where there is room for MEG_WORD_IDS more, and one if there are none, which may be
- * written over; returns their number. */
+/* Copy the ids of an entry to ids and return their number.  Up to MEG_WORD_IDS elements after them, at least one of them in
+ * any case, are overwritten. */
 static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_wordcache_entry *e, int32_t *ids)
 {
-    enum { AT_ONCE = MEG_WORD_IDS + 1 }; /* behind the ids of an entry is its n */
+    enum { AT_ONCE = MEG_WORD_IDS + 1 }; /* the ids of an entry are followed by n and tag */
     const int32_t *from;
     int64_t n = meg_word_ids(c, e, &from);
 
@@ -174,11 +178,13 @@ static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct 
     return n;
 }
 
-/* Remember a word of n >= 1 bytes with its ids; one that is much longer than words are is not. */
+/* Add a word of n >= 1 bytes and its ids; a very long word is not cached. */
 void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids, int64_t nids,
                        uint16_t tag);
 
-/* The ids of a word, in place until the next add; returns their number, 0 when it is not there. */
+/* Look up a word: return the number of its ids, which *ids points to until the next add; 0 if it is not cached. */
 int64_t meg_wordcache_get(struct meg_wordcache *c, const char *s, int64_t n, const int32_t **ids);
+
+MEG_END_DECLS
 
 #endif

@@ -306,35 +306,35 @@ vocabulary() { # NAME MESSAGE OPTION...: refused, status 65
 }
 (cat merges.txt; echo 'q z') >m.txt
 vocabulary 'a merge whose result is no token' \
-    "m.txt does not match vocab.json \(1 of [0-9]+ merges\): line [0-9]+: 'q' \+ 'z', but there is no token 'qz'\$" --merge-file m.txt
+    "m.txt does not match vocab.json \(1 of [0-9]+ merges\): line [0-9]+: 'q' \+ 'z' needs the token 'qz'\$" --merge-file m.txt
 (cat merges.txt; echo 'low xyz'; for i in 1 2 3 4 5 6; do echo "q$i z"; done) >m.txt
 vocabulary 'merges of tokens that are not there' \
-    "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz', but there is no token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
+    "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz' needs the token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
 (cat merges.txt; echo 'l o w') >m.txt
-vocabulary 'a line of three tokens' 'm.txt, line [0-9]+: a merge is two tokens' --merge-file m.txt
+vocabulary 'a line of three tokens' 'm.txt, line [0-9]+: expected two tokens' --merge-file m.txt
 vocabulary 'a vocabulary in place of merges' \
-    'vocab.json: begins like a vocabulary, which --vocab-file names' --merge-file vocab.json
+    'vocab.json: this looks like a vocabulary \(--vocab-file\)' --merge-file vocab.json
 jq -c 'del(."<|endoftext|>")' vocab.json >v.json
 vocabulary 'a vocabulary with a hole' \
     "v.json: token '.*' has id 268; the ids of 268 tokens are 0 to 267" --vocab-file v.json
 jq -c 'del(."<|endoftext|>") | .new = 0' vocab.json >v.json
-vocabulary 'a vocabulary without <|endoftext|>' 'v.json: no token <\|endoftext\|>' --vocab-file v.json
+vocabulary 'a vocabulary without <|endoftext|>' 'v.json: the end-of-document token <\|endoftext\|> is missing' --vocab-file v.json
 jq -c '."!" = 0' vocab.json >v.json
 vocabulary 'one id for two tokens' "v.json: tokens '.*' and '.*' both have id 0" --vocab-file v.json
 jq -c '."!" = "1"' vocab.json >v.json
-vocabulary 'an id that is no number' "v.json: token '!' has id \"1\"" --vocab-file v.json
+vocabulary 'an id that is no number' "v.json: token '!' has the invalid id \"1\"" --vocab-file v.json
 printf '{"!":0,"<|endoftext|>":1,"!":2}' >v.json
-vocabulary 'a token twice' "v.json: token '!' stands there twice" --vocab-file v.json
+vocabulary 'a token twice' "v.json: duplicate token '!'" --vocab-file v.json
 printf 'version\n\0a b\n' >m.txt
-vocabulary 'merges that are no text' 'm.txt: holds a zero byte' --merge-file m.txt
+vocabulary 'merges that are no text' 'm.txt: contains a zero byte' --merge-file m.txt
 echo '["a"]' >v.json
 vocabulary 'a vocabulary that is no object' "v.json: byte 1: found '\\[' where '\\{' of an object" --vocab-file v.json
 echo '{"a":0' >v.json
 vocabulary 'a vocabulary that is not JSON' 'v.json: byte 8: the text ends where' --vocab-file v.json
 printf 'l o\n%s\nq z' "$(sed 1d merges.txt)" >m.txt
 like 'warns of merges that are not read' "$(gpt2 w --input eleven.jsonl --merge-file m.txt 2>&1)" \
-    'm.txt: the first line is not a version.*|m.txt: the last line does not end'
-is 'twice' "$(gpt2 w --input eleven.jsonl --merge-file m.txt 2>&1 | grep -c 'is not read\|not read either')" 2
+    'm.txt: the first line is not a version.*|m.txt: the last line has no newline'
+is 'twice' "$(gpt2 w --input eleven.jsonl --merge-file m.txt 2>&1 | grep -c 'is ignored')" 2
 
 truncate -s 65M huge
 for option in 'GPT2BPETokenizer --merge-file merges.txt --vocab-file' 'GPT2BPETokenizer --vocab-file vocab.json --merge-file' \
@@ -343,7 +343,7 @@ for option in 'GPT2BPETokenizer --merge-file merges.txt --vocab-file' 'GPT2BPETo
     meg-preprocess -q --input in.jsonl --output-prefix bad --tokenizer-type $option huge
 done 2>err
 is 'what is too large for a file of a tokenizer is not read' "$(sort -u err | tr '\n' ';')$(wc -l <err | xargs)" \
-    'meg-preprocess: huge: 68157440 bytes; at most 67108864 are read;5'
+    'meg-preprocess: huge: size is 68157440 bytes; the limit for a tokenizer file is 67108864;5'
 rm huge
 
 # ---- command line ----

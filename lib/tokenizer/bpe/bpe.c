@@ -1,7 +1,7 @@
 /*
- * Most pairs that are looked up are none, and the table of those that are is larger than the caches
- * near the processor: a bit map of hashes, which is not, is asked first.  Pairs of dense symbols, which
- * bytes mostly are and each word begins with, have a table of their own without hashes.
+ * Most lookups are of pairs that are not in the table, and the table is larger than the CPU caches.  A Bloom filter, which
+ * is small, is therefore probed first.  Pairs of small symbols, which include most bytes, have a dense table without
+ * hashing.
  */
 #include "tokenizer/bpe/bpe.h"
 
@@ -24,13 +24,13 @@ static uint64_t hash_of(uint64_t key)
     return key * 0x9E3779B97F4A7C15u;
 }
 
-/* Bit of the map that hash sets; there are eight a slot. */
+/* Return the bit of the Bloom filter for a hash; there are eight bits per slot. */
 static uint64_t bloom_bit(const struct meg_bpe *b, uint64_t hash)
 {
     return (hash >> 20 ^ hash >> 41) & (8 * b->mask + 7);
 }
 
-/* Where the slot is sought first. */
+/* Return the first slot to probe. */
 static uint64_t bucket_of(const struct meg_bpe *b, uint64_t hash)
 {
     return (hash ^ hash >> 32) & b->mask;
@@ -50,7 +50,7 @@ static uint64_t key_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Where a pair of dense symbols stands; NULL for others. */
+/* Return the element of a pair of small symbols; NULL for other pairs. */
 static inline struct meg_bpe_ranked *dense_pair(const struct meg_bpe *b, int32_t left, int32_t right)
 {
     return (uint32_t)(left | right) < DENSE_IDS ? &b->dense[left * DENSE_IDS + right] : NULL;
@@ -131,7 +131,7 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
     }
 }
 
-/* How to merge. */
+/* Variant of the algorithm. */
 struct merge_mode {
     const struct meg_bpe *b;
     bool is_leftmost;                    /* meg_bpe_merge_leftmost */
@@ -147,7 +147,7 @@ static struct meg_bpe_ranked find_pair_traced(const struct merge_mode *mode, int
     return p;
 }
 
-/* Rank and id of the pair that begins at sym, the lower the sooner. */
+/* Return rank and id of the pair at sym as one integer, ordered by rank. */
 static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
 {
     struct meg_bpe_ranked p = find_pair_traced(mode, sym[0], sym[1]);
@@ -155,7 +155,7 @@ static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
     return (uint64_t)p.rank << 32 | (uint32_t)p.id;
 }
 
-/* Scan for the lowest rank again after each round: quadratic, and fastest for words. */
+/* Scan for the lowest rank after each merge: quadratic, and fastest for words. */
 static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t n)
 {
     uint64_t pair[MEG_BPE_SHORT]; /* of symbols i and i + 1 */
@@ -167,7 +167,7 @@ static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t 
         int64_t first = 0;
 
         for (int64_t i = 1; i + 1 < n; i++) {
-            if (pair[i] >> 32 < best >> 32) { /* of equals the leftmost */
+            if (pair[i] >> 32 < best >> 32) { /* on ties the leftmost */
                 best = pair[i];
                 first = i;
             }
@@ -194,7 +194,7 @@ static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t 
     return n;
 }
 
-/* A heap of (rank, position), smallest first. */
+/* A min-heap of (rank, position). */
 struct heap {
     uint64_t *v;
     int64_t n, cap;
@@ -229,10 +229,10 @@ static uint64_t pop(struct heap *h)
     return top;
 }
 
-/* A list of symbols with the rank of the pair that begins at each; a merge joins two nodes. */
+/* A doubly linked list of symbols with the rank of the pair that begins at each. */
 struct node {
     int32_t prev, next; /* -1 at the ends */
-    int32_t rank;       /* NO_RANK where the node is gone or about to be looked up again */
+    int32_t rank;       /* NO_RANK if the node was removed or its pair is to be looked up again */
 };
 
 static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, struct node *node, int32_t at,
@@ -249,8 +249,8 @@ static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, stru
 }
 
 /*
- * Positions of one rank come off the heap from left to right.  New neighbours are ranked when the
- * round is over, so that none of them joins it; a round of one is over after one merge.
+ * A round pops the positions of one rank from left to right.  New adjacent pairs are ranked after the round, so that they
+ * do not take part in it.  With is_leftmost a round is one merge.
  */
 static int64_t merge_long(const struct merge_mode *mode, int32_t *sym, int64_t n, int32_t *offsets)
 {
@@ -271,7 +271,7 @@ static int64_t merge_long(const struct merge_mode *mode, int32_t *sym, int64_t n
             int32_t at = (int32_t)pop(&h), gone = node[at].next;
 
             if (node[at].rank != rank)
-                continue; /* a neighbour took one of the two in the meantime */
+                continue; /* one of the two symbols was merged in the meantime */
             sym[at] = find(mode->b, sym[at], sym[gone]).id;
             node[at].next = node[gone].next;
             if (node[gone].next >= 0)

@@ -1,11 +1,10 @@
 /*
- * bpe.h - merging the symbols of one piece by a ranked list of pairs (Sennrich et al. 2016), in one of
- * two forms:
- *   meg_bpe_merge     GPT-2's: of all pairs of neighbours the one with the lowest rank is merged,
- *                     wherever it occurs, left to right and without overlap
- *   meg_bpe_merge_leftmost SentencePiece's and Hugging Face's: of all neighbours with the lowest rank the
- *                     leftmost two are merged
- * until no pair has a rank.  They differ where a merge makes a pair that ranks before it.
+ * bpe.h - byte pair encoding: merge the symbols of one pre-token by ranked pairs (Sennrich et al. 2016), in two variants:
+ *   meg_bpe_merge           GPT-2's: merge all occurrences of the adjacent pair of lowest rank, left to right and without
+ *                           overlap
+ *   meg_bpe_merge_leftmost  SentencePiece's and Hugging Face's: merge the leftmost occurrence of the adjacent pair of
+ *                           lowest rank
+ * Both repeat this until no adjacent pair has a rank.  Their results differ if a merge creates a pair of lower rank.
  */
 #ifndef MEG_TOKENIZER_BPE_BPE_H
 #define MEG_TOKENIZER_BPE_BPE_H
@@ -13,45 +12,47 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 
-/* What a pair merges to; an id of -1: it does not. */
+MEG_BEGIN_DECLS
+
+/* Rank and merged symbol of a pair; id -1: the pair is not merged. */
 struct meg_bpe_ranked {
     int32_t rank, id;
 };
 
-/* The ranked pairs.  Starts as { 0 }; once filled it is only read, by any number of threads. */
+/* The table of ranked pairs.  Starts as { 0 }; once filled, any number of threads may use it. */
 struct meg_bpe {
     struct meg_arena arena;
-    struct meg_bpe_pair *slot;    /* open addressing */
-    struct meg_bpe_ranked *dense; /* of pairs of the lowest symbols, by both */
-    uint64_t *bloom;              /* bits of pairs that may be there */
+    struct meg_bpe_pair *slot;    /* hash table, open addressing */
+    struct meg_bpe_ranked *dense; /* pairs of two small symbols, indexed by both */
+    uint64_t *bloom;              /* Bloom filter of the pairs in slot */
     uint64_t mask;
     int64_t n;
 };
 
-/* Room for n pairs. */
+/* Allocate a table for n pairs. */
 void meg_bpe_init(struct meg_bpe *b, int64_t n);
 void meg_bpe_free(struct meg_bpe *b);
 
-/* Symbols left and right (both >= 0) merge to symbol id with that rank.  A pair that is there
- * already gets the new rank. */
+/* Add the pair of symbols left and right, both >= 0, which merges to symbol id with that rank; replaces an equal pair. */
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 
-/* n pairs, one after the other: faster than each by itself. */
+/* Add n pairs; faster than one at a time, since it prefetches. */
 struct meg_bpe_merge_rule {
     int32_t left, right, rank, id;
 };
 void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, int64_t n);
 
 /*
- * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a piece
- *   sym   [n]    in/out  a negative symbol takes part in no pair
- *   rev_merge  [ids]  out     by the symbol a pair merges to: the last such pair that came to lie side by
- *                        side, whether it was merged or not; NULL when nobody asks
- * Return how many are left, at the front of sym.  O(n log n); up to MEG_BPE_SHORT symbols
- * nothing is allocated, above that 24 bytes a symbol.
+ * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a pre-token
+ *   sym        [n]    in/out  a negative symbol is never merged
+ *   rev_merge  [ids]  out     by merged symbol: the pair that last became adjacent and merges to it, whether or not it was
+ *                             merged; may be NULL
+ * Return the number of symbols left, at the front of sym.  O(n log n) time.  Up to MEG_BPE_SHORT symbols nothing is
+ * allocated, above that 24 bytes per symbol.
  */
 enum { MEG_BPE_SHORT = 64 };
 struct meg_bpe_rev_merge {
@@ -60,19 +61,20 @@ struct meg_bpe_rev_merge {
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
 int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *rev_merge);
 
-/* The same by the other way for long pieces, n >= 1; begin [n] out: where each of those left began. */
+/* The same for n >= 1; offsets [n] out: the index in the input of the first symbol of each symbol left. */
 int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t *sym, int64_t n, int32_t *offsets);
 
 /*
- * meg_bpe_stream - merge a piece of any length in bounded memory, a window at a time
- *   is_leftmost  meg_bpe_merge_leftmost, else meg_bpe_merge; the result is theirs
- *   read    writes the next symbols of the piece, as many as it has up to n: less than n only at the end
- *   put     takes the next symbols of the result; a negative return value, with e filled, ends the merging
- *   of      what both get
- *   window  symbols at once, MEG_BPE_WINDOW or for tests fewer
- *   nbytes  length of the word, for the error message
- * O(n log n).  40 bytes a symbol of the window, which grows where a vocabulary lets what comes far behind
- * decide (bpe_stream.c).  MEG_EFORMAT where that was found out too late: then what was put is not the result.
+ * meg_bpe_stream - merge a pre-token of any length in bounded memory, one window at a time
+ *   is_leftmost  as meg_bpe_merge_leftmost, else as meg_bpe_merge; the result is the same
+ *   read         reads the next symbols, up to n; fewer than n only at the end
+ *   put          receives the next symbols of the result; a negative return value, with e filled, ends the merging
+ *   ctx          argument of both
+ *   window       symbols per window: MEG_BPE_WINDOW, smaller in tests
+ *   nbytes       length of the pre-token, for the error message
+ * O(n log n) time; 40 bytes per symbol of the window, which grows while no safe cut is found in it (bpe_stream.c).
+ * MEG_EFORMAT if a cut that was already used turns out to be unsafe; what put received is then not the result.  Otherwise
+ * fails as put does.
  */
 struct meg_bpe_stream {
     const struct meg_bpe *bpe;
@@ -85,5 +87,7 @@ struct meg_bpe_stream {
 };
 enum { MEG_BPE_WINDOW = 1 << 15 };
 int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

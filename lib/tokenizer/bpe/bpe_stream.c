@@ -1,21 +1,19 @@
 /*
- * A long piece is cut where its symbols are never merged across, and what lies between two cuts is
- * merged by itself.
+ * A long pre-token is cut at offsets that no merge crosses, and the parts between two cuts are merged independently.
  *
- * Let x be symbols that are merged by themselves to u, and y to v.  If the last symbol of u and the first
- * one of v, taken apart into what they were made from and merged by themselves, become those two again,
- * then x y becomes u v.  For merging is always that of the lowest rank, leftmost first: a part of the
- * symbols that nothing is merged into from outside goes through the same merges, in the same order, as it
- * does alone.  So up to the first merge across the cut, the symbols of u's last and v's first go through
- * what they do as a pair, where that merge would have been made, too.
+ * Let the symbols x merge by themselves to u, and y to v.  If the symbols that the last symbol of u and the first symbol of
+ * v were merged from, merged by themselves, become those two again, then x y merges to u v.  Proof: each merge is that of
+ * the lowest rank, leftmost first.  Therefore a range of symbols into which nothing is merged from outside undergoes the
+ * same merges in the same order as it does alone.  Up to the first merge across the cut, the symbols of the two would
+ * undergo the merges that they undergo as a pair, and in these the same merge across the cut would occur.
  *
- * A window is merged, and cut well before its end between two of its symbols u and t.  The next window
- * begins there.  If it begins with t again, u and t are known to stay apart; if not, u and what it begins
- * with are tried, and if they do not, a cut before that.  That what a window begins with is what the rest
- * of the piece begins with follows in the same way from the cuts behind it, the last window being whole.
+ * A window is merged, and cut well before its end between two of its symbols u and t.  The next window begins there.  If its
+ * first symbol is t again, the cut is known to be safe; if not, u and its first symbol are checked as above, and if the cut
+ * is not safe, the cut before it is tried.  That the first symbol of a window is also the first symbol of the rest of the
+ * pre-token follows by induction from the later cuts, since the last window has no end cut.
  *
- * Where no cut is found the window is made larger.  It may then begin with another symbol, which has to
- * stay apart from the one before, too; what was put out cannot be taken back.
+ * If no cut is found, the window is enlarged.  It may then begin with another symbol, whose cut from the symbol before must
+ * be checked again; if it is not safe, merging fails, since the result before it has already been put out.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,9 +21,9 @@
 
 #include "tokenizer/bpe/bpe.h"
 
-enum { MAX_CUTS_TRIED = 16 }; /* cuts tried in a window before it is made larger */
+enum { MAX_CUTS_TRIED = 16 }; /* cuts to try in a window before enlarging it */
 
-/* Symbols of the piece merged: sym[k] from those that begin at begin[k], up to begin[k + 1]. */
+/* Merged symbols: sym[k] was merged from the input symbols offsets[k] .. offsets[k + 1] - 1. */
 struct window {
     int32_t *sym, *offsets;
     int64_t n;
@@ -33,18 +31,18 @@ struct window {
 
 struct stream {
     const struct meg_bpe_stream *s;
-    int64_t size;   /* of a window */
-    int32_t *piece; /* [2 size] symbols of the piece that are still to be put out; */
-    int64_t n;      /* so many are at hand; less than 2 size: there are no more */
+    int64_t size;     /* of a window */
+    int32_t *pending; /* [2 size] input symbols whose result was not put out yet */
+    int64_t n;        /* number of pending symbols; less than 2 size at the end of the input */
     struct window cur, next;
-    int32_t *last; /* [nlast] what the last symbol that was put out was made from */
+    int32_t *last; /* [nlast] the input symbols of the last symbol that was put out */
     int64_t nlast;
 };
 
 static void set_size(struct stream *x, int64_t size)
 {
     x->size = size;
-    x->piece = meg_realloc_array(x->piece, 2 * (size_t)size, sizeof *x->piece);
+    x->pending = meg_realloc_array(x->pending, 2 * (size_t)size, sizeof *x->pending);
     for (int k = 0; k < 2; k++) {
         struct window *w = k ? &x->next : &x->cur;
 
@@ -55,20 +53,20 @@ static void set_size(struct stream *x, int64_t size)
 
 static void fill(struct stream *x)
 {
-    x->n += x->s->read(x->s->ctx, x->piece + x->n, 2 * x->size - x->n);
+    x->n += x->s->read(x->s->ctx, x->pending + x->n, 2 * x->size - x->n);
 }
 
-/* Merge the window of the piece that begins at `from`. */
+/* Merge the window that begins at pending symbol `from`. */
 static void merge(const struct stream *x, struct window *w, int64_t from)
 {
     int64_t n = x->n - from < x->size ? x->n - from : x->size;
 
-    memcpy(w->sym, x->piece + from, (size_t)n * sizeof *w->sym);
+    memcpy(w->sym, x->pending + from, (size_t)n * sizeof *w->sym);
     w->n = meg_bpe_merge_offsets(x->s->bpe, x->s->is_leftmost, w->sym, n, w->offsets);
     w->offsets[w->n] = (int32_t)n;
 }
 
-/* Does a symbol made from left [n] stay apart from the one made from right [m]? */
+/* Return whether merging left [n] right [m], each of which merges to one symbol, gives these two symbols. */
 static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, const int32_t *right, int64_t m)
 {
     int32_t *sym = meg_realloc_array(NULL, (size_t)(n + m), sizeof *sym);
@@ -83,8 +81,8 @@ static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, 
     return is_safe;
 }
 
-/* Find a cut in the window and merge the next one: how many of at's symbols are before it, 0 where none
- * was found. */
+/* Find a safe cut in the current window and merge the next window from there.  Returns the number of merged symbols before
+ * the cut, 0 if none was found. */
 static int64_t cut(struct stream *x)
 {
     int64_t k = x->cur.n - 1;
@@ -96,13 +94,13 @@ static int64_t cut(struct stream *x)
 
         merge(x, &x->next, begin[0]);
         if (x->next.offsets[1] == begin[1] - begin[0] ||
-            is_safe_cut(x, x->piece + begin[-1], begin[0] - begin[-1], x->piece + begin[0], x->next.offsets[1]))
+            is_safe_cut(x, x->pending + begin[-1], begin[0] - begin[-1], x->pending + begin[0], x->next.offsets[1]))
             return k;
     }
     return 0;
 }
 
-/* A larger window; false where it begins with what would not have stayed apart from what is out. */
+/* Double the window.  Returns false if its first symbol would have merged with the last symbol that was put out. */
 static bool grow_window(struct stream *x)
 {
     int64_t was = x->cur.offsets[1];
@@ -110,7 +108,8 @@ static bool grow_window(struct stream *x)
     set_size(x, 2 * x->size);
     fill(x);
     merge(x, &x->cur, 0);
-    return x->nlast == 0 || x->cur.offsets[1] == was || is_safe_cut(x, x->last, x->nlast, x->piece, x->cur.offsets[1]);
+    return x->nlast == 0 || x->cur.offsets[1] == was ||
+           is_safe_cut(x, x->last, x->nlast, x->pending, x->cur.offsets[1]);
 }
 
 static int put(struct stream *x, int64_t k, struct meg_err *e)
@@ -123,8 +122,8 @@ static int put(struct stream *x, int64_t k, struct meg_err *e)
         return r;
     x->nlast = n - x->cur.offsets[k - 1];
     x->last = meg_realloc_array(x->last, (size_t)x->nlast, sizeof *x->last);
-    memcpy(x->last, x->piece + n - x->nlast, (size_t)x->nlast * sizeof *x->last);
-    memmove(x->piece, x->piece + n, (size_t)(x->n - n) * sizeof *x->piece);
+    memcpy(x->last, x->pending + n - x->nlast, (size_t)x->nlast * sizeof *x->last);
+    memmove(x->pending, x->pending + n, (size_t)(x->n - n) * sizeof *x->pending);
     x->n -= n;
     fill(x);
     x->cur = x->next;
@@ -152,7 +151,7 @@ int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e)
     }
     if (r == 0 && x.n > 0)
         r = s->put(s->ctx, x.cur.sym, x.cur.n, e);
-    free(x.piece);
+    free(x.pending);
     free(x.last);
     for (int i = 0; i < 2; i++) {
         free(i ? x.next.sym : x.cur.sym);

@@ -1,23 +1,28 @@
 /*
- * byte_alphabet.h - the printable characters that stand for bytes in byte-level vocabularies: 21-7E,
- * A1-AC and AE-FF stand for themselves, the other 68 bytes in order are U+0100, U+0101, ...
+ * byte_alphabet.h - GPT-2's bytes_to_unicode: the printable characters that represent bytes in byte-level vocabularies.
+ * Bytes 21-7E, A1-AC and AE-FF are represented by the character of the same code, the other 68 in order by U+0100,
+ * U+0101, ...
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
 #define MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/mem.h"
 
-/* The character of a byte, below U+0144. */
+MEG_BEGIN_DECLS
+
+/* Return the character of a byte; it is below U+0144. */
 int32_t meg_byte_alphabet_char(int byte);
-/* The byte of a character; -1 when it stands for none. */
+/* Return the byte of a character, or -1 if the character represents none. */
 int meg_byte_alphabet_byte(int32_t cp);
 
-/* Append the characters of n bytes, in UTF-8. */
+/* Append the characters of n bytes in UTF-8. */
 void meg_byte_alphabet_encode(struct meg_str *out, const char *bytes, int64_t n);
-/* Append the bytes that UTF-8 text stands for; -1, and nothing appended, when a character stands
- * for none. */
+/* Append the bytes of UTF-8 text.  Returns -1 and appends nothing if a character represents no byte. */
 int meg_byte_alphabet_decode(struct meg_str *out, const char *text, int64_t n);
+
+MEG_END_DECLS
 
 #endif

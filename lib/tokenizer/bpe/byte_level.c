@@ -35,7 +35,7 @@ static int64_t merge(const struct meg_bytebpe *b, const char *s, int64_t n, int3
     return kept;
 }
 
-/* The ids of a pretoken that is not remembered yet, written to ids (room for n). */
+/* Write the ids of a pre-token that is not in the cache to ids (capacity n), cache them and return their number. */
 static int64_t encode_pretoken(struct meg_bytebpe_encoder *enc, const char *s, int64_t n, int32_t *ids)
 {
     int64_t nids = merge(enc->vocab, s, n, ids);
@@ -46,7 +46,7 @@ static int64_t encode_pretoken(struct meg_bytebpe_encoder *enc, const char *s, i
 
 enum { BATCH = 128 };
 
-/* Up to BATCH pretokens; their places in the cache are on their way to the processor. */
+/* Get up to BATCH pre-tokens and prefetch their cache entries; returns their number. */
 static int next_pretokens(const struct meg_wordcache *cache, struct meg_pretokens *pretokens,
                           struct meg_wordcache_lookup *pretoken)
 {
@@ -60,9 +60,9 @@ static int next_pretokens(const struct meg_wordcache *cache, struct meg_pretoken
     return n;
 }
 
-/* A pretoken that is too long to be merged at once. */
+/* A pre-token that is too long to be merged at once. */
 struct long_pretoken {
-    const struct meg_bytebpe *rules;
+    const struct meg_bytebpe *vocab;
     const char *s, *end;
     struct meg_ids *out;
     const struct meg_id_sink *sink;
@@ -74,7 +74,7 @@ static int64_t read_symbols(void *ctx, int32_t *sym, int64_t n)
 
     n = n < p->end - p->s ? n : p->end - p->s;
     for (int64_t i = 0; i < n; i++)
-        sym[i] = p->rules->byte_id[(unsigned char)p->s[i]];
+        sym[i] = p->vocab->byte_id[(unsigned char)p->s[i]];
     p->s += n;
     return n;
 }
@@ -85,8 +85,8 @@ static int put_ids(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
 
     meg_ids_reserve(p->out, n);
     for (int64_t i = 0; i < n; i++) {
-        if (sym[i] >= 0 || p->rules->unk >= 0)
-            p->out->v[p->out->n++] = sym[i] < 0 ? p->rules->unk : sym[i];
+        if (sym[i] >= 0 || p->vocab->unk >= 0)
+            p->out->v[p->out->n++] = sym[i] < 0 ? p->vocab->unk : sym[i];
     }
     return meg_ids_flush(p->out, p->sink, e);
 }
@@ -100,7 +100,7 @@ static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, st
     if (k >= 0) {
         meg_ids_reserve(out, 1);
         out->v[out->n++] = b->token_id[k];
-        return MEG_OK;
+        return 0;
     }
     return meg_bpe_stream(
         &(struct meg_bpe_stream){ &b->bpe, b->is_leftmost, read_symbols, put_ids, &p, MEG_BPE_WINDOW, n }, e);
@@ -133,12 +133,12 @@ int meg_bytebpe_encode(struct meg_bytebpe_encoder *enc, const char *text, int64_
                        const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct meg_wordcache_lookup pretoken[BATCH];
-    int r = MEG_OK;
+    int r = 0;
 
     if (!enc->cache.word)
         meg_wordcache_init(&enc->cache);
     meg_pretokens_split(&enc->pretokens, enc->vocab->pretok, text, n);
-    for (int k; r == MEG_OK && (k = next_pretokens(&enc->cache, &enc->pretokens, pretoken)) > 0;)
+    for (int k; r == 0 && (k = next_pretokens(&enc->cache, &enc->pretokens, pretoken)) > 0;)
         r = encode_pretokens(enc, pretoken, k, out, sink, e);
     return r;
 }

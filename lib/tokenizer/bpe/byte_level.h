@@ -1,30 +1,33 @@
 /*
- * byte_level.h - BPE that begins with bytes: a text is split into pieces, and each piece that was not seen
- * before is merged.  What GPT-2's files, tokenizer.json of byte-level models and tiktoken's ranks share.
+ * byte_level.h - byte-level BPE: split a text into pre-tokens and merge the bytes of each one that is not in the cache.
+ * Shared by GPT-2's files, byte-level tokenizer.json files and tiktoken's ranks.
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_H
 
+#include "base/decls.h"
 #include "base/strtab.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/wordcache.h"
 
-/* The rules, filled by who reads the files; then only read, by any number of threads. */
+MEG_BEGIN_DECLS
+
+/* The vocabulary and its merges, filled by the file readers.  Once filled, any number of threads may use it. */
 struct meg_bytebpe {
     enum meg_pretok pretok;
-    int32_t byte_id[256]; /* -1: no token */
-    int32_t unk;          /* id of a byte that is no token; -1: it is left out */
+    int32_t byte_id[256]; /* id of each byte; -1: the byte is not a token */
+    int32_t unk;          /* id of bytes that are not tokens; -1: such bytes are dropped */
     struct meg_bpe bpe;
-    bool is_leftmost; /* meg_bpe_merge_leftmost instead of meg_bpe_merge */
-    /* a piece that is one of these is not merged: [whole.n] ids; none of them: { 0 } */
+    bool is_leftmost; /* merge by meg_bpe_merge_leftmost instead of meg_bpe_merge */
+    /* ignore_merges: a pre-token that equals one of these tokens is not merged; { 0 }: none */
     struct meg_strtab tokens;
-    int32_t *token_id;
+    int32_t *token_id; /* [tokens.n] */
 };
 void meg_bytebpe_free(struct meg_bytebpe *b);
 
-/* What a thread needs besides.  Starts as { .rules }. */
+/* The state of one thread.  Starts as { .vocab }. */
 struct meg_bytebpe_encoder {
     const struct meg_bytebpe *vocab;
     struct meg_wordcache cache;
@@ -34,5 +37,7 @@ struct meg_bytebpe_encoder {
 int meg_bytebpe_encode(struct meg_bytebpe_encoder *enc, const char *text, int64_t n, struct meg_ids *out,
                        const struct meg_id_sink *sink, struct meg_err *e);
 void meg_bytebpe_encoder_free(struct meg_bytebpe_encoder *enc);
+
+MEG_END_DECLS
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * GPT2BPETokenizer: byte-level BPE from vocab.json and merges.txt (Radford et al. 2019), equal to
- * Megatron-LM's to the id (tokenizer/bpe/byte_level.h).  Ids are the symbols throughout: merges whose parts or result
- * are not in the vocabulary are refused.
+ * GPT2BPETokenizer: byte-level BPE from vocab.json and merges.txt (Radford et al. 2019), with the same ids as Megatron-LM
+ * (tokenizer/bpe/byte_level.h).  Token ids are also the symbols of BPE, so merges with tokens that are not in the
+ * vocabulary are rejected.
  */
 #include <stdlib.h>
 
@@ -11,20 +11,20 @@
 
 struct gpt2 {
     struct meg_tokenizer base;
-    struct meg_gpt2_files *files; /* the owner's; a share borrows it */
+    struct meg_gpt2_files *files; /* a clone borrows it */
     bool is_clone;
     struct meg_bytebpe_encoder encoder;
-    struct meg_special_tokens own;             /* the owner's, of release 0.15 and later */
-    const struct meg_special_tokens *specials; /* own, or those of the tokenizer that is shared */
+    struct meg_special_tokens own_special_tokens;    /* set by open from release 0.15 on; not used by clones */
+    const struct meg_special_tokens *special_tokens; /* own_special_tokens of the tokenizer that open returned */
 };
 
-/* <|endoftext|> is the one token that this type takes for special. */
+/* Build the set of special tokens, which has one element: <|endoftext|>. */
 static int find_eod(struct gpt2 *t, struct meg_err *e)
 {
     const struct meg_gpt2_files *f = t->files;
     struct meg_trie_key key = { f->bytes.s + f->at[f->eod], f->at[f->eod + 1] - f->at[f->eod], f->eod };
 
-    return meg_special_tokens_build(&t->own, &key, 1, e);
+    return meg_special_tokens_build(&t->own_special_tokens, &key, 1, e);
 }
 
 static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
@@ -39,7 +39,7 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
         return r;
     t = meg_new(sizeof *t);
     t->files = files;
-    t->specials = &t->own;
+    t->special_tokens = &t->own_special_tokens;
     t->encoder.vocab = &files->vocab;
     t->base.type = &meg_tok_gpt2;
     t->base.vocab_size = files->n;
@@ -49,7 +49,7 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
                             (const char *const[]){ NULL });
     *out = &t->base;
     if (!meg_megatron_release_find(c->megatron_release)->parses_special_tokens)
-        return MEG_OK;
+        return 0;
     if ((r = find_eod(t, e)) < 0)
         meg_tokenizer_close(&t->base);
     return r;
@@ -61,7 +61,7 @@ static void gpt2_close(struct meg_tokenizer *base)
 
     if (!t->is_clone) {
         meg_gpt2_files_free(t->files);
-        meg_special_tokens_free(&t->own);
+        meg_special_tokens_free(&t->own_special_tokens);
     }
     meg_bytebpe_encoder_free(&t->encoder);
     free(t);
@@ -72,7 +72,7 @@ static struct meg_tokenizer *gpt2_clone(const struct meg_tokenizer *base)
     struct gpt2 *t = meg_new(sizeof *t);
 
     t->files = ((const struct gpt2 *)base)->files;
-    t->specials = ((const struct gpt2 *)base)->specials;
+    t->special_tokens = ((const struct gpt2 *)base)->special_tokens;
     t->encoder.vocab = &t->files->vocab;
     t->is_clone = true;
     return &t->base;
@@ -89,7 +89,7 @@ static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
 {
     struct gpt2 *t = (struct gpt2 *)base;
 
-    return meg_special_tokens_encode(t->specials, text, n, out, sink, encode_ordinary, &t->encoder, e);
+    return meg_special_tokens_encode(t->special_tokens, text, n, out, sink, encode_ordinary, &t->encoder, e);
 }
 
 static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)

@@ -1,5 +1,6 @@
 #include "tokenizer/bpe/gpt2_files.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,16 +12,16 @@
 #include "unicode/utf8.h"
 
 #define EOD "<|endoftext|>"
-enum { MAX_REPORTED = 5 }; /* so many bad merges are named, the others counted */
+enum { MAX_REPORTED = 5 }; /* bad merges listed in a message; the others are only counted */
 
-/* The vocabulary as the file spells it. */
+/* The vocabulary in the order and spelling of the file. */
 struct raw_vocab {
     struct meg_strtab tokens; /* in the order of the file */
     int64_t *id;              /* [tokens.cap] */
     const char *path;
 };
 
-/* Id of a token; -1 when the vocabulary lacks it. */
+/* Return the id of a token, or -1 if it is not in the vocabulary. */
 static int32_t id_of(const struct raw_vocab *v, const char *token, size_t n)
 {
     int64_t k = meg_strtab_find(&v->tokens, token, (int64_t)n);
@@ -28,7 +29,7 @@ static int32_t id_of(const struct raw_vocab *v, const char *token, size_t n)
     return k < 0 ? -1 : (int32_t)v->id[k];
 }
 
-/* The id of a token; what is no whole number that could be one is -1. */
+/* Read an id; *id is -1 if the value is not a non-negative integer of at most ten digits. */
 static int read_id(struct meg_json_scan *s, int64_t *id, struct meg_span *found)
 {
     const char *begin, *kind;
@@ -42,7 +43,7 @@ static int read_id(struct meg_json_scan *s, int64_t *id, struct meg_span *found)
     *id = found->n > 10 ? -1 : 0;
     for (const char *p = begin; p < s->p && *id >= 0; p++)
         *id = *p >= '0' && *p <= '9' ? 10 * *id + (*p - '0') : -1;
-    return MEG_OK;
+    return 0;
 }
 
 static int add_token(struct raw_vocab *v, struct meg_json_scan *s, struct meg_str *buf)
@@ -58,8 +59,8 @@ static int add_token(struct raw_vocab *v, struct meg_json_scan *s, struct meg_st
         return r;
     k = meg_strtab_add(&v->tokens, token.s, token.n);
     if (k < was || lone)
-        return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' %s", (int)token.n, token.s,
-                        lone ? "has half a surrogate pair" : "stands there twice");
+        return meg_fail(s->e, MEG_EFORMAT, "%s token '%.*s'", lone ? "unpaired surrogate in" : "duplicate",
+                        (int)token.n, token.s);
     if (cap != v->tokens.cap)
         v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
     meg_json_scan_skip_space(s);
@@ -68,11 +69,11 @@ static int add_token(struct raw_vocab *v, struct meg_json_scan *s, struct meg_st
     if ((r = read_id(s, &id, &found)) < 0)
         return r;
     if (id < 0)
-        return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' has id %.*s, which is no id", (int)token.n, token.s,
-                        (int)found.n, found.s);
+        return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' has the invalid id %.*s", (int)token.n, token.s, (int)found.n,
+                        found.s);
     v->id[k] = id;
     meg_json_scan_skip_space(s);
-    return MEG_OK;
+    return 0;
 }
 
 static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct meg_err *e)
@@ -80,55 +81,56 @@ static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct 
     struct meg_json_scan s = { text, text, text + n, "byte", e };
     struct meg_str buf = { 0 };
     int64_t bad = meg_utf8_find_invalid(text, n);
-    int r = MEG_OK;
+    int r = 0;
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "byte %lld: invalid UTF-8", (long long)bad + 1);
-    meg_str_add(&buf, text, (size_t)n); /* room for the longest token */
+        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": invalid UTF-8", bad + 1);
+    meg_str_add(&buf, text, (size_t)n); /* capacity for the longest token */
     meg_json_scan_skip_space(&s);
     if (!meg_json_scan_accept(&s, '{'))
         r = meg_json_scan_expected(&s, "'{' of an object of tokens and ids");
     do
         r = r < 0 ? r : add_token(v, &s, &buf);
-    while (r == MEG_OK && meg_json_scan_accept(&s, ','));
-    if (r == MEG_OK && !meg_json_scan_accept(&s, '}'))
+    while (r == 0 && meg_json_scan_accept(&s, ','));
+    if (r == 0 && !meg_json_scan_accept(&s, '}'))
         r = meg_json_scan_expected(&s, "',' or '}'");
     meg_json_scan_skip_space(&s);
-    if (r == MEG_OK && s.p < s.end)
+    if (r == 0 && s.p < s.end)
         r = meg_json_scan_expected(&s, "the end of the file");
     meg_str_free(&buf);
     return r;
 }
 
-/* Put the tokens in the order of their ids, which must be 0 .. n-1. */
+/* Sort the tokens by id; the ids must be 0 .. n-1. */
 static int index_by_id(struct meg_gpt2_files *f, const struct raw_vocab *v, struct meg_err *e)
 {
     int64_t *nth;
-    int r = MEG_OK;
+    int r = 0;
 
     f->n = v->tokens.n;
-    nth = meg_new((size_t)f->n * sizeof *nth); /* of the id, plus 1 */
-    for (int64_t k = 0; k < f->n && r == MEG_OK; k++) {
+    nth = meg_new((size_t)f->n * sizeof *nth); /* by id: index of the token + 1 */
+    for (int64_t k = 0; k < f->n && r == 0; k++) {
         struct meg_str token = meg_strtab_get(&v->tokens, k);
 
         if (v->id[k] >= f->n) {
-            r = meg_fail(e, MEG_EFORMAT, "token '%.*s' has id %lld; the ids of %lld tokens are 0 to %lld", (int)token.n,
-                         token.s, (long long)v->id[k], (long long)f->n, (long long)f->n - 1);
+            r = meg_fail(e, MEG_EFORMAT,
+                         "token '%.*s' has id %" PRId64 "; the ids of %" PRId64 " tokens are 0 to %" PRId64,
+                         (int)token.n, token.s, v->id[k], f->n, f->n - 1);
         } else if (nth[v->id[k]]) {
             struct meg_str other = meg_strtab_get(&v->tokens, nth[v->id[k]] - 1);
 
-            r = meg_fail(e, MEG_EFORMAT, "tokens '%.*s' and '%.*s' both have id %lld", (int)other.n, other.s,
-                         (int)token.n, token.s, (long long)v->id[k]);
+            r = meg_fail(e, MEG_EFORMAT, "tokens '%.*s' and '%.*s' both have id %" PRId64, (int)other.n, other.s,
+                         (int)token.n, token.s, v->id[k]);
         } else {
             nth[v->id[k]] = k + 1;
         }
     }
     f->at = meg_new((size_t)(f->n + 1) * sizeof *f->at);
-    for (int64_t id = 0; id < f->n && r == MEG_OK; id++) {
+    for (int64_t id = 0; id < f->n && r == 0; id++) {
         struct meg_str token = meg_strtab_get(&v->tokens, nth[id] - 1);
 
         if (meg_byte_alphabet_decode(&f->bytes, token.s, (int64_t)token.n) < 0)
-            meg_str_add(&f->bytes, token.s, token.n); /* added by hand: stands for itself */
+            meg_str_add(&f->bytes, token.s, token.n); /* an added token that is spelled as plain text */
         f->at[id + 1] = (int64_t)f->bytes.n;
     }
     free(nth);
@@ -153,13 +155,14 @@ static int load_vocab(struct meg_gpt2_files *f, struct raw_vocab *v, const struc
         meg_str_free(&s);
     }
     if (lacking > 0)
-        meg_warn("%s: %d of the 256 bytes are no token; as in Megatron-LM they become id 0", v->path, lacking);
+        meg_warn("%s: %d of the 256 bytes are not tokens; as in Megatron-LM they are encoded as id 0", v->path,
+                 lacking);
     if ((f->eod = id_of(v, EOD, strlen(EOD))) < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: no token %s, which ends a document", v->path, EOD);
-    return MEG_OK;
+        return meg_fail(e, MEG_EFORMAT, "%s: the end-of-document token %s is missing", v->path, EOD);
+    return 0;
 }
 
-/* The next word of a line, as a string of its own; NULL at the line's end. */
+/* Return the next word of a line as a string, or NULL at the end of the line. */
 static char *next_word(char **line)
 {
     char *s = *line + strspn(*line, " \t\r\v\f"), *end = s + strcspn(s, " \t\r\v\f");
@@ -171,7 +174,7 @@ static char *next_word(char **line)
     return s;
 }
 
-/* What is bad with merges, for one message. */
+/* Merges of tokens that are not in the vocabulary, for one message. */
 struct bad_merges {
     int64_t n;
     struct meg_str names;
@@ -180,11 +183,11 @@ struct bad_merges {
 static void add_bad_merge(struct bad_merges *w, int64_t line, const char *left, const char *right, const char *lacks)
 {
     if (w->n++ < MAX_REPORTED)
-        meg_str_printf(&w->names, "%s line %lld: '%s' + '%s', but there is no token '%s'", w->n > 1 ? ";" : "",
-                       (long long)line, left, right, lacks);
+        meg_str_printf(&w->names, "%s line %" PRId64 ": '%s' + '%s' needs the token '%s'", w->n > 1 ? ";" : "", line,
+                       left, right, lacks);
 }
 
-/* One line, which becomes the merge of that rank; 0 when it is blank. */
+/* Add the merge of a line with the given rank.  Returns 1, or 0 if the line is empty. */
 static int load_merge(struct meg_gpt2_files *f, const struct raw_vocab *vocab, char *line, int64_t number, int32_t rank,
                       const char *path, struct meg_str *both, struct bad_merges *bad, struct meg_err *e)
 {
@@ -194,8 +197,7 @@ static int load_merge(struct meg_gpt2_files *f, const struct raw_vocab *vocab, c
     if (!left)
         return 0;
     if (!right || next_word(&line))
-        return meg_fail(e, MEG_EFORMAT, "%s, line %lld: a merge is two tokens with a blank between", path,
-                        (long long)number);
+        return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": expected two tokens separated by a space", path, number);
     both->n = 0;
     meg_str_add(both, left, strlen(left));
     meg_str_add(both, right, strlen(right));
@@ -217,23 +219,23 @@ static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, 
     int64_t lines = 0, number = 1;
     char *line = memchr(text, '\n', n), *end;
     int32_t rank = 0;
-    int r = MEG_OK;
+    int r = 0;
 
     for (size_t i = 0; i < n; i++)
         lines += text[i] == '\n';
     meg_bpe_init(&f->vocab.bpe, lines);
     if (n == 0) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: empty; merges are a line with a version, then a pair of tokens a line", path);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: the file is empty; expected a line with the version and a pair of tokens per line", path);
         goto out;
     }
     if (n > 1 && text[0] == '{' && text[1] == '"') {
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: begins like a vocabulary, which --vocab-file names; merges are a pair of tokens a line",
-                     path);
+                     "%s: this looks like a vocabulary (--vocab-file); expected a pair of tokens per line", path);
         goto out;
     }
     if (n > 0 && text[0] != '#')
-        meg_warn("%s: the first line is not a version but is not read either, as in Megatron-LM", path);
+        meg_warn("%s: the first line is not a version, but is ignored as in Megatron-LM", path);
     for (line = line ? line + 1 : text + n; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
         if ((r = load_merge(f, vocab, line, ++number, rank, path, &both, &bad, e)) < 0)
@@ -241,11 +243,11 @@ static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, 
         rank += r;
     }
     if (*line)
-        meg_warn("%s: the last line does not end with a newline and is not read, as in Megatron-LM", path);
-    r = MEG_OK;
+        meg_warn("%s: the last line has no newline and is ignored, as in Megatron-LM", path);
+    r = 0;
     if (bad.n > 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%lld of %d merges):%s%s", path, vocab->path,
-                     (long long)bad.n, rank, bad.names.s, bad.n > MAX_REPORTED ? "; ..." : "");
+        r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%" PRId64 " of %d merges):%s%s", path, vocab->path, bad.n,
+                     rank, bad.names.s, bad.n > MAX_REPORTED ? "; ..." : "");
 out:
     meg_str_free(&both);
     meg_str_free(&bad.names);
@@ -257,17 +259,16 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
     struct meg_gpt2_files *f = meg_new(sizeof *f);
     struct meg_mmap vocab = { 0 };
     struct meg_str merges = { 0 };
-    struct raw_vocab spelled = { .path = vocab_path };
+    struct raw_vocab raw = { .path = vocab_path };
     int r;
 
     if ((r = meg_tok_mmap_file(&vocab, vocab_path, e)) < 0 || (r = meg_tok_read_file(merge_path, &merges, e)) < 0)
         goto out;
     if (memchr(merges.s, 0, merges.n)) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: holds a zero byte, so it is no text", merge_path);
+        r = meg_fail(e, MEG_EFORMAT, "%s: contains a zero byte; expected a text file", merge_path);
         goto out;
     }
-    if ((r = load_vocab(f, &spelled, &vocab, e)) < 0 ||
-        (r = load_merges(f, &spelled, merge_path, merges.s, merges.n, e)) < 0)
+    if ((r = load_vocab(f, &raw, &vocab, e)) < 0 || (r = load_merges(f, &raw, merge_path, merges.s, merges.n, e)) < 0)
         goto out;
     *out = f;
     f = NULL;
@@ -275,8 +276,8 @@ out:
     meg_gpt2_files_free(f);
     meg_mmap_close(&vocab);
     meg_str_free(&merges);
-    meg_strtab_free(&spelled.tokens);
-    free(spelled.id);
+    meg_strtab_free(&raw.tokens);
+    free(raw.id);
     return r;
 }
 

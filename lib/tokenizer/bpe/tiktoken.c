@@ -1,8 +1,9 @@
 /*
- * TikTokenizer (Megatron-LM) and the files of tiktoken, which Llama 3's tokenizer.model is one of.  They
- * rank tokens, not merges: two neighbours may join when their bytes together are a token, the lowest
- * rank first.  That is merging by all ways to cut a token in two tokens, each with the token's rank.
+ * TikTokenizer (Megatron-LM) and tiktoken's files, among them Llama 3's tokenizer.model.  They rank tokens, not merges: two
+ * adjacent tokens merge if their concatenation is a token, the one of lowest rank first.  This equals BPE whose pairs are
+ * all splits of each token into two tokens, ranked as the token.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,21 +13,21 @@
 
 struct tiktoken {
     struct meg_tokenizer base;
-    struct meg_tiktoken_files *files; /* the owner's; a share borrows it */
+    struct meg_tiktoken_files *files; /* a clone borrows it */
     bool is_clone;
     struct meg_bytebpe_encoder encoder;
 };
 
-static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_pretok split)
+static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_pretok pretok)
 {
     struct meg_str special = { 0 };
     char size[32], nspecial[32];
 
-    snprintf(size, sizeof size, "%lld", (long long)t->vocab_size);
-    snprintf(nspecial, sizeof nspecial, "%lld", (long long)c->tiktoken_num_special_tokens);
+    snprintf(size, sizeof size, "%" PRId64, t->vocab_size);
+    snprintf(nspecial, sizeof nspecial, "%" PRId64, c->tiktoken_num_special_tokens);
     meg_tok_add_python_list(&special, &c->tiktoken_special_tokens);
     meg_tok_set_description(t, "CustomTikTokenizer", (const char *const[]){ c->tokenizer_model, NULL },
-                            (const char *const[]){ "pattern", meg_pretok_pattern[split], "vocab_size", size,
+                            (const char *const[]){ "pattern", meg_pretok_pattern[pretok], "vocab_size", size,
                                                    "num_special_tokens", nspecial, "special_tokens", special.s, NULL });
     meg_str_free(&special);
 }
@@ -49,7 +50,7 @@ static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *
     t->base.special_ids = files->special_ids;
     describe(&t->base, c, files->vocab.pretok);
     *out = &t->base;
-    return MEG_OK;
+    return 0;
 }
 
 static void tiktoken_close(struct meg_tokenizer *base)
@@ -83,7 +84,7 @@ static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t
 {
     struct tiktoken *t = (struct tiktoken *)base;
 
-    return meg_special_tokens_encode(&t->files->specials, text, n, out, sink, encode_ordinary, &t->encoder, e);
+    return meg_special_tokens_encode(&t->files->special_tokens, text, n, out, sink, encode_ordinary, &t->encoder, e);
 }
 
 static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)

@@ -1,5 +1,6 @@
 #include "tokenizer/bpe/tiktoken_files.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +10,13 @@
 #include "tokenizer/internal.h"
 
 enum {
-    DEFAULT_SIZE = 131072, /* of a JSON vocabulary, as in Megatron-LM */
-    MAX_TOKEN = 4096,      /* bytes; what the ways to split it take grows with their square */
+    DEFAULT_SIZE = 131072, /* tokens of a JSON vocabulary, as in Megatron-LM */
+    MAX_TOKEN = 4096,      /* bytes; the time to enumerate the splits of a token is quadratic in it */
     LLAMA3_RANKS = 128000,
     LLAMA3_SPECIAL = 256
 };
 
-/* Add the token of the next rank, spelled in base64. */
+/* Add the token of the next rank, which s [n] has in base64. */
 static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char *location, struct meg_err *e)
 {
     struct meg_str bytes = { 0 };
@@ -23,10 +24,10 @@ static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char 
 
     if (meg_base64_decode(&bytes, s, n) < 0 || bytes.n == 0) {
         meg_str_free(&bytes);
-        return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is no base64 of a token", location, (int)(n < 80 ? n : 80), s);
+        return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is not a token in base64", location, (int)(n < 80 ? n : 80), s);
     }
     if (bytes.n > MAX_TOKEN) {
-        int r = meg_fail(e, MEG_EFORMAT, "%s: a token of %zu bytes, expected at most %d", location, bytes.n, MAX_TOKEN);
+        int r = meg_fail(e, MEG_EFORMAT, "%s: the token has %zu bytes; the limit is %d", location, bytes.n, MAX_TOKEN);
 
         meg_str_free(&bytes);
         return r;
@@ -34,8 +35,8 @@ static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char 
     k = meg_strtab_add(t, bytes.s, (int64_t)bytes.n);
     meg_str_free(&bytes);
     if (k < was)
-        return meg_fail(e, MEG_EFORMAT, "%s: this token is rank %lld, too", location, (long long)k);
-    return MEG_OK;
+        return meg_fail(e, MEG_EFORMAT, "%s: duplicate token; it also has rank %" PRId64, location, k);
+    return 0;
 }
 
 static int read_text(struct meg_strtab *t, const char *path, const struct meg_str *file, struct meg_err *e)
@@ -50,21 +51,21 @@ static int read_text(struct meg_strtab *t, const char *path, const struct meg_st
         int r;
 
         stop = stop ? stop : end;
-        snprintf(location, sizeof location, "%s, line %lld", path, (long long)line);
+        snprintf(location, sizeof location, "%s, line %" PRId64, path, line);
         if (!(blank = memchr(s, ' ', (size_t)(stop - s))))
-            return meg_fail(e, MEG_EFORMAT, "%s: a token in base64 and its rank are expected", location);
-        rank = strtoll(blank + 1, &rest, 10); /* file->s ends with a zero byte */
+            return meg_fail(e, MEG_EFORMAT, "%s: expected a token in base64 and its rank", location);
+        rank = strtoll(blank + 1, &rest, 10); /* a zero byte follows the file */
         if (rest == blank + 1 || (rest != stop && !(rest + 1 == stop && *rest == '\r')) || rank != line - 1)
-            return meg_fail(e, MEG_EFORMAT, "%s: rank '%.*s' where %lld is expected", location,
-                            (int)(stop - blank - 1 < 40 ? stop - blank - 1 : 40), blank + 1, (long long)line - 1);
+            return meg_fail(e, MEG_EFORMAT, "%s: rank is '%.*s', expected %" PRId64, location,
+                            (int)(stop - blank - 1 < 40 ? stop - blank - 1 : 40), blank + 1, line - 1);
         if ((r = add_token(t, s, blank - s, location, e)) < 0)
             return r;
         s = stop + 1;
     }
-    return MEG_OK;
+    return 0;
 }
 
-static int read_json(struct meg_strtab *t, const char *path, const struct meg_str *file, int64_t most,
+static int read_json(struct meg_strtab *t, const char *path, const struct meg_str *file, int64_t max_tokens,
                      struct meg_err *e)
 {
     json_t *list;
@@ -76,62 +77,63 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
     if ((r = meg_json_parse_nul(&list, file->s, file->n, path, e)) < 0)
         return r;
     if (!json_is_array(list))
-        r = meg_fail(e, MEG_EFORMAT, "%s: an array of tokens is expected", path);
+        r = meg_fail(e, MEG_EFORMAT, "%s: expected an array of tokens", path);
     json_array_foreach(list, i, item)
     {
         const char *bytes;
         int64_t rank;
 
         snprintf(location, sizeof location, "%s, element %zu", path, i);
-        if (r < 0 || (int64_t)i == most)
+        if (r < 0 || (int64_t)i == max_tokens)
             break;
         if (!json_is_object(item)) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: an object of rank and token_bytes is expected", location);
-        } else if ((r = meg_json_get_i64(item, "rank", MEG_JSON_REQUIRED, &rank, location, e)) == MEG_OK &&
-                   (r = meg_json_get_str(item, "token_bytes", MEG_JSON_REQUIRED, &bytes, location, e)) == MEG_OK) {
+            r = meg_fail(e, MEG_EFORMAT, "%s: expected an object with rank and token_bytes", location);
+        } else if ((r = meg_json_get_i64(item, "rank", MEG_JSON_REQUIRED, &rank, location, e)) == 0 &&
+                   (r = meg_json_get_str(item, "token_bytes", MEG_JSON_REQUIRED, &bytes, location, e)) == 0) {
             if (rank != (int64_t)i)
-                r = meg_fail(e, MEG_EFORMAT, "%s: rank %lld where %zu is expected", location, (long long)rank, i);
+                r = meg_fail(e, MEG_EFORMAT, "%s: rank is %" PRId64 ", expected %zu", location, rank, i);
             else
                 r = add_token(t, bytes, (int64_t)strlen(bytes), location, e);
         }
-        if (r == MEG_OK && i < 256) {
+        if (r == 0 && i < 256) {
             struct meg_str byte = meg_strtab_get(t, (int64_t)i);
 
             if (byte.n != 1 || (unsigned char)byte.s[0] != i)
-                r = meg_fail(e, MEG_EFORMAT, "%s: the first 256 tokens must be the bytes in order", location);
+                r = meg_fail(e, MEG_EFORMAT, "%s: the first 256 tokens must be the 256 bytes in order", location);
         }
     }
     json_decref(list);
     return r;
 }
 
-/* The special tokens: those given or the usual ones, then names made up until there are n. */
+/* Add the special tokens, given or default, and fill up to n with generated names. */
 static int add_special(struct meg_strtab *t, const struct meg_str_list *given, int64_t n,
-                       const struct meg_str_list *usual, const char *filler, int64_t filled, struct meg_err *e)
+                       const struct meg_str_list *defaults, const char *filler, int64_t filled, struct meg_err *e)
 {
-    const struct meg_str_list *list = given->n > 0 ? given : usual;
+    const struct meg_str_list *list = given->n > 0 ? given : defaults;
     int64_t was = t->n;
 
     for (int64_t i = 0; i < list->n; i++) {
         const char *s = list->v[i];
 
         if (!*s)
-            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: token %lld is empty", (long long)i + 1);
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: token %" PRId64 " is empty", i + 1);
         if (meg_strtab_add(t, s, (int64_t)strlen(s)) < was + i)
-            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%s' is a token already", s);
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: duplicate token '%s'", s);
     }
     if (t->n - was > n)
-        return meg_fail(e, MEG_EUSAGE, "%lld special tokens are more than --tiktoken-num-special-tokens, %lld",
-                        (long long)(t->n - was), (long long)n);
+        return meg_fail(e, MEG_EUSAGE,
+                        "there are %" PRId64 " special tokens, more than --tiktoken-num-special-tokens %" PRId64,
+                        (t->n - was), n);
     while (t->n - was < n) {
         char name[64];
         int64_t before = t->n;
 
-        snprintf(name, sizeof name, filler, (long long)(t->n - was - filled));
+        snprintf(name, sizeof name, filler, (t->n - was - filled));
         if (meg_strtab_add(t, name, (int64_t)strlen(name)) < before)
-            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%s' is a name of those that fill up", name);
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%s' is the name of a reserved token", name);
     }
-    return MEG_OK;
+    return 0;
 }
 
 static int32_t find(const struct meg_strtab *t, const char *token)
@@ -139,12 +141,12 @@ static int32_t find(const struct meg_strtab *t, const char *token)
     return (int32_t)meg_strtab_find(t, token, (int64_t)strlen(token));
 }
 
-/* A merge: two tokens that make a third. */
+/* A split of a token into two tokens. */
 struct token_split {
     int32_t left, right, id;
 };
 
-/* All ways to split a token in two become merges of its rank. */
+/* Add each split of a token into two tokens as a merge of the token's rank. */
 static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path, struct meg_err *e)
 {
     struct token_split *split = NULL;
@@ -155,7 +157,7 @@ static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path
         int64_t k = meg_strtab_find(&b->tokens, &c, 1);
 
         if (k < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: byte 0x%02x is no token; all 256 must be", path, i);
+            return meg_fail(e, MEG_EFORMAT, "%s: byte 0x%02x is not a token; all 256 bytes must be", path, i);
         b->byte_id[i] = (int32_t)k + first_id;
     }
     b->token_id = meg_realloc_array(NULL, (size_t)b->tokens.n, sizeof *b->token_id);
@@ -181,7 +183,7 @@ static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path
         meg_bpe_add(&b->bpe, split[i].left + first_id, split[i].right + first_id, split[i].id, split[i].id + first_id);
     free(split);
     b->is_leftmost = true;
-    return MEG_OK;
+    return 0;
 }
 
 static enum meg_pretok pattern_of(const char *pattern, bool is_json)
@@ -201,7 +203,7 @@ static enum meg_pretok pattern_of(const char *pattern, bool is_json)
     return is_json ? MEG_PRETOK_TIK_V2 : MEG_PRETOK_CL100K;
 }
 
-/* The first n tokens are special wherever a text spells them. */
+/* Build the set of special tokens to parse in text: the first n tokens. */
 static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_new((size_t)n * sizeof *key);
@@ -212,23 +214,23 @@ static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct 
 
         key[i] = (struct meg_trie_key){ token.s, (int64_t)token.n, (int32_t)i };
     }
-    r = meg_special_tokens_build(&f->specials, key, n, e);
+    r = meg_special_tokens_build(&f->special_tokens, key, n, e);
     free(key);
     return r;
 }
 
-/* Special tokens first, then the ranked ones of JSON. */
+/* Assign ids for JSON: special tokens first, then the ranked tokens. */
 static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
     const struct meg_megatron_release *release = meg_megatron_release_find(c->megatron_release);
-    const struct meg_str_list usual = { needed, release->needs_seven_special_tokens ? 7 : 3 };
+    const struct meg_str_list defaults = { needed, release->needs_seven_special_tokens ? 7 : 3 };
     int64_t n = c->tiktoken_num_special_tokens, was;
-    int r = add_special(&f->tokens, &c->tiktoken_special_tokens, n, &usual, "<SPECIAL_%lld>", 0, e);
+    int r = add_special(&f->tokens, &c->tiktoken_special_tokens, n, &defaults, "<SPECIAL_%" PRId64 ">", 0, e);
 
     if (r < 0)
         return r;
-    for (int64_t i = 0; i < usual.n; i++) {
+    for (int64_t i = 0; i < defaults.n; i++) {
         if (find(&f->tokens, needed[i]) < 0)
             return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens lacks %s", needed[i]);
     }
@@ -237,17 +239,17 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
         struct meg_str token = meg_strtab_get(&f->vocab.tokens, k);
 
         if (meg_strtab_add(&f->tokens, token.s, (int64_t)token.n) < was + k)
-            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%.*s' is rank %lld, too", (int)token.n, token.s,
-                            (long long)k);
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%.*s' is also the token of rank %" PRId64,
+                            (int)token.n, token.s, k);
     }
     f->special_ids.bos = find(&f->tokens, "<s>");
     f->special_ids.eos = f->special_ids.eod = find(&f->tokens, "</s>");
     if (release->has_pad)
         f->special_ids.pad = find(&f->tokens, "<pad>");
-    return release->parses_special_tokens ? build_special_tokens(f, n, e) : MEG_OK;
+    return release->parses_special_tokens ? build_special_tokens(f, n, e) : 0;
 }
 
-/* The ranked ones of a text, then special tokens: Llama 3's where the ranks are as many as there. */
+/* Assign ids for text: the ranked tokens first, then special tokens; those of Llama 3 if the number of ranks is Llama 3's. */
 static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *names[] = { "<|begin_of_text|>",
@@ -271,14 +273,14 @@ static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_co
     }
     if ((r = add_special(&f->tokens, &c->tiktoken_special_tokens,
                          is_llama3 ? LLAMA3_SPECIAL : c->tiktoken_special_tokens.n, is_llama3 ? &llama3 : &none,
-                         "<|reserved_special_token_%lld|>", 5, e)) < 0)
+                         "<|reserved_special_token_%" PRId64 "|>", 5, e)) < 0)
         return r;
     f->special_ids.bos = find(&f->tokens, "<|begin_of_text|>");
     f->special_ids.eos = find(&f->tokens, "<|end_of_text|>");
     if (f->special_ids.eos < 0)
         f->special_ids.eos = find(&f->tokens, "<|endoftext|>");
     f->special_ids.eod = f->special_ids.eos;
-    return MEG_OK;
+    return 0;
 }
 
 int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c, struct meg_err *e)
@@ -293,9 +295,9 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
 
     if (nspecial < 0 || nspecial > 1000000 || size - nspecial < 256 || size > INT32_MAX)
         return meg_fail(e, MEG_EUSAGE,
-                        "--vocab-size %lld and --tiktoken-num-special-tokens %lld leave no room for "
+                        "--vocab-size %" PRId64 " and --tiktoken-num-special-tokens %" PRId64 " leave too few ids for "
                         "the 256 bytes",
-                        (long long)size, (long long)nspecial);
+                        size, nspecial);
     f = meg_new(sizeof *f);
     f->special_ids = meg_tok_no_special_ids;
     f->vocab.unk = -1;
@@ -303,7 +305,7 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
         goto out;
     is_json = file.s[strspn(file.s, " \t\r\n")] == '[';
     if (c->vocab_size != MEG_UNSET && !is_json) {
-        r = meg_fail(e, MEG_EUSAGE, "--vocab-size cuts a JSON vocabulary; %s is lines of tokens and ranks", path);
+        r = meg_fail(e, MEG_EUSAGE, "--vocab-size requires a JSON vocabulary; %s has lines of tokens and ranks", path);
         goto out;
     }
     f->vocab.pretok = pattern_of(c->tiktoken_pattern, is_json);
@@ -311,8 +313,8 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
                      : read_text(&f->vocab.tokens, path, &file, e)) < 0)
         goto out;
     if (c->vocab_size != MEG_UNSET && is_json && f->vocab.tokens.n < size - nspecial) {
-        r = meg_fail(e, MEG_EUSAGE, "%s: %lld tokens, but --vocab-size %lld asks for %lld", path,
-                     (long long)f->vocab.tokens.n, (long long)size, (long long)(size - nspecial));
+        r = meg_fail(e, MEG_EUSAGE, "%s: the file has %" PRId64 " tokens, --vocab-size %" PRId64 " needs %" PRId64,
+                     path, f->vocab.tokens.n, size, (size - nspecial));
         goto out;
     }
     if ((r = is_json ? assign_ids_json(f, c, e) : assign_ids_text(f, c, e)) < 0 ||
@@ -332,6 +334,6 @@ void meg_tiktoken_files_free(struct meg_tiktoken_files *f)
         return;
     meg_strtab_free(&f->tokens);
     meg_bytebpe_free(&f->vocab);
-    meg_special_tokens_free(&f->specials);
+    meg_special_tokens_free(&f->special_tokens);
     free(f);
 }

@@ -1,13 +1,11 @@
 /*
- * The rules, as Hugging Face's trainer has them (models/bpe/trainer.rs of tokenizers 0.22):
- * - The pair with the highest count is merged; of equal ones that with the smaller left id, then
- *   with the smaller right id.
- * - The queue holds pairs with the words where they were seen.  A pair goes in once for the text as
- *   it is, and once more for each merge_log that forms new ones, with the words of that merge_log only.
- *   Its count is looked up when it comes out; where it is stale, the pair goes back with the new one.
- * - A merge changes the counts of the pairs beside it, not its own.  So a pair can come out again,
- *   when a token that another merge made too brought it about: it then merges what is left of it,
- *   and takes its rank from the last time.
+ * The algorithm of Hugging Face's trainer (models/bpe/trainer.rs of tokenizers 0.22):
+ * - Merge the pair with the highest count; on ties the one with the smaller left id, then with the smaller right id.
+ * - The priority queue holds pairs with the words in which they occur.  A pair is pushed once for the initial text, and once
+ *   more for each merge that creates new occurrences of it, with the words of that merge only.  Its count is looked up when
+ *   it is popped; if the count in the queue is stale, the pair is pushed again with the new one.
+ * - A merge changes the counts of adjacent pairs, not its own.  A pair can therefore be popped again, if a token that
+ *   another merge also creates has brought about new occurrences: they are merged, and its rank is that of its last merge.
  */
 #include "tokenizer/bpe/train.h"
 
@@ -17,15 +15,15 @@
 
 #include "tokenizer/bpe/byte_alphabet.h"
 
-/* A pair of neighbours. */
+/* A pair of adjacent symbols. */
 struct pair {
     int32_t left, right;
     int64_t count;
-    int32_t touched_index; /* the queue entry that this merge_log collects words for, or -1 */
-    int64_t merged;        /* its rank, counting all rounds; -1: not merged */
+    int32_t touched_index; /* index in touched of the entry that collects words in the current merge, or -1 */
+    int64_t merged;        /* index in the merge log of its last merge, or -1 */
 };
 
-/* A pair in the queue, with the words to look into. */
+/* An element of the priority queue: a pair and the words in which it occurs. */
 struct entry {
     int64_t count;
     int32_t pair;
@@ -36,9 +34,9 @@ struct entry {
 struct bpe_train_state {
     struct pair *pair;
     int64_t npairs, pairs_cap;
-    uint32_t *slot; /* hash table of pairs: number + 1 */
+    uint32_t *slot; /* hash table of pairs: index + 1 */
     uint64_t mask;
-    struct entry **heap; /* the next one to merge first */
+    struct entry **heap; /* the next one to merge is at 0 */
     int64_t nheap, heap_cap;
     struct entry **touched;
     int64_t ntouched, touched_cap;
@@ -96,7 +94,7 @@ static void grow_pairs(struct bpe_train_state *st)
         *slot_of(st, st->pair[i].left, st->pair[i].right) = (uint32_t)i + 1;
 }
 
-/* Whether a is merged after b. */
+/* Return whether a is merged after b. */
 static bool is_after(const struct bpe_train_state *st, const struct entry *a, const struct entry *b)
 {
     const struct pair *p = &st->pair[a->pair], *q = &st->pair[b->pair];
@@ -140,7 +138,7 @@ static void free_entry(struct entry *x)
     free(x);
 }
 
-/* The pair stands once more (delta = 1) or less (-1) in a word, each time the word occurs. */
+/* Count one more (delta = 1) or one fewer (-1) occurrence of a pair in a word. */
 static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, int delta, uint32_t word)
 {
     uint32_t *slot;
@@ -178,7 +176,7 @@ static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, i
     x->word[x->nwords++] = word;
 }
 
-/* The merge_log is over: what it formed goes into the queue. */
+/* Push the pairs whose occurrences the last merge created. */
 static void push_new_pairs(struct bpe_train_state *st)
 {
     for (int64_t i = 0; i < st->ntouched; i++) {
@@ -194,7 +192,7 @@ static void push_new_pairs(struct bpe_train_state *st)
     st->ntouched = 0;
 }
 
-/* Replace the pair delta token id in one word, left to right. */
+/* Merge a pair to token id in one word, left to right. */
 static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, int32_t right, int32_t id)
 {
     int32_t *s = st->sym + st->at[word];
@@ -219,7 +217,7 @@ static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, 
     st->len[word] = to;
 }
 
-/* The token that left and right make, which may be there already. */
+/* Return the id of the concatenation of left and right; add the token if it is new. */
 static int32_t token_of(struct meg_strtab *tokens, int32_t left, int32_t right)
 {
     struct meg_str a = meg_strtab_get(tokens, left), b = meg_strtab_get(tokens, right), both = { 0 };
@@ -261,7 +259,7 @@ static void split_words(struct bpe_train_state *st, const struct meg_strtab *wor
     push_new_pairs(st);
 }
 
-/* The merges in the order of their last merge_log, which gives the rank. */
+/* List the merges; the rank of a pair is the position of its last merge. */
 static void list_merges(struct bpe_train_state *st, const int32_t *merge_log, int64_t nlog)
 {
     struct meg_bpe_vocab *v = st->vocab;
@@ -309,7 +307,7 @@ void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int6
         p->merged = nlog;
         merge_log[nlog++] = x->pair;
         id = token_of(&vocab->tokens, left, right);
-        for (int64_t i = 0; i < x->nwords; i++) /* p may move from here on */
+        for (int64_t i = 0; i < x->nwords; i++) /* p is invalid after this */
             merge_word(&st, x->word[i], left, right, id);
         push_new_pairs(&st);
         free_entry(x);

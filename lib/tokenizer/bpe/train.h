@@ -1,29 +1,31 @@
 /*
- * train.h - learning a byte-level BPE vocabulary from text: split into pieces by GPT-2's pattern,
- * then merge the most frequent pair of neighbours again and again (Sennrich et al. 2016).  Merges
- * and ids are those of Hugging Face's BpeTrainer, ties included: see train.c.
+ * train.h - train a byte-level BPE vocabulary: pre-tokenize text by GPT-2's pattern, then merge the most frequent adjacent
+ * pair repeatedly (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, ties included: train.c.
  */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
 #define MEG_TOKENIZER_BPE_TRAIN_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "base/strtab.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
-#define MEG_ENDOFTEXT "<|endoftext|>"
-enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* ids before the first merge: <|endoftext|> and the bytes */
+MEG_BEGIN_DECLS
 
-/* The pieces counted so far.  Starts as { 0 }. */
+#define MEG_ENDOFTEXT "<|endoftext|>"
+enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* ids before the first merge: <|endoftext|> and 256 bytes */
+
+/* Counts of pre-tokens.  Starts as { 0 }. */
 struct meg_bpe_trainer {
     struct meg_strtab words;
-    int64_t *count; /* [words.n] of ncount */
+    int64_t *count; /* [ncount], of which words.n are in use */
     int64_t ncount;
     struct meg_pretokens pretokens;
 };
 
-/* Count the pieces of a text of n bytes, well-formed UTF-8. */
+/* Count the pre-tokens of a text of n bytes, well-formed UTF-8. */
 void meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n);
 void meg_bpe_trainer_free(struct meg_bpe_trainer *t);
 
@@ -31,27 +33,33 @@ struct meg_bpe_vocab_merge {
     int32_t left, right;
 };
 
-/* What was learnt: id 0 is <|endoftext|>, then the 256 bytes in the order of their characters
- * (tokenizer/bpe/byte_alphabet.h), then one token a merge; a token that two merges make has the first one's id. */
+/*
+ * The trained vocabulary: id 0 is <|endoftext|>, followed by the 256 bytes in the order of their characters
+ * (tokenizer/bpe/byte_alphabet.h) and one token per merge; if two merges give the same token, the first one's id is used.
+ */
 struct meg_bpe_vocab {
-    struct meg_strtab tokens;          /* by id, as bytes */
-    struct meg_bpe_vocab_merge *merge; /* [nmerges] by rank, no pair twice */
+    struct meg_strtab tokens;          /* bytes of each token, by id */
+    struct meg_bpe_vocab_merge *merge; /* [nmerges] by rank, without duplicates */
     int64_t nmerges;
 };
 
 /*
- * meg_bpe_trainer_run - merge until there are vocab_size tokens (>= MEG_BPE_MIN_VOCAB_SIZE) or no pair occurs
- * at least once and min_frequency times.  Uses up what l counted.  vocab starts as { 0 }.
+ * meg_bpe_trainer_run - merge until there are vocab_size tokens (>= MEG_BPE_MIN_VOCAB_SIZE) or no pair occurs at least
+ * max(1, min_frequency) times
+ *   t      its counts are consumed
+ *   vocab  out  starts as { 0 }
  */
 void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t min_frequency,
                          struct meg_bpe_vocab *vocab);
 void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
 
 /*
- * meg_bpe_vocab_write - replace DIR/vocab.json, merges.txt, tokenizer.json and tokenizer_config.json (which
- * Hugging Face's tokenizers load) as one: all are new or, on failure, all are what they were.  DIR exists and
- * the caller has locked it (file/lock.h).
+ * meg_bpe_vocab_write - write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json, which Hugging Face's
+ * libraries load, to dir, which exists and which the caller has locked (file/lock.h)
+ * Replaces all four files atomically: on failure all are unchanged.
  */
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

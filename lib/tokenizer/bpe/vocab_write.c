@@ -1,15 +1,13 @@
-/*
- * The files of a vocabulary.  vocab.json and merges.txt are byte for byte what Hugging Face's
- * BPE model saves.
- */
+/* Write the files of a vocabulary; vocab.json and merges.txt are byte for byte those that Hugging Face's BPE model saves. */
+#include <inttypes.h>
 #include <stdbool.h>
 
 #include "file/commit.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/bpe/train.h"
 
-/* A token in the characters of its bytes, as a JSON string where quoted. */
-static void spell(const struct meg_bpe_vocab *v, int32_t id, bool is_quoted, struct meg_str *out)
+/* Append a token in the byte alphabet, as a JSON string if is_quoted. */
+static void add_token(const struct meg_bpe_vocab *v, int32_t id, bool is_quoted, struct meg_str *out)
 {
     struct meg_str token = meg_strtab_get(&v->tokens, id);
 
@@ -28,8 +26,8 @@ static void vocab_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
     for (int64_t id = 0; id < v->tokens.n; id++) {
         meg_str_add(out, id ? "," : "{", 1);
-        spell(v, (int32_t)id, true, out);
-        meg_str_printf(out, ":%lld", (long long)id);
+        add_token(v, (int32_t)id, true, out);
+        meg_str_printf(out, ":%" PRId64, id);
     }
     meg_str_add(out, "}", 1);
 }
@@ -38,9 +36,9 @@ static void merges_txt(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
     meg_str_printf(out, "#version: 0.2\n");
     for (int64_t i = 0; i < v->nmerges; i++) {
-        spell(v, v->merge[i].left, false, out);
+        add_token(v, v->merge[i].left, false, out);
         meg_str_add(out, " ", 1);
-        spell(v, v->merge[i].right, false, out);
+        add_token(v, v->merge[i].right, false, out);
         meg_str_add(out, "\n", 1);
     }
 }
@@ -65,15 +63,15 @@ static void tokenizer_json(const struct meg_bpe_vocab *v, struct meg_str *out)
     meg_str_printf(out, ",\n\"merges\":[");
     for (int64_t i = 0; i < v->nmerges; i++) {
         meg_str_printf(out, i ? ",[" : "[");
-        spell(v, v->merge[i].left, true, out);
+        add_token(v, v->merge[i].left, true, out);
         meg_str_add(out, ",", 1);
-        spell(v, v->merge[i].right, true, out);
+        add_token(v, v->merge[i].right, true, out);
         meg_str_add(out, "]", 1);
     }
     meg_str_printf(out, "]}}\n");
 }
 
-/* What transformers' AutoTokenizer and HuggingFaceTokenizer read beside tokenizer.json. */
+/* The configuration that transformers' AutoTokenizer and HuggingFaceTokenizer need in addition to tokenizer.json. */
 static void tokenizer_config_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
     (void)v;
@@ -96,20 +94,20 @@ int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct m
     enum { N = sizeof files / sizeof *files };
     struct meg_file file[N] = { { 0 } }, *set[N];
     struct meg_str text = { 0 };
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int i = 0; i < N && r == MEG_OK; i++) {
+    for (int i = 0; i < N && r == 0; i++) {
         struct meg_str path = { 0 };
 
         meg_str_printf(&path, "%s/%s", dir, files[i].name);
         text.n = 0;
         files[i].text(v, &text);
-        if ((r = meg_file_create(&file[i], path.s, e)) == MEG_OK)
+        if ((r = meg_file_create(&file[i], path.s, e)) == 0)
             r = meg_file_write(&file[i], text.s, text.n, e);
         set[i] = &file[i];
         meg_str_free(&path);
     }
-    if (r == MEG_OK)
+    if (r == 0)
         r = meg_commit_files(set, N, e);
     for (int i = 0; i < N; i++)
         meg_file_abandon(&file[i]);

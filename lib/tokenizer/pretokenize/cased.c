@@ -1,6 +1,6 @@
 /*
- * The patterns of o200k_base and TikTokenizer's v2, in which capitals begin a word: a character at a
- * time, by a table of its classes.
+ * The patterns of o200k_base and TikTokenizer's v2, in which capitals begin a word: one character at a time, with a table of
+ * character classes.
  */
 #include <pthread.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum {
     L = 1,      /* \p{L} */
     N = 2,      /* \p{N} */
     S = 4,      /* \s */
-    EOL = 8,    /* \r or \n; S, too */
+    EOL = 8,    /* \r or \n; also S */
     UPPER = 16, /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
     LOWER = 32, /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
     SPACE = 64
@@ -53,7 +53,7 @@ static void fill(void)
         table[cp] = classes_of(cp);
 }
 
-/* Classes of the character at s < end, and where the next one begins. */
+/* Return the classes of the character at s < end; *next is the next character. */
 static inline unsigned class_at(const char *s, const char *end, const char **next)
 {
     int32_t cp = (unsigned char)*s;
@@ -66,7 +66,7 @@ static inline unsigned class_at(const char *s, const char *end, const char **nex
     return cp < 0x10000 ? table[cp] : classes_of(cp);
 }
 
-/* The end of the characters from s on that have one of the classes, */
+/* Return the end of the characters from s on that have one of the classes. */
 static inline const char *run(const char *s, const char *end, unsigned classes)
 {
     for (const char *next; s < end && (class_at(s, end, &next) & classes); s = next)
@@ -74,7 +74,7 @@ static inline const char *run(const char *s, const char *end, unsigned classes)
     return s;
 }
 
-/* and of those that have none of them. */
+/* Return the end of the characters from s on that have none of the classes. */
 static inline const char *run_without(const char *s, const char *end, unsigned classes)
 {
     for (const char *next; s < end && !(class_at(s, end, &next) & classes); s = next)
@@ -83,8 +83,8 @@ static inline const char *run_without(const char *s, const char *end, unsigned c
 }
 
 /*
- * [UPPER]*[LOWER]+ from s on, or [UPPER]+[LOWER]* where that is nothing.  The first takes all capitals it can
- * and gives back as many as it must for one of them to count as small.  s when neither is there.
+ * Match [UPPER]*[LOWER]+ at s, or [UPPER]+[LOWER]* if is_second, and return its end, or s if it does not match.  The first
+ * takes as many UPPER as possible and backtracks until one of them, which is also LOWER, matches [LOWER]+.
  */
 static const char *cased(const char *s, const char *end, bool is_second)
 {

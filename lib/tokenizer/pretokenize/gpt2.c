@@ -1,12 +1,12 @@
 /*
- * GPT-2's pattern over masks: a piece begins where the class changes, except that one blank goes with
- * what follows it, and that the last of several spaces before something else is cut off from the
- * others.  What asks for a look at single bytes is rare: contractions.
+ * GPT-2's pattern on class masks: a pre-token begins where the class changes, except that one U+0020 belongs to the nonspace
+ * after it, and that the last of several spaces before a nonspace is split off.  Only contractions, which are rare, need
+ * code for single bytes.
  */
 #include "tokenizer/pretokenize/masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
-/* Length of the contraction at s, which begins with a quote; 0 when there is none. */
+/* Return the length of the contraction at s, which begins with a quote; 0 if there is none. */
 static int contraction(const char *s, int64_t n)
 {
     if (n >= 2 && (s[1] == 's' || s[1] == 't' || s[1] == 'm' || s[1] == 'd'))
@@ -16,7 +16,7 @@ static int contraction(const char *s, int64_t n)
     return 0;
 }
 
-/* Piece starts of block c, contractions left out. */
+/* Return the pre-token starts of block cur, without contractions. */
 static uint64_t pretoken_starts(const struct class_masks *prev, const struct class_masks *cur,
                                 const struct class_masks *next)
 {

@@ -1,45 +1,50 @@
 /*
- * masks.h - a text 64 bytes at a time as bit masks, one bit a byte, all bytes of a character
- * alike: letters, numbers, spaces and what is none of them.  A split pattern is then a few shifts.
- * Private to split_*.c.
+ * masks.h - character classes of a text as bit masks of 64 bytes: letters, numbers, spaces and others.  Bit i is that of byte
+ * i, and all bytes of a character have the same bits.  A pattern is then a few shifts and logical operations.  Private to
+ * lib/tokenizer/pretokenize.
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_MASKS_H
 #define MEG_TOKENIZER_PRETOKENIZE_MASKS_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "unicode/char_class.h"
 #include "unicode/char_class_simd.h"
+
+MEG_BEGIN_DECLS
 
 struct class_masks {
     uint64_t letter, number, space, other;
     uint64_t space_char; /* U+0020 */
     uint64_t eol;        /* \r and \n */
     uint64_t quote;      /* U+0027 */
-    uint64_t tail;       /* not the first byte of its character */
+    uint64_t tail;       /* bytes other than the first one of their character */
 };
 
-/* ASCII of the 64 bytes at s, but for other, and tail; returns the bytes that are no ASCII. */
+/* Set the masks of the ASCII characters among the 64 bytes at s, except other, and tail of all.  Returns the bytes that are
+ * not ASCII. */
 typedef uint64_t meg_masks_fn(const char *s, struct class_masks *m);
 
-/* The ways of doing that which this machine has, the best first; returns how many. */
+/* List the SIMD variants that this CPU supports, the fastest first; returns their number. */
 int meg_masks_variants(meg_masks_fn *variant[3]);
 
-/* What of a text is still to be classified. */
+/* Iterator over the 64-byte blocks of a text. */
 struct class_masks_reader {
     const char *text;
     int64_t n, at;
-    uint64_t cut[2]; /* the bits of the class of the character that the last block cut */
+    uint64_t cut[2]; /* class bits of a character that continues from the last block */
     const unsigned char *table;
     meg_masks_fn *classify;
     meg_class_masks_fn *char_class;
 };
 
-/* Begin with a text, well-formed UTF-8; then the masks of block after block, zeros behind the end. */
+/* Begin with a text of n bytes, well-formed UTF-8; each call of meg_masks_next returns the masks of the next block, all zero
+ * after the end. */
 struct class_masks_reader meg_masks_begin(const char *text, int64_t n);
 void meg_masks_next(struct class_masks_reader *r, struct class_masks *m);
 
-/* Bit i of the result is bit i-1, or bit i+k, of the mask that prev or next continues. */
+/* Return the mask whose bit i is bit i-1 of m, preceded by the block prev; or bit i+k of m, followed by the block next. */
 static inline uint64_t shift_in_prev(uint64_t m, uint64_t prev)
 {
     return m << 1 | prev >> 63;
@@ -50,8 +55,10 @@ static inline uint64_t shift_in_next(uint64_t m, uint64_t next, int k)
     return m >> k | next << (64 - k);
 }
 
-/* The first bytes of those spaces that are the last ones before something else; spaces of c and
- * nonspace, what is none, of c and of x behind it, are as the caller wants them. */
+/*
+ * Return the first bytes of those spaces of block c that are followed by a nonspace.  The caller chooses the masks of spaces
+ * and nonspaces of c and of the block after it.
+ */
 static inline uint64_t last_spaces(const struct class_masks *c, uint64_t space, uint64_t nonspace,
                                    const struct class_masks *next, uint64_t next_space, uint64_t next_nonspace)
 {
@@ -67,13 +74,13 @@ static inline uint64_t nonspace_of(const struct class_masks *m)
     return m->letter | m->number | m->other;
 }
 
-/* Contractions say where pieces begin, in this block and the next one. */
+/* Changes by contractions to the pre-token starts of the next block. */
 struct pending_contractions {
-    uint64_t set, clear; /* for the block to come */
+    uint64_t set, clear;
 };
 
-/* A contraction of len bytes at bit i of a block whose pieces begin at b: one begins behind it and
- * none with its second byte. */
+/* Apply a contraction of len bytes at bit i to the starts b of a block: a pre-token begins after it and none at its second
+ * byte. */
 static inline uint64_t apply_contraction(struct pending_contractions *c, uint64_t b, int i, int len)
 {
     if (i + 1 < 64)
@@ -86,5 +93,7 @@ static inline uint64_t apply_contraction(struct pending_contractions *c, uint64_
         c->set |= (uint64_t)1 << (i + len - 64);
     return b;
 }
+
+MEG_END_DECLS
 
 #endif

@@ -1,30 +1,30 @@
 /*
- * The patterns of cl100k_base, Qwen2 and TikTokenizer's v1 over masks.  A word takes one character
- * before it that is no letter, digit or line end, unless that belongs to a piece already; numbers are
- * cut every one or three digits; signs take a blank before them and the line ends behind them; other
- * spaces are one piece up to their last line end, and what follows that but its last one, another.
+ * The patterns of cl100k_base, Qwen2 and TikTokenizer's v1 on class masks.  A word takes one preceding character that is not
+ * a letter, number or line end, unless that belongs to another pre-token.  Numbers are split after each or each third digit.
+ * Punctuation takes one preceding U+0020 and all following line ends.  Other spaces are one pre-token up to their last line
+ * end; those after it except the last are another.
  */
 #include "tokenizer/pretokenize/masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
-/* What the block before leaves. */
+/* State carried over from the previous block. */
 struct prev_block {
-    struct class_masks m;                /* line ends that signs took are no spaces there */
-    uint64_t absorbed_eol;               /* those line ends */
-    uint64_t nonbreak;                   /* spaces that are no line ends */
-    uint64_t lead;                       /* bytes of signs that a word behind them takes */
-    int64_t indent;                      /* where the spaces behind a line end begin that reach its end; -1: none */
-    int ndigits;                         /* since the last cut */
-    struct pending_contractions pending; /* that reach into the next block */
+    struct class_masks m;  /* its masks, without the line ends in absorbed_eol */
+    uint64_t absorbed_eol; /* line ends that belong to punctuation before them */
+    uint64_t nonbreak;     /* spaces that are not line ends */
+    uint64_t lead;         /* bytes of a punctuation character that a following word takes */
+    int64_t indent;        /* start of the spaces after a line end that extend to the end of the block; -1: none */
+    int ndigits;           /* since the last split of a number */
+    struct pending_contractions pending;
 };
 
-/* The runs of a mask from those of their bits on that begin has: adding a bit clears a run to its end. */
+/* Return the parts of the runs of a mask that start at a bit of begin: adding a bit clears a run up to its end. */
 static uint64_t runs_from(uint64_t mask, uint64_t begin)
 {
     return mask & ~(mask + (mask & begin));
 }
 
-/* Numbers are cut at their first digit, and at every third from there. */
+/* Return the starts of pre-tokens in numbers: the first digit and every third after it. */
 static uint64_t split_digits(struct prev_block *p, const struct class_masks *c)
 {
     uint64_t continues = shift_in_prev(c->number, p->m.number), starts = 0;
@@ -38,8 +38,8 @@ static uint64_t split_digits(struct prev_block *p, const struct class_masks *c)
     return starts;
 }
 
-/* Spaces behind a line end begin a piece, unless another line end follows them: that may be blocks
- * later, and then their start is taken back. */
+/* Add pre-token starts at spaces after a line end, unless another line end follows these spaces.  That line end may be in a
+ * later block; the start is then removed. */
 static void split_indents(struct prev_block *p, const struct class_masks *c, uint64_t nonbreak, int64_t w,
                           uint64_t *starts)
 {
@@ -80,7 +80,7 @@ void meg_pretok_cl100k(enum meg_pretok pretok, const char *text, int64_t n, uint
 
     meg_masks_next(&r, &next);
     for (int64_t w = 0; w < n / 64 + 1; w++) {
-        uint64_t nonbreak, signs, lead, words, numbers;
+        uint64_t nonbreak, punct, lead, words, numbers;
 
         c = next;
         meg_masks_next(&r, &next);
@@ -88,14 +88,14 @@ void meg_pretok_cl100k(enum meg_pretok pretok, const char *text, int64_t n, uint
         c.eol &= ~p.absorbed_eol;
         c.space &= ~p.absorbed_eol;
         nonbreak = c.space & ~c.eol;
-        signs = c.other & ~shift_in_prev(c.other, p.m.other) & ~shift_in_prev(c.space_char, p.m.space_char);
-        lead = signs | runs_from(c.tail, shift_in_prev(signs, p.lead));
+        punct = c.other & ~shift_in_prev(c.other, p.m.other) & ~shift_in_prev(c.space_char, p.m.space_char);
+        lead = punct | runs_from(c.tail, shift_in_prev(punct, p.lead));
         words = c.letter & ~shift_in_prev(c.letter | nonbreak | lead, p.m.letter | p.nonbreak | p.lead);
         numbers = pretok == MEG_PRETOK_CL100K ? split_digits(&p, &c) : c.number & ~c.tail;
-        starts[w] = (c.space & ~shift_in_prev(c.space, p.m.space)) | signs | words | numbers |
+        starts[w] = (c.space & ~shift_in_prev(c.space, p.m.space)) | punct | words | numbers |
                     last_spaces(&c, nonbreak, nonspace_of(&c), &next, next.space & ~next.eol, nonspace_of(&next));
         if (pretok != MEG_PRETOK_TIK_V1)
-            starts[w] = split_contractions(&p, c.quote & signs, text + 64 * w, n - 64 * w, starts[w]);
+            starts[w] = split_contractions(&p, c.quote & punct, text + 64 * w, n - 64 * w, starts[w]);
         split_indents(&p, &c, nonbreak, w, starts);
         p.m = c;
         p.nonbreak = nonbreak;
