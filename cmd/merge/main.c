@@ -1,4 +1,5 @@
 /* meg-merge - concatenate token datasets into one. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,16 +16,17 @@ struct conf {
     struct meg_str_list datasets;
     bool multimodal;
 };
-static const struct meg_opt own_opts[] = {
-    { "input", 0, MEG_STR(struct conf, input), "FOLDER", NULL, "merge all datasets of a folder, sorted by name" },
+static const struct meg_opt merge_opts[] = {
+    { "input", 0, MEG_STR(struct conf, input), "FOLDER", NULL, "merge all datasets of FOLDER, sorted by name" },
     { "datasets", 0, MEG_LIST(struct conf, datasets), "PREFIX...", NULL,
-      "merge these, names without .bin and .idx, in this order" },
+      "merge these datasets (without .bin and .idx), in this order" },
     { "output-prefix", 0, MEG_STR(struct conf, prefix), "PREFIX", NULL, "write PREFIX.bin and PREFIX.idx" },
-    { "multimodal", 0, MEG_BOOL(struct conf, multimodal), NULL, "no", "the datasets carry a mode with each sequence" },
+    { "multimodal", 0, MEG_BOOL(struct conf, multimodal), NULL, "no",
+      "merge datasets that have a mode for each sequence" },
     { 0 }
 };
 
-/* Whether files that begin with prefix lie in folder. */
+/* Return whether the files of a prefix are in folder. */
 static bool is_in_folder(const char *prefix, const char *folder)
 {
     const char *slash = strrchr(prefix, '/');
@@ -45,13 +47,13 @@ static int append(struct meg_indexed_writer **w, const char *prefix, const struc
         return r;
     if (meg_indexed_sequences(d) > 0 && meg_indexed_has_modes(d) != c->multimodal)
         r = meg_fail(e, MEG_EFORMAT, "%s.idx: %s", prefix,
-                     c->multimodal ? "has no modes, which --multimodal asks for"
-                                   : "has modes; give --multimodal to keep them");
+                     c->multimodal ? "has no modes; --multimodal needs them"
+                                   : "has modes; keep them with --multimodal");
     else if (*w || (r = meg_indexed_create(w, c->prefix, meg_indexed_dtype(d), e)) == 0)
         r = meg_indexed_append_dataset(*w, d, e);
     if (r == 0)
-        meg_info("%s: %lld documents, %lld tokens", prefix, (long long)meg_indexed_documents(d),
-                 (long long)meg_indexed_tokens(d));
+        meg_info("%s: %" PRId64 " documents, %" PRId64 " tokens", prefix, meg_indexed_documents(d),
+                 meg_indexed_tokens(d));
     meg_indexed_close(d);
     return r;
 }
@@ -78,17 +80,17 @@ static int run(const struct conf *c, struct meg_err *e)
 int main(int argc, char **argv)
 {
     struct conf c = { 0 };
-    const struct meg_optgroup groups[] = { { "merge", own_opts, &c }, { 0 } };
+    const struct meg_optgroup groups[] = { { "merge", merge_opts, &c }, { 0 } };
     struct meg_err e;
 
     meg_opt_parse(groups, "[options] (--input FOLDER | --datasets PREFIX...) --output-prefix PREFIX",
-                  "Put token datasets one behind another.", argc, argv);
+                  "Concatenate token datasets into one.", argc, argv);
     if (!c.prefix)
         meg_usage("--output-prefix is required");
     if (!c.input == (c.datasets.n == 0))
         meg_usage("give one of --input and --datasets");
     if (c.input && is_in_folder(c.prefix, c.input))
-        meg_usage("--output-prefix lies in --input: a second run would merge the result, too");
+        meg_usage("--output-prefix is in the folder --input: a second run would merge the result, too");
     if (run(&c, &e) < 0)
         meg_die_err(&e);
     return meg_close_stdout();

@@ -24,14 +24,14 @@ int main(int argc, char **argv)
     meg_opt_parse(groups,
                   "[options] --input FILE... --output-prefix PREFIX --tokenizer-type TYPE | "
                   "--decode PREFIX [FIRST[:COUNT]] | --info PREFIX",
-                  "Turn the texts of JSON lines into token datasets, or look at one.", argc, argv);
+                  "Tokenize the texts of JSON lines into token datasets, or inspect one.", argc, argv);
     if ((c.input.n > 0) + (in.decode.n > 0) + (in.info != NULL) > 1)
         meg_usage("give one of --input, --decode and --info");
     if (in.decode.n > 2)
-        meg_usage("--decode takes a PREFIX and FIRST[:COUNT], no more");
+        meg_usage("--decode takes PREFIX and FIRST[:COUNT] only");
     if (in.json && in.decode.n == 0 && !in.info)
-        meg_usage("--json is for --decode and --info");
-    has_tokenizer = tc.type || tc.name_or_path || tc.tokenizer_model; /* a folder needs no type */
+        meg_usage("--json has an effect only with --decode or --info");
+    has_tokenizer = tc.type || tc.name_or_path || tc.tokenizer_model; /* the type of a folder is detected */
     if (in.decode.n > 0 && !in.json && !has_tokenizer)
         meg_usage("--decode needs --tokenizer-type to print text; with --json it prints ids");
     if (!in.info && (has_tokenizer || !(in.decode.n > 0 && in.json)) && meg_tokenizer_open(&tok, &tc, &e) < 0)

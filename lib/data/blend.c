@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 
-/* numpy's sum of a contiguous double array: the order of additions decides the last bit. */
+/* Add n numbers pairwise, in the order of numpy's sum of a contiguous array, so that even the last bit agrees. */
 static double pairwise_sum(const double *a, int n)
 {
     double r[8], sum;
@@ -38,8 +38,9 @@ int meg_blend_check_weights(const double *w, int n, const char *origin, struct m
 
     if (isfinite(sum))
         return 0;
-    return meg_fail(e, MEG_EUSAGE, "%s: the weights add up to more than %g; only their ratios count, give smaller ones",
-                    origin, DBL_MAX);
+    return meg_fail(e, MEG_EUSAGE,
+                    "%s: the sum of the weights exceeds %g; only their ratios count, so give smaller ones", origin,
+                    DBL_MAX);
 }
 
 void meg_blend_normalize(double *w, int n)
@@ -65,20 +66,20 @@ void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *
 }
 
 /*
- * Both blends: sample i comes from the dataset whose share of max(i, 1) samples is furthest ahead of
- * what it gave, the first of equals.  A dataset that gave its limit is out.
+ * Build either index: sample i is taken from the dataset with the largest error w * max(i, 1) - samples taken so far,
+ * the first of equals, among those below their limit.
  */
 static void build_indices(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
 {
     int16_t *dataset = meg_realloc_array(NULL, (size_t)n, sizeof *dataset);
     int64_t *sample = meg_realloc_array(NULL, (size_t)n, sizeof *sample);
-    int64_t *taken = meg_new((size_t)k * sizeof *taken);
+    int64_t *taken = meg_new((size_t)k * sizeof *taken); /* [k] samples taken of each dataset so far */
 
     for (int64_t i = 0; i < n; i++) {
-        double share = fmax((double)i, 1.0), max_error = 0;
+        double n_so_far = fmax((double)i, 1.0), max_error = 0;
         int best = -1;
         for (int d = 0; d < k; d++) {
-            double error = w[d] * share - (double)taken[d];
+            double error = w[d] * n_so_far - (double)taken[d];
             if ((best < 0 || error > max_error) && (!limit || taken[d] < limit[d])) {
                 best = d;
                 max_error = error;
@@ -98,15 +99,15 @@ void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64
 
 void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k)
 {
-    double *share = meg_realloc_array(NULL, (size_t)k, sizeof *share);
+    double *ratio = meg_realloc_array(NULL, (size_t)k, sizeof *ratio);
     int64_t n = 0;
 
     for (int d = 0; d < k; d++)
         n += size[d];
     for (int d = 0; d < k; d++)
-        share[d] = (double)size[d] / (double)n;
-    build_indices(x, share, size, k, n);
-    free(share);
+        ratio[d] = (double)size[d] / (double)n;
+    build_indices(x, ratio, size, k, n);
+    free(ratio);
 }
 
 void meg_blend_index_free(struct meg_blend_index *x)

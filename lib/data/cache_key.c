@@ -7,7 +7,7 @@
 #include "data/gpt_index.h"
 #include "io/json.h"
 
-/* text, every line after the first further in */
+/* Append text with its second and later lines indented by `by` columns. */
 static void add_indented(struct meg_str *out, const char *text, int by)
 {
     for (const char *nl; (nl = strchr(text, '\n')); text = nl + 1) {
@@ -31,7 +31,7 @@ static void add_count(struct meg_str *out, const char *key, int64_t v)
         meg_str_printf(out, "    \"%s\": %" PRId64, key, v);
 }
 
-/* Pairs of fractions, null for an absent split; the very first number is the integer 0. */
+/* Append a pair of fractions for each split, null where it is absent.  Python prints the first number as integer 0. */
 static void add_matrix(struct meg_str *out, const struct meg_split_matrix *s)
 {
     meg_str_printf(out, "[\n");

@@ -1,5 +1,6 @@
 #include "data/data_conf.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,49 +17,48 @@
 #define C struct meg_data_conf
 const struct meg_opt meg_data_opts[] = {
     { "data-path", 0, MEG_LIST(C, data_path), "PREFIX...", NULL,
-      "datasets, names without .bin and .idx: one; several, used whole; or WEIGHT PREFIX pairs" },
+      "read these datasets (without .bin and .idx): one or several completely, or WEIGHT PREFIX pairs" },
     { "split", 0, MEG_STR(C, split), "A,B,C", NULL,
-      "shares of --data-path for training, validation and test (969, 30, 1 when not given)" },
+      "divide --data-path among training, validation and test in these ratios (default 969, 30, 1)" },
     { "train-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_TRAIN]), "PREFIX...", NULL,
-      "datasets for training alone, in the forms of --data-path" },
+      "read these datasets for training only, in the forms of --data-path" },
     { "valid-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_VALID]), "PREFIX...", NULL,
-      "datasets for validation alone" },
+      "read these datasets for validation only" },
     { "test-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_TEST]), "PREFIX...", NULL,
-      "datasets for the test alone" },
-    { "data-args-path", 0, MEG_STR(C, data_args_path), "FILE", NULL, "read the words of --data-path from FILE" },
+      "read these datasets for the test only" },
+    { "data-args-path", 0, MEG_STR(C, data_args_path), "FILE", NULL, "read the value of --data-path from FILE" },
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
-      "read the words for each split from a JSON object with keys train, valid and test" },
+      "read the datasets of each split from FILE, a JSON object with keys train, valid and test" },
     { "train-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TRAIN]), "GROUP...", NULL,
-      "datasets for training alone: 'NAME: WEIGHT BEGIN:END PREFIX, ...', of each the part between "
-      "two fractions" },
+      "read 'NAME: WEIGHT BEGIN:END PREFIX, ...' for training only: of each dataset the part between two fractions" },
     { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_VALID]), "GROUP...", NULL,
       "the same for validation" },
     { "test-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TEST]), "GROUP...", NULL,
       "the same for the test" },
     { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
-      "read the group between double quotes from FILE" },
+      "read the value of --train-weighted-split-paths from FILE, in double quotes" },
     { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_VALID]), "FILE", NULL,
       "the same for validation" },
     { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TEST]), "FILE", NULL,
       "the same for the test" },
     { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
-      "whose order of samples; auto: Megatron-DeepSpeed's where its options name the data" },
-    { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no", "train on made-up tokens, the same on every machine" },
+      "order samples as this program does; auto: megatron-deepspeed where its options name the data" },
+    { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no", "train on generated tokens, equal on every machine" },
     { "data-cache-path", 0, MEG_STR(C, data_cache_path), "FOLDER", NULL,
-      "keep sample indices here (PREFIX/cache/GPTDataset_indices when not given)" },
+      "store sample indices in FOLDER (default PREFIX/cache/GPTDataset_indices)" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
-      "weigh the datasets of a blend by the samples each was built for" },
-    { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "SHARE", NULL,
-      "of --megatron-release 0.11 and later: build so much more of a blend's datasets than it takes (0.005)" },
+      "weight the datasets of a blend by the samples each was built for" },
+    { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "FRACTION", NULL,
+      "build each dataset of a blend larger by FRACTION (default 0.005; --megatron-release 0.11 and later)" },
     { "reset-position-ids", 0, MEG_BOOL(C, reset_position_ids), NULL, "no",
-      "count positions from 0 again after each end of document" },
+      "restart position ids at 0 after each end-of-document token" },
     { "reset-attention-mask", 0, MEG_BOOL(C, reset_attention_mask), NULL, "no",
-      "let no token see what lies before its own document" },
-    { "eod-mask-loss", 0, MEG_BOOL(C, eod_mask_loss), NULL, "no", "take no loss at tokens that end a document" },
+      "mask attention to tokens of earlier documents" },
+    { "eod-mask-loss", 0, MEG_BOOL(C, eod_mask_loss), NULL, "no", "exclude end-of-document tokens from the loss" },
     { "dataloader-type", 0, MEG_STR(C, dataloader_type), "single|cyclic", "single",
-      "once through the samples in order, or every epoch permuted anew" },
+      "read the samples once in order, or permute them in each epoch" },
     { "no-data-sharding", 0, MEG_BOOL(C, no_data_sharding), NULL, "no",
-      "permute all samples of an epoch together, not each rank's share (cyclic)" },
+      "with cyclic: permute all samples of an epoch together, not those of each rank apart" },
     { 0 }
 };
 #undef C
@@ -69,15 +69,17 @@ int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron
     const double surplus = c->mid_level_dataset_surplus;
 
     if (c->renormalize_blend_weights && !release->renormalizes)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--renormalize-blend-weights: --megatron-release %s has no such option; 0.10 is the last "
-                        "that has",
-                        release->name);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--renormalize-blend-weights: --megatron-release %s does not have this option; 0.10 is the last "
+            "release that has it",
+            release->name);
     if (!isnan(surplus) && !release->blend_sizes_with_surplus)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--mid-level-dataset-surplus: --megatron-release %s has no such option; 0.11 is the first "
-                        "that takes it",
-                        release->name);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--mid-level-dataset-surplus: --megatron-release %s does not have this option; 0.11 is the first "
+            "release that has it",
+            release->name);
     if (!isnan(surplus) && !(surplus >= 0 && surplus <= MAX_SURPLUS))
         return meg_fail(e, MEG_EUSAGE, "--mid-level-dataset-surplus: %g is not in 0 to %d", surplus, MAX_SURPLUS);
     return 0;
@@ -90,7 +92,7 @@ enum meg_data_sampler_type meg_data_conf_sampler_type(const struct meg_data_conf
     return c->no_data_sharding ? MEG_DATA_SAMPLER_CYCLIC_UNSHARDED : MEG_DATA_SAMPLER_CYCLIC;
 }
 
-/* ---- words to files --------------------------------------------------------------------------- */
+/* ---- parsing the lists of datasets ------------------------------------------------------------ */
 
 struct word_list {
     char **v;
@@ -121,7 +123,7 @@ static void free_words(struct word_list *w)
     *w = (struct word_list){ 0 };
 }
 
-/* from: the option or file that gave the words, for messages. */
+/* Parse prefixes, or weights and prefixes; origin: the option or file that has the words, for messages. */
 static int parse_blend(struct meg_data_blend *b, const struct word_list *w, const char *origin, struct meg_err *e)
 {
     int64_t n = w->n, numbers = 0, step;
@@ -131,12 +133,12 @@ static int parse_blend(struct meg_data_blend *b, const struct word_list *w, cons
         numbers += meg_parse_f64(w->v[i], &x);
     if (numbers > 0 && numbers < n / 2)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: %lld of the %lld words in the places of weights are numbers; give "
-                        "a weight before every prefix, or before none",
-                        origin, (long long)numbers, (long long)(n / 2));
+                        "%s: only %" PRId64 " of the %" PRId64
+                        " words where a weight would be are numbers; give a weight before every prefix or before none",
+                        origin, numbers, n / 2);
     step = numbers > 0 ? 2 : 1;
     if (n / step > MEG_MAX_BLEND_DATASETS)
-        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most %d can be blended", origin, (long long)(n / step),
+        return meg_fail(e, MEG_EUSAGE, "%s: %" PRId64 " datasets; at most %d can be blended", origin, n / step,
                         MEG_MAX_BLEND_DATASETS);
     b->n = (int)(n / step);
     b->prefix = meg_new((size_t)b->n * sizeof *b->prefix);
@@ -170,7 +172,7 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
     if (r == 0) {
         add_split_at_blanks(&w, text.s);
         r = w.n ? parse_blend(b, &w, path, e)
-                : meg_fail(e, MEG_EUSAGE, "%s: names no dataset (--data-args-path)", path);
+                : meg_fail(e, MEG_EUSAGE, "%s: empty; expected the datasets of --data-path (--data-args-path)", path);
     }
     free_words(&w);
     meg_str_free(&text);
@@ -187,11 +189,11 @@ static int add_json_words(struct word_list *w, const json_t *v, const char *path
         return 0;
     }
     if (!json_is_array(v) && !json_is_null(v))
-        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing, or no list, string or null", path, key);
+        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing, or not a list, string or null", path, key);
     json_array_foreach(v, i, word)
     {
         if (!json_is_string(word))
-            return meg_fail(e, MEG_EFORMAT, "%s: \"%s\"[%zu] is no string", path, key, i);
+            return meg_fail(e, MEG_EFORMAT, "%s: \"%s\"[%zu] is not a string", path, key, i);
         add_word(w, json_string_value(word), json_string_length(word));
     }
     return 0;
@@ -212,7 +214,7 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
     return r;
 }
 
-/* ---- the choice ------------------------------------------------------------------------------- */
+/* ---- selecting the source --------------------------------------------------------------------- */
 
 static const char *const path_names[] = { "--train-data-path", "--valid-data-path", "--test-data-path" };
 static const char *const group_names[] = { "--train-weighted-split-paths", "--valid-weighted-split-paths",
@@ -239,16 +241,18 @@ static int check_sources(const struct meg_data_conf *c, bool is_per_split, struc
 
     if (n > 1)
         return meg_fail(e, MEG_EUSAGE,
-                        "give one of --data-path, --data-args-path, --train-data-path and its like, "
-                        "--per-split-data-args-path, --train-weighted-split-paths and its like, and "
-                        "--mock-data, "
-                        "not several");
+                        "several sources of data are given; give only one of --data-path, --data-args-path, "
+                        "--train-data-path and its like, --per-split-data-args-path, "
+                        "--train-weighted-split-paths and its like, and --mock-data");
     if (n == 0)
-        return meg_fail(e, MEG_EUSAGE, "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
+        return meg_fail(e, MEG_EUSAGE, "no data is given; use --data-path PREFIX, or --mock-data for generated tokens");
     if (is_per_split && c->split)
-        return meg_fail(e, MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--split divides --data-path, but here each split has its own datasets; leave out --split");
     if (has_groups(c) && strcmp(c->data_order, "megatron-lm") == 0)
-        return meg_fail(e, MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--data-order megatron-lm: Megatron-LM does not have --train-weighted-split-paths and its like");
     return 0;
 }
 
@@ -265,45 +269,45 @@ static int read_split_blend(struct meg_data_blend *b, const struct meg_data_conf
 
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e)
 {
-    struct meg_data_blends ch = { .is_mock = c->mock_data };
+    struct meg_data_blends b = { .is_mock = c->mock_data };
     int r;
 
-    ch.is_per_split = has_paths(c) || has_groups(c) || c->per_split_data_args_path;
-    ch.is_deepspeed = has_groups(c) || strcmp(c->data_order, "megatron-deepspeed") == 0;
-    if ((r = check_sources(c, ch.is_per_split, e)) < 0)
+    b.is_per_split = has_paths(c) || has_groups(c) || c->per_split_data_args_path;
+    b.is_deepspeed = has_groups(c) || strcmp(c->data_order, "megatron-deepspeed") == 0;
+    if ((r = check_sources(c, b.is_per_split, e)) < 0)
         goto out;
     if (c->per_split_data_args_path)
-        r = parse_per_split_file(ch.blend, c->per_split_data_args_path, e);
+        r = parse_per_split_file(b.blend, c->per_split_data_args_path, e);
     else if (c->data_args_path)
-        r = parse_file(&ch.blend[0], c->data_args_path, e);
+        r = parse_file(&b.blend[0], c->data_args_path, e);
     else if (c->data_path.n)
-        r = parse_list(&ch.blend[0], &c->data_path, "--data-path", e);
+        r = parse_list(&b.blend[0], &c->data_path, "--data-path", e);
     else
         for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++)
-            r = read_split_blend(&ch.blend[i], c, i, e);
+            r = read_split_blend(&b.blend[i], c, i, e);
     if (r < 0)
         goto out;
-    if (!ch.is_per_split) {
-        ch.split = c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
+    if (!b.is_per_split) {
+        b.split = c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
         if (!c->split && !c->mock_data)
-            meg_info("no --split given: using %s", ch.split);
+            meg_info("--split is not given: using %s", b.split);
     }
-    *out = ch;
+    *out = b;
     return 0;
 out:
-    meg_data_blends_free(&ch);
+    meg_data_blends_free(&b);
     return r;
 }
 
-void meg_data_blends_free(struct meg_data_blends *ch)
+void meg_data_blends_free(struct meg_data_blends *b)
 {
     for (int k = 0; k < MEG_NUM_SPLITS; k++) {
-        for (int i = 0; i < ch->blend[k].n; i++)
-            free(ch->blend[k].prefix[i]);
-        free(ch->blend[k].prefix);
-        free(ch->blend[k].weight);
-        free(ch->blend[k].range);
-        free(ch->blend[k].name);
+        for (int i = 0; i < b->blend[k].n; i++)
+            free(b->blend[k].prefix[i]);
+        free(b->blend[k].prefix);
+        free(b->blend[k].weight);
+        free(b->blend[k].range);
+        free(b->blend[k].name);
     }
-    *ch = (struct meg_data_blends){ 0 };
+    *b = (struct meg_data_blends){ 0 };
 }

@@ -1,20 +1,23 @@
-/* The options that name a run's data, and what they come to. */
+/* data_conf.h - the options that name the data of a run, and the datasets and weights they resolve to. */
 #ifndef MEG_DATA_DATA_CONF_H
 #define MEG_DATA_DATA_CONF_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "data/sampler.h"
 #include "data/split.h"
 #include "option/opt.h"
 
+MEG_BEGIN_DECLS
+
 struct meg_megatron_release;
 struct meg_data_conf {
     struct meg_str_list data_path; /* prefix | weight prefix ... | prefix prefix ... */
     const char *split;
-    struct meg_str_list per_split_path[MEG_NUM_SPLITS]; /* --train-data-path, --valid-data-path, --test-data-path */
+    struct meg_str_list per_split_path[MEG_NUM_SPLITS]; /* --train-data-path and its like */
     const char *data_args_path, *per_split_data_args_path;
     struct meg_str_list weighted_split[MEG_NUM_SPLITS]; /* --train-weighted-split-paths and its like */
     const char *weighted_split_file[MEG_NUM_SPLITS];
@@ -29,39 +32,41 @@ struct meg_data_conf {
 };
 extern const struct meg_opt meg_data_opts[];
 
-/* MEG_EUSAGE when a release of Megatron-LM has not an option that was given. */
+/* Return MEG_EUSAGE when an option is given that this release of Megatron-LM does not have, or is out of range. */
 int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron_release *release, struct meg_err *e);
 
-/* The sampler that --dataloader-type and --no-data-sharding ask for. */
+/* Return the sampler that --dataloader-type and --no-data-sharding select. */
 enum meg_data_sampler_type meg_data_conf_sampler_type(const struct meg_data_conf *c);
 
-/* One list of files: n prefixes, and as many weights or none (NULL). */
+/* A list of datasets to blend; n is 0 where none is named. */
 struct meg_data_blend {
     int n;
-    char **prefix;
-    double *weight;
-    double (*range)[2]; /* of each file: the fractions where it begins and ends; NULL: by the split */
-    char *name;         /* of a group; else NULL */
+    char **prefix;      /* [n] */
+    double *weight;     /* [n], or NULL: none is given */
+    double (*range)[2]; /* [n] the part of each dataset to read, as two fractions of it; NULL: --split determines it */
+    char *name;         /* of a Megatron-DeepSpeed group; else NULL */
 };
 enum { MEG_MAX_BLEND_DATASETS = 32766 };
 
 /*
- * Which data was chosen.  Made-up data: every n is 0.  With is_per_split each split has a blend of its
- * own, whole; else all read blend[0], shared out by split.
+ * The data of all splits.  With is_per_split each split reads its own blend completely; else all splits read blend[0],
+ * divided by --split.  With is_mock every blend is empty.
  */
 struct meg_data_blends {
     bool is_mock, is_per_split;
-    bool is_deepspeed; /* samples in Megatron-DeepSpeed's order */
+    bool is_deepspeed; /* order samples as Megatron-DeepSpeed does */
     struct meg_data_blend blend[MEG_NUM_SPLITS];
-    const char *split; /* c's, or a constant; NULL with is_per_split */
+    const char *split; /* value of --split or a default, borrowed; NULL with is_per_split */
 };
 
 /*
- * meg_data_blends_read - read what the options name (argument files too)
- * MEG_EUSAGE when there is no source or more than one, or words that fit none of the forms.
- * The caller frees with meg_data_blends_free, on success.
+ * meg_data_blends_read - resolve the options, and the argument files they name, to datasets and weights
+ * Returns MEG_EUSAGE when no source of data is given, or several, or a value that has none of the documented forms.
+ * After success the caller frees *out with meg_data_blends_free.
  */
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e);
-void meg_data_blends_free(struct meg_data_blends *ch);
+void meg_data_blends_free(struct meg_data_blends *b);
+
+MEG_END_DECLS
 
 #endif

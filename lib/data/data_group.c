@@ -1,4 +1,3 @@
-/* Megatron-DeepSpeed's --train-weighted-split-paths and its like: "NAME: WEIGHT BEGIN:END PREFIX, ...". */
 #include "data/data_group.h"
 
 #include <stdlib.h>
@@ -11,7 +10,7 @@
 
 static const char blank[] = " \t\n\r\v\f";
 
-/* The next word of [*at, end), or NULL; *at moves behind it. */
+/* Return the next word of [*at, end), allocated, and move *at to its end; or NULL. */
 static char *next_word(const char **at, const char *end)
 {
     const char *s = *at;
@@ -34,7 +33,7 @@ static bool parse_range(char *text, double *begin, double *end)
     return meg_parse_f64(text, begin) && meg_parse_f64(colon, end) && *begin >= 0 && *begin < *end && *end <= 1;
 }
 
-/* One "WEIGHT BEGIN:END PREFIX". */
+/* Parse "WEIGHT BEGIN:END PREFIX" and append it to b. */
 static bool parse_member(struct meg_data_blend *b, const char *s, const char *end)
 {
     char *word[4] = { 0 };
@@ -66,10 +65,10 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
     const char *colon = strchr(text, ':');
 
     if (!colon || strcspn(text, blank) < (size_t)(colon - text))
-        return meg_fail(e, MEG_EUSAGE,
-                        "%s: '%s' does not begin with a name and a colon, as 'NAME: WEIGHT BEGIN:END "
-                        "PREFIX, ...' does",
-                        origin, text);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "%s: '%s' does not begin with a name and a colon; expected 'NAME: WEIGHT BEGIN:END PREFIX, ...'", origin,
+            text);
     b->name = meg_strndup(text, (size_t)(colon - text));
     for (const char *s = colon + 1, *comma; s; s = *comma ? comma + 1 : NULL) {
         comma = s + strcspn(s, ",");
@@ -80,12 +79,11 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
                             origin, (int)(comma - s), s);
     }
     if (b->n > MEG_MAX_BLEND_DATASETS)
-        return meg_fail(e, MEG_EUSAGE, "%s: %d datasets, at most %d can be blended", origin, b->n,
+        return meg_fail(e, MEG_EUSAGE, "%s: %d datasets; at most %d can be blended", origin, b->n,
                         MEG_MAX_BLEND_DATASETS);
     return meg_blend_check_weights(b->weight, b->n, origin, e);
 }
 
-/* A line of groups, each between double quotes. */
 int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e)
 {
     struct meg_str text = { 0 };
@@ -93,12 +91,12 @@ int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct
     char *s = text.s ? text.s : (char *)"";
 
     if (r == 0 && strlen(s) != text.n)
-        r = meg_fail(e, MEG_EFORMAT, "%s: holds a zero byte: no text", path);
+        r = meg_fail(e, MEG_EFORMAT, "%s: contains a zero byte: not a text file", path);
     for (s += r == 0 ? strspn(s, blank) : 0; r == 0 && *s; s += strspn(s, blank)) {
         char *end = *s == '"' ? strchr(s + 1, '"') : NULL;
 
         if (!end) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: expected groups between double quotes", path);
+            r = meg_fail(e, MEG_EFORMAT, "%s: expected a group in double quotes", path);
         } else if (groups++) {
             r = meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP_MSG, path);
         } else {
@@ -108,7 +106,7 @@ int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct
         }
     }
     if (r == 0 && groups == 0)
-        r = meg_fail(e, MEG_EUSAGE, "%s: names no dataset", path);
+        r = meg_fail(e, MEG_EUSAGE, "%s: empty; expected a group in double quotes", path);
     meg_str_free(&text);
     return r;
 }

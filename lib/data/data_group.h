@@ -8,12 +8,12 @@
 
 MEG_BEGIN_DECLS
 
-#define MEG_ONE_GROUP_MSG "%s: several groups, a split takes one; evaluate others with meg-eval"
+#define MEG_ONE_GROUP_MSG "%s: several groups; give one for each split, and evaluate the others with meg-eval"
 
 /*
  * meg_data_parse_group - parse "NAME: WEIGHT BEGIN:END PREFIX, ..."
- *   b     zeroed; the caller frees its arrays, also after a failure
- *   from  the option or file that holds text, for messages
+ *   b       zeroed; the caller frees its arrays, also after a failure
+ *   origin  the option or file that holds text, for messages
  * Returns MEG_EUSAGE for text that is not a group.
  * meg_data_parse_group_file parses the only group of a file, which is between double quotes.
  */

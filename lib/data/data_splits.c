@@ -1,4 +1,4 @@
-/* Files, splits and blends; what a sample is, the class says. */
+/* Open the files of all splits, compute their ranges, and build indices and blends. */
 #include "data/data_splits.h"
 
 #include <inttypes.h>
@@ -29,12 +29,12 @@ static int open_source(struct meg_data_splits *d, struct meg_source **out, const
     return 0;
 }
 
-/* range: its fractions, or NULL where the split says */
+/* Add a mid-level dataset: the range of src between two fractions, or with range NULL the one that --split gives it. */
 static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_source *src, double weight,
                            const double *range, int64_t num_samples, int64_t num_taken, struct meg_err *e)
 {
     const size_t n = (size_t)d->nmid + 1;
-    const int64_t elements = d->class->num_elements(src);
+    const int64_t elements = d->type->num_elements(src);
     struct meg_mid_dataset *p;
     int r;
 
@@ -53,12 +53,12 @@ static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_sour
         meg_fraction_range(range, elements, &p->begin, &p->end);
     else if (d->split_string)
         meg_split_range(&d->split_matrix, split, elements, &p->begin, &p->end);
-    if ((r = d->class->plan(d, p, src, e)) == 0)
+    if ((r = d->type->plan(d, p, src, e)) == 0)
         d->nmid++;
     return r;
 }
 
-/* Samples that the blend takes of each dataset, and that each is built for. */
+/* Compute the samples that a blend takes of each dataset, and those that each dataset is built for. */
 static void plan_num_samples(const struct meg_data_splits *d, const struct meg_split_members *g, const double *w, int n,
                              int64_t *num_taken, int64_t *num_samples)
 {
@@ -118,8 +118,8 @@ static int plan_split(struct meg_data_splits *d, int split, const struct meg_dat
         g->is_blend = b->n > 1 || (g->is_weighted && !blends->is_per_split);
         if (g->is_blend && g->is_weighted && g->num_samples == MEG_ONE_EPOCH)
             return meg_fail(e, MEG_EUSAGE,
-                            "--data-path: weights need a number of samples; without one, give "
-                            "the prefixes alone");
+                            "--data-path: weights need a number of samples; to read all samples once, give prefixes "
+                            "without weights");
         r = plan_blend(d, split, b, e);
     }
     g->n = d->nmid - g->first;
@@ -152,7 +152,7 @@ static int plan(struct meg_data_splits *d, const struct meg_data_conf *conf, str
     return r;
 }
 
-/* Hand d out if all went well so far, else close it. */
+/* Set *out to d on success, else close d. */
 static int close_on_error(struct meg_data_splits **out, struct meg_data_splits *d, int r)
 {
     if (r < 0)
@@ -180,11 +180,11 @@ static char *mid_cache_key(const struct meg_data_splits *d, int mid)
 {
     struct meg_str s = { 0 };
 
-    d->class->add_cache_key(d, &d->mid[mid], &s);
+    d->type->add_cache_key(d, &d->mid[mid], &s);
     return s.s;
 }
 
-/* Beside the dataset, or in the folder that was given. */
+/* Append folder and file name prefix of an index: next to the dataset, or in --data-cache-path. */
 static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *dir,
                             struct meg_str *prefix)
 {
@@ -197,7 +197,7 @@ static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mi
     else
         meg_str_printf(dir, ".");
     meg_str_printf(prefix, "%s_%s_indexmap_", base, d->members[p->split].name);
-    d->class->add_deepspeed_name(d, p, prefix);
+    d->type->add_deepspeed_name(d, p, prefix);
 }
 
 static void megatron_dir(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *dir)
@@ -205,7 +205,7 @@ static void megatron_dir(const struct meg_data_splits *d, const struct meg_mid_d
     if (d->cache_dir)
         meg_str_printf(dir, "%s", d->cache_dir);
     else
-        meg_str_printf(dir, "%s/cache/%s_indices", p->name, d->class->name);
+        meg_str_printf(dir, "%s/cache/%s_indices", p->name, d->type->name);
 }
 
 static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct meg_dataset **out, struct meg_err *e)
@@ -214,7 +214,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     struct meg_dataset *ds = *out = meg_new(sizeof *ds);
     struct meg_str dir = { 0 }, prefix = { 0 };
     char *text = mid_cache_key(d, mid);
-    struct meg_index_cache_entry c = { NULL, d->class->name, meg_split_names[p->split], text, NULL };
+    struct meg_index_cache_entry c = { NULL, d->type->name, meg_split_names[p->split], text, NULL };
     bool is_cached;
     int r;
 
@@ -223,20 +223,20 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     is_cached = meg_source_indexed(ds->src) != NULL;
     if (d->is_deepspeed) {
         deepspeed_names(d, p, &dir, &prefix);
-        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* there is no name for it */
+        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* such an index has no file name */
     } else {
         megatron_dir(d, p, &dir);
     }
     c.dir = dir.s;
     c.deepspeed_prefix = prefix.s;
-    r = d->class->build(d, p, ds, is_cached ? &c : NULL, e);
+    r = d->type->build(d, p, ds, is_cached ? &c : NULL, e);
     meg_str_free(&dir);
     meg_str_free(&prefix);
     free(text);
     return r;
 }
 
-/* The blend's own arrays: from the cache, where one was asked for, or built. */
+/* Load the index of a blend from --data-cache-path, or build it. */
 static void build_blend_index(const struct meg_data_splits *d, struct meg_dataset *ds,
                               const struct meg_split_members *g, const double *weight, const int64_t *count,
                               int64_t size, const char *split)
@@ -246,7 +246,7 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
     struct meg_str text = { 0 };
     struct meg_npy a[2] = { { "dataset_index", "<i2", 2, ds->len, 0, NULL },
                             { "dataset_sample_index", "<i8", 8, ds->len, 0, NULL } };
-    const bool is_cached = d->cache_dir && !d->is_deepspeed; /* which keeps it in memory */
+    const bool is_cached = d->cache_dir && !d->is_deepspeed; /* Megatron-DeepSpeed stores none */
     struct meg_index_cache_entry c = { d->cache_dir, "BlendedDataset", split, NULL, NULL };
 
     for (int i = 0; i < g->n; i++)
@@ -272,15 +272,14 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
     meg_str_free(&text);
 }
 
-/* Megatron-DeepSpeed's blend is far longer than what is wanted and may run past a member. */
+/* Check the index against its members.  Megatron-DeepSpeed's is longer than needed and may exceed a member. */
 static int check_blend(const struct meg_data_splits *d, const struct meg_dataset *ds, struct meg_err *e)
 {
     for (int64_t i = 0; i < ds->blend.n; i++) {
         int k = ds->blend.dataset[i];
         if (k < 0 || k >= ds->nmember || ds->blend.sample[i] < 0)
             return meg_fail(e, MEG_EFORMAT,
-                            "the cached index of the blend does not fit it; remove the "
-                            "cache folder");
+                            "the cached index of the blend does not fit its datasets; remove the cache folder");
         if (ds->blend.sample[i] >= ds->member[k]->len && !d->is_deepspeed)
             return meg_dataset_exhausted(ds->member[k], e);
     }

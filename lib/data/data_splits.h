@@ -1,6 +1,8 @@
 /*
- * The training, validation and test data of a run: from what the options name to three datasets of
- * samples, in Megatron-LM's order.  Which samples: data/gpt_data.h.
+ * data_splits.h - the training, validation and test data of a run: from the datasets that the options name to three
+ * datasets of samples, in Megatron-LM's order.
+ * A run first plans its data: it opens every file and computes its ranges, but builds no index and writes nothing
+ * (meg_gpt_data_plan in data/gpt_data.h).  Then it builds the index arrays.
  */
 #ifndef MEG_DATA_DATA_SPLITS_H
 #define MEG_DATA_DATA_SPLITS_H
@@ -8,51 +10,54 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "data/data_conf.h"
 #include "data/dataset.h"
 #include "data/split.h"
 
-/* What the run brings to the data options. */
+MEG_BEGIN_DECLS
+
+/* What datasets depend on besides the data options. */
 struct meg_dataset_spec {
     int64_t seq_length;
     int64_t seed;                        /* --seed, in [0, 2^32) */
-    int64_t num_samples[MEG_NUM_SPLITS]; /* samples; 0: the split is not opened; MEG_ONE_EPOCH: all */
-    int32_t eod, pad;                    /* ids, -1 where the tokenizer has none */
-    int64_t vocab_size;                  /* ids must be below; 0: not checked */
-    const char *tokenizer;               /* what it calls itself in cache files, a JSON object; or NULL */
-    const char *megatron_release;        /* --megatron-release, or NULL: tokenizer/megatron_release.h */
+    int64_t num_samples[MEG_NUM_SPLITS]; /* 0: the split is not opened; MEG_ONE_EPOCH: all of one epoch */
+    int32_t eod, pad;                    /* token ids, -1 where the tokenizer has none */
+    int64_t vocab_size;                  /* ids must be below it; 0: not checked */
+    const char *tokenizer;               /* its description in cache files, a JSON object; or NULL */
+    const char *megatron_release;        /* --megatron-release, or NULL: see tokenizer/megatron_release.h */
 };
 
-/* One file's part in one split, as --dry-run shows it. */
+/* A mid-level dataset: the range that one split has of one file, as --dry-run prints it. */
 struct meg_mid_dataset {
     int split;           /* MEG_SPLIT_TRAIN, ... */
-    const char *name;    /* its prefix as given, or "mock data" */
-    double weight;       /* of the blend, normalised; 1 when alone */
-    int64_t begin, end;  /* its elements: sequences; of BERT and T5 documents */
-    int64_t tokens;      /* in those */
-    int64_t num_samples; /* samples, or MEG_ONE_EPOCH */
-    int64_t num_taken;   /* those that a weighted blend takes of them; of other parts the same */
-    int64_t samples;     /* what the epochs hold */
+    const char *name;    /* prefix as given, or "mock data" */
+    double weight;       /* in the blend, normalised; 1 without a blend */
+    int64_t begin, end;  /* its range of elements: sequences for GPT, documents for BERT and T5 */
+    int64_t tokens;      /* in that range */
+    int64_t num_samples; /* that it is built for, or MEG_ONE_EPOCH */
+    int64_t num_taken;   /* that a weighted blend takes of it; else num_samples */
+    int64_t samples;     /* that its epochs hold */
     int64_t epochs;
 };
 
 /*
- * A run's data begin as a plan, which opened every file and worked out its part, built no index and
- * wrote nothing.
- * meg_data_splits_build - the index arrays, from the cache where they are there, else built and kept there
- * MEG_EUSAGE when options contradict each other or a split rounds to nothing, MEG_EFORMAT when a file
- * is wrong or has too little for one sample, MEG_ENOENT when one is missing; build leaves d to be
- * closed.
+ * meg_data_splits_build - read the index arrays from the cache, or build them and store them there
+ * Returns MEG_EUSAGE when options contradict each other or a split is empty after rounding, MEG_EFORMAT when a file is
+ * damaged or has too few tokens for one sample, MEG_ENOENT when a file is missing.  After a failure the caller still
+ * closes d.
  */
 struct meg_data_splits;
 int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e);
 void meg_data_splits_close(struct meg_data_splits *d); /* accepts NULL */
 
-/* NULL where nothing was wanted of the split or the options give it no data.  d's. */
+/* Return a split's dataset, owned by d; NULL where the options name no data for it or no sample of it is needed. */
 const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split);
 
-/* Parts of all splits in order; *n of them.  Valid from plan on.  d's. */
+/* Return the *n mid-level datasets of all splits in order, owned by d.  They are known once the data are planned. */
 const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n);
+
+MEG_END_DECLS
 
 #endif

@@ -1,38 +1,43 @@
-/* What the kinds of run data share, and what each has of its own. */
+/* data_splits_internal.h - what GPT, BERT and T5 data have in common, and the operations in which they differ. */
 #ifndef MEG_DATA_DATA_SPLITS_INTERNAL_H
 #define MEG_DATA_DATA_SPLITS_INTERNAL_H
 
+#include "base/decls.h"
 #include "data/data_splits.h"
-#include "data/index_cache.h"
 #include "data/dataset_internal.h"
+#include "data/index_cache.h"
 #include "data/source.h"
 #include "tokenizer/megatron_release.h"
 
+MEG_BEGIN_DECLS
+
+/* A type of dataset. */
 struct meg_data_class {
-    const char *name; /* Megatron's, in the names of cache files */
-    /* What a split shares out. */
+    const char *name; /* Megatron-LM's, in the names of cache files */
+    /* Return the number of elements that splits divide: sequences, or documents. */
     int64_t (*num_elements)(const struct meg_source *src);
-    /* Fill the numbers of p that are known before the index, and see that it can give samples. */
+    /* Set the numbers of p that do not need the index; fail where p has too little data for a sample. */
     int (*plan)(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
                 struct meg_err *e);
-    /* What the index of p depends on, as Megatron says it. */
+    /* Append Megatron-LM's description of what the index of p depends on. */
     void (*add_cache_key)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
-    /* The end of Megatron-DeepSpeed's name for the index of p. */
+    /* Append the last part of Megatron-DeepSpeed's file name for the index of p. */
     void (*add_deepspeed_name)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
-    /* The index of ds, whose src is there; c: its cache, NULL where it has none. */
+    /* Load or build the index of ds, whose src is set; c: its cache files, or NULL. */
     int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                  const struct meg_index_cache_entry *c, struct meg_err *e);
 };
 
-struct meg_split_members { /* the parts of one split */
+/* The mid-level datasets [first, first + n) of one split. */
+struct meg_split_members {
     int first, n;
     bool is_blend, is_weighted;
     int64_t num_samples;
-    char *name; /* in Megatron-DeepSpeed's file names: that of the split, or its own */
+    char *name; /* in Megatron-DeepSpeed's file names: of the group, or of the split */
 };
 
 struct meg_data_splits {
-    const struct meg_data_class *class;
+    const struct meg_data_class *type;
     struct meg_dataset_spec spec;
     char *tokenizer, *split_string, *cache_dir; /* split_text is NULL when each split has its own files */
     struct meg_split_matrix split_matrix;
@@ -43,19 +48,21 @@ struct meg_data_splits {
     struct meg_masked_sample_conf masked_conf; /* BERT, T5 */
     struct meg_source **src;
     int nsrc, nmid;
-    struct meg_mid_dataset *mid; /* of all groups, in order */
-    struct meg_source **mid_src; /* [npart], borrowed from src */
+    struct meg_mid_dataset *mid; /* [nmid] of all splits, in order */
+    struct meg_source **mid_src; /* [nmid] borrowed from src */
     struct meg_split_members members[MEG_NUM_SPLITS];
     struct meg_dataset *ds[MEG_NUM_SPLITS];
 };
 
 /*
- * meg_data_splits_plan - fill d, zeroed but for class and what is of the class alone, and hand it out
- * meg_data_splits_open - build d, and hand it out
- * Errors as in data/data_splits.h; then d is closed and *out untouched.
+ * meg_data_splits_plan - plan the data of d, in which only the class and its own fields are set
+ * meg_data_splits_open - build d
+ * On success *out is d.  Errors as in data/data_splits.h; d is then closed and *out unchanged.
  */
 int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, struct meg_err *e);
 int meg_data_splits_open(struct meg_data_splits **out, struct meg_data_splits *d, struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

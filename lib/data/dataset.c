@@ -17,17 +17,18 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds)
 
 int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s: its index cache does not fit it; remove the cache folder",
+    return meg_fail(e, MEG_EFORMAT, "%s: the cached index does not fit this dataset; remove the cache folder",
                     meg_source_name(ds->src));
 }
 
-/* The stream of a sample as it comes in, one part of an element after another. */
+/* The tokens of a sample, filled element by element. */
 struct stream {
     int32_t *tokens;
-    int32_t next;  /* the token at s, where a sample has an extra one */
-    int64_t s, at; /* at: tokens so far */
+    int32_t next;  /* the extra token after the last */
+    int64_t s, at; /* tokens of a sample; tokens so far */
 };
 
+/* Append tokens [from, to) of an element, the last of which may be the extra token. */
 static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
                         struct meg_err *e)
 {
@@ -44,7 +45,7 @@ static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t 
     return 0;
 }
 
-/* The tokens of sample j of the walk: the end of one element, whole ones, the beginning of another. */
+/* Read the tokens of sample j in stream order: the end of one element, complete ones, the beginning of another. */
 static int read_sample_tokens(const struct meg_dataset *ds, int64_t j, struct stream *f, struct meg_err *e)
 {
     const struct meg_gpt_index *x = &ds->index;
@@ -75,8 +76,8 @@ int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab
     if (id >= 0 && (vocab_size == 0 || id < vocab_size))
         return 0;
     return meg_fail(e, MEG_EFORMAT,
-                    "%s.bin: token id %" PRId32 ", the vocabulary has %" PRId64 " ids; was "
-                    "it preprocessed with another tokenizer?",
+                    "%s.bin: token id %" PRId32 " is not below the vocabulary size %" PRId64
+                    "; preprocess the text with the tokenizer of this run",
                     meg_source_name(ds->src), id, vocab_size);
 }
 
@@ -120,9 +121,8 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch 
 int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFAIL,
-                    "%s: the blend needs more than its %" PRId64 " samples; try "
-                    "--renormalize-blend-weights, or from --megatron-release 0.11 on a larger "
-                    "--mid-level-dataset-surplus",
+                    "%s: the blend needs more than its %" PRId64 " samples; try --renormalize-blend-weights, or with "
+                    "--megatron-release 0.11 and later a larger --mid-level-dataset-surplus",
                     meg_source_name(ds->src), ds->len);
 }
 

@@ -16,8 +16,8 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds);
 
 /*
  * meg_dataset_sample - read sample i, in [0, len), as a batch of one sequence
- *   out  tokens, labels, position_ids, doc_start and loss_mask are the caller's arrays [seq_length], written completely;
- *        other fields are neither read nor written
+ *   out  tokens, labels, position_ids, doc_start and loss_mask are the caller's arrays [seq_length]; the other fields
+ *        are neither read nor written
  * Any number of threads may call it at once.
  * Returns MEG_EFORMAT when an id is outside the vocabulary or an index file refers to data that is not there, MEG_EFAIL
  * when a blend in Megatron-DeepSpeed's order runs past the end of one of its datasets.

@@ -12,30 +12,30 @@ static int64_t sample_tokens(const struct meg_data_splits *d)
     return d->sample_conf.index.seq_length + d->sample_conf.index.add_extra_token;
 }
 
-/* A part must have something to give; what is less than one sample is read over and over. */
+/* Fail where a range has no token.  With fewer tokens than a sample needs it is repeated, with a warning. */
 static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                              const struct meg_source *src, struct meg_err *e)
 {
-    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n), sample_tokens_n = sample_tokens(d);
+    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n), needed = sample_tokens(d);
 
-    if (all < sample_tokens_n)
+    if (all < needed)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: %" PRId64 " tokens, one sample needs %" PRId64 " (--seq-length %" PRId64
+                        "%s: %" PRId64 " tokens, but one sample needs %" PRId64 " (--seq-length %" PRId64
                         " and the label of the last); use more text or a shorter --seq-length",
-                        p->name, all, sample_tokens_n, d->spec.seq_length);
+                        p->name, all, needed, d->spec.seq_length);
     if (p->tokens == 0)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: nothing of %s is for %s: it gets sequences %" PRId64 " to %" PRId64 " of %" PRId64
-                        ", 0 of %" PRId64 " tokens, and %" PRId64 " are needed for one "
-                        "sample; give it a larger share, or 0 to do without",
+                        "--split %s: the range of %s for %s is empty: sequences %" PRId64 " to %" PRId64 " of %" PRId64
+                        ", 0 of %" PRId64 " tokens, but one sample needs %" PRId64
+                        "; give a larger ratio, or 0 for no such data",
                         d->split_string ? d->split_string : "(none)", p->name, meg_split_names[p->split], p->begin,
-                        p->end, n, all, sample_tokens_n);
-    if (p->tokens < sample_tokens_n) {
+                        p->end, n, all, needed);
+    if (p->tokens < needed) {
         if (p->num_samples == MEG_ONE_EPOCH)
-            return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " tokens for %s, one sample needs %" PRId64, p->name,
-                            p->tokens, meg_split_names[p->split], sample_tokens_n);
-        meg_warn("%s: only %" PRId64 " tokens for %s, one sample needs %" PRId64 ": they are repeated", p->name,
-                 p->tokens, meg_split_names[p->split], sample_tokens_n);
+            return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " tokens for %s, but one sample needs %" PRId64, p->name,
+                            p->tokens, meg_split_names[p->split], needed);
+        meg_warn("%s: only %" PRId64 " tokens for %s, but one sample needs %" PRId64 ": repeating them", p->name,
+                 p->tokens, meg_split_names[p->split], needed);
     }
     return 0;
 }
@@ -87,7 +87,7 @@ static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool 
                              x->shuffle };
 }
 
-/* Megatron-DeepSpeed's names do not say which share of the dataset an index is of. */
+/* Return whether the index is of this range: Megatron-DeepSpeed's file names do not contain it. */
 static bool index_matches_range(const struct meg_mid_dataset *p, const struct meg_npy *document)
 {
     const int32_t *element = document->data;
@@ -107,7 +107,7 @@ static bool load_index(const struct meg_index_cache_entry *c, const struct meg_m
         return true;
     for (int i = 0; i < 3; i++)
         meg_mmap_close(&map[i]);
-    meg_info("%s/%s_*.npy: of another share of the dataset; building the index again", c->dir, c->deepspeed_prefix);
+    meg_info("%s/%s_*.npy: belongs to another range of the dataset; rebuilding the index", c->dir, c->deepspeed_prefix);
     return false;
 }
 
@@ -141,26 +141,26 @@ static const struct meg_data_class gpt = { "GPTDataset",  meg_source_elements, p
                                            add_cache_key, add_deepspeed_name,  build_mid_dataset };
 
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                      const struct meg_dataset_spec *need, struct meg_err *e)
+                      const struct meg_dataset_spec *spec, struct meg_err *e)
 {
     struct meg_data_splits *d = meg_new(sizeof *d);
 
-    d->class = &gpt;
-    d->sample_conf = (struct meg_sample_conf){ .index = { need->seq_length, 1, false },
-                                               .eod = need->eod,
-                                               .pad = need->pad,
-                                               .vocab_size = need->vocab_size,
+    d->type = &gpt;
+    d->sample_conf = (struct meg_sample_conf){ .index = { spec->seq_length, 1, false },
+                                               .eod = spec->eod,
+                                               .pad = spec->pad,
+                                               .vocab_size = spec->vocab_size,
                                                .reset_position_ids = conf->reset_position_ids,
                                                .reset_attention_mask = conf->reset_attention_mask,
                                                .eod_mask_loss = conf->eod_mask_loss };
-    return meg_data_splits_plan(out, d, conf, need, e);
+    return meg_data_splits_plan(out, d, conf, spec, e);
 }
 
 int meg_gpt_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                      const struct meg_dataset_spec *need, struct meg_err *e)
+                      const struct meg_dataset_spec *spec, struct meg_err *e)
 {
     struct meg_data_splits *d;
-    const int r = meg_gpt_data_plan(&d, conf, need, e);
+    const int r = meg_gpt_data_plan(&d, conf, spec, e);
 
     return r < 0 ? r : meg_data_splits_open(out, d, e);
 }

@@ -1,17 +1,22 @@
-/* The data of a GPT run. */
+/* gpt_data.h - the training, validation and test data of a GPT run. */
 #ifndef MEG_DATA_GPT_DATA_H
 #define MEG_DATA_GPT_DATA_H
 
+#include "base/decls.h"
 #include "data/data_splits.h"
 
+MEG_BEGIN_DECLS
+
 /*
- * meg_gpt_data_plan - the plan that data/data_splits.h speaks of
- * meg_gpt_data_open - and the index arrays
- * Errors as there; *out is then untouched.  conf and need are copied from.
+ * meg_gpt_data_plan - open the files that conf names and compute the range and sample count of each split
+ * meg_gpt_data_open - plan, then build the index arrays
+ * conf and spec are not kept.  Errors as in data/data_splits.h; *out is then unchanged.
  */
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *spec, struct meg_err *e);
 int meg_gpt_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *spec, struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

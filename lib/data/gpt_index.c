@@ -1,5 +1,7 @@
-/* spec of the order: element order, then the walk over it, then the order of samples, all from one
- * generator.  Every count is int64: a trillion tokens times a few epochs still fits. */
+/*
+ * One generator shuffles first the elements, then the samples, as in Megatron-LM.  Counts are int64: a trillion tokens
+ * times a few epochs fit.
+ */
 #include "data/gpt_index.h"
 
 #include <inttypes.h>
@@ -18,9 +20,7 @@ int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t 
     *p = (struct meg_gpt_index_sizes){ .elements = elements, .tokens_per_epoch = tpe, .epochs = 1 };
     if (num_samples != MEG_ONE_EPOCH) {
         if (num_samples > (INT64_MAX / 2 - tpe) / t)
-            return meg_fail(e, MEG_EFORMAT,
-                            "%" PRId64 " samples of %" PRId64 " tokens are more than can "
-                            "be counted",
+            return meg_fail(e, MEG_EFORMAT, "%" PRId64 " samples of %" PRId64 " tokens exceed the range of int64",
                             num_samples, t);
         need = num_samples * t + x;
         p->epochs = need <= tpe ? 1 : (need + tpe - 1) / tpe;
@@ -55,6 +55,7 @@ static int32_t *build_document_index(const struct meg_gpt_index_sizes *p, int64_
     return doc;
 }
 
+/* A position in the token stream: token offset of element doc[k]. */
 struct cursor {
     const struct meg_source *src;
     const int32_t *doc;
@@ -62,7 +63,7 @@ struct cursor {
     int extra;
 };
 
-/* Move on to the beginning of the next sample: seq_length tokens further. */
+/* Advance to the beginning of the next sample, by seq_length tokens. */
 static void advance(struct cursor *w, int64_t seq_length)
 {
     int64_t rest = seq_length + w->extra;
@@ -108,7 +109,7 @@ static void *build_shuffle_index(const struct meg_gpt_index *x, const struct meg
     const int64_t n = x->nsample, first = p->separate_last_epoch ? p->samples_before_last_epoch : n;
     void *order = meg_realloc_array(NULL, (size_t)n, x->is_shuffle_int64 ? 8 : 4);
     int64_t *i64 = order, i;
-    uint32_t *i32 = order;
+    uint32_t *u32 = order;
 
     if (x->is_shuffle_int64) {
         for (i = 0; i < n; i++)
@@ -117,9 +118,9 @@ static void *build_shuffle_index(const struct meg_gpt_index *x, const struct meg
         meg_mt19937_shuffle_i64(rng, i64 + first, n - first);
     } else {
         for (i = 0; i < n; i++)
-            i32[i] = (uint32_t)i;
-        meg_mt19937_shuffle_u32(rng, i32, first);
-        meg_mt19937_shuffle_u32(rng, i32 + first, n - first);
+            u32[i] = (uint32_t)i;
+        meg_mt19937_shuffle_u32(rng, u32, first);
+        meg_mt19937_shuffle_u32(rng, u32 + first, n - first);
     }
     return order;
 }

@@ -27,7 +27,7 @@ static char *file_name(const struct meg_index_cache_entry *c, const char *name, 
     return s.s;
 }
 
-/* Version 1.0 of numpy's format: ten bytes, a dict padded with spaces and a newline to 64 bytes. */
+/* Append a header of numpy's format 1.0: ten bytes and a dict, padded with spaces and a newline to 64 bytes. */
 static void npy_header(struct meg_str *h, const struct meg_npy *a)
 {
     struct meg_str dict = { 0 };
@@ -58,7 +58,7 @@ static bool is_older(const struct stat *a, const struct stat *b)
                                                   : a->st_mtim.tv_nsec < b->st_mtim.tv_nsec;
 }
 
-/* The rows that the header of a file speaks of; -1 when it does not. */
+/* Return the number of rows in the header of a file, or -1. */
 static int64_t npy_header_rows(const char *path)
 {
     static const char shape[] = "'shape': (";
@@ -79,7 +79,7 @@ static int64_t npy_header_rows(const char *path)
     return rows;
 }
 
-/* Map path if it holds head and then nbytes more, and is no older than idx; else say why not. */
+/* Map path if it consists of head and nbytes more and is not older than idx; else log why not. */
 static bool map_file(struct meg_mmap *m, const char *path, const struct stat *idx, const struct meg_str *head,
                      size_t nbytes)
 {
@@ -88,11 +88,11 @@ static bool map_file(struct meg_mmap *m, const char *path, const struct stat *id
     if (stat(path, &st) < 0 || meg_mmap_open(m, path, NULL) < 0)
         return false;
     if (idx && is_older(&st, idx))
-        meg_info("%s: older than its dataset; building the index again", path);
+        meg_info("%s: older than its dataset; rebuilding the index", path);
     else if (m->n != head->n + nbytes)
-        meg_info("%s: %zu bytes, should be %zu; building the index again", path, m->n, head->n + nbytes);
+        meg_info("%s: %zu bytes, expected %zu; rebuilding the index", path, m->n, head->n + nbytes);
     else if (memcmp(m->p, head->s, head->n) != 0)
-        meg_info("%s: not the array expected; building the index again", path);
+        meg_info("%s: the header differs from the one expected; rebuilding the index", path);
     else
         return true;
     meg_mmap_close(m);
@@ -128,7 +128,7 @@ static bool description_matches(const struct meg_index_cache_entry *c)
     return is;
 }
 
-/* Append the line of one array to the text of an entry's checksums. */
+/* Append the line of one array to an entry's checksums. */
 static void add_checksum(struct meg_str *sums, const struct meg_npy *a)
 {
     char hex[33];
@@ -137,7 +137,7 @@ static void add_checksum(struct meg_str *sums, const struct meg_npy *a)
     meg_str_printf(sums, "%s %s\n", hex, a->name ? a->name : "-");
 }
 
-/* Compare the arrays that were mapped with the entry's checksums; say why they cannot be trusted. */
+/* Compare the mapped arrays with the entry's checksums; log why they cannot be trusted. */
 static bool has_checksums(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n)
 {
     char *path = file_name(c, CHECKSUMS, ".txt");
@@ -148,12 +148,10 @@ static bool has_checksums(const struct meg_index_cache_entry *c, const struct me
     for (int i = 0; i < n; i++)
         add_checksum(&sums, &a[i]);
     if (meg_mmap_open(&kept, path, NULL) < 0)
-        meg_info("%s: not there, as where Megatron-LM wrote the index; building the index again "
-                 "to check it",
-                 path);
+        meg_info("%s: no such file, as when Megatron-LM wrote the index; rebuilding the index to check it", path);
     else if (!(has = kept.n == sums.n && memcmp(kept.p, sums.s, sums.n) == 0))
-        meg_warn("%s: the arrays of the index do not have these checksums: a file was damaged or "
-                 "changed; building the index again",
+        meg_warn("%s: the arrays of the index do not match these checksums: a file was damaged or changed; rebuilding "
+                 "the index",
                  path);
     meg_mmap_close(&kept);
     meg_str_free(&sums);
@@ -225,5 +223,5 @@ void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct m
     }
     meg_str_free(&sums);
     if (r < 0)
-        meg_warn("%s; the index is kept in memory, and will be built again next time", e.msg);
+        meg_warn("%s; the index is kept in memory and will be rebuilt by the next run", e.msg);
 }

@@ -1,4 +1,4 @@
-/* Reading .bin/.idx.  The arrays of .idx begin at odd offsets, so every load is an unaligned one. */
+/* Read .bin and .idx.  The arrays of .idx begin at odd offsets, so every load is unaligned. */
 #include "data/indexed.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ struct meg_indexed {
     struct meg_mmap idx, bin;
     bool is_legacy;
     enum meg_idx_dtype dtype;
-    size_t size;                                           /* bytes of a token */
+    size_t size;                                           /* of a token, in bytes */
     int64_t nseq, ndoc, ntok;                              /* ndoc: documents, one fewer than document index entries */
     const unsigned char *lengths, *offsets, *docs, *modes; /* into idx; modes may be NULL */
 };
@@ -73,7 +73,7 @@ static int32_t length(const struct meg_indexed *d, int64_t seq)
     return d->is_legacy ? (int32_t)load_i64(d->lengths, seq) : load_i32(d->lengths, seq);
 }
 
-/* In bytes of .bin. */
+/* Return the offset of a sequence in .bin, in bytes. */
 static int64_t offset_of(const struct meg_indexed *d, int64_t seq)
 {
     return load_i64(d->offsets, seq) * (d->is_legacy ? (int64_t)d->size : 1);
@@ -84,7 +84,7 @@ static int fail_no_documents(const struct meg_indexed *d, int at, struct meg_err
     return meg_fail(e, MEG_EFORMAT, "%s.idx: 0 document index entries at byte %d, expected at least 1", d->prefix, at);
 }
 
-/* h: the n bytes of an index in our format */
+/* Parse the n bytes h of an index in the current format. */
 static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, struct meg_err *e)
 {
     const char *p = d->prefix;
@@ -92,11 +92,10 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
 
     if (n < MEG_IDX_HEADER)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %zu bytes, the header alone has %d: truncated, "
-                        "or no token index",
-                        p, n, MEG_IDX_HEADER);
+                        "%s.idx: %zu bytes, expected at least the %d of a header: truncated, or not a token index", p,
+                        n, MEG_IDX_HEADER);
     if (memcmp(h, MEG_IDX_MAGIC, 9) != 0)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: does not begin with MMIDIDX: no token index", p);
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: does not begin with MMIDIDX: not a token index", p);
     if (load_u64(h + 9) != 1)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 ", expected 1", p, load_u64(h + 9));
     if (h[17] < MEG_IDX_U8 || h[17] > MEG_IDX_U16)
@@ -108,13 +107,13 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
         return fail_no_documents(d, 26, e);
     if (nseq > bytes_left / 12 || ndoc_entries > bytes_left / 8 || 12 * nseq + 8 * ndoc_entries > bytes_left)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
+                        "%s.idx: %zu bytes, expected %.0f for %" PRIu64 " sequences and %" PRIu64
                         " document index entries: truncated",
                         p, n, MEG_IDX_HEADER + 12 * (double)nseq + 8 * (double)ndoc_entries, nseq, ndoc_entries);
     want = MEG_IDX_HEADER + 12 * nseq + 8 * ndoc_entries;
     if (n != want && n != want + nseq)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %zu bytes, should be %" PRIu64 " for %" PRIu64 " sequences and %" PRIu64
+                        "%s.idx: %zu bytes, expected %" PRIu64 " for %" PRIu64 " sequences and %" PRIu64
                         " document index entries (%" PRIu64 " with modes)",
                         p, n, want, nseq, ndoc_entries, want + nseq);
     d->dtype = h[17];
@@ -140,7 +139,7 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
         if (offset_of(d, i) != off)
             return meg_fail(e, MEG_EFORMAT,
                             "%s.idx: sequence %" PRId64 " starts at byte %" PRId64
-                            " of .bin, by the lengths before it at %" PRId64,
+                            " of .bin, but by the lengths before it at %" PRId64,
                             p, i, offset_of(d, i), off);
         off += n * (int64_t)d->size;
     }
@@ -154,15 +153,15 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
         prev = s;
     }
     if (prev != d->nseq)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: the document index ends at sequence %" PRId64 ", there are %" PRId64,
-                        p, prev, d->nseq);
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: the document index ends at sequence %" PRId64 ", expected %" PRId64, p,
+                        prev, d->nseq);
     if (d->bin.n < (uint64_t)off)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.bin: %zu bytes, should be %" PRId64 " for the %" PRId64 " %s "
-                        "tokens of %s.idx: truncated, or of another index",
+                        "%s.bin: %zu bytes, expected %" PRId64 " for the %" PRId64 " %s "
+                        "tokens of %s.idx: truncated, or it belongs to another index",
                         p, d->bin.n, off, d->ntok, types[d->dtype].name, p);
     if (d->bin.n > (uint64_t)off)
-        meg_warn("%s.bin: %zu bytes, its index uses %" PRId64 "; the rest is not read", p, d->bin.n, off);
+        meg_warn("%s.bin: %zu bytes, the index uses %" PRId64 "; ignoring the rest", p, d->bin.n, off);
     return 0;
 }
 
@@ -195,7 +194,7 @@ static bool has_suffix(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Of a dataset that is not there, what may have been meant. */
+/* For a missing dataset, replace the message by one that suggests the right prefix, where it can be guessed. */
 static void suggest_prefix(const char *prefix, const char *missing, struct meg_err *e)
 {
     struct meg_str guess = { 0 };
@@ -203,14 +202,14 @@ static void suggest_prefix(const char *prefix, const char *missing, struct meg_e
 
     meg_str_printf(&guess, "%s_text_document.idx", prefix);
     if (has_suffix(prefix, ".idx") || has_suffix(prefix, ".bin"))
-        meg_fail(e, MEG_ENOENT, "%s: a dataset is named without .bin and .idx", prefix);
+        meg_fail(e, MEG_ENOENT, "%s: name the dataset without .bin and .idx", prefix);
     else if (access(guess.s, F_OK) == 0)
-        meg_fail(e, MEG_ENOENT, "%s: no such file, but there is %s_text_document", missing, prefix);
+        meg_fail(e, MEG_ENOENT, "%s: no such file; did you mean %s_text_document?", missing, prefix);
     else if (access(prefix, F_OK) == 0)
-        meg_fail(e, MEG_ENOENT, "%s: no such file; %s is no dataset, which meg-preprocess(1) makes of text", missing,
-                 prefix);
+        meg_fail(e, MEG_ENOENT, "%s: no such file; %s is not a dataset: make one of text with meg-preprocess(1)",
+                 missing, prefix);
     else if (meg_parse_f64(prefix, &weight))
-        meg_fail(e, MEG_ENOENT, "%s: no such file; a weight stands before every dataset or before none", missing);
+        meg_fail(e, MEG_ENOENT, "%s: no such file; give a weight before every dataset or before none", missing);
     meg_str_free(&guess);
 }
 
@@ -338,12 +337,11 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
             v = load_i64(p, i);
             if (v != (int32_t)v)
                 return meg_fail(e, MEG_EFORMAT,
-                                "%s.bin: token %" PRId64 " of sequence %" PRId64 " is %" PRId64
-                                ", which is no token id",
+                                "%s.bin: token %" PRId64 " of sequence %" PRId64 " is %" PRId64 ", which exceeds int32",
                                 d->prefix, offset + i, seq, v);
             out[i] = (int32_t)v;
         }
         return 0;
-    default: return meg_fail(e, MEG_EFORMAT, "%s.idx: holds %s, not token ids", d->prefix, types[d->dtype].name);
+    default: return meg_fail(e, MEG_EFORMAT, "%s.idx: contains %s, not token ids", d->prefix, types[d->dtype].name);
     }
 }

@@ -1,7 +1,7 @@
 /*
- * Writing .bin/.idx.  Nothing is kept for a sequence or a document: lengths go to their place in .idx as
- * they come.  What lies behind them there waits in temporary files of its own, since only the commit
- * knows how many lengths there are; offsets are added up then.
+ * Write .bin and .idx in constant memory.  Lengths are written to their final offset in .idx as sequences are appended.
+ * The document index and modes, which follow the lengths and offsets in .idx, are written to temporary files and copied
+ * by the commit, when the number of lengths is known; offsets are summed then, too.
  */
 #include "data/indexed.h"
 
@@ -21,12 +21,12 @@ struct meg_indexed_writer {
     char *prefix;
     struct meg_lock lock;
     enum meg_idx_dtype dtype;
-    struct meg_file bin, idx;    /* idx: a gap for the header, then the lengths */
-    struct meg_file docs, modes; /* never committed; modes: { 0 } where sequences have none */
+    struct meg_file bin, idx;    /* idx: space for the header, then the lengths */
+    struct meg_file docs, modes; /* temporary, never committed; modes: { 0 } without modes */
     int64_t nseq, ndoc_entries;  /* document index entries */
-    int32_t last_length;         /* length of the last sequence, which may still grow */
-    int64_t nseq_ended;          /* sequences of documents that have ended */
-    atomic_int index_status;     /* the first failure to write a part of .idx, and what it says */
+    int32_t last_length;         /* of the sequence appended last, which extend may lengthen */
+    int64_t nseq_ended;          /* sequences of documents that were ended */
+    atomic_int index_status;     /* first failure to write a part of .idx, and its message */
     struct meg_err index_err;
 };
 
@@ -46,7 +46,7 @@ static int create(struct meg_file *f, const char *prefix, const char *ext, struc
     return r;
 }
 
-/* Who adds to the index cannot be told of a failure: who writes tokens or commits is. */
+/* Write to a part of the index.  A failure is recorded, and returned by check_index. */
 static void write_index_part(struct meg_indexed_writer *w, struct meg_file *f, const void *v, size_t n)
 {
     int r;
@@ -110,11 +110,11 @@ static const struct {
     [MEG_IDX_I32] = { INT32_MIN, INT32_MAX }, [MEG_IDX_I64] = { INT64_MIN, INT64_MAX },
 };
 
-enum { VEC = 16 }; /* ids that are looked at together */
+enum { VEC = 16 }; /* ids of a vector */
 typedef int32_t ids_vec __attribute__((vector_size(VEC * 4)));
 typedef uint16_t u16_vec __attribute__((vector_size(VEC * 2)));
 
-/* The bits that are set in any of them. */
+/* Return the bitwise or of all ids. */
 static int32_t or_bits(const int32_t *ids, int64_t n)
 {
     ids_vec all = { 0 }, v;
@@ -141,8 +141,7 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < lo || ids[i] > hi)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s.bin: token id %" PRId32 " does not fit %s; the vocabulary "
-                            "is larger than was said",
+                            "%s.bin: token id %" PRId32 " exceeds %s; the vocabulary is larger than declared",
                             w->prefix, ids[i], meg_idx_dtype_name(w->dtype));
     }
     return 0;
@@ -153,7 +152,7 @@ static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {
     int64_t i = 0;
 
-    for (; size == 2 && n - i >= VEC; i += VEC) { /* what nearly every vocabulary asks for */
+    for (; size == 2 && n - i >= VEC; i += VEC) { /* the usual case */
         ids_vec v;
         u16_vec low;
 
@@ -178,7 +177,7 @@ int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, 
     return r;
 }
 
-/* The last length stays in hand until there is another. */
+/* Write the length of the last sequence, which can no longer grow. */
 static void end_sequence(struct meg_indexed_writer *w)
 {
     if (w->nseq > 0)
@@ -229,8 +228,8 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
 
     MEG_ASSERT(w->dtype != MEG_IDX_F32 && w->dtype != MEG_IDX_F64 && !has_modes(w));
     if (n > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s.bin: a sequence of %" PRId64 " tokens, the format holds %d", w->prefix, n,
-                        INT32_MAX);
+        return meg_fail(e, MEG_EFORMAT, "%s.bin: a sequence of %" PRId64 " tokens exceeds the %d of the format",
+                        w->prefix, n, INT32_MAX);
     tokens = meg_realloc_array(NULL, (size_t)n, size);
     if ((r = meg_indexed_convert(w, ids, n, tokens, e)) == 0 && (r = check_index(w, e)) == 0 &&
         (r = meg_file_write(&w->bin, tokens, (size_t)n * size, e)) == 0)
@@ -252,13 +251,13 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
     MEG_ASSERT_EQ(w->nseq_ended, w->nseq);
     if (meg_indexed_dtype(d) != w->dtype)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: tokens are %s, those before it %s; "
-                        "preprocess both with one vocabulary",
+                        "%s.idx: tokens are %s, but those of the datasets before it are %s; preprocess all with one "
+                        "vocabulary",
                         meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)), meg_idx_dtype_name(w->dtype));
     if (first > 0 && n > 0 && meg_indexed_has_modes(d) != has_modes(w))
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: %s, those before it %s", meg_indexed_prefix(d),
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: %s, but the datasets before it %s", meg_indexed_prefix(d),
                         meg_indexed_has_modes(d) ? "has modes" : "has no modes",
-                        has_modes(w) ? "have them" : "have none");
+                        has_modes(w) ? "have modes" : "have none");
     if (n > 0 && (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0),
                                      (size_t)meg_indexed_tokens(d) * meg_idx_dtype_size(w->dtype), e)) < 0)
         return r;
@@ -276,9 +275,9 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
     return check_index(w, e);
 }
 
-enum { CHUNK = 1 << 16 }; /* lengths, or bytes, that are read again */
+enum { CHUNK = 1 << 16 }; /* lengths, or bytes, that are copied at a time */
 
-/* Where each sequence begins in .bin, behind the lengths. */
+/* Append the offset of each sequence in .bin to .idx. */
 static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)
 {
     const int64_t size = (int64_t)meg_idx_dtype_size(w->dtype);
@@ -298,7 +297,7 @@ static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)
     return r;
 }
 
-/* The n bytes of a temporary file, behind what .idx has. */
+/* Append the n bytes of a temporary file to .idx. */
 static int copy(struct meg_indexed_writer *w, struct meg_file *from, int64_t n, struct meg_err *e)
 {
     char *bytes = meg_new(CHUNK);
@@ -339,7 +338,7 @@ int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e)
         if ((r = write_index(w[i], e)) == MEG_OK)
             r = meg_lock_check(&w[i]->lock, e);
         file[i] = &w[i]->bin;
-        file[n + i] = &w[i]->idx; /* what readers open first comes last */
+        file[n + i] = &w[i]->idx; /* readers open .idx first: rename it last */
     }
     if (r == MEG_OK)
         r = meg_commit_files(file, 2 * n, e);

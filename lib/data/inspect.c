@@ -11,11 +11,11 @@
 
 const struct meg_opt meg_inspect_opts[] = {
     { "decode", 0, MEG_LIST(struct meg_inspect_conf, decode), "PREFIX...", NULL,
-      "print the documents of a dataset; PREFIX FIRST[:COUNT] prints some" },
+      "print the documents of a dataset; PREFIX FIRST[:COUNT]: only COUNT of them" },
     { "info", 0, MEG_STR(struct meg_inspect_conf, info), "PREFIX", NULL,
-      "print what a dataset holds: counts, type, lengths" },
+      "print counts, token type and lengths of a dataset" },
     { "json", 0, MEG_BOOL(struct meg_inspect_conf, json), NULL, "no",
-      "print --info as a JSON object, and --decode as one a document, with its ids" },
+      "print JSON: one object for --info; for --decode one for each document, with its ids" },
     { 0 }
 };
 
@@ -133,7 +133,7 @@ static int parse_range(const char *text, int64_t ndoc, int64_t *begin, int64_t *
         return meg_fail(e, MEG_EUSAGE, "--decode: '%s' is not FIRST or FIRST:COUNT", text);
     if (*begin >= ndoc)
         return meg_fail(e, MEG_EUSAGE,
-                        "--decode: there is no document %" PRId64 ": the dataset has %" PRId64 ", counted from 0",
+                        "--decode: document %" PRId64 " does not exist: the dataset has %" PRId64 ", numbered from 0",
                         *begin, ndoc);
     *end = n < ndoc - *begin ? *begin + n : ndoc;
     return 0;

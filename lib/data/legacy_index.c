@@ -1,4 +1,3 @@
-/* The index of --dataset-impl lazy and cached, byte by byte in meg-idx(5). */
 #include "data/legacy_index.h"
 
 #include <inttypes.h>
@@ -20,13 +19,13 @@ bool meg_legacy_index_detect(const void *idx, size_t n)
     return n >= 6 && memcmp(idx, "TNTIDX", 6) == 0;
 }
 
-/* The six numbers behind the magic: version, type, bytes of a token, items, sizes, entries. */
+/* Read and check the six numbers after the magic: version, type, bytes of a token, items, sizes, entries. */
 static int read_header(const char *name, const unsigned char *h, size_t n, uint64_t v[6], struct meg_err *e)
 {
     uint64_t nwords;
 
     if (n < LEGACY_HEADER)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, the header alone has %d: truncated", name, n,
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, expected at least the %d of a header: truncated", name, n,
                         LEGACY_HEADER);
     memcpy(v, h + 8, 48);
     if (v[0] != 1)
@@ -37,12 +36,12 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
                         name, v[1], v[2]);
     if (v[3] != v[4])
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %" PRIu64 " items with %" PRIu64 " sizes: not one-dimensional, so no token dataset",
+                        "%s.idx: %" PRIu64 " items with %" PRIu64 " sizes: not one-dimensional, so not a token dataset",
                         name, v[3], v[4]);
     nwords = (n - LEGACY_HEADER) / 8;
     if ((n - LEGACY_HEADER) % 8 || v[3] > nwords || v[5] > nwords || 3 * v[3] + 2 + v[5] != nwords)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
+                        "%s.idx: %zu bytes, expected %.0f for %" PRIu64 " sequences and %" PRIu64
                         " document index entries",
                         name, n, LEGACY_HEADER + 8 * (3 * (double)v[3] + 2 + (double)v[5]), v[3], v[5]);
     return 0;

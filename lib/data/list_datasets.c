@@ -51,13 +51,13 @@ static int add_pair_file(struct meg_prefix_list *out, const char *folder, const 
     if (!is_regular(path))
         goto out;
     if (!is_bin && !is_idx) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: neither .bin nor .idx; the folder must hold token datasets alone", path);
+        r = meg_fail(e, MEG_EFORMAT, "%s: neither .bin nor .idx; the folder must contain token datasets only", path);
         goto out;
     }
     *end = 0;
     other = concat(path, is_bin ? ".idx" : ".bin", "");
     if (!is_regular(other)) {
-        r = meg_fail(e, MEG_ENOENT, "%s is missing, %s%s is there", other, path, is_bin ? ".bin" : ".idx");
+        r = meg_fail(e, MEG_ENOENT, "%s is missing, but %s%s exists", other, path, is_bin ? ".bin" : ".idx");
     } else if (is_bin) {
         meg_prefix_list_add(out, path);
         path = NULL;
@@ -79,10 +79,10 @@ int meg_list_datasets(struct meg_prefix_list *out, const char *folder, struct me
     while (r == 0 && (errno = 0, f = readdir(dir)))
         r = add_pair_file(out, folder, f->d_name, e);
     if (r == 0 && errno != 0)
-        r = meg_fail_errno(e, "%s: reading the folder", folder);
+        r = meg_fail_errno(e, "%s: cannot read the folder", folder);
     closedir(dir);
     if (r == 0 && out->n == 0)
-        r = meg_fail(e, MEG_ENOENT, "%s: no token dataset in it", folder);
+        r = meg_fail(e, MEG_ENOENT, "%s: contains no token dataset", folder);
     if (r == 0)
         qsort(out->v, out->n, sizeof *out->v, compare_paths);
     return r;

@@ -80,8 +80,7 @@ static void fill_slot(struct meg_data_loader *l, struct slot *o)
 
     if (!meg_data_sampler_next(l->sampler, l->index, o->batch.sample_id))
         o->status = meg_fail(&o->err, MEG_EFAIL,
-                             "all %" PRId64 " samples of the dataset are used up; it was "
-                             "built for a shorter run",
+                             "all %" PRId64 " samples of the dataset are consumed; it was built for a shorter run",
                              meg_dataset_len(l->ds));
     else
         o->status = meg_sigbus_guard(read_batch, &a, &o->err);

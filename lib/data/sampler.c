@@ -8,9 +8,9 @@
 
 struct meg_data_sampler {
     struct meg_data_sampler_conf c;
-    int64_t step; /* samples all ranks read at a time */
+    int64_t step; /* samples of one step of all ranks */
     int64_t consumed;
-    /* cyclic only: the rest of this epoch is perm[at], perm[at + stride], ... plus first */
+    /* cyclic: the remaining samples of this epoch are first + perm[at], first + perm[at + stride], ... */
     int64_t *perm, nperm, at, stride, first;
 };
 
@@ -44,14 +44,14 @@ int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_s
     if (c->type != MEG_DATA_SAMPLER_SINGLE) {
         if (c->total < step)
             return meg_fail(e, MEG_EUSAGE,
-                            "--dataloader-type cyclic: the dataset has %" PRId64 " samples, a "
-                            "step reads %" PRId64 " (micro batch %" PRId64 ", %" PRId64 " data-parallel ranks)",
+                            "--dataloader-type cyclic: the dataset has %" PRId64 " samples, but one step needs %" PRId64
+                            " (micro-batch size %" PRId64 ", %" PRId64 " data-parallel ranks)",
                             c->total, step, c->micro_batch, c->ranks);
         if (c->consumed % (c->total - c->total % step) % step)
             return meg_fail(e, MEG_EUSAGE,
-                            "--dataloader-type cyclic: %" PRId64 " consumed samples end inside "
-                            "a step of %" PRId64 "; keep the micro batch and data-parallel sizes of the "
-                            "checkpoint",
+                            "--dataloader-type cyclic: the checkpoint has consumed %" PRId64
+                            " samples, which is not a multiple of the %" PRId64
+                            " of one step; use its micro-batch and data-parallel sizes",
                             c->consumed, step);
     }
     s = meg_new(sizeof *s);

@@ -9,9 +9,9 @@
 enum { MOCK_ELEMENTS = 100000, MOCK_LONGEST = 4095 };
 
 struct meg_source {
-    struct meg_indexed *file; /* NULL: made up */
+    struct meg_indexed *file; /* NULL: mock data */
     int32_t *mock_length;
-    int64_t mock_ids; /* ids run from 1 to mock_ids - 1 */
+    int64_t mock_ids; /* ids are in [1, mock_ids) */
     int32_t eod;
 };
 
@@ -25,7 +25,7 @@ int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err 
         goto out;
     t = meg_indexed_dtype(s->file);
     if (t == MEG_IDX_F32 || t == MEG_IDX_F64) {
-        r = meg_fail(e, MEG_EFORMAT, "%s.idx: holds %s, not token ids", prefix, meg_idx_dtype_name(t));
+        r = meg_fail(e, MEG_EFORMAT, "%s.idx: contains %s, not token ids", prefix, meg_idx_dtype_name(t));
         goto out;
     }
     if (meg_indexed_sequences(s->file) == 0 || meg_indexed_sequences(s->file) > INT32_MAX) {

@@ -1,21 +1,24 @@
-/* Where tokens come from: a file pair, or numbers made up for --mock-data. */
+/* source.h - a source of token sequences: a dataset file, or the generated tokens of --mock-data. */
 #ifndef MEG_DATA_SOURCE_H
 #define MEG_DATA_SOURCE_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "data/indexed.h"
 
+MEG_BEGIN_DECLS
+
 struct meg_source;
 
-/* Opens PREFIX.bin and .idx, and refuses a dataset without sequences or of a type that holds no ids. */
+/* Open PREFIX.bin and .idx.  Returns MEG_EFORMAT for a dataset without sequences or with a type other than integers. */
 int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err *e);
 
 /*
- * meg_source_mock - 100000 sequences of 1 to 4095 tokens, the same on every machine: their lengths
- * from MT19937 seeded with 0, their ids 1, 2, 3, ... (from 1 again at vocab_size) and then eod.
- * Of Megatron's shape; its lengths come from another generator.
+ * meg_source_mock - generate 100000 sequences of 1 to 4095 tokens, equal on every machine: their lengths from MT19937
+ * seeded with 0, their ids 1, 2, 3, ... (from 1 again at vocab_size) and then eod.
+ * The shape is that of Megatron-LM's mock data, whose lengths come from another generator.
  */
 struct meg_source *meg_source_mock(int64_t vocab_size, int32_t eod);
 void meg_source_close(struct meg_source *s); /* accepts NULL */
@@ -23,11 +26,13 @@ void meg_source_close(struct meg_source *s); /* accepts NULL */
 const char *meg_source_name(const struct meg_source *s);                  /* the prefix, or "mock data" */
 const struct meg_indexed *meg_source_indexed(const struct meg_source *s); /* NULL for mock data */
 int64_t meg_source_elements(const struct meg_source *s);
-int32_t meg_source_length(const struct meg_source *s, int64_t element);
-/* Tokens of elements [begin, end). */
+int32_t meg_source_length(const struct meg_source *s, int64_t element); /* in tokens */
+/* Return the number of tokens in elements [begin, end). */
 int64_t meg_source_tokens(const struct meg_source *s, int64_t begin, int64_t end);
-/* As meg_indexed_get. */
+/* Read n tokens of an element, as meg_indexed_get does. */
 int meg_source_get(const struct meg_source *s, int64_t element, int64_t offset, int64_t n, int32_t *out,
                    struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

@@ -1,4 +1,4 @@
-/* Arithmetic in double, in the reference's order: Megatron's boundaries to the element. */
+/* Arithmetic in double precision and in Megatron-LM's order of operations, so that boundaries agree to the element. */
 #include "data/split.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@
 const char *const meg_split_names[MEG_NUM_SPLITS] = { "train", "valid", "test" };
 
 /*
- * Read n bytes of text as a plain decimal number: Megatron's search for digits finds 0 and 10 in 0x10, 1 and 2 in
- * 1e2.
+ * Parse n bytes as a plain decimal number.  Others are refused because Megatron-LM searches for digits: it finds 0 and
+ * 10 in 0x10, 1 and 2 in 1e2.
  */
 static int parse_ratio(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
 {
@@ -22,9 +22,8 @@ static int parse_ratio(double *out, const char *word, size_t n, const char *text
 
     if (!is_number)
         r = meg_fail(e, MEG_EUSAGE,
-                     "--split: '%.40s' in '%s' is not a decimal number; give three, for example "
-                     "949,50,1",
-                     copy, text);
+                     "--split: '%.40s' in '%s' is not a decimal number; give up to three, for example 949,50,1", copy,
+                     text);
     free(copy);
     return r;
 }
@@ -37,7 +36,7 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
     int n = 0, r;
 
     if (strchr(text, '-'))
-        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has a minus sign; shares are 0 or more", text);
+        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has a minus sign; ratios are 0 or more", text);
     while (*(p += strspn(p, separators))) {
         const size_t len = strcspn(p, separators);
 

@@ -1,42 +1,50 @@
-/* Which part of a dataset is for training, validation and test, and how many samples each needs. */
+/* split.h - division of a dataset into training, validation and test split, and the samples a run takes of each. */
 #ifndef MEG_DATA_SPLIT_H
 #define MEG_DATA_SPLIT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
+
+MEG_BEGIN_DECLS
 
 enum { MEG_SPLIT_TRAIN, MEG_SPLIT_VALID, MEG_SPLIT_TEST, MEG_NUM_SPLITS };
 extern const char *const meg_split_names[MEG_NUM_SPLITS]; /* "train", "valid", "test" */
 
+/* Megatron-LM's split matrix: the range of each split, in fractions of the dataset. */
 struct meg_split_matrix {
-    double begin[MEG_NUM_SPLITS], end[MEG_NUM_SPLITS]; /* fractions; end of the last may miss 1 by an ulp */
+    double begin[MEG_NUM_SPLITS], end[MEG_NUM_SPLITS]; /* the last end may differ from 1 by one ulp */
     bool is_present[MEG_NUM_SPLITS];
-    double ratio[MEG_NUM_SPLITS];
-    bool is_deepspeed; /* shares are rounded, and not where they end */
+    double ratio[MEG_NUM_SPLITS]; /* normalised */
+    bool is_deepspeed;            /* round the size of each split instead of its boundaries */
 };
 
 /*
- * meg_split_parse - read --split: plain decimal numbers between commas, slashes or blanks; three at most,
- * missing ones are 0, only their ratios count.  MEG_EUSAGE otherwise.
+ * meg_split_parse - parse the value of --split: up to three plain decimal numbers, separated by commas, slashes or
+ * blanks.  Missing numbers are 0; only their ratios count.  Returns MEG_EUSAGE for other text.
  */
 int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err *e);
 
-/* Elements [*begin, *end) of n that are split which's: boundaries round half to even (with is_deepspeed
- * the shares do, and what that is off by is taken from every boundary but the first).  Empty where the
- * split is absent. */
+/*
+ * meg_split_range - compute the range [*begin, *end) that one split has of n elements
+ * Boundaries are rounded half to even.  With is_deepspeed the sizes of the splits are rounded instead, and the excess
+ * of their sum over n is subtracted from every boundary but the first.  The range of an absent split is empty.
+ */
 void meg_split_range(const struct meg_split_matrix *s, int split, int64_t n, int64_t *begin, int64_t *end);
 
-/* The elements between two fractions of n, in the same rounding. */
+/* Compute the range of n elements between two fractions, with boundaries rounded half to even. */
 void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int64_t *end);
 
 /*
- * meg_sample_counts - samples a run takes from each split
+ * meg_sample_counts - compute how many samples a run takes of each split
  *   train_samples  as given, or -1: train_iters * global_batch
- *   eval_interval  > 0; validation runs once each interval, and once more after training
+ *   eval_interval  > 0; validation runs once in each interval, and once more after training
  */
 void meg_sample_counts(int64_t num_samples[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,
                        int64_t eval_interval, int64_t eval_iters, int64_t global_batch);
+
+MEG_END_DECLS
 
 #endif

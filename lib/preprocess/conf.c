@@ -1,5 +1,6 @@
-/* The options of meg-preprocess, and which of them make no sense. */
+/* The options of meg-preprocess and their validation. */
 #define _GNU_SOURCE /* sched_getaffinity */
+#include <inttypes.h>
 #include <sched.h>
 #include <string.h>
 
@@ -11,34 +12,33 @@ enum { MAX_WORKERS = 1024 };
 
 const struct meg_opt meg_preprocess_opts[] = {
     { "input", 0, MEG_LIST(struct meg_preprocess_conf, input), "FILE...", NULL,
-      "JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is standard "
-      "input" },
+      "read JSON lines, plain or compressed by gzip, zstd or xz; expand patterns; - is standard input" },
     { "json-keys", 0, MEG_LIST(struct meg_preprocess_conf, json_keys), "KEY...", "text",
-      "keys whose texts are encoded, a dataset each" },
+      "encode the texts of these keys, one dataset for each" },
     MEG_ALIAS("json-key", "json-keys"),
     { "output-prefix", 0, MEG_STR(struct meg_preprocess_conf, output_prefix), "PREFIX", NULL,
       "write PREFIX_KEY_document.bin and .idx" },
     { "split-sentences", 0, MEG_BOOL(struct meg_preprocess_conf, split_sentences), NULL, "no",
-      "make each sentence a sequence, and write PREFIX_KEY_sentence.bin and .idx" },
+      "store each sentence as a sequence, in PREFIX_KEY_sentence.bin and .idx" },
     { "keep-newlines", 0, MEG_BOOL(struct meg_preprocess_conf, keep_newlines), NULL, "no",
-      "with --split-sentences: keep the blanks behind a sentence" },
+      "with --split-sentences: keep the white space after a sentence" },
     { "lang", 0, MEG_STR(struct meg_preprocess_conf, lang), "LANGUAGE", "english",
-      "with --punkt-data: the language of the text" },
+      "select the language of the text, a folder of --punkt-data" },
     { "punkt-data", 0, MEG_STR(struct meg_preprocess_conf, punkt_data), "FOLDER", NULL,
-      "with --split-sentences: what is known of abbreviations, in FOLDER/LANGUAGE" },
+      "with --split-sentences: read abbreviations and collocations from FOLDER/LANGUAGE" },
     { "append-eod", 0, MEG_BOOL(struct meg_preprocess_conf, append_eod), NULL, "no",
-      "end each document with the id that says so" },
+      "append the end-of-document token to each document" },
     { "replace-invalid", 0, MEG_BOOL(struct meg_preprocess_conf, replace_invalid), NULL, "no",
-      "read invalid UTF-8 and halves of surrogate pairs as U+FFFD instead of refusing them" },
+      "replace invalid UTF-8 and lone surrogates by U+FFFD instead of failing" },
     { "workers", 0, MEG_STR(struct meg_preprocess_conf, workers), "N", "1",
-      "threads that encode, or auto; the output is the same for any number" },
+      "encode on N threads, or auto: all cores; the output is the same for any number" },
     { "partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
       "order the documents as Megatron-LM does for N partitions" },
     { "keep-sequential-samples", 0, MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples), NULL, "no",
-      "with partitions: keep the order of the lines" },
-    { "dataset-impl", 0, MEG_STR(struct meg_preprocess_conf, dataset_impl), "mmap", "mmap", "format that is written" },
+      "with --partitions: keep the order of the lines" },
+    { "dataset-impl", 0, MEG_STR(struct meg_preprocess_conf, dataset_impl), "mmap", "mmap", "write this index format" },
     { "log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
-      "say every N documents how far the work is" },
+      "log progress every N documents" },
     { 0 }
 };
 
@@ -48,21 +48,21 @@ static int count_workers(const char *text, int64_t *out, struct meg_err *e)
 
     if (strcmp(text, "auto") == 0) {
         *out = sched_getaffinity(0, sizeof mine, &mine) < 0 ? 1 : CPU_COUNT(&mine);
-        return MEG_OK;
+        return 0;
     }
     if (!meg_parse_i64(text, out))
         return meg_fail(e, MEG_EUSAGE, "--workers: '%s' is neither a number nor auto", text);
     if (*out < 1 || *out > MAX_WORKERS)
         return meg_fail(e, MEG_EUSAGE, "--workers: %s is not in 1..%d", text, MAX_WORKERS);
-    return MEG_OK;
+    return 0;
 }
 
-/* An option that only has a meaning beside another. */
+/* Return MEG_EUSAGE if an option was given without the one that it modifies. */
 static int check_requires(const void *field, const char *name, bool has_other, const char *other, struct meg_err *e)
 {
     if (has_other || !meg_opt_was_given(field))
-        return MEG_OK;
-    return meg_fail(e, MEG_EUSAGE, "--%s has a meaning only with --%s", name, other);
+        return 0;
+    return meg_fail(e, MEG_EUSAGE, "--%s has an effect only with --%s", name, other);
 }
 
 static int check_sentences(const struct meg_preprocess_conf *c, struct meg_err *e)
@@ -87,20 +87,22 @@ int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_t
     if ((r = count_workers(c->workers, workers, e)) < 0 || (r = check_sentences(c, e)) < 0)
         return r;
     if (c->partitions < 1)
-        return meg_fail(e, MEG_EUSAGE, "--partitions: %lld is less than 1", (long long)c->partitions);
+        return meg_fail(e, MEG_EUSAGE, "--partitions: %" PRId64 " is less than 1", c->partitions);
     if (strcmp(c->dataset_impl, "mmap") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--dataset-impl: '%s' is not written, only mmap is", c->dataset_impl);
+        return meg_fail(e, MEG_EUSAGE, "--dataset-impl: '%s' cannot be written; the only format is mmap",
+                        c->dataset_impl);
     if (c->log_interval != MEG_UNSET && c->log_interval < 1)
-        return meg_fail(e, MEG_EUSAGE, "--log-interval: %lld is less than 1", (long long)c->log_interval);
+        return meg_fail(e, MEG_EUSAGE, "--log-interval: %" PRId64 " is less than 1", c->log_interval);
     if (c->append_eod && meg_tokenizer_eod(tok) < 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--append-eod: the tokenizer has no id that ends a document; of a folder with "
-                        "tokenizer.json, it is the token there that tokenizer_config.json names as eos_token");
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--append-eod: the tokenizer has no end-of-document token; for a folder with tokenizer.json, name it "
+            "as eos_token in tokenizer_config.json");
     for (int64_t k = 0; k < c->json_keys.n; k++) {
         for (int64_t i = 0; i < k; i++) {
             if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)
-                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' stands there twice", c->json_keys.v[k]);
+                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' is given twice", c->json_keys.v[k]);
         }
     }
-    return MEG_OK;
+    return 0;
 }

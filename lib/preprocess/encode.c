@@ -1,4 +1,6 @@
-/* Blocks of lines to ids, and the lengths of their sequences. */
+/* Encode a block of JSON lines into token ids and the lengths of their sequences. */
+#include <inttypes.h>
+
 #include "base/mem.h"
 #include "preprocess/internal.h"
 #include "unicode/utf8.h"
@@ -9,12 +11,12 @@ static void add_length(struct encoded_key *out, int64_t n)
     out->lengths.v[out->lengths.n++] = (int32_t)n;
 }
 
-static int64_t count(const struct encoded_key *out)
+static int64_t num_ids(const struct encoded_key *out)
 {
     return out->written + out->ids.n;
 }
 
-/* Texts that give no ids are left out. */
+/* Encode n texts, a sequence each.  A text without ids is skipped. */
 static int encode_texts(struct preprocess_worker *w, const struct meg_span *text, int64_t n, struct encoded_key *out,
                         struct meg_err *e)
 {
@@ -22,23 +24,23 @@ static int encode_texts(struct preprocess_worker *w, const struct meg_span *text
 
     for (int64_t i = 0; i < n; i++) {
         const struct meg_id_sink sink = { out, meg_preprocess_write_ids };
-        int64_t was = count(out);
+        int64_t was = num_ids(out);
 
         if ((r = meg_tokenizer_encode_to_sink(w->tok, text[i].s, text[i].n, &out->ids, &sink, e)) < 0)
             return r;
-        if (count(out) > was)
-            add_length(out, count(out) - was);
+        if (num_ids(out) > was)
+            add_length(out, num_ids(out) - was);
     }
-    return MEG_OK;
+    return 0;
 }
 
-/* The sentences of a long text are never all at hand. */
+/* Split a text into sentences and encode them, chunk by chunk: a long text never has all its sentences in memory. */
 static int encode_sentences(struct preprocess_worker *w, const struct meg_span *text, struct encoded_key *out,
                             struct meg_err *e)
 {
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int64_t at = 0; at < text->n && r == MEG_OK;) {
+    for (int64_t at = 0; at < text->n && r == 0;) {
         w->sentences.n = 0;
         at += meg_punkt_split(w->job->punkt, text->s + at, text->n - at, &w->sentences);
         r = encode_texts(w, w->sentences.v, w->sentences.n, out, e);
@@ -46,18 +48,18 @@ static int encode_sentences(struct preprocess_worker *w, const struct meg_span *
     return r;
 }
 
-/* The last text gets the eod.  A list is texts that were split before. */
+/* Encode the value of one key as a document, with eod after its last text.  The texts of a list are not split. */
 static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_value *value, struct encoded_key *out,
                         struct meg_err *e)
 {
-    int64_t begin = count(out);
+    int64_t begin = num_ids(out);
     bool is_split = !w->job->punkt || meg_jsonl_is_list(value);
     int r = is_split ? encode_texts(w, value->v, value->n, out, e) : encode_sentences(w, value->v, out, e);
 
     if (r < 0)
         return r;
-    if (w->job->eod >= 0 && count(out) > begin) {
-        if (out->lengths.n == 0) { /* it has its place: one more follows */
+    if (w->job->eod >= 0 && num_ids(out) > begin) {
+        if (out->lengths.n == 0) { /* all ids are reserved: extend the last sequence */
             out->partial = out->last_length;
             add_length(out, out->last_length);
         }
@@ -66,8 +68,8 @@ static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_valu
         out->lengths.v[out->lengths.n - 1]++;
     }
     add_length(out, DOCUMENT_END);
-    w->current->tokens += count(out) - begin;
-    return MEG_OK;
+    w->current->tokens += num_ids(out) - begin;
+    return 0;
 }
 
 static int encode_line(struct preprocess_worker *w, const char *line, int64_t n, struct meg_err *e)
@@ -82,7 +84,7 @@ static int encode_line(struct preprocess_worker *w, const char *line, int64_t n,
         n = (int64_t)w->repaired.n;
         if (n > MEG_MAX_LINE_BYTES)
             return meg_fail(e, MEG_EFORMAT,
-                            "longer than %d MiB with U+FFFD for what is invalid; make several lines of it",
+                            "longer than %d MiB once invalid bytes are replaced by U+FFFD; split the line",
                             MEG_MAX_LINE_BYTES >> 20);
     }
     if ((r = meg_jsonl_read(&w->jsonl, line, n, e)) < 0)
@@ -96,7 +98,7 @@ static int encode_line(struct preprocess_worker *w, const char *line, int64_t n,
             return meg_fail(e, r, "%s", inner.msg);
     }
     w->current->documents++;
-    return MEG_OK;
+    return 0;
 }
 
 int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e)
@@ -124,9 +126,9 @@ int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e)
             continue;
         }
         if ((r = encode_line(w, line, n, &inner)) == MEG_EFORMAT)
-            return meg_fail(e, r, "%s, line %lld: %s", b->name, (long long)(b->line + i), inner.msg);
+            return meg_fail(e, r, "%s, line %" PRId64 ": %s", b->name, b->line + i, inner.msg);
         if (r < 0)
             return meg_fail(e, r, "%s", inner.msg);
     }
-    return MEG_OK;
+    return 0;
 }

@@ -1,12 +1,13 @@
 /*
- * What is read and what is written; workers.c does what is between.
+ * The passes over the input and the datasets written; workers.c encodes.
  *
- * With partitions the lines are read once for each of them: partition i has lines i, i + P, ..., and
- * what Megatron-LM first deals into files and then merges comes out in one pass each.  Where there are
- * no more lines than partitions, two passes do: that order is the order of the lines.
+ * Megatron-LM divides the lines among P partition files, encodes each, and merges the results.  Here the input is read
+ * once for each partition instead: pass i encodes lines i, i + P, ....  Where there are no more lines than partitions
+ * that is the order of the lines, and two passes suffice.
  */
 #include "preprocess/preprocess.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,7 +17,7 @@
 #include "base/mem.h"
 #include "preprocess/internal.h"
 
-/* Several passes need files that can be read again. */
+/* Return MEG_EUSAGE unless all inputs are regular files, which several passes can read. */
 static int check_files(const struct meg_block_reader *in, struct meg_err *e)
 {
     const char *const *path;
@@ -26,12 +27,13 @@ static int check_files(const struct meg_block_reader *in, struct meg_err *e)
         struct stat st;
 
         if (strcmp(path[i], "-") == 0 || (stat(path[i], &st) == 0 && !S_ISREG(st.st_mode)))
-            return meg_fail(e, MEG_EUSAGE,
-                            "--partitions reads the input once for each of them: "
-                            "'%s' is no regular file; --keep-sequential-samples needs one pass",
-                            path[i]);
+            return meg_fail(
+                e, MEG_EUSAGE,
+                "--partitions reads the input once for each of them: "
+                "'%s' is not a regular file; use regular files, or --keep-sequential-samples, which needs one pass",
+                path[i]);
     }
-    return MEG_OK;
+    return 0;
 }
 
 static int run_pass(struct preprocess_job *j, struct preprocess_worker *w, struct meg_err *e)
@@ -43,7 +45,7 @@ static int run_pass(struct preprocess_job *j, struct preprocess_worker *w, struc
         return r;
     if (j->partitions > 1)
         r = check_files(j->in, e);
-    if (r == MEG_OK)
+    if (r == 0)
         r = meg_preprocess_workers_run(j, w);
     j->lines = meg_block_reader_lines(j->in);
     meg_block_reader_close(j->in);
@@ -54,12 +56,12 @@ static int run_passes(struct preprocess_job *j, struct preprocess_worker *w, str
 {
     int r = run_pass(j, w, e);
 
-    if (r == MEG_OK && j->partitions > 1 && j->lines <= j->partitions) {
+    if (r == 0 && j->partitions > 1 && j->lines <= j->partitions) {
         j->partitions = 1;
         j->first_line = 1;
         return run_pass(j, w, e);
     }
-    for (j->partition = 1; j->partition < j->partitions && r == MEG_OK; j->partition++)
+    for (j->partition = 1; j->partition < j->partitions && r == 0; j->partition++)
         r = run_pass(j, w, e);
     return r;
 }
@@ -70,7 +72,7 @@ static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *
     int r;
 
     if (!c->punkt_data)
-        meg_warn("no --punkt-data: sentences are cut without a list of abbreviations");
+        meg_warn("no --punkt-data given: splitting sentences without a list of abbreviations");
     else
         meg_str_printf(&dir, "%s/%s", c->punkt_data, c->lang);
     r = meg_punkt_open(out, dir.s, c->keep_newlines, e);
@@ -78,7 +80,7 @@ static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *
     return r;
 }
 
-/* The name of key k's dataset, without .bin and .idx. */
+/* Append the prefix of key k's dataset. */
 static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, int64_t k)
 {
     meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k], c->split_sentences ? "sentence" : "document");
@@ -87,9 +89,9 @@ static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, i
 static int create_writers(struct preprocess_job *j, const struct meg_tokenizer *tok, struct meg_err *e)
 {
     enum meg_idx_dtype dtype = meg_idx_dtype_for_vocab(meg_tokenizer_vocab_size(tok));
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
+    for (int64_t k = 0; k < j->c->json_keys.n && r == 0; k++) {
         struct meg_str prefix = { 0 };
 
         add_prefix(&prefix, j->c, k);
@@ -119,14 +121,14 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
         goto out;
     w = meg_preprocess_workers_new(&j, tok);
     r = run_passes(&j, w, e);
-    if (r == MEG_OK)
+    if (r == 0)
         r = meg_indexed_commit(j.writer, (int)c->json_keys.n, e);
     meg_progress_end(&j.progress);
     if (r < 0)
         goto out;
     if (j.blank > 0)
-        meg_warn("%lld blank line%s passed over", (long long)j.blank, j.blank == 1 ? " was" : "s were");
-    meg_info("%lld documents, %lld tokens, %.1f s, %.2f MB/s", (long long)j.documents, (long long)j.tokens,
+        meg_warn("skipped %" PRId64 " blank line%s", j.blank, j.blank == 1 ? "" : "s");
+    meg_info("%" PRId64 " documents, %" PRId64 " tokens, %.1f s, %.2f MB/s", j.documents, j.tokens,
              meg_now_s() - j.start_s, (double)j.nbytes / (meg_now_s() - j.start_s) / 1e6);
 out:
     for (int64_t k = 0; k < c->json_keys.n; k++)

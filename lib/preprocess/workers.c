@@ -1,15 +1,16 @@
 /*
- * Each worker takes the next block of lines and encodes it.  Where its tokens belong is known when all
- * blocks before it are encoded: whoever ends the block that others waited for gives all of them their
- * places, and each worker writes its own.  A few may wait while their worker goes on, so that a slow block
- * holds up nobody.  One worker is the same loop with nothing to wait for.
+ * Parallel encoding with output in input order.  Each worker reads the next block of lines and encodes it.  The offset
+ * of its tokens in the output is known once all blocks before it are encoded: the worker that publishes the earliest
+ * missing block reserves offsets for it and for all encoded blocks directly after it; then each worker writes its own
+ * blocks.  A worker may have several encoded blocks that wait for an earlier one, so that a slow block does not stop
+ * the others.  One worker runs the same loop and never waits.
  *
- * Of a long text not even the tokens are held: when there are many its worker waits for its turn at once,
- * and keeps it while it writes them as they come.  And while one has a long block nobody reads another.
+ * The tokens of a long text are not kept in memory: once there are many, the worker waits until its block is the next
+ * in order, and writes them while it encodes the rest.  While one worker has a long block no other reads a block.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,11 +20,11 @@
 #include "preprocess/internal.h"
 
 enum {
-    BLOCK = 1 << 16, /* bytes of lines: with their ids they fit in the caches near a core */
+    BLOCK = 1 << 16, /* bytes of lines; with their ids they fit in the L2 cache */
     LONG_BLOCK = 1 << 20
 };
 
-/* A place in .bin for n tokens of a sequence, or behind those of it that were written before. */
+/* Reserve n tokens in .bin: a new sequence, or the rest of one whose first tokens are written. */
 static void reserve_tokens(struct encoded_key *out, int64_t n)
 {
     int64_t at;
@@ -34,6 +35,7 @@ static void reserve_tokens(struct encoded_key *out, int64_t n)
     out->offset = out->offset < 0 ? at : out->offset;
 }
 
+/* Reserve all complete sequences of out, and end their documents. */
 static void reserve_sequences(struct encoded_key *out)
 {
     out->offset = -1;
@@ -52,7 +54,7 @@ static void reserve_sequences(struct encoded_key *out)
     out->lengths.n = 0;
 }
 
-/* Until so many blocks have their place; the caller holds turning. */
+/* Wait until all blocks before ticket have offsets; the caller holds order_lock. */
 static void wait_for_ticket(struct preprocess_job *j, int64_t ticket)
 {
     while (j->next_ticket < ticket)
@@ -95,12 +97,13 @@ static void report_progress(struct preprocess_job *j, int64_t before)
     int64_t every = j->c->log_interval;
 
     if (every != MEG_UNSET && j->documents / every > before / every)
-        meg_info("%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens", (long long)j->documents,
-                 (double)j->documents / s, (double)j->nbytes / s / 1e6, (long long)j->tokens);
-    meg_progress_show(&j->progress, "%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens", (long long)j->documents,
-                      (double)j->documents / s, (double)j->nbytes / s / 1e6, (long long)j->tokens);
+        meg_info("%" PRId64 " documents (%.1f docs/s, %.2f MB/s), %" PRId64 " tokens", j->documents,
+                 (double)j->documents / s, (double)j->nbytes / s / 1e6, j->tokens);
+    meg_progress_show(&j->progress, "%" PRId64 " documents (%.1f docs/s, %.2f MB/s), %" PRId64 " tokens", j->documents,
+                      (double)j->documents / s, (double)j->nbytes / s / 1e6, j->tokens);
 }
 
+/* Reserve the offsets of a block, and count it. */
 static void commit_result(struct preprocess_job *j, struct block_result *x)
 {
     int64_t before = j->documents;
@@ -114,16 +117,16 @@ static void commit_result(struct preprocess_job *j, struct block_result *x)
     report_progress(j, before);
 }
 
-/* The first failure ends the work. */
+/* Record the first failure, and read no more input. */
 static void fail(struct preprocess_job *j, int r, const struct meg_err *e)
 {
     if (j->r < 0)
         return;
     j->r = meg_fail(j->e, r, "%s", e->msg);
-    j->is_input_done = true;
+    __atomic_store_n(&j->is_input_done, true, __ATOMIC_SEQ_CST);
 }
 
-/* A block is encoded: when all those before it are, it has its turn, and those behind it that waited for it. */
+/* Publish an encoded block; commit it and any successors that are now in order. */
 static void publish_result(struct preprocess_job *j, struct block_result *x)
 {
     const int64_t nready = j->workers * RESULTS_PER_WORKER;
@@ -137,18 +140,18 @@ static void publish_result(struct preprocess_job *j, struct block_result *x)
         if (!x->is_discarded)
             commit_result(j, x);
         j->ready[j->next_ticket % nready] = NULL;
-        j->next_ticket++;
+        __atomic_store_n(&j->next_ticket, j->next_ticket + 1, __ATOMIC_SEQ_CST);
     }
     pthread_cond_broadcast(&j->order_changed);
     pthread_mutex_unlock(&j->order_lock);
 }
 
-/* The ids in the width that they are stored in. */
+/* Convert the ids to the type of the output in place. */
 static int convert_ids(const struct preprocess_job *j, struct block_result *x, struct meg_err *e)
 {
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
+    for (int64_t k = 0; k < j->c->json_keys.n && r == 0; k++) {
         struct meg_ids *ids = &x->out[k].ids;
 
         r = meg_indexed_convert(x->out[k].writer, ids->v, ids->n, ids->v, e);
@@ -159,9 +162,9 @@ static int convert_ids(const struct preprocess_job *j, struct block_result *x, s
 static void write_result(struct preprocess_job *j, struct block_result *x)
 {
     struct meg_err e;
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int64_t k = 0; k < j->c->json_keys.n && !x->is_discarded && r == MEG_OK; k++) {
+    for (int64_t k = 0; k < j->c->json_keys.n && !x->is_discarded && r == 0; k++) {
         const struct encoded_key *out = &x->out[k];
 
         if (out->ids.n > 0)
@@ -183,13 +186,13 @@ static void wait_and_write(struct preprocess_job *j, struct block_result *x)
     write_result(j, x);
 }
 
-/* Write what had its turn.  Returns room for the next result: always the same as long as nothing waits. */
+/* Write the committed blocks of a worker, and return a free slot: always the same one while no block waits. */
 static struct block_result *free_slot_for_block(struct preprocess_worker *w)
 {
     struct block_result *unused = NULL, *oldest = w->result;
 
     for (struct block_result *x = w->result + RESULTS_PER_WORKER; x-- > w->result;) {
-        if (x->ticket >= 0 && x->ticket < w->job->next_ticket)
+        if (x->ticket >= 0 && x->ticket < __atomic_load_n(&w->job->next_ticket, __ATOMIC_SEQ_CST))
             write_result(w->job, x);
         if (x->ticket < 0)
             unused = x;
@@ -202,17 +205,17 @@ static struct block_result *free_slot_for_block(struct preprocess_worker *w)
     return oldest;
 }
 
-/* The next block.  Returns as meg_block_reader_next does. */
+/* Read the next block.  Returns as meg_block_reader_next does. */
 static int read_block(struct preprocess_worker *w, struct meg_err *e)
 {
     struct preprocess_job *j = w->job;
     int r = 0;
 
     pthread_mutex_lock(&j->read_lock);
-    if (!j->is_input_done) {
+    if (!__atomic_load_n(&j->is_input_done, __ATOMIC_SEQ_CST)) {
         r = meg_block_reader_next(j->in, &w->block, BLOCK, e);
         if (r <= 0)
-            j->is_input_done = true;
+            __atomic_store_n(&j->is_input_done, true, __ATOMIC_SEQ_CST);
         if (r != 0)
             w->current->ticket = j->blocks_read++;
     }
@@ -235,7 +238,7 @@ static void free_encoded(struct encoded_key *out)
     free_ids(&out->lengths);
 }
 
-/* What a long block needed goes before anybody reads the next one. */
+/* Free the buffers of a long block before another block is read. */
 static void free_long_block(struct preprocess_worker *w)
 {
     for (int64_t k = 0; k < w->job->c->json_keys.n; k++)
@@ -261,7 +264,7 @@ static void *work(void *arg)
         if ((r = read_block(w, &x->e)) == 0)
             break;
         w->holds_order = false;
-        if (r > 0 && (r = meg_preprocess_block(w, &x->e)) == MEG_OK)
+        if (r > 0 && (r = meg_preprocess_block(w, &x->e)) == 0)
             r = convert_ids(j, x, &x->e);
         x->r = r;
         publish_result(j, x);
@@ -286,7 +289,7 @@ int meg_preprocess_workers_run(struct preprocess_job *j, struct preprocess_worke
     j->is_input_done = false;
     for (; started < j->workers; started++) {
         if ((errno = pthread_create(&w[started].thread, NULL, work, &w[started])) != 0) {
-            meg_warn("only %lld of %lld workers could be started: %s", (long long)started, (long long)j->workers,
+            meg_warn("only %" PRId64 " of %" PRId64 " workers could be started: %s", started, j->workers,
                      strerror(errno));
             break;
         }

@@ -54,7 +54,7 @@ for name in document sample shuffle; do
     flip "$(ls damaged/*-GPTDataset-train-"${name}"_index.npy)"
     run >got
     ok "a flipped bit in the $name index does not change the run" cmp got want
-    like 'and a warning says so' "$(cat err)" 'train-checksums.txt: the arrays of the index do not have these checksums'
+    like 'and a warning says so' "$(cat err)" 'train-checksums.txt: the arrays of the index do not match these checksums'
 done
 run >got
 is 'after which the cache is whole' "$(cat err)" ''

@@ -50,7 +50,7 @@ status 'one is enough' 0 meg-merge --datasets wide --output-prefix one
 ok 'and is copied' cmp one.idx wide.idx
 
 status 'another type of token is corrupt input' 65 meg-merge --datasets in/b wide --output-prefix x
-like 'which is named' "$(cat err)" '^meg-merge: wide.idx: tokens are int32, those before it uint16; '
+like 'which is named' "$(cat err)" '^meg-merge: wide.idx: tokens are int32, but those of the datasets before it are uint16; '
 ok 'and leaves nothing behind' test ! -e x.bin -a ! -e x.idx
 is 'not even a temporary file' "$(find . -name '*.tmp.*')" ''
 
@@ -60,7 +60,7 @@ like 'by name' "$(cat err)" 'in/notes.txt: neither .bin nor .idx'
 rm in/notes.txt
 mv in/c.bin c.bin
 status 'half a pair is missing input' 66 meg-merge --input in --output-prefix x
-like 'which half, too' "$(cat err)" 'in/c.bin is missing, in/c.idx is there'
+like 'which half, too' "$(cat err)" 'in/c.bin is missing, but in/c.idx exists'
 mv c.bin in
 mkdir empty
 status 'an empty folder is missing input' 66 meg-merge --input empty --output-prefix x
@@ -70,10 +70,10 @@ status 'so is a dataset' 66 meg-merge --datasets nowhere --output-prefix x
 cp in/b.idx t.idx && printf 1 >t.bin
 status 'a truncated .bin is corrupt input' 65 meg-merge --datasets t --output-prefix x
 like 'bytes there and bytes due' "$(cat err)" \
-    '^meg-merge: t.bin: 1 bytes, should be 4 for the 2 uint16 tokens of t.idx: '
+    '^meg-merge: t.bin: 1 bytes, expected 4 for the 2 uint16 tokens of t.idx: '
 head -c 60 in/b.idx >t.idx && cp in/b.bin t.bin
 status 'a truncated .idx is corrupt input' 65 meg-merge --datasets t --output-prefix x
-like 'the same for it' "$(cat err)" '^meg-merge: t.idx: 60 bytes, should be 82 for 2 sequences '
+like 'the same for it' "$(cat err)" '^meg-merge: t.idx: 60 bytes, expected 82 for 2 sequences '
 
 status 'no output is a wrong command line' 2 meg-merge --input in
 status 'so is no input' 2 meg-merge --output-prefix x

@@ -37,7 +37,7 @@ is 'the eod lengthens the last sequence' "$(tokens b_text_document): $(index b_t
 is 'each key has its dataset' "$(tokens b_title_document)" '1 1000 2 1000 3 3 1000 4 1000'
 { echo; cat in.jsonl; } >blank.jsonl
 null c --input blank.jsonl 2>err
-is 'blank lines are counted, and a warning' "$(cat err)" 'meg-preprocess: 1 blank line was passed over'
+is 'blank lines are counted, and a warning' "$(cat err)" 'meg-preprocess: skipped 1 blank line'
 ok 'and are no documents' same a_text_document c_text_document
 null d --input /dev/null
 is 'an empty file is a dataset without documents' \
@@ -128,7 +128,7 @@ is 'which ends the work' $? 65
 is 'and leaves nothing' "$(echo bad_*)" 'bad_*'
 { echo; cat big.jsonl; echo; } >blank.jsonl
 meg-preprocess --input blank.jsonl --tokenizer-type NullTokenizer --vocab-size 1000 --output-prefix log --workers 3 2>err
-is 'blank lines of all blocks are counted' "$(head -n 1 err)" 'meg-preprocess: 2 blank lines were passed over'
+is 'blank lines of all blocks are counted' "$(head -n 1 err)" 'meg-preprocess: skipped 2 blank lines'
 like 'documents and tokens, too' "$(cat err)" \
     "30000 documents, $(meg-preprocess --info log_text_document --json | jq .tokens) tokens, [0-9.]+ s, [0-9.]*[1-9][0-9.]* MB/s\$"
 if [ -f "${B:-}/tests/fault.so" ]; then
@@ -284,7 +284,7 @@ is '--decode: none' "$(look --decode b_text_document 1:0)" ''
 gpt2 w --input prose.jsonl
 is 'what was encoded comes back' "$(gpt2 x --decode w_text_document)" "$(printf 'Dr. No. Go!\n\nYes.\n')"
 status 'a document that is not there' 2 look --decode b_text_document 4
-like 'is named' "$(cat "$T/err")" 'decode: there is no document 4: the dataset has 4, counted from 0'
+like 'is named' "$(cat "$T/err")" 'decode: document 4 does not exist: the dataset has 4, numbered from 0'
 status 'no range' 2 look --decode b_text_document 1:-1
 status 'nor this' 2 look --decode b_text_document a
 status 'nor two' 2 look --decode b_text_document 1 2
@@ -361,12 +361,12 @@ usage 'GPT2BPETokenizer needs its files' 'needs --merge-file' --input a --tokeni
 usage 'no worker' 'workers: 0' --input a "$@" --workers 0
 usage 'workers that are no number' "workers: 'many' is neither a number nor auto" --input a "$@" --workers many
 usage 'another format' "dataset-impl.*'lazy'" --input a "$@" --dataset-impl lazy
-usage 'blanks of no sentences' 'keep-newlines has a meaning only with --split-sentences' --input a "$@" --keep-newlines
-usage 'a language of no sentences' 'lang has a meaning only with --split-sentences' --input a "$@" --lang german
-usage 'knowledge for no sentences' 'punkt-data has a meaning only with --split-sentences' --input a "$@" --punkt-data p
-usage 'a key twice' "'k' stands there twice" --input a "$@" --json-keys k k
+usage 'blanks of no sentences' 'keep-newlines has an effect only with --split-sentences' --input a "$@" --keep-newlines
+usage 'a language of no sentences' 'lang has an effect only with --split-sentences' --input a "$@" --lang german
+usage 'knowledge for no sentences' 'punkt-data has an effect only with --split-sentences' --input a "$@" --punkt-data p
+usage 'a key twice' "'k' is given twice" --input a "$@" --json-keys k k
 usage 'an unknown tokenizer' 'tokenizer-type' --input a --tokenizer-type Gpt2
-usage 'partitions of standard input' 'no regular file' --input - "$@" --partitions 2
+usage 'partitions of standard input' 'not a regular file' --input - "$@" --partitions 2
 status 'a missing file' 66 null bad --input nowhere.jsonl
 like 'is named' "$(cat err "$T/err")" 'nowhere.jsonl: No such file'
 status 'a missing vocabulary' 66 gpt2 bad --input in.jsonl --vocab-file nowhere.json

@@ -173,11 +173,11 @@ refuses 'both schedule options' '--override-opt_param-scheduler' --override-opt_
 status 'a missing checkpoint with --exit-on-missing-checkpoint ends with 66' 66 train --load "$T/none" --exit-on-missing-checkpoint
 status 'a missing dataset ends with 66' 66 train --data-path "$T/none"
 status 'a dataset without the suffix of its key ends with 66' 66 train --data-path "$T/ids"
-like 'the message suggests the name' "$(cat "$T/err")" '/ids\.idx: no such file, but there is .*/ids_text_document$'
+like 'the message suggests the name' "$(cat "$T/err")" '/ids\.idx: no such file; did you mean .*/ids_text_document\?$'
 status 'a text file as dataset ends with 66' 66 train --data-path "$T/ids.jsonl"
-like 'the message says how to make a dataset' "$(cat "$T/err")" '/ids\.jsonl is no dataset, which meg-preprocess\(1\) makes'
+like 'the message says how to make a dataset' "$(cat "$T/err")" '/ids\.jsonl is not a dataset: make one of text with meg-preprocess\(1\)'
 status 'a missing weight in a blend ends with 66' 66 train --data-path 0.3 "$T/ids_text_document" "$T/ids_text_document"
-like 'the message says which of the two is missing' "$(cat "$T/err")" '0\.3\.idx: no such file; a weight stands before every dataset or before none'
+like 'the message says which of the two is missing' "$(cat "$T/err")" '0\.3\.idx: no such file; give a weight before every dataset or before none'
 : >"$T/afile"
 status '--save below a file ends with 74' 74 train --save "$T/afile/run"
 is 'the message comes before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" \
@@ -186,7 +186,7 @@ refuses 'a negative split' "--split: '90,-8,2' has a minus sign" --split 90,-8,2
 awk 'BEGIN { for (i = 0; i < 32767; i++) print "p" i }' >"$T/many"
 grep -v data-path "$T/conf" >"$T/nodata"
 status 'more datasets than a blend index counts end with 2' 2 meg-train -q --config "$T/nodata" --data-args-path "$T/many"
-like 'more datasets: the message' "$(cat "$T/err")" 'many: 32767 datasets, at most 32766 can be blended'
+like 'more datasets: the message' "$(cat "$T/err")" 'many: 32767 datasets; at most 32766 can be blended'
 refuses 'a split that rounds to no documents' '--split' --split 9999,1,0
 for split in 0,100,0 0,0,100; do
     refuses "--split $split" "--split $split: leaves no documents for training; its first number" --split "$split"
@@ -212,7 +212,7 @@ status 'the value of an ignored option is checked' 2 train --transformer-impl lo
 id_lines 1 3 | sed 's/\([0-9]* [0-9]* [0-9]*\) .*"/\1"/' >"$T/short.jsonl"
 meg-preprocess -q --input "$T/short.jsonl" --tokenizer-type NullTokenizer --vocab-size 100 --output-prefix "$T/short"
 status 'a dataset smaller than a sample ends with 65' 65 train --data-path "$T/short_text_document" --split 100,0,0
-like 'the message has both numbers of tokens' "$(cat "$T/err")" '3 tokens, one sample needs 17'
+like 'the message has both numbers of tokens' "$(cat "$T/err")" '3 tokens, but one sample needs 17'
 head -c 100 "$T/ids_text_document.bin" >"$T/cut.bin"
 cp "$T/ids_text_document.idx" "$T/cut.idx"
 status 'a truncated dataset ends with 65' 65 train --data-path "$T/cut"

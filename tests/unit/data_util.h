@@ -1,4 +1,4 @@
-/* What the tests of the data room share: a scratch folder, small datasets, reference numbers. */
+/* data_util.h - helpers for the tests of lib/data: a scratch folder, small datasets, reference data. */
 #ifndef TESTS_DATA_UTIL_H
 #define TESTS_DATA_UTIL_H
 
@@ -20,7 +20,7 @@
 #include "tmp.h"
 #include "reference.h"
 
-static char scratch[TMP_NAME]; /* a folder of this process; every test begins inside of it */
+static char scratch[TMP_NAME]; /* a folder of this process, the working directory of every test */
 
 static inline int enter_scratch(void **state)
 {
@@ -58,7 +58,7 @@ static inline int64_t file_size(const char *path)
     return stat(path, &st) < 0 ? -1 : (int64_t)st.st_size;
 }
 
-/* Bytes of a file, a zero after them; the caller frees. */
+/* Return the bytes of a file and a terminating zero; the caller frees them. */
 static inline char *slurp(const char *path, size_t *n)
 {
     FILE *f = fopen(path, "rb");
@@ -99,7 +99,7 @@ static inline void assert_same_file(const char *a, const char *b)
     free(pb);
 }
 
-/* n documents of one sequence each: tokens 1, 2, 3, ... and 0 last. */
+/* Write n documents of one sequence each: tokens 1, 2, 3, ... and finally 0. */
 static inline void make_dataset(const char *prefix, const int *length, int n)
 {
     struct meg_indexed_writer *w;
@@ -134,7 +134,7 @@ static inline json_t *golden_data(const char *name)
     return j;
 }
 
-/* A copy of golden/data/indexed/NAME.bin and .idx in the scratch folder. */
+/* Copy golden/data/indexed/NAME.bin and .idx to the scratch folder. */
 static inline void copy_golden(const char *name)
 {
     for (int i = 0; i < 2; i++) {

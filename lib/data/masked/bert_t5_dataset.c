@@ -6,7 +6,7 @@
 #include "data/cache_key.h"
 #include "data/data_splits_internal.h"
 
-/* Room for CLS and two SEP; of T5 for BOS and EOS, which it keeps free though it adds neither. */
+/* Return seq_length without CLS and two SEP; for T5 without BOS and EOS, though it adds neither. */
 static int64_t max_length(const struct meg_data_splits *d)
 {
     return d->spec.seq_length - (d->masked_conf.conf.type == MEG_MASKED_BERT ? 3 : 2);
@@ -29,12 +29,12 @@ static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_data
     const struct meg_indexed *file = meg_source_indexed(src);
 
     if (!file)
-        return meg_fail(e, MEG_EUSAGE, "--mock-data has no sentences, of which %s are made",
-                        d->masked_conf.conf.type == MEG_MASKED_BERT ? "BERT's samples" : "T5's samples");
+        return meg_fail(e, MEG_EUSAGE, "--mock-data has no sentences, which %s need; use --data-path",
+                        d->masked_conf.conf.type == MEG_MASKED_BERT ? "samples of BERT" : "samples of T5");
     if (p->begin == p->end)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: nothing of %s is for %s: it gets documents %" PRId64 " to %" PRId64 " of %" PRId64
-                        "; give it a larger share, or ask for no samples of it",
+                        "--split %s: the range of %s for %s is empty: documents %" PRId64 " to %" PRId64 " of %" PRId64
+                        "; give a larger ratio, or request no samples of it",
                         d->split_string ? d->split_string : "(none)", p->name, meg_split_names[p->split], p->begin,
                         p->end, num_documents(src));
     p->tokens = meg_source_tokens(src, meg_indexed_document(file, p->begin), meg_indexed_document(file, p->end));
@@ -44,7 +44,7 @@ static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_data
 static void add_cache_key(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
     const struct meg_cache_key id = {
-        d->class->name,  p->name,          p->num_samples, meg_split_names[p->split], d->spec.seed, d->spec.seq_length,
+        d->type->name,   p->name,          p->num_samples, meg_split_names[p->split], d->spec.seed, d->spec.seq_length,
         d->split_string, &d->split_matrix, d->tokenizer,   &d->masked_conf.conf
     };
     meg_cache_key_add_dataset(out, &id);
@@ -97,8 +97,8 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
         return 0;
     return meg_fail(e, MEG_EFORMAT,
                     "%s: none of the %" PRId64
-                    " documents for %s gives a sample, which takes a document of at least %d sentence%s, "
-                    "none of them longer than %d tokens; was it preprocessed with --split-sentences?",
+                    " documents for %s has a sample, which needs a document of at least %d sentence%s, none longer "
+                    "than %d tokens; preprocess the text with --split-sentences",
                     p->name, p->end - p->begin, meg_split_names[p->split], map_conf.min_sentences,
                     map_conf.min_sentences == 1 ? "" : "s", MEG_LONG_SENTENCE);
 }
@@ -110,7 +110,7 @@ static const struct meg_data_class classes[] = {
                         build_mid_dataset },
 };
 
-/* ---- what makes no sense ------------------------------------------------------------------------ */
+/* ---- validation --------------------------------------------------------------------------------- */
 
 static int check_id(const struct meg_masked_vocab *v, int32_t id, const char *name, struct meg_err *e)
 {
@@ -151,8 +151,8 @@ static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struc
     if (c->short_seq_prob != 0 && !(c->short_seq_prob >= min_prob && c->short_seq_prob <= 1))
         return meg_fail(e, MEG_EUSAGE, "--short-seq-prob: %g is neither 0 nor in %g to 1", c->short_seq_prob, min_prob);
     if (c->mask.max_ngram < 1 || c->mask.max_ngram > MAX_NGRAM)
-        return meg_fail(e, MEG_EUSAGE, "spans of up to %" PRId64 " words: not in 1 to %d", c->mask.max_ngram,
-                        MAX_NGRAM);
+        return meg_fail(e, MEG_EUSAGE, "spans of up to %" PRId64 " words: the maximum must be in 1 to %d",
+                        c->mask.max_ngram, MAX_NGRAM);
     return 0;
 }
 
@@ -166,7 +166,7 @@ int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_con
     if ((r = check_conf(masked, spec->seq_length, e)) < 0 || (r = check_vocab(masked->type, vocab, e)) < 0)
         return r;
     d = meg_new(sizeof *d);
-    d->class = &classes[masked->type];
+    d->type = &classes[masked->type];
     d->masked_conf = (struct meg_masked_sample_conf){ *masked, *vocab, spec->seq_length, (uint32_t)spec->seed };
     r = meg_data_splits_plan(&d, d, conf, spec, e);
     return r < 0 ? r : meg_data_splits_open(out, d, e);

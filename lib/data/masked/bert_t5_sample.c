@@ -22,10 +22,10 @@ struct meg_masked_conf meg_masked_defaults(enum meg_masked_type type)
     return c;
 }
 
-/* The sentences of a row, and what is drawn for it. */
+/* The sentences of a sample, its target length and its random numbers. */
 struct sentences {
     int64_t nsentence, target;
-    int64_t *first; /* [nsentence+1] where each begins in tokens */
+    int64_t *first; /* [nsentence+1] offset of each in tokens */
     int32_t *tokens;
     struct meg_mt19937 rng;
 };
@@ -79,7 +79,7 @@ struct segment {
     int64_t n;
 };
 
-/* Two segments, cut where a draw says, swapped if another does; or one. */
+/* Divide the sentences into two segments at a random one, and swap them at random; without pairs, one segment. */
 static bool choose_segments(struct sentences *x, bool has_pairs, struct segment *a, struct segment *b)
 {
     int64_t pivot = x->nsentence, cut;
@@ -101,7 +101,7 @@ static bool choose_segments(struct sentences *x, bool has_pairs, struct segment 
     return is_swapped;
 }
 
-/* Take tokens from either end of the longer one until both fit. */
+/* Remove tokens from either end of the longer segment until both have max together; return whether any was. */
 static bool truncate_segments(struct segment *a, struct segment *b, int64_t max, struct meg_mt19937 *g)
 {
     const bool is_long = a->n + b->n > max;
@@ -172,7 +172,7 @@ out:
 
 /* ---- T5 ----------------------------------------------------------------------------------------- */
 
-/* Spans lie side by side in the text: where one begins decides. */
+/* A masked span of adjacent tokens, [begin, end) of the text. */
 struct span {
     int32_t begin, end;
     int64_t n;
@@ -202,13 +202,13 @@ static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct m
 
     if (m->nspan > ds->masked_conf.vocab.nsentinel)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: sample %" PRId64 " hides %" PRId64 " spans, the vocabulary has %" PRId64
+                        "%s: sample %" PRId64 " has %" PRId64 " masked spans, but the vocabulary only %" PRId64
                         " sentinels; raise --vocab-extra-ids",
                         meg_source_name(ds->src), i, m->nspan, ds->masked_conf.vocab.nsentinel);
     if (1 + m->nspan + m->n > c->decoder_seq_length)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: sample %" PRId64 " gives the decoder %" PRId64 " tokens, more than its %" PRId64
-                        "; raise --decoder-seq-length",
+                        "%s: sample %" PRId64 " has %" PRId64 " decoder tokens, more than --decoder-seq-length %" PRId64
+                        "; raise it",
                         meg_source_name(ds->src), i, 1 + m->nspan + m->n, c->decoder_seq_length);
     return 0;
 }

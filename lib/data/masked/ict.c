@@ -18,7 +18,7 @@ static int check_titles(const struct meg_indexed *titles, int64_t begin, int64_t
         if (meg_indexed_length(titles, i) > max)
             return meg_fail(e, MEG_EFORMAT,
                             "%s: the title of document %" PRId64 " has %" PRId32
-                            " tokens, --seq-length leaves room for %" PRId64,
+                            " tokens, but --seq-length allows %" PRId64,
                             meg_indexed_prefix(titles), i, meg_indexed_length(titles, i), max);
     return 0;
 }
@@ -45,8 +45,7 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
     if (x->blocks.n == 0) {
         r = meg_fail(e, MEG_EFORMAT,
                      "%s: none of its %" PRId64
-                     " documents gives a block, which takes at least %d sentence%s, none of them longer "
-                     "than %d tokens",
+                     " documents has a block, which needs at least %d sentence%s, none longer than %d tokens",
                      meg_indexed_prefix(d), end - begin, map_conf.min_sentences, map_conf.min_sentences == 1 ? "" : "s",
                      MEG_LONG_SENTENCE);
         goto out;
@@ -71,7 +70,7 @@ int64_t meg_ict_len(const struct meg_ict *x)
     return x->blocks.n;
 }
 
-/* A row in the making. */
+/* Ids of a sample, up to cap. */
 struct id_row {
     int32_t *ids;
     int64_t n, cap;
@@ -82,7 +81,7 @@ static void put(struct id_row *to, int32_t id)
     to->ids[to->n++] = id;
 }
 
-/* As much of a sequence as there is room for up to most. */
+/* Append a sequence, truncated at cap. */
 static int put_sequence(struct id_row *to, const struct meg_indexed *d, int64_t s, struct meg_err *e)
 {
     const int64_t length = meg_indexed_length(d, s), max = to->cap - to->n;

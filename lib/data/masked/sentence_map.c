@@ -19,7 +19,7 @@ void meg_sentence_map_free(struct meg_sentence_map *m)
     *m = (struct meg_sentence_map){ 0 };
 }
 
-/* ---- rows in the making ------------------------------------------------------------------------- */
+/* ---- rows --------------------------------------------------------------------------------------- */
 
 static size_t row_size(const struct meg_sentence_map *m)
 {
@@ -57,16 +57,16 @@ static void shuffle(struct meg_sentence_map *m, uint32_t seed)
     }
 }
 
-/* ---- gathering ---------------------------------------------------------------------------------- */
+/* ---- building ----------------------------------------------------------------------------------- */
 
-/* The two maps are one loop: titles makes it that of blocks. */
+/* State of building either map: with titles the block map. */
 struct map_builder {
     struct meg_sentence_map *m;
     int64_t cap;
     const struct meg_indexed *d, *titles;
     const struct meg_sentence_map_conf *c;
     struct meg_mt19937 g;
-    uint32_t ratio; /* one sample in so many is short; 0: none */
+    uint32_t ratio; /* one sample in ratio is short; 0: none */
     int64_t block;
 };
 
@@ -116,7 +116,7 @@ static void add_document(struct map_builder *g, int64_t doc)
         else
             add_row(g->m, &g->cap, (const int64_t[]){ start, s + 1, target });
         start = s + 1;
-        target = draw_target(g, doc); /* after the last one, too: the reference does */
+        target = draw_target(g, doc); /* after the last one, too, as Megatron-LM does */
         length = count = 0;
     }
 }
@@ -151,7 +151,7 @@ int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d,
 {
     if (meg_indexed_sequences(titles) != meg_indexed_documents(d))
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %" PRId64 " sequences, should be a title for each of the %" PRId64 " documents of %s",
+                        "%s.idx: %" PRId64 " sequences, expected one title for each of the %" PRId64 " documents of %s",
                         meg_indexed_prefix(titles), meg_indexed_sequences(titles), meg_indexed_documents(d),
                         meg_indexed_prefix(d));
     build_map(m, d, titles, begin, end, c);

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "data/blend.h"
 
-/* Words that may be hidden: word k is positions[first[k]] .. positions[first[k + 1] - 1]. */
+/* Words that may be masked: word k is position[first[k]] .. position[first[k + 1] - 1]. */
 struct word_list {
     int32_t *position;
     int64_t *first, n;
@@ -30,7 +30,7 @@ static void find_words(struct word_list *w, const int32_t *tokens, int64_t n, bo
     w->first[w->n] = at;
 }
 
-/* Probabilities of spans of 1 to max_ngram words. */
+/* Return the probabilities [max_ngram] of spans of 1 to max_ngram words. */
 static double *ngram_probs(const struct meg_mask_conf *c)
 {
     const int n = (int)c->max_ngram;
@@ -75,10 +75,10 @@ static int32_t replacement(int32_t id, enum meg_masked_type type, const struct m
 void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
                      const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g)
 {
-    /* Not rounded: of 6.75, spans are drawn even when 6 tokens are hidden, though none will fit. */
+    /* Not rounded: with 6.75, spans are drawn even when 6 tokens are masked, though none fits. */
     const double limit = fmin(c->prob * (double)target, fmax(1, rint((double)n * c->prob)));
     double *probs = ngram_probs(c);
-    bool *is_hidden = meg_new((size_t)n * sizeof *is_hidden);
+    bool *is_masked = meg_new((size_t)n * sizeof *is_masked);
     int32_t *order;
     struct word_list w;
 
@@ -99,24 +99,24 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
             end = w.first[order[k] + words < w.n ? order[k] + words : w.n];
         while ((double)(m->n + end - begin) > limit && --words > 0);
         for (int64_t i = begin; i < end; i++)
-            is_free = is_free && !is_hidden[w.position[i]];
+            is_free = is_free && !is_masked[w.position[i]];
         if (words == 0 || !is_free)
             continue;
         for (int64_t i = begin; i < end; i++) {
             const int32_t at = w.position[i];
 
-            is_hidden[at] = true;
+            is_masked[at] = true;
             m->position[m->n] = at;
             m->original[m->n++] = tokens[at];
             tokens[at] = replacement(tokens[at], type, v, g);
         }
         m->first[++m->nspan] = m->n;
     }
-    meg_mt19937_shuffle_i32(g, order, w.n); /* as the reference, for spans that it does not permute */
+    meg_mt19937_shuffle_i32(g, order, w.n); /* unused here: Megatron-LM draws it too, so the generator advances alike */
     free(order);
     free(w.position);
     free(w.first);
-    free(is_hidden);
+    free(is_masked);
     free(probs);
 }
 

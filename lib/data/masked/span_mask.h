@@ -1,27 +1,34 @@
-/* Which tokens of a sample are hidden: spans of whole words, drawn until enough is hidden. */
+/* span_mask.h - masking of BERT and T5 samples: spans of complete words, drawn until enough tokens are masked. */
 #ifndef MEG_DATA_MASKED_SPAN_MASK_H
 #define MEG_DATA_MASKED_SPAN_MASK_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/mt19937.h"
 #include "data/masked/bert_t5_sample.h"
 
-/* Spans in the order they were drawn; span k is positions [first[k], first[k+1]) of position. */
+MEG_BEGIN_DECLS
+
+/* Masked spans in the order in which they were drawn: span k is positions [first[k], first[k+1]) of position. */
 struct meg_masked_spans {
     int64_t n, nspan;
-    int32_t *position, *original; /* [n] */
-    int64_t *first;               /* [nspan+1] */
+    int32_t *position; /* [n] masked token positions */
+    int32_t *original; /* [n] their ids before masking */
+    int64_t *first;    /* [nspan+1] */
 };
 void meg_masked_spans_free(struct meg_masked_spans *m);
 
 /*
- * meg_mask_tokens - hide some of the tokens of a sample
+ * meg_mask_tokens - mask some of the tokens of a sample
+ *   m       out     the caller frees it with meg_masked_spans_free
  *   tokens  [n]  in/out  ids of v
- *   target  length the sample was gathered for
- *   kind    what stands in place of a token: BERT's choice of three, or always MASK
+ *   target  length that the sample was made for
+ *   type    BERT replaces a token by MASK, a random id or itself; T5 always by MASK
  */
 void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
                      const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g);
+
+MEG_END_DECLS
 
 #endif

@@ -1,9 +1,9 @@
-/* Which dataset of a blend gives each sample. */
+/* Indices of blends, and sizes of their datasets. */
 #include "data_util.h"
 
 #include "data/blend.h"
 
-static void the_one_furthest_behind_gives_next(void **state)
+static void the_dataset_furthest_below_its_weight_is_next(void **state)
 {
     static const int16_t dataset[] = { 1, 0, 1, 1, 0, 1, 1, 0, 1, 1 };
     static const int64_t sample[] = { 0, 0, 1, 2, 1, 3, 4, 2, 5, 6 };
@@ -18,8 +18,8 @@ static void the_one_furthest_behind_gives_next(void **state)
 }
 
 /*
- * Weights that are a / 2^26 and fewer than 2^16 samples: products are exact in f64 but not in f32, so
- * integers give the order.
+ * Weights a / 2^26 and fewer than 2^16 samples: products are exact in f64 but not in f32, so the expected order follows
+ * from integer arithmetic.
  */
 static void weights_are_multiplied_in_f64(void **state)
 {
@@ -58,8 +58,8 @@ static void an_exhaustive_blend_takes_each_sample_once(void **state)
     meg_blend_index_free(&x);
 }
 
-/* Sums of 1000 shares differ from a plain loop's in the last bit; numpy's was worked out with numpy 1.26. */
-static void shares_are_summed_pairwise(void **state)
+/* The sum of 1000 weights differs from that of a plain loop in the last bit; the expected one is from numpy 1.26. */
+static void weights_are_summed_pairwise(void **state)
 {
     double w[1000];
 
@@ -71,7 +71,7 @@ static void shares_are_summed_pairwise(void **state)
     assert_true(w[999] == 0x1.8459275396741p-10);
 }
 
-static void a_dataset_is_asked_for_a_little_more_than_its_share(void **state)
+static void a_dataset_is_built_half_a_percent_larger(void **state)
 {
     const double w[] = { 0.3, 0.7 };
     int64_t n[2];
@@ -132,11 +132,11 @@ static void golden_indices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_one_furthest_behind_gives_next),
+        cmocka_unit_test(the_dataset_furthest_below_its_weight_is_next),
         cmocka_unit_test(weights_are_multiplied_in_f64),
         cmocka_unit_test(an_exhaustive_blend_takes_each_sample_once),
-        cmocka_unit_test(shares_are_summed_pairwise),
-        cmocka_unit_test(a_dataset_is_asked_for_a_little_more_than_its_share),
+        cmocka_unit_test(weights_are_summed_pairwise),
+        cmocka_unit_test(a_dataset_is_built_half_a_percent_larger),
         cmocka_unit_test(golden_indices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Megatron-DeepSpeed's splits, order, blends, groups and file names. */
+/* Order of samples as in Megatron-DeepSpeed: splits, indices, blends, dataset groups and cache file names. */
 #include "data_util.h"
 
 #include "data/gpt_data.h"
@@ -117,7 +117,7 @@ static void same_samples(const struct meg_dataset *ds, const json_t *x)
     }
 }
 
-/* Where the reference fails, over the last of the three splits, ours goes on; its other two are files. */
+/* The reference fails at the last of the three splits, where meg does not; the files of the other two are compared. */
 static void golden_indices_and_file_names(void **state)
 {
     json_t *all = golden_data("fork/gpt_indices.json"), *names = golden_data("fork/cache_file_names.json"), *x, *name;
@@ -209,9 +209,9 @@ static void golden_blends(void **state)
     json_decref(all);
 }
 
-/* ---- by hand ------------------------------------------------------------------------------------ */
+/* ---- without reference data --------------------------------------------------------------------- */
 
-static void a_blend_may_run_past_a_dataset(void **state)
+static void a_sample_past_the_end_of_a_blended_dataset_is_an_error(void **state)
 {
     static const int length[] = { 20, 20 };
     const char *path[] = { "0.2", "ra", "0.8", "rb", NULL };
@@ -233,16 +233,16 @@ static void a_blend_may_run_past_a_dataset(void **state)
     c.split = "1";
     d = opened(&c, &need);
     ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
-    assert_int_equal(meg_dataset_len(ds), 18); /* 9 of each, where 10 were wanted */
+    assert_int_equal(meg_dataset_len(ds), 18); /* 9 of each, where 10 are needed */
     for (int64_t i = 0; i < 10; i++)
         assert_int_equal(meg_dataset_sample(ds, i, &got, &e), 0);
     assert_int_equal(meg_dataset_sample(ds, 17, &got, &e), MEG_EFAIL);
-    assert_string_equal(e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights, or from "
-                               "--megatron-release 0.11 on a larger --mid-level-dataset-surplus");
+    assert_string_equal(e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights, or with "
+                               "--megatron-release 0.11 and later a larger --mid-level-dataset-surplus");
     meg_data_splits_close(d);
 }
 
-static void groups_name_parts_of_files(void **state)
+static void a_group_reads_ranges_of_files(void **state)
 {
     static const int length[] = { 9, 9, 9, 9, 9, 9, 9, 9, 9, 9 };
     const char *train[] = { "T: 0.25 0:0.6 ga, 0.75 0.5:1 sub/gb", NULL }, *valid[] = { "V1: 1 0.6:0.8 ga", NULL };
@@ -258,7 +258,7 @@ static void groups_name_parts_of_files(void **state)
     mkdir("sub", 0777);
     make_dataset("ga", length, 10);
     make_dataset("sub/gb", length, 10);
-    c.data_order = "auto"; /* is that of the options */
+    c.data_order = "auto"; /* selects Megatron-DeepSpeed's because of the group */
     c.weighted_split[MEG_SPLIT_TRAIN] = words(train);
     c.weighted_split[MEG_SPLIT_VALID] = words(valid);
     spew_text("test.txt", "\"X: 1 0.8:1 ga\"\n");
@@ -280,7 +280,7 @@ static void groups_name_parts_of_files(void **state)
     assert_int_equal(access("ga_V1_indexmap_3ns_4sl_5s_sample_idx.npy", F_OK), 0);
     assert_int_equal(access("ga_X_indexmap_2ns_4sl_5s_sample_idx.npy", F_OK), 0);
 
-    /* The same name for another share: its files are not taken for ours. */
+    /* The same file name for another range: its arrays are not used. */
     valid[0] = "V1: 1 0.4:0.6 ga";
     for (int pass = 0; pass < 2; pass++) {
         d = opened(&c, &need);
@@ -294,7 +294,7 @@ static void groups_name_parts_of_files(void **state)
     assert_int_equal(access("kept/gb_T_indexmap_7ns_4sl_5s_shuffle_idx.npy", F_OK), 0);
 }
 
-static void rows_of_sentences_have_their_names(void **state)
+static void sentence_maps_are_cached_under_deepspeeds_names(void **state)
 {
     static const unsigned char no_continuation[64];
     const char *path[] = { "sentences", NULL };
@@ -333,7 +333,7 @@ static void rows_of_sentences_have_their_names(void **state)
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
-static void what_is_no_group_is_refused(void **state)
+static void an_invalid_group_is_refused(void **state)
 {
     static const char *const bad[][2] = {
         { "T: 1 0:1", " 1 0:1" },     { "T: 1 0:1 a b", " 1 0:1 a b" },     { "T: 1 0-1 a", " 1 0-1 a" },
@@ -357,33 +357,33 @@ static void what_is_no_group_is_refused(void **state)
         FAILS(MEG_EUSAGE, want);
     }
     group[0] = "1 0:1 a";
-    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: '1 0:1 a' does not begin with a name and a colon, as "
-                      "'NAME: WEIGHT BEGIN:END PREFIX, ...' does");
+    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: '1 0:1 a' does not begin with a name and a colon; expected "
+                      "'NAME: WEIGHT BEGIN:END PREFIX, ...'");
     group[0] = "T: 1e308 0:1 a, 1e308 0:1 b";
     FAILS(MEG_EUSAGE,
-          "--train-weighted-split-paths: the weights add up to more than 1.79769e+308; only their ratios count, "
+          "--train-weighted-split-paths: the sum of the weights exceeds 1.79769e+308; only their ratios count, so "
           "give smaller ones");
     group[0] = group[1] = "T: 1 0:1 a";
     c.weighted_split[MEG_SPLIT_TRAIN] = words(group);
-    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: several groups, a split takes one; evaluate others with "
-                      "meg-eval");
+    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: several groups; give one for each split, and evaluate "
+                      "the others with meg-eval");
     c.weighted_split[MEG_SPLIT_TRAIN].n = 1;
     c.data_order = "megatron-lm";
-    FAILS(MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
+    FAILS(MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM does not have --train-weighted-split-paths and its like");
     c.data_order = "auto";
     c.split = "1";
-    FAILS(MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
+    FAILS(MEG_EUSAGE, "--split divides --data-path, but here each split has its own datasets; leave out --split");
     c.split = NULL;
     c.weighted_split[MEG_SPLIT_TRAIN].n = 0;
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "group.txt";
     spew_text("group.txt", "T: 1 0:1 a\n");
-    FAILS(MEG_EFORMAT, "group.txt: expected groups between double quotes");
+    FAILS(MEG_EFORMAT, "group.txt: expected a group in double quotes");
     spew_text("group.txt", " \n");
-    FAILS(MEG_EUSAGE, "group.txt: names no dataset");
+    FAILS(MEG_EUSAGE, "group.txt: empty; expected a group in double quotes");
     spew_text("group.txt", "\"T: 1 0:1 a\" \"U: 1 0:1 a\"\n");
-    FAILS(MEG_EUSAGE, "group.txt: several groups, a split takes one; evaluate others with meg-eval");
+    FAILS(MEG_EUSAGE, "group.txt: several groups; give one for each split, and evaluate the others with meg-eval");
     spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
-    FAILS(MEG_EFORMAT, "group.txt: holds a zero byte: no text");
+    FAILS(MEG_EFORMAT, "group.txt: contains a zero byte: not a text file");
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "nowhere.txt";
     FAILS(MEG_ENOENT, "nowhere.txt: No such file or directory");
 }
@@ -394,10 +394,10 @@ int main(void)
         cmocka_unit_test(golden_splits),
         cmocka_unit_test(golden_indices_and_file_names),
         cmocka_unit_test(golden_blends),
-        cmocka_unit_test(a_blend_may_run_past_a_dataset),
-        cmocka_unit_test(groups_name_parts_of_files),
-        cmocka_unit_test(rows_of_sentences_have_their_names),
-        cmocka_unit_test(what_is_no_group_is_refused),
+        cmocka_unit_test(a_sample_past_the_end_of_a_blended_dataset_is_an_error),
+        cmocka_unit_test(a_group_reads_ranges_of_files),
+        cmocka_unit_test(sentence_maps_are_cached_under_deepspeeds_names),
+        cmocka_unit_test(an_invalid_group_is_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

@@ -1,4 +1,4 @@
-/* From --data-path to samples: blends, index cache, samples themselves, micro-batches. */
+/* GPT data from --data-path to micro-batches: options, samples, index cache, blends, loader. */
 #include "data_util.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ static struct meg_dataset_spec need_of(int64_t train, int64_t valid, int64_t tes
     return n;
 }
 
-/* A sample in buffers of its own. */
+/* The arrays of one sample. */
 struct row {
     int32_t tokens[64], labels[64], position_ids[64], doc_start[64];
     float loss_mask[64];
@@ -59,9 +59,9 @@ static void read_row(const struct meg_dataset *ds, int64_t i, struct row *r)
         fail_msg("%s", e.msg);
 }
 
-/* ---- what needs no reference ---------------------------------------------------------------------- */
+/* ---- without reference data ------------------------------------------------------------------------- */
 
-static void a_document_boundary_marks_a_sample(void **state)
+static void reset_options_and_loss_mask_follow_the_eod_token(void **state)
 {
     const int length[] = { 4, 20 }; /* 1 2 3 0 | 1 2 ... 19 0 */
     const char *path[] = { "mark", NULL };
@@ -99,8 +99,8 @@ static void a_document_boundary_marks_a_sample(void **state)
     meg_data_splits_close(d);
 }
 
-/* As Megatron does with a tokenizer that has a pad token: where the text has one, it is token 0 and no label. */
-static void the_pad_token_is_masked_in_text(void **state)
+/* As in Megatron-LM with a tokenizer that has a pad token: in the text it becomes token 0, and is masked as a label. */
+static void a_pad_token_in_the_text_is_masked(void **state)
 {
     const int length[] = { 9 }; /* 1 2 3 4 5 6 7 8 0 */
     static const int32_t tokens[T] = { 1, 2, 3, 0, 5, 6, 7, 8 }, labels[T] = { 2, 3, 0, 5, 6, 7, 8, 0 };
@@ -133,7 +133,7 @@ static void the_pad_token_is_masked_in_text(void **state)
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
-static void too_little_text_is_said_so(void **state)
+static void too_few_tokens_for_one_sample_are_an_error(void **state)
 {
     const int length[] = { 5, 3 }, more[] = { 10, 10, 10, 10, 10, 10, 10, 10, 10, 10 };
     const char *small[] = { "small", NULL }, *ten[] = { "ten", NULL };
@@ -146,17 +146,16 @@ static void too_little_text_is_said_so(void **state)
     c.data_path = words(small);
     c.split = "1";
     FAILS(&c, &need, MEG_EFORMAT,
-          "small: 8 tokens, one sample needs 9 (--seq-length 8 and the label of the last); "
+          "small: 8 tokens, but one sample needs 9 (--seq-length 8 and the label of the last); "
           "use more text or a shorter --seq-length");
     c.data_path = words(ten);
     c.split = "949,50,1";
     FAILS(&c, &need, MEG_EUSAGE,
-          "--split 949,50,1: nothing of ten is for test: it gets sequences 10 to 10 of 10, 0 of "
-          "100 tokens, and 9 are needed for one sample; give it a larger share, or 0 to do "
-          "without");
+          "--split 949,50,1: the range of ten for test is empty: sequences 10 to 10 of 10, 0 of 100 tokens, but one "
+          "sample needs 9; give a larger ratio, or 0 for no such data");
 }
 
-/* A split of fewer tokens than a sample is read over and over, as Megatron does, and says so. */
+/* As in Megatron-LM, a split with fewer tokens than a sample is repeated, with a warning. */
 static void a_short_split_is_repeated(void **state)
 {
     const int length[] = { 40, 5 };
@@ -179,10 +178,10 @@ static void a_short_split_is_repeated(void **state)
     assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_VALID)), 3);
     meg_data_splits_close(d);
     need.num_samples[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
-    FAILS(&c, &need, MEG_EFORMAT, "short: 5 tokens for valid, one sample needs 9");
+    FAILS(&c, &need, MEG_EFORMAT, "short: 5 tokens for valid, but one sample needs 9");
 }
 
-static void an_id_outside_of_the_vocabulary_is_refused(void **state)
+static void an_id_outside_the_vocabulary_is_refused(void **state)
 {
     const int length[] = { 40 };
     const char *path[] = { "ids", NULL };
@@ -205,11 +204,12 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
         if (meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT)
             bad++;
     assert_int_equal(bad, 1); /* the last of four: tokens 25 to 33 */
-    assert_non_null(strstr(e.msg, "the vocabulary has 30 ids; was it preprocessed with another tokenizer?"));
+    assert_non_null(
+        strstr(e.msg, "is not below the vocabulary size 30; preprocess the text with the tokenizer of this run"));
     meg_data_splits_close(d);
 }
 
-static void options_that_contradict_are_refused(void **state)
+static void contradicting_options_are_refused(void **state)
 {
     const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL }, *zero[] = { "0", "ten", NULL },
                *huge[] = { "1e308", "ten", "1e308", "ten", NULL };
@@ -217,33 +217,34 @@ static void options_that_contradict_are_refused(void **state)
     struct meg_dataset_spec need = need_of(4, 0, 0);
 
     (void)state;
-    FAILS(&c, &need, MEG_EUSAGE, "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
+    FAILS(&c, &need, MEG_EUSAGE, "no data is given; use --data-path PREFIX, or --mock-data for generated tokens");
     c.data_path = words(path);
     c.mock_data = true;
-    FAILS(&c, &need, MEG_EUSAGE,
-          "give one of --data-path, --data-args-path, --train-data-path and its like, "
-          "--per-split-data-args-path, --train-weighted-split-paths and its like, and --mock-data, "
-          "not several");
+    FAILS(
+        &c, &need, MEG_EUSAGE,
+        "several sources of data are given; give only one of --data-path, --data-args-path, --train-data-path and its "
+        "like, --per-split-data-args-path, --train-weighted-split-paths and its like, and --mock-data");
     c.mock_data = false;
     c.data_path = words(mixed);
     FAILS(&c, &need, MEG_EUSAGE,
-          "--data-path: 1 of the 2 words in the places of weights are numbers; give a weight "
-          "before every prefix, or before none");
+          "--data-path: only 1 of the 2 words where a weight would be are numbers; give a weight "
+          "before every prefix or before none");
     c.data_path = words(zero);
     FAILS(&c, &need, MEG_EUSAGE, "--data-path: weight 0 of ten is not above 0");
     c.data_path = words(huge);
     FAILS(&c, &need, MEG_EUSAGE,
-          "--data-path: the weights add up to more than 1.79769e+308; only their ratios count, give smaller ones");
+          "--data-path: the sum of the weights exceeds 1.79769e+308; only their ratios count, so give smaller ones");
     c.data_path.n = 0;
     c.per_split_path[MEG_SPLIT_TRAIN] = words(path);
     c.split = "1,1";
-    FAILS(&c, &need, MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
+    FAILS(&c, &need, MEG_EUSAGE,
+          "--split divides --data-path, but here each split has its own datasets; leave out --split");
     c.split = NULL;
     need.seed = -1;
     FAILS(&c, &need, MEG_EUSAGE, "--seed: -1 is not in 0 to 4294967295");
 }
 
-static void files_may_hold_the_words(void **state)
+static void argument_files_name_the_datasets(void **state)
 {
     const int length[] = { 30, 30 };
     struct meg_data_conf c = defaults();
@@ -266,7 +267,7 @@ static void files_may_hold_the_words(void **state)
     assert_true(part[1].weight == 0.75 && part[1].num_samples == 4 && part[1].tokens == 60 && part[1].epochs == 1 &&
                 part[1].samples == 7);
     meg_data_splits_close(d);
-    assert_int_equal(access("wa", F_OK), -1); /* a plan writes nothing */
+    assert_int_equal(access("wa", F_OK), -1); /* planning writes nothing */
 
     c = defaults();
     spew_text("split.json", "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
@@ -277,7 +278,7 @@ static void files_may_hold_the_words(void **state)
     assert_true(part[2].split == MEG_SPLIT_VALID && part[2].num_samples == 2 && part[2].begin == 0 && part[2].end == 2);
     meg_data_splits_close(d);
     spew_text("split.json", "{\"train\": [\"wa\"]}");
-    FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or no list, string or null");
+    FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or not a list, string or null");
 }
 
 static void mock_data_needs_no_file(void **state)
@@ -334,7 +335,7 @@ static char *cache_file(const char *dir, const char *name)
     return path;
 }
 
-static void a_damaged_cache_is_built_again(void **state)
+static void a_damaged_cache_is_rebuilt(void **state)
 {
     static const char *const names[] = { "description", "document_index", "sample_index", "shuffle_index",
                                          "checksums" };
@@ -374,7 +375,7 @@ static void a_damaged_cache_is_built_again(void **state)
     }
 }
 
-static void a_cache_of_older_data_is_built_again(void **state)
+static void a_cache_older_than_its_dataset_is_rebuilt(void **state)
 {
     const int length[] = { 20, 30 }, other[] = { 30, 20 };
     const struct timespec past[2] = { { 1000000000, 0 }, { 1000000000, 0 } };
@@ -385,12 +386,12 @@ static void a_cache_of_older_data_is_built_again(void **state)
     train_of(&d, "older", "older.cache");
     meg_data_splits_close(d);
     assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
-    make_dataset("older", other, 2); /* as many sequences and tokens: only its time tells */
+    make_dataset("older", other, 2); /* as many sequences and tokens: only the modification time differs */
     assert_null(train_of(&d, "older", "older.cache")->map[0].p);
     meg_data_splits_close(d);
 }
 
-/* Swap two numbers at the end of an array: the header, the size and the set of numbers stay. */
+/* Swap the last two numbers of an array: header, size and set of numbers are unchanged. */
 static void swap_last_two(const char *path)
 {
     size_t n;
@@ -420,8 +421,8 @@ static void check_built_again(const struct row *want)
     }
 }
 
-/* Megatron-LM keeps no checksums, and knows nothing of ours when it writes the arrays again. */
-static void only_arrays_with_their_checksums_are_used(void **state)
+/* Megatron-LM stores no checksums, and does not update those of meg when it writes the arrays again. */
+static void only_arrays_that_match_their_checksums_are_used(void **state)
 {
     const int length[] = { 11, 12, 13, 14, 15, 16 };
     struct row want[32];
@@ -445,8 +446,8 @@ static void only_arrays_with_their_checksums_are_used(void **state)
     check_built_again(want);
 }
 
-/* The arrays are mapped: what is written into their file changes them under a run. */
-static void a_cache_that_is_overwritten_under_a_run_is_refused(void **state)
+/* The arrays are mapped, so overwriting their file changes them while a run uses them. */
+static void a_cache_overwritten_during_a_run_is_refused(void **state)
 {
     const int length[] = { 20, 30 };
     struct meg_data_splits *d;
@@ -468,11 +469,11 @@ static void a_cache_that_is_overwritten_under_a_run_is_refused(void **state)
     for (int64_t i = 0; i < meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)); i++)
         bad += meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT;
     assert_true(bad > 0);
-    assert_string_equal(e.msg, "flip: its index cache does not fit it; remove the cache folder");
+    assert_string_equal(e.msg, "flip: the cached index does not fit this dataset; remove the cache folder");
     meg_data_splits_close(d);
 }
 
-static void without_a_writable_cache_memory_serves(void **state)
+static void without_a_writable_cache_the_index_is_kept_in_memory(void **state)
 {
     const int length[] = { 20, 30 };
     struct meg_data_splits *d;
@@ -486,8 +487,8 @@ static void without_a_writable_cache_memory_serves(void **state)
 }
 
 /*
- * Open the dataset called race 20 times and read a sample; with removed, remove that file each time.  For
- * a child process: an assertion that fails there would go on with the tests behind this one.
+ * Open the dataset called race 20 times and read a sample; where `removed` names a file, unlink it each time.  For a
+ * child process, where a failing assertion would continue with the next tests; so errors are returned.
  */
 static int read_in_a_race(const struct row *want, const char *removed)
 {
@@ -510,9 +511,11 @@ static int read_in_a_race(const struct row *want, const char *removed)
     return 0;
 }
 
-/* Of 20 samples, 3 to 7: 0.10 makes each dataset larger and the blend as large as both, later releases keep
- * the blend at what is wanted. */
-static void a_blend_is_as_large_as_the_release_makes_it(void **state)
+/*
+ * 20 samples, weights 3 and 7: release 0.10 builds each dataset larger and the blend as large as both; later releases
+ * keep the blend at the requested size.
+ */
+static void the_size_of_a_blend_depends_on_the_megatron_release(void **state)
 {
     static const struct {
         const char *release;
@@ -555,7 +558,7 @@ static void a_blend_is_as_large_as_the_release_makes_it(void **state)
     }
 }
 
-static void several_processes_may_build_at_once(void **state)
+static void several_processes_may_build_one_index_at_once(void **state)
 {
     const int length[] = { 20, 30, 40, 50 };
     struct meg_data_splits *d;
@@ -590,7 +593,7 @@ static void several_processes_may_build_at_once(void **state)
 
 /* ---- micro-batches -------------------------------------------------------------------------------- */
 
-/* Assert that sequence i of b equals the sample r at the positions that b holds: all, or one context-parallel rank's. */
+/* Assert that sequence i of b equals the sample r at these positions, or with NULL at all. */
 static void check_sequence(const struct meg_batch *b, int i, const struct row *r, const int64_t *position)
 {
     for (int t = 0; t < b->s; t++) {
@@ -612,7 +615,7 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
     struct row r;
 
     assert_int_equal(meg_data_loader_open(&l, ds, c, &e), 0);
-    for (int step = 0; step < 4; step++) { /* the second time into arrays that hold an older batch */
+    for (int step = 0; step < 4; step++) { /* from step 2 on, into arrays of an earlier batch */
         struct meg_batch *x = &b[step % 2];
 
         assert_int_equal(meg_data_loader_next(l, x, &e), 0);
@@ -630,7 +633,7 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
     }
     for (int again = 0; again < 2; again++) {
         assert_int_equal(meg_data_loader_next(l, &b[0], &e), MEG_EFAIL);
-        assert_string_equal(e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
+        assert_string_equal(e.msg, "all 22 samples of the dataset are consumed; it was built for a shorter run");
     }
     meg_data_loader_close(l);
     meg_batch_free(&b[0]);
@@ -692,7 +695,7 @@ static void golden_samples(void **state)
         int64_t begin, end;
 
         if (!get_int(c, "drop_last_partial_validation_sequence") && strcmp(which, "valid") == 0)
-            continue; /* a short last sample is kept, for which Megatron has no option */
+            continue; /* keeps a short last sample, for which Megatron-LM has no option */
         assert_int_equal(meg_source_open(&src, "tiny_text_document", &e), 0);
         assert_int_equal(meg_split_parse(&split, get_str(c, "split"), &e), 0);
         meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_SPLIT_VALID : MEG_SPLIT_TRAIN,
@@ -845,21 +848,21 @@ static void golden_blends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_document_boundary_marks_a_sample),
-        cmocka_unit_test(the_pad_token_is_masked_in_text),
-        cmocka_unit_test(too_little_text_is_said_so),
+        cmocka_unit_test(reset_options_and_loss_mask_follow_the_eod_token),
+        cmocka_unit_test(a_pad_token_in_the_text_is_masked),
+        cmocka_unit_test(too_few_tokens_for_one_sample_are_an_error),
         cmocka_unit_test(a_short_split_is_repeated),
-        cmocka_unit_test(an_id_outside_of_the_vocabulary_is_refused),
-        cmocka_unit_test(options_that_contradict_are_refused),
-        cmocka_unit_test(files_may_hold_the_words),
+        cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
+        cmocka_unit_test(contradicting_options_are_refused),
+        cmocka_unit_test(argument_files_name_the_datasets),
         cmocka_unit_test(mock_data_needs_no_file),
-        cmocka_unit_test(a_damaged_cache_is_built_again),
-        cmocka_unit_test(a_cache_of_older_data_is_built_again),
-        cmocka_unit_test(only_arrays_with_their_checksums_are_used),
-        cmocka_unit_test(a_cache_that_is_overwritten_under_a_run_is_refused),
-        cmocka_unit_test(without_a_writable_cache_memory_serves),
-        cmocka_unit_test(a_blend_is_as_large_as_the_release_makes_it),
-        cmocka_unit_test(several_processes_may_build_at_once),
+        cmocka_unit_test(a_damaged_cache_is_rebuilt),
+        cmocka_unit_test(a_cache_older_than_its_dataset_is_rebuilt),
+        cmocka_unit_test(only_arrays_that_match_their_checksums_are_used),
+        cmocka_unit_test(a_cache_overwritten_during_a_run_is_refused),
+        cmocka_unit_test(without_a_writable_cache_the_index_is_kept_in_memory),
+        cmocka_unit_test(the_size_of_a_blend_depends_on_the_megatron_release),
+        cmocka_unit_test(several_processes_may_build_one_index_at_once),
         cmocka_unit_test(a_batch_is_sequence_first_and_holds_the_positions_of_its_rank),
         cmocka_unit_test(golden_samples),
         cmocka_unit_test(golden_cache_bytes),

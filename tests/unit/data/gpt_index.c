@@ -1,10 +1,10 @@
-/* Document, sample and shuffle arrays of a GPT dataset. */
+/* Document, sample and shuffle index of a GPT dataset. */
 #include "data_util.h"
 
 #include "data/gpt_index.h"
 #include "data/split.h"
 
-static void epochs_follow_the_samples_wanted(void **state)
+static void the_number_of_epochs_follows_the_samples_needed(void **state)
 {
     const struct meg_gpt_index_conf cut = { 10, 1, false };
     struct meg_gpt_index_sizes p;
@@ -15,12 +15,12 @@ static void epochs_follow_the_samples_wanted(void **state)
     assert_true(p.epochs == 1 && p.samples == 10);
     assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 10, &cut, &e), 0);
     assert_true(p.epochs == 1);
-    /* 8 of 10 more are wanted: at 80% the last epoch is mixed with the others */
+    /* 8 of 10 more are needed: from 80% on the last epoch is shuffled with the others */
     assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 18, &cut, &e), 0);
     assert_true(p.epochs == 2 && p.samples == 20 && !p.separate_last_epoch);
     assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 17, &cut, &e), 0);
     assert_true(p.epochs == 2 && p.separate_last_epoch && p.samples_before_last_epoch == 10);
-    /* fewer tokens than a sample has, and no loop however many samples are wanted */
+    /* fewer tokens than a sample has; constant time for any number of samples */
     assert_int_equal(meg_gpt_index_plan(&p, 1, 1, 1000000000000, &cut, &e), 0);
     assert_true(p.epochs == 10000000000001);
     assert_int_equal(meg_gpt_index_plan(&p, 1, 1, INT64_MAX / 2, &cut, &e), MEG_EFORMAT);
@@ -61,8 +61,8 @@ static void samples_cover_the_stream_once(void **state)
     meg_source_close(src);
 }
 
-/* The number of tokens is that of numpy.random.RandomState(0).randint(1, 4096, 100000). */
-static void mock_data_is_the_same_everywhere(void **state)
+/* The number of tokens equals that of numpy.random.RandomState(0).randint(1, 4096, 100000). */
+static void mock_data_is_equal_on_every_machine(void **state)
 {
     struct meg_source *m = meg_source_mock(50, 49);
     struct meg_err e;
@@ -77,8 +77,8 @@ static void mock_data_is_the_same_everywhere(void **state)
     meg_source_close(m);
 }
 
-/* Datasets that pass 32 bits have the same numbers in wider arrays; only one that is huge gets them by itself. */
-static void wide_arrays_hold_the_same_numbers(void **state)
+/* int64 arrays have the numbers of the 32-bit ones; here they are forced, since only a huge dataset needs them. */
+static void int64_arrays_have_the_same_numbers(void **state)
 {
     const struct meg_gpt_index_conf cut = { 5, 1, false };
     const int length[] = { 7, 1, 12, 3, 30, 2, 9 };
@@ -118,8 +118,8 @@ static void wide_arrays_hold_the_same_numbers(void **state)
     meg_source_close(src);
 }
 
-/* The limits of Megatron's helpers: int32 document positions, and a shuffle of uint32 below 2^32 - 2. */
-static void arrays_are_wide_from_megatrons_limits_on(void **state)
+/* As in Megatron-LM: int32 indices of documents, and a uint32 shuffle index below 2^32 - 2 samples. */
+static void arrays_are_int64_from_megatrons_limits_on(void **state)
 {
     struct meg_gpt_index_sizes p = { .elements = INT32_MAX, .epochs = 1, .samples = UINT32_MAX - 2 };
     struct meg_gpt_index x;
@@ -136,7 +136,7 @@ static void arrays_are_wide_from_megatrons_limits_on(void **state)
     assert_true(x.nsample == UINT32_MAX - 1 && x.is_shuffle_int64);
 }
 
-/* Megatron can keep a last validation sample that is short; none of its options asks for that. */
+/* Megatron-LM can keep a short last validation sample, but no option of it does. */
 static bool keeps_partial(const json_t *c)
 {
     return !get_int(c, "drop_last_partial_validation_sequence") && strcmp(get_str(c, "which"), "valid") == 0;
@@ -209,9 +209,12 @@ static void golden_arrays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(epochs_follow_the_samples_wanted),         cmocka_unit_test(samples_cover_the_stream_once),
-        cmocka_unit_test(mock_data_is_the_same_everywhere),         cmocka_unit_test(wide_arrays_hold_the_same_numbers),
-        cmocka_unit_test(arrays_are_wide_from_megatrons_limits_on), cmocka_unit_test(golden_arrays),
+        cmocka_unit_test(the_number_of_epochs_follows_the_samples_needed),
+        cmocka_unit_test(samples_cover_the_stream_once),
+        cmocka_unit_test(mock_data_is_equal_on_every_machine),
+        cmocka_unit_test(int64_arrays_have_the_same_numbers),
+        cmocka_unit_test(arrays_are_int64_from_megatrons_limits_on),
+        cmocka_unit_test(golden_arrays),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

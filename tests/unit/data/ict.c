@@ -1,4 +1,4 @@
-/* Samples of the inverse cloze task, worked out by a few lines of Python from the rules in data/masked/ict.h. */
+/* Samples of the inverse cloze task, against numbers computed in Python from the rules in data/masked/ict.h. */
 #include "data_util.h"
 
 #include "data/gpt_index.h"
@@ -6,7 +6,7 @@
 
 enum { T = 12, CLS = 101, SEP = 102, PAD = 103 };
 
-/* Document d of n sentences of these lengths; its ids are 10 d + the number of the sentence. */
+/* Append document d of n sentences of these lengths; its ids are 10 d + the number of the sentence. */
 static struct meg_indexed *make(const char *prefix, const int *ndoc, const int *length, int n)
 {
     struct meg_indexed_writer *w;
@@ -41,7 +41,7 @@ static void same(const int32_t *ids, const int32_t *mask, const char *want)
     assert_string_equal(got, want);
 }
 
-static void a_query_is_asked_of_its_block(void **state)
+static void a_query_is_a_sentence_of_its_block(void **state)
 {
     static const int sentences[] = { 3, 1, 4 }, lengths[] = { 4, 3, 4, 2, 3, 3, 4, 4 }, one[] = { 1, 1, 1 },
                      titles[] = { 2, 1, 1 };
@@ -98,7 +98,7 @@ static void a_query_is_asked_of_its_block(void **state)
     meg_indexed_close(t);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void invalid_settings_and_titles_are_refused(void **state)
 {
     static const int sentences[] = { 3, 1 }, lengths[] = { 4, 3, 4, 2 }, one[] = { 1, 1 }, titles[] = { 2, 10 };
     struct meg_indexed *d = make("blocks", sentences, lengths, 2), *t = make("titles", one, titles, 2);
@@ -110,12 +110,12 @@ static void what_makes_no_sense_is_refused(void **state)
     assert_int_equal(meg_ict_open(&x, d, t, 0, 2, &c, &e), MEG_EUSAGE);
     c.seq_length = T;
     assert_int_equal(meg_ict_open(&x, d, t, 0, 2, &c, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "titles: the title of document 1 has 10 tokens, --seq-length leaves room for 9");
+    assert_string_equal(e.msg, "titles: the title of document 1 has 10 tokens, but --seq-length allows 9");
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), MEG_EFORMAT);
     c.seq_length = 2 * T;
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "blocks: none of its 1 documents gives a block, which takes at least 2 sentences, "
-                               "none of them longer than 512 tokens");
+    assert_string_equal(e.msg, "blocks: none of its 1 documents has a block, which needs at least 2 sentences, "
+                               "none longer than 512 tokens");
     assert_int_equal(meg_ict_open(&x, d, d, 0, 2, &c, &e), MEG_EFORMAT);
     assert_null(x);
     meg_indexed_close(d);
@@ -125,8 +125,8 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_query_is_asked_of_its_block),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(a_query_is_a_sentence_of_its_block),
+        cmocka_unit_test(invalid_settings_and_titles_are_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

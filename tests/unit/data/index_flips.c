@@ -1,6 +1,6 @@
 /*
- * Single-bit flips over the files of the index cache: no run may read other samples than without.
- * MEG_FLIPS gives the number of flips of each of the four tests (25), MEG_FLIPS_SEED the seed (1).
+ * Single-bit flips in the files of the index cache: no run may read other samples than it does without flips.
+ * MEG_FLIPS is the number of flips of each of the four tests (25), MEG_FLIPS_SEED the seed (1).
  */
 #include "data_util.h"
 
@@ -12,9 +12,9 @@
 #include "data/dataset_internal.h"
 #include "data/masked/bert_t5_dataset.h"
 
-enum { S = 8, MOST_FILES = 64 };
+enum { S = 8, MAX_FILES = 64 };
 
-/* What a test of flips repeats: open the data with the cache in "cache", hash all samples. */
+/* Open the data with the index cache in "cache" and return the hash of all samples; what each flip is followed by. */
 typedef uint64_t (*hash_samples)(bool *is_mapped);
 
 static uint64_t env_number(const char *name, uint64_t otherwise)
@@ -106,7 +106,7 @@ static uint64_t hash_deepspeed(bool *is_mapped)
     return hash_gpt(&c, is_mapped);
 }
 
-/* Rows of BERT: one array, whose length its header alone gives. */
+/* The sentence map of BERT: one array, whose length only its header has. */
 static uint64_t hash_sentences(bool *is_mapped)
 {
     const char *paths[] = { "s" };
@@ -134,13 +134,13 @@ static uint64_t hash_sentences(bool *is_mapped)
     return hash;
 }
 
-/* Names of the files of the cache, in an order that does not depend on the file system. */
+/* List the files of the cache, in an order that does not depend on the file system. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(a, b);
 }
 
-static int list_cache(char name[MOST_FILES][256])
+static int list_cache(char name[MAX_FILES][256])
 {
     DIR *dir = opendir("cache");
     int n = 0;
@@ -149,7 +149,7 @@ static int list_cache(char name[MOST_FILES][256])
     for (struct dirent *f; (f = readdir(dir));) {
         if (f->d_name[0] == '.')
             continue;
-        assert_true(n < MOST_FILES);
+        assert_true(n < MAX_FILES);
         snprintf(name[n++], 256, "cache/%.200s", f->d_name);
     }
     closedir(dir);
@@ -172,7 +172,7 @@ static void flip_bit(const char *path, uint64_t bit)
 static void check_flips(const char *what, hash_samples hash)
 {
     const uint64_t flips = env_number("MEG_FLIPS", 25), seed = env_number("MEG_FLIPS_SEED", 1);
-    static char name[MOST_FILES][256];
+    static char name[MAX_FILES][256];
     uint64_t x = seed, want, differ = 0, used = 0, rebuilt = 0;
     bool is_mapped;
     int n;
@@ -181,7 +181,7 @@ static void check_flips(const char *what, hash_samples hash)
     want = hash(&is_mapped);
     assert_false(is_mapped);
     assert_true(hash(&is_mapped) == want);
-    assert_true(is_mapped); /* or there would be nothing to damage */
+    assert_true(is_mapped); /* else the flips would test nothing */
     n = list_cache(name);
     for (uint64_t i = 0; i < flips; i++) {
         const char *path = name[next_random(&x) % (uint64_t)n];
@@ -230,25 +230,25 @@ static int make_data(void **state)
     return 0;
 }
 
-static void flips_in_a_dataset(void **state)
+static void flips_in_the_index_of_a_dataset(void **state)
 {
     (void)state;
     check_flips("a dataset", hash_one);
 }
 
-static void flips_in_a_blend(void **state)
+static void flips_in_the_index_of_a_blend(void **state)
 {
     (void)state;
     check_flips("a blend", hash_blend);
 }
 
-static void flips_in_the_order_of_deepspeed(void **state)
+static void flips_in_the_index_of_deepspeeds_order(void **state)
 {
     (void)state;
     check_flips("Megatron-DeepSpeed's order", hash_deepspeed);
 }
 
-static void flips_in_a_split_of_sentences(void **state)
+static void flips_in_a_sentence_map(void **state)
 {
     (void)state;
     check_flips("sentences", hash_sentences);
@@ -257,10 +257,10 @@ static void flips_in_a_split_of_sentences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(flips_in_a_dataset),
-        cmocka_unit_test(flips_in_a_blend),
-        cmocka_unit_test(flips_in_the_order_of_deepspeed),
-        cmocka_unit_test(flips_in_a_split_of_sentences),
+        cmocka_unit_test(flips_in_the_index_of_a_dataset),
+        cmocka_unit_test(flips_in_the_index_of_a_blend),
+        cmocka_unit_test(flips_in_the_index_of_deepspeeds_order),
+        cmocka_unit_test(flips_in_a_sentence_map),
     };
 
     return cmocka_run_group_tests(tests, make_data, leave_scratch);

@@ -1,4 +1,4 @@
-/* .bin/.idx: what is written is read back, byte for byte Megatron's; what is wrong is refused. */
+/* Token datasets: bytes written, round trips, files of Megatron-LM, and damaged files. */
 #include "data_util.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 static void writes_the_bytes_of_the_format(void **state)
 {
-    /* two documents, the second empty; made by hand from meg-idx(5) */
+    /* two documents, the second empty; bytes from meg-idx(5) */
     static const unsigned char idx[] = { 'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 8, 2, 0, 0,
                                          0,   0,   0,   0,   0,   3,   0,   0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0,
                                          0,   0,   0,   0,   0,   0,   0,   0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -69,8 +69,8 @@ static void reads_back_every_type(void **state)
     }
 }
 
-/* More than the writer's buffer, in sequences that straddle it. */
-static void large_sequences_survive_the_buffer(void **state)
+/* More tokens than the writer's buffer, in sequences that cross its end. */
+static void sequences_larger_than_the_buffer_are_written(void **state)
 {
     enum { N = 200001 };
     int32_t *ids = malloc(N * sizeof *ids), *back = malloc(N * sizeof *back);
@@ -97,8 +97,8 @@ static void large_sequences_survive_the_buffer(void **state)
 }
 
 /*
- * Two sequences of 2^31 bytes each, of which only the first and the last tokens are written, and one of
- * two tokens.  The index is compared with bytes made by hand from meg-idx(5).
+ * Two sequences of 2^31 bytes each, of which only the first and last tokens are written, and one of two tokens.  The
+ * index is compared with bytes from meg-idx(5).
  */
 static void offsets_beyond_2_gib_are_written(void **state)
 {
@@ -130,7 +130,7 @@ static void offsets_beyond_2_gib_are_written(void **state)
     remove("far.bin");
 }
 
-/* The same, by hand: the .bin is a hole with two tokens at its end. */
+/* The same in a file made here: .bin is sparse, with two tokens at its end. */
 static void offsets_beyond_2_gib_are_read(void **state)
 {
     static const char idx[] = "MMIDIDX\0\0\1\0\0\0\0\0\0\0\10\3\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"
@@ -167,16 +167,15 @@ static void an_id_too_large_for_the_type_is_refused(void **state)
     (void)state;
     assert_int_equal(meg_indexed_create(&w, "wide", MEG_IDX_U16, &e), 0);
     assert_int_equal(meg_indexed_append(w, (int32_t[]){ 65535, 65536 }, 2, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "wide.bin: token id 65536 does not fit uint16; the vocabulary is larger "
-                               "than was said");
+    assert_string_equal(e.msg, "wide.bin: token id 65536 exceeds uint16; the vocabulary is larger than declared");
     assert_int_equal(meg_indexed_append(w, (int32_t[]){ -1 }, 1, &e), MEG_EFORMAT);
     meg_indexed_abandon(w);
     assert_int_equal(file_size("wide.bin"), -1);
     assert_int_equal(file_size("wide.idx"), -1);
 }
 
-/* In place, whatever their number; and one that is too large wherever it stands. */
-static void ids_get_the_type_of_the_file(void **state)
+/* In place, for any number of ids; an id that is too large is found at any index. */
+static void ids_are_converted_to_the_type_of_the_file(void **state)
 {
     static const enum meg_idx_dtype types[] = { MEG_IDX_U8, MEG_IDX_U16, MEG_IDX_I32 };
     enum { N = 70 };
@@ -210,7 +209,7 @@ static void ids_get_the_type_of_the_file(void **state)
     }
 }
 
-static void abandon_leaves_nothing_and_keeps_the_old(void **state)
+static void abandon_removes_temporary_files_and_keeps_the_old_dataset(void **state)
 {
     const int one[] = { 3 };
     struct meg_indexed_writer *w;
@@ -233,14 +232,14 @@ static void abandon_leaves_nothing_and_keeps_the_old(void **state)
     assert_int_equal(meg_indexed_create(&w, "nowhere/d", MEG_IDX_I32, &e), MEG_EIO);
 }
 
-static void width_follows_the_vocabulary(void **state)
+static void the_token_type_follows_the_vocabulary_size(void **state)
 {
     (void)state;
     assert_int_equal(meg_idx_dtype_for_vocab(65499), MEG_IDX_U16);
     assert_int_equal(meg_idx_dtype_for_vocab(65500), MEG_IDX_I32);
 }
 
-/* ---- what is wrong -------------------------------------------------------------------------------- */
+/* ---- damaged files -------------------------------------------------------------------------------- */
 
 /* Open a copy of the dataset of lengths 3, 1 (two documents) with some bytes of one file changed. */
 static int open_changed(const char *ext, long at, const void *bytes, size_t nbytes, long size, struct meg_err *e)
@@ -276,28 +275,29 @@ static int open_changed(const char *ext, long at, const void *bytes, size_t nbyt
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
-static void refuses_what_is_no_index(void **state)
+static void refuses_a_file_that_is_not_an_index(void **state)
 {
     (void)state;
-    REFUSES("idx", 0, "", 0, "bad.idx: 0 bytes, the header alone has 34: truncated, or no token index");
-    REFUSES("idx", 0, "", 33, "bad.idx: 33 bytes, the header alone has 34: truncated, or no token index");
-    REFUSES("idx", 0, "PK", -1, "bad.idx: does not begin with MMIDIDX: no token index");
+    REFUSES("idx", 0, "", 0, "bad.idx: 0 bytes, expected at least the 34 of a header: truncated, or not a token index");
+    REFUSES("idx", 0, "", 33,
+            "bad.idx: 33 bytes, expected at least the 34 of a header: truncated, or not a token index");
+    REFUSES("idx", 0, "PK", -1, "bad.idx: does not begin with MMIDIDX: not a token index");
     REFUSES("idx", 9, "\2", -1, "bad.idx: version 2, expected 1");
     REFUSES("idx", 17, "\11", -1, "bad.idx: token type 9 at byte 17, expected 1 to 8");
 }
 
 static void refuses_a_truncated_index(void **state)
 {
-    /* 34 + 12 * 2 + 8 * 3 = 82 bytes when whole */
+    /* complete: 34 + 12 * 2 + 8 * 3 = 82 bytes */
     (void)state;
     REFUSES("idx", 0, "", 81,
-            "bad.idx: 81 bytes, should be 82 for 2 sequences and 3 document index "
+            "bad.idx: 81 bytes, expected 82 for 2 sequences and 3 document index "
             "entries: truncated");
     REFUSES("idx", 0, "", 83,
-            "bad.idx: 83 bytes, should be 82 for 2 sequences and 3 document index "
+            "bad.idx: 83 bytes, expected 82 for 2 sequences and 3 document index "
             "entries (84 with modes)");
     REFUSES("idx", 25, "\x40", -1,
-            "bad.idx: 82 bytes, should be 55340232221128654848 for "
+            "bad.idx: 82 bytes, expected 55340232221128654848 for "
             "4611686018427387906 sequences and 3 document index entries: truncated");
     REFUSES("idx", 26, "\0", -1, "bad.idx: 0 document index entries at byte 26, expected at least 1");
 }
@@ -306,10 +306,10 @@ static void refuses_an_index_that_contradicts_itself(void **state)
 {
     (void)state;
     REFUSES("idx", 37, "\x80", -1, "bad.idx: sequence 0 has length -2147483645");
-    REFUSES("idx", 34, "\4", -1, "bad.idx: sequence 1 starts at byte 6 of .bin, by the lengths before it at 8");
+    REFUSES("idx", 34, "\4", -1, "bad.idx: sequence 1 starts at byte 6 of .bin, but by the lengths before it at 8");
     REFUSES("idx", 58, "\1", -1, "bad.idx: document 0 starts at sequence 1, expected sequence 0");
     REFUSES("idx", 66, "\3", -1, "bad.idx: document 2 starts at sequence 2, expected at least 3");
-    REFUSES("idx", 74, "\1", -1, "bad.idx: the document index ends at sequence 1, there are 2");
+    REFUSES("idx", 74, "\1", -1, "bad.idx: the document index ends at sequence 1, expected 2");
 }
 
 static void refuses_a_short_bin(void **state)
@@ -317,25 +317,25 @@ static void refuses_a_short_bin(void **state)
     struct meg_err e;
     (void)state;
     REFUSES("bin", 0, "", 7,
-            "bad.bin: 7 bytes, should be 8 for the 4 uint16 tokens of bad.idx: truncated, or "
-            "of another index");
-    assert_int_equal(open_changed("bin", 0, "", 0, 9, &e), 0); /* more is only warned of */
+            "bad.bin: 7 bytes, expected 8 for the 4 uint16 tokens of bad.idx: truncated, or "
+            "it belongs to another index");
+    assert_int_equal(open_changed("bin", 0, "", 0, 9, &e), 0); /* a longer one is a warning */
     assert_int_equal(unlink("bad.bin"), 0);
     struct meg_indexed *d;
     assert_int_equal(meg_indexed_open(&d, "bad", &e), MEG_ENOENT);
     assert_string_equal(e.msg, "bad.bin: No such file or directory");
     assert_int_equal(meg_indexed_open(&d, "bad.idx", &e), MEG_ENOENT);
-    assert_string_equal(e.msg, "bad.idx: a dataset is named without .bin and .idx");
+    assert_string_equal(e.msg, "bad.idx: name the dataset without .bin and .idx");
 }
 
-static void refuses_ids_that_are_none(void **state)
+static void refuses_ids_that_exceed_int32_and_types_without_ids(void **state)
 {
     struct meg_indexed *d;
     struct meg_err e;
     int32_t id;
 
     (void)state;
-    assert_int_equal(open_changed("idx", 17, "\3", 1, -1, &e), 0); /* int16: as wide as uint16 */
+    assert_int_equal(open_changed("idx", 17, "\3", 1, -1, &e), 0); /* int16: of the size of uint16 */
     spew("bad.bin", "\1\0\0\0\0\0\0\0", 8);
     spew("bad.idx",
          "MMIDIDX\0\0\1\0\0\0\0\0\0\0\5\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"
@@ -351,7 +351,7 @@ static void refuses_ids_that_are_none(void **state)
     spew("bad.bin", "\1\0\0\0\1\0\0\0", 8);
     assert_int_equal(meg_indexed_open(&d, "bad", &e), 0);
     assert_int_equal(meg_indexed_get(d, 0, 0, 1, &id, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "bad.bin: token 0 of sequence 0 is 4294967297, which is no token id");
+    assert_string_equal(e.msg, "bad.bin: token 0 of sequence 0 is 4294967297, which exceeds int32");
     meg_indexed_close(d);
 }
 
@@ -369,7 +369,7 @@ static double value_at(const struct meg_indexed *d, const unsigned char *p, int6
     return meg_indexed_dtype(d) == MEG_IDX_F32 ? f : meg_indexed_dtype(d) == MEG_IDX_F64 ? g : (double)v;
 }
 
-/* Each pair is read as expected, and written again from what was read it is the same file. */
+/* Each pair has the expected contents, and written again from them gives the same bytes. */
 static void golden_files_are_read_and_rewritten(void **state)
 {
     json_t *all = golden_data("indexed/datasets.json"), *want;
@@ -423,18 +423,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_the_bytes_of_the_format),
         cmocka_unit_test(reads_back_every_type),
-        cmocka_unit_test(large_sequences_survive_the_buffer),
+        cmocka_unit_test(sequences_larger_than_the_buffer_are_written),
         cmocka_unit_test(offsets_beyond_2_gib_are_written),
         cmocka_unit_test(offsets_beyond_2_gib_are_read),
         cmocka_unit_test(an_id_too_large_for_the_type_is_refused),
-        cmocka_unit_test(ids_get_the_type_of_the_file),
-        cmocka_unit_test(abandon_leaves_nothing_and_keeps_the_old),
-        cmocka_unit_test(width_follows_the_vocabulary),
-        cmocka_unit_test(refuses_what_is_no_index),
+        cmocka_unit_test(ids_are_converted_to_the_type_of_the_file),
+        cmocka_unit_test(abandon_removes_temporary_files_and_keeps_the_old_dataset),
+        cmocka_unit_test(the_token_type_follows_the_vocabulary_size),
+        cmocka_unit_test(refuses_a_file_that_is_not_an_index),
         cmocka_unit_test(refuses_a_truncated_index),
         cmocka_unit_test(refuses_an_index_that_contradicts_itself),
         cmocka_unit_test(refuses_a_short_bin),
-        cmocka_unit_test(refuses_ids_that_are_none),
+        cmocka_unit_test(refuses_ids_that_exceed_int32_and_types_without_ids),
         cmocka_unit_test(golden_files_are_read_and_rewritten),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

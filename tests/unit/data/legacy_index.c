@@ -1,7 +1,7 @@
-/* The index of --dataset-impl lazy and cached. */
+/* The legacy index format, of --dataset-impl lazy and cached. */
 #include "data_util.h"
 
-/* Two documents of the sequences 7 8, 9 and 5, int32: what the fields are by their names. */
+/* An index file of two documents with the sequences 7 8, 9 and 5, int32; fields in file order. */
 struct legacy {
     char magic[8];
     uint64_t version, type, size, items, sizes, entries;
@@ -55,35 +55,35 @@ static void reads_sequences_and_documents(void **state)
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
-static void refuses_what_is_wrong(void **state)
+static void refuses_a_damaged_index(void **state)
 {
     const size_t all = sizeof(struct legacy);
 
     (void)state;
-    REFUSES(55, , "old.idx: 55 bytes, the header alone has 56: truncated");
-    REFUSES(all - 1, , "old.idx: 167 bytes, should be 168 for 3 sequences and 3 document index entries");
-    REFUSES(all - 8, , "old.idx: 160 bytes, should be 168 for 3 sequences and 3 document index entries");
+    REFUSES(55, , "old.idx: 55 bytes, expected at least the 56 of a header: truncated");
+    REFUSES(all - 1, , "old.idx: 167 bytes, expected 168 for 3 sequences and 3 document index entries");
+    REFUSES(all - 8, , "old.idx: 160 bytes, expected 168 for 3 sequences and 3 document index entries");
     REFUSES(all, x.items = x.sizes = UINT64_MAX / 8,
-            "old.idx: 168 bytes, should be 55340232221128654848 for 2305843009213693951 sequences "
+            "old.idx: 168 bytes, expected 55340232221128654848 for 2305843009213693951 sequences "
             "and 3 "
             "document index entries");
     REFUSES(all, x.version = 2, "old.idx: legacy version 2, expected 1");
     REFUSES(all, x.type = 9, "old.idx: token type 9 of 4 bytes at byte 16, expected one of meg-idx(5)");
     REFUSES(all, x.type = 8, "old.idx: token type 8 of 4 bytes at byte 16, expected one of meg-idx(5)");
-    REFUSES(all, x.sizes = 6, "old.idx: 3 items with 6 sizes: not one-dimensional, so no token dataset");
+    REFUSES(all, x.sizes = 6, "old.idx: 3 items with 6 sizes: not one-dimensional, so not a token dataset");
     REFUSES(all, x.dims[1] = 2, "old.idx: sequence 0 has size 2 and dimensions 0 to 2, expected 0 to 1");
     REFUSES(all, x.lengths[1] = -1, "old.idx: sequence 1 has size -1 and dimensions 1 to 2, expected 1 to 2");
     REFUSES(all, x.lengths[1] = (INT64_C(1) << 32) + 1,
             "old.idx: sequence 1 has size 4294967297 and dimensions 1 to 2, expected 1 to 2");
     REFUSES(all, x.starts[2] = INT64_MAX, "old.idx: sequence 2 starts at token 9223372036854775807");
-    REFUSES(all, x.starts[2] = 2, "old.idx: sequence 2 starts at byte 8 of .bin, by the lengths before it at 12");
-    REFUSES(all, x.documents[2] = 2, "old.idx: the document index ends at sequence 2, there are 3");
+    REFUSES(all, x.starts[2] = 2, "old.idx: sequence 2 starts at byte 8 of .bin, but by the lengths before it at 12");
+    REFUSES(all, x.documents[2] = 2, "old.idx: the document index ends at sequence 2, expected 3");
     REFUSES(all, (x.lengths[2] = 2, x.starts[3] = 5),
-            "old.bin: 16 bytes, should be 20 for the 5 int32 tokens of old.idx: truncated, or of "
-            "another index");
+            "old.bin: 16 bytes, expected 20 for the 5 int32 tokens of old.idx: truncated, or "
+            "it belongs to another index");
 }
 
-/* Documents are lists of sequences there. */
+/* The reference gives documents as lists of sequences. */
 static void golden_files_are_read(void **state)
 {
     json_t *all = golden_data("fork/datasets.json"), *want;
@@ -130,7 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_sequences_and_documents),
-        cmocka_unit_test(refuses_what_is_wrong),
+        cmocka_unit_test(refuses_a_damaged_index),
         cmocka_unit_test(golden_files_are_read),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

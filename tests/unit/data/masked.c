@@ -1,4 +1,4 @@
-/* Samples of BERT and T5: whole runs against Megatron-LM's, and what is refused. */
+/* Samples of BERT and T5: complete datasets against Megatron-LM's, blends, and invalid settings. */
 #include "data_util.h"
 
 #include "data/dataset_internal.h"
@@ -24,7 +24,7 @@ static struct meg_data_conf data_of(const char *const *prefix, const char *split
 static unsigned char continues[256];
 static int32_t sentinels[128];
 
-/* The pieces of vocab.txt, and what follows them. */
+/* The tokens of vocab.txt, and the ids after them. */
 static struct meg_masked_vocab golden_vocab(const json_t *special)
 {
     struct meg_masked_vocab v = { .size = get_int(special, "vocab_size"),
@@ -123,7 +123,7 @@ static void same_rows(const struct meg_dataset *ds, const json_t *want)
                              int_at(json_array_get(want, (size_t)i), (size_t)k));
 }
 
-/* The cache lies where the reference puts it and says what it says. */
+/* Compare names and bytes of the cache files with the reference. */
 static void same_cache(const json_t *x, const char *class_name)
 {
     char path[512];
@@ -177,9 +177,9 @@ static void check_run(const json_t *x, enum meg_masked_type kind)
         const struct meg_dataset *ds;
         const int r = meg_masked_data_open(&d, &conf, &need, &c, &v, &e);
 
-        if (get_int(x, "length") == 0) { /* the reference counts epochs until it gives up */
+        if (get_int(x, "length") == 0) { /* the reference counts epochs without end */
             assert_int_equal(r, MEG_EFORMAT);
-            assert_non_null(strstr(e.msg, "gives a sample"));
+            assert_non_null(strstr(e.msg, "has a sample"));
             return;
         }
         if (r < 0)
@@ -211,19 +211,19 @@ static void check_file(const char *name, enum meg_masked_type kind)
     json_decref(all);
 }
 
-static void bert_is_that_of_megatron(void **state)
+static void bert_samples_equal_megatrons(void **state)
 {
     (void)state;
     check_file("masked/bert.json", MEG_MASKED_BERT);
 }
 
-static void t5_is_that_of_megatron(void **state)
+static void t5_samples_equal_megatrons(void **state)
 {
     (void)state;
     check_file("masked/t5.json", MEG_MASKED_T5);
 }
 
-/* ---- by hand ------------------------------------------------------------------------------------ */
+/* ---- without reference data --------------------------------------------------------------------- */
 
 static const unsigned char no_continuation[64];
 static const int32_t few_sentinels[] = { 56, 57, 58, 59, 60, 61, 62, 63 };
@@ -242,7 +242,7 @@ static struct meg_masked_vocab small_vocab(void)
                                       .nsentinel = 8 };
 }
 
-/* Two documents of four sentences each of n tokens, ids from 0 up. */
+/* Write two documents of four sentences, each of n tokens with ids from 0. */
 static void make_sentences(const char *prefix, int n)
 {
     struct meg_indexed_writer *w;
@@ -260,7 +260,7 @@ static void make_sentences(const char *prefix, int n)
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
 }
 
-static void a_blend_takes_from_each(void **state)
+static void a_blend_has_samples_of_each_dataset(void **state)
 {
     static const char *const words[] = { "0.25", "sa", "0.75", "sb", NULL };
     struct meg_data_conf conf = {
@@ -305,7 +305,7 @@ static void a_blend_takes_from_each(void **state)
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
-static void what_makes_no_sense_is_refused(void **state)
+static void invalid_settings_are_refused(void **state)
 {
     static const char *const prefix[] = { "sc", NULL };
     struct meg_data_conf conf = data_of(prefix, "1");
@@ -331,15 +331,15 @@ static void what_makes_no_sense_is_refused(void **state)
     need.seq_length = 32;
     conf.split = "98,1,1";
     need.num_samples[MEG_SPLIT_VALID] = 1;
-    REFUSES(MEG_EUSAGE, "--split 98,1,1: nothing of sc is for valid: it gets documents 2 to 2 of 2; give it a "
-                        "larger share, or ask for no samples of it");
+    REFUSES(MEG_EUSAGE, "--split 98,1,1: the range of sc for valid is empty: documents 2 to 2 of 2; give a larger "
+                        "ratio, or request no samples of it");
     conf.split = NULL;
     conf.data_path.n = 0;
     conf.mock_data = true;
-    REFUSES(MEG_EUSAGE, "--mock-data has no sentences, of which T5's samples are made");
+    REFUSES(MEG_EUSAGE, "--mock-data has no sentences, which samples of T5 need; use --data-path");
 }
 
-static void a_sample_that_does_not_fit_is_refused(void **state)
+static void a_sample_too_large_for_the_decoder_is_refused(void **state)
 {
     static const char *const prefix[] = { "sd", NULL };
     const struct meg_data_conf conf = data_of(prefix, "1");
@@ -356,27 +356,27 @@ static void a_sample_that_does_not_fit_is_refused(void **state)
     c.decoder_seq_length = 3;
     assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "raise --decoder-seq-length"));
+    assert_non_null(strstr(e.msg, "more than --decoder-seq-length"));
     meg_data_splits_close(d);
 
     c.decoder_seq_length = 32;
     v.nsentinel = 0;
     assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "the vocabulary has 0 sentinels; raise --vocab-extra-ids"));
+    assert_non_null(strstr(e.msg, "but the vocabulary only 0 sentinels; raise --vocab-extra-ids"));
     meg_data_splits_close(d);
 
     v = small_vocab();
-    v.size = 9; /* an id of the data is outside, and so are the special ones */
+    v.size = 9; /* ids of the data and the special ids are outside */
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
     assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "sd.bin: token id 9, the vocabulary has 9 ids; was it preprocessed with "
-                               "another tokenizer?");
+    assert_string_equal(e.msg, "sd.bin: token id 9 is not below the vocabulary size 9; preprocess the text "
+                               "with the tokenizer of this run");
     meg_data_splits_close(d);
 }
 
-static void a_damaged_cache_is_built_again(void **state)
+static void a_damaged_cache_is_rebuilt(void **state)
 {
     static const char *const prefix[] = { "se", NULL };
     const struct meg_data_conf conf = data_of(prefix, "1");
@@ -422,12 +422,12 @@ static void a_damaged_cache_is_built_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bert_is_that_of_megatron),
-        cmocka_unit_test(t5_is_that_of_megatron),
-        cmocka_unit_test(a_blend_takes_from_each),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-        cmocka_unit_test(a_sample_that_does_not_fit_is_refused),
-        cmocka_unit_test(a_damaged_cache_is_built_again),
+        cmocka_unit_test(bert_samples_equal_megatrons),
+        cmocka_unit_test(t5_samples_equal_megatrons),
+        cmocka_unit_test(a_blend_has_samples_of_each_dataset),
+        cmocka_unit_test(invalid_settings_are_refused),
+        cmocka_unit_test(a_sample_too_large_for_the_decoder_is_refused),
+        cmocka_unit_test(a_damaged_cache_is_rebuilt),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

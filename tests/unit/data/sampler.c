@@ -1,28 +1,28 @@
-/* Which samples a data-parallel rank reads. */
+/* The samples that each data-parallel rank reads. */
 #include "data_util.h"
 
 #include "data/sampler.h"
 
-static void single_deals_rows_to_ranks_in_order(void **state)
+static void single_assigns_samples_to_ranks_in_order(void **state)
 {
     const struct meg_data_sampler_conf c = { MEG_DATA_SAMPLER_SINGLE, 17, 4, 2, 1, 3 };
     struct meg_data_sampler *s;
     struct meg_err e;
-    int64_t index[2], number[2];
+    int64_t index[2], sample_id[2];
 
     (void)state;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), 0);
     for (int64_t step = 0; step < 2; step++) {
-        assert_true(meg_data_sampler_next(s, index, number));
+        assert_true(meg_data_sampler_next(s, index, sample_id));
         assert_true(index[0] == 4 + 6 * step + 2 && index[1] == index[0] + 1);
-        assert_true(number[0] == index[0] && number[1] == index[1]);
+        assert_true(sample_id[0] == index[0] && sample_id[1] == index[1]);
     }
-    assert_false(meg_data_sampler_next(s, index, number)); /* 1 of 17 is left, a step reads 6 */
-    assert_false(meg_data_sampler_next(s, index, number));
+    assert_false(meg_data_sampler_next(s, index, sample_id)); /* 1 of 17 is left, a step needs 6 */
+    assert_false(meg_data_sampler_next(s, index, sample_id));
     meg_data_sampler_close(s);
 }
 
-/* Ten steps of 16 samples: of each step all, and no others, however many ranks share them. */
+/* Ten steps of 16 samples: each step consumes the same 16 samples for any sample_id of ranks. */
 static void every_layout_consumes_the_same_samples(void **state)
 {
     enum { STEPS = 10, GLOBAL = 16 };
@@ -37,14 +37,14 @@ static void every_layout_consumes_the_same_samples(void **state)
                 const struct meg_data_sampler_conf c = { MEG_DATA_SAMPLER_SINGLE, STEPS * GLOBAL, 0, b, rank, ranks };
                 struct meg_data_sampler *s;
                 struct meg_err e;
-                int64_t index[GLOBAL], number[GLOBAL];
+                int64_t index[GLOBAL], sample_id[GLOBAL];
 
                 assert_int_equal(meg_data_sampler_open(&s, &c, &e), 0);
                 for (int micro = 0; micro < STEPS * GLOBAL / (b * ranks); micro++) {
-                    assert_true(meg_data_sampler_next(s, index, number));
+                    assert_true(meg_data_sampler_next(s, index, sample_id));
                     for (int64_t i = 0; i < b; i++) {
                         assert_int_equal(step_of[index[i]], -1);
-                        assert_int_equal(number[i], index[i]);
+                        assert_int_equal(sample_id[i], index[i]);
                         step_of[index[i]] = (int)(micro / (GLOBAL / (b * ranks)));
                     }
                 }
@@ -55,7 +55,7 @@ static void every_layout_consumes_the_same_samples(void **state)
         }
 }
 
-/* Every sample once an epoch, each rank in its own share, another order the next time. */
+/* Every sample once in each epoch, each rank within its own range, in another order in the next epoch. */
 static void cyclic_covers_each_epoch(void **state)
 {
     for (int kind = MEG_DATA_SAMPLER_CYCLIC; kind <= MEG_DATA_SAMPLER_CYCLIC_UNSHARDED; kind++) {
@@ -64,13 +64,13 @@ static void cyclic_covers_each_epoch(void **state)
             const struct meg_data_sampler_conf c = { kind, 24, 0, 2, rank, 3 };
             struct meg_data_sampler *s;
             struct meg_err e;
-            int64_t index[2], number[2], first[8];
+            int64_t index[2], sample_id[2], first[8];
             assert_int_equal(meg_data_sampler_open(&s, &c, &e), 0);
             for (int step = 0; step < 8; step++) {
-                assert_true(meg_data_sampler_next(s, index, number));
+                assert_true(meg_data_sampler_next(s, index, sample_id));
                 for (int i = 0; i < 2; i++) {
                     times[index[i]]++;
-                    assert_int_equal(number[i], 6 * step + 2 * rank + i);
+                    assert_int_equal(sample_id[i], 6 * step + 2 * rank + i);
                     if (step < 4)
                         first[2 * step + i] = index[i];
                     else
@@ -86,7 +86,7 @@ static void cyclic_covers_each_epoch(void **state)
     (void)state;
 }
 
-static void what_cannot_be_dealt_is_refused(void **state)
+static void too_few_samples_and_partial_steps_are_refused(void **state)
 {
     struct meg_data_sampler_conf c = { MEG_DATA_SAMPLER_CYCLIC, 5, 0, 2, 0, 3 };
     struct meg_data_sampler *s;
@@ -94,13 +94,14 @@ static void what_cannot_be_dealt_is_refused(void **state)
 
     (void)state;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, a step reads 6 (micro "
-                               "batch 2, 3 data-parallel ranks)");
+    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, but one step needs 6 (micro-batch "
+                               "size 2, 3 data-parallel ranks)");
     c.total = 50;
     c.consumed = 9;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--dataloader-type cyclic: 9 consumed samples end inside a step of 6; keep the "
-                               "micro batch and data-parallel sizes of the checkpoint");
+    assert_string_equal(e.msg,
+                        "--dataloader-type cyclic: the checkpoint has consumed 9 samples, which is not a multiple "
+                        "of the 6 of one step; use its micro-batch and data-parallel sizes");
 }
 
 static void check(struct meg_data_sampler *s, const json_t *batches, int64_t micro_batch)
@@ -110,8 +111,8 @@ static void check(struct meg_data_sampler *s, const json_t *batches, int64_t mic
 
     json_array_foreach(batches, k, want)
     {
-        int64_t index[16], number[16];
-        assert_true(meg_data_sampler_next(s, index, number));
+        int64_t index[16], sample_id[16];
+        assert_true(meg_data_sampler_next(s, index, sample_id));
         assert_int_equal(json_array_size(want), micro_batch);
         for (size_t i = 0; i < json_array_size(want); i++)
             assert_int_equal(index[i], int_at(want, i));
@@ -146,11 +147,11 @@ static void golden_orders(void **state)
                                                         get_int(c, "data_parallel_size") };
             struct meg_data_sampler *s;
             struct meg_err e;
-            int64_t index[16], number[16];
+            int64_t index[16], sample_id[16];
             assert_int_equal(meg_data_sampler_open(&s, &conf, &e), 0);
             if (is_single) {
                 check(s, batches, conf.micro_batch);
-                assert_false(meg_data_sampler_next(s, index, number));
+                assert_false(meg_data_sampler_next(s, index, sample_id));
             } else {
                 assert_true(json_array_size(batches) > 0);
                 json_array_foreach(batches, k, pass) check(s, pass, conf.micro_batch);
@@ -164,10 +165,10 @@ static void golden_orders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(single_deals_rows_to_ranks_in_order),
+        cmocka_unit_test(single_assigns_samples_to_ranks_in_order),
         cmocka_unit_test(every_layout_consumes_the_same_samples),
         cmocka_unit_test(cyclic_covers_each_epoch),
-        cmocka_unit_test(what_cannot_be_dealt_is_refused),
+        cmocka_unit_test(too_few_samples_and_partial_steps_are_refused),
         cmocka_unit_test(golden_orders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
-/* Which sentences make a sample: by hand, and as Megatron-LM's helpers say. */
+/* Maps from samples to sentences: small ones, and those of Megatron-LM's helpers. */
 #include "data_util.h"
 
 #include "data/masked/sentence_map.h"
 
-/* A dataset of sequences of these lengths, all tokens 0; docs: its document index. */
+/* Write a dataset of sequences of these lengths, all tokens 0; docs: its document index. */
 static struct meg_indexed *dataset(const char *prefix, const json_t *lengths, const json_t *docs)
 {
     struct meg_indexed_writer *w;
@@ -42,7 +42,7 @@ static void same_rows(const struct meg_sentence_map *m, const json_t *want)
             assert_int_equal(meg_sentence_map_at(m, i, k), int_at(json_array_get(want, (size_t)i), (size_t)k));
 }
 
-static void what_gives_nothing_ends(void **state)
+static void an_epoch_without_samples_is_the_last(void **state)
 {
     struct meg_indexed *d = made("none", "[3, 600, 2]", "[0, 1, 3, 3]");
     struct meg_sentence_map_conf c = { 10, 2, 0, MEG_UNLIMITED_EPOCHS, 50, 1 };
@@ -68,7 +68,7 @@ static void what_gives_nothing_ends(void **state)
     meg_indexed_close(d);
 }
 
-static void one_sentence_alone_may_be_long(void **state)
+static void a_document_of_one_sentence_may_be_long(void **state)
 {
     struct meg_indexed *d = made("one", "[600]", "[0, 1]"), *titles = made("t", "[1]", "[0, 1]");
     const struct meg_sentence_map_conf c = { 10, 1, 0, 1, 50, 1 };
@@ -85,12 +85,12 @@ static void one_sentence_alone_may_be_long(void **state)
     meg_indexed_close(titles);
     titles = made("t", "[1, 1]", "[0, 1, 2]");
     assert_int_equal(meg_block_map_build(&m, d, titles, 0, 1, &c, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "t.idx: 2 sequences, should be a title for each of the 1 documents of one");
+    assert_string_equal(e.msg, "t.idx: 2 sequences, expected one title for each of the 1 documents of one");
     meg_indexed_close(titles);
     meg_indexed_close(d);
 }
 
-static void maps_are_those_of_megatron(void **state)
+static void maps_equal_megatrons(void **state)
 {
     json_t *all = golden_data("masked/build_mapping.json"), *x;
     size_t i;
@@ -117,7 +117,7 @@ static void maps_are_those_of_megatron(void **state)
     json_decref(all);
 }
 
-static void blocks_are_those_of_megatron(void **state)
+static void blocks_equal_megatrons(void **state)
 {
     json_t *all = golden_data("masked/build_blocks_mapping.json"), *x, *ones;
     size_t i;
@@ -154,10 +154,10 @@ static void blocks_are_those_of_megatron(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_gives_nothing_ends),
-        cmocka_unit_test(one_sentence_alone_may_be_long),
-        cmocka_unit_test(maps_are_those_of_megatron),
-        cmocka_unit_test(blocks_are_those_of_megatron),
+        cmocka_unit_test(an_epoch_without_samples_is_the_last),
+        cmocka_unit_test(a_document_of_one_sentence_may_be_long),
+        cmocka_unit_test(maps_equal_megatrons),
+        cmocka_unit_test(blocks_equal_megatrons),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

@@ -1,9 +1,9 @@
-/* --split and the number of samples a run takes. */
+/* --split, and the number of samples that a run takes of each split. */
 #include "data_util.h"
 
 #include "data/split.h"
 
-static void shares_are_rounded_at_their_boundaries(void **state)
+static void boundaries_are_rounded_half_to_even(void **state)
 {
     struct meg_split_matrix s;
     struct meg_err e;
@@ -23,7 +23,7 @@ static void shares_are_rounded_at_their_boundaries(void **state)
     assert_false(s.is_present[MEG_SPLIT_TEST]);
 }
 
-static void what_is_no_split_is_refused(void **state)
+static void an_invalid_split_is_refused(void **state)
 {
     struct meg_split_matrix s;
     struct meg_err e;
@@ -33,16 +33,17 @@ static void what_is_no_split_is_refused(void **state)
     assert_string_equal(e.msg, "--split: '1,2,3,4' has more than three numbers");
     assert_int_equal(meg_split_parse(&s, "1.2.3", &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "all", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--split: 'all' in 'all' is not a decimal number; give three, for example 949,50,1");
+    assert_string_equal(e.msg,
+                        "--split: 'all' in 'all' is not a decimal number; give up to three, for example 949,50,1");
     assert_int_equal(meg_split_parse(&s, "0,0,0", &e), MEG_EUSAGE);
     assert_string_equal(e.msg, "--split: '0,0,0' has no number above 0; for example 949,50,1");
     assert_int_equal(meg_split_parse(&s, "", &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "-99,1,0", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; shares are 0 or more");
+    assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; ratios are 0 or more");
 }
 
-/* Megatron's search for digits takes 0 and 10 out of the first and drops the words of the others. */
-static void a_word_that_is_no_decimal_number_is_refused(void **state)
+/* Megatron-LM's search for digits finds 0 and 10 in the first, and ignores the words of the others. */
+static void a_word_that_is_not_a_decimal_number_is_refused(void **state)
 {
     static const char *const text[] = { "0x10,1", "nan,1,1", "1,inf", "1e2,1", "90%,10", "+9,1", ".,1", "90;10" };
     struct meg_split_matrix s;
@@ -52,7 +53,8 @@ static void a_word_that_is_no_decimal_number_is_refused(void **state)
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         assert_int_equal(meg_split_parse(&s, text[i], &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "nan,1,1", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--split: 'nan' in 'nan,1,1' is not a decimal number; give three, for example 949,50,1");
+    assert_string_equal(e.msg,
+                        "--split: 'nan' in 'nan,1,1' is not a decimal number; give up to three, for example 949,50,1");
 }
 
 static void samples_follow_iterations_and_evaluations(void **state)
@@ -120,9 +122,9 @@ static void golden_sample_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_are_rounded_at_their_boundaries),
-        cmocka_unit_test(what_is_no_split_is_refused),
-        cmocka_unit_test(a_word_that_is_no_decimal_number_is_refused),
+        cmocka_unit_test(boundaries_are_rounded_half_to_even),
+        cmocka_unit_test(an_invalid_split_is_refused),
+        cmocka_unit_test(a_word_that_is_not_a_decimal_number_is_refused),
         cmocka_unit_test(samples_follow_iterations_and_evaluations),
         cmocka_unit_test(golden_splits),
         cmocka_unit_test(golden_sample_counts),
