@@ -1,5 +1,5 @@
 /*
- * log_conf.h - options that say what a training run logs, where, and how often.
+ * log_conf.h - logging options of a training run: contents, files, intervals.
  */
 #ifndef MEG_LOGGING_LOG_CONF_H
 #define MEG_LOGGING_LOG_CONF_H

@@ -122,7 +122,7 @@ static int write_events(struct meg_logger *l, const struct meg_iteration_stats *
                                   stats->iteration, e);
 }
 
-/* Estimate the time that remains from the mean time per iteration since the first one that was logged. */
+/* Estimate the remaining time from the mean time per iteration since the first logged one. */
 static int64_t remaining_s(struct meg_logger *l, const struct meg_iteration_stats *stats)
 {
     const double now = meg_now_s();

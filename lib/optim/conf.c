@@ -6,10 +6,10 @@
 
 #define C struct meg_optim_conf
 const struct meg_opt meg_optim_opts[] = {
-    { "optimizer", 0, MEG_STR(C, optimizer), "adam|sgd", "adam", "AdamW, or SGD with momentum" },
+    { "optimizer", 0, MEG_ENUM(C, optimizer), "adam|sgd", "adam", "AdamW, or SGD with momentum" },
     { "lr", 0, MEG_F64(C, lr), "RATE", NULL, "maximum learning rate" },
     { "min-lr", 0, MEG_F64(C, min_lr), "RATE", "0", "minimum learning rate, reached at the end of the decay" },
-    { "lr-decay-style", 0, MEG_STR(C, lr_decay_style), "constant|linear|cosine|inverse-square-root|WSD", "linear",
+    { "lr-decay-style", 0, MEG_ENUM(C, lr_decay_style), "constant|linear|cosine|inverse-square-root|WSD", "linear",
       "shape of the learning-rate decay after warm-up" },
     { "lr-decay-iters", 0, MEG_I64(C, lr_decay_iters), "N", NULL,
       "iterations until --min-lr is reached, warm-up included; default: all" },
@@ -21,7 +21,7 @@ const struct meg_opt meg_optim_opts[] = {
     { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL,
       "length of warm-up as a fraction of the decay's, 0 to 1" },
     { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0", "learning rate at which warm-up starts" },
-    { "lr-wsd-decay-style", 0, MEG_STR(C, lr_wsd_decay_style), "linear|cosine|exponential", "exponential",
+    { "lr-wsd-decay-style", 0, MEG_ENUM(C, lr_wsd_decay_style), "linear|cosine|exponential", "exponential",
       "shape of the final decay of --lr-decay-style WSD" },
     { "lr-wsd-decay-iters", 0, MEG_I64(C, lr_wsd_decay_iters), "N", NULL, "iterations of the final decay of WSD" },
     { "lr-wsd-decay-samples", 0, MEG_I64(C, lr_wsd_decay_samples), "N", NULL,
@@ -31,7 +31,7 @@ const struct meg_opt meg_optim_opts[] = {
     { "decoupled-min-lr", 0, MEG_F64(C, decoupled_min_lr), "RATE", NULL,
       "minimum learning rate of the word embedding and the output layer; default: --min-lr" },
     { "weight-decay", 0, MEG_F64(C, weight_decay), "F", "0.01", "weight decay of all parameters but biases and norms" },
-    { "weight-decay-incr-style", 0, MEG_STR(C, weight_decay_incr_style), "constant|linear|cosine", "constant",
+    { "weight-decay-incr-style", 0, MEG_ENUM(C, weight_decay_incr_style), "constant|linear|cosine", "constant",
       "how weight decay changes over the run" },
     { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL, "weight decay at the start" },
     { "end-weight-decay", 0, MEG_F64(C, end_weight_decay), "F", NULL, "weight decay at the end" },
@@ -45,43 +45,47 @@ const struct meg_opt meg_optim_opts[] = {
 };
 #undef C
 
-static const char *const lr_styles[] = { "constant", "linear", "cosine", "inverse-square-root", "WSD", NULL };
-static const char *const wsd_styles[] = { "linear", "cosine", "exponential", NULL };
-static const char *const wd_styles[] = { "constant", "linear", "cosine", NULL };
-
 const char *meg_lr_style_name(enum meg_lr_style style)
 {
-    return lr_styles[style];
+    const struct meg_optim_conf c = { .lr_decay_style = style };
+
+    return meg_opt_choice(meg_optim_opts, "lr-decay-style", &c);
 }
 
 const char *meg_wd_style_name(enum meg_wd_style style)
 {
-    return wd_styles[style];
+    const struct meg_optim_conf c = { .weight_decay_incr_style = style };
+
+    return meg_opt_choice(meg_optim_opts, "weight-decay-incr-style", &c);
 }
 
-/* Return the index of word in a list that ends with NULL; -1: not found. */
-static int index_of(const char *const *list, const char *word)
+/* Set the field of c that the option called name fills; false when word is not one of its choices. */
+static bool parse_choice(struct meg_optim_conf *c, const char *name, const char *word)
 {
-    for (int i = 0; list[i]; i++)
-        if (strcmp(list[i], word) == 0)
-            return i;
-    return -1;
+    const struct meg_opt *row = meg_optim_opts;
+    struct meg_err e;
+
+    while (strcmp(row->name, name) != 0)
+        row++;
+    return meg_opt_set(row, c, word, &e) == 0;
 }
 
 bool meg_lr_style_parse(const char *word, enum meg_lr_style *style)
 {
-    int i = index_of(lr_styles, word);
+    struct meg_optim_conf c = { 0 };
+    const bool is_known = parse_choice(&c, "lr-decay-style", word);
 
-    *style = (enum meg_lr_style)i;
-    return i >= 0;
+    *style = c.lr_decay_style;
+    return is_known;
 }
 
 bool meg_wd_style_parse(const char *word, enum meg_wd_style *style)
 {
-    int i = index_of(wd_styles, word);
+    struct meg_optim_conf c = { 0 };
+    const bool is_known = parse_choice(&c, "weight-decay-incr-style", word);
 
-    *style = (enum meg_wd_style)i;
-    return i >= 0;
+    *style = c.weight_decay_incr_style;
+    return is_known;
 }
 
 static int fail_option(struct meg_err *e, const char *option, double value, const char *rule)
@@ -170,9 +174,7 @@ static int check_units(const struct meg_optim_conf *c, bool by_samples, int64_t 
 
 static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_conf *c, struct meg_err *e)
 {
-    const bool is_known = meg_wd_style_parse(c->weight_decay_incr_style, &s->wd_style);
-
-    MEG_ASSERT(is_known); /* the option parser accepts no other */
+    s->wd_style = c->weight_decay_incr_style;
     s->start_wd = s->end_wd = c->weight_decay;
     if (s->wd_style == MEG_WD_CONSTANT) {
         if (!isnan(c->start_weight_decay))
@@ -189,7 +191,7 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
         return meg_fail(e, MEG_EUSAGE,
                         "--weight-decay-incr-style %s: needs --start-weight-decay of 0 or more and "
                         "--end-weight-decay not below it",
-                        c->weight_decay_incr_style);
+                        meg_wd_style_name(s->wd_style));
     return 0;
 }
 
@@ -205,10 +207,9 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
                      struct meg_err *e)
 {
     const int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
-    const bool is_known = meg_lr_style_parse(c->lr_decay_style, &s->style);
 
-    MEG_ASSERT(is_known); /* the option parser accepts no other */
-    s->wsd_style = (enum meg_wsd_style)index_of(wsd_styles, c->lr_wsd_decay_style);
+    s->style = c->lr_decay_style;
+    s->wsd_style = c->lr_wsd_decay_style;
     s->init_lr = c->lr_warmup_init;
     s->max_lr = c->lr;
     s->min_lr = c->min_lr;

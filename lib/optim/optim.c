@@ -2,20 +2,14 @@
 #include "optim/optim.h"
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include "base/mem.h"
-
-static bool is_sgd(const struct meg_optim_conf *c)
-{
-    return strcmp(c->optimizer, "sgd") == 0;
-}
 
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                            const struct meg_layout *l, const struct meg_gpt_run *run)
 {
     const size_t n = (size_t)meg_zero_shard_numel(params, l), nbytes = n * sizeof(float);
 
-    m->state = nbytes * (is_sgd(c) ? 1 : 2);
+    m->state = nbytes * (c->optimizer == MEG_OPTIMIZER_SGD ? 1 : 2);
     m->main = run->dtype == MEG_DTYPE_F32 && !run->shards_params ? 0 : nbytes;
     m->main_grad = run->grad_dtype == MEG_DTYPE_F32 && !run->shards_grads ? 0 : nbytes;
     m->grads = run->grad_dtype == MEG_DTYPE_F32 || !run->shards_grads ? 0 : n * meg_dtype_size(run->grad_dtype);
@@ -128,7 +122,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->model = model;
     o->mesh = model->mesh;
     o->params = &model->params;
-    o->is_sgd = is_sgd(c);
+    o->is_sgd = c->optimizer == MEG_OPTIMIZER_SGD;
     o->adam.beta1 = (float)c->adam_beta1;
     o->adam.beta2 = (float)c->adam_beta2;
     o->adam.eps = (float)c->adam_eps;

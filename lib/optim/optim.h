@@ -18,14 +18,18 @@
 
 MEG_BEGIN_DECLS
 
+/* The values of --optimizer, in the order of its choices. */
+enum meg_optimizer { MEG_OPTIMIZER_ADAM, MEG_OPTIMIZER_SGD };
+
 struct meg_optim_conf {
-    const char *optimizer; /* adam or sgd */
+    enum meg_optimizer optimizer;
     double lr, min_lr, lr_warmup_init, lr_warmup_fraction, decoupled_lr, decoupled_min_lr;
-    const char *lr_decay_style, *lr_wsd_decay_style;
+    enum meg_lr_style lr_decay_style;
+    enum meg_wsd_style lr_wsd_decay_style;
     int64_t lr_decay_iters, lr_decay_samples, lr_warmup_iters, lr_warmup_samples;
     int64_t lr_wsd_decay_iters, lr_wsd_decay_samples;
     double weight_decay, start_weight_decay, end_weight_decay;
-    const char *weight_decay_incr_style;
+    enum meg_wd_style weight_decay_incr_style;
     double clip_grad, adam_beta1, adam_beta2, adam_eps, sgd_momentum;
 };
 extern const struct meg_opt meg_optim_opts[];

@@ -1,5 +1,5 @@
 /*
- * check.h - rules for the values of options: ranges of whole numbers, and conditions over several options.
+ * check.h - rules for the values of options: ranges of integers, and conditions over several options.
  */
 #ifndef MEG_OPTION_CHECK_H
 #define MEG_OPTION_CHECK_H

@@ -28,7 +28,7 @@ static void print_run(const struct meg_run_spec *s, FILE *f)
                 s->batch.increment, s->batch.rampup_samples);
 }
 
-/* Print a line for each group of parameters that the optimizer treats alike: by weight decay and by learning rate. */
+/* Print a line for each group of parameters with the same weight decay and learning rate. */
 static void print_params(const struct meg_params *p, FILE *f)
 {
     fprintf(f, "\n%-30s %8s %14s\n", "parameters", "tensors", "elements");

@@ -99,7 +99,7 @@ static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, 
     return 0;
 }
 
-/* Insert a candidate in order of time; drop the slowest one when there are too many. */
+/* Insert a candidate in order of time; drop the slowest one when more than MAX_CANDIDATES. */
 static void insert(struct search *s, const struct candidate *c)
 {
     int i = s->nbest < MAX_CANDIDATES ? s->nbest++ : MAX_CANDIDATES - 1;

@@ -1,4 +1,4 @@
-/* The memory of a rank: the arenas of model and optimizer, and what communication and saves need besides. */
+/* The memory of a rank: the arenas of model and optimizer, and the buffers of communication and saves. */
 #include "plan/cost.h"
 #include <math.h>
 #include "ckpt/ckpt.h"

@@ -88,14 +88,14 @@ int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struc
     struct {
         uint64_t host; /* hash of its name */
         double nbytes;
-    } *all = meg_new((size_t)world->size * sizeof *all), *mine = &all[world->rank];
+    } *all = meg_new((size_t)world->size * sizeof *all), *own = &all[world->rank];
 
     gethostname(host, sizeof host - 1);
-    mine->host = meg_xxh3_64(host, strlen(host));
-    mine->nbytes = rank_nbytes(s, world->rank);
-    meg_comm_wait(world, world->op->all_gather(world, all, mine, 2, MEG_DTYPE_F64));
+    own->host = meg_xxh3_64(host, strlen(host));
+    own->nbytes = rank_nbytes(s, world->rank);
+    meg_comm_wait(world, world->op->all_gather(world, all, own, 2, MEG_DTYPE_F64));
     for (int i = 0; i < world->size; i++)
-        if (all[i].host == mine->host) {
+        if (all[i].host == own->host) {
             needed += all[i].nbytes;
             ranks_here++;
         }

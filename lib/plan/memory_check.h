@@ -1,5 +1,5 @@
 /*
- * memory_check.h - host memory: what this machine has, what a process uses, and whether a run fits.
+ * memory_check.h - host memory: available on this machine, used by a process, and needed by a run.
  */
 #ifndef MEG_PLAN_MEMORY_CHECK_H
 #define MEG_PLAN_MEMORY_CHECK_H

@@ -45,7 +45,7 @@ static void add_chunk(struct chunk_time *to, const struct chunk_time *s, double 
     add_pass(&to->bwd_weight, s->bwd_weight, times);
 }
 
-/* Estimate the product [n, in] times [in, out], whose output is computed in complete tiles. */
+/* Estimate the product [n, in] times [in, out]; its output is computed in complete tiles. */
 static double gemm_time(const struct rates *r, double n, double in, double out)
 {
     const double tile = r->hw->tile, smallest = fmin(n, fmin(in, out));

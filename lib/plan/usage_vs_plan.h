@@ -1,5 +1,5 @@
 /*
- * usage_vs_plan.h - memory and communication of a run: what a rank used, and what the cost model predicted.
+ * usage_vs_plan.h - memory and communication of a rank: measured, and predicted by the cost model.
  */
 #ifndef MEG_PLAN_USAGE_VS_PLAN_H
 #define MEG_PLAN_USAGE_VS_PLAN_H
@@ -23,7 +23,7 @@ void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run
                                int64_t num_micro);
 
 /*
- * With -v: log the largest usage of any rank beside its prediction.  start_nbytes is the resident set size before the
+ * With -v: log the largest usage of any rank with its prediction.  start_nbytes is the resident set size before the
  * arenas were allocated.  Every rank of world calls it.
  */
 void meg_usage_vs_plan_log(const struct meg_usage_vs_plan *u, struct meg_comm *world, double start_nbytes);

@@ -1,6 +1,6 @@
 /*
  * run_spec.h - a training run as its options specify it: parallel layout, batch sizes, iterations, dtypes, pipeline
- * schedule and recomputation.  The planner (lib/plan) predicts what the trainer (lib/train) does because both work from
+ * schedule and recomputation.  The planner (lib/plan) predicts exactly this run because the trainer (lib/train) works from
  * the same specification.
  */
 #ifndef MEG_RUN_RUN_SPEC_H
@@ -18,7 +18,7 @@ struct meg_run_spec {
     struct meg_batch_schedule batch;
     int64_t train_iters;
     struct meg_pipe_schedule_conf schedule; /* of a step with the most micro-batches */
-    struct meg_gpt_run model_run;           /* of every stage; meg_run_spec_stage adds what depends on the stage */
+    struct meg_gpt_run model_run; /* of every stage; meg_run_spec_stage adds the fields that depend on the stage */
 };
 
 /*

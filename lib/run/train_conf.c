@@ -9,7 +9,7 @@ const struct meg_opt meg_train_opts[] = {
     { "micro-batch-size", 0, MEG_I64(C, micro_batch_size), "N", NULL,
       "samples per forward and backward pass of a rank" },
     { "global-batch-size", 0, MEG_I64(C, global_batch_size), "N", NULL,
-      "samples per step; by default one micro-batch per data-parallel rank" },
+      "samples per step; default: one micro-batch per data-parallel rank" },
     { "rampup-batch-size", 0, MEG_LIST(C, rampup_batch_size), "START INCREMENT SAMPLES", NULL,
       "increase the global batch size from START by INCREMENT over the first SAMPLES samples; needs --train-samples" },
     { "decrease-batch-size-if-needed", 0, MEG_BOOL(C, decrease_batch_size_if_needed), NULL, "no",
@@ -52,7 +52,7 @@ const struct meg_opt meg_train_opts[] = {
     { "dry-run", 0, MEG_BOOL(C, dry_run), NULL, "no", "print memory, communication and time of the run, and exit" },
     { "plan", 0, MEG_BOOL(C, plan), NULL, "no", "print the fastest parallel layouts that fit in memory, and exit" },
     { "world-size", 0, MEG_I64(C, world_size), "N", NULL,
-      "number of ranks for --dry-run and --plan; by default those that were started" },
+      "number of ranks for --dry-run and --plan; default: the ranks of this run" },
     { "hardware", 0, MEG_ENUM(C, hardware), "cpu|a100|h100|h200", "cpu", "hardware model for --dry-run and --plan" },
     { 0 }
 };
@@ -185,7 +185,7 @@ int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_l
     const bool is_distributed = c->distribute_saved_activations;
     const struct meg_opt_rule rules[] = {
         { c->recompute_activations && is_full, "recompute-granularity",
-          ": contradicts --recompute-activations, which means selective" },
+          ": contradicts --recompute-activations, which is selective" },
         { is_full && !(has_method && has_layers), "recompute-granularity",
           ": needs --recompute-method and --recompute-num-layers" },
         { !is_full && has_method, "recompute-method", ": needs --recompute-granularity full" },

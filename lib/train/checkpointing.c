@@ -134,7 +134,7 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
 }
 
 /*
- * Use the schedule of the command line or of the checkpoint, as the options say; refuse a difference when they say neither.
+ * Use the schedule of the command line or of the checkpoint, as the options require; refuse a difference without such an option.
  */
 static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e)
 {
@@ -336,7 +336,7 @@ int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-/* Log what was loaded, and how long the model was trained when only its weights were. */
+/* Log the checkpoint that was loaded; when only its weights were, also how long they were trained. */
 static void log_loaded(const struct meg_trainer *t)
 {
     const struct meg_ckpt *c = t->checkpoint;
@@ -383,9 +383,9 @@ static json_t *pack_state(const struct meg_trainer *t)
     if (c->save_optim) {
         json_t *schedule = pack_schedule(&t->lr_schedule);
         json_object_set_new(schedule, "num_steps", json_integer(t->state.lr_steps));
-        json_object_set_new(
-            state, "optimizer",
-            json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step", (json_int_t)t->optim->step_count));
+        json_object_set_new(state, "optimizer",
+                            json_pack("{s:s,s:I}", "name", meg_opt_choice(meg_optim_opts, "optimizer", &t->job->optim),
+                                      "step", (json_int_t)t->optim->step_count));
         json_object_set_new(state, "opt_param_scheduler", schedule);
         if (t->scaler.type == MEG_SCALER_DYNAMIC)
             json_object_set_new(state, "grad_scaler", meg_scaler_pack(&t->scaler));

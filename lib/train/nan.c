@@ -40,7 +40,7 @@ static void describe(struct meg_err *e, const struct meg_trainer *t, const struc
     meg_fail(e, MEG_EFAIL, "%siteration %" PRId64 ": %s%s; %s", where, t->state.iteration + 1, loss, gradient, action);
 }
 
-/* Decide what the options do about this iteration, and describe it in action; true when the run ends. */
+/* Apply --on-nan to this iteration, and describe the decision in action; true when the run ends. */
 static bool decide(struct meg_trainer *t, char *action, size_t size)
 {
     const struct meg_train_conf *c = &t->job->train;

@@ -14,7 +14,7 @@ struct meg_trainer;
 /* The values of one rank before the reduction over ranks, which would spread a NaN to all of them. */
 struct meg_nan_local {
     double loss;                   /* of this rank's tokens; 0 without an output layer */
-    const struct meg_param *param; /* whose gradient is not finite, or NULL */
+    const struct meg_param *param; /* the parameter whose gradient is not finite, or NULL */
 };
 
 enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* skipped iterations in a row that end the run */
@@ -23,7 +23,7 @@ enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* skipped iterations in a row that end t
 void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_nan_local *local);
 
 /*
- * Handle an iteration whose reduced loss or gradient norm is not finite, as --on-nan says.  The first rank whose own
+ * Handle an iteration whose reduced loss or gradient norm is not finite, according to --on-nan.  The first rank whose own
  * values were not finite reports iteration and parameter.  Returns 0 when the iteration is skipped: gradients are zeroed
  * and, with rollback, weights and optimizer state are those of the newest checkpoint.  Otherwise that rank returns
  * MEG_EFAIL, and the others do not return.

@@ -20,7 +20,7 @@ int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, c
 /* Return the most frequent of n values; of several, v[0] if it is among them, else the lowest. */
 int64_t meg_majority_value(const int64_t *v, int n);
 
-/* Check the program and its options, except those of files that each rank may have its own of. */
+/* Check the program and its options, except names of files that may differ between ranks. */
 int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e);
 
 /* Append "path = nbytes, XXH3 hash".  Of a file larger than 16 MiB 256 samples of 4 KiB are hashed. */

@@ -1,4 +1,4 @@
-/* Decisions that all ranks take alike: failures, stop requests, and the check of their input files. */
+/* Agreement of all ranks: on failures, on stop requests, and on their input files. */
 #include <string.h>
 #include <unistd.h>
 #include "base/hash.h"

@@ -58,12 +58,12 @@ static int slowest(const double *all, int n, int phase, double *ms, double *medi
 void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64_t iteration)
 {
     static const char *const name[] = { "batch", "forward-backward", "gradient reduction", "optimizer" };
-    double mine[MEG_PHASES], *all = meg_new((size_t)world->size * sizeof mine);
+    double own_ms[MEG_PHASES], *all = meg_new((size_t)world->size * sizeof own_ms);
     struct meg_str line = { 0 };
 
     for (int p = 0; p < MEG_PHASES; p++)
-        mine[p] = s->steps ? s->busy_s[p] / (double)s->steps * 1e3 : 0;
-    meg_comm_wait(world, world->op->all_gather(world, all, mine, MEG_PHASES, MEG_DTYPE_F64));
+        own_ms[p] = s->steps ? s->busy_s[p] / (double)s->steps * 1e3 : 0;
+    meg_comm_wait(world, world->op->all_gather(world, all, own_ms, MEG_PHASES, MEG_DTYPE_F64));
     meg_str_printf(&line, " slowest ranks to iteration %8" PRId64 " (ms a step, median) |", iteration);
     for (int p = 0; p < MEG_PHASES; p++) {
         double ms, median;

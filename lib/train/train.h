@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
  * file written.  Returns 0 when training is complete or an exit condition was met, MEG_ESTOP when a signal asked to stop
  * and the state is saved.  With train.dry_run or train.plan: print the report and return.
  *
- * Every rank of world calls it with the same options; rank 0 logs.  When all ranks fail alike, one rank's call returns
+ * Every rank of world calls it with the same options; rank 0 logs.  When all ranks fail in the same way, one rank's call returns
  * the error, and the others wait until its meg_die ends them.  With several ranks a call that fails frees nothing, since
  * closing collectives would block; the process is expected to exit.
  */

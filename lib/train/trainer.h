@@ -15,7 +15,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The progress of a run: what a checkpoint stores besides weights and optimizer state. */
+/* The progress of a run, which a checkpoint stores besides weights and optimizer state. */
 struct meg_train_state {
     int64_t iteration;
     int64_t consumed_train, consumed_valid; /* samples; the loaders resume there */
@@ -84,7 +84,7 @@ struct meg_step_result {
     bool is_skipped; /* by --on-nan or the loss scale: no update */
 };
 
-/* ---- rank_consensus.c: decisions that all ranks take alike ---- */
+/* ---- rank_consensus.c: agreement of all ranks ---- */
 
 static inline bool meg_train_is_rank0(const struct meg_trainer *t)
 {

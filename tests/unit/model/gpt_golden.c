@@ -364,7 +364,7 @@ static void llama_five_steps(void **state)
 {
     const struct meg_optim_rates rates = { 1e-3, 1e-3, 0.1, 1 };
     const struct meg_optim_conf conf = {
-        .optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
+        .optimizer = MEG_OPTIMIZER_ADAM, .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
     };
     json_t *expected = golden_json(in_dir("llama-tiny", "expected.json")), *want = json_object_get(expected, "adamw");
     struct meg_gpt *g = tiny("llama-tiny", llama());

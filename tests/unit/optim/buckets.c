@@ -222,7 +222,7 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
         { MEG_DTYPE_BF16, MEG_DTYPE_F32, 18, 6, 12 },
         { MEG_DTYPE_F32, MEG_DTYPE_F32, 16, 8, 8 },
     };
-    const struct meg_optim_conf adam = { .optimizer = "adam" };
+    const struct meg_optim_conf adam = { .optimizer = MEG_OPTIMIZER_ADAM };
     struct meg_gpt_conf c = { .num_layers = 3,
                               .hidden_size = 24,
                               .ffn_hidden_size = 96,

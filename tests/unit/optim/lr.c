@@ -175,9 +175,9 @@ static int check_runs(const char *dir)
 
         o.lr = num(c, "lr");
         o.min_lr = num(c, "min_lr");
-        o.lr_decay_style = lr[word(c, "lr_decay_style", lr)];
-        o.lr_wsd_decay_style = "exponential";
-        o.weight_decay_incr_style = "constant";
+        o.lr_decay_style = (enum meg_lr_style)word(c, "lr_decay_style", lr);
+        o.lr_wsd_decay_style = MEG_WSD_EXPONENTIAL;
+        o.weight_decay_incr_style = MEG_WD_CONSTANT;
         o.lr_decay_iters = o.lr_wsd_decay_iters = o.lr_wsd_decay_samples = MEG_UNSET;
         o.lr_decay_samples = (int64_t)num(c, "lr_decay_samples");
         o.lr_warmup_samples = (int64_t)num(c, "lr_warmup_samples");

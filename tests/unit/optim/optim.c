@@ -39,7 +39,7 @@ struct fixture {
     float *w, *g;
 };
 
-static void begin(struct fixture *f, const char *optimizer, double clip)
+static void begin(struct fixture *f, enum meg_optimizer optimizer, double clip)
 {
     const struct meg_zero_conf zero = { .num_instances = 1 };
     const struct meg_ops *op = meg_cpu_ops();
@@ -95,7 +95,7 @@ static void run(struct fixture *f, double grad_scale)
             double lr = p->is_decoupled ? rates.decoupled_lr : rates.lr, wd = p->is_decayed ? rates.weight_decay : 0;
             for (int64_t i = p->offset; i < p->offset + p->numel; i++) {
                 double g = grad_scale * clip * f->g[i];
-                if (!strcmp(f->conf.optimizer, "sgd")) {
+                if (f->conf.optimizer == MEG_OPTIMIZER_SGD) {
                     g += wd * w[i];
                     m[i] = step ? 0.9 * m[i] + g : g;
                     w[i] -= lr * m[i];
@@ -124,7 +124,7 @@ static void adamw_equals_its_formula(void **state)
     struct fixture f;
 
     (void)state;
-    begin(&f, "adam", 0);
+    begin(&f, MEG_OPTIMIZER_ADAM, 0);
     run(&f, 1);
     assert_int_equal(f.optim->step_count, STEPS);
     end(&f);
@@ -135,10 +135,10 @@ static void clipping_scales_all_gradients(void **state)
     struct fixture f;
 
     (void)state;
-    begin(&f, "adam", 0.25);
+    begin(&f, MEG_OPTIMIZER_ADAM, 0.25);
     run(&f, 0.5);
     end(&f);
-    begin(&f, "sgd", 0.25);
+    begin(&f, MEG_OPTIMIZER_SGD, 0.25);
     run(&f, 2);
     end(&f);
 }
@@ -149,7 +149,7 @@ static void sgd_equals_its_formula(void **state)
     struct fixture f;
 
     (void)state;
-    begin(&f, "sgd", 0);
+    begin(&f, MEG_OPTIMIZER_SGD, 0);
     run(&f, 1);
     assert_string_equal(f.optim->state_name[0], "momentum_buffer");
     meg_optim_memory_size(&m, &f.conf, &f.params, &meg_layout_one, &f.model.run);
@@ -164,7 +164,7 @@ static void finds_zero_and_nonfinite_gradients(void **state)
     const struct meg_param *bias;
 
     (void)state;
-    begin(&f, "adam", 1);
+    begin(&f, MEG_OPTIMIZER_ADAM, 1);
     bias = meg_params_find(&f.params, "bias");
     assert_int_equal(meg_optim_num_zeros(f.optim), 9 * 5 + 7 * 5 + 7);
     f.g[bias->offset + 2] = 1;
@@ -200,7 +200,7 @@ static void create_fails_cleanly_without_memory(void **state)
     struct meg_err e;
 
     (void)state;
-    begin(&f, "adam", 0);
+    begin(&f, MEG_OPTIMIZER_ADAM, 0);
     scarce.alloc = alloc_some;
     f.model.op = &scarce;
     for (int n = 0; n < 5; n++) { /* step, scalar, two moments, NaN guard */

@@ -48,7 +48,6 @@ static struct meg_cost_model make_cost_model(struct meg_gpt_conf *model, const s
                                     .is_untied = m->is_llama,
                                     .swiglu = m->is_llama,
                                     .has_bias = !m->is_llama };
-    adam.optimizer = "adam";
     cost.layout = meg_layout_one;
     cost.layout.tp = w->tp;
     cost.layout.cp = w->cp ? w->cp : 1;

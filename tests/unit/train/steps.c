@@ -146,7 +146,7 @@ static void five_steps(void **state)
 {
     const struct meg_optim_rates rates = { 1e-3, 1e-3, 0.1, 1 };
     const struct meg_optim_conf conf = {
-        .optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
+        .optimizer = MEG_OPTIMIZER_ADAM, .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
     };
     const struct meg_zero_conf share = { .num_instances = 1 };
     int32_t tokens[B * S], labels[B * S], position[B * S];
