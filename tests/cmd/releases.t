@@ -1,5 +1,5 @@
 #!/bin/sh
-# --megatron-release: what each command does with it, and what a checkpoint keeps of it.
+# --megatron-release in each command and in checkpoints.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"
 data=$(cd "${0%/*}/../data/releases" && pwd)
@@ -12,13 +12,13 @@ ids_as() { # RELEASE OPTION...
     meg-preprocess -q --input "$T/text.jsonl" --output-prefix "$T/p" --megatron-release "$release" "$@" &&
         meg-preprocess -q --decode "$T/p_text_document" --json | jq -c .ids
 }
-# as_llama2 COMMAND...: run it with this tokenizer
+# as_llama2 COMMAND...: run a command with this tokenizer
 as_llama2() { "$@" --tokenizer-type Llama2Tokenizer --tokenizer-model "$data/spm.model"; }
 old=$(as_llama2 ids_as 0.14)
 is 'from 0.15 on Llama2Tokenizer writes no <s>' "[1,$(as_llama2 ids_as 0.15 | tr -d '[')" "$old"
-status 'a release that is not known is refused' 2 meg-preprocess --input "$T/text.jsonl" --output-prefix "$T/p" \
+status 'an unknown release is rejected' 2 meg-preprocess --input "$T/text.jsonl" --output-prefix "$T/p" \
     --megatron-release 0.9 --tokenizer-type NullTokenizer --vocab-size 9
-like 'and those that are known are listed' "$(cat "$T/err")" '0\.10.*0\.19'
+like 'the message lists the known releases' "$(cat "$T/err")" '0\.10.*0\.19'
 
 # ---- the manual ----
 page=$(mandoc -Tascii "${0%/*}/../../man/meg.7" 2>/dev/null | sed 's/.\x08//g')
@@ -36,30 +36,30 @@ fi
 # ---- checkpoints ----
 release_of() { jq -r '.options[] | select(startswith("megatron-release"))' "$1"/iter_*5/state.json; }
 train --save "$T/old" --exit-interval 5 >"$T/log"
-is 'a checkpoint keeps the default' "$(release_of "$T/old")" 'megatron-release = 0.10'
+is 'a checkpoint stores the default release' "$(release_of "$T/old")" 'megatron-release = 0.10'
 train --save "$T/new" --exit-interval 5 --megatron-release 0.15 >"$T/log"
-is 'and the release that was given' "$(release_of "$T/new")" 'megatron-release = 0.15'
-status 'a run goes on without the option' 0 train --load "$T/new" --save "$T/more" --exit-interval 5
-is 'as the release that it began with' "$(jq -r '.options[] | select(startswith("megatron-release"))' \
+is 'a checkpoint stores the release that was given' "$(release_of "$T/new")" 'megatron-release = 0.15'
+status 'a run continues without the option' 0 train --load "$T/new" --save "$T/more" --exit-interval 5
+is 'a continued run keeps the release of its checkpoint' "$(jq -r '.options[] | select(startswith("megatron-release"))' \
     "$T/more"/iter_0000010/state.json)" 'megatron-release = 0.15'
-status 'and with the same' 0 train --load "$T/new" --megatron-release 0.15
-status 'another release is refused' 2 train --load "$T/new" --megatron-release 0.10
-like 'with what to do' "$(cat "$T/err")" \
+status 'a run continues with the same release' 0 train --load "$T/new" --megatron-release 0.15
+status 'a run does not continue with another release' 2 train --load "$T/new" --megatron-release 0.10
+like 'the message says what to do' "$(cat "$T/err")" \
     '--megatron-release 0.10: .*/new/iter_0000005 was saved with 0.15; leave the option out, or give --finetune'
-status 'but for a new run with its weights' 0 train --load "$T/new" --megatron-release 0.10 --finetune
+status '--finetune accepts another release' 0 train --load "$T/new" --megatron-release 0.10 --finetune
 
 # ---- blends ----
 blend() { train --dry-run --data-path 3 "$T/ids_text_document" 7 "$T/ids_text_document" "$@"; }
-# the samples that the two training datasets are built for
+# the number of samples that the two training datasets are built for
 built() { blend --train-iters 100 "$@" | awk '$1 == "train" { printf "%s ", $5 }'; }
-is 'a blend of the default' "$(built)" '121 282 '
-is 'of 0.14' "$(built --megatron-release 0.14)" '121 282 '
-is 'with a larger surplus' "$(built --megatron-release 0.14 --mid-level-dataset-surplus 0.5)" '180 420 '
+is 'dataset sizes of a blend in the default release' "$(built)" '121 282 '
+is 'dataset sizes of a blend in 0.14' "$(built --megatron-release 0.14)" '121 282 '
+is 'dataset sizes of a blend with a larger surplus' "$(built --megatron-release 0.14 --mid-level-dataset-surplus 0.5)" '180 420 '
 status '0.14 has no --renormalize-blend-weights' 2 blend --megatron-release 0.14 --renormalize-blend-weights
-like 'and it says so' "$(cat "$T/err")" '0\.10 is the last'
+like 'the message names the last release with --renormalize-blend-weights' "$(cat "$T/err")" '0\.10 is the last'
 status '0.10 has no --mid-level-dataset-surplus' 2 blend --mid-level-dataset-surplus 0.1
-like 'nor does it hide that' "$(cat "$T/err")" '0\.11 is the first'
-status 'a surplus below 0 is refused' 2 blend --megatron-release 0.14 --mid-level-dataset-surplus -0.1
+like 'the message names the first release with --mid-level-dataset-surplus' "$(cat "$T/err")" '0\.11 is the first'
+status 'a negative surplus is rejected' 2 blend --megatron-release 0.14 --mid-level-dataset-surplus -0.1
 
 # ---- evaluation ----
 awk 'length($0)' "$data/../../../LICENSE" | jq -Rc '{text: .}' >"$T/words.jsonl"
@@ -72,10 +72,10 @@ for release in 0.14 0.15; do
         --megatron-release $release >"$T/log"
 done
 tokens() { meg-eval --task ppl --load "$1" --input "$T/few.jsonl" | jq .tokens; }
-is 'a model reads text as the release it was trained for' "$(($(tokens "$T/m0.14") - $(tokens "$T/m0.15")))" \
+is 'meg-eval tokenizes text as the release in the checkpoint' "$(($(tokens "$T/m0.14") - $(tokens "$T/m0.15")))" \
     "$(wc -l <"$T/few.jsonl" | tr -d ' ')"
 for release in 0.14 0.15; do
     meg-convert -q --load-dir "$T/m$release" --saver hf --save-dir "$T/hf$release"
-    is "a Hugging Face folder keeps the release: $release" "$(tokens "$T/hf$release")" "$(tokens "$T/m$release")"
+    is "a converted Hugging Face model keeps the release: $release" "$(tokens "$T/hf$release")" "$(tokens "$T/m$release")"
 done
 done_testing

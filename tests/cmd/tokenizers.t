@@ -1,6 +1,6 @@
 #!/bin/sh
-# Text to a model and back with each kind of tokenizer: what was trained knows its tokenizer by itself, when the files
-# that it began with are gone.
+# Preprocess, train, generate and evaluate with each tokenizer type; a checkpoint contains its tokenizer, also if the original
+# files are removed.
 . "${0%/*}/../lib.sh"
 here=$(cd "${0%/*}/.." && pwd)
 cd "$T" || exit 1
@@ -26,8 +26,8 @@ END
 
 generate() { meg-generate --tokens-to-generate 8 --sample-input-file prompts --return-log-probs "$@"; }
 
-# Training, replies and perplexity: with the options, then without.
-whole() { # NAME FILES OPTION...: FILES are out of the way once the run is over
+# Training, replies and perplexity with the tokenizer options and then without them.
+round_trip() { # NAME FILES OPTION...: FILES are moved away after the training
     name=$1 files=$2
     shift 2
     meg-preprocess -q --input text.jsonl --output-prefix "$name" --append-eod "$@" &&
@@ -36,61 +36,61 @@ whole() { # NAME FILES OPTION...: FILES are out of the way once the run is over
         meg-preprocess -q --input long.jsonl --output-prefix "w$n" --workers "$n" "$@"
     done
     for ext in bin idx; do
-        ok "$name: the same .$ext from three workers" cmp w1_text_document.$ext w3_text_document.$ext
+        ok "$name: three workers write the same .$ext" cmp w1_text_document.$ext w3_text_document.$ext
     done
-    like "$name: of many tokens" "$(wc -c <w1_text_document.bin)" '^ *[0-9]{6,}$'
+    like "$name: the dataset has many tokens" "$(wc -c <w1_text_document.bin)" '^ *[0-9]{6,}$'
     rm w[13]_*
     generate --load "$name.ckpt" "$@" >want
     mv "$files" gone
     generate --load "$name.ckpt" >got
-    ok "$name: replies" cmp got want
-    is "$name: which have ids" "$(jq -c '.ids | length > 0' want | sort -u)" true
-    ok "$name: training goes on" meg-train -q --config conf --data-path "${name}_text_document" \
+    ok "$name: replies without the tokenizer files are the same" cmp got want
+    is "$name: replies have ids" "$(jq -c '.ids | length > 0' want | sort -u)" true
+    ok "$name: training continues without the tokenizer files" meg-train -q --config conf --data-path "${name}_text_document" \
         --use-checkpoint-args --load "$name.ckpt" --train-iters 4 --override-opt_param-scheduler --save "$name.more"
     for file in "$name.ckpt"/iter_0000002/*[tv]o[kc]* "$name.more"/iter_0000004/*[tv]o[kc]*; do
         gone=gone
         [ ! -d gone ] || gone=gone/${file##*/}
-        ok "$name: ${file##*/} of ${file%/*} is as it was" cmp "$file" "$gone"
+        ok "$name: ${file##*/} of ${file%/*} is unchanged" cmp "$file" "$gone"
     done
     like "$name: perplexity of text" "$(meg-eval --task ppl --load "$name.more" --input few.jsonl |
         jq -c '[.tokens, .ppl]')" '^\[[0-9]{3,},[0-9.]+\]$'
     mv gone "$files"
 }
-folder_of() { # NAME OPTION...: as a folder of Hugging Face's, with what such a folder does not say
+as_hf_model() { # NAME OPTION...: convert to a Hugging Face model; OPTION is what such a model cannot express
     name=$1
     shift
     meg-convert -q --load-dir "$name.ckpt" --save-dir "$name.hf" --saver hf
     generate --load "$name.hf" "$@" >got
     generate --load "$name.ckpt" >want
-    ok "$name: the same replies from a folder of Hugging Face's" cmp got want
-    ok "$name: there are some" test -s want
+    ok "$name: the converted Hugging Face model gives the same replies" cmp got want
+    ok "$name: there are replies" test -s want
 }
 
 meg-vocab -q --input "$here/../LICENSE" --vocab-size 300 --output-dir bpe
 mkdir folder
 cp bpe/tokenizer.json folder
 echo '{"eos_token": "<|endoftext|>"}' >folder/tokenizer_config.json
-whole folder folder --tokenizer-type HuggingFaceTokenizer --tokenizer-model folder
-folder_of folder
-whole untyped folder --tokenizer-name-or-path folder
-folder_of untyped
+round_trip folder folder --tokenizer-type HuggingFaceTokenizer --tokenizer-model folder
+as_hf_model folder
+round_trip untyped folder --tokenizer-name-or-path folder
+as_hf_model untyped
 
-# 256 bytes and a few longer ones, as Llama 3's file spells them
+# the 256 bytes and a few longer tokens, in the format of Llama 3
 perl -MMIME::Base64 -e 'my $n = 0; print encode_base64($_, ""), " ", $n++, "\n" for (map { chr } 0 .. 255), " t", "he",
     "in", " the", "er", "ing"' >lines.tiktoken
 set -- --tiktoken-special-tokens '<|begin_of_text|>' '<|end_of_text|>'
-whole lines lines.tiktoken --tokenizer-type TikTokenizer --tokenizer-model lines.tiktoken "$@"
-folder_of lines "$@"
+round_trip lines lines.tiktoken --tokenizer-type TikTokenizer --tokenizer-model lines.tiktoken "$@"
+as_hf_model lines "$@"
 jq -Rnc '[inputs | split(" ") | {rank: (.[1] | tonumber), token_bytes: .[0], token_str: null}]' lines.tiktoken >tik.json
-whole json tik.json --tokenizer-type TikTokenizer --tokenizer-model tik.json --vocab-size 266 \
+round_trip json tik.json --tokenizer-type TikTokenizer --tokenizer-model tik.json --vocab-size 266 \
     --tiktoken-num-special-tokens 4 --tiktoken-pattern v1
 cp "$here/data/spm/5.model" spm.model
-whole spm spm.model --tokenizer-type Llama2Tokenizer --tokenizer-model spm.model
-folder_of spm
+round_trip spm spm.model --tokenizer-type Llama2Tokenizer --tokenizer-model spm.model
+as_hf_model spm
 perl -e 'print "$_\n" for qw([PAD] [UNK] [CLS] [SEP] [MASK] program licence), ("a" .. "z"), map { "##$_" } "a" .. "z"' >words
-whole bert words --tokenizer-type BertWordPieceLowerCase --vocab-file words
+round_trip bert words --tokenizer-type BertWordPieceLowerCase --vocab-file words
 echo 'a program' >prompts
 generate --load bert.ckpt | jq -r .text >got
 generate --load bert.ckpt --format text | sed 's/^a program//' >want
-ok 'bert: the last word of a prompt is no part of the continuation' cmp got want
+ok 'bert: the last word of a prompt is not part of the continuation' cmp got want
 done_testing

@@ -83,7 +83,7 @@ static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, 
 
 /* Find a safe cut in the current window and merge the next window from there.  Returns the number of merged symbols before
  * the cut, 0 if none was found. */
-static int64_t cut(struct stream *x)
+static int64_t find_cut(struct stream *x)
 {
     int64_t k = x->cur.n - 1;
 
@@ -142,7 +142,7 @@ int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e)
     if (x.n > 0)
         merge(&x, &x.cur, 0);
     while (r == 0 && x.n > x.size) {
-        if ((k = cut(&x)) > 0)
+        if ((k = find_cut(&x)) > 0)
             r = put(&x, k, e);
         else if (!grow_window(&x))
             r = meg_fail(e, MEG_EFORMAT,

@@ -32,12 +32,12 @@ static int32_t id_of(const struct raw_vocab *v, const char *token, size_t n)
 /* Read an id; *id is -1 if the value is not a non-negative integer of at most ten digits. */
 static int read_id(struct meg_json_scan *s, int64_t *id, struct meg_span *found)
 {
-    const char *begin, *kind;
+    const char *begin, *type;
     int r;
 
     meg_json_scan_skip_space(s);
     begin = s->p;
-    if ((r = meg_json_scan_value(s, 1, &kind)) < 0)
+    if ((r = meg_json_scan_value(s, 1, &type)) < 0)
         return r;
     *found = (struct meg_span){ begin, s->p - begin };
     *id = found->n > 10 ? -1 : 0;

@@ -45,20 +45,20 @@ static int read_text(struct meg_strtab *t, const char *path, const struct meg_st
     char location[4200];
 
     for (int64_t line = 1; s < end; line++) {
-        const char *stop = memchr(s, '\n', (size_t)(end - s)), *blank;
+        const char *stop = memchr(s, '\n', (size_t)(end - s)), *space;
         char *rest = NULL;
         long long rank;
         int r;
 
         stop = stop ? stop : end;
         snprintf(location, sizeof location, "%s, line %" PRId64, path, line);
-        if (!(blank = memchr(s, ' ', (size_t)(stop - s))))
+        if (!(space = memchr(s, ' ', (size_t)(stop - s))))
             return meg_fail(e, MEG_EFORMAT, "%s: expected a token in base64 and its rank", location);
-        rank = strtoll(blank + 1, &rest, 10); /* a zero byte follows the file */
-        if (rest == blank + 1 || (rest != stop && !(rest + 1 == stop && *rest == '\r')) || rank != line - 1)
+        rank = strtoll(space + 1, &rest, 10); /* a zero byte follows the file */
+        if (rest == space + 1 || (rest != stop && !(rest + 1 == stop && *rest == '\r')) || rank != line - 1)
             return meg_fail(e, MEG_EFORMAT, "%s: rank is '%.*s', expected %" PRId64, location,
-                            (int)(stop - blank - 1 < 40 ? stop - blank - 1 : 40), blank + 1, line - 1);
-        if ((r = add_token(t, s, blank - s, location, e)) < 0)
+                            (int)(stop - space - 1 < 40 ? stop - space - 1 : 40), space + 1, line - 1);
+        if ((r = add_token(t, s, space - s, location, e)) < 0)
             return r;
         s = stop + 1;
     }

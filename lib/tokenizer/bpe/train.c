@@ -48,12 +48,12 @@ struct bpe_train_state {
 
 void meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n)
 {
-    const char *piece;
+    const char *pretoken;
     int64_t len;
 
     meg_pretokens_split(&t->pretokens, MEG_PRETOK_GPT2, text, n);
-    while (meg_pretokens_next(&t->pretokens, &piece, &len)) {
-        int64_t word = meg_strtab_add(&t->words, piece, len);
+    while (meg_pretokens_next(&t->pretokens, &pretoken, &len)) {
+        int64_t word = meg_strtab_add(&t->words, pretoken, len);
 
         if (word == t->ncount) {
             t->ncount = t->words.cap;

@@ -118,8 +118,8 @@ static void classify_high(struct class_masks_reader *r, const char *s, uint64_t 
             class.bit[i] |= (uint64_t)(meg_char_class_of(cp) >> i & 1) << at;
     }
     for (int i = 0; i < 2; i++) {
-        class.bit[i] = spread_to_character(class.bit[i] | (r->cut[i] & m->tail), m->tail);
-        r->cut[i] = class.bit[i] >> 63;
+        class.bit[i] = spread_to_character(class.bit[i] | (r->carry[i] & m->tail), m->tail);
+        r->carry[i] = class.bit[i] >> 63;
     }
     m->letter |= class.bit[0] & ~class.bit[1];
     m->number |= class.bit[1] & ~class.bit[0];

@@ -33,7 +33,7 @@ int meg_masks_variants(meg_masks_fn *variant[3]);
 struct class_masks_reader {
     const char *text;
     int64_t n, at;
-    uint64_t cut[2]; /* class bits of a character that continues from the last block */
+    uint64_t carry[2]; /* class bits of a character that continues from the last block */
     const unsigned char *table;
     meg_masks_fn *classify;
     meg_class_masks_fn *char_class;

@@ -1,4 +1,4 @@
-/* Merging against the rule as it is written down, short and long pieces, odd tables among them. */
+/* tokenizer/bpe/bpe.h: compare with a direct implementation of the definition, on random tables and short and long inputs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -21,8 +21,8 @@ struct rule {
     int32_t left, right, id;
 };
 
-/* Of all neighbours the pair with the lowest rank, everywhere, left to right; again and again. */
-static int64_t by_the_rule(const struct rule *rules, int nrules, int32_t *sym, int64_t n)
+/* Merge all occurrences of the adjacent pair of lowest rank, left to right, until none is left. */
+static int64_t merge_all(const struct rule *rules, int nrules, int32_t *sym, int64_t n)
 {
     for (;;) {
         int best = nrules;
@@ -48,8 +48,8 @@ static int64_t by_the_rule(const struct rule *rules, int nrules, int32_t *sym, i
     }
 }
 
-/* Of all neighbours with the lowest rank the leftmost two; again and again. */
-static int64_t one_by_one(const struct rule *rules, int nrules, const int32_t *rank, int32_t *sym, int64_t n)
+/* Merge the leftmost occurrence of the adjacent pair of lowest rank, until none is left. */
+static int64_t merge_leftmost(const struct rule *rules, int nrules, const int32_t *rank, int32_t *sym, int64_t n)
 {
     for (;;) {
         int best = -1;
@@ -71,7 +71,7 @@ static int64_t one_by_one(const struct rule *rules, int nrules, const int32_t *r
     }
 }
 
-/* A piece to be merged as a stream, and what came of it. */
+/* Input and output of meg_bpe_stream. */
 struct streamed {
     const int32_t *sym;
     int64_t n, at, nout;
@@ -99,7 +99,7 @@ static int put_some(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
     return 0;
 }
 
-static int nstuck;
+static int nuncut;
 
 static void streams_as(const struct meg_bpe *b, bool is_leftmost, int64_t window, const int32_t *sym, int64_t n,
                        const int32_t *want, int64_t nwant)
@@ -108,21 +108,21 @@ static void streams_as(const struct meg_bpe *b, bool is_leftmost, int64_t window
     struct meg_err e;
 
     if (meg_bpe_stream(&(struct meg_bpe_stream){ b, is_leftmost, read_some, put_some, &x, window, 4 * n }, &e) < 0) {
-        nstuck++;
+        nuncut++;
         return;
     }
     assert_int_equal(x.nout, nwant);
     assert_memory_equal(x.out, want, (size_t)nwant * sizeof *want);
 }
 
-/* Pairs in any order: some use a symbol before the pair that makes it, as files may. */
-static void merges_as_the_rule_says(void **state)
+/* Pairs in random order: a pair may use a symbol that a later pair creates, as in some files. */
+static void merges_equal_the_definition(void **state)
 {
     uint64_t x = 7;
 
     (void)state;
     for (int round = 0; round < 3000; round++) {
-        struct meg_bpe b = { 0 }, ties = { 0 }; /* ties: with pairs of equal rank */
+        struct meg_bpe b = { 0 }, ties = { 0 }; /* ties: some pairs have equal ranks */
         struct rule rules[PAIRS] = { { 0 } };
         int32_t rank[PAIRS];
         int letters = 1 + (int)(lcg(&x) % 4), n = 0;
@@ -151,22 +151,22 @@ static void merges_as_the_rule_says(void **state)
             meg_bpe_add(&b, rules[i].left, rules[i].right, i, rules[i].id);
             meg_bpe_add(&ties, rules[i].left, rules[i].right, rank[i], rules[i].id);
         }
-        for (int piece = 0; piece < 4; piece++) {
+        for (int input = 0; input < 4; input++) {
             int32_t sym[LONGEST] = { 0 }, from[LONGEST], want[LONGEST], as_one[LONGEST];
             int64_t window = 2 + (int64_t)(lcg(&x) % 40);
-            int64_t len = (int64_t)(lcg(&x) % (piece < 2 ? MEG_BPE_SHORT + 1 : LONGEST + 1)), nwant;
+            int64_t len = (int64_t)(lcg(&x) % (input < 2 ? MEG_BPE_SHORT + 1 : LONGEST + 1)), nwant;
 
             for (int64_t i = 0; i < len; i++)
                 sym[i] = lcg(&x) % 50 == 0 ? -1 : (int32_t)(lcg(&x) % (uint64_t)letters);
             memcpy(from, sym, sizeof from);
             memcpy(want, sym, sizeof want);
             memcpy(as_one, sym, sizeof as_one);
-            nwant = by_the_rule(rules, n, want, len);
+            nwant = merge_all(rules, n, want, len);
             assert_int_equal(meg_bpe_merge(&b, sym, len), nwant);
             assert_memory_equal(sym, want, (size_t)nwant * sizeof *sym);
             streams_as(&b, false, window, from, len, want, nwant);
             memcpy(want, as_one, sizeof want);
-            nwant = one_by_one(rules, n, rank, want, len);
+            nwant = merge_leftmost(rules, n, rank, want, len);
             assert_int_equal(meg_bpe_merge_leftmost(&ties, as_one, len, NULL), nwant);
             assert_memory_equal(as_one, want, (size_t)nwant * sizeof *want);
             streams_as(&ties, true, window, from, len, want, nwant);
@@ -174,12 +174,12 @@ static void merges_as_the_rule_says(void **state)
         meg_bpe_free(&b);
         meg_bpe_free(&ties);
     }
-    print_message("# %d of 24000 could not be cut by windows of 2 to 41 symbols\n", nstuck);
-    assert_true(nstuck < 24000 / 100);
+    print_message("# %d of 24000 had no safe cut in windows of 2 to 41 symbols\n", nuncut);
+    assert_true(nuncut < 24000 / 100);
 }
 
-/* Ten million symbols in one piece take a second; a quadratic algorithm would take hours, which no test may. */
-static void a_long_piece_is_not_quadratic(void **state)
+/* Ten million symbols take a second; a quadratic algorithm would take hours and exceed the time limit of a test. */
+static void merging_a_long_input_is_not_quadratic(void **state)
 {
     const int64_t n = 10000000;
     int32_t *sym = malloc((size_t)n * sizeof *sym);
@@ -190,13 +190,13 @@ static void a_long_piece_is_not_quadratic(void **state)
     for (int32_t i = 0; i < 20; i++)
         meg_bpe_add(&b, i, i, i, i + 1);
     memset(sym, 0, (size_t)n * sizeof *sym);
-    /* 10^7 = 9 * 2^20 + the binary digits of the rest */
+    /* 10^7 = 9 * 2^20 + the binary digits of the remainder */
     assert_int_equal(meg_bpe_merge(&b, sym, n), 9 + __builtin_popcount(10000000 % (1 << 20)));
     free(sym);
     meg_bpe_free(&b);
 }
 
-static void the_last_rank_of_a_pair_counts(void **state)
+static void a_pair_added_twice_has_its_last_rank(void **state)
 {
     int32_t sym[] = { 0, 1, 2 };
     struct meg_bpe b = { 0 };
@@ -215,9 +215,9 @@ static void the_last_rank_of_a_pair_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merges_as_the_rule_says),
-        cmocka_unit_test(a_long_piece_is_not_quadratic),
-        cmocka_unit_test(the_last_rank_of_a_pair_counts),
+        cmocka_unit_test(merges_equal_the_definition),
+        cmocka_unit_test(merging_a_long_input_is_not_quadratic),
+        cmocka_unit_test(a_pair_added_twice_has_its_last_rank),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

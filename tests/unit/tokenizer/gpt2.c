@@ -1,6 +1,6 @@
 /*
- * GPT2BPETokenizer and NullTokenizer through the common interface: the ids Megatron-LM's class gives
- * on every line of the golden vectors where MEG_SHARED has them, and what needs no files of others.
+ * GPT2BPETokenizer and NullTokenizer: the ids of Megatron-LM's classes on every line of the reference vectors in MEG_SHARED,
+ * and tests on a vocabulary trained here.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ static struct meg_tokenizer *open_gpt2(const char *dir)
     return t;
 }
 
-/* Every line of a golden file; fn compares one. */
+/* Call fn for each line of a reference file. */
 static int for_each_line(const char *name, void (*fn)(struct meg_tokenizer *t, const json_t *text, const json_t *ids))
 {
     const char *shared = getenv("MEG_SHARED");
@@ -76,7 +76,7 @@ static void encodes_one(struct meg_tokenizer *t, const json_t *text, const json_
     struct meg_ids got = { 0 };
     struct meg_err e;
     size_t n = json_string_length(text);
-    char *exact = malloc(n + (n == 0)); /* memory of its own: ASan sees reads behind it */
+    char *exact = malloc(n + (n == 0)); /* an allocation of exact size, so that ASan detects reads beyond it */
 
     memcpy(exact, json_string_value(text), n);
     assert_int_equal(meg_tokenizer_encode(t, exact, (int64_t)n, &got, &e), MEG_OK);
@@ -116,9 +116,9 @@ static void decodes_as_megatron(void **state)
     assert_true(for_each_line("decode/gpt2.jsonl", decodes_one) > 50);
 }
 
-/* A vocabulary learnt from this text, in a folder of its own. */
+/* A vocabulary trained on this text, in a temporary directory. */
 static char dir[TMP_NAME];
-static const char lesson[] = "the cat sat on the mat; the other cats' mats weren't there \xC3\xA9\xC3\xA9";
+static const char training_text[] = "the cat sat on the mat; the other cats' mats weren't there \xC3\xA9\xC3\xA9";
 
 static int learn(void **state)
 {
@@ -129,7 +129,7 @@ static int learn(void **state)
     (void)state;
     if (!tmp_dir(dir, "gpt2"))
         return -1;
-    meg_bpe_trainer_count(&l, lesson, (int64_t)strlen(lesson));
+    meg_bpe_trainer_count(&l, training_text, (int64_t)strlen(training_text));
     meg_bpe_trainer_run(&l, 280, 0, &v);
     if (meg_bpe_vocab_write(&v, dir, &e) < 0)
         return -1;
@@ -149,8 +149,8 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* What was encoded before does not change what is encoded later, and all of it comes back. */
-static void the_cache_changes_nothing(void **state)
+/* Ids do not depend on the texts encoded before, and decode to the text. */
+static void ids_do_not_depend_on_the_word_cache(void **state)
 {
     struct meg_tokenizer *warm = open_gpt2(dir), *share = meg_tokenizer_clone(warm);
     uint64_t x = 3;
@@ -194,7 +194,7 @@ static void the_cache_changes_nothing(void **state)
     meg_tokenizer_close(warm);
 }
 
-static void refuses_what_it_cannot_encode_or_decode(void **state)
+static void invalid_text_and_ids_are_rejected(void **state)
 {
     struct meg_tokenizer *t = open_gpt2(dir);
     struct meg_ids ids = { 0 };
@@ -217,7 +217,7 @@ static void refuses_what_it_cannot_encode_or_decode(void **state)
     meg_str_free(&text);
 }
 
-static void describes_itself_as_megatron(void **state)
+static void descriptions_equal_megatron(void **state)
 {
     const struct meg_tok_conf c = { .type = "NullTokenizer", .vocab_size = 1000 };
     struct meg_tokenizer *t;
@@ -242,7 +242,7 @@ static void describes_itself_as_megatron(void **state)
     meg_str_free(&want);
 }
 
-static void null_ids_there_and_back(void **state)
+static void null_tokenizer_round_trips_ids(void **state)
 {
     const struct meg_tok_conf c = { .type = "NullTokenizer", .vocab_size = 9 };
     struct meg_tokenizer *t;
@@ -279,9 +279,12 @@ static void null_ids_there_and_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(encodes_as_megatron),          cmocka_unit_test(decodes_as_megatron),
-        cmocka_unit_test(the_cache_changes_nothing),    cmocka_unit_test(refuses_what_it_cannot_encode_or_decode),
-        cmocka_unit_test(describes_itself_as_megatron), cmocka_unit_test(null_ids_there_and_back),
+        cmocka_unit_test(encodes_as_megatron),
+        cmocka_unit_test(decodes_as_megatron),
+        cmocka_unit_test(ids_do_not_depend_on_the_word_cache),
+        cmocka_unit_test(invalid_text_and_ids_are_rejected),
+        cmocka_unit_test(descriptions_equal_megatron),
+        cmocka_unit_test(null_tokenizer_round_trips_ids),
     };
 
     return cmocka_run_group_tests(tests, learn, forget);

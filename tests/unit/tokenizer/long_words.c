@@ -1,7 +1,7 @@
 /*
- * Texts that are one word for every kind of tokenizer: encoding and decoding take time that grows with the length, or
- * that times its logarithm.  Four times the length may take ten times the CPU time, and the second that a slow or busy
- * machine adds; a quadratic algorithm takes sixteen times some seconds.
+ * Long texts without a split point, for every tokenizer type: encoding and decoding take O(n) or O(n log n) time.  Four
+ * times the length may take ten times the CPU time plus one second for a busy machine; a quadratic algorithm takes sixteen
+ * times several seconds.
  */
 #include "tok_golden.h"
 
@@ -9,7 +9,7 @@
 
 enum { NBYTES = 200000 };
 
-/* nbytes of characters drawn from some, all alike where there is one. */
+/* Return nbytes of random characters out of `some` [n]. */
 static struct meg_str make_text(size_t nbytes, const char *const *some, uint32_t n)
 {
     struct meg_str s = { 0 };
@@ -24,7 +24,7 @@ static struct meg_str make_text(size_t nbytes, const char *const *some, uint32_t
 
 static const char *const letters[] = { "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m",
                                        "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x", "y", "z" };
-static const char *const blanks[] = { " ", "\n", "\t", "\xC2\xA0" };
+static const char *const spaces[] = { " ", "\n", "\t", "\xC2\xA0" };
 static const char *const emoji[] = { "\xF0\x9F\x98\x80", "\xF0\x9F\x98\x81",
                                      "\xF0\x9F\x98\x82", "\xF0\x9F\x91\xA9\xE2\x80\x8D",
                                      "\xF0\x9F\x8F\xBD", "\xEF\xB8\x8F" };
@@ -35,21 +35,21 @@ static const struct {
 } texts[] = {
     { "one letter", letters, 1 },
     { "random letters", letters, 26 },
-    { "blanks", blanks, 1 },
-    { "newlines", blanks + 1, 1 },
-    { "blanks of all kinds", blanks, 4 },
+    { "spaces", spaces, 1 },
+    { "newlines", spaces + 1, 1 },
+    { "mixed spaces", spaces, 4 },
     { "hyphens", (const char *const[]){ "-" }, 1 },
     { "one emoji", emoji, 1 },
     { "emoji", emoji, 6 },
     { "one accent", (const char *const[]){ "\xCC\x81" }, 1 },
-    { "ligatures", (const char *const[]){ "\xEF\xB7\xBA" }, 1 }, /* of which NFKC makes 18 characters */
+    { "ligatures", (const char *const[]){ "\xEF\xB7\xBA" }, 1 }, /* NFKC expands it to 18 characters */
 };
 enum { TEXTS = sizeof texts / sizeof *texts };
 
-/* Encode and decode nbytes of text i, at once and token by token, which give the same.  Seconds of CPU. */
+/* Encode nbytes of text i, decode it at once and token by token, compare, and return the CPU seconds. */
 static double seconds_of(struct meg_tokenizer *t, int i, size_t nbytes, bool is_lossless)
 {
-    struct meg_str text = make_text(nbytes, texts[i].some, texts[i].n), whole = { 0 }, parts = { 0 };
+    struct meg_str text = make_text(nbytes, texts[i].some, texts[i].n), complete = { 0 }, parts = { 0 };
     struct meg_detok detok = { .tok = t };
     struct meg_ids ids = { 0 };
     const clock_t start = clock();
@@ -57,20 +57,20 @@ static double seconds_of(struct meg_tokenizer *t, int i, size_t nbytes, bool is_
     double s;
 
     if (meg_tokenizer_encode(t, text.s, (int64_t)text.n, &ids, &e) < 0 ||
-        meg_tokenizer_decode(t, ids.v, ids.n, &whole, &e) < 0)
+        meg_tokenizer_decode(t, ids.v, ids.n, &complete, &e) < 0)
         fail_msg("%s: %s", texts[i].what, e.msg);
     for (int64_t k = 0; k < ids.n; k++)
         assert_int_equal(meg_detok_add(&detok, &ids.v[k], 1, false, &parts, &e), MEG_OK);
     assert_int_equal(meg_detok_add(&detok, NULL, 0, true, &parts, &e), MEG_OK);
     s = (double)(clock() - start) / CLOCKS_PER_SEC;
-    assert_int_equal(parts.n, whole.n);
-    assert_memory_equal(parts.s ? parts.s : "", whole.s ? whole.s : "", whole.n);
+    assert_int_equal(parts.n, complete.n);
+    assert_memory_equal(parts.s ? parts.s : "", complete.s ? complete.s : "", complete.n);
     if (is_lossless) {
-        assert_int_equal(whole.n, text.n);
-        assert_memory_equal(whole.s, text.s, text.n);
+        assert_int_equal(complete.n, text.n);
+        assert_memory_equal(complete.s, text.s, text.n);
     }
     meg_str_free(&text);
-    meg_str_free(&whole);
+    meg_str_free(&complete);
     meg_str_free(&parts);
     meg_detok_free(&detok);
     free(ids.v);
@@ -100,7 +100,7 @@ static struct meg_tok_conf conf_of(const char *type)
     };
 }
 
-static void made_up_sentencepiece_models(void **state)
+static void small_sentencepiece_models(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) { /* unigram and BPE */
@@ -169,7 +169,7 @@ static void bert(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(made_up_sentencepiece_models),
+        cmocka_unit_test(small_sentencepiece_models),
         cmocka_unit_test(gpt2),
         cmocka_unit_test(bert),
         cmocka_unit_test(hf_gpt2),

@@ -1,8 +1,8 @@
 /*
- * --megatron-release: what tokenizers give as each release of Megatron-LM, and how they are described.
- * tests/data/releases has what the classes of its releases gave for the files there: ids.json what became
- * of texts, descriptions.json the descriptions and the MD5 sums of datasets with them, blends.json the
- * samples that datasets of a blend are asked for.  They are of the last patch release of each.
+ * --megatron-release: tokenizers, descriptions and blend sizes equal those of each release of Megatron-LM.
+ * tests/data/releases has the output of the classes of each release (last patch release) for the files there: ids.json token
+ * ids of texts, descriptions.json descriptions and the MD5 sums of datasets with them, blends.json the numbers of samples of
+ * the datasets of a blend.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ static const char *str(const json_t *j, const char *key)
     return json_string_value(json_object_get(j, key));
 }
 
-/* Open the tokenizer of an object { option: value } as a release has it. */
+/* Open the tokenizer of an object { option: value } for a release. */
 static int open_as(struct meg_tokenizer **t, json_t *options, const char *release, struct meg_err *e)
 {
     struct meg_tok_conf c = { 0 };
@@ -92,7 +92,7 @@ static void same_tokenizer(json_t *want, const char *release, const char *name)
     if (meg_tokenizer_eod(t) != json_integer_value(json_object_get(want, "eod")) ||
         meg_tokenizer_special_ids(t)->pad != json_integer_value(json_object_get(want, "pad")) ||
         meg_tokenizer_vocab_size(t) != json_integer_value(json_object_get(want, "vocab_size")))
-        fail_msg("%s of %s: end %d, padding %d, size %lld", type, name, meg_tokenizer_eod(t),
+        fail_msg("%s of %s: eod %d, padding %d, size %lld", type, name, meg_tokenizer_eod(t),
                  meg_tokenizer_special_ids(t)->pad, (long long)meg_tokenizer_vocab_size(t));
     json_array_foreach(json_object_get(want, "lines"), i, line)
     {
@@ -103,7 +103,7 @@ static void same_tokenizer(json_t *want, const char *release, const char *name)
     meg_tokenizer_close(t);
 }
 
-/* Without the option, a tokenizer is that of 0.10. */
+/* Without the option, tokenizers are those of release 0.10. */
 static void tokenizers_equal_each_release(void **state)
 {
     json_t *all = load(FOLDER "ids.json"), *want, *release;
@@ -122,7 +122,7 @@ static void tokenizers_equal_each_release(void **state)
             cases++;
         }
     }
-    assert_int_equal(cases, 85); /* 8 tokenizers of 10 releases, one more from 0.15 on */
+    assert_int_equal(cases, 85); /* 8 tokenizers in 10 releases, and one more from 0.15 on */
     json_decref(all);
 }
 
@@ -139,7 +139,7 @@ static void describe_dataset(struct meg_str *out, const struct meg_tokenizer *t,
     meg_cache_key_add_dataset(out, &id);
 }
 
-/* Of two datasets, by weight. */
+/* The description of a weighted blend of two datasets. */
 static void describe_blend(struct meg_str *out, const struct meg_tokenizer *t, const char *release)
 {
     const bool renormalize = false;
@@ -166,8 +166,8 @@ static void same_md5(const struct meg_str *text, const char *want, const char *t
         fail_msg("%s of %s: MD5 %s, want %s, of: %s", type, release, got, want, text->s);
 }
 
-/* The two halves of a description together: the tokenizer's and the dataset's. */
-static void index_caches_have_the_names_of_each_release(void **state)
+/* Join the two parts of a description, that of the tokenizer and that of the dataset. */
+static void names_of_index_caches_equal_each_release(void **state)
 {
     json_t *all = load(FOLDER "descriptions.json"), *want, *release;
     size_t i, k, cases = 0;
@@ -232,7 +232,7 @@ static void same_sizes(const json_t *want, const char *release)
 }
 
 /* _get_size_per_split_per_dataset of each release. */
-static void blends_ask_as_much_as_each_release(void **state)
+static void blend_sizes_equal_each_release(void **state)
 {
     json_t *all = load(FOLDER "blends.json"), *want, *release;
     size_t i, k, cases = 0;
@@ -246,7 +246,7 @@ static void blends_ask_as_much_as_each_release(void **state)
             cases++;
         }
     }
-    assert_int_equal(cases, 102); /* 6 blends of 10 releases, and with another surplus from 0.13 on */
+    assert_int_equal(cases, 102); /* 6 blends in 10 releases, and with another surplus from 0.13 on */
     json_decref(all);
 }
 
@@ -262,7 +262,7 @@ static void refuses(const char *options, const char *release, const char *messag
     json_decref(o);
 }
 
-static void refuses_what_a_release_has_not(void **state)
+static void options_that_a_release_lacks_are_rejected(void **state)
 {
     (void)state;
     refuses("{\"tokenizer-type\": \"BertWordPieceLowerCase\", \"vocab-file\": \"none\"}", "0.15",
@@ -284,9 +284,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenizers_equal_each_release),
-        cmocka_unit_test(index_caches_have_the_names_of_each_release),
-        cmocka_unit_test(blends_ask_as_much_as_each_release),
-        cmocka_unit_test(refuses_what_a_release_has_not),
+        cmocka_unit_test(names_of_index_caches_equal_each_release),
+        cmocka_unit_test(blend_sizes_equal_each_release),
+        cmocka_unit_test(options_that_a_release_lacks_are_rejected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The scanners against PCRE2, which runs the patterns as written (\s: base/regex.h). */
+/* Compare the scanners with PCRE2, which executes the patterns (\s: see base/regex.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,14 +39,14 @@ static int release(void **state)
     return 0;
 }
 
-/* Exactly n bytes in memory of their own, so that a read beyond them shows under ASan. */
+/* Copy n bytes to an allocation of exact size, so that ASan detects reads beyond it. */
 static void same_as_pcre2(const char *text, int64_t n)
 {
     char *s = malloc((size_t)n + (n == 0));
-    struct meg_pretokens pieces = { 0 };
+    struct meg_pretokens pretokens = { 0 };
     struct meg_spans want = { 0 };
     struct meg_err e;
-    const char *piece;
+    const char *pretoken;
     int64_t len;
 
     memcpy(s, text, (size_t)n);
@@ -56,15 +56,15 @@ static void same_as_pcre2(const char *text, int64_t n)
         want.n = 0;
         if (meg_regex_find_all(regex[split], s, n, &want, &e) < 0)
             fail_msg("%s", e.msg);
-        for (meg_pretokens_split(&pieces, (enum meg_pretok)split, s, n); meg_pretokens_next(&pieces, &piece, &len);
-             i++) {
-            if (i == want.n || piece != want.v[i].s || len != want.v[i].n)
-                fail_msg("pattern %d, piece %lld: %lld bytes, not %lld, of: %.*s", split, (long long)i, (long long)len,
-                         i < want.n ? (long long)want.v[i].n : -1LL, (int)n, s);
+        for (meg_pretokens_split(&pretokens, (enum meg_pretok)split, s, n);
+             meg_pretokens_next(&pretokens, &pretoken, &len); i++) {
+            if (i == want.n || pretoken != want.v[i].s || len != want.v[i].n)
+                fail_msg("pattern %d, pre-token %lld: %lld bytes, want %lld, of: %.*s", split, (long long)i,
+                         (long long)len, i < want.n ? (long long)want.v[i].n : -1LL, (int)n, s);
         }
         assert_int_equal(i, want.n);
     }
-    meg_pretokens_free(&pieces);
+    meg_pretokens_free(&pretokens);
     free(want.v);
     free(s);
 }
@@ -141,7 +141,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* Every length around the 64 bytes of a block, from an alphabet where everything meets everything. */
+/* All lengths around the 64 bytes of a block, of random texts in which all characters are adjacent to each other. */
 static void splits_random_texts(void **state)
 {
     static const char *const parts[] = {
@@ -198,7 +198,7 @@ static void splits_random_texts(void **state)
     }
 }
 
-/* Characters of the BMP, with letters and blanks around them. */
+/* Characters of the BMP, with letters and spaces around them. */
 static void classes_are_those_of_the_pattern(void **state)
 {
     struct meg_regex *unassigned;
@@ -218,7 +218,7 @@ static void classes_are_those_of_the_pattern(void **state)
         text[n++] = ' ';
         found.n = 0;
         assert_int_equal(meg_regex_find_all(unassigned, text, n, &found, &e), MEG_OK);
-        /* either of the two may know a later Unicode */
+        /* the two libraries may have different Unicode versions */
         if (found.n == 0 && utf8proc_category(cp) != UTF8PROC_CATEGORY_CN)
             same_as_pcre2(text, n);
     }
@@ -226,7 +226,7 @@ static void classes_are_those_of_the_pattern(void **state)
     free(found.v);
 }
 
-/* The texts of the reference vectors, all of them in a row, too. */
+/* The texts of the reference vectors, one by one and concatenated. */
 static void splits_reference_texts(void **state)
 {
     char *line = NULL;
@@ -250,11 +250,11 @@ static void splits_reference_texts(void **state)
     fclose(f);
 }
 
-/* Whatever the instructions, every byte at every place has the same classes. */
-static void every_way_is_the_same(void **state)
+/* All SIMD variants give every byte at every offset the same classes. */
+static void simd_variants_are_equal(void **state)
 {
-    meg_masks_fn *way[3];
-    int n = meg_masks_variants(way);
+    meg_masks_fn *variant[3];
+    int n = meg_masks_variants(variant);
 
     (void)state;
     for (int byte = 0; byte < 256; byte++) {
@@ -266,7 +266,7 @@ static void every_way_is_the_same(void **state)
             memset(text, (at + byte) % 2 ? 'x' : '\n', sizeof text);
             text[at] = (char)byte;
             for (int k = 0; k < n; k++) {
-                high[k] = way[k](text, &got[k]);
+                high[k] = variant[k](text, &got[k]);
                 assert_int_equal(high[k], high[0]);
                 assert_memory_equal(&got[k], &got[0], sizeof *got);
             }
@@ -276,17 +276,17 @@ static void every_way_is_the_same(void **state)
 
 static int64_t count(enum meg_pretok split, const char *text, int64_t n)
 {
-    struct meg_pretokens pieces = { 0 };
-    const char *piece;
+    struct meg_pretokens pretokens = { 0 };
+    const char *pretoken;
     int64_t len, k = 0;
 
-    for (meg_pretokens_split(&pieces, split, text, n); meg_pretokens_next(&pieces, &piece, &len); k++)
+    for (meg_pretokens_split(&pretokens, split, text, n); meg_pretokens_next(&pretokens, &pretoken, &len); k++)
         ;
-    meg_pretokens_free(&pieces);
+    meg_pretokens_free(&pretokens);
     return k;
 }
 
-static void long_runs_take_linear_time(void **state)
+static void long_runs_of_spaces_take_linear_time(void **state)
 {
     const int64_t n = 1 << 20;
     char *text = malloc((size_t)n);
@@ -314,8 +314,8 @@ int main(void)
         cmocka_unit_test(splits_random_texts),
         cmocka_unit_test(classes_are_those_of_the_pattern),
         cmocka_unit_test(splits_reference_texts),
-        cmocka_unit_test(every_way_is_the_same),
-        cmocka_unit_test(long_runs_take_linear_time),
+        cmocka_unit_test(simd_variants_are_equal),
+        cmocka_unit_test(long_runs_of_spaces_take_linear_time),
     };
 
     return cmocka_run_group_tests(tests, compile, release);

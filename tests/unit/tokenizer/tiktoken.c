@@ -1,4 +1,4 @@
-/* TikTokenizer against Megatron-LM's and tiktoken's vectors, and on files of our own. */
+/* TikTokenizer: compare with the reference vectors of Megatron-LM and tiktoken, and read files made here. */
 #include "tok_golden.h"
 
 #include <unistd.h>
@@ -85,7 +85,7 @@ static void equals_tiktoken_on_cl100k(void **state)
 
 static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/* The 256 bytes as text or JSON, then what else there is to say. */
+/* Write a vocabulary file of the 256 bytes as text or JSON, followed by rest. */
 static void write_file(bool is_json, const char *rest)
 {
     struct meg_str s = { 0 };
@@ -114,7 +114,7 @@ static void refuses(const struct meg_tok_conf *c, int code, const char *message)
         fail_msg("%s", e.msg);
 }
 
-static void refuses_what_is_no_vocabulary(void **state)
+static void invalid_vocabularies_are_rejected(void **state)
 {
     struct meg_tok_conf c = {
         .type = "TikTokenizer", .tokenizer_model = path, .vocab_size = MEG_UNSET, .tiktoken_num_special_tokens = 3
@@ -186,7 +186,7 @@ int main(void)
         cmocka_unit_test(equals_megatron),
         cmocka_unit_test(equals_tiktoken_on_llama3),
         cmocka_unit_test(equals_tiktoken_on_cl100k),
-        cmocka_unit_test(refuses_what_is_no_vocabulary),
+        cmocka_unit_test(invalid_vocabularies_are_rejected),
     };
 
     return cmocka_run_group_tests_name("tiktoken", tests, make_file, remove_file);

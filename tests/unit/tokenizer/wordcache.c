@@ -1,4 +1,4 @@
-/* Words are found with what they were remembered with, or not at all, however many there were. */
+/* tokenizer/wordcache.h: a word is found with the ids that it was added with, or not at all. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "tokenizer/wordcache.h"
 
-/* Word number k, of 1 to 60 bytes, and its ids, 0 to 12 of them. */
+/* Make word number k, of 1 to 60 bytes, and its 0 to 12 ids. */
 static int64_t word(int64_t k, char s[64], int32_t ids[16], int64_t *nids)
 {
     int n = snprintf(s, 64, "%llx", (unsigned long long)k * 0x9E3779B97F4A7C15u);
@@ -61,7 +61,7 @@ static int64_t held(struct meg_wordcache *c, int64_t n)
     return there;
 }
 
-static void remembers_right_or_not_at_all(void **state)
+static void words_are_found_with_their_ids_or_not_at_all(void **state)
 {
     struct meg_wordcache c;
 
@@ -72,7 +72,7 @@ static void remembers_right_or_not_at_all(void **state)
         add(&c, k);
         assert_true(holds(&c, k));
     }
-    assert_int_equal(held(&c, 1000), 1000); /* so few that nothing is in the way of anything */
+    assert_int_equal(held(&c, 1000), 1000); /* so few that none was evicted */
     for (int64_t k = 1000; k < 1500000; k++) {
         add(&c, k);
         assert_true(holds(&c, k));
@@ -81,8 +81,8 @@ static void remembers_right_or_not_at_all(void **state)
     meg_wordcache_free(&c);
 }
 
-/* Of 200,000 words few are in the way of others, however often the table doubled, and none goes by being found. */
-static void grows_with_its_words(void **state)
+/* Of 200,000 words few are evicted while the table doubles, and none by a lookup. */
+static void the_table_grows_with_the_number_of_words(void **state)
 {
     struct meg_wordcache c;
     uint64_t mask;
@@ -102,7 +102,7 @@ static void grows_with_its_words(void **state)
     meg_wordcache_free(&c);
 }
 
-static void leaves_out_what_is_too_long(void **state)
+static void very_long_words_are_not_cached(void **state)
 {
     static char s[5000];
     static const int32_t id = 5;
@@ -121,7 +121,7 @@ static void leaves_out_what_is_too_long(void **state)
     meg_wordcache_free(&c);
 }
 
-/* As if two long words had one hash. */
+/* Simulate two long words of equal hash. */
 static void long_words_are_compared(void **state)
 {
     static const char one[] = "a word of many bytes", other[] = "a word of more bytes";
@@ -143,9 +143,9 @@ static void long_words_are_compared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(remembers_right_or_not_at_all),
-        cmocka_unit_test(grows_with_its_words),
-        cmocka_unit_test(leaves_out_what_is_too_long),
+        cmocka_unit_test(words_are_found_with_their_ids_or_not_at_all),
+        cmocka_unit_test(the_table_grows_with_the_number_of_words),
+        cmocka_unit_test(very_long_words_are_not_cached),
         cmocka_unit_test(long_words_are_compared),
     };
 
