@@ -287,6 +287,7 @@ void meg_gpt2_files_free(struct meg_gpt2_files *f)
         return;
     meg_str_free(&f->bytes);
     meg_bytebpe_free(&f->vocab);
+    meg_special_tokens_free(&f->special_tokens);
     free(f->at);
     free(f);
 }

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/special_tokens.h"
 
 MEG_BEGIN_DECLS
 
@@ -21,6 +22,7 @@ struct meg_gpt2_files {
     int64_t *at;          /* [n+1] offset of each token in bytes */
     int32_t eod;          /* <|endoftext|> */
     struct meg_bytebpe vocab;
+    struct meg_special_tokens special_tokens; /* parsed in text; empty before release 0.15 */
 };
 
 /*

@@ -5,18 +5,9 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/bpe/byte_level_tokenizer.h"
 #include "tokenizer/bpe/tiktoken_files.h"
-#include "tokenizer/internal.h"
-
-struct tiktoken {
-    struct meg_tokenizer base;
-    struct meg_tiktoken_files *files; /* a clone borrows it */
-    bool is_clone;
-    struct meg_bytebpe_encoder encoder;
-};
 
 static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_pretok pretok)
 {
@@ -35,16 +26,14 @@ static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum
 static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tiktoken_files *files;
-    struct tiktoken *t;
+    struct meg_bytebpe_tokenizer *t;
     int r;
 
     if (!c->tokenizer_model)
         return meg_fail(e, MEG_EUSAGE, "TikTokenizer needs --tokenizer-model");
     if ((r = meg_tiktoken_files_load(&files, c, e)) < 0)
         return r;
-    t = meg_new(sizeof *t);
-    t->files = files;
-    t->encoder.vocab = &files->vocab;
+    t = meg_bytebpe_tokenizer_new(files, &files->vocab, &files->special_tokens);
     t->base.type = &meg_tok_tiktoken;
     t->base.vocab_size = files->tokens.n;
     t->base.special_ids = files->special_ids;
@@ -53,52 +42,28 @@ static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *
     return 0;
 }
 
+static void free_files(void *files)
+{
+    meg_tiktoken_files_free(files);
+}
+
 static void tiktoken_close(struct meg_tokenizer *base)
 {
-    struct tiktoken *t = (struct tiktoken *)base;
-
-    if (!t->is_clone)
-        meg_tiktoken_files_free(t->files);
-    meg_bytebpe_encoder_free(&t->encoder);
-    free(t);
-}
-
-static struct meg_tokenizer *tiktoken_clone(const struct meg_tokenizer *base)
-{
-    struct tiktoken *t = meg_new(sizeof *t);
-
-    t->files = ((const struct tiktoken *)base)->files;
-    t->encoder.vocab = &t->files->vocab;
-    t->is_clone = true;
-    return &t->base;
-}
-
-static int encode_ordinary(void *ctx, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
-                           struct meg_err *e)
-{
-    return meg_bytebpe_encode(ctx, text, n, out, sink, e);
-}
-
-static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
-                           const struct meg_id_sink *sink, struct meg_err *e)
-{
-    struct tiktoken *t = (struct tiktoken *)base;
-
-    return meg_special_tokens_encode(&t->files->special_tokens, text, n, out, sink, encode_ordinary, &t->encoder, e);
+    meg_bytebpe_tokenizer_close(base, free_files);
 }
 
 static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
 {
-    const struct meg_strtab *tokens = &((const struct tiktoken *)base)->files->tokens;
+    const struct meg_tiktoken_files *f = ((const struct meg_bytebpe_tokenizer *)base)->files;
 
     for (int64_t i = 0; i < n; i++) {
-        struct meg_str t = meg_strtab_get(tokens, ids[i]);
+        struct meg_str t = meg_strtab_get(&f->tokens, ids[i]);
 
         meg_str_add(out, t.s, t.n);
     }
 }
 
 const struct meg_tok_class meg_tok_tiktoken = {
-    "TikTokenizer", tiktoken_open,        tiktoken_close, tiktoken_clone,       tiktoken_encode,
+    "TikTokenizer", tiktoken_open,        tiktoken_close, meg_bytebpe_tokenizer_clone, meg_bytebpe_tokenizer_encode,
     tiktoken_bytes, meg_tok_decode_bytes, false,          MEG_TOK_LIB_TIKTOKEN,
 };

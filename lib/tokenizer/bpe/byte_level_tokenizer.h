@@ -1,0 +1,34 @@
+/*
+ * byte_level_tokenizer.h - what GPT2BPETokenizer and TikTokenizer have in common: byte-level BPE between special tokens,
+ * and clones that borrow the files (private to lib/tokenizer/bpe).
+ */
+#ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
+#define MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
+
+#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/internal.h"
+#include "tokenizer/special_tokens.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_bytebpe_tokenizer {
+    struct meg_tokenizer base;
+    void *files; /* of the type; a clone borrows it */
+    bool is_clone;
+    const struct meg_special_tokens *special_tokens; /* of files; empty: special tokens are not parsed */
+    struct meg_bytebpe_encoder encoder;
+};
+
+/* Allocate a tokenizer over files, which it takes, and which own vocab and special_tokens.  base is zero. */
+struct meg_bytebpe_tokenizer *meg_bytebpe_tokenizer_new(void *files, const struct meg_bytebpe *vocab,
+                                                        const struct meg_special_tokens *special_tokens);
+
+/* Members of struct meg_tok_class.  close calls free_files unless base is a clone. */
+void meg_bytebpe_tokenizer_close(struct meg_tokenizer *base, void (*free_files)(void *files));
+struct meg_tokenizer *meg_bytebpe_tokenizer_clone(const struct meg_tokenizer *base);
+int meg_bytebpe_tokenizer_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                                 const struct meg_id_sink *sink, struct meg_err *e);
+
+MEG_END_DECLS
+
+#endif
