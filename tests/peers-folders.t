@@ -1,8 +1,8 @@
 #!/bin/sh
-# Hugging Face folders of meg-convert, made of a checkpoint with each type of tokenizer, and meg-vocab's folder: transformers
-# opens them and gives the same ids, log-probabilities and greedy continuations, and llama.cpp's converter takes them.
+# Hugging Face directories of meg-convert, made from a checkpoint with each type of tokenizer, and of meg-vocab: transformers
+# opens them and computes the same ids, log-probabilities and greedy continuations, and llama.cpp's converter accepts them.
 #   MEG_PYTHON      a python that has transformers and torch (python3)
-#   MEG_LLAMA_CPP   a folder with llama.cpp's convert_hf_to_gguf.py, for a python that has gguf, too
+#   MEG_LLAMA_CPP   a directory with llama.cpp's convert_hf_to_gguf.py; the python then needs gguf, too
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 need_shared
@@ -21,12 +21,12 @@ for text in 'The quick brown fox' 'In 1984, prices rose by 3.5%' 'don'\''t stop'
     printf '{"prompt":"%s"}\n' "$text"
 done >"$T/prompts"
 sed 's/"prompt"/"text"/' "$T/prompts" >"$T/scored"
-meg-vocab -q --input LICENSE --vocab-size 1000 --output-dir "$T/learnt"
+meg-vocab -q --input LICENSE --vocab-size 1000 --output-dir "$T/trained"
 
 # NAME SHAPE VOCABULARY TYPE OPTION=FILE...
 rows=$(cat <<end
 gpt2            gpt2    50257  GPT2BPETokenizer          vocab-file=$known/gpt2/vocab.json merge-file=$known/gpt2/merges.txt
-gpt2-learnt     gpt2    1000   GPT2BPETokenizer          vocab-file=$T/learnt/vocab.json merge-file=$T/learnt/merges.txt
+gpt2-trained     gpt2    1000   GPT2BPETokenizer          vocab-file=$T/trained/vocab.json merge-file=$T/trained/merges.txt
 llama-gpt2      llama   50257  GPT2BPETokenizer          vocab-file=$known/gpt2/vocab.json merge-file=$known/gpt2/merges.txt
 llama           llama   32000  Llama2Tokenizer           tokenizer-model=$known/llama2/tokenizer.model
 llama-gptspm    llama   32000  GPTSentencePieceTokenizer tokenizer-model=$known/llama2/tokenizer.model
@@ -41,7 +41,7 @@ gpt2-cased      gpt2    28998  BertWordPieceCase         vocab-file=$known/bert-
 end
 )
 
-# Put the tokenizer's files into a folder and say which type they are of.
+# Put a tokenizer's files into a directory, and state its type.
 add_tokenizer() { # FOLDER TYPE OPTION=FILE...
     folder=$1
     printf '{"meg_tokenizer":["tokenizer-type = %s"],"eos_token":"<|endoftext|>"}' "$2" >"$folder/tokenizer_config.json"
@@ -53,7 +53,7 @@ add_tokenizer() { # FOLDER TYPE OPTION=FILE...
         esac
     done
 }
-run_ours() { # NAME TYPE OPTION=FILE...: what the commands make of the texts, and the folder that goes out
+run_ours() { # NAME TYPE OPTION=FILE...: run the commands on the texts, and export the directory
     name=$1 type=$2
     shift 2
     add_tokenizer "$T/$name" "$type" "$@"
@@ -89,18 +89,18 @@ done
 tail -n 1 "$T/found" | sed 's/^/# /'
 
 meg-preprocess -q --input "$T/texts" --output-prefix "$T/ids" --tokenizer-type GPT2BPETokenizer \
-    --vocab-file "$T/learnt/vocab.json" --merge-file "$T/learnt/merges.txt"
+    --vocab-file "$T/trained/vocab.json" --merge-file "$T/trained/merges.txt"
 meg-preprocess --decode "$T/ids_text_document" --json --tokenizer-type GPT2BPETokenizer \
-    --vocab-file "$T/learnt/vocab.json" --merge-file "$T/learnt/merges.txt" >"$T/learnt.ids"
-ok "transformers opens meg-vocab's folder" "$python" tests/peers/folders.py vocab "$T/learnt" "$T/learnt.ids" "$T/texts"
+    --vocab-file "$T/trained/vocab.json" --merge-file "$T/trained/merges.txt" >"$T/trained.ids"
+ok "transformers opens meg-vocab's directory" "$python" tests/peers/folders.py vocab "$T/trained" "$T/trained.ids" "$T/texts"
 sed 's/^/# /' "$T/.out"
 
 converter=${MEG_LLAMA_CPP:+$MEG_LLAMA_CPP/convert_hf_to_gguf.py}
 if [ -z "$converter" ] || ! "$python" -c 'import gguf' 2>/dev/null; then
-    skip "llama.cpp's converter" 'MEG_LLAMA_CPP names no folder of it, or there is no module gguf'
+    skip "llama.cpp's converter" 'MEG_LLAMA_CPP does not name a directory of it, or python has no module gguf'
 else
     for name in gpt2 llama-gpt2 llama llama-gptspm llama-tiktoken mistral qwen2; do
-        ok "llama.cpp's converter takes $name" "$python" tests/peers/folders.py gguf "$converter" "$T" "$name"
+        ok "llama.cpp's converter accepts $name" "$python" tests/peers/folders.py gguf "$converter" "$T" "$name"
         sed 's/^/# /' "$T/.out"
         rm -f "$T/$name.gguf"
     done

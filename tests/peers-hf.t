@@ -1,9 +1,9 @@
 #!/bin/sh
-# The ids and texts of folders of Hugging Face's tokenizers against those tokenizers: texts that nobody wrote, and
-# text from this machine.  GPT2BPETokenizer's ids too, which are those of the folder but for special tokens.
+# Ids and texts of Hugging Face tokenizer directories equal those of Hugging Face's tokenizers, for random texts and text
+# from this machine.  So do GPT2BPETokenizer's ids, except for special tokens.
 #   MEG_PYTHON      a python that has tokenizers (python3)
-#   MEG_CORPUS      a file of JSON lines to take instead of what lies in /usr/share and MEG_SHARED
-#   MEG_CORPUS_MB   how much of that (8; make check-peers takes 240, half an hour)
+#   MEG_CORPUS      a file of JSON lines to use instead of text from /usr/share and MEG_SHARED
+#   MEG_CORPUS_MB   how many megabytes of that (8; make check-peers uses 240, which takes half an hour)
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 need_shared
@@ -24,7 +24,7 @@ decoded() { # NAME
     meg-preprocess --decode "$T/ids_text_document" --json --tokenizer-type HuggingFaceTokenizer \
         --tokenizer-model "$models/$1" >"$T/text" && "$python" tests/peers/hf.py decode "$models/$1" "$T/text"
 }
-same_texts() { # WHAT NAME: of the ids of same_ids
+same_texts() { # WHAT NAME: decode the ids of same_ids
     ok "$1, texts of $2" decoded "$2"
     sed 's/^/# /' "$T/.out"
 }
@@ -41,12 +41,12 @@ compare() { # WHAT FILE.jsonl NAME...
 }
 
 "$python" tests/peers/odd.py >"$T/odd.jsonl"
-compare 'odd texts' "$T/odd.jsonl" \
+compare 'random texts' "$T/odd.jsonl" \
     gpt2 llama3 qwen2 llama2 t5 bert-base-uncased bert-base-cased phi2 phi3 falcon roberta
 corpus=${MEG_CORPUS:-}
 if [ -z "$corpus" ]; then
     corpus=$T/corpus.jsonl
-    "$python" tests/peers/corpus.py "$corpus" "${MEG_CORPUS_MB:-8}" || skip_all 'there is not so much text'
+    "$python" tests/peers/corpus.py "$corpus" "${MEG_CORPUS_MB:-8}" || skip_all 'this machine has not enough text'
 fi
-compare 'the text at hand' "$corpus" gpt2 llama3 qwen2 llama2 t5 bert-base-uncased
+compare 'text of this machine' "$corpus" gpt2 llama3 qwen2 llama2 t5 bert-base-uncased
 done_testing

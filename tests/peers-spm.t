@@ -1,24 +1,23 @@
 #!/bin/sh
-# The ids and texts of SentencePiece models against SentencePiece itself: made-up models, text that nobody
-# wrote, and text from this machine.
+# Ids and texts of SentencePiece models equal SentencePiece's, for random models, random texts and text from this machine.
 #   MEG_PYTHON      a python that has sentencepiece, 0.2.1 or older (python3)
-#   MEG_CORPUS      a file of JSON lines to take instead of what lies in /usr/share and MEG_SHARED
-#   MEG_CORPUS_MB   how much of that (8; make check-peers takes 240)
+#   MEG_CORPUS      a file of JSON lines to use instead of text from /usr/share and MEG_SHARED
+#   MEG_CORPUS_MB   how many megabytes of that (8; make check-peers uses 240)
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 python=${MEG_PYTHON:-python3}
 "$python" -c 'import sentencepiece' 2>/dev/null ||
     skip_all "$python has no module sentencepiece (MEG_PYTHON names another python)"
 "$python" -c 'import sentencepiece as s; raise SystemExit(tuple(map(int, s.__version__.split("."))) > (0, 2, 1))' ||
-    skip_all "$python's sentencepiece is newer than 0.2.1 and breaks ties of unigrams otherwise"
+    skip_all "$python's sentencepiece is newer than 0.2.1 and breaks ties of unigram models differently"
 
-ok 'made-up models' "$python" tests/peers/spm.py random 3 100
+ok 'random models' "$python" tests/peers/spm.py random 3 100
 [ -n "${MEG_SHARED:-}" ] || {
     skip 'real models' 'MEG_SHARED is not set'
     done_testing
 }
 models=$MEG_SHARED/data/tokenizers
-ok 'made-up models with the character map of t5' \
+ok 'random models with the character map of t5' \
     "$python" tests/peers/spm.py random 4 50 "$models/t5/spiece.model"
 
 decoded() { # MODEL
@@ -36,14 +35,14 @@ same_ids() { # NAME FILE.jsonl MODEL
 }
 "$python" tests/peers/odd.py >"$T/odd.jsonl"
 for model in t5/spiece.model llama2/tokenizer.model mistral-v3/tokenizer.model spm-test-ja/tokenizer.model; do
-    same_ids 'odd texts' "$T/odd.jsonl" "$model"
+    same_ids 'random texts' "$T/odd.jsonl" "$model"
 done
 corpus=${MEG_CORPUS:-}
 if [ -z "$corpus" ]; then
     corpus=$T/corpus.jsonl
-    "$python" tests/peers/corpus.py "$corpus" "${MEG_CORPUS_MB:-8}" || skip_all 'there is not so much text'
+    "$python" tests/peers/corpus.py "$corpus" "${MEG_CORPUS_MB:-8}" || skip_all 'this machine has not enough text'
 fi
 for model in t5/spiece.model llama2/tokenizer.model; do
-    same_ids 'the text at hand' "$corpus" "$model"
+    same_ids 'text of this machine' "$corpus" "$model"
 done
 done_testing

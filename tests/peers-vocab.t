@@ -1,6 +1,6 @@
 #!/bin/sh
-# meg-vocab against Hugging Face's trainer: the same files, byte for byte, and tokenizer.json, which
-# it loads, gives the ids that meg-preprocess writes.  MEG_PYTHON names a python that has tokenizers.
+# meg-vocab writes the same files as Hugging Face's trainer, byte for byte, and tokenizers encodes with its tokenizer.json to
+# the ids that meg-preprocess writes.  MEG_PYTHON names a python that has tokenizers.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 python=${MEG_PYTHON:-python3}
@@ -21,14 +21,14 @@ same_ids() { # NAME FILE.jsonl...
     shift
     meg-preprocess -q --tokenizer-type GPT2BPETokenizer --vocab-file "$T/$name/vocab.json" \
         --merge-file "$T/$name/merges.txt" --output-prefix "$T/$name/ids" --input "$@"
-    ok "$name: tokenizer.json gives the ids of meg-preprocess" \
+    ok "$name: tokenizer.json has the ids of meg-preprocess" \
         "$python" tests/peers/vocab.py same "$T/$name" "$T/$name/ids" "$@"
 }
 
 set -- lib/*/*.[ch] lib/*/*/*.[ch] cmd/*/*.c tests/unit/*/*.c man/* Makefile LICENSE
 same_vocabulary own-text 2000 "$@"
-same_vocabulary own-text-to-its-end 1000000 "$@"
-# What spells the special token is one token to Hugging Face and text to GPT2BPETokenizer.
+same_vocabulary own-text-until-no-pair-is-left 1000000 "$@"
+# Skip files with the special token: it is one token to Hugging Face, and text to GPT2BPETokenizer.
 for f in "$@"; do
     grep -qF '<|endoftext|>' "$f" || jq -Rsc '{text: .}' "$f"
 done >"$T/own.jsonl"

@@ -1,21 +1,21 @@
-"""What meg-preprocess wrote, held against what another encoder makes of the same texts."""
+"""Compare what meg-preprocess wrote with what another encoder returns for the same texts."""
 import array
 import itertools
 import json
 import struct
 import sys
 
-BATCH = 1 << 22  # bytes of text given to the other encoder at once
+BATCH = 1 << 22  # bytes of text that the other encoder gets at once
 
 
 def show(number, text, ours, theirs, name):
     at = next((i for i, (a, b) in enumerate(itertools.zip_longest(ours, theirs)) if a != b), None)
-    sys.exit(f"text {number}, {text[:40]!r}...: from place {at} on {ours[at:at + 8]!r}, "
+    sys.exit(f"text {number}, {text[:40]!r}...: from id {at} on {ours[at:at + 8]!r}, "
              f"{name} has {theirs[at:at + 8]!r}")
 
 
 def each(function):
-    """A function of one as a function of many."""
+    """Map a function over a list."""
     return lambda many: [function(one) for one in many]
 
 
@@ -44,7 +44,7 @@ def lengths(path):
 
 
 def ids(prefix, path, name, encode_all):
-    """PREFIX_text_document holds the ids that encode_all gives of the texts in path, JSON lines."""
+    """Check that PREFIX_text_document has the ids that encode_all returns for the texts of path, JSON lines."""
     code, counts = lengths(prefix + "_text_document.idx")
     counts, nbytes, total, number = iter(counts), 0, 0, 0
     with open(prefix + "_text_document.bin", "rb") as f:
@@ -66,7 +66,7 @@ def ids(prefix, path, name, encode_all):
 
 
 def texts(documents, name, decode_all, is_meant=lambda ids: True):
-    """Each of documents, lines of meg-preprocess --decode --json, has the text that decode_all gives of its ids."""
+    """Check that each of documents, lines of meg-preprocess --decode --json, has the text that decode_all returns for its ids."""
     nbytes = 0
     meant = (document for document in read(documents) if is_meant(document["ids"]))
     for batch in batches(meant, lambda document: 4 * len(document["ids"])):

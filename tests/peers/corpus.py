@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""corpus.py OUT MBYTES: JSON lines of the text at hand, until there are so many megabytes of it: the
-corpora of MEG_SHARED, /usr/share/doc, the manual pages, sources of Python.  What is not UTF-8 is left
-out; files are cut after a megabyte."""
+"""corpus.py OUT MBYTES - write MBYTES of text from this machine as JSON lines.
+
+Sources are the corpora of MEG_SHARED, /usr/share/doc, the manual pages and Python's sources.  Files that are not UTF-8
+are skipped; texts are split after a megabyte."""
 import gzip
 import json
 import os

@@ -1,15 +1,12 @@
-"""One run of another encoder on the first texts of FILE.jsonl: prints its MB of text a second of CPU, and CPU seconds a
-second.
+"""Time another encoder on the first texts of FILE.jsonl: print MB of text per CPU second, and CPU seconds per second.
 
-encode.py hf FILE DIR MB THREADS             Hugging Face's tokenizers with DIR/tokenizer.json, texts already in memory
-encode.py sentencepiece FILE DIR MB THREADS  SentencePiece with the .model in DIR, texts already in memory
-encode.py gigatoken FILE DIR MB THREADS      gigatoken with DIR/tokenizer.json, from the JSON lines on, all of them, as
-                                             it is fastest, their texts being MB; then once more with its cache warm: two
-                                             numbers more
-encode.py megatron FILE DIR MB THREADS       Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the
-                                             JSON lines on, in a pool of processes as its preprocess_data.py has it: the
-                                             original where MEG_MEGATRON names a checkout, else the same algorithm
-                                             written again here
+encode.py hf FILE DIR MB THREADS             Hugging Face's tokenizers with DIR/tokenizer.json, texts in memory
+encode.py sentencepiece FILE DIR MB THREADS  SentencePiece with the .model in DIR, texts in memory
+encode.py gigatoken FILE DIR MB THREADS      gigatoken with DIR/tokenizer.json, which reads the JSON lines itself (its
+                                             fastest way), MB of text; then the same with a warm cache: two more numbers
+encode.py megatron FILE DIR MB THREADS       Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from JSON
+                                             lines, in a pool of processes as in preprocess_data.py: the original if
+                                             MEG_MEGATRON names a checkout, else a copy of its algorithm
 """
 import glob
 import importlib.util
@@ -26,7 +23,7 @@ os.environ["RAYON_NUM_THREADS"] = str(THREADS)
 
 
 class StandIn:
-    """Regex pieces, bytes as printable characters, merges by rank over tuples of strings, and a dict of words."""
+    """Split by the regex, map bytes to characters, merge tuples of strings by rank, and cache words in a dict."""
 
     def __init__(self, vocab, merges):
         import regex
@@ -76,7 +73,7 @@ def bytes_of(lines):
 
 
 def first(path, nbytes):
-    """Lines with at least so many bytes of text."""
+    """Return the first lines with at least nbytes of text."""
     lines = []
     with open(path, encoding="utf-8", newline="\n") as file:
         for line in file:
@@ -88,7 +85,7 @@ def first(path, nbytes):
 
 
 def cpu_s():
-    """Of this process and of its children that have ended."""
+    """Return the CPU time of this process and of its finished children."""
     uses = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return sum(use.ru_utime + use.ru_stime for use in uses)
 

@@ -1,12 +1,12 @@
-"""Folders that meg-convert wrote, as transformers and llama.cpp's converter open them.
+"""Check that transformers and llama.cpp's converter open directories that meg-convert wrote, with equal results.
 
-folders.py make DIR SHAPE VOCAB NAME...    writes models of random weights, DIR/NAME, of gpt2, llama, mistral or qwen2
-folders.py check DIR TEXTS PROMPTS NAME... compares DIR/NAME-out with what the commands made of DIR/NAME: the ids of
-                                           TEXTS (NAME.ids), the log-probabilities (NAME.logprobs) and continuations
-                                           (NAME.replies) of PROMPTS; prints a line for each, "NAME: " or "NAME differs: "
-folders.py vocab DIR IDS TEXTS             compares the ids of TEXTS, for DIR as meg-vocab writes it, with those of IDS
-folders.py gguf CONVERTER DIR NAME         converts DIR/NAME-out with llama.cpp's convert_hf_to_gguf.py, and compares the
-                                           tokens and the end of a text in the file with those of tokenizer.json
+folders.py make DIR SHAPE VOCAB NAME...    write models with random weights, DIR/NAME, of gpt2, llama, mistral or qwen2
+folders.py check DIR TEXTS PROMPTS NAME... compare DIR/NAME-out with what the commands computed from DIR/NAME: the ids of
+                                           TEXTS (NAME.ids), log-probabilities (NAME.logprobs) and continuations
+                                           (NAME.replies) of PROMPTS; print a line for each, "NAME: " or "NAME differs: "
+folders.py vocab DIR IDS TEXTS             compare the ids of TEXTS, by DIR as meg-vocab writes it, with those in IDS
+folders.py gguf CONVERTER DIR NAME         convert DIR/NAME-out with llama.cpp's convert_hf_to_gguf.py, and compare tokens
+                                           and EOS of the file with tokenizer.json
 """
 import json
 import subprocess
@@ -15,8 +15,8 @@ import unicodedata
 
 import compare
 
-MOST = 1e-5  # by which a log-probability may differ
-LONG = 2000  # characters of a text
+TOLERANCE = 1e-5  # of log-probabilities
+MAX_TEXT = 2000  # characters
 
 
 def make(folder, shape, vocab, *names):
@@ -34,7 +34,7 @@ def make(folder, shape, vocab, *names):
         "mistral": lambda: t.MistralForCausalLM(t.MistralConfig(**sizes, sliding_window=None)),
         "qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**sizes)),
     }[shape]()
-    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):  # those of the tokenizer count
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):  # use those of the tokenizer
         setattr(model.config, key, None)
         setattr(model.generation_config, key, None)
     for name in names:
@@ -52,11 +52,11 @@ def has_stack(text):
 
 
 def ids(tokenizer, name, path):
-    """Texts that spell a special token are left out.  A unigram model's ids may come in another order, and it has no
-    long texts here, in which SentencePiece rounds the sum of all scores so far to float, nor letters with several
-    accents, of which tokenizers' Precompiled drops some; see tokenizer/export/spm.c."""
+    """Compare ids of texts without special tokens.  With a unigram model the order of ids may differ, and two kinds of
+    texts are skipped: long ones, because SentencePiece rounds the score of all text so far to float, and letters with
+    several accents, some of which tokenizers' Precompiled removes; see tokenizer/export/spm.c."""
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    kind = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
+    model_type = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
     texts = [line["text"] for line in compare.read(path)]
     ours = [line["ids"] for line in compare.read(name + ".ids")]
     left_out = ties = total = 0
@@ -64,8 +64,8 @@ def ids(tokenizer, name, path):
     theirs = tokenizer.backend_tokenizer.encode_batch(texts)
     slow = [tokenizer(text).input_ids for text in texts[:200]]
     for number, (text, encoding) in enumerate(zip(texts, theirs)):
-        is_left_out = any(token in text for token in added) or (kind == "Unigram" and
-                                                                          (len(text) > LONG or has_stack(text)))
+        is_left_out = any(token in text for token in added) or (model_type == "Unigram" and
+                                                                          (len(text) > MAX_TEXT or has_stack(text)))
         if number < len(slow) and slow[number] != encoding.ids:
             raise Differs(f"transformers and tokenizers, text {number}")
         mine = next(at, None)
@@ -73,8 +73,8 @@ def ids(tokenizer, name, path):
             left_out += 1
             continue
         if mine != encoding.ids:
-            if kind != "Unigram" or sorted(mine) != sorted(encoding.ids):
-                raise Differs(f"ids of text {number}, {text[:60]!r}: {mine[:12]}, theirs are {encoding.ids[:12]}")
+            if model_type != "Unigram" or sorted(mine) != sorted(encoding.ids):
+                raise Differs(f"ids of text {number}, {text[:60]!r}: {mine[:12]}, transformers has {encoding.ids[:12]}")
             ties += 1
         total += len(encoding.ids)
     if next(at, None) is not None or total == 0:
@@ -95,7 +95,7 @@ def logprobs(model, tokenizer, name, path):
             theirs = torch.log_softmax(model(torch.tensor([given])).logits[0].double(), -1)
         for i, value in enumerate(ours["logprobs"]):
             gap = abs(value - theirs[i, given[i + 1]].item())
-            if not gap <= MOST:
+            if not gap <= TOLERANCE:
                 raise Differs(f"log-probability {i} of {line['prompt']!r} by {gap:g}")
             most, count = max(most, gap), count + 1
     return f"{count} log-probabilities within {most:.1e}"
@@ -113,11 +113,11 @@ def greedy(model, tokenizer, name, path):
         if ours["finish"] == "stop":
             new = new[:-1]
         if new != ours["ids"]:
-            raise Differs(f"greedy ids behind {line['prompt']!r}: {ours['ids']}, theirs are {new}")
+            raise Differs(f"greedy ids after {line['prompt']!r}: {ours['ids']}, transformers has {new}")
         before, both = (tokenizer.decode(ids) for ids in (given, given + new))
         if set(new).isdisjoint(tokenizer.added_tokens_decoder) and both.startswith(before):
             if both[len(before):] != ours["text"]:
-                raise Differs(f"greedy text behind {line['prompt']!r}: {ours['text']!r}, theirs is {both[len(before):]!r}")
+                raise Differs(f"greedy text after {line['prompt']!r}: {ours['text']!r}, transformers has {both[len(before):]!r}")
             texts += 1
     return f"greedy ids equal, {texts} texts"
 
@@ -128,7 +128,7 @@ def check(folder, texts, prompts, *names):
     t.logging.set_verbosity_error()
     for name in names:
         try:
-            # transformers 5 takes Qwen2Tokenizer for whatever is in a folder of that model type
+            # transformers 5 uses Qwen2Tokenizer for any directory of that model type
             opens = t.PreTrainedTokenizerFast if name.startswith("qwen2-") else t.AutoTokenizer
             tokenizer = opens.from_pretrained(f"{folder}/{name}-out")
             model = t.AutoModelForCausalLM.from_pretrained(f"{folder}/{name}-out")
@@ -156,7 +156,7 @@ def gguf(converter, folder, name):
     done = subprocess.run([sys.executable, converter, "--outtype", "f32", "--outfile", out, f"{folder}/{name}-out"],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        sys.exit("the converter stops: " + (done.stdout.strip().splitlines() or [""])[-1])
+        sys.exit("the converter failed: " + (done.stdout.strip().splitlines() or [""])[-1])
     fields = g.GGUFReader(out).fields
     value = {key: fields[key].contents() for key in fields if key.startswith("tokenizer.")}
     tokenizer = json.load(open(f"{folder}/{name}-out/tokenizer.json"))

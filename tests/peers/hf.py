@@ -1,8 +1,9 @@
-"""What Hugging Face's tokenizers, with DIR/tokenizer.json, make of the same text.
+"""Compare ids and texts of Hugging Face tokenizer directories with Hugging Face's tokenizers.
 
-hf.py encode DIR PREFIX FILE.jsonl   PREFIX_text_document.bin holds the ids of every text, special tokens around them
-hf.py plain DIR PREFIX FILE.jsonl    the same without special tokens, neither around a text nor found in it
-hf.py decode DIR LINES               LINES, of meg-preprocess --decode --json, hold the texts that their ids decode to
+hf.py encode DIR PREFIX FILE.jsonl   compare the ids in PREFIX_text_document.bin with those of FILE's texts, with special
+                                     tokens added around each text
+hf.py plain DIR PREFIX FILE.jsonl    the same without special tokens, neither added nor matched in a text
+hf.py decode DIR LINES               compare the texts in LINES, of meg-preprocess --decode --json, with those of its ids
 """
 import sys
 
@@ -34,8 +35,8 @@ def plain(folder, prefix, path):
 
 
 def decode(folder, documents):
-    """From 0.23 on a token that is searched in normalised text is printed as that spells it, "▁</s>" for "</s>": texts
-    with such a token inside are left out there."""
+    """Compare decoded texts.  tokenizers 0.23 and later decode a token that is matched in normalized text as it is
+    spelled there, "▁</s>" for "</s>": texts with such a token inside are skipped."""
     tokenizer = load(folder)
     is_new = tuple(map(int, tokenizers.__version__.split(".")[:2])) >= (0, 23)
     spelled = tokenizer.normalizer.normalize_str if is_new and tokenizer.normalizer else str

@@ -1,6 +1,7 @@
-"""Prints texts that nobody wrote, as JSON lines: long runs, random letters and characters, blanks of all kinds.
-Characters newer than Unicode 3.2, or of another category since, are left out of the random ones: what an encoder makes
-of them depends on the tables it was built with (tokenizers 0.23 has those of Unicode 8, 9 and 16)."""
+"""Print random texts as JSON lines: long runs, random letters and characters, all kinds of whitespace.
+
+Characters newer than Unicode 3.2, or of another category since then, do not occur: how an encoder treats them depends on
+the Unicode version of its tables (tokenizers 0.23 has those of Unicode 8, 9 and 16)."""
 import json
 import random
 import unicodedata

@@ -1,13 +1,11 @@
-"""What SentencePiece makes of the same text.
+"""Compare ids and texts of SentencePiece models with SentencePiece.
 
-spm.py encode MODEL PREFIX FILE.jsonl   PREFIX_text_document.bin holds the ids of every text, PREFIX_text_document.idx
-                                        their numbers
-spm.py decode MODEL LINES               LINES, of meg-preprocess --decode --json, hold the texts that SentencePiece
-                                        decodes their ids to
-spm.py random SEED COUNT [MODEL]        makes COUNT models with everything a model may have, one after the other, and
-                                        compares the ids of made-up texts and the texts of made-up ids; the character
-                                        map, where a model gets one, is that of MODEL, else a small one
-spm.py reference SEED COUNT DIR         writes such models, and what SentencePiece makes of texts and ids, for
+spm.py encode MODEL PREFIX FILE.jsonl   compare the ids in PREFIX_text_document.bin and .idx with those of FILE's texts
+spm.py decode MODEL LINES               compare the texts in LINES, of meg-preprocess --decode --json, with those of its ids
+spm.py random SEED COUNT [MODEL]        make COUNT random models with all types of pieces and normalizers, one after the
+                                        other, and compare ids of random texts and texts of random ids; some models have
+                                        the character map of MODEL or, without it, a small one
+spm.py reference SEED COUNT DIR         write such models to DIR, and what SentencePiece encodes and decodes with them:
                                         tests/data/spm
 """
 import json
@@ -34,7 +32,7 @@ def decode(model, documents):
     return compare.texts(documents, NAME, compare.each(tokenizer.decode_ids))
 
 
-# ---- made-up models ----
+# ---- random models ----
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
@@ -132,7 +130,7 @@ def make_model(r, alphabet, charsmap):
         text = text.replace(" ", "\u2581") if escape or r.random() < 0.5 else text
         type = r.choices([NORMAL, USER_DEFINED, UNUSED, CONTROL], r.choice([(1, 0, 0, 0), (20, 2, 2, 1), (2, 1, 1, 0)]))[0]
         if type == CONTROL and len(text) == 1:
-            continue  # SentencePiece finds it in a text, and then fails
+            continue  # SentencePiece would match it in a text, and then fail
         if text and text not in texts and text != "<s>" and text != "</s>":
             texts.add(text)
             pieces.append((text.encode(), score(), type))
@@ -190,7 +188,7 @@ def random_models(seed, count, model=None):
             except (SystemExit, subprocess.CalledProcessError) as e:
                 os.replace(folder + "/model", f"random-{seed}-{number}.model")
                 sys.exit(f"random-{seed}-{number}.model: {e}")
-    return f"{count} made-up models"
+    return f"{count} random models"
 
 
 def reference(seed, count, folder):

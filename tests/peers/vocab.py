@@ -1,7 +1,7 @@
-"""What Hugging Face's tokenizers make of the same text.
+"""Compare meg-vocab with Hugging Face's BPE trainer.
 
-vocab.py train DIR VOCAB_SIZE FILE...       learn as meg-vocab does and save vocab.json, merges.txt
-vocab.py same DIR PREFIX FILE.jsonl...      PREFIX_text_document.bin holds the ids of DIR/tokenizer.json
+vocab.py train DIR VOCAB_SIZE FILE...       train as meg-vocab does, and save vocab.json and merges.txt
+vocab.py same DIR PREFIX FILE.jsonl...      compare the ids in PREFIX_text_document.bin with those of DIR/tokenizer.json
 """
 import array
 import json
