@@ -7,7 +7,7 @@
 #ifndef MEG_INFER_GENERATE_H
 #define MEG_INFER_GENERATE_H
 #include "infer/request.h"
-#include "model/gpt.h"
+#include "model/gpt_decode.h"
 #include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS

@@ -1,5 +1,6 @@
-/* Making a rank's part of a model, and its initial weights. */
+/* gpt.c - construction of a rank's shard of a model, and its initial weights. */
 #include "model/gpt.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,15 +9,15 @@
 #include "model/gpt_internal.h"
 #include "tensor/half.h"
 
-/* Element 0 of a row in a buffer of all sections, or of those that take turns. */
-static int64_t place(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
+/* Return the offset of a row in the flat buffer, or in the unsharded buffers of ZeRO-2/3 (model/param.h). */
+static int64_t buffer_offset(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
 {
     return is_layerwise
                ? meg_params_unsharded_offset(p, row->layer_group) + row->offset - p->layer_group[row->layer_group].begin
                : row->offset;
 }
 
-/* The row called prefix + name, and where its box and its gradient's begin. */
+/* Find the row called prefix + name and the addresses of its local shard and of its gradient's. */
 static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw, const char *prefix, const char *name)
 {
     char full[96];
@@ -25,8 +26,8 @@ static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw
     snprintf(full, sizeof full, "%s%s", prefix, name);
     row = meg_params_find(&g->params, full);
     MEG_ASSERT(row && row->shard_numel);
-    *w = meg_element(g->w, place(&g->params, row, g->run.shards_params), g->run.dtype);
-    *dw = g->g ? meg_element(g->g, place(&g->params, row, g->run.shards_grads), g->run.grad_dtype) : NULL;
+    *w = meg_element(g->w, buffer_offset(&g->params, row, g->run.shards_params), g->run.dtype);
+    *dw = g->g ? meg_element(g->g, buffer_offset(&g->params, row, g->run.shards_grads), g->run.grad_dtype) : NULL;
     return row;
 }
 
@@ -52,13 +53,13 @@ static void bind_vector(const struct meg_gpt *g, void **w, void **dw, const char
 static void bind_norm(const struct meg_gpt *g, struct meg_norm_weights *l, const char *prefix, const char *name)
 {
     l->eps = (float)g->conf.norm_epsilon;
-    l->type = meg_gpt_norm(&g->conf);
+    l->type = g->conf.normalization;
     bind_vector(g, &l->w, &l->dw, prefix, name, "weight");
     if (l->type == MEG_NORM_LAYER)
         bind_vector(g, &l->b, &l->db, prefix, name, "bias");
 }
 
-static struct meg_linear *plan_linear(const struct meg_gpt *g, struct meg_mat w)
+static struct meg_linear *create_linear(const struct meg_gpt *g, struct meg_mat w)
 {
     const struct meg_linear_desc desc = { g->run.dtype, g->state->dim.n, w.cols, w.rows };
 
@@ -72,19 +73,19 @@ static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, c
 
     snprintf(full, sizeof full, "%s.weight", name);
     bind_mat(g, &l->w, &l->dw, prefix, full);
-    l->plan = plan_linear(g, l->w);
+    l->plan = create_linear(g, l->w);
     if (has_bias)
         bind_vector(g, &l->bias, &l->dbias, prefix, name, "bias");
 }
 
-/* Layer i of the whole model. */
+/* Bind layer i of the model. */
 static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
 {
     const struct meg_gpt_conf *c = &g->conf;
     const struct gpt_dims *d = &g->state->dim;
     char prefix[40];
 
-    snprintf(prefix, sizeof prefix, "decoder.layers.%lld.", (long long)i);
+    snprintf(prefix, sizeof prefix, "decoder.layers.%" PRId64 ".", i);
     bind_norm(g, &l->norm1, prefix, "input_layernorm");
     bind_norm(g, &l->norm2, prefix, "pre_mlp_layernorm");
     bind_linear(g, &l->attn.qkv, prefix, "self_attention.linear_qkv", c->has_bias || c->add_qkv_bias);
@@ -92,10 +93,10 @@ static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
     bind_linear(g, &l->mlp.fc1, prefix, "mlp.linear_fc1", c->has_bias);
     bind_linear(g, &l->mlp.fc2, prefix, "mlp.linear_fc2", c->has_bias);
     l->attn.rope = &g->state->rope;
-    l->attn.a = d->a;
-    l->attn.g = d->g;
+    l->attn.a = d->width.a;
+    l->attn.g = d->width.g;
     l->attn.d = c->kv_channels;
-    l->attn.head0 = g->mesh->coords.tp * d->a;
+    l->attn.head0 = g->mesh->coords.tp * d->width.a;
     l->attn.layer = (int)i;
     l->attn.cp = &g->state->cp[g->state->ncp > 1 ? i : 0];
     l->attn.workspace = &g->state->attn_workspace;
@@ -106,9 +107,9 @@ static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
 }
 
 /*
- * Angles of rotary positions: position / interpolation times base^(-2i/rot), the latter stretched for long
- * wavelengths where Llama 3's scaling is on: by the factor beyond 8192 tokens, not at all below 2048, and
- * smoothly between.
+ * Compute the rotary tables.  The angle of column pair i of `half` is position / interpolation * base^(-i/half).  With
+ * Llama 3.1's scaling, frequencies are divided by rope_scaling_factor at wavelengths above 8192 tokens, unchanged below
+ * 2048, and interpolated between.
  */
 static void fill_rope(struct meg_gpt *g)
 {
@@ -122,8 +123,8 @@ static void fill_rope(struct meg_gpt *g)
     t->is_interleaved = c->rotary_interleaved;
     for (int64_t i = 0; i < d->rope_half; i++) {
         const double freq = pow(c->rotary_base, -(double)i / (double)d->rope_half), wavelength = 2 * M_PI / freq;
-        const double part = fmin(fmax((8192 / wavelength - 1) / 3, 0), 1);
-        const double scale = c->use_rope_scaling ? (1 - part) / c->rope_scaling_factor + part : 1;
+        const double unscaled = fmin(fmax((8192 / wavelength - 1) / 3, 0), 1);
+        const double scale = c->use_rope_scaling ? (1 - unscaled) / c->rope_scaling_factor + unscaled : 1;
 
         for (int64_t p = 0; p < d->positions; p++) {
             const double angle = (double)p / (double)c->rotary_interpolation * freq * scale;
@@ -148,7 +149,7 @@ static void bind_head(struct meg_gpt *g)
         bind_mat(g, &out->w, &out->dw, "output_layer.", "weight");
     else
         bind_mat(g, &out->w, &out->dw, "embedding.", "word_embeddings.weight");
-    out->plan = plan_linear(g, out->w);
+    out->plan = create_linear(g, out->w);
     st->head.v0 = st->dim.v0;
 }
 
@@ -176,16 +177,16 @@ static void bind_all(struct meg_gpt *g)
         bind_head(g);
 }
 
-/* Bytes of a flat buffer up to where the last bucket ends, or the last of the sections that take turns. */
-static size_t reach(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
+/* Return the bytes in use of a flat buffer, up to the end of its last bucket, or of the unsharded buffers of ZeRO-2/3. */
+static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
 {
     int64_t most = is_layerwise ? 0 : p->bucket[p->nbuckets - 1].end;
 
     for (int i = 0; i < p->nlayer_groups && is_layerwise; i++) {
-        const struct meg_elem_range s = p->layer_group[i];
-        const int64_t end = meg_params_unsharded_offset(p, i) + s.end - s.begin;
+        const struct meg_elem_range group = p->layer_group[i];
+        const int64_t end = meg_params_unsharded_offset(p, i) + group.end - group.begin;
 
-        most = s.end > s.begin && end > most ? end : most;
+        most = group.end > group.begin && end > most ? end : most;
     }
     return (size_t)most * meg_dtype_size(t);
 }
@@ -209,11 +210,12 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     meg_gpt_params(&g->params, c, mesh);
     g->state = st = gpt_state_new(c, run, mesh);
     st->host_loss = meg_new((size_t)st->dim.n * sizeof *st->host_loss);
-    st->host_position_ids = meg_new((size_t)st->dim.s * sizeof *st->host_position_ids);
+    st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
     for (int64_t i = 0; i < st->dim.slots; i++)
         st->slot[i].loss_mask = meg_new((size_t)st->dim.n * sizeof *st->slot[i].loss_mask);
     if (why) {
-        r = meg_fail(e, MEG_EUSAGE, "%s: no %s: %s", op->name, meg_dtype_name(run->dtype), why);
+        r = meg_fail(e, MEG_EUSAGE, "the %s backend does not support %s: %s", op->name, meg_dtype_name(run->dtype),
+                     why);
         goto out;
     }
 
@@ -223,14 +225,14 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         !(st->workspace = workspace.base = op->alloc(m.workspace))) {
         r = meg_fail(e, MEG_EFAIL,
                      "out of memory: the model needs %.1f MiB of parameters, %.1f of gradients, %.1f of activations "
-                     "and %.1f of workspace; a smaller --micro-batch-size needs less",
+                     "and %.1f of workspace; reduce --micro-batch-size",
                      (double)m.params / 0x1p20, (double)m.grads / 0x1p20, (double)m.activations / 0x1p20,
                      (double)m.workspace / 0x1p20);
         goto out;
     }
     gpt_buffers_suballoc(st, run, &activations, &workspace);
-    g->used.params = reach(&g->params, run->shards_params, run->dtype);
-    g->used.grads = g->g ? reach(&g->params, run->shards_grads, run->grad_dtype) : 0;
+    g->used.params = used_nbytes(&g->params, run->shards_params, run->dtype);
+    g->used.grads = g->g ? used_nbytes(&g->params, run->shards_grads, run->grad_dtype) : 0;
     g->used.activations = activations.used;
     g->used.workspace = workspace.used;
     MEG_ASSERT_EQ(activations.used, m.activations);
@@ -249,7 +251,7 @@ out:
     return r;
 }
 
-static void unplan(const struct meg_gpt *g, struct meg_linear_weights *l)
+static void destroy_linear(const struct meg_gpt *g, struct meg_linear_weights *l)
 {
     if (l->plan)
         g->op->linear_destroy(l->plan);
@@ -265,12 +267,12 @@ void meg_gpt_close(struct meg_gpt *g)
     for (int64_t i = 0; i < st->dim.chunks * st->dim.layers; i++) {
         struct gpt_layer *l = &st->layer[i];
 
-        unplan(g, &l->attn.qkv);
-        unplan(g, &l->attn.proj);
-        unplan(g, &l->mlp.fc1);
-        unplan(g, &l->mlp.fc2);
+        destroy_linear(g, &l->attn.qkv);
+        destroy_linear(g, &l->attn.proj);
+        destroy_linear(g, &l->mlp.fc1);
+        destroy_linear(g, &l->mlp.fc2);
     }
-    unplan(g, &st->head.out);
+    destroy_linear(g, &st->head.out);
     g->op->release(g->w);
     g->op->release(g->g);
     g->op->release(st->activations);
@@ -280,8 +282,8 @@ void meg_gpt_close(struct meg_gpt *g)
     free(g);
 }
 
-/* Values as the parameters' type holds them, in place. */
-static void narrow(void *to, const float *from, enum meg_dtype t, int64_t n)
+/* Convert f32 values to type t; to may be from. */
+static void cast_down(void *to, const float *from, enum meg_dtype t, int64_t n)
 {
     for (int64_t i = 0; i < n && t != MEG_DTYPE_F32; i++)
         ((uint16_t *)to)[i] = t == MEG_DTYPE_BF16 ? meg_to_bf16(from[i]) : meg_to_f16(from[i]);
@@ -289,18 +291,18 @@ static void narrow(void *to, const float *from, enum meg_dtype t, int64_t n)
 
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
 {
-    enum { PIECE = 1 << 20 };
-    float *host = meg_new(PIECE * sizeof *host);
+    enum { INIT_CHUNK = 1 << 20 }; /* elements */
+    float *host = meg_new(INIT_CHUNK * sizeof *host);
 
     MEG_ASSERT(!g->run.shards_params);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
 
-        for (int64_t at = 0; at < row->shard_numel; at += PIECE) {
-            const int64_t n = row->shard_numel - at < PIECE ? row->shard_numel - at : PIECE;
+        for (int64_t at = 0; at < row->shard_numel; at += INIT_CHUNK) {
+            const int64_t n = row->shard_numel - at < INIT_CHUNK ? row->shard_numel - at : INIT_CHUNK;
 
             meg_param_init_shard(row, seed, at, n, host);
-            narrow(host, host, g->run.dtype, n);
+            cast_down(host, host, g->run.dtype, n);
             g->op->upload(g->state->ctx.stream, meg_element(g->w, row->offset + at, g->run.dtype), host,
                           (size_t)n * meg_dtype_size(g->run.dtype));
         }

@@ -1,4 +1,4 @@
-/* The buffers of a run: the same calls count them and cut them out of the arenas. */
+/* gpt_buffers.c - the buffers of a model.  The same calls count their bytes and sub-allocate them from the arenas. */
 #include <stdlib.h>
 #include "base/mem.h"
 #include "model/gpt_internal.h"
@@ -17,14 +17,8 @@ static struct gpt_dims dims_of(const struct meg_gpt_conf *c, const struct meg_gp
     if (!run->is_training && d.n < DECODE_ROWS)
         d.n = DECODE_ROWS;
     d.residual_rows = l->has_sp ? d.n / tp : d.n;
-    d.h = c->hidden_size;
-    d.a = c->num_attention_heads / tp;
-    d.g = c->num_query_groups / tp;
-    d.attn_width = d.a * c->kv_channels;
-    d.qkv_width = d.attn_width + 2 * d.g * c->kv_channels;
-    d.f = c->ffn_hidden_size / tp;
-    d.fc1_width = c->swiglu ? 2 * d.f : d.f;
-    d.rope_half = meg_gpt_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
+    d.width = meg_gpt_layer_widths(c, tp);
+    d.rope_half = meg_gpt_rope_half(c);
     d.v0 = meg_partition_begin(c->vocab_size, tp, mesh->coords.tp);
     d.v = meg_partition_begin(c->vocab_size, tp, mesh->coords.tp + 1) - d.v0;
     d.positions = c->max_position_embeddings;
@@ -55,7 +49,7 @@ bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t 
     }
 }
 
-/* Layers that are recomputed together at most. */
+/* Return how many layers are recomputed together at most. */
 static int64_t max_recomputed(const struct meg_gpt_run *run, int64_t layers)
 {
     if (run->recompute == MEG_RECOMPUTE_BLOCK)
@@ -105,180 +99,197 @@ void gpt_state_free(struct meg_gpt_state *st)
     free(st->layer);
     free(st->cp);
     free(st->host_loss);
-    free(st->host_position_ids);
+    free(st->host_position);
     free(st);
 }
 
-/* Rows of the residual stream in its own type, and of branches and norms. */
-static struct meg_mat stream(struct meg_suballoc *cut, const struct meg_gpt_run *run, const struct gpt_dims *d)
+/* An arena with the sizes of what is sub-allocated from it. */
+struct arena {
+    struct meg_suballoc *mem;
+    const struct meg_gpt_run *run;
+    const struct gpt_dims *d;
+};
+
+/* Allocate [residual_rows, h] of the residual stream. */
+static struct meg_mat alloc_residual(const struct arena *a)
 {
-    return meg_suballoc_mat(cut, run->residual_dtype, d->residual_rows, d->h);
+    return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows, a->d->width.h);
 }
 
-static struct meg_mat branch(struct meg_suballoc *cut, const struct meg_gpt_run *run, const struct gpt_dims *d)
+/* Allocate [residual_rows, h] of the output of a norm or a sublayer. */
+static struct meg_mat alloc_sublayer_out(const struct arena *a)
 {
-    return meg_suballoc_mat(cut, run->dtype, d->residual_rows, d->h);
+    return meg_suballoc_mat(a->mem, a->run->dtype, a->d->residual_rows, a->d->width.h);
 }
 
-static struct meg_norm_stats stats(struct meg_suballoc *cut, const struct gpt_dims *d)
+/* Allocate [n, cols] of activations inside a sublayer. */
+static struct meg_mat alloc_acts(const struct arena *a, int64_t cols)
 {
-    struct meg_norm_stats a;
-
-    a.mean = meg_suballoc(cut, (size_t)d->residual_rows * sizeof(float));
-    a.rstd = meg_suballoc(cut, (size_t)d->residual_rows * sizeof(float));
-    return a;
+    return meg_suballoc_mat(a->mem, a->run->dtype, a->d->n, cols);
 }
 
-static void cut_attn_out(struct meg_attn_acts *a, struct meg_suballoc *cut, const struct meg_gpt_run *run,
-                         const struct gpt_dims *d)
+static struct meg_norm_stats alloc_stats(const struct arena *a)
 {
-    a->o = meg_suballoc_mat(cut, run->dtype, d->n, d->attn_width);
-    a->lse = meg_suballoc(cut, (size_t)(d->n * d->a) * sizeof(float));
+    struct meg_norm_stats stats;
+
+    stats.mean = meg_suballoc(a->mem, (size_t)a->d->residual_rows * sizeof(float));
+    stats.rstd = meg_suballoc(a->mem, (size_t)a->d->residual_rows * sizeof(float));
+    return stats;
 }
 
-/* All of a layer but its input; the output of attention where that is kept. */
-static void cut_acts(struct gpt_acts *a, struct meg_suballoc *cut, const struct meg_gpt_run *run,
-                     const struct gpt_dims *d)
+/* Allocate log-sum-exp, or delta, of all heads. */
+static float *alloc_head_stats(const struct arena *a)
 {
-    a->ln1 = branch(cut, run, d);
-    a->ln1_stats = stats(cut, d);
-    a->attn.qkv = meg_suballoc_mat(cut, run->dtype, d->n, d->qkv_width);
-    if (run->recompute != MEG_RECOMPUTE_SELECTIVE)
-        cut_attn_out(&a->attn, cut, run, d);
-    a->residual = stream(cut, run, d);
-    a->ln2 = branch(cut, run, d);
-    a->ln2_stats = stats(cut, d);
-    if (run->is_training || d->fc1_width > d->f)
-        a->mlp.pre = meg_suballoc_mat(cut, run->dtype, d->n, d->fc1_width);
-    a->mlp.mid = meg_suballoc_mat(cut, run->dtype, d->n, d->f);
+    return meg_suballoc(a->mem, (size_t)(a->d->n * a->d->width.a) * sizeof(float));
 }
 
-/* What waits from a layer's backward for the gradients of its weights. */
-static void cut_deferred(struct gpt_grads *g, struct meg_suballoc *cut, const struct meg_gpt_run *run,
-                         const struct gpt_dims *d)
+static void suballoc_attn_out(struct meg_attn_acts *acts, const struct arena *a)
 {
-    g->attn_out = branch(cut, run, d);
-    g->mlp_out = branch(cut, run, d);
-    g->attn.qkv = meg_suballoc_mat(cut, run->dtype, d->n, d->qkv_width);
-    g->mlp.pre = meg_suballoc_mat(cut, run->dtype, d->n, d->fc1_width);
+    acts->o = alloc_acts(a, a->d->width.q);
+    acts->lse = alloc_head_stats(a);
+}
+
+/* Allocate the activations of a layer except its input, and except the output of attention if that is recomputed. */
+static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
+{
+    const struct meg_gpt_widths *w = &a->d->width;
+
+    acts->ln1 = alloc_sublayer_out(a);
+    acts->ln1_stats = alloc_stats(a);
+    acts->attn.qkv = alloc_acts(a, w->qkv);
+    if (a->run->recompute != MEG_RECOMPUTE_SELECTIVE)
+        suballoc_attn_out(&acts->attn, a);
+    acts->residual = alloc_residual(a);
+    acts->ln2 = alloc_sublayer_out(a);
+    acts->ln2_stats = alloc_stats(a);
+    if (a->run->is_training || w->fc1 > w->f)
+        acts->mlp.pre = alloc_acts(a, w->fc1);
+    acts->mlp.mid = alloc_acts(a, w->f);
+}
+
+/* Allocate the gradients that a slot keeps for the deferred weight-gradient pass. */
+static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
+{
+    g->attn_out = alloc_sublayer_out(a);
+    g->mlp_out = alloc_sublayer_out(a);
+    g->attn.qkv = alloc_acts(a, a->d->width.qkv);
+    g->mlp.pre = alloc_acts(a, a->d->width.fc1);
 }
 
 /*
- * The input of layer i.  That of a chunk is received by the pipeline, but for the first of all; layers that take turns
- * in the first one's activations need it all the same, for what each gives to the next.
+ * Allocate the input of layer i of a chunk.  The first layer's input is the pipeline's receive buffer on all stages but
+ * the first.  Without training all layers use the first one's activations, so its input is needed as a buffer, too.
  */
-static struct meg_mat input(struct meg_suballoc *cut, int64_t i, const struct meg_gpt_run *run,
-                            const struct gpt_dims *d)
+static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
 {
-    if (i > 0 || d->has_embedding || !run->is_training)
-        return stream(cut, run, d);
-    return meg_mat(NULL, run->residual_dtype, d->residual_rows, d->h);
+    if (i > 0 || a->d->has_embedding || !a->run->is_training)
+        return alloc_residual(a);
+    return meg_mat(NULL, a->run->residual_dtype, a->d->residual_rows, a->d->width.h);
 }
 
-/* Layer i of a slot: kept whole, or its input only, or nothing; what is not kept is shared. */
-static void cut_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t i, const struct meg_gpt_run *run,
-                      struct meg_suballoc *cut)
+/* Allocate what a slot keeps of layer i: all activations, the input only, or nothing if the layer is recomputed. */
+static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t i, const struct arena *a)
 {
-    const struct gpt_dims *d = &st->dim;
+    const struct gpt_dims *d = a->d;
     int64_t begin, end;
 
-    if (gpt_recompute_range(run, d->layers, i, &begin, &end)) {
+    if (gpt_recompute_range(a->run, d->layers, i, &begin, &end)) {
         q->acts[i] = st->recomputed[i - begin];
-        if (i == begin && run->distribute_saved_activations)
-            q->saved[i] = meg_suballoc_mat(cut, run->residual_dtype, d->residual_rows / d->tp, d->h);
+        if (i == begin && a->run->distribute_saved_activations)
+            q->saved[i] = meg_suballoc_mat(a->mem, a->run->residual_dtype, d->residual_rows / d->tp, d->width.h);
         else if (i == begin)
-            q->acts[i].x = input(cut, i, run, d);
+            q->acts[i].x = alloc_layer_input(a, i);
         return;
     }
-    if (i > 0 && !run->is_training) {
+    if (i > 0 && !a->run->is_training) {
         q->acts[i] = q->acts[0];
         return;
     }
-    q->acts[i].attn = st->recomputed[0].attn; /* selective: attention's output is shared */
-    q->acts[i].x = input(cut, i, run, d);
-    cut_acts(&q->acts[i], cut, run, d);
+    q->acts[i].attn = st->recomputed[0].attn; /* with selective recomputation, the shared output of attention */
+    q->acts[i].x = alloc_layer_input(a, i);
+    suballoc_acts(&q->acts[i], a);
 }
 
-static void cut_slot(struct meg_gpt_state *st, struct gpt_slot *q, const struct meg_gpt_run *run,
-                     struct meg_suballoc *cut)
+static void suballoc_slot(struct meg_gpt_state *st, struct gpt_slot *q, const struct arena *a)
 {
-    const struct gpt_dims *d = &st->dim;
+    const struct gpt_dims *d = a->d;
     const size_t n = (size_t)d->n;
 
     for (int64_t i = 0; i < d->layers; i++) {
-        cut_layer(st, q, i, run, cut);
+        suballoc_layer(st, q, i, a);
         q->grads[i] = st->grads;
-        if (run->defers_wgrad)
-            cut_deferred(&q->grads[i], cut, run, d);
+        if (a->run->defers_wgrad)
+            suballoc_deferred_grads(&q->grads[i], a);
     }
     q->embed_out = q->acts[0].x.p;
     if (d->has_head)
-        q->last_out = run->is_training ? stream(cut, run, d) : q->acts[0].x;
-    q->tokens = meg_suballoc(cut, n * sizeof *q->tokens);
-    q->labels = meg_suballoc(cut, n * sizeof *q->labels);
-    q->position_ids = meg_suballoc(cut, n * sizeof *q->position_ids);
-    q->doc_start = meg_suballoc(cut, n * sizeof *q->doc_start);
-    q->loss_weight = meg_suballoc(cut, n * sizeof *q->loss_weight);
-    q->sample_id = meg_suballoc(cut, n * sizeof *q->sample_id);
+        q->last_out = a->run->is_training ? alloc_residual(a) : q->acts[0].x;
+    q->tokens = meg_suballoc(a->mem, n * sizeof *q->tokens);
+    q->labels = meg_suballoc(a->mem, n * sizeof *q->labels);
+    q->position_ids = meg_suballoc(a->mem, n * sizeof *q->position_ids);
+    q->doc_start = meg_suballoc(a->mem, n * sizeof *q->doc_start);
+    q->loss_weight = meg_suballoc(a->mem, n * sizeof *q->loss_weight);
+    q->sample_id = meg_suballoc(a->mem, n * sizeof *q->sample_id);
 }
 
-static void cut_head(struct meg_gpt_state *st, struct meg_suballoc *cut, const struct meg_gpt_run *run)
+static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
 {
-    const struct gpt_dims *d = &st->dim;
+    const struct gpt_dims *d = a->d;
     const int64_t chunk = meg_lm_head_chunk_rows(d->v, d->n), ld = (d->v + 15) / 16 * 16;
 
-    st->lnf = branch(cut, run, d);
-    st->lnf_stats = stats(cut, d);
-    st->head.logits = meg_suballoc_mat(cut, run->dtype, chunk, ld);
+    st->lnf = alloc_sublayer_out(a);
+    st->lnf_stats = alloc_stats(a);
+    st->head.logits = meg_suballoc_mat(a->mem, a->run->dtype, chunk, ld);
     st->head.logits.cols = d->v;
-    st->head.lse = meg_suballoc(cut, (size_t)chunk * sizeof(float));
-    st->head.partial_stats = meg_suballoc(cut, (size_t)(2 * chunk * d->tp) * sizeof(float));
+    st->head.lse = meg_suballoc(a->mem, (size_t)chunk * sizeof(float));
+    st->head.partial_stats = meg_suballoc(a->mem, (size_t)(2 * chunk * d->tp) * sizeof(float));
 }
 
-static void cut_grads(struct gpt_grads *g, struct meg_suballoc *cut, const struct meg_gpt_run *run,
-                      const struct gpt_dims *d)
+/* Allocate the gradients that all layers share. */
+static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
 {
-    g->x = stream(cut, run, d);
-    g->ln = branch(cut, run, d);
-    g->attn.o = meg_suballoc_mat(cut, run->dtype, d->n, d->attn_width);
-    g->attn.delta = meg_suballoc(cut, (size_t)(d->n * d->a) * sizeof(float));
-    if (d->fc1_width > d->f)
-        g->mlp.mid = meg_suballoc_mat(cut, run->dtype, d->n, d->f);
-    if (run->defers_wgrad)
+    const struct meg_gpt_widths *w = &a->d->width;
+
+    g->x = alloc_residual(a);
+    g->ln = alloc_sublayer_out(a);
+    g->attn.o = alloc_acts(a, w->q);
+    g->attn.delta = alloc_head_stats(a);
+    if (w->fc1 > w->f)
+        g->mlp.mid = alloc_acts(a, w->f);
+    if (a->run->defers_wgrad)
         return;
-    g->attn.qkv = meg_suballoc_mat(cut, run->dtype, d->n, d->qkv_width);
-    g->mlp.pre = meg_suballoc_mat(cut, run->dtype, d->n, d->fc1_width);
+    g->attn.qkv = alloc_acts(a, w->qkv);
+    g->mlp.pre = alloc_acts(a, w->fc1);
 }
 
-static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *cut)
+static void suballoc_workspace(struct meg_gpt_state *st, const struct arena *a)
 {
-    const struct gpt_dims *d = &st->dim;
-    const size_t table = (size_t)(d->positions * d->rope_half) * sizeof(float);
-    const size_t wide = (size_t)(d->n * d->h) * meg_dtype_size(run->residual_dtype);
-    const struct meg_attn_size attn = {
-        run->dtype, d->n, d->a, d->g, d->qkv_width / (d->a + 2 * d->g), run->is_training
-    };
+    const struct meg_gpt_run *run = a->run;
+    const struct gpt_dims *d = a->d;
+    const struct meg_attn_size attn = { run->dtype, d->n, d->width.a, d->width.g, d->width.d, run->is_training };
+    const size_t rope_nbytes = (size_t)(d->positions * d->rope_half) * sizeof(float);
+    const size_t sp_nbytes = (size_t)(d->n * d->width.h) * meg_dtype_size(run->residual_dtype);
 
-    st->sublayer_out = branch(cut, run, d);
+    st->sublayer_out = alloc_sublayer_out(a);
     for (int i = 0; i < 2 && st->ctx.has_sp; i++)
-        st->ctx.sp_buffer[i] = meg_suballoc(cut, wide);
+        st->ctx.sp_buffer[i] = meg_suballoc(a->mem, sp_nbytes);
     if (d->has_head)
-        cut_head(st, cut, run);
-    meg_attn_workspace_suballoc(&st->attn_workspace, cut, &attn, st->cp, st->ncp);
-    st->loss = meg_suballoc(cut, (size_t)d->n * sizeof *st->loss);
-    st->position_of_row = meg_suballoc(cut, (size_t)d->s * sizeof *st->position_of_row);
-    st->rope.cos = meg_suballoc(cut, table);
-    st->rope.sin = meg_suballoc(cut, table);
+        suballoc_head(st, a);
+    meg_attn_workspace_suballoc(&st->attn_workspace, a->mem, &attn, st->cp, st->ncp);
+    st->loss = meg_suballoc(a->mem, (size_t)d->n * sizeof *st->loss);
+    st->position_of_row = meg_suballoc(a->mem, (size_t)d->s * sizeof *st->position_of_row);
+    st->rope.cos = meg_suballoc(a->mem, rope_nbytes);
+    st->rope.sin = meg_suballoc(a->mem, rope_nbytes);
     if (run->recompute == MEG_RECOMPUTE_SELECTIVE)
-        cut_attn_out(&st->recomputed[0].attn, cut, run, d);
+        suballoc_attn_out(&st->recomputed[0].attn, a);
     for (int64_t i = 0; i < max_recomputed(run, d->layers); i++) {
         if (i > 0 || run->distribute_saved_activations)
-            st->recomputed[i].x = stream(cut, run, d);
-        cut_acts(&st->recomputed[i], cut, run, d);
+            st->recomputed[i].x = alloc_residual(a);
+        suballoc_acts(&st->recomputed[i], a);
     }
     if (!run->is_training)
         return;
-    cut_grads(&st->grads, cut, run, d);
+    suballoc_grads(&st->grads, a);
     if (!run->defers_wgrad)
         st->grads.attn_out = st->grads.mlp_out = st->sublayer_out;
 }
@@ -286,9 +297,11 @@ static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *ru
 void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
                           struct meg_suballoc *workspace)
 {
-    cut_workspace(st, run, workspace);
+    const struct arena kept = { activations, run, &st->dim }, shared = { workspace, run, &st->dim };
+
+    suballoc_workspace(st, &shared);
     for (int64_t i = 0; i < st->dim.slots; i++)
-        cut_slot(st, &st->slot[i], run, activations);
+        suballoc_slot(st, &st->slot[i], &kept);
 }
 
 void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,

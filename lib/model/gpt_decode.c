@@ -1,14 +1,16 @@
-/* Keys and values kept of sequences that grow token by token. */
+/* gpt_decode.c - decoding with a KV cache. */
 #include <stdlib.h>
 #include "base/mem.h"
+#include "model/gpt_decode.h"
+#include <inttypes.h>
 #include "model/gpt_internal.h"
 
 struct meg_gpt_kv_cache {
     const struct meg_ops *op;
     int64_t s, b, L;
-    size_t sequence; /* bytes of one layer's keys and values of a slot */
-    char *kv;        /* [L, b, s, g, 2, d] */
-    int64_t *len;    /* [b] */
+    size_t layer_nbytes; /* of one layer's keys and values of a slot */
+    char *kv;            /* [L, b, s, g, 2, d] */
+    int64_t *len;        /* [b] */
 };
 
 int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e)
@@ -23,14 +25,15 @@ int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, in
     c->s = s;
     c->b = b;
     c->L = g->conf.num_layers;
-    c->sequence = (size_t)(s * l->g * 2 * l->d) * meg_dtype_size(g->run.dtype);
+    c->layer_nbytes = (size_t)(s * l->g * 2 * l->d) * meg_dtype_size(g->run.dtype);
     c->len = meg_new((size_t)b * sizeof *c->len);
-    nbytes = (size_t)(c->L * b) * c->sequence;
+    nbytes = (size_t)(c->L * b) * c->layer_nbytes;
     c->kv = g->op->alloc(nbytes);
     if (!c->kv) {
         meg_gpt_kv_cache_close(c);
-        return meg_fail(e, MEG_EFAIL, "out of memory: %lld sequences of %lld tokens need a cache of %.1f MiB",
-                        (long long)b, (long long)s, (double)nbytes / 0x1p20);
+        return meg_fail(e, MEG_EFAIL,
+                        "out of memory: %" PRId64 " sequences of %" PRId64 " tokens need a KV cache of %.1f MiB", b, s,
+                        (double)nbytes / 0x1p20);
     }
     *out = c;
     return 0;
@@ -55,14 +58,14 @@ int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot)
     return c->len[slot];
 }
 
-/* rows tokens through all layers, each run of kv's rows appended to its sequence. */
+/* Run rows tokens through all layers and the final norm, appending the rows of kv [nkv] to their sequences. */
 static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
                            const int32_t *position, int64_t rows)
 {
     struct meg_gpt_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
     struct gpt_slot *q = &st->slot[0];
-    /* the model only reads a batch */
+    /* the model only reads a batch, so that the casts are safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
     gpt_load_batch(g, 0, &x, 0, false);
@@ -76,8 +79,8 @@ static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv,
 
 static struct meg_kv_cache_seq append(struct meg_gpt_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
 {
-    const struct meg_kv_cache_seq kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->sequence,
-                                         (size_t)c->b * c->sequence };
+    const struct meg_kv_cache_seq kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->layer_nbytes,
+                                         (size_t)c->b * c->layer_nbytes };
 
     MEG_ASSERT_LE(0, slot);
     MEG_ASSERT_LT(slot, c->b);

@@ -1,44 +1,45 @@
-/* A micro-batch through the layers, forward and backward. */
+/* gpt_forward_backward.c - forward and backward of a micro-batch through the layers. */
 #include <string.h>
 #include "model/gpt_internal.h"
 
-/* ---- a layer ------------------------------------------------------------------------------- */
+/* ---- one layer ---- */
 
-static struct meg_residual_epilogue join(const struct meg_ctx *c, const struct meg_linear_weights *l, double p,
-                                         int layer, enum meg_drop_site site)
+static struct meg_residual_epilogue epilogue(const struct meg_ctx *c, const struct meg_linear_weights *l, double p,
+                                             int layer, enum meg_drop_site site)
 {
-    struct meg_residual_epilogue j = { l->bias, l->dbias, meg_ctx_drop(c, p, layer, site) };
-    return j;
+    const struct meg_residual_epilogue r = { l->bias, l->dbias, meg_ctx_drop(c, p, layer, site) };
+
+    return r;
 }
 
-static struct meg_residual_epilogue join_attn(const struct meg_ctx *c, const struct gpt_layer *l, double p)
+static struct meg_residual_epilogue attn_epilogue(const struct meg_ctx *c, const struct gpt_layer *l, double p)
 {
-    return join(c, &l->attn.proj, p, l->attn.layer, MEG_DROP_ATTN_OUT);
+    return epilogue(c, &l->attn.proj, p, l->attn.layer, MEG_DROP_ATTN_OUT);
 }
 
-static struct meg_residual_epilogue join_mlp(const struct meg_ctx *c, const struct gpt_layer *l, double p)
+static struct meg_residual_epilogue mlp_epilogue(const struct meg_ctx *c, const struct gpt_layer *l, double p)
 {
-    return join(c, &l->mlp.fc2, p, l->attn.layer, MEG_DROP_MLP_OUT);
+    return epilogue(c, &l->mlp.fc2, p, l->attn.layer, MEG_DROP_MLP_OUT);
 }
 
-/* y = m + drop(mlp(norm(m))),  m = x + drop(attn(norm(x))) */
-static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct gpt_acts *a, struct meg_mat branch,
+/* y = m + drop(mlp(norm(m))), m = x + drop(attn(norm(x))) */
+static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct gpt_acts *a, struct meg_mat sublayer_out,
                       const struct gpt_layer *l, double dropout)
 {
-    const struct meg_residual_epilogue attn = join_attn(c, l, dropout), mlp = join_mlp(c, l, dropout);
+    const struct meg_residual_epilogue attn = attn_epilogue(c, l, dropout), mlp = mlp_epilogue(c, l, dropout);
 
     meg_norm_fwd(c, a->ln1, a->x, &a->ln1_stats, &l->norm1);
-    meg_attn_fwd(c, branch, a->ln1, &a->attn, &l->attn);
-    meg_add_norm_fwd(c, a->residual, a->ln2, a->x, branch, &attn, &a->ln2_stats, &l->norm2);
-    meg_mlp_fwd(c, branch, a->ln2, &a->mlp, &l->mlp);
-    meg_add_fwd(c, y, a->residual, branch, &mlp);
+    meg_attn_fwd(c, sublayer_out, a->ln1, &a->attn, &l->attn);
+    meg_add_norm_fwd(c, a->residual, a->ln2, a->x, sublayer_out, &attn, &a->ln2_stats, &l->norm2);
+    meg_mlp_fwd(c, sublayer_out, a->ln2, &a->mlp, &l->mlp);
+    meg_add_fwd(c, y, a->residual, sublayer_out, &mlp);
 }
 
-/* dx, the gradient of x, from dy, that of y. */
+/* Compute dx, the gradient of x, from dy, that of y, and add to the gradients of the parameters. */
 static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct gpt_grads *d,
                       const struct gpt_acts *a, const struct gpt_layer *l, double dropout)
 {
-    const struct meg_residual_epilogue attn = join_attn(c, l, dropout), mlp = join_mlp(c, l, dropout);
+    const struct meg_residual_epilogue attn = attn_epilogue(c, l, dropout), mlp = mlp_epilogue(c, l, dropout);
 
     meg_add_bwd(c, d->mlp_out, dy, &mlp);
     meg_mlp_bwd(c, d->ln, d->mlp_out, a->ln2, &a->mlp, &d->mlp, &l->mlp);
@@ -48,7 +49,7 @@ static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, s
     meg_norm_bwd(c, dx, d->x, d->ln, a->x, &a->ln1_stats, &l->norm1);
 }
 
-/* What layer_bwd left for later. */
+/* Add the weight gradients that layer_bwd deferred (zero-bubble schedules). */
 static void layer_bwd_weight(struct meg_ctx *c, const struct gpt_grads *d, const struct gpt_acts *a,
                              const struct gpt_layer *l)
 {
@@ -56,25 +57,25 @@ static void layer_bwd_weight(struct meg_ctx *c, const struct gpt_grads *d, const
     meg_attn_bwd_weight(c, d->attn_out, a->ln1, &a->attn, &d->attn, &l->attn);
 }
 
-/* ---- a micro-batch in its slot -------------------------------------------------------------- */
+/* ---- a micro-batch in its slot ---- */
 
-/* Of a smaller micro-batch the rows are the first of those planned: n in all, m in the residual stream. */
-static void use_rows(struct meg_gpt_state *st, struct gpt_slot *q, int64_t n, int64_t m)
+/* Set the number of rows of all buffers: a micro-batch smaller than planned uses the leading rows of each. */
+static void resize_rows(struct meg_gpt_state *st, struct gpt_slot *q, int64_t n, int64_t residual_rows)
 {
     for (int64_t i = 0; i < st->dim.layers; i++) {
         struct gpt_acts *a = &q->acts[i];
         struct gpt_grads *d = &q->grads[i];
 
-        a->x.rows = a->ln1.rows = a->residual.rows = a->ln2.rows = m;
+        a->x.rows = a->ln1.rows = a->residual.rows = a->ln2.rows = residual_rows;
         a->attn.qkv.rows = a->attn.o.rows = a->mlp.pre.rows = a->mlp.mid.rows = n;
-        d->x.rows = d->ln.rows = d->attn_out.rows = d->mlp_out.rows = m;
+        d->x.rows = d->ln.rows = d->attn_out.rows = d->mlp_out.rows = residual_rows;
         d->attn.qkv.rows = d->attn.o.rows = d->mlp.pre.rows = d->mlp.mid.rows = n;
-        q->saved[i].rows = m / st->dim.tp;
+        q->saved[i].rows = residual_rows / st->dim.tp;
     }
-    q->last_out.rows = st->lnf.rows = st->sublayer_out.rows = st->grads.x.rows = st->grads.ln.rows = m;
+    q->last_out.rows = st->lnf.rows = st->sublayer_out.rows = st->grads.x.rows = st->grads.ln.rows = residual_rows;
 }
 
-/* Where the residual stream's rows stand in the whole sequence, when they are not all of it in order. */
+/* Upload the global position of each row of the residual stream, with sequence or context parallelism. */
 static void set_global_positions(struct meg_gpt *g)
 {
     const struct meg_layout *l = &g->mesh->layout;
@@ -86,13 +87,13 @@ static void set_global_positions(struct meg_gpt *g)
         return;
     MEG_ASSERT_EQ(c->s, s * (l->has_sp ? l->tp : 1));
     for (int64_t i = 0; i < s; i++)
-        st->host_position_ids[i] = (int32_t)meg_layout_position(l, g->mesh->coords.cp, c->s * l->cp, t0 + i);
-    g->op->upload(c->stream, st->position_of_row, st->host_position_ids, (size_t)s * sizeof *st->position_of_row);
+        st->host_position[i] = (int32_t)meg_layout_position(l, g->mesh->coords.cp, c->s * l->cp, t0 + i);
+    g->op->upload(c->stream, st->position_of_row, st->host_position, (size_t)s * sizeof *st->position_of_row);
     c->position_of_row = st->position_of_row;
 }
 
-/* Make what is in a slot the running micro-batch. */
-static void enter(struct meg_gpt *g, struct gpt_slot *q)
+/* Make the micro-batch of a slot the current one. */
+static void set_current_batch(struct meg_gpt *g, struct gpt_slot *q)
 {
     struct meg_ctx *c = &g->state->ctx;
 
@@ -101,7 +102,7 @@ static void enter(struct meg_gpt *g, struct gpt_slot *q)
     c->position_ids = q->position_ids;
     c->sample_id = q->has_dropout ? q->sample_id : NULL;
     c->doc_start = q->has_doc_start ? q->doc_start : NULL;
-    use_rows(g->state, q, q->s * q->b, q->s * q->b / (c->has_sp ? g->state->dim.tp : 1));
+    resize_rows(g->state, q, q->s * q->b, q->s * q->b / (c->has_sp ? g->state->dim.tp : 1));
     set_global_positions(g);
 }
 
@@ -132,10 +133,10 @@ void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, 
         }
         g->op->upload(st->ctx.stream, q->loss_weight, st->host_loss, (size_t)n * sizeof *q->loss_weight);
     }
-    enter(g, q);
+    set_current_batch(g, q);
 }
 
-/* ---- a chunk of layers ------------------------------------------------------------------------ */
+/* ---- a chunk of layers ---- */
 
 static bool has_embedding(const struct meg_gpt *g, int64_t chunk)
 {
@@ -154,22 +155,22 @@ static struct gpt_layer *layers_of(const struct meg_gpt *g, int64_t chunk)
 
 size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g)
 {
-    return (size_t)(g->state->dim.residual_rows * g->state->dim.h) * meg_dtype_size(g->run.residual_dtype);
+    return (size_t)(g->state->dim.residual_rows * g->state->dim.width.h) * meg_dtype_size(g->run.residual_dtype);
 }
 
-/* Rows of the running micro-batch at p, in a chunk's boundary. */
-static struct meg_mat boundary(const struct meg_gpt *g, const struct gpt_slot *q, const void *p)
+/* Return the rows of the current micro-batch in a send or receive buffer of the pipeline. */
+static struct meg_mat boundary_rows(const struct meg_gpt *g, const struct gpt_slot *q, const void *p)
 {
     return meg_mat((void *)p, g->run.residual_dtype, q->acts[0].x.rows, q->acts[0].x.cols);
 }
 
-static void copy(struct meg_gpt *g, void *to, const void *from, struct meg_mat like)
+static void copy_device(struct meg_gpt *g, void *to, const void *from, struct meg_mat like)
 {
     g->op->upload(g->state->ctx.stream, to, from, (size_t)(like.rows * like.cols) * meg_dtype_size(like.dtype));
 }
 
-/* This rank's part of layer i's input, where ranks share what layers begin again from. */
-static struct meg_mat shared_input(const struct meg_gpt *g, int64_t chunk, const struct gpt_slot *q, int64_t i)
+/* Return this rank's shard of the input of layer i, kept with distribute_saved_activations; p NULL if there is none. */
+static struct meg_mat saved_shard(const struct meg_gpt *g, int64_t chunk, const struct gpt_slot *q, int64_t i)
 {
     const struct meg_mat none = { 0 };
 
@@ -178,54 +179,54 @@ static struct meg_mat shared_input(const struct meg_gpt *g, int64_t chunk, const
 
 static void save_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t i)
 {
-    const struct meg_mat part = shared_input(g, chunk, q, i);
+    const struct meg_mat shard = saved_shard(g, chunk, q, i);
 
-    if (part.p)
-        copy(g, part.p, meg_mat_rows(q->acts[i].x, g->mesh->coords.tp * part.rows, part.rows).p, part);
+    if (shard.p)
+        copy_device(g, shard.p, meg_mat_rows(q->acts[i].x, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
 }
 
 static void restore_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t i)
 {
-    const struct meg_mat part = shared_input(g, chunk, q, i);
+    const struct meg_mat shard = saved_shard(g, chunk, q, i);
     struct meg_comm *tp = g->state->ctx.tp;
 
-    if (part.p)
-        meg_comm_wait(tp, tp->op->all_gather(tp, q->acts[i].x.p, part.p, part.rows * part.cols, part.dtype));
+    if (shard.p)
+        meg_comm_wait(tp, tp->op->all_gather(tp, q->acts[i].x.p, shard.p, shard.rows * shard.cols, shard.dtype));
 }
 
-static void reads(const struct meg_gpt *g, int64_t section, int64_t next, bool is_backward)
+static void params_needed(const struct meg_gpt *g, int64_t layer_group, int64_t next, bool is_backward)
 {
     if (g->hooks.params_needed)
-        g->hooks.params_needed(g->hooks.user, (int)section, (int)next, is_backward);
+        g->hooks.params_needed(g->hooks.user, (int)layer_group, (int)next, is_backward);
 }
 
-static void wrote(const struct meg_gpt *g, int64_t section)
+static void grads_ready(const struct meg_gpt *g, int64_t layer_group)
 {
     if (g->hooks.grads_ready)
-        g->hooks.grads_ready(g->hooks.user, (int)section);
+        g->hooks.grads_ready(g->hooks.user, (int)layer_group);
 }
 
-/* The section of layer i of a chunk. */
-static int64_t section_of(const struct meg_gpt *g, int64_t chunk, int64_t i)
+/* Return the layer group of layer i of a chunk. */
+static int64_t group_of(const struct meg_gpt *g, int64_t chunk, int64_t i)
 {
     return 1 + layers_of(g, chunk)[i].attn.layer;
 }
 
 static void head_params_needed(const struct meg_gpt *g, bool is_backward)
 {
-    reads(g, g->conf.num_layers + 1, g->conf.is_untied ? -1 : 0, is_backward);
+    params_needed(g, g->conf.num_layers + 1, g->conf.is_untied ? -1 : 0, is_backward);
     if (!g->conf.is_untied)
-        reads(g, 0, -1, is_backward);
+        params_needed(g, 0, -1, is_backward);
 }
 
-/* Layers [begin, end); the last layer of all writes to y. */
+/* Run forward of layers [begin, end) of a chunk; the last layer of the chunk writes to y. */
 static void run_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end,
                        struct meg_mat y)
 {
     struct meg_gpt_state *st = g->state;
 
     for (int64_t i = begin; i < end; i++) {
-        reads(g, section_of(g, chunk, i), section_of(g, chunk, i) + 1, false);
+        params_needed(g, group_of(g, chunk, i), group_of(g, chunk, i) + 1, false);
         layer_fwd(&st->ctx, i + 1 < st->dim.layers ? q->acts[i + 1].x : y, &q->acts[i], st->sublayer_out,
                   &layers_of(g, chunk)[i], g->conf.hidden_dropout);
     }
@@ -234,7 +235,7 @@ static void run_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int
 void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out)
 {
     struct gpt_slot *q = &g->state->slot[slot];
-    const struct meg_mat y = has_head(g, chunk) ? q->last_out : boundary(g, q, out);
+    const struct meg_mat y = has_head(g, chunk) ? q->last_out : boundary_rows(g, q, out);
 
     for (int64_t i = 0; i < g->state->dim.layers; i++) {
         save_input(g, chunk, q, i);
@@ -251,38 +252,38 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
     gpt_load_batch(g, slot, x, scale, true);
     q->acts[0].x.p = has_embedding(g, chunk) ? q->embed_out : (void *)in;
     if (has_embedding(g, chunk)) {
-        reads(g, 0, 1, false);
+        params_needed(g, 0, 1, false);
         meg_embed_fwd(&st->ctx, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
     }
     gpt_layers_fwd(g, chunk, slot, out);
 }
 
-/* Forward again from the input of layer begin, which alone is there; the last layer's output is not needed. */
-static void again(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end)
+/* Recompute the activations of layers [begin, end) from the input of the first one; the last one's output is not needed. */
+static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end)
 {
     struct meg_gpt_state *st = g->state;
 
     restore_input(g, chunk, q, begin);
     for (int64_t i = begin; i < end; i++) {
-        reads(g, section_of(g, chunk, i), i + 1 < end ? section_of(g, chunk, i + 1) : -1, false);
+        params_needed(g, group_of(g, chunk, i), i + 1 < end ? group_of(g, chunk, i + 1) : -1, false);
         layer_fwd(&st->ctx, i + 1 < end ? q->acts[i + 1].x : st->grads.ln, &q->acts[i], st->sublayer_out,
                   &layers_of(g, chunk)[i], g->conf.hidden_dropout);
     }
 }
 
-/* The section that backward reads after that of layer i: where those before it are recomputed, their first. */
-static int64_t before(const struct meg_gpt *g, int64_t chunk, int64_t i)
+/* Return the layer group that is read after that of layer i: the first one to recompute, or that of layer i - 1; or -1. */
+static int64_t next_bwd_group(const struct meg_gpt *g, int64_t chunk, int64_t i)
 {
     int64_t begin, end;
 
     if (i == 0)
         return -1;
     if (gpt_recompute_range(&g->run, g->state->dim.layers, i - 1, &begin, &end) && i == end)
-        return section_of(g, chunk, begin);
-    return section_of(g, chunk, i - 1);
+        return group_of(g, chunk, begin);
+    return group_of(g, chunk, i - 1);
 }
 
-/* dx from dy through all layers. */
+/* Compute dx from dy through all layers of a chunk. */
 static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, struct meg_mat dx, struct meg_mat dy)
 {
     struct meg_gpt_state *st = g->state;
@@ -291,17 +292,17 @@ static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, str
         int64_t begin, end;
 
         if (gpt_recompute_range(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
-            again(g, chunk, q, begin, end);
-        reads(g, section_of(g, chunk, i), before(g, chunk, i), true);
+            recompute_layers(g, chunk, q, begin, end);
+        params_needed(g, group_of(g, chunk, i), next_bwd_group(g, chunk, i), true);
         layer_bwd(&st->ctx, i > 0 ? st->grads.x : dx, dy, &q->grads[i], &q->acts[i], &layers_of(g, chunk)[i],
                   g->conf.hidden_dropout);
         if (!g->run.defers_wgrad)
-            wrote(g, section_of(g, chunk, i));
+            grads_ready(g, group_of(g, chunk, i));
         dy = st->grads.x;
     }
 }
 
-/* sum of loss * mask over the slot's tokens; the losses go to token_loss where that is given. */
+/* Return the sum of loss * loss_mask over the slot's tokens; copy the losses to token_loss unless NULL. */
 static double sum_loss(struct meg_gpt *g, const struct gpt_slot *q, float *token_loss)
 {
     const int64_t n = q->s * q->b;
@@ -319,7 +320,7 @@ double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss)
     struct meg_gpt_state *st = g->state;
     struct gpt_slot *q = &st->slot[slot];
 
-    enter(g, q);
+    set_current_batch(g, q);
     head_params_needed(g, false);
     meg_norm_fwd(&st->ctx, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
     meg_lm_head_loss(&st->ctx, st->loss, st->lnf, q->labels, &st->head);
@@ -332,25 +333,25 @@ double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const vo
     struct meg_ctx *c = &st->ctx;
     struct gpt_slot *q = &st->slot[slot];
     const struct meg_mat none = { 0 };
-    const struct meg_mat dx = has_embedding(g, chunk) ? st->grads.x : boundary(g, q, d_in);
+    const struct meg_mat dx = has_embedding(g, chunk) ? st->grads.x : boundary_rows(g, q, d_in);
     double loss = 0;
 
     MEG_ASSERT(g->run.is_training);
-    enter(g, q);
+    set_current_batch(g, q);
     if (has_head(g, chunk)) {
         head_params_needed(g, true);
         meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
         meg_lm_head_fwd_bwd(c, st->loss, st->grads.ln, st->lnf, q->labels, q->loss_weight, &st->head);
         meg_norm_bwd(c, st->grads.x, none, st->grads.ln, q->last_out, &st->lnf_stats, &st->final_norm);
         loss = sum_loss(g, q, NULL);
-        wrote(g, g->conf.num_layers + 1);
+        grads_ready(g, g->conf.num_layers + 1);
         if (!g->conf.is_untied && g->mesh->coords.pp > 0)
-            wrote(g, 0); /* the last stage's copy */
+            grads_ready(g, 0); /* the last stage's replica of the tied embedding */
     }
-    layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->grads.x : boundary(g, q, d_out));
+    layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->grads.x : boundary_rows(g, q, d_out));
     if (has_embedding(g, chunk)) {
         meg_embed_bwd(c, dx, q->tokens, q->position_ids, &st->embed);
-        wrote(g, 0);
+        grads_ready(g, 0);
     }
     return loss;
 }
@@ -359,23 +360,23 @@ void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot)
 {
     struct gpt_slot *q = &g->state->slot[slot];
 
-    enter(g, q);
+    set_current_batch(g, q);
     for (int64_t i = g->state->dim.layers; i-- > 0;) {
         layer_bwd_weight(&g->state->ctx, &q->grads[i], &q->acts[i], &layers_of(g, chunk)[i]);
-        wrote(g, section_of(g, chunk, i));
+        grads_ready(g, group_of(g, chunk, i));
     }
 }
 
-/* ---- one pass after the other ------------------------------------------------------------------ */
+/* ---- without pipeline parallelism ---- */
 
-/* All layers without dropout, and the norm behind them. */
+/* Run forward of the embedding and all layers without dropout. */
 static void forward_no_dropout(struct meg_gpt *g, const struct meg_batch *x)
 {
     struct meg_gpt_state *st = g->state;
     struct gpt_slot *q = &st->slot[0];
 
     gpt_load_batch(g, 0, x, 0, false);
-    reads(g, 0, 1, false);
+    params_needed(g, 0, 1, false);
     meg_embed_fwd(&st->ctx, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
 }
@@ -397,7 +398,7 @@ double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, do
     return loss;
 }
 
-void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t kept, float *out)
+void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t nkept, float *out)
 {
     struct meg_gpt_state *st = g->state;
     const struct meg_mat y = meg_mat_rows(st->head.logits, 0, rows), none = { 0 };
@@ -406,7 +407,7 @@ void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t 
     MEG_ASSERT_EQ(st->dim.tp, 1);
     g->op->linear_fwd(st->ctx.stream, st->head.out.plan, y, none, meg_mat_rows(st->lnf, first, rows), st->head.out.w,
                       NULL, MEG_ACT_NONE);
-    for (int64_t i = 0; i < kept; i++)
+    for (int64_t i = 0; i < nkept; i++)
         g->op->download(st->ctx.stream, out + i * y.cols, meg_mat_rows(y, i, 1).p, (size_t)y.cols * sizeof *out);
 }
 

@@ -1,4 +1,4 @@
-/* What the files of the model share. */
+/* gpt_internal.h - declarations private to the files of the GPT: layers, activations, micro-batch slots and buffers. */
 #ifndef MEG_MODEL_GPT_INTERNAL_H
 #define MEG_MODEL_GPT_INTERNAL_H
 #include "model/gpt.h"
@@ -9,7 +9,9 @@
 #include "nn/norm.h"
 #include "nn/sequence_parallel.h"
 
-/* Rows of a decoding step, always this many: a row's result does not depend on how many are in use. */
+MEG_BEGIN_DECLS
+
+/* A decoding step always computes this many rows, so that a row's result does not depend on how many are used. */
 enum { DECODE_ROWS = 16 };
 
 struct gpt_layer {
@@ -18,45 +20,53 @@ struct gpt_layer {
     struct meg_mlp mlp;
 };
 
-/* What a layer keeps for its backward pass. */
+/* Activations of a layer, kept for its backward pass. */
 struct gpt_acts {
-    struct meg_mat x, ln1, residual, ln2; /* rows of the residual stream, h columns */
+    struct meg_mat x;        /* [residual_rows, h] input */
+    struct meg_mat ln1;      /* [residual_rows, h] norm1(x) */
+    struct meg_mat residual; /* [residual_rows, h] m = x + drop(attn(ln1)) */
+    struct meg_mat ln2;      /* [residual_rows, h] norm2(m) */
     struct meg_norm_stats ln1_stats, ln2_stats;
     struct meg_attn_acts attn;
     struct meg_mlp_acts mlp;
 };
 
-/* Gradients on their way back. */
+/* Gradients of the activations of a layer; x, ln, attn_out and mlp_out are [residual_rows, h]. */
 struct gpt_grads {
-    struct meg_mat x, ln, attn_out, mlp_out; /* rows of the residual stream, h columns */
+    struct meg_mat x;                 /* of the residual stream */
+    struct meg_mat ln;                /* of the output of either norm */
+    struct meg_mat attn_out, mlp_out; /* of the sublayers' outputs */
     struct meg_attn_grads attn;
     struct meg_mlp_acts mlp;
 };
 
-/* A micro-batch on its way through a chunk. */
+/* A micro-batch in flight through a chunk of layers. */
 struct gpt_slot {
     int64_t s, b;
-    struct gpt_acts *acts; /* [layers of a chunk]; the first one's input is the embedding's output
-                                                in x0, or where the pipeline received it */
-    void *embed_out;
-    struct meg_mat *saved;   /* [layers of a chunk] this rank's part of a recomputed layer's input,
-                                                with distributes_saved */
-    struct gpt_grads *grads; /* [layers of a chunk], with defers_weights */
-    struct meg_mat last_out; /* output of the last layer before the head */
+    struct gpt_acts *acts; /* [layers of a chunk]; the first one's x is embed_out, or the pipeline's receive buffer */
+    void *embed_out;       /* output of the embedding */
+    struct meg_mat *saved; /* [layers of a chunk] with distribute_saved_activations: this rank's shard of the input of a
+                                layer that is recomputed */
+    struct gpt_grads *grads; /* [layers of a chunk]; of the slot with defers_wgrad, else those of the state */
+    struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */
     int32_t *tokens, *labels, *position_ids, *doc_start; /* [n], device */
-    float *loss_weight;                                  /* [n], device: of each loss in what gradients are of */
+    float *loss_weight;                                  /* [n], device: scale * loss_mask */
     int64_t *sample_id;                                  /* [b] used, device */
     bool has_doc_start, has_dropout;
     float *loss_mask; /* [n], host */
 };
 
-/* Sizes of a run on this rank. */
+/* Sizes on this rank. */
 struct gpt_dims {
-    int64_t s, b, n, residual_rows; /* positions, sequences; all rows, and those of the residual stream */
-    int64_t h, attn_width, qkv_width, f, fc1_width, v, v0, a, g, rope_half, positions;
-    int64_t layers, chunks, slots; /* of a chunk, of a rank, of micro-batches */
+    int64_t s, b, n;       /* positions, sequences, rows s*b of a micro-batch */
+    int64_t residual_rows; /* rows of the residual stream: n, with sequence parallelism n / tp */
+    struct meg_gpt_widths width;
+    int64_t v, v0; /* rows of the vocabulary, the first one */
+    int64_t rope_half, positions;
+    int64_t layers; /* of a chunk */
+    int64_t chunks, slots;
     int64_t tp;
-    bool has_embedding, has_head; /* one of its chunks has */
+    bool has_embedding, has_head; /* one of this rank's chunks has it */
 };
 
 struct meg_gpt_state {
@@ -64,7 +74,7 @@ struct meg_gpt_state {
     struct gpt_dims dim;
     struct gpt_layer *layer;     /* [chunks, layers] */
     struct gpt_slot *slot;       /* [slots] */
-    struct gpt_acts *recomputed; /* of layers that are recomputed */
+    struct gpt_acts *recomputed; /* of the layers that are recomputed together; attention's output if selective */
     struct meg_norm_weights final_norm;
     struct meg_embed embed;
     struct meg_rope rope;
@@ -72,37 +82,38 @@ struct meg_gpt_state {
     int ncp;
     struct meg_attn_workspace attn_workspace;
     struct meg_lm_head head;
-    struct meg_mat sublayer_out; /* output of attention or MLP before it joins */
-    struct meg_mat lnf;          /* the last layer's output, normed */
+    struct meg_mat sublayer_out; /* [residual_rows, h] output of attention or MLP before the residual epilogue */
+    struct meg_mat lnf;          /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
-    struct gpt_grads grads;     /* shared by all layers, but for what a slot keeps */
-    float *loss;                /* [n], device */
-    int32_t *position_of_row;   /* [s], device */
-    float *host_loss;           /* [n] */
-    int32_t *host_position_ids; /* [s] */
-    void *activations, *workspace;
+    struct gpt_grads grads;        /* shared by all layers, except what a slot keeps */
+    float *loss;                   /* [n], device */
+    int32_t *position_of_row;      /* [s], device */
+    float *host_loss;              /* [n] */
+    int32_t *host_position;        /* [s] */
+    void *activations, *workspace; /* arenas */
 };
 
-/* ---- gpt_buffers.c: which buffers there are ---- */
+/* ---- gpt_buffers.c ---- */
 
-/* Host arrays of a run, and its sizes. */
+/* Allocate the host arrays of a state and compute its sizes. */
 struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                                     const struct meg_mesh *mesh);
 void gpt_state_free(struct meg_gpt_state *st);
-/* Cut all buffers out of two arenas. */
+/* Sub-allocate all buffers from the two arenas. */
 void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
                           struct meg_suballoc *workspace);
 
-/* Layers [begin, end) around layer i of a chunk that are recomputed from one input; false: i is kept. */
+/* Find the layers [begin, end) of a chunk that are recomputed together with layer i; false: i is not recomputed. */
 bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);
 
 /* ---- gpt_forward_backward.c ---- */
 
-/* Put a micro-batch into a slot and make it the running one. */
+/* Upload a micro-batch to a slot and make it the current one. */
 void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout);
-/* All layers of a chunk; out as in meg_gpt_forward. */
+/* Run forward of all layers of a chunk; out: see meg_gpt_forward. */
 void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out);
-/* Logits of rows [first, first + rows) of the normed output in nf; the first kept of them to the host. */
-void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t kept, float *out);
+/* Compute the logits of rows [first, first + rows) of lnf and copy those of the first nkept rows to the host. */
+void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t nkept, float *out);
 
+MEG_END_DECLS
 #endif

@@ -46,16 +46,15 @@ struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgr
 struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i)
 {
     const struct meg_layout *l = &cost->layout;
-    const struct meg_gpt_conf *c = cost->model;
     const enum meg_cp_comm_type type = meg_layout_cp_comm_type(l, i);
-    const double n = (double)cost_local_rows(cost).rows, e = size_of(cost->run.dtype), d = (double)c->kv_channels;
-    const double a = (double)(c->num_attention_heads / l->tp), g = (double)(c->num_query_groups / l->tp);
+    const struct meg_gpt_widths w = meg_gpt_layer_widths(cost->model, l->tp);
+    const double n = (double)cost_local_rows(cost).rows, e = size_of(cost->run.dtype);
     const int64_t a2a_size = type == MEG_CP_A2A ? l->cp : type == MEG_CP_A2A_P2P ? l->a2a_size : 1;
     const int64_t ring_size = l->cp / a2a_size;
-    const double h = (double)a2a_size, kv = n * 2 * g * d;
-    const double qkv = meg_comm_volume_sharded(a2a_size, n * (a + 2 * g) * d / h * e);
-    const double out = meg_comm_volume_sharded(a2a_size, n * a * d / h * e);
-    const double stats = meg_comm_volume_sharded(a2a_size, n * a / h * sizeof(float));
+    const double h = (double)a2a_size, kv = n * 2 * (double)w.kv;
+    const double qkv = meg_comm_volume_sharded(a2a_size, n * (double)w.qkv / h * e);
+    const double out = meg_comm_volume_sharded(a2a_size, n * (double)w.q / h * e);
+    const double stats = meg_comm_volume_sharded(a2a_size, n * (double)w.a / h * sizeof(float));
     const double doc_starts = meg_comm_volume_sharded(a2a_size, n * sizeof(int32_t));
     const double kv_fetch = meg_comm_volume_sharded(ring_size, kv * e);
     const double kv_grad_return = type == MEG_CP_ALL_GATHER ? meg_comm_volume_sharded(ring_size, kv * sizeof(float))

@@ -68,7 +68,7 @@ static double comm_workspace_nbytes(const struct meg_cost_model *cost, const str
     const struct meg_layout *l = &cost->layout;
     const int64_t nshards = l->zero.nshards, dp_replicas = l->dp * l->cp, n = cost_local_rows(cost).rows;
     const enum meg_dtype grad = cost->run.grad_dtype;
-    const double kv = (double)(n * 2 * cost->model->num_query_groups / l->tp * cost->model->kv_channels);
+    const double kv = (double)(n * 2 * meg_gpt_layer_widths(cost->model, l->tp).kv);
     double bucket = 0, tied = 0, kv_gather = 0, sum;
 
     for (int i = 0; i < params->nbuckets; i++)

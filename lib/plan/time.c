@@ -70,9 +70,9 @@ static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t s
 /* Estimate n queries of a rank's heads against s keys, of which the causal mask leaves half. */
 static struct pass_time attention_time(const struct rates *r, const struct meg_cost_model *cost, bool is_backward)
 {
-    const struct meg_layout *l = &cost->layout;
-    const double n = (double)cost_local_rows(cost).rows, s = (double)cost->run.s, d = (double)cost->model->kv_channels;
-    const double heads = (double)cost->model->num_attention_heads / (double)l->tp, scores = n * s * heads;
+    const struct meg_gpt_widths widths = meg_gpt_layer_widths(cost->model, cost->layout.tp);
+    const double n = (double)cost_local_rows(cost).rows, s = (double)cost->run.s, d = (double)widths.d;
+    const double heads = (double)widths.a, scores = n * s * heads;
     const double rate = is_backward ? r->hw->attention_bwd_efficiency : r->hw->attention_fwd_efficiency;
     struct pass_time w = { 0 };
 
@@ -93,13 +93,12 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
 {
     const struct meg_layout *l = &cost->layout;
     const struct meg_gpt_conf *c = cost->model;
-    const double tp = (double)l->tp, n = (double)cost_local_rows(cost).rows, d = (double)c->kv_channels;
-    const double h = (double)c->hidden_size, ad = (double)c->num_attention_heads * d / tp;
-    const double qkv = ad + 2 * (double)c->num_query_groups * d / tp, f = (double)c->ffn_hidden_size / tp;
-    const double fc1 = c->swiglu ? 2 * f : f, rows = (double)cost_local_rows(cost).residual_rows * h;
-    const double rotated = meg_gpt_is_rotary(c) ? 2 * n * (qkv - (qkv - ad) / 2) : 0;
+    const struct meg_gpt_widths w = meg_gpt_layer_widths(c, l->tp);
+    const double n = (double)cost_local_rows(cost).rows, h = (double)w.h, q = (double)w.q, qkv = (double)w.qkv;
+    const double f = (double)w.f, fc1 = (double)w.fc1, rows = (double)cost_local_rows(cost).residual_rows * h;
+    const double rotated = meg_gpt_is_rotary(c) ? 2 * n * (double)(w.q + w.kv) : 0;
     const double gemm =
-        gemm_time(r, n, h, qkv) + gemm_time(r, n, ad, h) + gemm_time(r, n, h, fc1) + gemm_time(r, n, f, h);
+        gemm_time(r, n, h, qkv) + gemm_time(r, n, q, h) + gemm_time(r, n, h, fc1) + gemm_time(r, n, f, h);
     const struct cost_comm tensor = cost_tp_comm(cost, false), context = cost_cp_comm(cost, i);
     const double tensor_bw = bandwidth(r->hw, 1, l->tp), context_bw = bandwidth(r->hw, l->tp, l->cp);
     const double pass = r->element_nbytes / r->hw->memory_bw;
@@ -110,7 +109,7 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
     s.fwd.gemm = s.bwd_input.gemm = s.bwd_weight.gemm = gemm;
     /* two norms, each with a residual addition; the activation, fused with a product or by itself */
     s.fwd.memory_bound = (9 * rows + n * (c->swiglu ? fc1 + f : f) + rotated) * pass;
-    s.bwd_input.memory_bound = (12 * rows + n * (c->swiglu ? 2 * fc1 + f : f) + rotated + 2 * n * ad) * pass;
+    s.bwd_input.memory_bound = (12 * rows + n * (c->swiglu ? 2 * fc1 + f : f) + rotated + 2 * n * q) * pass;
     s.fwd.comm = tensor.fwd / tensor_bw + context.fwd / context_bw;
     s.bwd_input.comm = tensor.bwd_input / tensor_bw + context.bwd_input / context_bw;
     s.bwd_weight.comm = tensor.bwd_weight / tensor_bw;

@@ -5,7 +5,7 @@
 #define MEG_RUN_JOB_H
 #include "data/data_conf.h"
 #include "logging/log_conf.h"
-#include "model/gpt.h"
+#include "model/gpt_conf.h"
 #include "optim/optim.h"
 #include "optim/precision.h"
 #include "option/opt.h"

@@ -66,7 +66,7 @@ static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
     const struct meg_layout *l = &s->layout;
     const int64_t n = c->micro_batch_size * c->seq_length / l->cp;
     const int64_t rows = l->pp > 1 || l->has_sp ? n / (l->has_sp ? l->tp : 1) * m->hidden_size : 0;
-    const int64_t kv = l->cp > 1 ? n * 2 * (m->num_query_groups / l->tp) * m->kv_channels : 0;
+    const int64_t kv = l->cp > 1 ? n * 2 * meg_gpt_layer_widths(m, l->tp).kv : 0;
 
     if (rows <= INT32_MAX && kv <= INT32_MAX)
         return 0;

@@ -1,7 +1,7 @@
 /* The settings of a small model for tests: every option at its default, no dropout, weights with opinions. */
 #ifndef TESTS_TINY_GPT_H
 #define TESTS_TINY_GPT_H
-#include "model/gpt.h"
+#include "model/gpt_conf.h"
 #include "option/opt.h"
 
 static inline struct meg_gpt_conf tiny_gpt(int64_t layers, int64_t hidden, int64_t ffn, int64_t heads,

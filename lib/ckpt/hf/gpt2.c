@@ -106,7 +106,7 @@ static const char *cannot(const struct meg_gpt_conf *m)
 {
     if (m->kv_channels * m->num_attention_heads != m->hidden_size)
         return "its heads have hidden size / heads channels, and --kv-channels is another number";
-    if (meg_gpt_norm(m) != MEG_NORM_LAYER || m->swiglu || !m->has_bias)
+    if (m->normalization != MEG_NORM_LAYER || m->swiglu || !m->has_bias)
         return "it has LayerNorm, GELU and biases";
     if (m->num_query_groups != m->num_attention_heads)
         return "it has a key head for each query head";

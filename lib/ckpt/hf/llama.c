@@ -85,7 +85,7 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
     static const char *const key[] = { "rope_scaling", "rope_parameters" };
     int r;
 
-    m->position_embedding_type = "rope";
+    m->position_embedding_type = MEG_POSITION_ROPE;
     if ((r = meg_json_get_f64(config, "rope_theta", MEG_JSON_OPTIONAL, &m->rotary_base, from, e)) < 0 ||
         (r = want_number(config, "partial_rotary_factor", 1, from, e)) < 0)
         return r;
@@ -167,7 +167,7 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
     bool is_tied = false;
     int r;
 
-    m->normalization = "RMSNorm";
+    m->normalization = MEG_NORM_RMS;
     m->swiglu = true;
     m->norm_epsilon = 1e-6;
     m->attention_dropout = m->hidden_dropout = 0;
@@ -192,7 +192,7 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
 
 static const char *cannot(const struct meg_gpt_conf *m)
 {
-    if (meg_gpt_norm(m) != MEG_NORM_RMS || !m->swiglu)
+    if (m->normalization != MEG_NORM_RMS || !m->swiglu)
         return "it has RMSNorm and SwiGLU";
     if (m->rotary_percent != 1 || m->rotary_interleaved)
         return "its heads turn whole and by halves";

@@ -65,7 +65,7 @@ static void qkv_rows_go_head_by_head(void **state)
         assert_true(ours[r] == (float)want[r]);
 }
 
-/* Wider than a strip, and no multiple of it. */
+/* Wider than a strip, and not a multiple of it. */
 static void transposes(void **state)
 {
     static float theirs[37 * 5], ours[5 * 37], back[37 * 5];
@@ -235,7 +235,7 @@ static void refuses_settings_it_cannot_follow(void **state)
           "vocabulary size|4000000000" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":9,\"n_head\":2,\"n_positions\":6,"
           "\"vocab_size\":11}",
-          "--hidden-size: 9 is no multiple" },
+          "--hidden-size: 9 is not a multiple" },
         { "{", "not JSON" },
     };
     static const char outside[] = "{\"weight_map\":{\"a\":\"../x\"}}";

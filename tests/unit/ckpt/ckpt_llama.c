@@ -17,8 +17,8 @@ static void make_llama(struct box *b, int seed, void (*tune)(struct meg_gpt_conf
     b->m.num_query_groups = 2;
     b->m.max_position_embeddings = 8;
     b->m.vocab_size = 11;
-    b->m.position_embedding_type = "rope";
-    b->m.normalization = "RMSNorm";
+    b->m.position_embedding_type = MEG_POSITION_ROPE;
+    b->m.normalization = MEG_NORM_RMS;
     b->m.swiglu = true;
     b->m.has_bias = false;
     b->m.is_untied = true;
@@ -204,12 +204,12 @@ static void interleaved(struct meg_gpt_conf *m)
 
 static void layer_norm(struct meg_gpt_conf *m)
 {
-    m->normalization = "LayerNorm";
+    m->normalization = MEG_NORM_LAYER;
 }
 
 static void learned(struct meg_gpt_conf *m)
 {
-    m->position_embedding_type = "learned_absolute";
+    m->position_embedding_type = MEG_POSITION_LEARNED;
 }
 
 static void does_not_write_what_cannot_be_expressed(void **state)

@@ -71,8 +71,8 @@ static void write_with_args(const char *at, const json_t *args)
     b.m.max_position_embeddings = 64;
     b.m.vocab_size = 128;
     if (is_llama) {
-        b.m.position_embedding_type = "rope";
-        b.m.normalization = "RMSNorm";
+        b.m.position_embedding_type = MEG_POSITION_ROPE;
+        b.m.normalization = MEG_NORM_RMS;
         b.m.swiglu = b.m.is_untied = true;
         b.m.has_bias = false;
         b.m.ffn_hidden_size = 128;

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include "base/mem.h"
 #include "cpu/cpu.h"
-#include "model/gpt.h"
+#include "model/gpt_decode.h"
 #include "tiny_gpt.h"
 
 enum { S = 6, B = 3, N = S * B, V = 23, H = 16, A = 4, L = 2, F = 40 };
@@ -226,8 +226,8 @@ static void decoding_gives_the_logits_of_the_whole_sequence(void **state)
 
     (void)state;
     check_decoding(c);
-    c.position_embedding_type = "rope";
-    c.normalization = "RMSNorm";
+    c.position_embedding_type = MEG_POSITION_ROPE;
+    c.normalization = MEG_NORM_RMS;
     c.swiglu = c.is_untied = c.group_query_attention = true;
     c.num_query_groups = 2;
     c.has_bias = false;
@@ -333,7 +333,7 @@ static void refuses_what_breaks_a_rule(void **state)
     c.kv_channels = MEG_UNSET;
     c.num_attention_heads = 3;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "--hidden-size: 16 is no multiple of --num-attention-heads 3"));
+    assert_non_null(strstr(e.msg, "--hidden-size: 16 is not a multiple of --num-attention-heads 3"));
     c = conf();
     c.hidden_dropout = NAN;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
@@ -360,7 +360,7 @@ static void refuses_what_cannot_be_counted(void **state)
     c.hidden_size = (int64_t)1 << 24;
     c.ffn_hidden_size = (int64_t)1 << 26;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "can be counted"));
+    assert_non_null(strstr(e.msg, "must be at most 2.8e+14"));
 }
 
 static void refuses_to_turn_no_column(void **state)

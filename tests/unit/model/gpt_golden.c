@@ -28,8 +28,8 @@ static struct meg_gpt_conf llama(void)
 
     c.group_query_attention = true;
     c.num_query_groups = 2;
-    c.position_embedding_type = "rope";
-    c.normalization = "RMSNorm";
+    c.position_embedding_type = MEG_POSITION_ROPE;
+    c.normalization = MEG_NORM_RMS;
     c.swiglu = c.is_untied = true;
     c.has_bias = false;
     return c;

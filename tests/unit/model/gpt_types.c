@@ -39,8 +39,8 @@ static struct meg_gpt_conf conf(int is_llama)
 
         c.swiglu = true;
         c.has_bias = false;
-        c.normalization = "RMSNorm";
-        c.position_embedding_type = "rope";
+        c.normalization = MEG_NORM_RMS;
+        c.position_embedding_type = MEG_POSITION_ROPE;
         c.group_query_attention = true;
         c.num_query_groups = 2;
         c.is_untied = true;

@@ -231,8 +231,8 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
                               .num_query_groups = 2,
                               .max_position_embeddings = 8,
                               .vocab_size = 101,
-                              .position_embedding_type = "learned_absolute",
-                              .normalization = "LayerNorm",
+                              .position_embedding_type = MEG_POSITION_LEARNED,
+                              .normalization = MEG_NORM_LAYER,
                               .has_bias = true };
 
     (void)state;

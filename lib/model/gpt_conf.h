@@ -1,0 +1,98 @@
+/*
+ * gpt_conf.h - the architecture of a GPT: the decoder of GPT-2 (Radford et al. 2019) and, with other settings, of Llama
+ * (Touvron et al. 2023), arranged as in Megatron-LM:
+ *   x = drop(word[token] + position[i]); with rotary positions there is no position table
+ *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
+ *   logits = norm(x) w_out^T; w_out is the word embedding unless untied
+ * Weights are [out, in].  The rows of qkv are grouped by key-value group, as in Megatron core: its query heads, its key
+ * head, its value head.  The vocabulary has no padding rows.
+ */
+#ifndef MEG_MODEL_GPT_CONF_H
+#define MEG_MODEL_GPT_CONF_H
+#include "model/param.h"
+#include "option/opt.h"
+#include "parallel/mesh.h"
+
+MEG_BEGIN_DECLS
+
+enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE };
+
+/*
+ * Architecture hyper-parameters: two models with equal values have the same parameters.  Integers that are not set are
+ * MEG_UNSET until meg_gpt_conf_check.
+ */
+struct meg_gpt_conf {
+    int64_t num_layers, hidden_size, ffn_hidden_size, num_attention_heads;
+    int64_t kv_channels; /* head size */
+    bool group_query_attention;
+    int64_t num_query_groups; /* key-value heads */
+    int64_t max_position_embeddings;
+    int64_t vocab_size; /* without padding; from the tokenizer or the checkpoint, not an option of the model */
+    enum meg_position_embedding position_embedding_type;
+    enum meg_norm normalization;
+    bool use_rotary; /* another spelling of --position-embedding-type rope */
+    double rotary_base, rotary_percent;
+    bool rotary_interleaved;
+    int64_t rotary_interpolation; /* positions are divided by it */
+    bool use_rope_scaling;        /* Llama 3's scaling of long wavelengths */
+    double rope_scaling_factor;
+    double norm_epsilon, init_method_std;
+    bool init_method_xavier_uniform;
+    bool is_untied; /* --untie-embeddings-and-output-weights */
+    bool swiglu;
+    bool has_bias; /* of linears; without it only qkv has one, if add_qkv_bias is set */
+    bool add_qkv_bias;
+    bool bias_gelu_fusion; /* GELU in its tanh form; exact GELU without it or without biases */
+    double attention_dropout, hidden_dropout;
+};
+extern const struct meg_opt meg_gpt_opts[];
+
+/* Derive the settings that are unset, and check all; MEG_EUSAGE names the options of a rule that is broken. */
+int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e);
+
+/* The functions below take a configuration that meg_gpt_conf_check has accepted. */
+
+static inline bool meg_gpt_is_rotary(const struct meg_gpt_conf *c)
+{
+    return c->position_embedding_type == MEG_POSITION_ROPE;
+}
+
+/* Return how many column pairs of a head are rotated; 0 without rotary positions. */
+static inline int64_t meg_gpt_rope_half(const struct meg_gpt_conf *c)
+{
+    return meg_gpt_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
+}
+
+/* The widths of a layer's tensors on one of tp tensor-parallel ranks, in columns of activations. */
+struct meg_gpt_widths {
+    int64_t h;       /* residual stream */
+    int64_t a, g, d; /* query heads, key-value groups; head size */
+    int64_t q, kv;   /* queries, and output of attention: a d; keys alone, and values alone: g d */
+    int64_t qkv;     /* output of the qkv linear: q + 2 kv */
+    int64_t f, fc1;  /* input of fc2; output of fc1: f, or 2f for [gate | up] */
+};
+
+static inline struct meg_gpt_widths meg_gpt_layer_widths(const struct meg_gpt_conf *c, int64_t tp)
+{
+    struct meg_gpt_widths w;
+
+    w.h = c->hidden_size;
+    w.a = c->num_attention_heads / tp;
+    w.g = c->num_query_groups / tp;
+    w.d = c->kv_channels;
+    w.q = w.a * w.d;
+    w.kv = w.g * w.d;
+    w.qkv = w.q + 2 * w.kv;
+    w.f = c->ffn_hidden_size / tp;
+    w.fc1 = c->swiglu ? 2 * w.f : w.f;
+    return w;
+}
+
+/* Make the parameter table, and shard it for the mesh's rank; free it with meg_params_free. */
+void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const struct meg_mesh *mesh);
+
+/* Return the floating-point operations of forward and backward of batch sequences of length s, without recomputation. */
+double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,41 @@
+/* gpt_run.h - runtime configuration of a GPT: batch dimensions, data types, recomputation; and the memory that it needs. */
+#ifndef MEG_MODEL_GPT_RUN_H
+#define MEG_MODEL_GPT_RUN_H
+#include "model/gpt_conf.h"
+
+MEG_BEGIN_DECLS
+
+/* Activation recomputation (Korthikanti et al. 2022): what backward recomputes instead of keeping it from forward. */
+enum meg_recompute {
+    MEG_RECOMPUTE_NONE,
+    MEG_RECOMPUTE_SELECTIVE, /* core attention: its output and log-sum-exp, from qkv */
+    MEG_RECOMPUTE_UNIFORM,   /* layers in groups of recompute_num_layers, of which only the first one's input is kept */
+    MEG_RECOMPUTE_BLOCK      /* each of the first recompute_num_layers layers of a chunk, of which the input is kept */
+};
+
+struct meg_gpt_run {
+    int64_t s, b;             /* longest sequence, largest micro-batch */
+    bool is_training;         /* keep activations and allocate gradients */
+    uint32_t seed;            /* of dropout */
+    int64_t microbatch_slots; /* micro-batches whose activations are kept at the same time; 0 is 1 */
+    bool defers_wgrad;        /* meg_gpt_backward leaves the gradients of linears to meg_gpt_backward_weight */
+    enum meg_recompute recompute;
+    int64_t recompute_num_layers;
+    bool distribute_saved_activations; /* the inputs kept for recomputation are sharded over tensor-parallel ranks */
+    enum meg_dtype dtype;              /* of parameters and activations */
+    enum meg_dtype residual_dtype;     /* of the residual stream */
+    enum meg_dtype grad_dtype;         /* of the gradients of parameters */
+    bool shards_params; /* ZeRO-3: parameters are all-gathered one layer group at a time (model/param.h) */
+    bool shards_grads;  /* ZeRO-2: gradients are reduce-scattered one layer group at a time */
+};
+
+/* Bytes of each arena. */
+struct meg_gpt_memory {
+    size_t params, grads, activations, workspace;
+};
+/* Compute the bytes that meg_gpt_create would allocate on the mesh's rank. */
+void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
+                         const struct meg_mesh *mesh);
+
+MEG_END_DECLS
+#endif
