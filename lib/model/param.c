@@ -1,3 +1,4 @@
+/* param.c - the parameter table: shards, buckets, hyper-parameter ranges and initial weights. */
 #include "model/param.h"
 #include <math.h>
 #include <stdarg.h>
@@ -8,7 +9,8 @@
 #include "base/mem.h"
 #include "base/philox.h"
 
-struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, const int64_t *dim, const char *fmt, ...)
+struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
+                                 ...)
 {
     struct meg_param *row;
     va_list ap;
@@ -25,27 +27,27 @@ struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, co
     MEG_ASSERT_LT(0, ndim);
     MEG_ASSERT_LE(ndim, MEG_PARAM_MAXDIM);
 
-    row->layer_group = section;
+    row->layer_group = layer_group;
     row->tp_axis = -1;
     row->nblocks = 1;
     row->ndim = ndim;
     row->numel = 1;
     for (int i = 0; i < ndim; i++)
         row->numel *= row->dim[i] = dim[i];
-    if (section >= p->nlayer_groups)
-        p->nlayer_groups = section + 1;
+    if (layer_group >= p->nlayer_groups)
+        p->nlayer_groups = layer_group + 1;
     p->numel += row->numel;
     return row;
 }
 
-/* Whether the rank's stage has a section: 0 the embedding, then the layers, then the head. */
-static bool has_section(const struct meg_mesh *mesh, int section, int nlayer_groups)
+/* Return whether the rank's pipeline stage has a layer group. */
+static bool stage_has_group(const struct meg_mesh *mesh, int layer_group, int nlayer_groups)
 {
     const struct meg_layout *l = &mesh->layout;
 
-    if (section == 0)
+    if (layer_group == 0)
         return mesh->coords.pp == 0;
-    if (section == nlayer_groups - 1)
+    if (layer_group == nlayer_groups - 1)
         return mesh->coords.pp == l->pp - 1;
     if (l->pp == 1)
         return true;
@@ -53,14 +55,14 @@ static bool has_section(const struct meg_mesh *mesh, int section, int nlayer_gro
         int64_t first, n;
 
         meg_layout_layers(l, mesh->coords.pp, chunk, &first, &n);
-        if (section - 1 >= first && section - 1 < first + n)
+        if (layer_group - 1 >= first && layer_group - 1 < first + n)
             return true;
     }
     return false;
 }
 
-/* The rank's share of the split axis. */
-static void cut(struct meg_param *row, const struct meg_mesh *mesh)
+/* Compute the rank's shard of a row. */
+static void shard_row(struct meg_param *row, const struct meg_mesh *mesh)
 {
     const int64_t tp = mesh->layout.tp, i = mesh->coords.tp;
 
@@ -86,7 +88,7 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* End the bucket that begins where the one before ended: its slices are whole multiples of 128 bytes. */
+/* End the current bucket, padded as in Megatron to a multiple of 128 elements that the number of shards divides. */
 static void end_bucket(struct meg_params *p, const struct meg_layout *l)
 {
     const int64_t begin = p->nbuckets ? p->bucket[p->nbuckets - 1].end : 0;
@@ -99,8 +101,8 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l)
     p->bucket[p->nbuckets++] = (struct meg_elem_range){ begin, p->flat_numel };
 }
 
-/* Whether the bucket ends before row i, which is the next to be placed, or behind the last. */
-static bool ends_before(const struct meg_params *p, int i, const struct meg_mesh *mesh)
+/* Return whether the current bucket ends before row i, the next one of the flat buffer; true at the end, i < 0. */
+static bool bucket_ends_before(const struct meg_params *p, int i, const struct meg_mesh *mesh)
 {
     const struct meg_layout *l = &mesh->layout;
     const int64_t begin = p->nbuckets ? p->bucket[p->nbuckets - 1].end : 0;
@@ -124,23 +126,23 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
     memset(p->layer_group, 0, (size_t)p->nlayer_groups * sizeof *p->layer_group);
     for (int i = p->n - 1; i >= 0; i--) {
         struct meg_param *row = &p->row[i];
-        struct meg_elem_range *section = &p->layer_group[row->layer_group];
+        struct meg_elem_range *layer_group = &p->layer_group[row->layer_group];
 
         if (i == p->n - 1 || row->layer_group != row[1].layer_group)
-            is_here = has_section(mesh, row->layer_group, p->nlayer_groups);
+            is_here = stage_has_group(mesh, row->layer_group, p->nlayer_groups);
         row->is_tied_replica =
             row->reduce_group == MEG_PARAM_TIED && mesh->layout.pp > 1 && mesh->coords.pp == mesh->layout.pp - 1;
         row->shard_numel = 0;
-        if (ends_before(p, i, mesh))
+        if (bucket_ends_before(p, i, mesh))
             end_bucket(p, &mesh->layout);
         row->offset = p->flat_numel;
         if (!row->is_tied_replica && !is_here)
             continue;
-        cut(row, mesh);
+        shard_row(row, mesh);
         p->flat_numel += round_up(row->shard_numel, MEG_PARAM_ALIGN);
-        if (section->end == 0)
-            section->begin = row->offset;
-        section->end = p->flat_numel;
+        if (layer_group->end == 0)
+            layer_group->begin = row->offset;
+        layer_group->end = p->flat_numel;
     }
     end_bucket(p, &mesh->layout);
     for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)
@@ -148,37 +150,37 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
             p->layer_group[p->nlayer_groups - 1 - k].end = p->bucket[i++].end;
 }
 
-static int64_t length(const struct meg_params *p, int section)
+static int64_t group_numel(const struct meg_params *p, int layer_group)
 {
-    return p->layer_group[section].end - p->layer_group[section].begin;
+    return p->layer_group[layer_group].end - p->layer_group[layer_group].begin;
 }
 
-/* Elements of the largest layer. */
+/* Return the elements of the largest layer. */
 static int64_t largest_layer(const struct meg_params *p)
 {
     int64_t most = 0;
 
     for (int i = 1; i < p->nlayer_groups - 1; i++)
-        most = length(p, i) > most ? length(p, i) : most;
+        most = group_numel(p, i) > most ? group_numel(p, i) : most;
     return most;
 }
 
-int64_t meg_params_unsharded_offset(const struct meg_params *p, int section)
+int64_t meg_params_unsharded_offset(const struct meg_params *p, int layer_group)
 {
     const int last = p->nlayer_groups - 1;
 
-    if (section == 0)
+    if (layer_group == 0)
         return 0;
-    return length(p, 0) + (section == last ? 0 : length(p, last) + section % 2 * largest_layer(p));
+    return group_numel(p, 0) + (layer_group == last ? 0 : group_numel(p, last) + layer_group % 2 * largest_layer(p));
 }
 
 int64_t meg_params_unsharded_numel(const struct meg_params *p)
 {
-    return length(p, 0) + length(p, p->nlayer_groups - 1) + 2 * largest_layer(p);
+    return group_numel(p, 0) + group_numel(p, p->nlayer_groups - 1) + 2 * largest_layer(p);
 }
 
-/* Elements behind one index of the split axis. */
-static int64_t inner(const struct meg_param *row)
+/* Return the elements per index of tp_axis. */
+static int64_t inner_numel(const struct meg_param *row)
 {
     int64_t n = 1;
 
@@ -191,23 +193,23 @@ int64_t meg_param_num_shard_ranges(const struct meg_param *row)
 {
     if (row->shard_numel == 0)
         return 0;
-    return row->tp_axis < 0 ? 1 : row->numel / (row->dim[row->tp_axis] * inner(row)) * row->nblocks;
+    return row->tp_axis < 0 ? 1 : row->numel / (row->dim[row->tp_axis] * inner_numel(row)) * row->nblocks;
 }
 
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i)
 {
-    struct meg_param_shard_range run = { 0, 0, row->shard_numel };
+    struct meg_param_shard_range range = { 0, 0, row->shard_numel };
     int64_t global, local, n;
 
     if (row->tp_axis < 0)
-        return run;
-    n = inner(row);
+        return range;
+    n = inner_numel(row);
     global = row->dim[row->tp_axis] / row->nblocks;
     local = row->shard_dim[row->tp_axis] / row->nblocks;
-    run.global = (i * global + row->shard_begin) * n;
-    run.local = i * local * n;
-    run.n = local * n;
-    return run;
+    range.global = (i * global + row->shard_begin) * n;
+    range.local = i * local * n;
+    range.n = local * n;
+    return range;
 }
 
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh)
@@ -218,7 +220,7 @@ bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *me
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name)
 {
     for (int i = 0; i < p->n; i++)
-        if (!strcmp(p->row[i].name, name))
+        if (strcmp(p->row[i].name, name) == 0)
             return &p->row[i];
     return NULL;
 }
@@ -270,12 +272,12 @@ void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, i
 void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out)
 {
     for (int64_t k = 0; k < meg_param_num_shard_ranges(row); k++) {
-        const struct meg_param_shard_range run = meg_param_shard_range_at(row, k);
-        const int64_t begin = run.local > first ? run.local : first;
-        const int64_t end = run.local + run.n < first + n ? run.local + run.n : first + n;
+        const struct meg_param_shard_range range = meg_param_shard_range_at(row, k);
+        const int64_t begin = range.local > first ? range.local : first;
+        const int64_t end = range.local + range.n < first + n ? range.local + range.n : first + n;
 
         if (begin < end)
-            meg_param_init(row, seed, run.global + begin - run.local, end - begin, out + begin - first);
+            meg_param_init(row, seed, range.global + begin - range.local, end - begin, out + begin - first);
     }
 }
 

@@ -1,21 +1,20 @@
 /*
- * The parameter table of a model: a row a tensor, in the order of the forward
- * pass.  Allocation, initial weights, checkpoint files, conversion, the memory
- * count of --dry-run and the optimizer's groups all walk it.
+ * param.h - the parameter table of a model: a row per tensor, in the order of the forward pass.  Allocation, initial
+ * weights, checkpoint files, conversion, the memory count of --dry-run and the optimizer's hyper-parameter ranges iterate
+ * over it.
  *
- * The parameters lie in one flat buffer in backward order (the last row first),
- * each start aligned to MEG_PARAM_ALIGN elements; gradients, main parameters and
- * optimizer state have the same layout, so that a loop over ranges serves all.
- * Elements between two parameters are zero and stay so.
+ * The parameters of a rank are in one flat buffer in backward order (the last row first), each aligned to MEG_PARAM_ALIGN
+ * elements.  Gradients, main parameters and optimizer state have the same layout, so that one loop over ranges updates
+ * all.  Elements between two parameters are zero.
  *
- * The flat buffer is cut into buckets: gradients are added up a bucket at a time, and each is cut into
- * equal slices, whatever parameters lie there, for the ranks that share optimizer state.  A bucket ends
- * after the parameter that gives it layout.zero.bucket_numel elements, on the first stage only, as the others have
- * no time to hide it in; a tied embedding has one of its own, so that both stages slice it alike.  Where
- * gradients or parameters are shared, too, each section is a bucket.
+ * The flat buffer is split into buckets.  Gradients are reduced one bucket at a time, and with a distributed optimizer each
+ * bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  A bucket ends after the
+ * parameter with which it reaches zero.bucket_numel elements, on the first stage only: other stages could not overlap the
+ * reduction of a bucket.  A tied embedding has a bucket of its own, so that the first and the last stage shard it alike.
+ * With ZeRO-2 and ZeRO-3 each layer group is a bucket.
  *
- * Every rank has all rows, and holds of each a box (or nothing): what its stages have of the layers, and
- * of that its tensor-parallel share.
+ * Layer groups are numbered 0 the embedding, 1..L the layers, L+1 the head.  Every rank has all rows, but holds shards of
+ * the rows of its pipeline stages only; a tensor-parallel rank holds its part of a row along tp_axis.
  */
 #ifndef MEG_MODEL_PARAM_H
 #define MEG_MODEL_PARAM_H
@@ -30,31 +29,31 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
-/* Parameters reduced over one group of ranks. */
+/* The ranks that reduce a parameter's gradient: all with a replica, and for a tied embedding also the other stage. */
 enum meg_param_reduce_group { MEG_PARAM_DENSE, MEG_PARAM_TIED };
 
 struct meg_param {
     char name[96]; /* Megatron core's, with the global layer number */
     int ndim;
-    int64_t dim[MEG_PARAM_MAXDIM]; /* global shape; vocabulary rows are the true ones */
-    int tp_axis;                   /* axis cut over tensor-parallel ranks, -1: each has the whole */
-    int nblocks;                   /* along that axis, each cut by itself: 2 for [gate; up] */
+    int64_t dim[MEG_PARAM_MAXDIM]; /* global shape; the vocabulary has no padding rows */
+    int tp_axis;                   /* axis sharded over tensor-parallel ranks, -1: replicated */
+    int nblocks;                   /* blocks along that axis that are sharded one by one: 2 for [gate; up] */
     enum meg_init_method init;
     double std;       /* of MEG_INIT_NORMAL */
     int is_decayed;   /* weight decay applies */
     int is_decoupled; /* word embedding and output weight: --decoupled-lr */
     enum meg_param_reduce_group reduce_group;
-    int layer_group; /* 0 embedding, 1..L the layers, L+1 the head: a file each */
-    int64_t numel;   /* product of dim */
-    /* This rank's box, from meg_params_shard on. */
+    int layer_group;
+    int64_t numel; /* product of dim */
+    /* This rank's shard; set by meg_params_shard. */
     int64_t shard_dim[MEG_PARAM_MAXDIM]; /* its shape */
-    int64_t shard_begin;                 /* where it begins along the split axis, in each part */
-    int64_t shard_numel;                 /* its elements; 0: the row is on other ranks */
-    bool is_tied_replica;                /* the last stage's copy of a tied tensor: neither counted nor saved */
-    int64_t offset;                      /* of its element 0 in the flat buffer */
+    int64_t shard_begin;                 /* its first index along tp_axis, in each block */
+    int64_t shard_numel;                 /* its elements; 0: the row is on other stages */
+    bool is_tied_replica;                /* the last stage's replica of a tied tensor: neither counted nor saved */
+    int64_t offset;                      /* of its first element in the flat buffer */
 };
 
-/* A run of elements that lie side by side in the whole tensor and in the box. */
+/* n elements that are contiguous in the global tensor, from global on, and in the shard, from local on. */
 struct meg_param_shard_range {
     int64_t global, local, n;
 };
@@ -63,46 +62,50 @@ struct meg_params {
     struct meg_param *row;
     int n;
     int nlayer_groups;                  /* L + 2 */
-    struct meg_elem_range *layer_group; /* [nsections] what this rank has of each; empty: nothing */
-    struct meg_elem_range *bucket;      /* [nbuckets] in order, the whole flat buffer */
+    struct meg_elem_range *layer_group; /* [nlayer_groups] its range of the flat buffer; empty if on other stages */
+    struct meg_elem_range *bucket;      /* [nbuckets] in order; together the flat buffer */
     int nbuckets;
-    int64_t numel;      /* elements of the model: the sum of the rows */
-    int64_t flat_numel; /* elements of this rank's flat buffer, gaps included */
+    int64_t numel;      /* elements of the model: sum over the rows */
+    int64_t flat_numel; /* elements of this rank's flat buffer, including padding */
 };
 
-/* Append a row, its name printf'ed; the caller fills what is not an argument. */
-struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, const int64_t *dim, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
+/* Append a row with a formatted name; the caller sets the fields that are not arguments. */
+struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
+                                 ...) __attribute__((format(printf, 5, 6)));
 
-/* Give every row its box and place on the mesh's rank, once all rows are there. */
+/* Compute each row's shard and offset on the mesh's rank, the layer groups and the buckets; call it after all rows are added. */
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
 
 /*
- * Memory in which sections take turns: the first and the last have a place of their own, and of the layers
- * two are there at a time.  Where a section begins, and elements in all.
+ * Unsharded buffers of ZeRO-2 (gradients) and ZeRO-3 (parameters): one for the embedding, one for the head, and two that
+ * layers use alternately.  Return the offset of a layer group's buffer, and the elements of all of them.
  */
-int64_t meg_params_unsharded_offset(const struct meg_params *p, int section);
+int64_t meg_params_unsharded_offset(const struct meg_params *p, int layer_group);
 int64_t meg_params_unsharded_numel(const struct meg_params *p);
 
-/* The runs of a row's box: how many, and number i. */
+/* Return the number of contiguous ranges of a row's shard, and the i-th one. */
 int64_t meg_param_num_shard_ranges(const struct meg_param *row);
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i);
 
-/* Whether this rank is the one that counts the row's box in sums over the model: others may hold it, too. */
+/* Return whether this rank counts the row's shard in sums over the model; exactly one of its replicas does. */
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh);
 
-/* The row called name, or NULL. */
+/* Return the row called name, or NULL. */
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);
 
 /*
- * The flat buffer as runs of equal weight decay and rate, in order; gaps belong to the run before
- * them.  *range is malloc'ed, the caller's; the number of runs is returned.
+ * Split the flat buffer into ranges of equal weight decay and learning rate, in order; padding belongs to the range before
+ * it.  Store the ranges in *range, which the caller frees, and return their number.
  */
 int meg_params_hparam_ranges(const struct meg_params *p, struct meg_hparam_range **range);
 
-/* Elements [first, first + n) of a row's initial weights (DESIGN.md §6), whatever the layout. */
+/*
+ * Compute elements [first, first + n) of a row's initial weights: 0, 1, std * N(0, 1), or uniform in
+ * +-sqrt(6 / (fan_in + fan_out)).  Random numbers are those of element i of the global tensor, a function of the seed, the
+ * row's name and i (base/philox.h), so that weights do not depend on the layout.
+ */
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
-/* The same of elements [first, first + n) of the row's box. */
+/* The same for elements [first, first + n) of the row's shard. */
 void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 
 void meg_params_free(struct meg_params *p);

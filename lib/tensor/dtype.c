@@ -1,3 +1,4 @@
+/* dtype.c - names and sizes of data types. */
 #include "base/err.h"
 #include "tensor/dtype.h"
 

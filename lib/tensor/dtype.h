@@ -1,4 +1,4 @@
-/* Element types of tensors in memory and in files, and their sizes. */
+/* dtype.h - data types of tensor elements, in memory and in files. */
 #ifndef MEG_TENSOR_DTYPE_H
 #define MEG_TENSOR_DTYPE_H
 #include <stddef.h>
@@ -17,16 +17,16 @@ enum meg_dtype {
     MEG_DTYPES
 };
 
-/* Bytes of one element. */
+/* Return the bytes of one element. */
 size_t meg_dtype_size(enum meg_dtype t);
 
-/* Where element i of p lies. */
+/* Return the address of element i of p. */
 static inline char *meg_element(const void *p, int64_t i, enum meg_dtype t)
 {
     return (char *)p + (size_t)i * meg_dtype_size(t);
 }
 
-/* The name safetensors gives it: "F32", "BF16", … */
+/* Return the name of the type in safetensors files: "F32", "BF16", ... */
 const char *meg_dtype_name(enum meg_dtype t);
 
 MEG_END_DECLS

@@ -1,4 +1,4 @@
-/* bf16 and f16 (IEEE binary16) as f32 and back, rounding to nearest even; NaN stays NaN. */
+/* half.h - conversion of bf16 and f16 (IEEE binary16) to f32 and back, rounding to nearest even; NaN stays NaN. */
 #ifndef MEG_TENSOR_HALF_H
 #define MEG_TENSOR_HALF_H
 #include <stdint.h>
@@ -43,7 +43,7 @@ static inline float meg_from_f16(uint16_t h)
 
     if (magnitude >= 0x7c00) /* infinity, NaN */
         return meg_float_of(sign | 0x7f800000 | magnitude << 13);
-    /* 2^112 moves the exponent from f16's bias to f32's, subnormals included, exactly */
+    /* multiplying by 2^112 converts the exponent from f16's bias to f32's; it is exact for subnormals, too */
     return meg_float_of(sign | meg_bits_of(meg_float_of(magnitude << 13) * 0x1p112f));
 }
 
@@ -55,9 +55,9 @@ static inline uint16_t meg_to_f16(float x)
 
     if (magnitude > 0x7f800000)
         return sign | 0x7e00;
-    if (magnitude >= 0x477ff000) /* 65520 and more round to infinity */
+    if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
         return sign | 0x7c00;
-    if (magnitude < 0x38800000) /* below 2^-14: units of 2^-24; the sum rounds */
+    if (magnitude < 0x38800000) /* below 2^-14 the result is subnormal, in units of 2^-24; adding 0.5 rounds to one */
         return sign | (uint16_t)(meg_bits_of(meg_float_of(magnitude) + 0.5f) - 0x3f000000);
     m = magnitude - (112u << 23);
     return sign | (uint16_t)((m + 0xfff + (m >> 13 & 1)) >> 13);

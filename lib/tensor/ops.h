@@ -1,28 +1,21 @@
 /*
- * The operations every backend provides: one table, meg_cpu_ops in cpu/ (the
- * definition) and later meg_cuda_ops in cuda/.  Layers and the optimizer call
- * nothing else.
+ * ops.h - the operations that every backend provides, in one table: meg_cpu_ops in cpu/ defines what each computes, and
+ * meg_cuda_ops in cuda/ will follow it.  Layers and the optimizer compute by these operations only.
  *
- * Shapes: s sequence, b micro-batch, n = s*b tokens, h hidden, f feed-forward,
- * a heads, g key-value groups, d head size, v vocabulary.  Activations are
- * sequence first: token t of sequence i is row t*b + i.
+ * Shapes: s sequence, b micro-batch, n = s*b tokens, h hidden, f feed-forward, a query heads, g key-value groups, d head
+ * size, v vocabulary.  Activations are sequence first: token t of sequence i is row t*b + i.
  *
- * dtype: every tensor argument carries its type, f32, bf16 or f16, and those of
- * one call may differ: beside an f32 residual stream, branches, outputs of norms
- * and parameters are bf16 or f16.  A backend that lacks a type says so when the
- * plan is made (see supports).  What is read is widened to f32, computed and
- * summed in f32, and rounded once, to nearest even, where it is stored.
- * Statistics, losses and log-sum-exps are f32.  Vectors of parameters (void *) have
- * the type of the matrix they belong to: the bias of a linear that of w, the bias
- * of an addition that of the branch y, w and b of a norm that of its output y (dy on
- * the way back).  Gradients of parameters are f32, or of 16 bits to save memory and
- * then rounded each time they are added to.
+ * Data types: every tensor argument carries its type, f32, bf16 or f16, and the types of one call may differ: with an f32
+ * residual stream, the outputs of sublayers and norms and the parameters may be bf16 or f16.  A backend that does not
+ * support a type reports it when a model is created (see supports).  Inputs are converted to f32, computed and summed in
+ * f32, and rounded once, to nearest even, when they are stored.  Statistics, losses and log-sum-exps are f32.  Vectors of
+ * parameters (void *) have the type of the matrix that they belong to: the bias of a linear that of w, the bias of an
+ * addition that of the sublayer's output, w and b of a norm that of its output y (of dy in backward).  Gradients of
+ * parameters are f32, or bf16 or f16 to save memory, and then rounded each time they are added to.
  *
- * Operations return nothing and allocate nothing: buffers are the caller's, and
- * must not overlap unless a comment says they may.  A wrong shape is a bug and
- * aborts.  Work is queued on a stream in order; the CPU does it at once.
- * Results do not depend on the number of threads: work is cut into blocks of
- * fixed size and sums are taken in a fixed order.
+ * Operations return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a comment allows
+ * it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at once.  Results do not
+ * depend on the number of threads: work is split into blocks of fixed size, and sums have a fixed order.
  */
 #ifndef MEG_TENSOR_OPS_H
 #define MEG_TENSOR_OPS_H
@@ -41,10 +34,10 @@ struct meg_mat {
 };
 
 /*
- * Heads of a tensor whose rows may hold other things too (packed qkv, a cache).  With r = a/g query
- * heads a key-value group, column c of query head j at token t of sequence i is
+ * A view of the heads in a tensor whose rows contain other columns, too (qkv, a KV cache).  With r = a/g query heads per
+ * key-value group, column c of query head j at token t of sequence i is
  *   p[t*ld_s + i*ld_b + (j/r)*ld_g + (j%r)*ld_h + c]
- * and that of group j's key or value head p[t*ld_s + i*ld_b + j*ld_g + c].
+ * and column c of the key or value head of group j is p[t*ld_s + i*ld_b + j*ld_g + c].
  */
 struct meg_heads {
     void *p;
@@ -55,24 +48,25 @@ struct meg_heads {
 enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
 
-/* What changes from step to step.  In device memory, so that a captured graph replays. */
+/* Hyper-parameters of one optimizer step.  They are in device memory, so that a captured graph can be replayed. */
 struct meg_step_hparams {
-    float lr[2];            /* rate of ordinary [0] and decoupled-lr [1] parameters */
-    float weight_decay;     /* multiplied by a range's wd_mult */
+    float lr[2];            /* learning rate of ordinary [0] and decoupled-lr [1] parameters */
+    float weight_decay;     /* multiplied by wd_mult of a range */
     float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
-    float grad_scale;       /* multiplies every gradient: clip factor / loss scale */
-    int32_t is_first;       /* sgd: the momentum buffer holds nothing yet */
-    int32_t skip;           /* leave everything as it is */
+    float grad_scale;       /* factor of every gradient: clip factor / loss scale */
+    int32_t is_first;       /* sgd: the momentum buffer is not initialized */
+    int32_t skip;           /* skip the update: only zero the gradients */
 };
 
 /*
- * Dropout by position (DESIGN.md §6): Philox key (seed, 1 + 16*layer + site), counter
- * (unit/8, position, sample low, high), a 16-bit lane a unit.  A unit is kept iff its lane is
- * >= T = min(round(65536 p), 65535), and is then scaled by 65536/(65536-T).
- *   hidden dropout: unit = unit0 + column, position and sample of the row
- *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, s the whole sequence;
- *                   position of the query (both from struct meg_attn_geom)
- * p = 0 draws nothing.  sample [b] i64 is the number of each sequence in the run.
+ * Dropout masks are a function of the position of each unit, so that they do not depend on the layout.  Philox
+ * (base/philox.h) with key (seed, 1 + 16*layer + site) and counter (unit/8, position, sample low, sample high) gives eight
+ * 16-bit lanes, one per unit.  A unit is kept iff its lane is >= T = min(round(65536 p), 65535), and is then multiplied by
+ * 65536/(65536-T).
+ *   hidden dropout: unit = unit0 + column; position and sample are those of the row
+ *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, s the full sequence length;
+ *                   position is that of the query (both from struct meg_attn_geom)
+ * With p = 0 there is no dropout.
  */
 enum meg_drop_site { MEG_DROP_EMBED, MEG_DROP_ATTN, MEG_DROP_ATTN_OUT, MEG_DROP_MLP_OUT };
 struct meg_drop {
@@ -80,36 +74,36 @@ struct meg_drop {
     uint32_t seed;
     int32_t layer; /* global layer number from 0; 0 for the embedding */
     enum meg_drop_site site;
-    int64_t unit0;                  /* global number of column 0, or of head 0: for shards */
-    int64_t pos0;                   /* position in the whole sequence of row 0; hidden dropout only */
+    int64_t unit0;                  /* global index of column 0, or of head 0, of this shard */
+    int64_t pos0;                   /* global sequence position of row 0; hidden dropout only */
     int64_t b;                      /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
-    const int64_t *sample;          /* [b], device memory */
-    const int32_t *position_of_row; /* [rows/b] device: row r is position place[r/b] instead; NULL: it is not */
+    const int64_t *sample;          /* [b] device: number of each sequence in the run */
+    const int32_t *position_of_row; /* [rows/b] device: if not NULL, row r is position position_of_row[r/b] instead */
 };
 
-/* Where queries and keys stand: those of whole sequences, or a part of them. */
+/* The geometry of attention: the queries and keys are those of b full sequences, or chunks of them. */
 struct meg_attn_geom {
     int64_t s_q, s_k, b;
     int64_t a, g, d;          /* query heads, key-value groups (a % g == 0), head size */
-    int64_t s;                /* keys of the whole sequence: dropout's units are counted by it */
-    int64_t q0, k0;           /* query t stands at position q0 + t of its sequence, key j at k0 + j */
-    int is_causal;            /* query at position t sees keys at 0..t */
+    int64_t s;                /* length of the full sequence, which numbers the units of dropout */
+    int64_t q0, k0;           /* query t is at position q0 + t of its sequence, key j at k0 + j */
+    int is_causal;            /* a query at position t sees the keys at positions 0..t */
     float scale;              /* scores are scale * q.k */
     const int32_t *doc_start; /* [s_q, b] or NULL: position of the first key a query sees (packed documents) */
 };
 
-/* A run of equal settings inside a flat buffer. */
+/* Elements [begin, end) of a flat buffer, with equal hyper-parameters. */
 struct meg_hparam_range {
-    int64_t begin, end; /* elements */
+    int64_t begin, end;
     float wd_mult, lr_mult;
-    int32_t lr_index; /* which rate of the step block */
+    int32_t lr_index; /* index into meg_step_hparams.lr */
 };
 
 struct meg_adam {
     float beta1, beta2, eps;
 };
 
-/* A linear layer y = act(x w^T + bias) as planned once: shapes are upper bounds, the views of a call rule. */
+/* A backend's plan of a linear layer y = act(x w^T + bias); the shapes of calls may be smaller than those planned. */
 struct meg_linear;
 struct meg_linear_desc {
     enum meg_dtype dtype;
@@ -119,10 +113,10 @@ struct meg_linear_desc {
 struct meg_ops {
     const char *name; /* "cpu", "cuda" */
 
-    /* NULL when the backend computes with dtype, else why not. */
+    /* Return NULL if the backend supports dtype, else the reason. */
     const char *(*supports)(enum meg_dtype dtype);
 
-    /* Device memory, 64-byte aligned and zeroed; NULL when there is none left. */
+    /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted. */
     void *(*alloc)(size_t nbytes);
     void (*release)(void *p);
     void (*upload)(struct meg_stream *st, void *dev, const void *host, size_t nbytes);
@@ -133,16 +127,15 @@ struct meg_ops {
     void (*linear_destroy)(struct meg_linear *l);
 
     /*
-     * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.
-     * pre [n,o]: what act was applied to, kept for the backward pass; its p is NULL when
-     * not wanted, and it must be given a different buffer from y unless act is NONE.
+     * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.  pre [n,o] out: x w^T + bias, kept for backward, in a
+     * buffer other than y's; not written if its p is NULL or act is NONE.
      */
     void (*linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act);
-    /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]); act NONE: pre is not read. */
+    /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]); pre is not read if act is NONE. */
     void (*linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
                             struct meg_mat w, struct meg_mat pre, enum meg_act act);
-    /* dw [o,i] += dy^T x;  dbias [o], of dw's type, += column sums of dy, when not NULL. */
+    /* dw [o,i] += dy^T x; dbias [o], of dw's type, += column sums of dy, unless NULL. */
     void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
                               struct meg_mat dy, struct meg_mat x);
 
@@ -152,9 +145,9 @@ struct meg_ops {
     void (*swiglu_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x);
 
     /*
-     * Rotary positions (Su et al. 2021), in place on the first 2*half columns of every head: the pair
-     * (x_i, x_{i+half}), or (x_{2i}, x_{2i+1}) when interleaved, turns by the angle whose cosine and sine
-     * stand in row position of cos, sin [positions, half] f32; sign -1 turns back, for gradients.
+     * Rotary position embedding (Su et al. 2021), in place on the first 2*half columns of every head: rotate the pair
+     * (x_i, x_{i+half}), or (x_{2i}, x_{2i+1}) if interleaved, by the angle whose cosine and sine are element i of row
+     * position of cos and sin [positions, half] f32; sign -1 rotates back, for gradients.
      * x [s, b, g, heads, d] as meg_heads with r = heads; position [s,b] i32.
      */
     void (*rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
@@ -162,106 +155,104 @@ struct meg_ops {
                  float sign);
 
     /*
-     * Layer norm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), biased
-     * variance; or RMS norm (Zhang and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps),
-     * with b NULL and mean not touched.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
+     * LayerNorm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), biased variance; or RMSNorm (Zhang
+     * and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps), with b NULL and mean not written.
+     * x, y [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
      */
     void (*norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps);
     /*
-     * dx [n,h] = skip + d norm/dx applied to dy; skip [n,h] may be dx itself, or have p NULL for
-     * none.  dw, db [h] of type grad are added to; db is NULL for RMS norm.
+     * dx [n,h] = skip + the gradient of dy through the norm; skip [n,h] may be dx itself, or have p NULL.  Add to dw and
+     * db [h] of type grad; db is NULL for RMSNorm.
      */
     void (*norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
                      const float *mean, const float *rstd);
 
-    /* z [n,h] = x + dropout(y + bias); bias [h] or NULL.  z may be x. */
+    /* z [n,h] = x + dropout(y + bias); bias [h] or NULL; z may be x; drop NULL: none. */
     void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
                     const struct meg_drop *drop);
-    /* dy [n,h] = dropout mask of add_fwd * dz; dbias [h] of type grad += column sums of dy, when not NULL. */
+    /* dy [n,h] = dropout mask of add_fwd * dz; dbias [h] of type grad += column sums of dy, unless NULL. */
     void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
                     const struct meg_drop *drop);
 
-    /* add_fwd into z, then norm_fwd of z into y: one pass where the backend can. */
+    /* add_fwd of x and sublayer_out into z, then norm_fwd of z into y, in one pass if the backend can. */
     void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
                          float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
                          const struct meg_drop *drop, const void *w, const void *b, float eps);
 
     /*
-     * o = softmax(scale q k^T, masked) dropped out, times v; query head j uses group j/r of k and v.
-     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.  A query that sees none
-     * of these keys has o = 0 and lse = -infinity.  o may be f32 where q, k and v are narrower.
+     * o = dropout(softmax(scale q k^T, masked)) v; query head j uses group j/r of k and v.
+     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.  A query that sees none of the keys gets
+     * o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
      */
     void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
     /*
-     * o, lse of some keys become those of these and of other keys, whose results o_part, lse_part are:
-     * o = sum of exp(lse_i - lse) o_i, with lse = log sum of exp(lse_i).  o f32.  Where one of them saw no
-     * key the other is the result, to the last bit.  (Dao 2023, section 3.1.)
+     * Merge o, lse of some keys with o_part, lse_part of other keys, in place (Dao 2023, section 3.1):
+     * o = sum of exp(lse_i - lse) o_i with lse = log sum of exp(lse_i).  o is f32.  If a query sees no key of one of them,
+     * the result is exactly the other.
      */
     void (*attn_merge)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part);
-    /* delta [b,a,s_q] f32 = sum of d_o * o over each head, of all keys. */
+    /* delta [b,a,s_q] f32 = sum of d_o * o over each head; o is that of all keys. */
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*
-     * Gradients of attn_fwd; dq, dk, dv f32 are added to, or written when adds is 0.  Scores are computed
-     * again.  For a part of the keys, lse and delta are those of all.  (Dao et al. 2022, appendix B.)
+     * Gradients of attn_fwd (Dao et al. 2022, appendix B): add to dq, dk, dv f32, or write them if accumulate is 0.  Scores
+     * are recomputed.  For a chunk of the keys, lse and delta are those of all keys.
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
                      struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
                      int accumulate);
 
-    /* dst = src over [s, b, g, d], key or value heads: into a cache. */
+    /* dst = src, key or value heads [s, b, g, d] of equal type; for example into a KV cache. */
     void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
                        int64_t g, int64_t d);
 
-    /*
-     * x [n,h] = word[token - v0]; tokens outside [v0, v0 + word.rows) give a zero row (another shard has
-     * it).  token [n] i32.
-     */
+    /* x [n,h] = word[token - v0], token [n] i32; a zero row if the token is outside [v0, v0 + word.rows), on other shards. */
     void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
-    /* dword [v,h] is added to, rows in token order. */
+    /* dword[token - v0] += dx [n,h], in the order of rows; dword [v,h]. */
     void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token);
-    /* x [n,h] = dropout(x + pos[position]), in place; position [n] i32; pos.p NULL for no table. */
+    /* x [n,h] = dropout(x + pos[position]), in place; position [n] i32; pos.p NULL: no table. */
     void (*position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
                          const struct meg_drop *drop);
-    /* dx = dropout mask * dx, in place; dpos [p,h] is added to, rows in order. */
+    /* dx = dropout mask * dx, in place; dpos[position] += dx, in the order of rows; dpos [p,h]. */
     void (*position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
                          const struct meg_drop *drop);
 
     /*
-     * Cross-entropy of rows whose logits [n,v] are columns v0 .. of a vocabulary cut over ranks.
-     * xent_partial: part [2,n] f32 = log sum exp of the columns here, and the target's logit or, where another
-     * rank has that, 0.  target [n] i32, numbers of the whole vocabulary.
-     * xent_combine: part [nparts,2,n] of all ranks make lse [n] and loss [n] = lse - target's logit, both f32.
+     * Cross-entropy with the vocabulary split over ranks; logits [n,v] are columns v0 .. of the vocabulary.
+     * xent_partial: part [2,n] f32 = log sum exp of these columns, and the target's logit, or 0 if it is on another rank;
+     * target [n] i32, numbers of the full vocabulary.
+     * xent_combine: part [nparts,2,n] of all ranks gives lse [n] and loss [n] = lse - target's logit, both f32.
      */
     void (*xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
     void (*xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
-    /* logits become their gradient: (softmax - onehot(target)) * weight[row]; weight [n] f32. */
+    /* Replace logits by their gradient: (softmax - onehot(target)) * weight[row]; weight [n] f32. */
     void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
                      const float *weight);
 
-    /* dst [n] = src [n]: what one type holds in another, main parameters as those of the model. */
+    /* dst [n] = src [n], converted to dst_type. */
     void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
                  int64_t n);
 
     /* *out f64 (device) = sum of squares of x [n]; not finite iff an element is not. */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
-    /* *out i64 (device) = how many of x [n] are exactly zero. */
+    /* *out i64 (device) = number of elements of x [n] that are exactly zero. */
     void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
 
     /*
-     * One AdamW pass (Loshchilov and Hutter 2019; spec of Megatron's FusedAdam): with
-     * g' = g * step->grad_scale,  m = beta1 m + (1-beta1) g',  v = beta2 v + (1-beta2) g'^2,
-     * w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w);  then g = 0.
-     * All buffers f32 flat, indexed by the ranges.  step->skip: only g = 0.
+     * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, which Megatron uses, computes the same):
+     *   g' = g * step->grad_scale, m = beta1 m + (1-beta1) g', v = beta2 v + (1-beta2) g'^2,
+     *   w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w), g = 0
+     * All buffers are flat and f32, indexed by the ranges.  With step->skip, only g = 0.
      */
     void (*adamw)(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);
-    /* g' = g * grad_scale + wd w;  buf = momentum buf + g' (first step: g');  w -= lr buf;  then g = 0. */
+    /* One step of SGD: g' = g * grad_scale + wd w, buf = momentum buf + g' (first step: g'), w -= lr buf, g = 0. */
+
     void (*sgd)(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step);
 };

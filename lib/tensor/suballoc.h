@@ -1,6 +1,6 @@
 /*
- * Memory of one class (parameters, activations, …), cut into buffers from the front.  The same calls
- * with base NULL only count: what is planned is what is used.
+ * suballoc.h - a sub-allocator: buffers taken one after the other from one block of memory.  With base NULL the same calls
+ * only count bytes, so that a memory estimate equals what is used.
  */
 #ifndef MEG_TENSOR_SUBALLOC_H
 #define MEG_TENSOR_SUBALLOC_H
@@ -13,7 +13,7 @@ struct meg_suballoc {
     size_t used;
 };
 
-/* nbytes on a 64-byte boundary; NULL when counting. */
+/* Return nbytes on a 64-byte boundary; NULL when counting. */
 static inline void *meg_suballoc(struct meg_suballoc *c, size_t nbytes)
 {
     void *p = c->base ? c->base + c->used : NULL;
@@ -21,7 +21,7 @@ static inline void *meg_suballoc(struct meg_suballoc *c, size_t nbytes)
     return p;
 }
 
-/* A matrix whose rows lie back to back. */
+/* Return a matrix whose rows are contiguous. */
 static inline struct meg_mat meg_mat(void *p, enum meg_dtype dtype, int64_t rows, int64_t cols)
 {
     struct meg_mat m = { p, dtype, rows, cols, cols };
@@ -33,7 +33,7 @@ static inline struct meg_mat meg_suballoc_mat(struct meg_suballoc *c, enum meg_d
     return meg_mat(meg_suballoc(c, (size_t)(rows * cols) * meg_dtype_size(dtype)), dtype, rows, cols);
 }
 
-/* Rows [first, first + n) of m. */
+/* Return rows [first, first + n) of m. */
 static inline struct meg_mat meg_mat_rows(struct meg_mat m, int64_t first, int64_t n)
 {
     m.p = m.p ? (char *)m.p + (size_t)(first * m.ld) * meg_dtype_size(m.dtype) : NULL;
