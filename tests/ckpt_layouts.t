@@ -1,6 +1,6 @@
 #!/bin/sh
-# A checkpoint does not tell under which layout it was saved, and any layout goes on with any other's.
-# FULL=1: all ordered pairs of the ten layouts; else a few.
+# Checkpoints do not depend on the layout of the run that saved them, and any layout resumes from those of any other.
+# FULL=1 tests all ordered pairs of the ten layouts; the default a few.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -31,13 +31,13 @@ tp2pp2  4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequ
 tp2cp2  4 --tensor-model-parallel-size 2 --context-parallel-size 2 --use-tp-pp-dp-mapping
 EOC
 
-# of LAYOUT: its ranks and options
-of() { sed -n "s/^$1  *//p" "$T/layouts"; }
+# layout LAYOUT: print its ranks and options
+layout() { sed -n "s/^$1  *//p" "$T/layouts"; }
 
-# run LAYOUT FOLDER OPTION...: train in the folder, its own checkpoints in ck; losses in FOLDER/loss
+# run LAYOUT FOLDER OPTION...: train in FOLDER, with checkpoints in FOLDER/ck and losses in FOLDER/loss
 run() {
     # shellcheck disable=SC2046 # words
-    set -- $(of "$1") -- "$@"
+    set -- $(layout "$1") -- "$@"
     run_n=$1 run_options=
     shift
     while [ "$1" != -- ]; do run_options="$run_options $1"; shift; done
@@ -53,25 +53,25 @@ run() {
     return $run_status
 }
 
-# same A B: two checkpoints are the same files, run.conf left out, which names the layout
+# same A B: two checkpoints have identical files, except run.conf, which names the layout
 same() { diff -r -x run.conf "$1" "$2"; }
 
 cd "$T" || exit 1
-ok 'one rank trains' run one whole --save-interval 2
-head -n 2 whole/loss >first
-tail -n 2 whole/loss >last
+ok 'one rank trains' run one ref --save-interval 2
+head -n 2 ref/loss >first
+tail -n 2 ref/loss >last
 
-# Saved from one state.  The folder it comes from bears one name, as options are part of the state.
+# All layouts save one state to identical files.  --load has the same value in all, because options are saved, too.
 for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 tp2cp2 dp2z3); do
     mkdir -p "at/$l"
-    ln -s "$T/whole/ck" "at/$l/from"
+    ln -s "$T/ref/ck" "at/$l/from"
     ok "$l: loads iteration 2 and saves it" run "$l" "at/$l" --load from --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
     [ -d at/ref ] || cp -r "at/$l" at/ref
-    ok "$l: the files of one state" same at/ref/ck/iter_0000002 "at/$l/ck/iter_0000002"
-    ok "$l: tensors are those of one rank" same_tensors whole/ck/iter_0000002 "at/$l/ck/iter_0000002"
+    ok "$l: files are identical to those of other layouts" same at/ref/ck/iter_0000002 "at/$l/ck/iter_0000002"
+    ok "$l: tensors are identical to those of one rank" same_tensors ref/ck/iter_0000002 "at/$l/ck/iter_0000002"
 done
 
-# Saved under one, loaded under another.
+# Resume from the checkpoint of another layout.
 if [ "${FULL:-}" ]; then
     for a in $(cut -d' ' -f1 layouts); do
         for b in $(cut -d' ' -f1 layouts); do
@@ -85,27 +85,27 @@ while read -r a b; do
     if [ ! -d "half/$a" ]; then
         run "$a" "half/$a" --exit-interval 2 <&-
         is "$a: two steps" $? 0
-        ok "$a: losses of one rank" near "half/$a/loss" first
+        ok "$a: losses equal those of one rank" near "half/$a/loss" first
     fi
     mkdir -p on
     ln -s "../half/$a/ck" on/from
     run "$b" on --load from <&-
     is "from $a to $b: status" $? 0
-    ok "from $a to $b: losses go on" near on/loss last
+    ok "from $a to $b: losses equal those of one rank" near on/loss last
     rm -rf on
 done <pairs
 
-# The last stage's copy of a tied embedding is loaded, and not saved.
+# The last stage loads its replica of a tied embedding, but does not save it.
 CONF=$T/tied.conf run tp2pp2 tied --save-interval 2
 is 'tied, tp2pp2: status' $? 0
 CONF=$T/tied.conf run one tied1 --load ../tied/ck --ckpt-step 2
-is 'and goes on on one rank' $? 0
+is 'tied: resume on one rank: status' $? 0
 tail -n 2 tied/loss >tied/last
-ok 'with the same losses' near tied1/loss tied/last
+ok 'tied: losses are equal' near tied1/loss tied/last
 CONF=$T/tied.conf run pp4 pp4 --load ../tied/ck --ckpt-step 2
-ok 'and on four stages' near pp4/loss tied/last
+ok 'tied: losses are equal on four stages' near pp4/loss tied/last
 
-# Megatron's files and Hugging Face's, cut otherwise: a rate of 0 keeps the weights.
+# Load checkpoints of Megatron and Hugging Face with other tensor-parallel sizes; a learning rate of 0 keeps the weights.
 for m in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2 llama-tiny; do
     from=$golden/models/$m
     rm -rf foreign native
@@ -114,21 +114,21 @@ for m in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-p
         --mock-data --tokenizer-type NullTokenizer --vocab-size 127 --micro-batch-size 1 --global-batch-size 1 \
         --eval-iters 0 --seq-length 32 >out 2>err
     is "$m on two tensor-parallel ranks: status" $? 0
-    ok "$m: the weights of meg-convert" same_tensors native/release foreign/iter_0000001
+    ok "$m: weights equal those of meg-convert" same_tensors native/release foreign/iter_0000001
 done
 
-# In the background: the same bytes, and said only when they are there.
+# --async-save: the same bytes.
 sed -i 's/^train-iters = 4/train-iters = 8/' conf
 run tp2 now --save-interval 2
 run tp2 later --save-interval 2 --async-save
 is 'async: status' $? 0
 for i in 2 4 6 8; do
-    ok "async: the same tensors at iteration $i" same_tensors now/ck/iter_000000$i later/ck/iter_000000$i
+    ok "async: tensors are identical at iteration $i" same_tensors now/ck/iter_000000$i later/ck/iter_000000$i
 done
-is 'async: and nothing is left over' "$(ls later/ck | tr '\n' ' ')" \
+is 'async: no other files are left' "$(ls later/ck | tr '\n' ' ')" \
     "$(ls now/ck | tr '\n' ' ')"
 
-# In bf16: weights of two bytes, the f32 parameters beside the optimizer's state.
+# bf16: weights in two bytes, and f32 parameters in the optimizer's state.
 bf16() { bf_l=$1 bf_d=$2; shift 2; run "$bf_l" "$bf_d" --bf16 --load from "$@"; }
 run tp2sp bf --bf16 --save-interval 2
 is 'bf16: status' $? 0
@@ -138,20 +138,20 @@ is 'bf16: types' "$(jq -r '.tensors | to_entries[] | select(.key | endswith("0.m
 mkdir again moved back
 for d in again moved back; do ln -s ../bf/ck $d/from; done
 bf16 tp2sp again --ckpt-step 2 --save-interval 2
-is 'bf16: goes on, for six iterations of eight' "$? $(wc -l <again/loss | tr -d ' ')" '0 6'
-ok 'bf16: to the same bytes' same_tensors bf/ck/iter_0000004 again/ck/iter_0000004
+is 'bf16: resume from iteration 2 of 8' "$? $(wc -l <again/loss | tr -d ' ')" '0 6'
+ok 'bf16: resume is bit-identical' same_tensors bf/ck/iter_0000004 again/ck/iter_0000004
 bf16 pp2vp2 moved --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
-is 'bf16: under another layout' $? 0
-ok 'bf16: the files of one state' same_tensors bf/ck/iter_0000002 moved/ck/iter_0000002
+is 'bf16: another layout loads and saves it' $? 0
+ok 'bf16: tensors are identical' same_tensors bf/ck/iter_0000002 moved/ck/iter_0000002
 run dp4os back --load from --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
-is 'bf16, and on in f32: status' $? 0
-# sums A PREFIX: the checksums of tensors whose names begin so
+is 'bf16, resumed in f32: status' $? 0
+# sums FOLDER PREFIX: print the checksums of tensors whose names begin with PREFIX
 sums() { jq -r --arg p "$2" '.tensors | to_entries[] | select(.key | startswith($p)) |
     (.key | ltrimstr($p)) + " " + .value.xxh3_128[0]' "$1/ck/iter_0000002/manifest.json" | grep -v ^optimizer | sort; }
-is 'with the f32 parameters' "$(sums back '')" "$(sums bf optimizer.state.fp32_param.)"
-like 'of all tensors' "$(sums back '')" '^decoder.final_layernorm.weight [0-9a-f]{32}$'
+is 'f32 weights are the f32 parameters of the optimizer' "$(sums back '')" "$(sums bf optimizer.state.fp32_param.)"
+like 'and include all tensors' "$(sums back '')" '^decoder.final_layernorm.weight [0-9a-f]{32}$'
 
-# A write that fails on one rank: told once, and the older checkpoint stays.
+# A write that fails on one rank is reported once, and the older checkpoint is kept.
 fail='export MEG_FAULT_IN=iter_0000004.tmp MEG_FAULT_AT=1 MEG_FAULT_ERRNO=ENOSPC'
 fail="$fail ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=fault.so"
 for async in '' --async-save; do
@@ -162,13 +162,13 @@ for async in '' --async-save; do
     (cd full && ranks_but 2 1 "$fail" meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck \
         --load ck --save-interval 2 --exit-on-save-failure $async >out 2>err)
     is "no space on one rank${async:+, $async}: status" $? 74
-    is 'is told once' "$(grep -c 'No space left' full/err)" 1
-    like 'with the rank' "$(cat full/err)" 'rank 1: ck/iter_0000004.tmp[^/]*/.*writing: No space'
-    is 'and nothing is left over' "$(ls full/ck | tr '\n' ' ')" 'iter_0000002 latest_checkpointed_iteration.txt '
+    is 'it is reported once' "$(grep -c 'No space left' full/err)" 1
+    like 'the message names the rank' "$(cat full/err)" 'rank 1: ck/iter_0000004.tmp[^/]*/.*writing: No space'
+    is 'no temporary files are left' "$(ls full/ck | tr '\n' ' ')" 'iter_0000002 latest_checkpointed_iteration.txt '
     (cd full && ranks_but 2 1 "$fail" meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck \
         --load ck --save-interval 2 $async >out 2>err)
-    is "or both go on${async:+, $async}" "$? $(grep -c 'iteration 4 is not saved' full/err)" '0 1'
-    is 'and save the rest' "$(ls full/ck | grep -v log | tr '\n' ' ')" \
+    is "without --exit-on-save-failure both ranks continue${async:+, $async}" "$? $(grep -c 'iteration 4 is not saved' full/err)" '0 1'
+    is 'later checkpoints are saved' "$(ls full/ck | grep -v log | tr '\n' ' ')" \
         "done iter_0000002 iter_0000006 iter_0000008 latest_checkpointed_iteration.txt "
 done
 done_testing

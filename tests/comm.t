@@ -1,5 +1,5 @@
 #!/bin/sh
-# The collectives over MPI, by the program tests/ranks/comm, on one to eight ranks.
+# Collectives over MPI on 1 to 16 ranks; the checks are in tests/ranks/comm.c.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -12,7 +12,7 @@ for n in 1 2 3 8 16; do
     ranks "$n" "$B/tests/ranks/comm" >"$T/out" 2>"$T/err"
     status=$?
     grep '^not ok' "$T/out" | sed 's/^/# /'
-    is "$n ranks: every collective gives what it should" "$status $(grep -c '^not ok' "$T/out")" '0 0'
+    is "$n ranks: every collective is correct" "$status $(grep -c '^not ok' "$T/out")" '0 0'
     is "$n ranks: all checks ran" "$(grep -c '^ok' "$T/out")" "$(sed -n 's/^1\.\.//p' "$T/out")"
 done
 done_testing

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Ten steps under many layouts are those of one rank: a sample of them, or by LAYOUTS those of
-# `make check-layouts` (cover, full), and by PART a part of the latter.
+# Training under many parallel layouts equals training on one rank (tests/ranks/layouts.c).  LAYOUTS=cover or full, as
+# make check-layouts sets it, tests more than the default sample; PART=I/N a part of full.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"

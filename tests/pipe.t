@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pipeline schedules over MPI, by the program tests/ranks/pipe.
+# Pipeline schedules over MPI; the checks are in tests/ranks/pipe.c.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/pipe" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -8,7 +8,7 @@ for n in 2 3 4 8; do
     ranks "$n" "$B/tests/ranks/pipe" >"$T/out" 2>"$T/err"
     status=$?
     grep '^not ok' "$T/out" | sed 's/^/# /'
-    is "$n ranks: every message arrives where and when it is needed" "$status $(grep -c '^not ok' "$T/out")" '0 0'
+    is "$n ranks: every step gets the right tensors" "$status $(grep -c '^not ok' "$T/out")" '0 0'
     is "$n ranks: all checks ran" "$(grep -c '^ok' "$T/out")" "$(sed -n 's/^1\.\.//p' "$T/out")"
 done
 done_testing

@@ -1,12 +1,12 @@
-# Sourced after lib.sh by tests that start several ranks.  Open MPI refuses root and more ranks than
-# cores unless told otherwise; its help texts are not part of what is tested.
+# Functions for tests of several ranks; sourced after lib.sh.  The variables let Open MPI run as root and with more ranks
+# than cores, and shorten its help texts.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1
 
 mpirun=${MPIRUN:-mpirun}
 cores=$(env -u OMP_NUM_THREADS nproc)
 
-# is_openmpi: it leaves survivors the time to say who is lost, and has more ranks than cores take turns
+# is_openmpi: true for Open MPI, which gives survivors time to report a lost rank, and yields if ranks exceed cores
 is_openmpi() {
     case $($mpirun --version 2>&1) in
     *'Open MPI'*) ;;
@@ -14,30 +14,30 @@ is_openmpi() {
     esac
 }
 
-# fits N: whether N ranks are worth starting where they have much to say to each other
+# fits N: true if N ranks that communicate much are fast enough on this machine
 fits() {
     is_openmpi || [ "$1" -le "$cores" ]
 }
 
-# ranks N COMMAND...: run it on N ranks of this machine
+# ranks N COMMAND...: run COMMAND on N ranks of this machine
 ranks() {
     ranks_n=$1
     shift
     $mpirun -n "$ranks_n" "$@"
 }
 
-# rank_of_launcher: which rank this process is, in shell code that ranks run
+# rank_of_launcher: shell code that expands to the rank of the process that runs it
 rank_of_launcher='${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}'
 
-# ranks_but N RANK CODE COMMAND...: the same, but RANK runs the shell code CODE first, whose "$@" is the command
+# ranks_but N RANK CODE COMMAND...: like ranks, but RANK first runs the shell code CODE, in which "$@" is the command
 ranks_but() {
     ranks_n=$1 ranks_other="if [ $rank_of_launcher = $2 ]; then $3; fi; "
     shift 3
     $mpirun -n "$ranks_n" sh -c "$ranks_other"'exec "$@"' sh "$@"
 }
 
-# start_ranks N COMMAND...: run it in the background with output to $T/out and $T/err; $launcher is the launcher's
-# process, and rank R's is in $T/pid.R.  Its status is what wait $launcher says.
+# start_ranks N COMMAND...: run COMMAND in the background with output to $T/out and $T/err; set launcher to the process id
+# of the launcher, to wait for, and write that of rank R to $T/pid.R
 launcher=
 start_ranks() {
     rm -f "$T"/pid.* "$T/out" "$T/err"
@@ -47,13 +47,12 @@ start_ranks() {
     launcher=$!
 }
 
-# losses FILE: the losses of training and evaluation, in order
+# losses FILE: print the losses of training and evaluation, in order
 losses() {
     jq -r '.lm_loss' "$1"
 }
 
-# tiny_gpt: the options of a model and a run of seconds, for the head of a .conf; a line behind them that names one of
-# them counts instead
+# tiny_gpt: print options of a model that trains in seconds, to begin a .conf with; later lines override them
 tiny_gpt() {
     cat <<'EOF'
 num-layers = 2
@@ -72,7 +71,7 @@ log-interval = 1
 EOF
 }
 
-# tiny_llama: the same of a smaller one of Llama's kind, without dropout
+# tiny_llama: print options of a smaller model with the architecture of Llama, without dropout
 tiny_llama() {
     tiny_gpt
     cat <<'EOF'

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Copies of a weight that have come to differ are found, by rank and tensor; the slowest rank of each phase is told.
+# --check-weight-hash-across-dp-replicas-interval names rank and tensor of a weight that differs; --log-straggler names
+# the slowest rank of each phase.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -21,7 +22,7 @@ row=$(head -c $((header + 8)) hf/model.safetensors |
     sed 's/.*layers.1.post_attention_layernorm.weight":{[^}]*data_offsets":\[\([0-9]*\).*/\1/')
 printf '\001' | dd of=../b/hf/model.safetensors bs=1 seek=$((8 + header + row + 4)) conv=notrunc 2>"$T/err"
 
-# one_differs RANKS RANK OPTIONS...: RANK begins with a bit of a norm's weight flipped
+# one_differs RANKS RANK OPTIONS...: train with one bit of a weight flipped on RANK
 one_differs() {
     differs_n=$1 differs_rank=$2
     shift 2
@@ -32,19 +33,19 @@ one_differs() {
 
 for layout in '2 1' '3 0' '3 2' '2 1 --tensor-model-parallel-size 2'; do
     one_differs $layout
-    is "$layout: status" "$differs_status" 1
-    like "$layout: the rank and the tensor" "$(cat "$T/err")" \
+    is "$layout: a differing weight ends the run" "$differs_status" 1
+    like "$layout: rank and tensor are named" "$(cat "$T/err")" \
         "rank $differs_rank of $differs_n on $(hostname): iteration 4: decoder.layers.1.*norm.*weight is not what the other"
-    is "$layout: after the first comparison" "$(grep -c 'iteration  ' "$T/out")" 1
+    is "$layout: at the first comparison" "$(grep -c 'iteration  ' "$T/out")" 1
 done
 one_differs 3 9 --log-straggler
-is 'equal copies train on' "$differs_status" 0
-is 'the slowest ranks are told each log interval' "$(grep -c '^ slowest ranks to iteration' "$T/out")" 3
-like 'for each phase' "$(cat "$T/out")" \
+is 'training continues with equal weights' "$differs_status" 0
+is 'the slowest ranks are logged at each interval' "$(grep -c '^ slowest ranks to iteration' "$T/out")" 3
+like 'with all phases' "$(cat "$T/out")" \
     '^ slowest ranks to iteration        2 .ms a step, median. \| batch: [0-2] on [^ ]* [0-9.]+, [0-9.]+ \| forward-backward: .* \| gradient reduction: .* \| optimizer: .* \|$'
 
 ranks 3 "$B/tests/ranks/straggler" >"$T/out" 2>"$T/err"
-is 'ranks that know who is slow' $? 0
-like 'the one that works longer is told, not those that wait for it' "$(cat "$T/out")" \
+is 'a program with slow ranks runs' $? 0
+like 'the log names the rank that computes longest, not those that wait' "$(cat "$T/out")" \
     '^ slowest ranks to iteration        2 .*\| batch: 2 on [^ ]* [0-9.]+, [0-9.]+ \| forward-backward: 1 on [^ ]* [1-9][0-9.]+, [0-9.]+ \|'
 done_testing

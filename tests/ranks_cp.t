@@ -1,6 +1,6 @@
 #!/bin/sh
-# meg-train over ranks that share sequences: the losses of one rank, however they get at each other's keys, beside
-# tensor-, data- and pipeline-parallel ranks; and every rule that a wrong command line breaks.
+# Context parallelism in meg-train: losses equal those of one rank with every --cp-comm-type, also combined with tensor,
+# data and pipeline parallelism; option rules.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -34,40 +34,40 @@ eval-iters = 2
 log-interval = 1
 EOF
 
-# is_that_of KIND: what follows is held against the losses of one rank with these options
-is_that_of() {
+# reference OPTION...: train on one rank; cp_ranks uses the same options and compares its losses
+reference() {
     meg-train -q --config "$T/conf" --log-json "$T/one.json" "$@" >"$T/out" 2>"$T/err"
     losses "$T/one.json" >"$T/one.loss"
     rm -f "$T/one.json"
-    shared=$*
+    reference_options=$*
 }
 
-# cp N OPTION...: N ranks give the losses of one
+# cp_ranks N OPTION...: the losses of N ranks equal those of one
 cp_ranks() {
     n=$1
     shift
     # shellcheck disable=SC2086
-    ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/t.json" $shared "$@" >"$T/out" 2>"$T/err"
+    ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/t.json" $reference_options "$@" >"$T/out" 2>"$T/err"
     losses "$T/t.json" >"$T/t.loss"
     rm -f "$T/t.json"
-    ok "$n ranks $* $shared: the losses of one" near "$T/t.loss" "$T/one.loss"
+    ok "$n ranks $* $reference_options: losses equal those of one rank" near "$T/t.loss" "$T/one.loss"
 }
 
-is_that_of --position-embedding-type rope
-is 'ten steps and two evaluations' "$(wc -l <"$T/one.loss")" 14
+reference --position-embedding-type rope
+is 'the reference has ten steps and two evaluations' "$(wc -l <"$T/one.loss")" 14
 cp_ranks 2 --context-parallel-size 2
 cp_ranks 2 --context-parallel-size 2 --cp-comm-type all_gather
 cp_ranks 2 --context-parallel-size 2 --cp-comm-type a2a
 cp_ranks 4 --context-parallel-size 4
 cp_ranks 4 --context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2
 cp_ranks 4 --context-parallel-size 4 --cp-comm-type p2p a2a all_gather a2a+p2p --hierarchical-context-parallel-sizes 2 2
-is_that_of --calculate-per-token-loss
+reference --calculate-per-token-loss
 cp_ranks 4 --context-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --cp-comm-type a2a
 cp_ranks 4 --context-parallel-size 2 --cp-comm-type p2p all_gather p2p a2a
 cp_ranks 4 --context-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
 cp_ranks 8 --context-parallel-size 2 --tensor-model-parallel-size 2 --recompute-granularity selective
 
-# refused WHAT RULE OPTION...: two ranks are told the rule once
+# refused RULE OPTION...: two ranks exit with status 2 and print the rule once
 refused() {
     rule=$1
     shift

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ranks that differ in options, program, data or checkpoint are told so, by name, and none stays.
+# A rank that differs from rank 0 in options, program, data or checkpoint ends the run with a message that names it.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -34,7 +34,7 @@ cp "$(command -v meg-train)" "$T/other/meg-train"
 printf x >>"$T/other/meg-train"
 cd "$T/a" || exit 1
 
-# each N 'SHELL CODE FOR RANK 1' OPTIONS...: ranks run meg-train in folder a; rank 1 what the code says, with its words
+# each N CODE OPTIONS...: run meg-train in folder a; rank 1 first runs the shell code CODE, in which "$@" is the command
 each() {
     each_n=$1
     each_one=$2
@@ -43,36 +43,37 @@ each() {
     each_status=$?
 }
 
-told() {
+# reported NAME STATUS REGEX: the status and the one message of the last run
+reported() {
     is "$1: status" "$each_status" "$2"
-    like "$1: which rank, and what" "$(grep '^meg-train' "$T/err")" "$3"
-    is "$1: once" "$(grep -c '^meg-train.*differs' "$T/err")" 1
+    like "$1: the message names rank and difference" "$(grep '^meg-train' "$T/err")" "$3"
+    is "$1: reported once" "$(grep -c '^meg-train.*differs' "$T/err")" 1
     [ "$each_status" = "$2" ] || sed 's/^/# /' "$T/err"
 }
 
 each 2 'cd ../a'
-is 'ranks that do not differ train' "$each_status" 0
+is 'equal ranks train' "$each_status" 0
 each 2 'set -- "$@" --data-cache-path other'
-is 'each may have a cache of its own' "$each_status" 0
+is '--data-cache-path may differ' "$each_status" 0
 each 3 'set -- "$@" --lr 1e-2'
-told 'an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* differs from rank 0: --lr = 0.01 here, --lr = 0.001 there; all ranks take the same'
+reported 'another value of an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* differs from rank 0: --lr = 0.01 here, --lr = 0.001 there; all ranks take the same'
 each 3 'set -- "$@" --exit-interval 3'
-told 'an option that others lack' 2 'rank 1 of 3 .*: --exit-interval = 3 here, nothing there'
+reported 'an option that only one rank has' 2 'rank 1 of 3 .*: --exit-interval = 3 here, nothing there'
 each 3 : --nonsense 1
-is 'an option that none knows: status' "$each_status" 2
-is 'an option that none knows: told once' "$(grep '^meg-train' "$T/err")" 'meg-train: unknown option --nonsense'
+is 'an unknown option: status' "$each_status" 2
+is 'an unknown option: reported once' "$(grep '^meg-train' "$T/err")" 'meg-train: unknown option --nonsense'
 each 3 'set -- "$@" --nonsense 1'
-is 'an option that rank 1 alone has, and does not know: status' "$each_status" 2
-is 'an option that rank 1 alone has, and does not know' "$(grep '^meg-train' "$T/err")" 'meg-train[1]: unknown option --nonsense'
+is 'an unknown option of one rank: status' "$each_status" 2
+is 'an unknown option of one rank: that rank reports it' "$(grep '^meg-train' "$T/err")" 'meg-train[1]: unknown option --nonsense'
 each 3 "PATH='$T/other':\$PATH"
-told 'the program' 2 'rank 1 of 3 on .* differs from rank 0: .* bytes, XXH3 .*; all ranks run the same build'
+reported 'another program' 2 'rank 1 of 3 on .* differs from rank 0: .* bytes, XXH3 .*; all ranks run the same build'
 each 2 'cd ../b'
-told 'a data file' 65 'rank 1 of 2 on .* differs from rank 0: ids_text_document.bin = [0-9]* bytes, XXH3 .*; all ranks read the same files'
+reported 'another data file' 65 'rank 1 of 2 on .* differs from rank 0: ids_text_document.bin = [0-9]* bytes, XXH3 .*; all ranks read the same files'
 each 2 'cd ../a' --save run
-is 'ranks that do not differ save' "$each_status $(cd run && echo iter_*)" '0 iter_0000002 iter_0000004'
+is 'equal ranks save' "$each_status $(cd run && echo iter_*)" '0 iter_0000002 iter_0000004'
 cp -r "$T/a/run" "$T/b/run"
 cp "$T"/a/ids* "$T/b"
 echo 2 >"$T/b/run/latest_checkpointed_iteration.txt"
 each 2 'cd ../b' --load run --train-iters 6 --override-opt_param-scheduler
-told 'a checkpoint' 65 'rank 1 of 2 on .* differs from rank 0: .*run.iter_0000002'
+reported 'another checkpoint' 65 'rank 1 of 2 on .* differs from rank 0: .*run.iter_0000002'
 done_testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A number that is not finite: the rank, iteration and tensor are named, and --on-nan decides what becomes of the run.
+# A loss or gradient that is not finite is reported with rank, iteration and tensor; --on-nan ends, skips or rolls back.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -12,7 +12,7 @@ mock-data = no
 split = 1,0,0
 EOF
 cd "$T" || exit 1
-# Token 49 stands in one document of a hundred, and its row of the word embedding is not finite.
+# Token 49 occurs in one document of a hundred, and its word embedding has a NaN.
 awk 'BEGIN { for (i = 0; i < 100; i++) { s = ""; for (k = 0; k < 9; k++) s = s " " (i == 11 && k == 4 ? 49 : (i * 7 + k * 3) % 40)
              print "{\"text\":\"" substr(s, 2) "\"}" } }' >text
 meg-preprocess -q --input text --tokenizer-type NullTokenizer --vocab-size 50 --output-prefix ids
@@ -23,7 +23,7 @@ row=$(head -c $((header + 8)) hf/model.safetensors | sed 's/.*embed_tokens.weigh
 printf '\000\000\300\177' |
     dd of=hf/model.safetensors bs=1 seek=$((8 + header + row + 49 * 64)) conv=notrunc 2>"$T/err"
 
-# train RANKS OPTIONS...: leaves the log lines' iterations, skipped and NaN counts in $T/log
+# train RANKS OPTIONS...: train, and write iteration, skipped and NaN counts of each log line to $T/log
 train() {
     train_n=$1
     shift
@@ -33,45 +33,45 @@ train() {
 }
 
 train 1
-is 'it ends the run' "$train_status" 1
+is 'a NaN ends the run' "$train_status" 1
 bad=$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss is nan, and the gradient of output_layer.weight is not.*/\1/p' err)
-isnt 'and names iteration and tensor' "$bad" ''
-is 'nothing after it is done' "$(tail -n 1 log)" "$((bad - 1)) 0 0"
+isnt 'the message names iteration and tensor' "$bad" ''
+is 'the last iteration logged is the one before' "$(tail -n 1 log)" "$((bad - 1)) 0 0"
 
 named=
 for n in 2 3; do
     train "$n" --save "ends$n"
-    like "$n ranks: the one that has it is named" "$(cat err)" \
+    like "$n ranks: the rank that computed it is named" "$(cat err)" \
         "^meg-train.*: rank [0-9] of $n on $(hostname): iteration $bad: lm loss is nan"
-    is "$n ranks: once" "$(grep -c 'lm loss is nan' err)" 1
+    is "$n ranks: it is reported once" "$(grep -c 'lm loss is nan' err)" 1
     ok "$n ranks: the lock of --save is removed" test -d "ends$n" -a ! -e "ends$n/.meg-lock"
     named="$named $(sed -n 's/^meg-train.*: rank \([0-9]\) of.*/\1/p' err)"
 done
-isnt 'not always rank 0' "$named" ' 0 0'
+isnt 'it is not always rank 0' "$named" ' 0 0'
 
 train 2 --on-nan skip --save skip
-is 'left out: the run goes on to its end' "$train_status $(tail -n 1 log)" '0 12 0 0'
-is 'and counts it' "$(grep ' 1 1$' log)" "$bad 1 1"
-is 'with the optimizer a step behind' "$(jq .run.optimizer.step skip/iter_0000012/state.json)" 11
-like 'and a warning' "$(cat err)" "iteration $bad: .*; the iteration is skipped"
+is '--on-nan skip: the run completes' "$train_status $(tail -n 1 log)" '0 12 0 0'
+is 'the skipped iteration is counted' "$(grep ' 1 1$' log)" "$bad 1 1"
+is 'the optimizer has made one step less' "$(jq .run.optimizer.step skip/iter_0000012/state.json)" 11
+like 'a warning is printed' "$(cat err)" "iteration $bad: .*; the iteration is skipped"
 train 1 --on-nan skip --save skip1
-ok 'one rank does the same' test "$(jq .run.optimizer.step skip1/iter_0000012/state.json)" = 11
+ok 'one rank skips it, too' test "$(jq .run.optimizer.step skip1/iter_0000012/state.json)" = 11
 
 train 2 --on-nan rollback --save back --save-interval 3
-is 'back to the newest checkpoint: the run goes on to its end' "$train_status $(tail -n 1 log)" '0 12 0 0'
-is 'with the optimizer as many steps behind' "$(jq .run.optimizer.step back/iter_0000012/state.json)" \
+is '--on-nan rollback: the run completes' "$train_status $(tail -n 1 log)" '0 12 0 0'
+is 'the optimizer has made as many steps less as were rolled back' "$(jq .run.optimizer.step back/iter_0000012/state.json)" \
     $((12 - bad + (bad - 1) / 3 * 3))
 train 2 --on-nan rollback --save none
-is 'without a checkpoint it ends' "$train_status" 1
-like 'and says so' "$(cat err)" '--on-nan rollback: there is no checkpoint in none yet'
+is 'rollback without a checkpoint ends the run' "$train_status" 1
+like 'the message names the missing checkpoint' "$(cat err)" '--on-nan rollback: there is no checkpoint in none yet'
 
 train 1 --on-nan skip --train-iters 250
-is 'in every epoch, too' "$train_status $(tail -n 1 log)" '0 250 0 0'
-ok 'more often than in a row it may' test "$(grep -c ' 1 1$' log)" -gt 10
+is 'skip: once in every epoch' "$train_status $(tail -n 1 log)" '0 250 0 0'
+ok 'more than ten times in all' test "$(grep -c ' 1 1$' log)" -gt 10
 train 1 --lr 1e30 --clip-grad 0 --on-nan skip --train-iters 30
-is 'not for ever' "$train_status" 1
-like 'ten in a row are enough' "$(cat err)" 'it is the 10th iteration in a row, the limit of --on-nan skip'
+is 'skip has a limit' "$train_status" 1
+like 'of ten iterations in a row' "$(cat err)" 'it is the 10th iteration in a row, the limit of --on-nan skip'
 status 'rollback needs --save' 2 meg-train --config conf --mock-data --on-nan rollback
-status 'what is not looked for is not skipped' 2 meg-train --config conf --mock-data --on-nan skip \
+status '--on-nan skip needs the check' 2 meg-train --config conf --mock-data --on-nan skip \
     --no-check-for-nan-in-loss-and-grad
 done_testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meg-train in 16 bits over several ranks: the losses of one, and a step that is skipped is skipped by all.
+# bf16 and fp16 on several ranks: losses equal those of one rank, and all ranks skip the same steps.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -12,14 +12,15 @@ initial-loss-scale = 1048576
 loss-scale-window = 6
 EOF
 
-run() { # N FILE OPTION...: loss, loss scale and skipped of each iteration into FILE
+# run N FILE OPTION...: write loss, loss scale and skipped iterations of each iteration to FILE
+run() {
     n=$1 to=$2
     shift 2
     rm -f "$T/json"
     ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/json" "$@" >"$T/out" 2>&1 </dev/null || cat "$T/out" >&2
     jq -r '"\(.lm_loss) \(.loss_scale) \(.skipped_iterations)"' "$T/json" >"$to"
 }
-# losses within 2%, 30 of them but for skipped iterations, which have none; with fp16 the scale moves as on one rank
+# like_one FILE: 30 iterations with losses within 2% of one rank, and with the same loss scales and skipped iterations
 like_one() {
     for f in "$1" "$T/one"; do
         awk '$3 == 0 { print $1 }' "$f" >"$f.loss"
@@ -31,7 +32,7 @@ for type in --bf16 --fp16; do
     run 1 "$T/one" $type
     while read -r n options; do
         run "$n" "$T/some" $type $options
-        ok "$type, $n ranks $options: the run of one" like_one "$T/some"
+        ok "$type, $n ranks $options: equals one rank" like_one "$T/some"
     done <<end
 2
 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
@@ -42,5 +43,5 @@ for type in --bf16 --fp16; do
 2 --context-parallel-size 2
 end
 done
-is 'some iterations were skipped' "$(awk '{ n += $3 } END { print (n > 3) }' "$T/one")" 1
+is 'some iterations are skipped' "$(awk '{ n += $3 } END { print (n > 3) }' "$T/one")" 1
 done_testing

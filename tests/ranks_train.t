@@ -1,5 +1,6 @@
 #!/bin/sh
-# meg-train over data-parallel ranks: the same run as one rank makes, saved by any and gone on with by any.
+# meg-train on several ranks: losses equal those of one rank, runs resume on other numbers of ranks, and errors and
+# signals of one rank end all.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -18,20 +19,20 @@ for n in 1 2 4; do
     ranks "$n" meg-train -q --config "$T/conf" --save "$T/$n" --log-json "$T/$n.json" >"$T/$n.log" 2>"$T/$n.err"
     is "$n ranks: status" $? 0
     losses "$T/$n.json" >"$T/$n.loss"
-    is "$n ranks: a line each iteration, from one rank" "$(grep -c 'iteration  ' "$T/$n.log")" 10
+    is "$n ranks: one rank logs each iteration once" "$(grep -c 'iteration  ' "$T/$n.log")" 10
 done
 for n in 2 4; do
-    ok "$n ranks: the losses of one" near "$T/$n.loss" "$T/1.loss"
+    ok "$n ranks: losses equal those of one rank" near "$T/$n.loss" "$T/1.loss"
 done
 
-# model N OPTION...: the losses of N ranks that share a model are those of one
+# model N OPTION...: the losses of N model-parallel ranks equal those of one
 model() {
     n=$1
     shift
     ranks "$n" meg-train -q --config "$T/conf" --micro-batch-size 2 --log-json "$T/t.json" "$@" >"$T/out" 2>&1
     losses "$T/t.json" >"$T/t.loss"
     rm -f "$T/t.json"
-    ok "$n ranks $*: the losses of one" near "$T/t.loss" "$T/two.loss"
+    ok "$n ranks $*: losses equal those of one rank" near "$T/t.loss" "$T/two.loss"
 }
 meg-train -q --config "$T/conf" --micro-batch-size 2 --log-json "$T/two.json" >"$T/out" 2>&1
 losses "$T/two.json" >"$T/two.loss"
@@ -44,20 +45,21 @@ else
     skip 'sixteen ranks' "$cores cores"
 fi
 
-# Five steps, and five more from the checkpoint: by as many ranks the same bytes, by others the same losses.
+# Resuming after five of ten steps is bit-identical on as many ranks, and gives equal losses on another number.
 ranks 2 meg-train -q --config "$T/conf" --train-iters 10 --exit-interval 5 --save "$T/half" >"$T/out" 2>&1
-is 'five steps of two ranks' "$? $(cat "$T/half/latest_checkpointed_iteration.txt")" '0 5'
+is 'two ranks stop after five steps' "$? $(cat "$T/half/latest_checkpointed_iteration.txt")" '0 5'
 cp -r "$T/half" "$T/one"
 ranks 2 meg-train -q --config "$T/conf" --save "$T/half" --load "$T/half" >"$T/out" 2>&1
-is 'and five more' $? 0
-ok 'are the bytes of ten' same_tensors "$T/2/iter_0000010" "$T/half/iter_0000010"
+is 'and resume' $? 0
+ok 'resume is bit-identical' same_tensors "$T/2/iter_0000010" "$T/half/iter_0000010"
 meg-train -q --config "$T/conf" --save "$T/one" --load "$T/one" --log-json "$T/one.json" >"$T/out" 2>&1
 losses "$T/one.json" | head -n 5 >"$T/a"
 jq -r 'select(.iteration > 5) | .lm_loss' "$T/1.json" | head -n 5 >"$T/b"
-ok 'one rank goes on where two stopped' near "$T/a" "$T/b"
+ok 'one rank resumes a run of two' near "$T/a" "$T/b"
 
-# Without sharding a cyclic order permutes all samples, for any number of ranks; otherwise each rank permutes its shard.
-cyclic() { # N OPTION...: the losses of N ranks
+# With --no-data-sharding the cyclic order is a permutation of all samples; otherwise each rank permutes its shard.
+# cyclic N OPTION...: print the losses of N ranks
+cyclic() {
     n=$1
     shift
     rm -f "$T/c.json"
@@ -66,12 +68,12 @@ cyclic() { # N OPTION...: the losses of N ranks
 }
 cyclic 1 --no-data-sharding >"$T/all"
 cyclic 2 --no-data-sharding >"$T/c.loss"
-ok '--no-data-sharding: losses are those of one rank' near "$T/c.loss" "$T/all"
+ok '--no-data-sharding: losses equal those of one rank' near "$T/c.loss" "$T/all"
 cyclic 2 >"$T/c.loss"
 differ() { ! near "$@" && near "$1" "$1"; }
-ok 'shards have other losses' differ "$T/c.loss" "$T/all" 1e-3
+ok 'with data sharding losses differ' differ "$T/c.loss" "$T/all" 1e-3
 
-# Evaluation alone, of layers that share one's activations.
+# --skip-train: evaluation only, where layers share one activation buffer.
 evaluated() { sed -n 's/.*lm loss value: \([^ ]*\) .*/\1/p' "$1"; }
 set -- -v --config "$T/conf" --num-layers 4 --global-batch-size 4 --skip-train
 meg-train "$@" 2>&1 | cat >"$T/out"
@@ -82,14 +84,14 @@ for l in '--tensor-model-parallel-size 2' '--pipeline-model-parallel-size 2' \
     # shellcheck disable=SC2086
     ranks 2 meg-train "$@" $l >"$T/out" 2>&1
     evaluated "$T/out" >"$T/got"
-    ok "only evaluation, $l: the losses of one" near "$T/got" "$T/want"
-    like '  arenas have the planned size' "$(cat "$T/out")" 'since the start, [0-9.]+ MiB planned$'
+    ok "--skip-train $l: losses equal those of one rank" near "$T/got" "$T/want"
+    like 'and arenas have the planned size' "$(cat "$T/out")" 'since the start, [0-9.]+ MiB planned$'
 done
 
-# progress.txt counts ranks, whatever they share.
+# progress.txt counts all ranks.
 ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --train-iters 1 --lr-warmup-iters 0 \
     --eval-iters 0 --save "$T/counted" --log-progress >"$T/out" 2>&1
-is 'two ranks that share layers, in progress.txt' "$(cut -f 3,4 "$T/counted/progress.txt" | tr '\t\n' ' ,')" \
+is 'progress.txt counts tensor-parallel ranks' "$(cut -f 3,4 "$T/counted/progress.txt" | tr '\t\n' ' ,')" \
     '# GPUs: 2 Starting job,# GPUs: 2 Saved checkpoint,'
 
 for option in --version --help --dump-config; do
@@ -97,30 +99,30 @@ for option in --version --help --dump-config; do
     is "two ranks $option" "$? $(wc -c <"$T/err" | tr -d ' ')" '0 0'
 done
 
-# A mistake is told once, and no rank stays.
+# A usage error is reported once and ends all ranks.
 ranks 2 meg-train -q --config "$T/conf" --global-batch-size 3 >"$T/out" 2>"$T/err"
-is 'a batch that ranks cannot share: status' $? 2
-is 'is told once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
+is 'a batch size that ranks do not divide: status' $? 2
+is 'it is reported once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
 
-# A rank that cannot go on says so at once, whatever is on its way between ranks.
+# A rank that fails ends the run at once, also during overlapped communication.
 begin_s=$(date +%s)
 fail="export LD_PRELOAD=fault.so MEG_FAULT_IN=iter_0000005 MEG_FAULT_AT=2 MEG_FAULT_ERRNO=ENOSPC"
 ranks_but 2 0 "$fail ASAN_OPTIONS=verify_asan_link_order=0" meg-train -q --config "$T/conf" --num-layers 4 \
     --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000 \
     --distributed-timeout-minutes 1 --save "$T/disk" --exit-on-save-failure >"$T/out" 2>"$T/err"
-is 'a save on a full disk, parameters under way: status' $? 74
-like 'and what failed' "$(cat "$T/err")" '^meg-train: .*/disk/iter_0000005.*: No space left'
-ok 'before the deadline' test "$(($(date +%s) - begin_s))" -lt 50
+is 'a save fails during a parameter gather: status' $? 74
+like 'the message names the file' "$(cat "$T/err")" '^meg-train: .*/disk/iter_0000005.*: No space left'
+ok 'before the timeout' test "$(($(date +%s) - begin_s))" -lt 50
 
-# One rank is asked to stop, all do.
+# A signal to one rank stops all.
 stop='"$@" & pid=$! n=0; until [ -s "$OUT" ] || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done
     kill -USR1 $pid; wait $pid; exit'
 OUT="$T/stop.log" ranks_but 2 1 "$stop" meg-train -q --config "$T/conf" --train-iters 100000 --eval-iters 0 \
     --save "$T/stop" >"$T/stop.log" 2>"$T/err"
-is 'a signal to one rank: all say 75' $? 75
-ok 'and what they did is saved' test -s "$T/stop/latest_checkpointed_iteration.txt"
-# Data that are truncated while they are in use: one rank says so, once all have saved.  Opening its metrics waits for a
-# reader, and by then all ranks have mapped the data.
+is 'a signal to one rank: the status is 75' $? 75
+ok 'and a checkpoint is saved' test -s "$T/stop/latest_checkpointed_iteration.txt"
+# A data file that is truncated during training: all ranks save, then one reports it.  Opening the pipe of --log-json
+# blocks until there is a reader; by then all ranks have mapped the data.
 . "${0%/*}/train.sh"
 cp "$T/ids_text_document.idx" "$T/cut.idx"
 cp "$T/ids_text_document.bin" "$T/cut.bin"
@@ -134,9 +136,9 @@ truncate -s $(($(wc -c <"$T/cut.bin") / 4096 * 4096)) "$T/cut.bin"
 cat "$T/pipe" >/dev/null &
 reader=$!
 wait $launcher
-is 'data truncated while two ranks train: status' $? 74
+is 'a data file is truncated during training: status' $? 74
 kill $reader 2>/dev/null
 last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/out" | tail -n 1)
-is 'one rank says so' "$(grep -c "^meg-train.*: $T/cut.bin: byte .*; iteration $last is saved in $T/cutrun\$" "$T/err")" 1
+is 'one rank reports it' "$(grep -c "^meg-train.*: $T/cut.bin: byte .*; iteration $last is saved in $T/cutrun\$" "$T/err")" 1
 is 'and the last step is saved' "$(cat "$T/cutrun/latest_checkpointed_iteration.txt")" "$last"
 done_testing

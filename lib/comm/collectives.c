@@ -1,10 +1,10 @@
 /*
  * The collectives of a group of several ranks, over any transport.
  *
- * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order, and
- * gathers the results.  It sends as many bytes as the all-reduce of MPI or NCCL, but its result does not depend on an
- * algorithm that these choose, and one implementation serves all types and transports.  Large buffers are processed in
- * chunks, which bounds the memory for received parts.
+ * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
+ * and gathers the results.  It sends as many bytes as the all-reduce of MPI or NCCL, but its result does not depend
+ * on an algorithm that these choose, and one implementation serves all types and transports.  Large buffers are
+ * processed in chunks, which bounds the memory for received parts.
  *
  * Waits poll instead of blocking, so that they can time out; the transport makes progress meanwhile.
  */

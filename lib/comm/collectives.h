@@ -1,6 +1,6 @@
 /*
- * collectives.h - what groups of several ranks do alike over any transport: waits with timeouts, counting of sent bytes,
- * and reductions.  A transport (mpi.c, nccl.c) only moves bytes.
+ * collectives.h - what groups of several ranks do alike over any transport: waits with timeouts, counting of sent
+ * bytes, and reductions.  A transport (mpi.c, nccl.c) only moves bytes.
  */
 #ifndef MEG_COMM_COLLECTIVES_H
 #define MEG_COMM_COLLECTIVES_H

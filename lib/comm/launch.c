@@ -1,6 +1,6 @@
 /*
- * Detection of the launcher.  MPI is initialized only if a launcher started several ranks, because that takes a third of
- * a second.
+ * Detection of the launcher.  MPI is initialized only if a launcher started several ranks, because that takes a third
+ * of a second.
  */
 #include <inttypes.h>
 #include <stdlib.h>

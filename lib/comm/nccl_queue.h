@@ -2,9 +2,9 @@
  * nccl_queue.h - an ordered queue of transfers over one NCCL communicator and one CUDA stream.
  *
  * A group has one queue for its collectives and one for each direction between two of its ranks that send messages.
- * NCCL executes the operations of one communicator in order, and one that waits for a peer blocks those after it; with a
- * queue per direction, messages wait only for earlier messages of the same direction, as in MPI, in whatever order ranks
- * start and await them.
+ * NCCL executes the operations of one communicator in order, and one that waits for a peer blocks those after it;
+ * with a queue per direction, messages wait only for earlier messages of the same direction, as in MPI, in whatever
+ * order ranks start and await them.
  *
  * Buffers are in host memory: a transfer stages them in device memory, which is allocated from its launch to its
  * completion.  No function blocks.  NCCL communicators are non-blocking (ncclConfig_t.blocking = 0), and a transfer is

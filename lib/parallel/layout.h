@@ -53,8 +53,8 @@ struct meg_layout_model {
 };
 
 /*
- * meg_layout_make sets the sizes and the order of `world` ranks; meg_layout_set_model then checks them against the model
- * and sets the rest, except zero.  Both fail with MEG_EUSAGE and a message that names option, value and rule.
+ * meg_layout_make sets the sizes and the order of `world` ranks; meg_layout_set_model then checks them against the
+ * model and sets the rest, except zero.  Both fail with MEG_EUSAGE and a message that names option, value and rule.
  */
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
@@ -83,8 +83,8 @@ static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage,
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer);
 
 /*
- * Position in the sequence (of s tokens) of token t of context-parallel rank i.  The sequence is split into 2 cp chunks,
- * and rank i has the chunks i and 2 cp - 1 - i, which balances causal attention.
+ * Position in the sequence (of s tokens) of token t of context-parallel rank i.  The sequence is split into 2 cp
+ * chunks, and rank i has the chunks i and 2 cp - 1 - i, which balances causal attention.
  */
 static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i, int64_t s, int64_t t)
 {

@@ -1,9 +1,9 @@
 /*
  * mesh.h - the communicator of each parallel group that a rank belongs to.
  *
- * A rank has the coordinates (tp, cp, dp, pp) in the grid of meg_layout.  A group is the set of ranks that differ only in
- * the coordinates which its comment names; they are ordered by world rank.  A group of one rank is meg_comm_self, so that
- * layers use their group without a special case.
+ * A rank has the coordinates (tp, cp, dp, pp) in the grid of meg_layout.  A group is the set of ranks that differ
+ * only in the coordinates which its comment names; they are ordered by world rank.  A group of one rank is
+ * meg_comm_self, so that layers use their group without a special case.
  */
 #ifndef MEG_PARALLEL_MESH_H
 #define MEG_PARALLEL_MESH_H
@@ -31,7 +31,7 @@ struct meg_mesh {
         *dp_shard; /* zero.nshards consecutive ranks of dp_cp (one optimizer instance), each with one shard */
     struct meg_comm *dp_replica; /* ranks of dp_cp that have the same shard, one of each optimizer instance */
     struct meg_comm *mp;         /* differ in tp or pp: together they hold one copy of the model */
-    struct meg_comm *embd;       /* first and last stage, which share tied embeddings; meg_comm_self in other stages */
+    struct meg_comm *embd;       /* first and last stage, which share tied embeddings; other stages: this rank alone */
 };
 
 /* The mesh of a run of one rank. */

@@ -4,8 +4,8 @@
  * The executor owns the boundary buffers and their transfers; the caller provides the steps, which get a chunk, a
  * micro-batch, a slot of activations and the boundary buffers of the chunk.
  *
- * A boundary is a list of tensors, equal between all parts of the model; the gradient of a tensor has its type and size.
- * A part that does not use a tensor copies it from X to Y, and its gradient from DY to DX.
+ * A boundary is a list of tensors, equal between all parts of the model; the gradient of a tensor has its type and
+ * size.  A part that does not use a tensor copies it from X to Y, and its gradient from DY to DX.
  */
 #ifndef MEG_PARALLEL_PIPELINE_H
 #define MEG_PARALLEL_PIPELINE_H
@@ -52,9 +52,9 @@ struct meg_pipe {
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
- * Allocate the buffers for list s from arena, meg_pipe_nbytes in all; pipes that do not run at the same time may use the
- * same memory (meg_arena_rewind).  pp is the group of the stages in order; no other messages may be in flight in it while
- * a list runs.  s, pp and tensor are borrowed until meg_pipe_free.
+ * Allocate the buffers for list s from arena, meg_pipe_nbytes in all; pipes that do not run at the same time may use
+ * the same memory (meg_arena_rewind).  pp is the group of the stages in order; no other messages may be in flight in
+ * it while a list runs.  s, pp and tensor are borrowed until meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    const struct meg_pipe_tensor *tensor, int ntensors, struct meg_arena *arena);

@@ -1,6 +1,6 @@
 /*
- * Making a schedule in three stages: the order of steps, which is all that schedules differ in; the step before which each
- * receive starts; and the list, which adds waits, slots and buffers to the steps.
+ * Making a schedule in three stages: the order of steps, which is all that schedules differ in; the step before which
+ * each receive starts; and the list, which adds waits, slots and buffers to the steps.
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>
@@ -100,8 +100,8 @@ static int last_part(const struct meg_pipe_schedule_conf *c)
 }
 
 /*
- * The k-th forward step.  The order is by group of micro-batches, then by chunk, then by micro-batch of the group; the last
- * group may be smaller.
+ * The k-th forward step.  The order is by group of micro-batches, then by chunk, then by micro-batch of the group;
+ * the last group may be smaller.
  */
 static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t k)
 {

@@ -1,9 +1,10 @@
 /*
  * schedule.h - pipeline schedules as data: for each stage the list of its actions (steps and transfers).
  *
- * meg_pipe_schedule_make computes a list from the number of stages, chunks and micro-batches and the name of a schedule;
- * parallel/pipeline.h executes it.  meg_pipe_schedule_simulate runs the lists of all stages in one process, which proves
- * that they fit together and gives their cost.  A new schedule needs only a new order of steps (schedule.c, order).
+ * meg_pipe_schedule_make computes a list from the number of stages, chunks and micro-batches and the name of a
+ * schedule; parallel/pipeline.h executes it.  meg_pipe_schedule_simulate runs the lists of all stages in one process,
+ * which proves that they fit together and gives their cost.  A new schedule needs only a new order of steps
+ * (schedule.c, order).
  *
  * The model is divided into stages * chunks parts, in order; part chunk * stages + stage is chunk `chunk` of stage
  * `stage`.  The output of the last stage's chunk c is the input of the first stage's chunk c + 1.
@@ -11,15 +12,16 @@
  *   1f1b         one forward, one backward (Narayanan et al. 2019); with one stage: no overlap
  *   interleaved  1f1b over several chunks per stage, with micro-batches in groups, in the order of Megatron-LM
  *                (Narayanan et al. 2021, section 2.2)
- *   zb-h1        1f1b with backward split into input gradients and weight gradients; stage i delays weight gradients by i
- *                micro-batches (Qi et al. 2023, section 2)
+ *   zb-h1        1f1b with backward split into input gradients and weight gradients; stage i delays weight gradients
+ *                by i micro-batches (Qi et al. 2023, section 2)
  *
  * Invariants of every list:
- * - In each chunk the forward steps are in the order of micro-batches 0 .. microbatches-1, and so are the backward steps
- *   and the weight gradients: gradients accumulate in one order for all schedules, and those of the last micro-batch are
- *   the last of the chunk.
+ * - In each chunk the forward steps are in the order of micro-batches 0 .. microbatches-1, and so are the backward
+ *   steps and the weight gradients: gradients accumulate in one order for all schedules, and those of the last
+ *   micro-batch are the last of the chunk.
  * - A transfer is started and waited for separately, and overlaps with steps: receives start one step before they are
- *   needed, sends are waited for when their buffer is needed again or at the end.  Every start has one wait in the list.
+ *   needed, sends are waited for when their buffer is needed again or at the end.  Every start has one wait in the
+ *   list.
  * - A stage receives messages from another in the order of sending, activations and gradients alike (two interleaved
  *   stages exchange both), so that messages need no tags.
  * - No deadlock, even if every send blocks until it is received.
@@ -89,8 +91,8 @@ struct meg_pipe_schedule {
 };
 
 /*
- * Check a configuration: 0, or MEG_EUSAGE and a message that names option, value and rule.  The functions below require a
- * configuration that passes.
+ * Check a configuration: 0, or MEG_EUSAGE and a message that names option, value and rule.  The functions below
+ * require a configuration that passes.
  */
 int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e);
 
@@ -126,10 +128,10 @@ struct meg_pipe_schedule_cost {
 };
 
 /*
- * Simulate the lists all [stages] of one pipeline with unbuffered sends.  Fails with MEG_EFAIL and a message that names
- * stage and action if they deadlock; if a message is received out of order; if a step is missing, repeated, too early or
- * out of order; if a slot or buffer is used while it is in use or has other contents; or if slots or bufs exceed what is
- * ever in use at once.
+ * Simulate the lists all [stages] of one pipeline with unbuffered sends.  Fails with MEG_EFAIL and a message that
+ * names stage and action if they deadlock; if a message is received out of order; if a step is missing, repeated, too
+ * early or out of order; if a slot or buffer is used while it is in use or has other contents; or if slots or bufs
+ * exceed what is ever in use at once.
  */
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
                                struct meg_pipe_schedule_cost *cost, struct meg_err *e);

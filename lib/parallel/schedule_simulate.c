@@ -1,6 +1,6 @@
 /*
- * Simulation of a pipeline's lists in one process: each stage has a clock and executes its list until it has to wait for
- * another stage.  Every invariant of parallel/schedule.h is checked.
+ * Simulation of a pipeline's lists in one process: each stage has a clock and executes its list until it has to wait
+ * for another stage.  Every invariant of parallel/schedule.h is checked.
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>

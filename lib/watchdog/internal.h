@@ -93,8 +93,8 @@ int watchdog_connect(const struct watchdog_endpoint *to);
 /* Send a frame without blocking; it is dropped if the socket's buffer is full. */
 void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const void *payload, size_t n);
 /*
- * Extract the next complete frame.  1: type and *payload are set (payload points into c until the next call); 0: none is
- * complete yet; -1: the connection is closed, or sent an invalid frame.
+ * Extract the next complete frame.  1: type and *payload are set (payload points into c until the next call); 0: none
+ * is complete yet; -1: the connection is closed, or sent an invalid frame.
  */
 int watchdog_recv(struct watchdog_conn *c, enum watchdog_frame_type *type, const void **payload);
 

@@ -13,8 +13,8 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/log.h"
-#include "watchdog/internal.h"
 #include "file/temporary.h"
+#include "watchdog/internal.h"
 
 enum { FALLBACK_REPORTERS = 3 }; /* ranks 1 to 3 report if rank 0 does not, the next one a second later each */
 #define JOIN_S 10.0              /* until an unauthenticated connection is closed */
@@ -316,8 +316,8 @@ static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn 
 }
 
 /*
- * Exit with the status of the peer.  If it aborts the run through the launcher, wait for that: the launcher must not take
- * this exit for the first.
+ * Exit with the status of the peer.  If it aborts the run through the launcher, wait for that: the launcher must not
+ * take this exit for the first.
  */
 static void exit_after_peer(struct meg_watchdog *w, const struct watchdog_exit *message)
 {

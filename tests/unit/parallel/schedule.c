@@ -1,6 +1,7 @@
 /*
- * Pipeline schedules of 1-8 stages, 1-4 chunks and 1-32 micro-batches: the simulator accepts them, memory and bubble equal
- * the published formulas, and the orders are those of the papers' figures.  The simulator rejects damaged lists.
+ * Pipeline schedules of 1-8 stages, 1-4 chunks and 1-32 micro-batches: the simulator accepts them, memory and bubble
+ * equal the published formulas, and the orders are those of the papers' figures.  The simulator rejects damaged
+ * lists.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -248,7 +249,9 @@ static void invalid_configurations_are_reported(void **state)
     }
 }
 
-/* Configurations to damage: together they have every type of action, and two stages that are each other's neighbours. */
+/*
+ * Configurations to damage: together they have every type of action, and two stages that are each other's neighbours.
+ */
 static const struct meg_pipe_schedule_conf damaged[] = {
     { "1f1b", 3, 1, 5, 0, false },  { "interleaved", 2, 3, 8, 5, false }, { "interleaved", 3, 2, 6, 0, false },
     { "zb-h1", 4, 1, 6, 0, false }, { "interleaved", 2, 2, 4, 0, true },
