@@ -1,12 +1,12 @@
 /*
- * A stand-in for NCCL and the CUDA runtime, for machines without a GPU: the calls that lib/comm makes, for
- * processes that share $TMPDIR.  Device memory is the host's, a kernel moves on whenever a stream is asked
- * about, and ranks talk over Unix sockets whose names are the id.
+ * A test double of NCCL and the CUDA runtime, for machines without a GPU: the functions that lib/comm calls, for
+ * processes with a common $TMPDIR.  Device memory is host memory, kernels progress whenever a stream is queried, and
+ * ranks communicate over Unix sockets, whose path is the NCCL id.
  *
- * It is strict where the real ones hang, corrupt or only sometimes fail: memory that is not the device's,
- * copies on a stream that is still busy, peers that disagree on type or count, groups that are not closed,
- * a communicator used before it is settled, things left when the process ends.  Each ends the process with
- * a message and SIGABRT.  MEG_DOUBLE_DEVICES is how many devices there are (16).
+ * It is strict where the real libraries hang, corrupt data or fail only sometimes: host pointers in place of device
+ * memory, copies on a busy stream, peers that disagree on type or count, groups that are not closed, a communicator
+ * used before its last call is complete, resources not released at exit.  Each ends the process with a message and
+ * SIGABRT. MEG_DOUBLE_DEVICES is the number of devices (default 16).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +23,7 @@
 
 #define API __attribute__((visibility("default")))
 
-struct head {
+struct header {
     uint32_t type, magic;
     uint64_t count;
 };
@@ -31,9 +31,9 @@ struct head {
 struct op {
     bool is_send;
     char *p;
-    size_t nbytes, moved;
-    struct head head;
-    size_t head_moved;
+    size_t nbytes, moved; /* of the payload */
+    struct header header;
+    size_t header_moved;
     int peer;
 };
 
@@ -51,8 +51,8 @@ struct CUstream_st {
 
 struct ncclComm {
     char name[80];
-    int rank, size, listening, *fd;
-    bool is_joined, is_unsettled, is_finalized;
+    int rank, size, listen_fd, *fd;
+    bool is_joined, is_in_progress, is_finalized;
     ncclResult_t error;
 };
 
@@ -66,14 +66,14 @@ static struct CUstream_st *streams;
 static struct memory *memory;
 static int depth, comms;
 static struct launch *pending; /* of the open group */
-static struct CUstream_st *pending_on;
+static struct CUstream_st *pending_stream;
 
-static void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
-static void complain(const char *fmt, ...)
+static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+static void fail(const char *fmt, ...)
 {
     va_list ap;
 
-    fputs("NCCL's double: ", stderr);
+    fputs("NCCL double: ", stderr);
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
     va_end(ap);
@@ -89,9 +89,9 @@ static bool is_device(const void *p, size_t n)
     return false;
 }
 
-/* ---- moving ------------------------------------------------------------------------------------- */
+/* ---- transfers ------------------------------------------------------------------------------------- */
 
-/* Some of n bytes at p; false: the peer is gone. */
+/* Send or receive as many of n bytes at p as possible without blocking; false: the peer has exited. */
 static bool move_bytes(int fd, bool is_send, char *p, size_t n, size_t *moved)
 {
     while (*moved < n) {
@@ -109,44 +109,44 @@ static bool move_bytes(int fd, bool is_send, char *p, size_t n, size_t *moved)
 
 static bool is_done(const struct op *o)
 {
-    return o->head_moved == sizeof o->head && o->moved == o->nbytes;
+    return o->header_moved == sizeof o->header && o->moved == o->nbytes;
 }
 
-static void move_op(struct ncclComm *c, struct op *o)
+static void progress_op(struct ncclComm *c, struct op *o)
 {
-    struct head want = o->head;
+    struct header want = o->header;
     bool is_alive = true;
 
-    if (o->head_moved < sizeof o->head) {
-        is_alive = move_bytes(c->fd[o->peer], o->is_send, (char *)&o->head, sizeof o->head, &o->head_moved);
-        if (o->head_moved == sizeof o->head && memcmp(&want, &o->head, sizeof want) != 0)
-            complain("rank %d receives %llu of type %u from rank %d, which sends %llu of type %u", c->rank,
-                     (unsigned long long)want.count, want.type, o->peer, (unsigned long long)o->head.count,
-                     o->head.type);
-        if (!o->is_send && o->head_moved < sizeof o->head) {
-            if (o->head_moved)
-                complain("a head came in parts");
-            o->head = want;
+    if (o->header_moved < sizeof o->header) {
+        is_alive = move_bytes(c->fd[o->peer], o->is_send, (char *)&o->header, sizeof o->header, &o->header_moved);
+        if (o->header_moved == sizeof o->header && memcmp(&want, &o->header, sizeof want) != 0)
+            fail("rank %d receives %llu elements of type %u from rank %d, which sends %llu of type %u", c->rank,
+                 (unsigned long long)want.count, want.type, o->peer, (unsigned long long)o->header.count,
+                 o->header.type);
+        if (!o->is_send && o->header_moved < sizeof o->header) {
+            if (o->header_moved)
+                fail("a header was received in parts");
+            o->header = want;
         }
     }
-    if (is_alive && o->head_moved == sizeof o->head)
+    if (is_alive && o->header_moved == sizeof o->header)
         is_alive = move_bytes(c->fd[o->peer], o->is_send, o->p, o->nbytes, &o->moved);
     if (!is_alive)
         c->error = ncclRemoteError;
 }
 
-static void move_stream(struct CUstream_st *s)
+static void progress_stream(struct CUstream_st *s)
 {
     while (s->first) {
         struct launch *l = s->first;
-        bool is_all = true;
+        bool all_done = true;
 
         for (int i = 0; i < l->n; i++) {
             if (!is_done(&l->op[i]))
-                move_op(l->comm, &l->op[i]);
-            is_all &= is_done(&l->op[i]);
+                progress_op(l->comm, &l->op[i]);
+            all_done &= is_done(&l->op[i]);
         }
-        if (!is_all)
+        if (!all_done)
             return;
         s->first = l->next;
         free(l->op);
@@ -157,7 +157,7 @@ static void move_stream(struct CUstream_st *s)
 static void need_idle(const struct CUstream_st *s, const char *what)
 {
     if (s->first)
-        complain("%s on a stream where a kernel waits for a peer", what);
+        fail("%s on a stream where a kernel waits for a peer", what);
 }
 
 /* ---- CUDA --------------------------------------------------------------------------------------- */
@@ -183,7 +183,7 @@ API const char *cudaGetErrorString(cudaError_t e)
 API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned int flags)
 {
     if (flags != cudaStreamNonBlocking)
-        complain("a stream that waits for the default one");
+        fail("a stream that synchronizes with the default stream");
     *s = calloc(1, sizeof **s);
     (*s)->next = streams;
     streams = *s;
@@ -192,12 +192,12 @@ API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned int flags)
 
 API cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
-    struct CUstream_st **at = &streams;
+    struct CUstream_st **link = &streams;
 
     need_idle(s, "destroy");
-    while (*at != s)
-        at = &(*at)->next;
-    *at = s->next;
+    while (*link != s)
+        link = &(*link)->next;
+    *link = s->next;
     free(s);
     return cudaSuccess;
 }
@@ -205,9 +205,9 @@ API cudaError_t cudaStreamDestroy(cudaStream_t s)
 API cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     for (struct CUstream_st *i = streams; i; i = i->next)
-        move_stream(i);
-    if (s->first && s->first->comm->is_unsettled)
-        complain("a stream is asked about before its communicator is settled");
+        progress_stream(i);
+    if (s->first && s->first->comm->is_in_progress)
+        fail("a stream is queried while a call on its communicator is in progress");
     return s->first ? cudaErrorNotReady : cudaSuccess;
 }
 
@@ -232,14 +232,14 @@ API cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s)
 
 API cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 {
-    struct memory **at = &memory, *m;
+    struct memory **link = &memory, *m;
 
     need_idle(s, "free");
-    while (*at && (*at)->p != p)
-        at = &(*at)->next;
-    if (!(m = *at))
-        complain("free of what is not the device's");
-    *at = m->next;
+    while (*link && (*link)->p != p)
+        link = &(*link)->next;
+    if (!(m = *link))
+        fail("free of memory that is not device memory");
+    *link = m->next;
     free(m->p);
     free(m);
     return cudaSuccess;
@@ -249,7 +249,7 @@ API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaM
 {
     need_idle(s, "copy");
     if (is_device(to, n) != (kind == cudaMemcpyHostToDevice) || is_device(from, n) != (kind == cudaMemcpyDeviceToHost))
-        complain("a copy of %zu bytes of kind %d between other kinds of memory", n, (int)kind);
+        fail("a copy of %zu bytes does not match cudaMemcpyKind %d", n, (int)kind);
     memcpy(to, from, n);
     return cudaSuccess;
 }
@@ -285,7 +285,7 @@ API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId
     struct sockaddr_un a;
 
     if (config->magic != 0xcafebeef || config->blocking != 0 || size < 2 || rank < 0 || rank >= size || !*id.internal)
-        complain("a communicator of rank %d of %d with blocking = %d", rank, size, config->blocking);
+        fail("a communicator of rank %d of %d with blocking = %d", rank, size, config->blocking);
     memcpy(c->name, id.internal, sizeof c->name - 1);
     c->rank = rank;
     c->size = size;
@@ -293,16 +293,16 @@ API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId
     for (int r = 0; r < size; r++)
         c->fd[r] = -1;
     a = address_of(c, rank);
-    c->listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (bind(c->listening, (struct sockaddr *)&a, sizeof a) < 0 || listen(c->listening, size) < 0)
-        complain("%s: %s", a.sun_path, strerror(errno));
+    c->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (bind(c->listen_fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(c->listen_fd, size) < 0)
+        fail("%s: %s", a.sun_path, strerror(errno));
     comms++;
     *comm = c;
     return ncclInProgress;
 }
 
-/* A connection to each lower rank, from each higher one. */
-static void join(struct ncclComm *c)
+/* Connect to the lower ranks and accept the higher ones, without blocking. */
+static void connect_peers(struct ncclComm *c)
 {
     int n = 0, fd, rank;
 
@@ -315,11 +315,11 @@ static void join(struct ncclComm *c)
         if (connect(fd, (const struct sockaddr *)&a, sizeof a) < 0)
             close(fd);
         else if (write(c->fd[r] = fd, &c->rank, sizeof c->rank) != sizeof c->rank)
-            complain("%s: %s", a.sun_path, strerror(errno));
+            fail("%s: %s", a.sun_path, strerror(errno));
     }
-    while ((fd = accept4(c->listening, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+    while ((fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
         if (read(fd, &rank, sizeof rank) != sizeof rank || rank <= c->rank || rank >= c->size || c->fd[rank] >= 0)
-            complain("a rank that is none, or is there twice");
+            fail("an invalid rank connects, or one connects twice");
         c->fd[rank] = fd;
     }
     for (int r = 0; r < c->size; r++)
@@ -327,32 +327,32 @@ static void join(struct ncclComm *c)
     c->is_joined = n == c->size - 1;
     if (c->is_joined) {
         unlink(address_of(c, c->rank).sun_path);
-        close(c->listening);
+        close(c->listen_fd);
     }
 }
 
-/* What was asked for last is in progress once, so that callers who do not look are found out. */
+/* The last call is reported as in progress once, so that callers that do not poll are detected. */
 API ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *now)
 {
-    const bool was_unsettled = c->is_unsettled;
+    const bool was_in_progress = c->is_in_progress;
 
     if (!c->is_joined)
-        join(c);
-    c->is_unsettled = false;
-    *now = c->error ? c->error : was_unsettled || !c->is_joined ? ncclInProgress : ncclSuccess;
+        connect_peers(c);
+    c->is_in_progress = false;
+    *now = c->error ? c->error : was_in_progress || !c->is_joined ? ncclInProgress : ncclSuccess;
     return ncclSuccess;
 }
 
 API ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
-    c->is_finalized = c->is_unsettled = true;
+    c->is_finalized = c->is_in_progress = true;
     return ncclInProgress;
 }
 
 API ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
-    if (!c->is_finalized || c->is_unsettled)
-        complain("a communicator is destroyed before it is finalized");
+    if (!c->is_finalized || c->is_in_progress)
+        fail("a communicator is destroyed before it is finalized");
     for (int r = 0; r < c->size; r++)
         if (c->fd[r] >= 0)
             close(c->fd[r]);
@@ -367,20 +367,20 @@ API ncclResult_t ncclCommDestroy(ncclComm_t c)
 API ncclResult_t ncclGroupStart(void)
 {
     if (depth++)
-        complain("a group in a group");
+        fail("nested groups");
     return ncclSuccess;
 }
 
 API ncclResult_t ncclGroupEnd(void)
 {
-    struct launch **at;
+    struct launch **link;
 
     if (--depth || !pending)
-        complain("a group that is not open, or empty");
-    for (at = &pending_on->first; *at; at = &(*at)->next)
+        fail("the end of a group that is not open, or empty");
+    for (link = &pending_stream->first; *link; link = &(*link)->next)
         ;
-    *at = pending;
-    pending->comm->is_unsettled = true;
+    *link = pending;
+    pending->comm->is_in_progress = true;
     pending = NULL;
     return ncclInProgress;
 }
@@ -392,25 +392,25 @@ static ncclResult_t add(bool is_send, void *p, size_t count, ncclDataType_t type
     struct op *o;
 
     if (depth != 1)
-        complain("a message outside of a group");
-    if (!c->is_joined || c->is_unsettled || c->is_finalized)
-        complain("a communicator is used before it is settled, or after its end");
-    if (peer < 0 || peer >= c->size || peer == c->rank || (pending && (pending->comm != c || pending_on != s)))
-        complain("a message of rank %d to rank %d of %d", c->rank, peer, c->size);
+        fail("send or receive outside of a group");
+    if (!c->is_joined || c->is_in_progress || c->is_finalized)
+        fail("a communicator is used while a call is in progress, or after ncclCommFinalize");
+    if (peer < 0 || peer >= c->size || peer == c->rank || (pending && (pending->comm != c || pending_stream != s)))
+        fail("a message of rank %d to rank %d of %d", c->rank, peer, c->size);
     if (!is_device(p, count * size[type]))
-        complain("%s of what is not the device's", is_send ? "send" : "receive");
+        fail("%s of memory that is not device memory", is_send ? "send" : "receive");
     if (!pending) {
         pending = calloc(1, sizeof *pending);
         pending->comm = c;
         pending->op = calloc(2 * (size_t)c->size, sizeof *o);
-        pending_on = s;
+        pending_stream = s;
     }
     for (int i = 0; i < pending->n; i++)
         if (pending->op[i].peer == peer && pending->op[i].is_send == is_send)
-            complain("two messages to one rank in a group");
+            fail("two messages to one rank in a group");
     o = &pending->op[pending->n++];
     *o = (struct op){ .is_send = is_send, .p = p, .nbytes = count * size[type], .peer = peer };
-    o->head = (struct head){ .type = (uint32_t)type, .magic = 0x6d6567, .count = count };
+    o->header = (struct header){ .type = (uint32_t)type, .magic = 0x6d6567, .count = count };
     return ncclSuccess;
 }
 
@@ -424,9 +424,9 @@ API ncclResult_t ncclRecv(void *p, size_t count, ncclDataType_t type, int peer, 
     return add(false, p, count, type, peer, c, s);
 }
 
-__attribute__((destructor)) static void at_end(void)
+__attribute__((destructor)) static void check_released(void)
 {
     if (memory || streams || comms || depth)
-        complain("left behind: %s%s%s", memory ? "device memory " : "", streams ? "streams " : "",
-                 comms ? "communicators" : "");
+        fail("not released: %s%s%s", memory ? "device memory " : "", streams ? "streams " : "",
+             comms ? "communicators" : "");
 }

@@ -1,7 +1,8 @@
 /*
- * Every collective, for each type and several sizes, on the ranks of a launcher: values are functions of rank
- * and element, so that each rank knows what must come.  Prints TAP on rank 0.
+ * Test of all collectives for each type and several sizes on the ranks of a launcher.  Values are functions of rank and
+ * element, so that each rank can compute the expected result.  Rank 0 prints TAP.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 static struct meg_comm *w;
 static int tests, failed;
 
-/* A check counts as passed when it is so on all ranks. */
+/* A check passes if it does on all ranks. */
 static void ok(int is_ok, const char *what)
 {
     int32_t bad = !is_ok;
@@ -55,17 +56,17 @@ static double get(const void *p, int64_t i, enum meg_dtype t)
     }
 }
 
-static double of(int rank, int64_t i, enum meg_dtype t)
+static double expected(int rank, int64_t i, enum meg_dtype t)
 {
     return t == MEG_DTYPE_I32 || t == MEG_DTYPE_I64 ? floor(value(rank, i)) : value(rank, i);
 }
 
-static double reduced(int64_t i, enum meg_dtype t, enum meg_reduce_op how)
+static double reduced(int64_t i, enum meg_dtype t, enum meg_reduce_op op)
 {
-    double a = of(0, i, t);
+    double a = expected(0, i, t);
 
     for (int r = 1; r < w->size; r++)
-        a = how == MEG_REDUCE_SUM ? a + of(r, i, t) : fmax(a, of(r, i, t));
+        a = op == MEG_REDUCE_SUM ? a + expected(r, i, t) : fmax(a, expected(r, i, t));
     return a;
 }
 
@@ -82,22 +83,22 @@ static void reductions(enum meg_dtype t, int64_t n)
 {
     char what[80];
 
-    for (int how = MEG_REDUCE_SUM; how <= MEG_REDUCE_MAX; how++) {
+    for (int op = MEG_REDUCE_SUM; op <= MEG_REDUCE_MAX; op++) {
         void *buf = filled(n, t), *in = filled(n * w->size, t), *part = meg_new((size_t)n * 8 + 1);
         int good = 1;
 
-        meg_all_reduce(w, buf, n, t, how);
+        meg_all_reduce(w, buf, n, t, op);
         for (int64_t i = 0; i < n; i++)
-            good &= get(buf, i, t) == reduced(i, t, how);
-        snprintf(what, sizeof what, "all-reduce %s of %lld %s", how == MEG_REDUCE_SUM ? "sum" : "max", (long long)n,
+            good &= get(buf, i, t) == reduced(i, t, op);
+        snprintf(what, sizeof what, "all-reduce %s of %" PRId64 " %s", op == MEG_REDUCE_SUM ? "sum" : "max", n,
                  meg_dtype_name(t));
         ok(good, what);
 
-        meg_comm_wait(w, w->op->reduce_scatter(w, part, in, n, t, how));
+        meg_comm_wait(w, w->op->reduce_scatter(w, part, in, n, t, op));
         good = 1;
         for (int64_t i = 0; i < n; i++)
-            good &= get(part, i, t) == reduced(w->rank * n + i, t, how);
-        snprintf(what, sizeof what, "reduce-scatter %s of %lld %s", how == MEG_REDUCE_SUM ? "sum" : "max", (long long)n,
+            good &= get(part, i, t) == reduced(w->rank * n + i, t, op);
+        snprintf(what, sizeof what, "reduce-scatter %s of %" PRId64 " %s", op == MEG_REDUCE_SUM ? "sum" : "max", n,
                  meg_dtype_name(t));
         ok(good, what);
         free(buf);
@@ -106,8 +107,8 @@ static void reductions(enum meg_dtype t, int64_t n)
     }
 }
 
-/* An all-reduce that goes in two pieces. */
-static void pieces(void)
+/* An all-reduce of more elements than a chunk. */
+static void chunks(void)
 {
     const int64_t n = meg_all_reduce_chunk(w->size) + 5;
     void *buf = filled(n, MEG_DTYPE_BF16);
@@ -116,11 +117,11 @@ static void pieces(void)
     meg_all_reduce(w, buf, n, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
     for (int64_t i = 0; i < n; i++)
         good &= get(buf, i, MEG_DTYPE_BF16) == reduced(i, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
-    ok(good, "an all-reduce in pieces");
+    ok(good, "an all-reduce in chunks");
     free(buf);
 }
 
-static void moves(enum meg_dtype t, int64_t n)
+static void copies(enum meg_dtype t, int64_t n)
 {
     void *in = filled(n, t), *all = meg_new((size_t)(n * w->size) * 8 + 1), *parts = filled(n * w->size, t);
     int good = 1;
@@ -128,21 +129,21 @@ static void moves(enum meg_dtype t, int64_t n)
 
     meg_comm_wait(w, w->op->all_gather(w, all, in, n, t));
     for (int64_t i = 0; i < n * w->size; i++)
-        good &= get(all, i, t) == of((int)(i / n), i % n, t);
+        good &= get(all, i, t) == expected((int)(i / n), i % n, t);
     meg_comm_wait(w, w->op->all_to_all(w, all, parts, n, t));
     for (int64_t i = 0; i < n * w->size; i++)
-        good &= get(all, i, t) == of((int)(i / n), w->rank * n + i % n, t);
+        good &= get(all, i, t) == expected((int)(i / n), w->rank * n + i % n, t);
     meg_broadcast(w, in, n, t, w->size - 1);
     for (int64_t i = 0; i < n; i++)
-        good &= get(in, i, t) == of(w->size - 1, i, t);
-    snprintf(what, sizeof what, "all-gather, all-to-all, broadcast of %lld %s", (long long)n, meg_dtype_name(t));
+        good &= get(in, i, t) == expected(w->size - 1, i, t);
+    snprintf(what, sizeof what, "all-gather, all-to-all, broadcast of %" PRId64 " %s", n, meg_dtype_name(t));
     ok(good, what);
     free(in);
     free(all);
     free(parts);
 }
 
-/* Two messages each way round a ring, started before any is waited for. */
+/* Two messages to the next rank of a ring, all started before any is waited for. */
 static void messages(void)
 {
     const int next = (w->rank + 1) % w->size, before = (w->rank + w->size - 1) % w->size;
@@ -155,10 +156,10 @@ static void messages(void)
     work[3] = w->op->send(w, &out[1], 1, MEG_DTYPE_F32, next);
     for (int i = 0; i < 4; i++)
         meg_comm_wait(w, work[i]);
-    ok(in[0] == (float)before && in[1] == (float)(before + 100), "messages round a ring, in order");
+    ok(in[0] == (float)before && in[1] == (float)(before + 100), "messages in a ring are received in order");
 }
 
-/* The sum of numbers that do not add up exactly is that of rank order, on every rank. */
+/* Sums with rounding errors are equal on all ranks and added in rank order. */
 static void order(void)
 {
     enum { N = 1000 };
@@ -175,7 +176,7 @@ static void order(void)
             sum += 1.0f / (float)(3 + r * N + i);
         good &= sum == buf[i];
     }
-    ok(good, "sums are taken in rank order");
+    ok(good, "sums are added in rank order");
 }
 
 static void groups(void)
@@ -186,11 +187,11 @@ static void groups(void)
     for (int r = w->rank % 2; r < w->size; r += 2)
         want += r;
     meg_all_reduce(half, &sum, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
-    ok(sum == want && half->rank == w->rank / 2, "a group in world order");
+    ok(sum == want && half->rank == w->rank / 2, "a split group is in world order");
     meg_comm_close(half);
 }
 
-/* What a group counts as sent. */
+/* Bytes sent, by the formulas of comm.h. */
 static void volumes(void)
 {
     enum { N = 24 };
@@ -200,15 +201,15 @@ static void volumes(void)
     double want = 0;
 
     meg_all_reduce(g, in, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
-    ok(g->nbytes_sent == (want += 2 * (n - 1) * N * 4 / n), "an all-reduce sends twice what a rank does not keep");
+    ok(g->nbytes_sent == (want += 2 * (n - 1) * N * 4 / n), "bytes sent by an all-reduce");
     meg_comm_wait(g, g->op->reduce_scatter(g, out, in, N, MEG_DTYPE_BF16, MEG_REDUCE_SUM));
-    ok(g->nbytes_sent == (want += (n - 1) * N * 2), "a reduce-scatter the parts of others");
+    ok(g->nbytes_sent == (want += (n - 1) * N * 2), "bytes sent by a reduce-scatter");
     meg_comm_wait(g, g->op->all_gather(g, out, in, N, MEG_DTYPE_F32));
-    ok(g->nbytes_sent == (want += (n - 1) * N * 4), "an all-gather its part to each");
+    ok(g->nbytes_sent == (want += (n - 1) * N * 4), "bytes sent by an all-gather");
     meg_comm_wait(g, g->op->all_to_all(g, out, in, N, MEG_DTYPE_F32));
-    ok(g->nbytes_sent == (want += (n - 1) * N * 4), "an all-to-all the parts of others");
+    ok(g->nbytes_sent == (want += (n - 1) * N * 4), "bytes sent by an all-to-all");
     meg_barrier(g);
-    ok(g->nbytes_sent == want, "a barrier nothing");
+    ok(g->nbytes_sent == want, "a barrier sends nothing");
     meg_comm_close(g);
     free(in);
     free(out);
@@ -231,11 +232,11 @@ int main(void)
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
             reductions(types[t], sizes[n]);
-            moves(types[t], sizes[n]);
+            copies(types[t], sizes[n]);
         }
     reductions(MEG_DTYPE_F32, 2000003);
-    if (w->size == 2) /* more take more memory */
-        pieces();
+    if (w->size == 2) /* more ranks would need more memory */
+        chunks();
     if (w->size > 1)
         messages();
     order();
@@ -244,7 +245,7 @@ int main(void)
         volumes();
     nan = w->rank == w->size - 1 ? NAN : 1;
     meg_all_reduce(w, &nan, 1, MEG_DTYPE_F32, MEG_REDUCE_MAX);
-    ok(isnan(nan), "a NaN is the maximum");
+    ok(isnan(nan), "the maximum with a NaN is a NaN");
     meg_barrier(w);
     if (w->rank == 0)
         printf("1..%d\n", tests);

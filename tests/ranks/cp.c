@@ -1,8 +1,9 @@
 /*
- * Attention of ranks that share sequences against attention of one rank, forward and backward: every kind, dropout
- * and rotary positions on, packed documents, groups of heads, a narrow type.  Each rank computes the whole by itself,
- * too, and compares its rows.  Prints TAP on rank 0.
+ * Test of context-parallel attention, forward and backward, against attention of one rank: every communication type,
+ * with dropout, rotary embedding, packed documents, grouped queries, in f32 and bf16.  Each rank also computes the
+ * attention of complete sequences and compares its rows.  Rank 0 prints TAP.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +19,8 @@ static const struct meg_ops *op;
 static struct meg_comm *w;
 static int tests, failed;
 
-/* Rows of a tensor in sequence order, as f32 numbers that the type under test holds. */
-struct whole {
+/* Inputs and outputs of the complete sequences in order, as f32 values that are exact in the type under test. */
+struct tensors {
     float x[S * B * H], dy[S * B * H], wqkv[QKV * H], wproj[H * A * D];
     float y[S * B * H], dx[S * B * H], dwqkv[QKV * H], dwproj[H * A * D];
     int32_t position[S * B], doc_start[S * B];
@@ -36,7 +37,7 @@ static void ok(int is_ok, const char *what)
         printf("%sok %d - %s\n", bad ? "not " : "", tests, what);
 }
 
-static void *in_type(const float *x, int64_t n, enum meg_dtype t)
+static void *convert(const float *x, int64_t n, enum meg_dtype t)
 {
     void *p = meg_new((size_t)n * meg_dtype_size(t));
 
@@ -50,12 +51,12 @@ static void random_numbers(float *x, int64_t n, enum meg_dtype t)
 
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)rand() / (float)RAND_MAX - 0.5f;
-    p = in_type(x, n, t);
+    p = convert(x, n, t);
     op->cast(NULL, x, MEG_DTYPE_F32, p, t, n);
     free(p);
 }
 
-static void fill(struct whole *all, enum meg_dtype t)
+static void fill(struct tensors *all, enum meg_dtype t)
 {
     srand(7);
     random_numbers(all->x, S * B * H, t);
@@ -63,9 +64,9 @@ static void fill(struct whole *all, enum meg_dtype t)
     random_numbers(all->wqkv, QKV * H, t);
     random_numbers(all->wproj, H * A * D, t);
     for (int r = 0; r < S * B; r++) {
-        const int at = r / B, start = (at + r % B) / 11 * 11 - r % B; /* documents of 11 tokens */
+        const int pos = r / B, start = (pos + r % B) / 11 * 11 - r % B; /* documents of 11 tokens */
 
-        all->position[r] = at;
+        all->position[r] = pos;
         all->doc_start[r] = start > 0 ? start : 0;
     }
 }
@@ -79,22 +80,22 @@ struct run {
     struct meg_mat x, y, dx, dy;
 };
 
-/* Everything a run of s positions needs, cut out of base, or counted where that is NULL. */
-static void cut_run(struct run *r, struct meg_suballoc *cut, const struct meg_cp *cp, int64_t s, enum meg_dtype t)
+/* Allocate the tensors of a run of s positions from arena, or count their bytes if its base is NULL. */
+static void alloc_run(struct run *r, struct meg_suballoc *arena, const struct meg_cp *cp, int64_t s, enum meg_dtype t)
 {
     const struct meg_attn_size size = { t, s * B, A, G, D, true };
 
-    r->x = meg_suballoc_mat(cut, t, s * B, H);
-    r->y = meg_suballoc_mat(cut, t, s * B, H);
-    r->dx = meg_suballoc_mat(cut, t, s * B, H);
-    r->dy = meg_suballoc_mat(cut, t, s * B, H);
-    r->acts.qkv = meg_suballoc_mat(cut, t, s * B, QKV);
-    r->acts.o = meg_suballoc_mat(cut, t, s * B, A * D);
-    r->acts.lse = meg_suballoc(cut, (size_t)(s * B * A) * sizeof(float));
-    r->grads.qkv = meg_suballoc_mat(cut, t, s * B, QKV);
-    r->grads.o = meg_suballoc_mat(cut, t, s * B, A * D);
-    r->grads.delta = meg_suballoc(cut, (size_t)(s * B * A) * sizeof(float));
-    meg_attn_workspace_suballoc(&r->workspace, cut, &size, cp, 1);
+    r->x = meg_suballoc_mat(arena, t, s * B, H);
+    r->y = meg_suballoc_mat(arena, t, s * B, H);
+    r->dx = meg_suballoc_mat(arena, t, s * B, H);
+    r->dy = meg_suballoc_mat(arena, t, s * B, H);
+    r->acts.qkv = meg_suballoc_mat(arena, t, s * B, QKV);
+    r->acts.o = meg_suballoc_mat(arena, t, s * B, A * D);
+    r->acts.lse = meg_suballoc(arena, (size_t)(s * B * A) * sizeof(float));
+    r->grads.qkv = meg_suballoc_mat(arena, t, s * B, QKV);
+    r->grads.o = meg_suballoc_mat(arena, t, s * B, A * D);
+    r->grads.delta = meg_suballoc(arena, (size_t)(s * B * A) * sizeof(float));
+    meg_attn_workspace_suballoc(&r->workspace, arena, &size, cp, 1);
 }
 
 static struct meg_linear_weights linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)
@@ -102,14 +103,14 @@ static struct meg_linear_weights linear(const float *weight, int64_t out, int64_
     const struct meg_linear_desc desc = { t, S * B, in, out };
     struct meg_linear_weights l = { 0 };
 
-    l.w = meg_mat(in_type(weight, out * in, t), t, out, in);
+    l.w = meg_mat(convert(weight, out * in, t), t, out, in);
     l.dw = meg_mat(dw, MEG_DTYPE_F32, out, in);
     l.plan = op->linear_create(&desc);
     return l;
 }
 
-/* Forward and backward of the rows that rank i of the layout has; gradients of weights are this rank's share. */
-static void run(struct whole *all, const struct meg_cp *cp, const struct meg_layout *layout, int64_t i, bool has_docs,
+/* Run forward and backward of the rows of rank i of the layout; weight gradients are this rank's partial sums. */
+static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_layout *layout, int64_t i, bool has_docs,
                 bool recomputes, enum meg_dtype t)
 {
     static const int64_t sample[B] = { 5, 4294967296 + 9 };
@@ -118,16 +119,16 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
     float cosine[S * D / 2], sine[S * D / 2];
     const struct meg_rope rope = { cosine, sine, D / 2, 0 };
     struct run r = { 0 };
-    struct meg_suballoc cut = { 0 };
+    struct meg_suballoc arena = { 0 };
 
     for (int k = 0; k < S * D / 2; k++) {
         cosine[k] = cosf((float)k);
         sine[k] = sinf((float)k);
     }
-    cut_run(&r, &cut, cp, s, t);
-    cut.base = meg_new(cut.used);
-    cut.used = 0;
-    cut_run(&r, &cut, cp, s, t);
+    alloc_run(&r, &arena, cp, s, t);
+    arena.base = meg_new(arena.used);
+    arena.used = 0;
+    alloc_run(&r, &arena, cp, s, t);
     memset(all->dwqkv, 0, sizeof all->dwqkv);
     memset(all->dwproj, 0, sizeof all->dwproj);
     r.l = (struct meg_attn){ .rope = &rope,
@@ -143,12 +144,12 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
     r.l.qkv = linear(all->wqkv, QKV, H, all->dwqkv, t);
     r.l.proj = linear(all->wproj, H, A * D, all->dwproj, t);
     for (int64_t row = 0; row < s; row++) {
-        const int64_t at = meg_layout_position(layout, i, S, row);
+        const int64_t pos = meg_layout_position(layout, i, S, row);
 
-        op->cast(NULL, meg_mat_rows(r.x, row * B, B).p, t, all->x + at * B * H, MEG_DTYPE_F32, B * H);
-        op->cast(NULL, meg_mat_rows(r.dy, row * B, B).p, t, all->dy + at * B * H, MEG_DTYPE_F32, B * H);
-        memcpy(position + row * B, all->position + at * B, B * sizeof *position);
-        memcpy(doc_start + row * B, all->doc_start + at * B, B * sizeof *doc_start);
+        op->cast(NULL, meg_mat_rows(r.x, row * B, B).p, t, all->x + pos * B * H, MEG_DTYPE_F32, B * H);
+        op->cast(NULL, meg_mat_rows(r.dy, row * B, B).p, t, all->dy + pos * B * H, MEG_DTYPE_F32, B * H);
+        memcpy(position + row * B, all->position + pos * B, B * sizeof *position);
+        memcpy(doc_start + row * B, all->doc_start + pos * B, B * sizeof *doc_start);
     }
     r.c = (struct meg_ctx){ .op = op,
                             .tp = &meg_comm_self,
@@ -162,19 +163,19 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
     meg_attn_fwd(&r.c, r.y, r.x, &r.acts, &r.l);
     meg_attn_bwd(&r.c, r.dx, r.dy, r.x, &r.acts, &r.grads, &r.l);
     for (int64_t row = 0; row < s; row++) {
-        const int64_t at = meg_layout_position(layout, i, S, row);
+        const int64_t pos = meg_layout_position(layout, i, S, row);
 
-        op->cast(NULL, all->y + at * B * H, MEG_DTYPE_F32, meg_mat_rows(r.y, row * B, B).p, t, B * H);
-        op->cast(NULL, all->dx + at * B * H, MEG_DTYPE_F32, meg_mat_rows(r.dx, row * B, B).p, t, B * H);
+        op->cast(NULL, all->y + pos * B * H, MEG_DTYPE_F32, meg_mat_rows(r.y, row * B, B).p, t, B * H);
+        op->cast(NULL, all->dx + pos * B * H, MEG_DTYPE_F32, meg_mat_rows(r.dx, row * B, B).p, t, B * H);
     }
     op->linear_destroy(r.l.qkv.plan);
     op->linear_destroy(r.l.proj.plan);
     free(r.l.qkv.w.p);
     free(r.l.proj.w.p);
-    free(cut.base);
+    free(arena.base);
 }
 
-/* Whether got is want to within tol of want's norm. */
+/* True if |got - want| <= tol * |want|. */
 static bool near(const float *got, const float *want, int64_t n, double tol)
 {
     double diff = 0, norm = 0;
@@ -186,11 +187,11 @@ static bool near(const float *got, const float *want, int64_t n, double tol)
     return norm > 0 && diff <= tol * tol * norm;
 }
 
-static void check(enum meg_cp_comm_type kind, int64_t cp_near, bool has_docs, bool recomputes, enum meg_dtype t)
+static void check(enum meg_cp_comm_type type, int64_t a2a_size, bool has_docs, bool recomputes, enum meg_dtype t)
 {
     static const char *const names[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
-    static struct whole want, got;
-    const double tol = t == MEG_DTYPE_F32 ? 1e-6 : 8e-3; /* bf16: two half ulps of rows added in another order */
+    static struct tensors want, got;
+    const double tol = t == MEG_DTYPE_F32 ? 1e-6 : 8e-3; /* bf16: sums in another order differ by two half ulps */
     struct meg_layout layout = meg_layout_one;
     struct meg_mesh mesh;
     struct meg_cp cp;
@@ -200,21 +201,21 @@ static void check(enum meg_cp_comm_type kind, int64_t cp_near, bool has_docs, bo
     fill(&want, t);
     run(&want, &meg_cp_one, &meg_layout_one, 0, has_docs, false, t);
     layout.cp = w->size;
-    layout.a2a_size = kind == MEG_CP_A2A_P2P ? cp_near : 0;
+    layout.a2a_size = type == MEG_CP_A2A_P2P ? a2a_size : 0;
     meg_mesh_make(&mesh, w, &layout);
-    meg_cp_make(&cp, kind, &mesh);
+    meg_cp_make(&cp, type, &mesh);
     fill(&got, t);
     run(&got, &cp, &layout, w->rank, has_docs, recomputes, t);
     meg_all_reduce(w, got.dwqkv, QKV * H, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     meg_all_reduce(w, got.dwproj, H * A * D, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     for (int64_t row = 0; row < S / w->size; row++) {
-        const int64_t at = meg_layout_position(&layout, w->rank, S, row) * B * H;
+        const int64_t first = meg_layout_position(&layout, w->rank, S, row) * B * H;
 
-        good &= near(got.y + at, want.y + at, B * H, tol) && near(got.dx + at, want.dx + at, B * H, tol);
+        good &= near(got.y + first, want.y + first, B * H, tol) && near(got.dx + first, want.dx + first, B * H, tol);
     }
     good &= near(got.dwqkv, want.dwqkv, QKV * H, tol) && near(got.dwproj, want.dwproj, H * A * D, tol);
-    snprintf(what, sizeof what, "%s of %d ranks, %lld of them near%s%s, %s", names[kind], w->size, (long long)cp_near,
-             has_docs ? ", documents" : "", recomputes ? ", output computed again" : "", meg_dtype_name(t));
+    snprintf(what, sizeof what, "%s on %d ranks, a2a size %" PRId64 "%s%s, %s", names[type], w->size, a2a_size,
+             has_docs ? ", documents" : "", recomputes ? ", recomputed output" : "", meg_dtype_name(t));
     ok(good, what);
     meg_mesh_close(&mesh);
 }
@@ -230,14 +231,14 @@ int main(void)
     meg_comm_set_timeout(w, 60);
     op = meg_cpu_ops();
     for (int docs = 0; docs < 2; docs++)
-        for (enum meg_cp_comm_type kind = MEG_CP_P2P; kind <= MEG_CP_A2A_P2P; kind++)
-            for (int64_t near = 1; near <= w->size; near *= 2) {
-                if (kind == MEG_CP_A2A ? G % w->size || near > 1 : G % near || (kind != MEG_CP_A2A_P2P && near > 1))
+        for (enum meg_cp_comm_type type = MEG_CP_P2P; type <= MEG_CP_A2A_P2P; type++)
+            for (int64_t a2a = 1; a2a <= w->size; a2a *= 2) {
+                if (type == MEG_CP_A2A ? G % w->size || a2a > 1 : G % a2a || (type != MEG_CP_A2A_P2P && a2a > 1))
                     continue;
-                check(kind, near, docs, false, MEG_DTYPE_F32);
+                check(type, a2a, docs, false, MEG_DTYPE_F32);
                 if (docs) {
-                    check(kind, near, docs, true, MEG_DTYPE_F32);
-                    check(kind, near, docs, false, MEG_DTYPE_BF16);
+                    check(type, a2a, docs, true, MEG_DTYPE_F32);
+                    check(type, a2a, docs, false, MEG_DTYPE_BF16);
                 }
             }
     meg_barrier(w);

@@ -1,15 +1,14 @@
 /*
- * The same ten steps under many layouts: losses, gradient norms and weights are those of one rank in f32 to 1e-5, and
- * in bf16 losses to 2e-2 and gradient norms to 5e-2; what each rank sends in a step, by group, and holds, by arena, is
- * what the planner says.
+ * Test of ten training steps under many parallel layouts against one rank: losses, gradient norms and weights agree to
+ * 1e-5 in f32; in bf16 losses to 2e-2 and gradient norms to 5e-2.  Bytes that each rank sends per step, by group, and
+ * allocates, by arena, equal the estimates of lib/plan.
  *
  *     mpirun -n 8 layouts sample|cover|full DIR [I/N]
  *
- * A cell is one value of each option below.  `full` runs all that the rules allow, or of N parts of them part I
- * (1..N), cells drawn by chance, the same at each call; `cover` a choice in which every pair of values and every
- * triple that the rules allow occurs (a covering array of strength 3, chosen greedily: Cohen et al. 1997), `sample`
- * as many of those as fit a minute or two.  The world is split into groups of a cell's size, which run cells side by
- * side.  TAP goes to stdout, files to DIR.
+ * A cell is one value for each option below.  `full` runs all valid cells, or part I of N of them, drawn at random
+ * with a fixed seed; `cover` a selection in which every valid triple of values occurs (a covering array of strength
+ * 3, chosen greedily: Cohen et al. 1997); `sample` as many of those as take a minute or two.  The world is split into
+ * groups of the size of a cell, which run cells concurrently.  Prints TAP, and writes files to DIR.
  */
 #include <jansson.h>
 #include <math.h>
@@ -29,8 +28,8 @@ enum { STEPS = 10, SAMPLE = 16, TRIES = 40 };
 /* ---- options and their values ----------------------------------------------------------------- */
 
 struct value {
-    const char *name, *args; /* shown in the cell's name unless empty; given to meg-train */
-    int n;
+    const char *name, *args; /* part of the cell's name, may be empty; arguments of meg-train */
+    int n;                   /* size, or number for is_valid */
 };
 
 enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVERLAP, PRECISION, OPTIONS };
@@ -57,24 +56,24 @@ static const struct value values[OPTIONS][8] = {
     [CP] = { { "", "", 1 },
              { "ring2", "--context-parallel-size 2 --cp-comm-type p2p", 2 },
              { "gather2", "--context-parallel-size 2 --cp-comm-type all_gather", 2 },
-             { "heads2", "--context-parallel-size 2 --cp-comm-type a2a", 2 },
+             { "a2a-2", "--context-parallel-size 2 --cp-comm-type a2a", 2 },
              { "ring4", "--context-parallel-size 4 --cp-comm-type p2p", 4 },
              { "gather4", "--context-parallel-size 4 --cp-comm-type all_gather", 4 },
-             { "heads4", "--context-parallel-size 4 --cp-comm-type a2a", 4 },
-             { "both4", "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2",
-               4 } },
+             { "a2a-4", "--context-parallel-size 4 --cp-comm-type a2a", 4 },
+             { "a2a+p2p-4",
+               "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", 4 } },
     [DP] = { { "", "", 1 }, { "dp2", "", 2 }, { "dp4", "", 4 }, { "dp8", "", 8 } },
     [SP] = { { "", "", 0 }, { "sp", "--sequence-parallel", 1 } },
     [RECOMPUTE] = { { "", "", 0 },
                     { "selective", "--recompute-activations", 1 },
                     { "uniform3", FULL "uniform --recompute-num-layers 3", 2 },
                     { "block1", FULL "block --recompute-num-layers 1", 2 },
-                    { "shared", FULL "uniform --recompute-num-layers 1 --distribute-saved-activations", 3 } },
+                    { "distribute-saved", FULL "uniform --recompute-num-layers 1 --distribute-saved-activations", 3 } },
     [SCHEDULE] = { { "", "", 0 }, { "zb-h1", "--pipeline-schedule zb-h1", 1 } },
     [ORDER] = { { "", "", 0 }, { "tp-pp-dp", "--use-tp-pp-dp-mapping", 1 } },
     [OPTIMIZER] = { { "", "", 0 },
-                    { "shared-optim", "--use-distributed-optimizer", 1 },
-                    { "twice", "--use-distributed-optimizer --num-distributed-optimizer-instances 2", 2 },
+                    { "zero1", "--use-distributed-optimizer", 1 },
+                    { "zero1-2instances", "--use-distributed-optimizer --num-distributed-optimizer-instances 2", 2 },
                     { "zero2", "--zero-stage 2", 3 },
                     { "zero3", "--zero-stage 3", 3 } },
     [OVERLAP] = { { "", "", 0 },
@@ -96,46 +95,48 @@ static int count(int option)
     return n;
 }
 
-static int at(const struct cell *c, int option)
+static int value_of(const struct cell *c, int option)
 {
     return values[option][c->v[option]].n;
 }
 
 static int ranks_of(const struct cell *c)
 {
-    return at(c, TP) * at(c, PP) * at(c, CP) * at(c, DP);
+    return value_of(c, TP) * value_of(c, PP) * value_of(c, CP) * value_of(c, DP);
 }
 
-/* Ranks of a cell that share heads, beside tensor-parallel ones. */
+/* All-to-all size of context parallelism, which divides the heads like tensor parallelism. */
 static int a2a_size(const struct cell *c)
 {
-    const char *kind = values[CP][c->v[CP]].name;
+    const char *type = values[CP][c->v[CP]].name;
 
-    return strstr(kind, "heads") ? at(c, CP) : strstr(kind, "both") ? 2 : 1;
+    return strstr(type, "a2a+p2p") ? 2 : strstr(type, "a2a") ? value_of(c, CP) : 1;
 }
 
 /* Return whether stages have different numbers of layers. */
 static bool is_uneven(const struct cell *c)
 {
-    return !strncmp(values[PP][c->v[PP]].args, UNEVEN, strlen(UNEVEN));
+    return strncmp(values[PP][c->v[PP]].args, UNEVEN, strlen(UNEVEN)) == 0;
 }
 
-/* What meg-train's rules allow, and differs from a simpler cell. */
+/* True if meg-train accepts the cell and it is not equivalent to a simpler one. */
 static bool is_valid(const struct cell *c, int world)
 {
-    const int tp = at(c, TP), pp = at(c, PP), vp = at(c, VP), recompute = at(c, RECOMPUTE);
+    const int tp = value_of(c, TP), pp = value_of(c, PP), vp = value_of(c, VP), recompute = value_of(c, RECOMPUTE);
 
-    if (ranks_of(c) > world || tp * a2a_size(c) > at(c, SHAPE) || pp * vp > 8)
+    if (ranks_of(c) > world || tp * a2a_size(c) > value_of(c, SHAPE) || pp * vp > 8)
         return false;
-    if ((vp > 1 && (pp == 1 || is_uneven(c))) || (at(c, SP) && tp == 1) || (recompute == 3 && (tp == 1 || at(c, SP))))
+    if ((vp > 1 && (pp == 1 || is_uneven(c))) || (value_of(c, SP) && tp == 1) ||
+        (recompute == 3 && (tp == 1 || value_of(c, SP))))
         return false;
-    if (at(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
+    if (value_of(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
         return false;
-    if ((at(c, OPTIMIZER) && at(c, DP) * at(c, CP) == 1) || (at(c, OPTIMIZER) == 2 && at(c, DP) == 1) ||
-        (at(c, OPTIMIZER) == 3 && pp > 1) || (at(c, OVERLAP) && at(c, DP) * at(c, CP) == 1) ||
-        (at(c, OVERLAP) == 2 && !at(c, OPTIMIZER)))
+    if ((value_of(c, OPTIMIZER) && value_of(c, DP) * value_of(c, CP) == 1) ||
+        (value_of(c, OPTIMIZER) == 2 && value_of(c, DP) == 1) || (value_of(c, OPTIMIZER) == 3 && pp > 1) ||
+        (value_of(c, OVERLAP) && value_of(c, DP) * value_of(c, CP) == 1) ||
+        (value_of(c, OVERLAP) == 2 && !value_of(c, OPTIMIZER)))
         return false;
-    return !at(c, ORDER) || (pp > 1 && at(c, DP) * at(c, CP) > 1);
+    return !value_of(c, ORDER) || (pp > 1 && value_of(c, DP) * value_of(c, CP) > 1);
 }
 
 static void name_of(const struct cell *c, char *out, size_t size)
@@ -150,7 +151,7 @@ static void name_of(const struct cell *c, char *out, size_t size)
     }
 }
 
-/* ---- which cells ------------------------------------------------------------------------------- */
+/* ---- choice of cells ------------------------------------------------------------------------------- */
 
 static bool next(struct cell *c)
 {
@@ -176,7 +177,7 @@ static struct cell *all_cells(int world, int *n)
     return v;
 }
 
-/* A triple of values as a number. */
+/* A triple of values as an index. */
 enum { TRIPLES = OPTIONS * OPTIONS * OPTIONS * 512 };
 
 static int triple(const struct cell *c, int i, int j, int k)
@@ -184,8 +185,8 @@ static int triple(const struct cell *c, int i, int j, int k)
     return (((i * OPTIONS + j) * OPTIONS + k) << 9) | c->v[i] << 6 | c->v[j] << 3 | c->v[k];
 }
 
-/* Triples of a cell that are wanted still; taking them, when asked, off the list. */
-static int news(const struct cell *c, char *wanted, bool take)
+/* Count the triples of a cell that are not covered yet; with cover, mark them as covered. */
+static int count_new(const struct cell *c, char *wanted, bool cover)
 {
     int n = 0;
 
@@ -195,19 +196,19 @@ static int news(const struct cell *c, char *wanted, bool take)
                 char *w = &wanted[triple(c, i, j, k)];
 
                 n += *w;
-                if (take)
+                if (cover)
                     *w = 0;
             }
     return n;
 }
 
-static int chance(unsigned *seed, int n)
+static int random_below(unsigned *seed, int n)
 {
     *seed = *seed * 1103515245u + 12345u;
     return (int)((*seed >> 8) % (unsigned)n);
 }
 
-/* At each turn the best of some cells: those around the first that has anything new. */
+/* Repeatedly choose the best of the first cell that covers anything new and TRIES random ones. */
 static struct cell *cover(const struct cell *all, int nall, int *n)
 {
     char *wanted = meg_new(TRIPLES);
@@ -221,23 +222,23 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
                     wanted[triple(&all[a], i, j, k)] = 1;
     *n = 0;
     for (int first = 0;;) {
-        int best, most;
+        int best, best_count;
 
-        while (first < nall && news(&all[first], wanted, false) == 0)
+        while (first < nall && count_new(&all[first], wanted, false) == 0)
             first++;
         if (first == nall)
             break;
         best = first;
-        most = news(&all[first], wanted, false);
+        best_count = count_new(&all[first], wanted, false);
         for (int t = 0; t < TRIES; t++) {
-            const int a = chance(&seed, nall), new = news(&all[a], wanted, false);
+            const int a = random_below(&seed, nall), new = count_new(&all[a], wanted, false);
 
-            if (new > most) {
-                most = new;
+            if (new > best_count) {
+                best_count = new;
                 best = a;
             }
         }
-        news(&all[best], wanted, true);
+        count_new(&all[best], wanted, true);
         v = meg_realloc_array(v, (size_t)*n + 1, sizeof *v);
         v[(*n)++] = all[best];
     }
@@ -250,21 +251,21 @@ static int choose_sample(struct cell *cell, int n)
 {
     int i = 0;
 
-    while (i < n && (!is_uneven(&cell[i]) || at(&cell[i], PRECISION)))
+    while (i < n && (!is_uneven(&cell[i]) || value_of(&cell[i], PRECISION)))
         i++;
     if (i >= SAMPLE && i < n)
         cell[SAMPLE - 1] = cell[i];
     return n < SAMPLE ? n : SAMPLE;
 }
 
-/* In an order drawn by chance, what is part i of parts. */
+/* Part i of parts of the cells in random order. */
 static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n)
 {
     const int begin = (int)((int64_t)nall * (i - 1) / parts), end = (int)((int64_t)nall * i / parts);
     unsigned seed = 1;
 
     for (int k = nall - 1; k > 0; k--) {
-        struct cell *other = &all[chance(&seed, k + 1)], c = *other;
+        struct cell *other = &all[random_below(&seed, k + 1)], c = *other;
 
         *other = all[k];
         all[k] = c;
@@ -277,7 +278,7 @@ static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n
 
 static const char *dir;
 
-static void run(const struct cell *c, const char *name, struct meg_comm *ranks, struct meg_usage_vs_plan *account)
+static void run(const struct cell *c, const char *name, struct meg_comm *ranks, struct meg_usage_vs_plan *usage)
 {
     static const char common[] =
         "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 "
@@ -298,14 +299,14 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     argv[argc] = NULL;
     meg_train_option_groups(groups, job);
     meg_opt_defaults(groups);
-    job->usage = account;
+    job->usage = usage;
     if (meg_opt_parse_args(groups, argc, argv, &e) < 0 || meg_train(job, groups, ranks, &e) < 0)
         meg_die_err(&e);
     meg_str_free(&line);
     free(job);
 }
 
-/* ---- what it gave ------------------------------------------------------------------------------- */
+/* ---- results of a run ------------------------------------------------------------------------------- */
 
 struct outcome {
     int nlosses;
@@ -321,7 +322,7 @@ static void read_losses(struct outcome *o, const char *name)
 
     snprintf(path, sizeof path, "%s/%s.json", dir, name);
     if (!(f = fopen(path, "r")))
-        meg_die(MEG_EFAIL, "%s: not there", path);
+        meg_die(MEG_EFAIL, "%s: does not exist", path);
     while (fgets(text, sizeof text, f)) {
         json_t *line = json_loads(text, 0, NULL), *loss = json_object_get(line, "lm_loss");
 
@@ -353,26 +354,26 @@ static void read_weights(struct outcome *o, const char *name)
     meg_ckpt_close(c);
 }
 
-static void forget(struct outcome *o)
+static void outcome_free(struct outcome *o)
 {
     free(o->w);
     meg_params_free(&o->params);
 }
 
-/* The larger; what is not a number is larger than all. */
+/* The larger value; NaN counts as the largest. */
 static double worse(double a, double b)
 {
     return isnan(a) || a > b ? a : b;
 }
 
-/* Of what is equal 0, of zeros, too. */
-static double relative(double apart, double size)
+/* diff / size; 0 if diff is 0, even if size is. */
+static double relative(double diff, double size)
 {
-    return apart == 0 ? 0 : apart / size;
+    return diff == 0 ? 0 : diff / size;
 }
 
 /* Return the largest relative difference of a number that each step reports. */
-static double steps_apart(const double a[STEPS], const double b[STEPS])
+static double steps_diff(const double a[STEPS], const double b[STEPS])
 {
     double most = 0;
 
@@ -381,7 +382,7 @@ static double steps_apart(const double a[STEPS], const double b[STEPS])
     return most;
 }
 
-/* Keys' biases move by rounding alone: softmax does not see them. */
+/* True for biases of keys: softmax is invariant to them, so that their gradients are rounding errors. */
 static bool is_key_bias(const struct meg_param *row, int64_t i, int groups)
 {
     const int64_t group = row->numel / groups, d = 4, r = group / d - 2;
@@ -389,8 +390,8 @@ static bool is_key_bias(const struct meg_param *row, int64_t i, int groups)
     return strstr(row->name, "linear_qkv.bias") && i % group >= r * d && i % group < (r + 1) * d;
 }
 
-/* The largest of |w - v| / |v| over tensors; of keys' biases only whether they are finite. */
-static double weights_apart(const struct outcome *a, const struct outcome *b, int groups)
+/* The largest |w - v| / |v| of all tensors, without biases of keys unless these are not finite. */
+static double weights_diff(const struct outcome *a, const struct outcome *b, int groups)
 {
     double most = 0;
 
@@ -410,56 +411,56 @@ static double weights_apart(const struct outcome *a, const struct outcome *b, in
     return most;
 }
 
-/* ---- what its ranks took ------------------------------------------------------------------------ */
+/* ---- usage of ranks ------------------------------------------------------------------------ */
 
-/* An arena or group whose bytes are not those planned, in numbers that can be sent; what 0: there is none. */
-struct surprise {
-    double what, rank, counted, planned;
+/* An arena or group with other bytes than estimated, as f64 for collectives; index 0: none. */
+struct mismatch {
+    double index, rank, counted, planned;
 };
 
-static struct surprise find_surprise(const struct meg_usage_vs_plan *a, int rank)
+static struct mismatch find_mismatch(const struct meg_usage_vs_plan *a, int rank)
 {
     for (int i = 0; i < MEG_COST_MEM_ARENAS; i++)
         if (a->memory[i] != a->memory_planned[i])
-            return (struct surprise){ 1 + i, rank, a->memory[i], a->memory_planned[i] };
+            return (struct mismatch){ 1 + i, rank, a->memory[i], a->memory_planned[i] };
     for (int i = 0; i < MEG_COST_GROUPS; i++)
         if (!(fabs(a->comm[i] - a->comm_planned[i]) < MEG_USAGE_VS_PLAN_ROUNDING))
-            return (struct surprise){ 1 + MEG_COST_MEM_ARENAS + i, rank, a->comm[i], a->comm_planned[i] };
-    return (struct surprise){ 0 };
+            return (struct mismatch){ 1 + MEG_COST_MEM_ARENAS + i, rank, a->comm[i], a->comm_planned[i] };
+    return (struct mismatch){ 0 };
 }
 
-/* The first of a cell's ranks that has one. */
-static struct surprise first_surprise(struct meg_comm *ranks, const struct meg_usage_vs_plan *mine)
+/* The mismatch of the first rank that has one. */
+static struct mismatch first_mismatch(struct meg_comm *ranks, const struct meg_usage_vs_plan *mine)
 {
-    struct surprise *all = meg_new((size_t)ranks->size * sizeof *all), s;
+    struct mismatch *all = meg_new((size_t)ranks->size * sizeof *all), s;
     int i = 0;
 
-    all[ranks->rank] = find_surprise(mine, ranks->rank);
+    all[ranks->rank] = find_mismatch(mine, ranks->rank);
     meg_comm_wait(ranks,
                   ranks->op->all_gather(ranks, all, &all[ranks->rank], sizeof s / sizeof(double), MEG_DTYPE_F64));
-    while (i + 1 < ranks->size && all[i].what == 0)
+    while (i + 1 < ranks->size && all[i].index == 0)
         i++;
     s = all[i];
     free(all);
     return s;
 }
 
-static void print_surprise(FILE *f, const struct surprise *s)
+static void print_mismatch(FILE *f, const struct mismatch *s)
 {
-    const int i = (int)s->what - 1;
+    const int i = (int)s->index - 1;
 
-    fprintf(f, "#   rank %.0f: %s%s: %.1f bytes, where %.1f were planned\n", s->rank,
-            i < MEG_COST_MEM_ARENAS ? "held in " : "sent in a step, ",
+    fprintf(f, "#   rank %.0f: %s%s: %.1f bytes, estimated %.1f\n", s->rank,
+            i < MEG_COST_MEM_ARENAS ? "allocated in " : "sent per step in ",
             i < MEG_COST_MEM_ARENAS ? meg_cost_memory_name[i] : meg_cost_group_name[i - MEG_COST_MEM_ARENAS],
             s->counted, s->planned);
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------- */
+/* ---- all cells ---------------------------------------------------------------------------------- */
 
-/* All of it numbers that can be sent. */
+/* Only f64, for collectives. */
 struct result {
-    double loss, grad_norm, weights; /* how far from those of one rank */
-    struct surprise surprise;
+    double loss, grad_norm, weights; /* relative differences from one rank */
+    struct mismatch mismatch;
 };
 
 static struct outcome reference[2];
@@ -479,47 +480,47 @@ static void make_references(struct meg_comm *world)
     }
 }
 
-/* Compare two outcomes; differences are infinite where either has other than STEPS steps. */
+/* Compare two outcomes; the differences are infinite if either has not STEPS steps. */
 static void compare(struct result *r, const struct outcome *a, const struct outcome *b, int groups)
 {
     const bool is_complete = a->nlosses == STEPS && b->nlosses == STEPS;
 
-    r->loss = is_complete ? steps_apart(a->loss, b->loss) : INFINITY;
-    r->grad_norm = is_complete ? steps_apart(a->grad_norm, b->grad_norm) : INFINITY;
-    r->weights = weights_apart(a, b, groups);
+    r->loss = is_complete ? steps_diff(a->loss, b->loss) : INFINITY;
+    r->grad_norm = is_complete ? steps_diff(a->grad_norm, b->grad_norm) : INFINITY;
+    r->weights = weights_diff(a, b, groups);
 }
 
-/* Cells of one size, world / size of them at a time; result [n] is filled by each group's first rank. */
+/* Run the cells of one size, world / size of them concurrently; the first rank of each group sets result [n]. */
 static void run_cells(struct meg_comm *world, const struct cell *cell, int n, int size, struct result *result)
 {
-    const int groups = world->size / size, mine = world->rank / size;
-    struct meg_comm *ranks = meg_comm_split(world, mine, "cell");
-    int turn = 0;
+    const int groups = world->size / size, own_group = world->rank / size;
+    struct meg_comm *ranks = meg_comm_split(world, own_group, "cell");
+    int nrun = 0;
 
     for (int i = 0; i < n; i++) {
         struct outcome o = { 0 };
-        struct meg_usage_vs_plan account;
-        struct surprise surprise;
+        struct meg_usage_vs_plan usage;
+        struct mismatch mismatch;
         char name[40];
 
-        if (ranks_of(&cell[i]) != size || turn++ % groups != mine || mine >= groups)
+        if (ranks_of(&cell[i]) != size || nrun++ % groups != own_group || own_group >= groups)
             continue;
         snprintf(name, sizeof name, "cell-%d", i);
-        run(&cell[i], name, ranks, &account);
-        surprise = first_surprise(ranks, &account);
+        run(&cell[i], name, ranks, &usage);
+        mismatch = first_mismatch(ranks, &usage);
         if (ranks->rank > 0)
             continue;
         read_losses(&o, name);
         read_weights(&o, name);
-        compare(&result[i], &o, &reference[cell[i].v[SHAPE]], at(&cell[i], SHAPE));
-        result[i].surprise = surprise;
-        forget(&o);
+        compare(&result[i], &o, &reference[cell[i].v[SHAPE]], value_of(&cell[i], SHAPE));
+        result[i].mismatch = mismatch;
+        outcome_free(&o);
     }
     meg_comm_close(ranks);
     meg_barrier(world);
 }
 
-/* Of how many cells an option's values were part, those of bf16 apart, and how far they were from one rank. */
+/* Print for each value of each option the number of its cells and their largest differences, bf16 separately. */
 static void print_table(FILE *f, const struct cell *cell, int n, const struct result *result)
 {
     fprintf(f, "# %-12s %6s %12s %14s %12s\n", "", "cells", "loss", "gradient norm", "weights");
@@ -529,7 +530,7 @@ static void print_table(FILE *f, const struct cell *cell, int n, const struct re
             int cells = 0;
 
             for (int k = 0; k < n; k++)
-                if (cell[k].v[i] == v && (i == PRECISION || !at(&cell[k], PRECISION))) {
+                if (cell[k].v[i] == v && (i == PRECISION || !value_of(&cell[k], PRECISION))) {
                     cells++;
                     loss = worse(loss, result[k].loss);
                     grad_norm = worse(grad_norm, result[k].grad_norm);
@@ -542,26 +543,27 @@ static void print_table(FILE *f, const struct cell *cell, int n, const struct re
 
 static int print(FILE *f, const struct cell *cell, int n, const struct result *result)
 {
-    int failed = 0, surprises = 0;
+    int failed = 0, mismatches = 0;
 
     for (int i = 0; i < n; i++) {
         const struct result *r = &result[i];
-        const bool is_near = at(&cell[i], PRECISION) ? r->loss <= 2e-2 && r->grad_norm <= 5e-2 && isfinite(r->weights)
-                                                     : r->loss <= 1e-5 && r->grad_norm <= 1e-5 && r->weights <= 1e-5;
-        const bool is_ok = is_near && r->surprise.what == 0;
+        const bool is_near = value_of(&cell[i], PRECISION)
+                                 ? r->loss <= 2e-2 && r->grad_norm <= 5e-2 && isfinite(r->weights)
+                                 : r->loss <= 1e-5 && r->grad_norm <= 1e-5 && r->weights <= 1e-5;
+        const bool is_ok = is_near && r->mismatch.index == 0;
         char name[200];
 
         name_of(&cell[i], name, sizeof name);
-        fprintf(f, "%sok %d - %s: losses within %.1e, gradient norms within %.1e, weights within %.1e of one rank's\n",
+        fprintf(f, "%sok %d - %s: losses within %.1e, gradient norms within %.1e, weights within %.1e of one rank\n",
                 is_ok ? "" : "not ", i + 1, name, r->loss, r->grad_norm, r->weights);
-        if (r->surprise.what != 0)
-            print_surprise(f, &r->surprise);
+        if (r->mismatch.index != 0)
+            print_mismatch(f, &r->mismatch);
         failed += !is_ok;
-        surprises += r->surprise.what != 0;
+        mismatches += r->mismatch.index != 0;
     }
     print_table(f, cell, n, result);
-    fprintf(f, "# sent in a step by group, held by arena: as planned on each rank of %d of %d cells\n", n - surprises,
-            n);
+    fprintf(f, "# bytes sent per step by group, and allocated by arena, equal the estimates in %d of %d cells\n",
+            n - mismatches, n);
     fprintf(f, "1..%d\n", n);
     return failed;
 }
@@ -580,14 +582,14 @@ int main(int argc, char **argv)
         meg_die(MEG_EUSAGE, "mpirun -n N layouts sample|cover|full DIR [I/N]");
     dir = argv[2];
     tap = fdopen(dup(1), "w");
-    if (!tap || !freopen("/dev/null", "w", stdout)) /* what meg-train prints there */
-        meg_die(MEG_EFAIL, "no standard output");
+    if (!tap || !freopen("/dev/null", "w", stdout)) /* discard what meg_train prints */
+        meg_die(MEG_EFAIL, "cannot duplicate standard output");
     meg_log_set_rank(ranks.world->rank);
     meg_log_set_level(MEG_LOG_WARN);
 
     all = all_cells(ranks.world->size, &nall);
-    cell = strcmp(argv[1], "full") ? cover(all, nall, &n) : part_of(all, nall, part, parts, &n);
-    if (!strcmp(argv[1], "sample"))
+    cell = strcmp(argv[1], "full") == 0 ? part_of(all, nall, part, parts, &n) : cover(all, nall, &n);
+    if (strcmp(argv[1], "sample") == 0)
         n = choose_sample(cell, n);
     result = meg_new((size_t)n * sizeof *result);
     make_references(ranks.world);

@@ -1,9 +1,10 @@
 /*
- * Pipeline schedules run over the ranks of a launcher: every schedule below whose stages divide the ranks,
- * with as many pipelines side by side, once with messages that MPI buffers and once with some that it does
- * not.  What a boundary carries is a function of direction, part, micro-batch and element, so each step
- * knows what must have come.  Steps take random times.  Prints TAP on rank 0.
+ * Test of the pipeline executor on the ranks of a launcher: every schedule below whose stages divide the ranks, in
+ * several pipelines at once, with small messages, which MPI buffers, and large ones, which it does not.  Boundary
+ * tensors are a function of direction, part, micro-batch and element, so that each step can check its inputs.  Steps
+ * take random times. Rank 0 prints TAP.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,18 +23,18 @@ static const struct meg_pipe_schedule_conf schedules[] = {
     { "zb-h1", 8, 1, 16, 0, false },
 };
 
-enum { TENSORS = 2, DOWN = 1, UP = 2 };
+enum { TENSORS = 2, BACKWARD = 1, FORWARD = 2 };
 static const struct meg_pipe_tensor sizes[][TENSORS] = {
     { { 5, MEG_DTYPE_F32 }, { 3, MEG_DTYPE_BF16 } },
     { { 70001, MEG_DTYPE_F32 }, { 7, MEG_DTYPE_BF16 } },
 };
 
-/* What the steps of a stage see. */
+/* Argument of the steps. */
 struct stage {
     const struct meg_pipe_schedule *s;
     const struct meg_pipe_tensor *tensor;
-    int64_t held[64]; /* which (chunk, micro-batch) a slot is of, + 1 */
-    int64_t steps, bad;
+    int64_t slot_key[64]; /* key of the (chunk, micro-batch) in each slot; 0: free */
+    int64_t steps, errors;
     unsigned seed;
 };
 
@@ -61,14 +62,14 @@ static void put(const struct stage *g, void *const *to, int direction, int part,
         }
 }
 
-static void check(struct stage *g, void *const *from, int is_there, int direction, int part, int64_t mb)
+static void check(struct stage *g, void *const *from, int has_tensor, int direction, int part, int64_t mb)
 {
-    g->bad += !from == !!is_there;
+    g->errors += !from == !!has_tensor;
     for (int t = 0; from && t < TENSORS; t++)
         for (int64_t i = 0; i < g->tensor[t].n; i++)
-            g->bad += value(direction, part, mb, t, i) != (g->tensor[t].dtype == MEG_DTYPE_F32
-                                                               ? ((const float *)from[t])[i]
-                                                               : meg_from_bf16(((const uint16_t *)from[t])[i]));
+            g->errors += value(direction, part, mb, t, i) != (g->tensor[t].dtype == MEG_DTYPE_F32
+                                                                  ? ((const float *)from[t])[i]
+                                                                  : meg_from_bf16(((const uint16_t *)from[t])[i]));
 }
 
 static int64_t key(const struct stage *g, const struct meg_pipe_step *s)
@@ -86,10 +87,10 @@ static void check_in(struct stage *g, const struct meg_pipe_step *s)
 {
     const int part = part_of(g, s->chunk), last = g->s->conf.stages * g->s->conf.chunks - 1;
 
-    check(g, s->x, part > 0, UP, part - 1, s->microbatch);
-    if (g->held[s->slot] != key(g, s))
-        g->bad++;
-    check(g, s->dy, part < last, DOWN, part + 1, s->microbatch);
+    check(g, s->x, part > 0, FORWARD, part - 1, s->microbatch);
+    if (g->slot_key[s->slot] != key(g, s))
+        g->errors++;
+    check(g, s->dy, part < last, BACKWARD, part + 1, s->microbatch);
 }
 
 static void fwd(void *user, const struct meg_pipe_step *s)
@@ -97,11 +98,11 @@ static void fwd(void *user, const struct meg_pipe_step *s)
     struct stage *g = user;
     const int part = part_of(g, s->chunk);
 
-    check(g, s->x, part > 0, UP, part - 1, s->microbatch);
-    g->bad += g->held[s->slot] != 0;
-    g->held[s->slot] = g->s->conf.is_forward_only ? 0 : key(g, s);
+    check(g, s->x, part > 0, FORWARD, part - 1, s->microbatch);
+    g->errors += g->slot_key[s->slot] != 0;
+    g->slot_key[s->slot] = g->s->conf.is_forward_only ? 0 : key(g, s);
     work(g);
-    put(g, s->y, UP, part, s->microbatch);
+    put(g, s->y, FORWARD, part, s->microbatch);
 }
 
 static void bwd_input(void *user, const struct meg_pipe_step *s)
@@ -110,7 +111,7 @@ static void bwd_input(void *user, const struct meg_pipe_step *s)
 
     check_in(g, s);
     work(g);
-    put(g, s->dx, DOWN, part_of(g, s->chunk), s->microbatch);
+    put(g, s->dx, BACKWARD, part_of(g, s->chunk), s->microbatch);
 }
 
 static void bwd_weight(void *user, const struct meg_pipe_step *s)
@@ -119,7 +120,7 @@ static void bwd_weight(void *user, const struct meg_pipe_step *s)
 
     check_in(g, s);
     work(g);
-    g->held[s->slot] = 0;
+    g->slot_key[s->slot] = 0;
 }
 
 static void bwd(void *user, const struct meg_pipe_step *s)
@@ -130,30 +131,30 @@ static void bwd(void *user, const struct meg_pipe_step *s)
 
 static const struct meg_pipe_ops ops = { fwd, bwd, bwd_input, bwd_weight };
 
-/* Runs a list twice over; how many things were wrong on this rank. */
+/* Execute a list twice.  Returns the number of errors on this rank. */
 static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, const struct meg_pipe_tensor *tensor,
                int rank)
 {
-    struct meg_pipe_schedule list;
+    struct meg_pipe_schedule schedule;
     struct meg_arena arena;
     struct meg_pipe pipe;
-    struct stage g = { .s = &list, .tensor = tensor, .seed = (unsigned)rank };
+    struct stage g = { .s = &schedule, .tensor = tensor, .seed = (unsigned)rank };
     struct meg_err e;
 
-    meg_pipe_schedule_make(&list, c, pp->rank);
-    if (meg_arena_init(&arena, "boundaries", meg_pipe_nbytes(&list, tensor, TENSORS), &e) < 0)
+    meg_pipe_schedule_make(&schedule, c, pp->rank);
+    if (meg_arena_init(&arena, "boundaries", meg_pipe_nbytes(&schedule, tensor, TENSORS), &e) < 0)
         meg_die_err(&e);
-    meg_pipe_init(&pipe, &list, pp, tensor, TENSORS, &arena);
+    meg_pipe_init(&pipe, &schedule, pp, tensor, TENSORS, &arena);
     for (int i = 0; i < 2; i++) {
-        if (arena.used) /* one stage alone has no boundaries */
+        if (arena.used) /* one stage has no boundaries */
             memset(arena.base, 0xff, arena.used);
         meg_pipe_run(&pipe, &ops, &g);
     }
-    g.bad += g.steps != 2 * c->microbatches * c->chunks * (c->is_forward_only ? 1 : 3);
+    g.errors += g.steps != 2 * c->microbatches * c->chunks * (c->is_forward_only ? 1 : 3);
     meg_pipe_free(&pipe);
     meg_arena_free(&arena);
-    meg_pipe_schedule_free(&list);
-    return (int)g.bad;
+    meg_pipe_schedule_free(&schedule);
+    return (int)g.errors;
 }
 
 int main(void)
@@ -183,9 +184,9 @@ int main(void)
             tests++;
             failed += bad != 0;
             if (w->rank == 0)
-                printf("%sok %d - %s%s, %d stages of %d, %d micro-batches, %lld numbers\n", bad ? "not " : "", tests,
-                       c->name, c->is_forward_only ? " forward" : "", c->stages, c->chunks, (int)c->microbatches,
-                       (long long)sizes[i][0].n);
+                printf("%sok %d - %s%s, %d stages of %d chunks, %d micro-batches, %" PRId64 " elements\n",
+                       bad ? "not " : "", tests, c->name, c->is_forward_only ? " forward" : "", c->stages, c->chunks,
+                       (int)c->microbatches, sizes[i][0].n);
         }
         meg_comm_close(pp);
     }

@@ -1,4 +1,4 @@
-/* Rank 2 takes longer to read a batch and rank 1 to work on it, and all wait for each other; see tests/ranks_copies.t. */
+/* Rank 2 takes longer in the batch phase and rank 1 in forward-backward; tests/ranks_copies.t checks the report. */
 #include "base/clock.h"
 #include "train/straggler.h"
 
