@@ -1,3 +1,4 @@
+/* meg-train: train, evaluate and save a GPT. */
 #include "base/err.h"
 #include "base/log.h"
 #include "comm/comm.h"
@@ -20,7 +21,7 @@ int main(int argc, char **argv)
     meg_opt_set_unsupported(meg_train_unsupported_opts);
     meg_train_option_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
-    timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train refuses the second */
+    timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train refuses an invalid one */
     meg_comm_set_timeout(ranks.world, timeout_s);
     meg_comm_watchdog_open(&ranks, timeout_s);
     if (ranks.world->size > 1)

@@ -1,9 +1,9 @@
 /*
  * tensorboard.h - TensorBoard event files in TensorFlow's record and event formats.  A file is a sequence of records
  *   u64 n, u32 crc(those 8 bytes), n bytes of a protobuf Event, u32 crc(those n bytes)
- * little-endian, where crc is the masked CRC-32C (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).  A run
- * that resumes starts a new file and truncates the earlier ones where it will write again, so that no step is there
- * twice.
+ * little-endian, where crc is the masked CRC-32C (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).  A
+ * run that resumes starts a new file and truncates the earlier ones where it will write again, so that no step is
+ * there twice.
  */
 #ifndef MEG_LOGGING_TENSORBOARD_H
 #define MEG_LOGGING_TENSORBOARD_H
@@ -30,7 +30,10 @@ int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char 
 
 void meg_tensorboard_close(struct meg_tensorboard *t);
 
-/* Compute the CRC-32C (Castagnoli) of n bytes, masked as the record format requires: rotated right by 15, plus a constant. */
+/*
+ * Compute the CRC-32C (Castagnoli) of n bytes, masked as the record format requires: rotated right by 15, plus a
+ * constant.
+ */
 uint32_t meg_tensorboard_crc(const void *bytes, size_t n);
 
 MEG_END_DECLS

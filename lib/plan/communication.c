@@ -73,7 +73,7 @@ struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost)
     return (struct cost_comm){ once, cost->layout.has_sp ? once : 0, 0 };
 }
 
-/* All of it belongs to the backward step: logits, the softmax denominators of the params, and the gradient. */
+/* All of it belongs to the backward step: logits, the softmax denominators of the rows, and the gradient. */
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
 {
     const double once = residual_volume(cost, cost->run.dtype), n = (double)cost_local_rows(cost).rows;

@@ -94,8 +94,8 @@ struct meg_cost_time {
 };
 
 /*
- * Estimate a step.  threads: those of a rank where hw is one core, else 1.  Without simulate the pipeline bubble is that
- * of equal stages, (pp - 1) / (vp microbatches); with it, that of the schedule.
+ * Estimate a step.  threads: those of a rank where hw is one core, else 1.  Without simulate the pipeline bubble is
+ * that of equal stages, (pp - 1) / (vp microbatches); with it, that of the schedule.
  */
 void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *cost, const struct meg_hardware *hw,
                         int threads, bool simulate);

@@ -1,7 +1,7 @@
 /*
- * The time of a step.  Each number is a count of operations or bytes over a rate of the hardware: matrix products by their
- * size, attention by its causal half, memory-bound operations by the bytes that they read and write, collectives by the
- * bytes that they send.
+ * The time of a step.  Each number is a count of operations or bytes over a rate of the hardware: matrix products by
+ * their size, attention by its causal half, memory-bound operations by the bytes that they read and write,
+ * collectives by the bytes that they send.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -55,8 +55,8 @@ static double gemm_time(const struct rates *r, double n, double in, double out)
 }
 
 /*
- * Return the bytes/s that a rank sends in a group of size ranks, stride apart.  In a group over several nodes, each rank
- * of a node adds its own network adapter.
+ * Return the bytes/s that a rank sends in a group of size ranks, stride apart.  In a group over several nodes, each
+ * rank of a node adds its own network adapter.
  */
 static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
 {
@@ -86,7 +86,7 @@ static struct pass_time attention_time(const struct rates *r, const struct meg_c
     return w;
 }
 
-/* ---- nchunks of the model ----------------------------------------------------------------------- */
+/* ---- parts of the model ----------------------------------------------------------------------- */
 
 /* Estimate layer i of the model. */
 static struct chunk_time layer_time(const struct rates *r, const struct meg_cost_model *cost, int64_t i)

@@ -1,7 +1,7 @@
 /*
  * run_spec.h - a training run as its options specify it: parallel layout, batch sizes, iterations, dtypes, pipeline
- * schedule and recomputation.  The planner (lib/plan) predicts exactly this run because the trainer (lib/train) works from
- * the same specification.
+ * schedule and recomputation.  The planner (lib/plan) predicts exactly this run because the trainer (lib/train) works
+ * from the same specification.
  */
 #ifndef MEG_RUN_RUN_SPEC_H
 #define MEG_RUN_RUN_SPEC_H

@@ -10,7 +10,7 @@
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
-/* Make a table of one row, the option called name. */
+/* Make a table of one row: that of the option name. */
 static void copy_row(struct meg_opt out[2], const struct meg_opt *rows, const char *name)
 {
     while (strcmp(rows->name, name) != 0)
@@ -32,7 +32,7 @@ static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
     return meg_opt_apply(groups, meg_ckpt_options(t->checkpoint), meg_ckpt_path(t->checkpoint), e);
 }
 
-/* Whether the run resumes that of the checkpoint, and does not only start from its weights. */
+/* Whether the run resumes the one of the checkpoint, rather than only start from its weights. */
 static bool is_resumed(const struct meg_trainer *t)
 {
     return t->checkpoint && !t->job->ckpt.finetune && meg_ckpt_iteration(t->checkpoint) != MEG_CKPT_RELEASE;
@@ -77,7 +77,7 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
     return c->use_checkpoint_args || !meg_ckpt_is_native(t->checkpoint) ? apply_ckpt_options(t, e) : 0;
 }
 
-/* ---- learning-rate and weight-decay schedule ------------------------------------------------------------------------------- */
+/* ---- learning-rate and weight-decay schedule ---------------------------------------------------- */
 
 static json_t *pack_schedule(const struct meg_lr_schedule *s)
 {
@@ -134,7 +134,8 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
 }
 
 /*
- * Use the schedule of the command line or of the checkpoint, as the options require; refuse a difference without such an option.
+ * Use the schedule of the command line or of the checkpoint, as the options require.  Without such an option, refuse a
+ * difference.
  */
 static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e)
 {

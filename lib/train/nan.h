@@ -23,10 +23,10 @@ enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* skipped iterations in a row that end t
 void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_nan_local *local);
 
 /*
- * Handle an iteration whose reduced loss or gradient norm is not finite, according to --on-nan.  The first rank whose own
- * values were not finite reports iteration and parameter.  Returns 0 when the iteration is skipped: gradients are zeroed
- * and, with rollback, weights and optimizer state are those of the newest checkpoint.  Otherwise that rank returns
- * MEG_EFAIL, and the others do not return.
+ * Handle an iteration whose reduced loss or gradient norm is not finite, according to --on-nan.  The first rank whose
+ * own values were not finite reports iteration and parameter.  Returns 0 when the iteration is skipped: gradients are
+ * zeroed and, with rollback, weights and optimizer state are those of the newest checkpoint.  Otherwise that rank
+ * returns MEG_EFAIL, and the others do not return.
  */
 int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, struct meg_err *e);
 

@@ -1,6 +1,6 @@
 /*
- * progress.txt, as Megatron writes it: a line per job start and per checkpoint, with fields separated by tabs.  Cumulative
- * throughput counts from the first job with this number of ranks in the file.
+ * progress.txt, as Megatron writes it: a line per job start and per checkpoint, with fields separated by tabs.
+ * Cumulative throughput counts from the first job with this number of ranks in the file.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>

@@ -76,7 +76,7 @@ static struct meg_pipe_tensor stage_boundary(const struct meg_gpt *g)
     return x;
 }
 
-/* Make the schedule of num_micro micro-batches, and its buffers, unless it is there already. */
+/* Make the schedule of num_micro micro-batches, and its buffers, unless they are made already. */
 static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_forward_only, struct meg_err *e)
 {
     struct meg_train_pipeline *p = &t->pipeline;

@@ -87,7 +87,7 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
     if ((r = meg_gpt_conf_check(&job->model, e)) < 0)
         return r;
     if (job->model.max_position_embeddings < job->train.seq_length)
-        return meg_fail(e, MEG_EUSAGE, "--max-position-embeddings %" PRId64 ": less than --seq-length %" PRId64,
+        return meg_fail(e, MEG_EUSAGE, "--max-position-embeddings %" PRId64 ": must be at least --seq-length %" PRId64,
                         job->model.max_position_embeddings, job->train.seq_length);
     return 0;
 }

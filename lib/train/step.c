@@ -67,8 +67,8 @@ static void update(struct meg_trainer *t, double norm, struct meg_optim_rates *r
 }
 
 /*
- * Skip the step when gradients overflow, and lower a dynamic loss scale.  At the minimum scale that is not possible, and
- * MEG_NAN_MAX_CONSECUTIVE such steps in a row end the run.
+ * Skip the step when gradients overflow, and lower a dynamic loss scale.  At the minimum scale that is not possible,
+ * and MEG_NAN_MAX_CONSECUTIVE such steps in a row end the run.
  */
 static int check_overflow(struct meg_trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {

@@ -1,7 +1,7 @@
 /*
  * stop.h - stop a run on SIGTERM, SIGUSR1, SIGINT or SIGHUP, after the current iteration.  A second signal, except
- * SIGHUP, removes temporary files and locks (file/temporary.h) and ends the process at once; a terminal that closes often
- * sends two SIGHUP.
+ * SIGHUP, removes temporary files and locks (file/temporary.h) and ends the process at once; a terminal that closes
+ * often sends two SIGHUP.
  */
 #ifndef MEG_TRAIN_STOP_H
 #define MEG_TRAIN_STOP_H

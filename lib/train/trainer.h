@@ -110,8 +110,8 @@ double meg_train_max_over_ranks(const struct meg_trainer *t, double x);
 /* ---- run_pipeline.c: micro-batches through the pipeline schedule ---- */
 
 /*
- * Read the next num_micro micro-batches into t->batches; every rank calls it between steps.  When a rank fails, all save
- * a checkpoint (with --save), and the first rank that failed returns its error.
+ * Read the next num_micro micro-batches into t->batches; every rank calls it between steps.  When a rank fails, all
+ * save a checkpoint (with --save), and the first rank that failed returns its error.
  */
 int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);

@@ -164,7 +164,7 @@ refuses '--train-samples with --train-iters' '--train-samples 100: --train-iters
 refuses '--rampup-batch-size with --train-iters' '--rampup-batch-size' --rampup-batch-size 2 2 12
 refuses 'a minimum learning rate above the maximum' '--min-lr 1: must not be above --lr' --min-lr 1
 refuses 'seed 0' '--seed 0: must be at least 1' --seed 0
-refuses 'a sequence longer than the position table' '--max-position-embeddings 16: less than --seq-length 32' --seq-length 32
+refuses 'a sequence longer than the position table' '--max-position-embeddings 16: must be at least --seq-length 32' --seq-length 32
 refuses 'heads that do not divide the hidden size' '--hidden-size' --num-attention-heads 3
 refuses '--ckpt-step without --load' '--ckpt-step 3: needs --load' --ckpt-step 3
 refuses 'WSD without its decay length' '--lr-decay-style WSD: needs' --lr-decay-style WSD

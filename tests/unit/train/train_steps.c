@@ -1,7 +1,8 @@
 /*
- * Three steps of a complete training run, from options and files to the checkpoint, against the same steps in fp64: initial
- * weights, dropout masks, gradients (central differences of ref_gpt.h), clipping, updates, losses and validation losses.
- * All samples have the same tokens, so that the order of the data does not matter; only their dropout masks differ.
+ * Three steps of a complete training run, from options and files to the checkpoint, against the same steps in fp64:
+ * initial weights, dropout masks, gradients (central differences of ref_gpt.h), clipping, updates, losses and
+ * validation losses. All samples have the same tokens, so that the order of the data does not matter; only their
+ * dropout masks differ.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -267,7 +268,10 @@ static void near(const struct run *r, const char *what, int step, double got, do
         fail_msg("%s: %s of step %d is %.9g, not %.9g", r->name, what, step + 1, got, want);
 }
 
-/* Compare the weights: a step changes them by about the learning rate, with a relative rounding error of 1e-4 in fp32. */
+/*
+ * Compare the weights: a step changes them by about the learning rate, with a relative rounding error of 1e-4 in
+ * fp32.
+ */
 static void compare_weights(struct reference *t, const struct run *r)
 {
     float *w = meg_new((size_t)t->n * sizeof *w);
