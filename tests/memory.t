@@ -1,11 +1,11 @@
 #!/bin/sh
-# What GPT-2 124M takes is what --dry-run says, by 1 and by 2 ranks.
+# Training GPT-2 124M on 1 and 2 ranks uses the memory that --dry-run prints, within 5 percent.
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 if nm "$(command -v meg-train)" 2>/dev/null | grep -q __asan_init; then
-    skip_all 'a sanitizer takes its own'
+    skip_all 'a sanitizer uses memory of its own'
 fi
-[ "$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)" -ge 6 ] || skip_all 'takes 5 GiB of memory'
+[ "$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)" -ge 6 ] || skip_all 'needs 5 GiB of memory'
 
 cat >"$T/conf" <<'EOF'
 num-layers = 12
@@ -23,20 +23,20 @@ vocab-size = 50256
 eval-iters = 0
 EOF
 
-# takes NAME COMMAND...: what it was since the start is within a twentieth of what was planned
-takes() {
+# uses_planned NAME COMMAND...: memory used since the start is within 5 percent of the planned memory
+uses_planned() {
     name=$1
     shift
     "$@" >"$T/out" 2>&1
     sed -n 's/.* \([0-9.]*\) MiB since the start, \([0-9.]*\) MiB planned$/\1 \2/p' "$T/out" >"$T/two"
-    is "$name: took and planned, MiB: $(cat "$T/two")" \
+    is "$name: memory is as planned (used, planned MiB: $(cat "$T/two"))" \
         "$(awk '{ print ($1 < 1.05 * $2 && $1 > 0.95 * $2) }' "$T/two")" 1
 }
-takes 'one rank' meg-train -v --config "$T/conf"
+uses_planned 'one rank' meg-train -v --config "$T/conf"
 if [ -x "$B/tests/ranks/comm" ]; then
-    takes 'two, each with the model' ranks 2 meg-train -v --config "$T/conf"
-    takes 'two stages' ranks 2 meg-train -v --config "$T/conf" --pipeline-model-parallel-size 2
-    takes 'two that share layers' ranks 2 meg-train -v --config "$T/conf" --tensor-model-parallel-size 2
+    uses_planned 'two data-parallel ranks' ranks 2 meg-train -v --config "$T/conf"
+    uses_planned 'two pipeline stages' ranks 2 meg-train -v --config "$T/conf" --pipeline-model-parallel-size 2
+    uses_planned 'two tensor-parallel ranks' ranks 2 meg-train -v --config "$T/conf" --tensor-model-parallel-size 2
 else
     skip 'two ranks' 'this build has no MPI'
 fi
