@@ -17,7 +17,7 @@ for corpus in us_presidents wikitext2_valid udhr; do
     jq -c '.text | split("\n")[] | select(length > 0) | {text: .}' "$MEG_SHARED/data/corpus/$corpus.jsonl" |
         awk 'NR % 5 == 0' | head -n 1500 >>"$T/texts"
 done
-for text in 'The quick brown fox' 'In 1984, prices rose by 3.5%' 'don'\''t stop' 'Two  blanks, caf\u00e9 and \u4e2d\u6587'; do
+for text in 'The quick brown fox' 'In 1984, prices rose by 3.5%' 'don'\''t stop' 'Two  spaces, caf\u00e9 and \u4e2d\u6587'; do
     printf '{"prompt":"%s"}\n' "$text"
 done >"$T/prompts"
 sed 's/"prompt"/"text"/' "$T/prompts" >"$T/scored"

@@ -161,20 +161,20 @@ def gguf(converter, folder, name):
     value = {key: fields[key].contents() for key in fields if key.startswith("tokenizer.")}
     tokenizer = json.load(open(f"{folder}/{name}-out/tokenizer.json"))
     vocab = tokenizer["model"]["vocab"]
-    spelled = ({id: token for token, id in vocab.items()} if isinstance(vocab, dict)
+    names = ({id: token for token, id in vocab.items()} if isinstance(vocab, dict)
                else {i: piece for i, (piece, _) in enumerate(vocab)})
-    spelled.update({token["id"]: token["content"] for token in tokenizer["added_tokens"]})
+    names.update({token["id"]: token["content"] for token in tokenizer["added_tokens"]})
     tokens = value["tokenizer.ggml.tokens"]
-    wrong = [i for i, token in spelled.items() if tokens[i] != token]
+    wrong = [i for i, token in names.items() if tokens[i] != token]
     config = json.load(open(f"{folder}/{name}-out/config.json"))
     if wrong:
-        sys.exit(f"token {wrong[0]} is {tokens[wrong[0]]!r}, tokenizer.json has {spelled[wrong[0]]!r}")
+        sys.exit(f"token {wrong[0]} is {tokens[wrong[0]]!r}, tokenizer.json has {names[wrong[0]]!r}")
     if value.get("tokenizer.ggml.eos_token_id") != config["eos_token_id"]:
         sys.exit(f"eos is {value.get('tokenizer.ggml.eos_token_id')}, config.json has {config['eos_token_id']}")
     begins = (tokenizer["post_processor"] or {}).get("type") == "TemplateProcessing"
     if value.get("tokenizer.ggml.add_bos_token", begins) != begins:
         sys.exit(f"add_bos_token is {not begins}")
-    print(f"{len(spelled)} tokens, model {value['tokenizer.ggml.model']}, pre-tokenizer {value.get('tokenizer.ggml.pre')}")
+    print(f"{len(names)} tokens, model {value['tokenizer.ggml.model']}, pre-tokenizer {value.get('tokenizer.ggml.pre')}")
 
 
 {"make": make, "check": check, "vocab": vocab, "gguf": gguf}[sys.argv[1]](*sys.argv[2:])

@@ -36,12 +36,12 @@ def plain(folder, prefix, path):
 
 def decode(folder, documents):
     """Compare decoded texts.  tokenizers 0.23 and later decode a token that is matched in normalized text as it is
-    spelled there, "▁</s>" for "</s>": texts with such a token inside are skipped."""
+    written there, "▁</s>" for "</s>": texts with such a token inside are skipped."""
     tokenizer = load(folder)
     is_new = tuple(map(int, tokenizers.__version__.split(".")[:2])) >= (0, 23)
-    spelled = tokenizer.normalizer.normalize_str if is_new and tokenizer.normalizer else str
+    normalized = tokenizer.normalizer.normalize_str if is_new and tokenizer.normalizer else str
     respelled = {i for i, token in tokenizer.get_added_tokens_decoder().items()
-                 if token.normalized and spelled(token.content) != token.content}
+                 if token.normalized and normalized(token.content) != token.content}
     return compare.texts(documents, NAME, lambda ids: tokenizer.decode_batch(ids, skip_special_tokens=False),
                          lambda ids: respelled.isdisjoint(ids[1:]))
 

@@ -94,7 +94,7 @@ def small_charsmap():
 
     used, bases = {0}, {0}
 
-    def place(at, label, node):
+    def set_unit(at, label, node):
         base = next(b for b in range(1, 1 << 16) if b not in bases and not any(
             b ^ (byte or 0) in used for byte in node))
         bases.add(base)
@@ -105,9 +105,9 @@ def small_charsmap():
             if byte is None:
                 units[base] = 1 << 31 | child
             else:
-                place(base ^ byte, byte, child)
+                set_unit(base ^ byte, byte, child)
 
-    place(0, 0, trie)
+    set_unit(0, 0, trie)
     return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + texts
 
 
@@ -120,7 +120,7 @@ def make_text(r, alphabet, n):
 
 
 def make_model(r, alphabet, charsmap):
-    kind, fallback, escape = r.choice([UNIGRAM, BPE]), r.random() < 0.3, r.random() < 0.9
+    model_type, fallback, escape = r.choice([UNIGRAM, BPE]), r.random() < 0.3, r.random() < 0.9
     score = r.choice([lambda: -r.random() * 10, lambda: -float(r.randint(1, 4)), lambda: r.random() * 2 - 1,
                       lambda: -1 / r.randint(1, 6), lambda: r.gauss(-5, 1)])
     letters = alphabet.replace("\0", "").replace("\n", "").replace("\t", "")
@@ -138,7 +138,7 @@ def make_model(r, alphabet, charsmap):
         pieces.append((b"a", score(), NORMAL))
     if fallback:
         pieces[3:3] = [(b"<0x%02X>" % b, 0.0, BYTE) for b in range(256)]
-    trainer = field(3, kind) + field(35, int(fallback)) + field(24, int(r.random() < 0.2))
+    trainer = field(3, model_type) + field(35, int(fallback)) + field(24, int(r.random() < 0.2))
     if r.random() < 0.2:
         trainer += field(44, r.choice([b"", b"?", " \u2047".encode()]))
     norm = field(3, int(r.random() < 0.7)) + field(4, int(r.random() < 0.5)) + field(5, int(escape))

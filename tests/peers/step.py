@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""step.py T B STEPS [f32|autocast|bf16] - PyTorch's eager step of GPT-2's 124M on the CPU, beside tests/bench/step.
+"""step.py T B STEPS [f32|autocast|bf16] - PyTorch's eager step of GPT-2's 124M on the CPU, to compare with tests/bench/step.
 
 Tied head, tanh GELU, fused attention where this PyTorch has it, clipping, AdamW; random weights and tokens, no dropout.
 autocast: f32 weights, matrix products in bf16; bf16: weights, gradients and AdamW's state in bf16, with no f32 copies,
-which is less work than meg-train --bf16 has.
+which is less work than meg-train --bf16 does.
 Runs on as many threads as this process has processors.  Prints one JSON line with the keys of tests/bench/step.
 """
 import os

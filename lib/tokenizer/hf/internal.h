@@ -46,7 +46,7 @@ int meg_hf_get_id(const json_t *value, const char *what, const char *where, int3
  * deep, which is flattened.
  */
 
-/* How one kind of component loads its steps. */
+/* How a component (normalizer, pre-tokenizer or decoder) loads its steps. */
 struct meg_hf_step_class {
     const char *list_key;     /* the member of a Sequence that holds its components */
     const char *const *types; /* [ntypes] values of "type" */
@@ -170,7 +170,7 @@ struct meg_hf_raw_vocab {
     struct meg_span vocab, merges; /* well-formed JSON in the text given; s NULL: absent, or of another type */
 };
 /*
- * Find both in a tokenizer.json, and append the file with an empty object and array in their place to rest.
+ * Find both in a tokenizer.json, and append the file to rest with an empty object and array instead.
  * MEG_EFORMAT if the text is not JSON.
  */
 int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *raw, const char *text, int64_t n, struct meg_str *rest,

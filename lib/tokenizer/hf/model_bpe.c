@@ -340,7 +340,7 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     return 0;
 }
 
-/* Without prefix, suffix and whole-token lookup, text can be cut wherever no merge crosses the cut (tokenizer/bpe/
+/* Without prefix, suffix and ignore_merges, text can be cut wherever no merge crosses the cut (tokenizer/bpe/
  * bpe_stream.c).  Unknown characters must become bytes that are not part of a merge: a dropped or pending one would
  * make its neighbors interact. */
 bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m)

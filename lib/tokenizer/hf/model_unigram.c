@@ -174,7 +174,7 @@ static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, con
     }
 }
 
-/* Turn lengths of the tokens that end at each position of the path into those of the tokens that begin there. */
+/* Convert lengths of the tokens that end at each position of the path into those of the tokens that begin there. */
 static void reverse_path(int32_t *length, int64_t n)
 {
     int32_t len = length[n];

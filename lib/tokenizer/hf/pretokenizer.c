@@ -296,7 +296,7 @@ static void split(const struct meg_spans *m, enum behavior behavior, bool invert
 static void byte_level(const struct step *s, const char *text, int64_t n, bool is_text_start,
                        struct meg_hf_pretokens *out)
 {
-    struct meg_str prefixed = { 0 }, spelled = { 0 };
+    struct meg_str prefixed = { 0 }, encoded = { 0 };
     struct meg_pretokens pretokens = { 0 };
     const char *pretoken;
     int64_t len;
@@ -310,17 +310,17 @@ static void byte_level(const struct step *s, const char *text, int64_t n, bool i
     if (s->use_regex) {
         for (meg_pretokens_split(&pretokens, MEG_PRETOK_GPT2, text, n);
              meg_pretokens_next(&pretokens, &pretoken, &len);) {
-            spelled.n = 0;
-            meg_byte_alphabet_encode(&spelled, pretoken, len);
-            meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_text_start && pretoken == text);
+            encoded.n = 0;
+            meg_byte_alphabet_encode(&encoded, pretoken, len);
+            meg_hf_pretokens_add(out, encoded.s, (int64_t)encoded.n, is_text_start && pretoken == text);
         }
         meg_pretokens_free(&pretokens);
     } else {
-        meg_byte_alphabet_encode(&spelled, text, n);
-        meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_text_start);
+        meg_byte_alphabet_encode(&encoded, text, n);
+        meg_hf_pretokens_add(out, encoded.s, (int64_t)encoded.n, is_text_start);
     }
     meg_str_free(&prefixed);
-    meg_str_free(&spelled);
+    meg_str_free(&encoded);
 }
 
 static int metaspace(const struct step *s, const char *text, int64_t n, bool is_text_start,

@@ -51,7 +51,7 @@ static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_
     return s.score[n % RING_SIZE];
 }
 
-/* Turn lengths of the pieces that end at each position of the path into those of the pieces that begin there. */
+/* Convert lengths of the pieces that end at each position of the path into those of the pieces that begin there. */
 static void reverse_path(unsigned char *length, int64_t n)
 {
     unsigned char len = length[n];

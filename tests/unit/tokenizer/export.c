@@ -122,7 +122,7 @@ static const char *const texts[] = {
     "a",
     " a",
     "a ",
-    "  two  blanks  ",
+    "  two  spaces  ",
     "The quick brown fox jumps over the lazy dog.",
     "line\nbreak\n\n  and\ttab\r\n",
     "3.14159 and 1000000 of 12'345",

@@ -280,7 +280,7 @@ static int make_dir(void **state)
     static char name[TMP_NAME];
 
     (void)state;
-    dir = tmp_dir(name, "seams");
+    dir = tmp_dir(name, "split");
     return dir ? 0 : -1;
 }
 

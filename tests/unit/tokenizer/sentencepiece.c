@@ -113,7 +113,7 @@ static void check_encode(struct meg_tokenizer *t, const json_t *text, const json
 /* Decode all ids at once, and one by one; text that was emitted must not change. */
 static void check_decode(struct meg_tokenizer *t, const json_t *text, const json_t *ids)
 {
-    struct meg_str whole = { 0 }, grown = { 0 };
+    struct meg_str at_once = { 0 }, one_by_one = { 0 };
     struct meg_detok d = { .tok = t };
     struct meg_ids in = { 0 };
     struct meg_err e;
@@ -121,19 +121,19 @@ static void check_decode(struct meg_tokenizer *t, const json_t *text, const json
     for (size_t i = 0; i < json_array_size(ids); i++) {
         meg_ids_reserve(&in, 1);
         in.v[in.n++] = (int32_t)json_integer_value(json_array_get(ids, i));
-        assert_int_equal(meg_detok_add(&d, in.v + i, 1, false, &grown, &e), 0);
+        assert_int_equal(meg_detok_add(&d, in.v + i, 1, false, &one_by_one, &e), 0);
     }
-    assert_int_equal(meg_detok_add(&d, NULL, 0, true, &grown, &e), 0);
-    assert_int_equal(meg_tokenizer_decode(t, in.v, in.n, &whole, &e), 0);
-    meg_str_add(&whole, "", 0);
-    meg_str_add(&grown, "", 0);
-    assert_string_equal(whole.s, json_string_value(text));
-    assert_int_equal(whole.n, json_string_length(text));
-    assert_int_equal(grown.n, whole.n);
-    assert_memory_equal(grown.s, whole.s, whole.n);
+    assert_int_equal(meg_detok_add(&d, NULL, 0, true, &one_by_one, &e), 0);
+    assert_int_equal(meg_tokenizer_decode(t, in.v, in.n, &at_once, &e), 0);
+    meg_str_add(&at_once, "", 0);
+    meg_str_add(&one_by_one, "", 0);
+    assert_string_equal(at_once.s, json_string_value(text));
+    assert_int_equal(at_once.n, json_string_length(text));
+    assert_int_equal(one_by_one.n, at_once.n);
+    assert_memory_equal(one_by_one.s, at_once.s, at_once.n);
     meg_detok_free(&d);
-    meg_str_free(&whole);
-    meg_str_free(&grown);
+    meg_str_free(&at_once);
+    meg_str_free(&one_by_one);
     free(in.v);
 }
 
