@@ -11,7 +11,8 @@ MEG_BEGIN_DECLS
  *   documents  out  number of documents
  * If the first byte that is not whitespace is '{', the input is JSON lines: each is a document, its "text" or "ids"
  * followed by the end-of-document id of the tokenizer, if there is one and the document is not empty, as written by
- * meg-preprocess --append-eod.  Any other input is one plain text without end-of-document id.  Fails as meg_prompt_read.
+ * meg-preprocess --append-eod.  Any other input is one plain text without end-of-document id.  Fails as
+ * meg_prompt_read.
  */
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                         int64_t *documents, struct meg_err *e);

@@ -1,6 +1,6 @@
 /*
- * generate.h - autoregressive generation with continuous batching.  A fixed number of slots each hold the KV cache of one
- * sequence; a prompt is prefilled into a free slot at any time, and each decode step generates one token for every
+ * generate.h - autoregressive generation with continuous batching.  A fixed number of slots each hold the KV cache of
+ * one sequence; a prompt is prefilled into a free slot at any time, and each decode step generates one token for every
  * active slot.  A continuation is a function of its prompt, its request and, unless the request sets a seed, the
  * prompt's number; it does not depend on the other slots.
  */

@@ -21,10 +21,10 @@ struct meg_prompt_format {
  *   name, line  file name and line number for messages
  *   text  [n]   the line without its line end
  *   request     in: the defaults; out: with the options of the line; NULL: lines have no options
- * A JSON line may begin with a byte order mark.  It is an object with either the member format->key, a string, or "ids",
- * an array of integers; its other members are options (meg_request_set).  MEG_EFORMAT for invalid JSON or UTF-8, neither
- * or both of these members, an id outside of the vocabulary, an unknown member or an invalid value; MEG_EUSAGE for text
- * or a stop string without a tokenizer.
+ * A JSON line may begin with a byte order mark.  It is an object with either the member format->key, a string, or
+ * "ids", an array of integers; its other members are options (meg_request_set).  MEG_EFORMAT for invalid JSON or UTF-8,
+ * neither or both of these members, an id outside of the vocabulary, an unknown member or an invalid value; MEG_EUSAGE
+ * for text or a stop string without a tokenizer.
  */
 int meg_prompt_read(const struct meg_prompt_format *format, const char *name, int64_t line, const char *text, size_t n,
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e);

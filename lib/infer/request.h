@@ -26,7 +26,10 @@ void meg_request_free(struct meg_request *q);
  */
 int meg_request_set(struct meg_request *q, const char *name, const json_t *value, struct meg_err *e);
 
-/* Check the options against each other and unpadded_vocab after the last one was set (meg_sampling_check).  MEG_EFORMAT. */
+/*
+ * Check the options against each other and unpadded_vocab after the last one was set (meg_sampling_check).
+ * MEG_EFORMAT.
+ */
 int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_err *e);
 
 /* Append the names of the options as , "NAME". */

@@ -138,7 +138,9 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
     }
 }
 
-/* Apply top-k and top-p.  A filter rarely keeps more than a few ids, so they are popped off a heap instead of sorted. */
+/*
+ * Apply top-k and top-p.  A filter rarely keeps more than a few ids, so they are popped off a heap instead of sorted.
+ */
 static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling *c, const float *logits, double max,
                           double total)
 {

@@ -2,9 +2,9 @@
  * sample.h - token sampling: temperature, top-k, top-p and greedy decoding.
  *
  * The filters are Megatron-LM's.  With x = logits / temperature, top-k keeps the entries that are not below the k-th
- * largest, ties with it included.  Top-p visits x in descending order (equal entries in ascending order of id) and keeps
- * an entry while the softmax mass of those before it is at most p; it always keeps the first one.  The token is sampled
- * from the softmax over the entries kept.  Greedy decoding takes the largest logit, on a tie the lowest id.
+ * largest, ties with it included.  Top-p visits x in descending order (equal entries in ascending order of id) and
+ * keeps an entry while the softmax mass of those before it is at most p; it always keeps the first one.  The token is
+ * sampled from the softmax over the entries kept.  Greedy decoding takes the largest logit, on a tie the lowest id.
  */
 #ifndef MEG_INFER_SAMPLE_H
 #define MEG_INFER_SAMPLE_H

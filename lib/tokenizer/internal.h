@@ -69,16 +69,22 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece, meg_tok_gpt_sentencepiece,
     meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case, meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
 
-/* The decode function of types whose text is the concatenated bytes of the ids: replaces each maximal ill-formed subpart by
- * U+FFFD. */
+/*
+ * The decode function of types whose text is the concatenated bytes of the ids: replaces each maximal ill-formed
+ * subpart by U+FFFD.
+ */
 void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
 
-/* Remove the spaces before punctuation and contractions as transformers' clean_up_tokenization does, or (is_wordpiece) the
- * WordPiece decoder of tokenizers. */
+/*
+ * Remove the spaces before punctuation and contractions as transformers' clean_up_tokenization does, or (is_wordpiece)
+ * the WordPiece decoder of tokenizers.
+ */
 void meg_tok_clean_up(struct meg_str *text, bool is_wordpiece);
 
-/* Set the description of releases before 0.15: the class in Megatron, the files (NULL-terminated; [null] if there are none)
- * and the options as NULL-terminated "name", "value" pairs. */
+/*
+ * Set the description of releases before 0.15: the class in Megatron, the files (NULL-terminated; [null] if there are
+ * none) and the options as NULL-terminated "name", "value" pairs.
+ */
 void meg_tok_set_description(struct meg_tokenizer *t, const char *class_name, const char *const *files,
                              const char *const *options);
 

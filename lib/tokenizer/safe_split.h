@@ -1,6 +1,7 @@
 /*
- * safe_split.h - find safe split points: offsets at which a text can be split before it is tokenized, without changing its
- * tokens.  A point between two characters is safe if no token of the vocabulary contains the two next to each other.
+ * safe_split.h - find safe split points: offsets at which a text can be split before it is tokenized, without
+ * changing its tokens.  A point between two characters is safe if no token of the vocabulary contains the two next to
+ * each other.
  */
 #ifndef MEG_TOKENIZER_SAFE_SPLIT_H
 #define MEG_TOKENIZER_SAFE_SPLIT_H
@@ -13,8 +14,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * The character pairs of a vocabulary, stored coarsely, so that some safe split points are missed: as pairs of the last byte
- * of one and the first byte of the other character and, if both have three bytes, also as a hash of all six.
+ * The character pairs of a vocabulary, stored coarsely, so that some safe split points are missed: as pairs of the
+ * last byte of one and the first byte of the other character and, if both have three bytes, also as a hash of all six.
  */
 struct meg_safe_split {
     unsigned char is_safe[1 << 16]; /* by the two bytes, as a native uint16; 0 inside a character */
@@ -34,9 +35,9 @@ static inline int64_t meg_safe_split_mask_words(int64_t n)
 
 /*
  * meg_safe_split_find - find the safe split points of a text
- *   mask  [meg_safe_split_mask_words(n)]  out  bit i: the text can be split before byte i; bits 0 and n are set, the bits
- *                                              after n are 0
- *   text  [n]                                  well-formed UTF-8
+ *   mask  out  bit i: the text can be split before byte i; bits 0 and n are set, the bits after n are 0;
+ *              meg_safe_split_mask_words(n) elements
+ *   text  [n]  well-formed UTF-8
  */
 void meg_safe_split_find(const struct meg_safe_split *s, const char *text, int64_t n, uint64_t *mask);
 

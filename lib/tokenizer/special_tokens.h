@@ -29,8 +29,10 @@ struct meg_special_tokens {
 int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_special_tokens_free(struct meg_special_tokens *s);
 
-/* Append the ids of text [n], well-formed UTF-8.  encode_ordinary(ctx, ...) encodes each part between special tokens.  Fails
- * as it and the sink do. */
+/*
+ * Append the ids of text [n], well-formed UTF-8.  encode_ordinary(ctx, ...) encodes each part between special tokens.
+ * Fails as it and the sink do.
+ */
 typedef int (*meg_encode_ordinary_fn)(void *ctx, const char *text, int64_t n, struct meg_ids *out,
                                       const struct meg_id_sink *sink, struct meg_err *e);
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,

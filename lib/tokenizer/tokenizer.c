@@ -99,8 +99,10 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
     return r;
 }
 
-/* Without --tokenizer-type the directory must contain tokenizer.json.  A bad --tokenizer-name-or-path is reported by the
- * open function of the class. */
+/*
+ * Without --tokenizer-type the directory must contain tokenizer.json.  A bad --tokenizer-name-or-path is reported by
+ * the open function of the class.
+ */
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tok_conf found = *c;

@@ -1,7 +1,7 @@
 /*
- * A word is in one of MEG_WORD_PROBES neighbouring buckets of two entries.  New words go to their home bucket, and a word
- * found in another bucket moves back to it.  The table doubles as words are added: a small table stays in the CPU caches,
- * and memory that is never touched is never committed.
+ * A word is in one of MEG_WORD_PROBES neighbouring buckets of two entries.  New words go to their home bucket, and a
+ * word found in another bucket moves back to it.  The table doubles as words are added: a small table stays in the CPU
+ * caches, and memory that is never touched is never committed.
  */
 #include "tokenizer/wordcache.h"
 
@@ -80,7 +80,9 @@ static bool is_free(const struct meg_wordcache_entry *e)
     return e->key[1] == 0;
 }
 
-/* Return the entry for a word that is displaced from its home bucket: a free one in the other buckets, else a victim. */
+/*
+ * Return the entry for a word that is displaced from its home bucket: a free one in the other buckets, else a victim.
+ */
 static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, const struct meg_wordcache_entry *home)
 {
     unsigned clock = c->evict_clock++;
@@ -94,8 +96,10 @@ static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, cons
     return meg_word_probe(c, home, 1 + (int)(clock / 2 % (MEG_WORD_PROBES - 1))) + clock % 2;
 }
 
-/* Double the number of buckets: each word stays or moves to the same offset in the new half.  Lookups in progress may then
- * miss. */
+/*
+ * Double the number of buckets: each word stays or moves to the same offset in the new half.  Lookups in progress may
+ * then miss.
+ */
 static void grow(struct meg_wordcache *c)
 {
     const uint64_t nbuckets = c->mask + 1;

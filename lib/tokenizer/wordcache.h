@@ -1,6 +1,6 @@
 /*
- * wordcache.h - a hash table from words (pre-tokens) to their ids, since nearly every word of a text has occurred before.
- * It has bounded memory: a new word evicts an old one from its buckets.  Each thread has its own cache.
+ * wordcache.h - a hash table from words (pre-tokens) to their ids, since nearly every word of a text has occurred
+ * before.  It has bounded memory: a new word evicts an old one from its buckets.  Each thread has its own cache.
  */
 #ifndef MEG_TOKENIZER_WORDCACHE_H
 #define MEG_TOKENIZER_WORDCACHE_H
@@ -21,8 +21,8 @@ enum {
 };
 
 /*
- * A cached word.  The key of a short word is its bytes, zero padding, and its length in the last byte; that of a long word
- * is a hash and its length, the last byte being 0xFF.  Two entries form a bucket, which is one cache line.
+ * A cached word.  The key of a short word is its bytes, zero padding, and its length in the last byte; that of a long
+ * word is a hash and its length, the last byte being 0xFF.  Two entries form a bucket, which is one cache line.
  */
 struct meg_wordcache_entry {
     uint64_t key[2];
@@ -97,8 +97,10 @@ static inline uint64_t meg_word_hash(const uint64_t key[2])
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-/* Begin the lookup of the word of n >= 1 bytes at s: compute its key and prefetch its home bucket.  Bytes before end are
- * readable.  Call meg_wordcache_prefetch_rest and then meg_wordcache_find next. */
+/*
+ * Begin the lookup of the word of n >= 1 bytes at s: compute its key and prefetch its home bucket.  Bytes before end
+ * are readable.  Call meg_wordcache_prefetch_rest and then meg_wordcache_find next.
+ */
 static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, const char *s,
                                           int64_t n, const char *end)
 {
@@ -130,8 +132,10 @@ static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const u
     return ((e->key[0] ^ key[0]) | (e->key[1] ^ key[1])) == 0;
 }
 
-/* Second prefetch stage of n lookups, whose home buckets are in the cache by now: prefetch the overflow ids of words that
- * are found there, and the other buckets of the rest. */
+/*
+ * Second prefetch stage of n lookups, whose home buckets are in the cache by now: prefetch the overflow ids of words
+ * that are found there, and the other buckets of the rest.
+ */
 static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, int n)
 {
     for (; n-- > 0; w++) {
@@ -146,8 +150,10 @@ static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, st
     }
 }
 
-/* Return the entry of a word, valid until the next find or add; NULL if it is not cached.  The slow variant handles long
- * words and words outside of their home bucket. */
+/*
+ * Return the entry of a word, valid until the next find or add; NULL if it is not cached.  The slow variant handles
+ * long words and words outside of their home bucket.
+ */
 const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c,
                                                           const struct meg_wordcache_lookup *w);
 static inline const struct meg_wordcache_entry *meg_wordcache_find(struct meg_wordcache *c,
@@ -164,8 +170,10 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
     return e->n % MEG_WORD_OUT_OF_LINE;
 }
 
-/* Copy the ids of an entry to ids and return their number.  Up to MEG_WORD_IDS elements after them, at least one of them in
- * any case, are overwritten. */
+/*
+ * Copy the ids of an entry to ids and return their number n.  ids needs a capacity of n + MEG_WORD_IDS, and one more if n
+ * is 0; the elements after the first n are overwritten.
+ */
 static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_wordcache_entry *e, int32_t *ids)
 {
     enum { AT_ONCE = MEG_WORD_IDS + 1 }; /* the ids of an entry are followed by n and tag */

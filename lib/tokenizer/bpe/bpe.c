@@ -1,7 +1,7 @@
 /*
- * Most lookups are of pairs that are not in the table, and the table is larger than the CPU caches.  A Bloom filter, which
- * is small, is therefore probed first.  Pairs of small symbols, which include most bytes, have a dense table without
- * hashing.
+ * Most lookups are of pairs that are not in the table, and the table is larger than the CPU caches.  A Bloom filter,
+ * which is small, is therefore probed first.  Pairs of small symbols, which include most bytes, have a dense table
+ * without hashing.
  */
 #include "tokenizer/bpe/bpe.h"
 
@@ -249,8 +249,8 @@ static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, stru
 }
 
 /*
- * A round pops the positions of one rank from left to right.  New adjacent pairs are ranked after the round, so that they
- * do not take part in it.  With is_leftmost a round is one merge.
+ * A round pops the positions of one rank from left to right.  New adjacent pairs are ranked after the round, so that
+ * they do not take part in it.  With is_leftmost a round is one merge.
  */
 static int64_t merge_long(const struct merge_mode *mode, int32_t *sym, int64_t n, int32_t *offsets)
 {

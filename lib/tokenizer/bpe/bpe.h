@@ -1,7 +1,8 @@
 /*
- * bpe.h - byte pair encoding: merge the symbols of one pre-token by ranked pairs (Sennrich et al. 2016), in two variants:
- *   meg_bpe_merge           GPT-2's: merge all occurrences of the adjacent pair of lowest rank, left to right and without
- *                           overlap
+ * bpe.h - byte pair encoding: merge the symbols of one pre-token by ranked pairs (Sennrich et al. 2016), in two
+ * variants:
+ *   meg_bpe_merge           GPT-2's: merge all occurrences of the adjacent pair of lowest rank, left to right and
+ *                           without overlap
  *   meg_bpe_merge_leftmost  SentencePiece's and Hugging Face's: merge the leftmost occurrence of the adjacent pair of
  *                           lowest rank
  * Both repeat this until no adjacent pair has a rank.  Their results differ if a merge creates a pair of lower rank.
@@ -37,7 +38,9 @@ struct meg_bpe {
 void meg_bpe_init(struct meg_bpe *b, int64_t n);
 void meg_bpe_free(struct meg_bpe *b);
 
-/* Add the pair of symbols left and right, both >= 0, which merges to symbol id with that rank; replaces an equal pair. */
+/*
+ * Add the pair of symbols left and right, both >= 0, which merges to symbol id with that rank; replaces an equal pair.
+ */
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 
 /* Add n pairs; faster than one at a time, since it prefetches. */
@@ -49,8 +52,8 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 /*
  * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a pre-token
  *   sym        [n]    in/out  a negative symbol is never merged
- *   rev_merge  [ids]  out     by merged symbol: the pair that last became adjacent and merges to it, whether or not it was
- *                             merged; may be NULL
+ *   rev_merge  [ids]  out     by merged symbol: the pair that last became adjacent and merges to it, whether or not it
+ *                             was merged; may be NULL
  * Return the number of symbols left, at the front of sym.  O(n log n) time.  Up to MEG_BPE_SHORT symbols nothing is
  * allocated, above that 24 bytes per symbol.
  */
@@ -73,8 +76,8 @@ int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t
  *   window       symbols per window: MEG_BPE_WINDOW, smaller in tests
  *   nbytes       length of the pre-token, for the error message
  * O(n log n) time; 40 bytes per symbol of the window, which grows while no safe cut is found in it (bpe_stream.c).
- * MEG_EFORMAT if a cut that was already used turns out to be unsafe; what put received is then not the result.  Otherwise
- * fails as put does.
+ * MEG_EFORMAT if a cut that was already used turns out to be unsafe; what put received is then not the result.
+ * Otherwise fails as put does.
  */
 struct meg_bpe_stream {
     const struct meg_bpe *bpe;

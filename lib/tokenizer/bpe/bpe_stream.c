@@ -1,19 +1,20 @@
 /*
  * A long pre-token is cut at offsets that no merge crosses, and the parts between two cuts are merged independently.
  *
- * Let the symbols x merge by themselves to u, and y to v.  If the symbols that the last symbol of u and the first symbol of
- * v were merged from, merged by themselves, become those two again, then x y merges to u v.  Proof: each merge is that of
- * the lowest rank, leftmost first.  Therefore a range of symbols into which nothing is merged from outside undergoes the
- * same merges in the same order as it does alone.  Up to the first merge across the cut, the symbols of the two would
- * undergo the merges that they undergo as a pair, and in these the same merge across the cut would occur.
+ * Let the symbols x merge by themselves to u, and y to v.  If the symbols that the last symbol of u and the first
+ * symbol of v were merged from, merged by themselves, become those two again, then x y merges to u v.  Proof: each
+ * merge is that of the lowest rank, leftmost first.  Therefore a range of symbols into which nothing is merged from
+ * outside undergoes the same merges in the same order as it does alone.  Up to the first merge across the cut, the
+ * symbols of the two would undergo the merges that they undergo as a pair, and in these the same merge across the cut
+ * would occur.
  *
- * A window is merged, and cut well before its end between two of its symbols u and t.  The next window begins there.  If its
- * first symbol is t again, the cut is known to be safe; if not, u and its first symbol are checked as above, and if the cut
- * is not safe, the cut before it is tried.  That the first symbol of a window is also the first symbol of the rest of the
- * pre-token follows by induction from the later cuts, since the last window has no end cut.
+ * A window is merged, and cut well before its end between two of its symbols u and t.  The next window begins there.
+ * If its first symbol is t again, the cut is known to be safe; if not, u and its first symbol are checked as above, and
+ * if the cut is not safe, the cut before it is tried.  That the first symbol of a window is also the first symbol of
+ * the rest of the pre-token follows by induction from the later cuts, since the last window has no end cut.
  *
- * If no cut is found, the window is enlarged.  It may then begin with another symbol, whose cut from the symbol before must
- * be checked again; if it is not safe, merging fails, since the result before it has already been put out.
+ * If no cut is found, the window is enlarged.  It may then begin with another symbol, whose cut from the symbol before
+ * must be checked again; if it is not safe, merging fails, since the result before it has already been put out.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -81,8 +82,10 @@ static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, 
     return is_safe;
 }
 
-/* Find a safe cut in the current window and merge the next window from there.  Returns the number of merged symbols before
- * the cut, 0 if none was found. */
+/*
+ * Find a safe cut in the current window and merge the next window from there.  Returns the number of merged symbols
+ * before the cut, 0 if none was found.
+ */
 static int64_t find_cut(struct stream *x)
 {
     int64_t k = x->cur.n - 1;

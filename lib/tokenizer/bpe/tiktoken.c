@@ -1,7 +1,7 @@
 /*
- * TikTokenizer (Megatron-LM) and tiktoken's files, among them Llama 3's tokenizer.model.  They rank tokens, not merges: two
- * adjacent tokens merge if their concatenation is a token, the one of lowest rank first.  This equals BPE whose pairs are
- * all splits of each token into two tokens, ranked as the token.
+ * TikTokenizer (Megatron-LM) and tiktoken's files, among them Llama 3's tokenizer.model.  They rank tokens, not
+ * merges: two adjacent tokens merge if their concatenation is a token, the one of lowest rank first.  This equals BPE
+ * whose pairs are all splits of each token into two tokens, ranked as the token.
  */
 #include <inttypes.h>
 #include <stdio.h>

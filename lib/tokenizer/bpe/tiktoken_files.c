@@ -249,7 +249,10 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
     return release->parses_special_tokens ? build_special_tokens(f, n, e) : 0;
 }
 
-/* Assign ids for text: the ranked tokens first, then special tokens; those of Llama 3 if the number of ranks is Llama 3's. */
+/*
+ * Assign ids for text: the ranked tokens first, then special tokens; those of Llama 3 if the number of ranks is Llama
+ * 3's.
+ */
 static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *names[] = { "<|begin_of_text|>",

@@ -1,11 +1,12 @@
 /*
  * The algorithm of Hugging Face's trainer (models/bpe/trainer.rs of tokenizers 0.22):
  * - Merge the pair with the highest count; on ties the one with the smaller left id, then with the smaller right id.
- * - The priority queue holds pairs with the words in which they occur.  A pair is pushed once for the initial text, and once
- *   more for each merge that creates new occurrences of it, with the words of that merge only.  Its count is looked up when
- *   it is popped; if the count in the queue is stale, the pair is pushed again with the new one.
+ * - The priority queue holds pairs with the words in which they occur.  A pair is pushed once for the initial text, and
+ *   once more for each merge that creates new occurrences of it, with the words of that merge only.  Its count is
+ *   looked up when it is popped; if the count in the queue is stale, the pair is pushed again with the new one.
  * - A merge changes the counts of adjacent pairs, not its own.  A pair can therefore be popped again, if a token that
- *   another merge also creates has brought about new occurrences: they are merged, and its rank is that of its last merge.
+ *   another merge also creates has brought about new occurrences: they are merged, and its rank is that of its last
+ *   merge.
  */
 #include "tokenizer/bpe/train.h"
 

@@ -1,6 +1,7 @@
 /*
- * train.h - train a byte-level BPE vocabulary: pre-tokenize text by GPT-2's pattern, then merge the most frequent adjacent
- * pair repeatedly (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, ties included: train.c.
+ * train.h - train a byte-level BPE vocabulary: pre-tokenize text by GPT-2's pattern, then merge the most frequent
+ * adjacent pair repeatedly (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, ties
+ * included: train.c.
  */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
 #define MEG_TOKENIZER_BPE_TRAIN_H
@@ -35,7 +36,8 @@ struct meg_bpe_vocab_merge {
 
 /*
  * The trained vocabulary: id 0 is <|endoftext|>, followed by the 256 bytes in the order of their characters
- * (tokenizer/bpe/byte_alphabet.h) and one token per merge; if two merges give the same token, the first one's id is used.
+ * (tokenizer/bpe/byte_alphabet.h) and one token per merge; if two merges give the same token, the first one's id is
+ * used.
  */
 struct meg_bpe_vocab {
     struct meg_strtab tokens;          /* bytes of each token, by id */

@@ -1,4 +1,7 @@
-/* Write the files of a vocabulary; vocab.json and merges.txt are byte for byte those that Hugging Face's BPE model saves. */
+/*
+ * Write the files of a vocabulary; vocab.json and merges.txt are byte for byte those that Hugging Face's BPE model
+ * saves.
+ */
 #include <inttypes.h>
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 /*
- * The patterns of o200k_base and TikTokenizer's v2, in which capitals begin a word: one character at a time, with a table of
- * character classes.
+ * The patterns of o200k_base and TikTokenizer's v2, in which capitals begin a word: one character at a time, with a
+ * table of character classes.
  */
 #include <pthread.h>
 #include <string.h>
@@ -83,8 +83,8 @@ static inline const char *run_without(const char *s, const char *end, unsigned c
 }
 
 /*
- * Match [UPPER]*[LOWER]+ at s, or [UPPER]+[LOWER]* if is_second, and return its end, or s if it does not match.  The first
- * takes as many UPPER as possible and backtracks until one of them, which is also LOWER, matches [LOWER]+.
+ * Match [UPPER]*[LOWER]+ at s, or [UPPER]+[LOWER]* if is_second, and return its end, or s if it does not match.  The
+ * first takes as many UPPER as possible and backtracks until one of them, which is also LOWER, matches [LOWER]+.
  */
 static const char *cased(const char *s, const char *end, bool is_second)
 {

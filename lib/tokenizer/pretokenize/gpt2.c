@@ -1,7 +1,7 @@
 /*
- * GPT-2's pattern on class masks: a pre-token begins where the class changes, except that one U+0020 belongs to the nonspace
- * after it, and that the last of several spaces before a nonspace is split off.  Only contractions, which are rare, need
- * code for single bytes.
+ * GPT-2's pattern on class masks: a pre-token begins where the class changes, except that one U+0020 belongs to the
+ * nonspace after it, and that the last of several spaces before a nonspace is split off.  Only contractions, which are
+ * rare, need code for single bytes.
  */
 #include "tokenizer/pretokenize/masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"

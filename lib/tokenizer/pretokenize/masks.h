@@ -1,7 +1,7 @@
 /*
- * masks.h - character classes of a text as bit masks of 64 bytes: letters, numbers, spaces and others.  Bit i is that of byte
- * i, and all bytes of a character have the same bits.  A pattern is then a few shifts and logical operations.  Private to
- * lib/tokenizer/pretokenize.
+ * masks.h - character classes of a text as bit masks of 64 bytes: letters, numbers, spaces and others.  Bit i is that
+ * of byte i, and all bytes of a character have the same bits.  A pattern is then a few shifts and logical operations.
+ * Private to lib/tokenizer/pretokenize.
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_MASKS_H
 #define MEG_TOKENIZER_PRETOKENIZE_MASKS_H
@@ -22,8 +22,10 @@ struct class_masks {
     uint64_t tail;       /* bytes other than the first one of their character */
 };
 
-/* Set the masks of the ASCII characters among the 64 bytes at s, except other, and tail of all.  Returns the bytes that are
- * not ASCII. */
+/*
+ * Set the masks of the ASCII characters among the 64 bytes at s, except other, and tail of all.  Returns the bytes that
+ * are not ASCII.
+ */
 typedef uint64_t meg_masks_fn(const char *s, struct class_masks *m);
 
 /* List the SIMD variants that this CPU supports, the fastest first; returns their number. */
@@ -39,12 +41,16 @@ struct class_masks_reader {
     meg_class_masks_fn *char_class;
 };
 
-/* Begin with a text of n bytes, well-formed UTF-8; each call of meg_masks_next returns the masks of the next block, all zero
- * after the end. */
+/*
+ * Begin with a text of n bytes, well-formed UTF-8; each call of meg_masks_next returns the masks of the next block, all
+ * zero after the end.
+ */
 struct class_masks_reader meg_masks_begin(const char *text, int64_t n);
 void meg_masks_next(struct class_masks_reader *r, struct class_masks *m);
 
-/* Return the mask whose bit i is bit i-1 of m, preceded by the block prev; or bit i+k of m, followed by the block next. */
+/*
+ * Return the mask whose bit i is bit i-1 of m, preceded by the block prev; or bit i+k of m, followed by the block next.
+ */
 static inline uint64_t shift_in_prev(uint64_t m, uint64_t prev)
 {
     return m << 1 | prev >> 63;
@@ -56,8 +62,8 @@ static inline uint64_t shift_in_next(uint64_t m, uint64_t next, int k)
 }
 
 /*
- * Return the first bytes of those spaces of block c that are followed by a nonspace.  The caller chooses the masks of spaces
- * and nonspaces of c and of the block after it.
+ * Return the first bytes of those spaces of block c that are followed by a nonspace.  The caller chooses the masks of
+ * spaces and nonspaces of c and of the block after it.
  */
 static inline uint64_t last_spaces(const struct class_masks *c, uint64_t space, uint64_t nonspace,
                                    const struct class_masks *next, uint64_t next_space, uint64_t next_nonspace)
@@ -79,8 +85,10 @@ struct pending_contractions {
     uint64_t set, clear;
 };
 
-/* Apply a contraction of len bytes at bit i to the starts b of a block: a pre-token begins after it and none at its second
- * byte. */
+/*
+ * Apply a contraction of len bytes at bit i to the starts b of a block: a pre-token begins after it and none at its
+ * second byte.
+ */
 static inline uint64_t apply_contraction(struct pending_contractions *c, uint64_t b, int i, int len)
 {
     if (i + 1 < 64)

@@ -1,7 +1,7 @@
 /*
- * pretokenize.h - pre-tokenization: split text by the patterns of well-known vocabularies, without a regular expression
- * engine.  The alternatives of a pattern are tried in order at each position, without overlap; character classes are those
- * of unicode/char_class.h.  Every byte belongs to a pre-token.
+ * pretokenize.h - pre-tokenization: split text by the patterns of well-known vocabularies, without a regular
+ * expression engine.  The alternatives of a pattern are tried in order at each position, without overlap; character
+ * classes are those of unicode/char_class.h.  Every byte belongs to a pre-token.
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
 #define MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
@@ -37,7 +37,10 @@ struct meg_pretokens {
     uint64_t bits; /* bits of starts[k] that were not visited yet */
 };
 
-/* Split a text of n bytes, which must be well-formed UTF-8 and is borrowed until its last pre-token was returned.  O(n). */
+/*
+ * Split a text of n bytes, which must be well-formed UTF-8 and is borrowed until its last pre-token was returned.
+ * O(n).
+ */
 void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok pretok, const char *text, int64_t n);
 void meg_pretokens_free(struct meg_pretokens *p);
 /* The same, but split at the safe split points of a vocabulary. */
@@ -67,8 +70,10 @@ void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts);
 void meg_pretok_cl100k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);
 void meg_pretok_o200k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);
 
-/* Return the length in bytes of the match of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s [n], which begins with a quote, or 0.  Long s
- * (U+017F) matches s. */
+/*
+ * Return the length in bytes of the match of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s [n], which begins with a quote, or 0.
+ * Long s (U+017F) matches s.
+ */
 int meg_pretok_contraction(const char *s, int64_t n);
 
 MEG_END_DECLS

@@ -1,8 +1,8 @@
 /*
- * The patterns of cl100k_base, Qwen2 and TikTokenizer's v1 on class masks.  A word takes one preceding character that is not
- * a letter, number or line end, unless that belongs to another pre-token.  Numbers are split after each or each third digit.
- * Punctuation takes one preceding U+0020 and all following line ends.  Other spaces are one pre-token up to their last line
- * end; those after it except the last are another.
+ * The patterns of cl100k_base, Qwen2 and TikTokenizer's v1 on class masks.  A word takes one preceding character that
+ * is not a letter, number or line end, unless that belongs to another pre-token.  Numbers are split after each or each
+ * third digit.  Punctuation takes one preceding U+0020 and all following line ends.  Other spaces are one pre-token up
+ * to their last line end; those after it except the last are another.
  */
 #include "tokenizer/pretokenize/masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
@@ -38,8 +38,10 @@ static uint64_t split_digits(struct prev_block *p, const struct class_masks *c)
     return starts;
 }
 
-/* Add pre-token starts at spaces after a line end, unless another line end follows these spaces.  That line end may be in a
- * later block; the start is then removed. */
+/*
+ * Add pre-token starts at spaces after a line end, unless another line end follows these spaces.  That line end may be
+ * in a later block; the start is then removed.
+ */
 static void split_indents(struct prev_block *p, const struct class_masks *c, uint64_t nonbreak, int64_t w,
                           uint64_t *starts)
 {

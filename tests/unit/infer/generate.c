@@ -81,7 +81,9 @@ static void release(struct meg_continuation *c)
 static const struct meg_sampling greedy = { .greedy = true, .temperature = 1 };
 static const struct meg_sampling drawn = { .temperature = 1.2, .seed = 99 };
 
-/* Decoding with the KV cache gives the logits of a forward pass over prompt and continuation, up to the last position. */
+/*
+ * Decoding with the KV cache gives the logits of a forward pass over prompt and continuation, up to the last position.
+ */
 static void decoding_equals_a_forward_pass_over_the_full_sequence(void **state)
 {
     struct meg_continuation c[PROMPTS];
@@ -238,7 +240,10 @@ static void requests_of_a_batch_keep_their_own_options(void **state)
     release(c);
 }
 
-/* With a seed in the request, equal prompts have equal continuations at any position in the input; without, they differ. */
+/*
+ * With a seed in the request, equal prompts have equal continuations at any position in the input; without, they
+ * differ.
+ */
 static void a_request_with_a_seed_does_not_depend_on_the_prompt_number(void **state)
 {
     for (int has_seed = 0; has_seed < 2; has_seed++) {

@@ -1,4 +1,7 @@
-/* tokenizer/bpe/bpe.h: compare with a direct implementation of the definition, on random tables and short and long inputs. */
+/*
+ * tokenizer/bpe/bpe.h: compare with a direct implementation of the definition, on random tables and short and long
+ * inputs.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 /*
  * --megatron-release: tokenizers, descriptions and blend sizes equal those of each release of Megatron-LM.
- * tests/data/releases has the output of the classes of each release (last patch release) for the files there: ids.json token
- * ids of texts, descriptions.json descriptions and the MD5 sums of datasets with them, blends.json the numbers of samples of
- * the datasets of a blend.
+ * tests/data/releases has the output of the classes of each release (last patch release) for the files there: ids.json
+ * token ids of texts, descriptions.json descriptions and the MD5 sums of datasets with them, blends.json the numbers of
+ * samples of the datasets of a blend.
  */
 #include <setjmp.h>
 #include <stdarg.h>
