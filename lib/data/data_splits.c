@@ -152,7 +152,7 @@ static int plan(struct meg_data_splits *d, const struct meg_data_conf *conf, str
     return r;
 }
 
-/* Set *out to d on success, else close d. */
+/* Set *out to d where r is 0, else close d; return r. */
 static int close_on_error(struct meg_data_splits **out, struct meg_data_splits *d, int r)
 {
     if (r < 0)

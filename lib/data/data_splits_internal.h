@@ -39,11 +39,11 @@ struct meg_split_members {
 struct meg_data_splits {
     const struct meg_data_class *type;
     struct meg_dataset_spec spec;
-    char *tokenizer, *split_string, *cache_dir; /* split_text is NULL when each split has its own files */
+    char *tokenizer, *split_string, *cache_dir; /* split_string is NULL when each split has its own files */
     struct meg_split_matrix split_matrix;
     const struct meg_megatron_release *release;
     bool renormalize, is_deepspeed;
-    double surplus;                            /* of a dataset of a blend, where the release has it apart */
+    double surplus;                            /* --mid-level-dataset-surplus or its default */
     struct meg_sample_conf sample_conf;        /* GPT */
     struct meg_masked_sample_conf masked_conf; /* BERT, T5 */
     struct meg_source **src;

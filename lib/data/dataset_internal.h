@@ -33,8 +33,8 @@ struct meg_masked_sample_conf {
 };
 
 /*
- * Either a range of one source for one split (src), with samples of GPT (index) or of BERT and T5 (masked, rows); or a
- * blend of such datasets (member, blend).
+ * Either a range of one source for one split (src), with samples of GPT (index) or of BERT and T5 (masked_conf,
+ * sentence_map); or a blend of such datasets (member, blend).
  */
 struct meg_dataset {
     int64_t len;
@@ -46,7 +46,7 @@ struct meg_dataset {
     int nmember;
     struct meg_dataset **member; /* [nmember] owned */
     struct meg_blend_index blend;
-    struct meg_mmap map[3]; /* cache files of the arrays of index, rows or blend; zeroed where they are in memory */
+    struct meg_mmap map[3]; /* cache files of the arrays; zeroed where these are in memory */
 };
 
 /*

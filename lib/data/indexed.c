@@ -184,7 +184,7 @@ static int read_index(struct meg_indexed *d, struct meg_err *e)
     d->lengths = l.sizes;
     d->offsets = l.offsets;
     d->docs = l.docs;
-    return MEG_OK;
+    return 0;
 }
 
 static bool has_suffix(const char *s, const char *end)

@@ -51,7 +51,7 @@ static void write_index_part(struct meg_indexed_writer *w, struct meg_file *f, c
 {
     int r;
 
-    if (w->index_status == MEG_OK && (r = meg_file_write(f, v, n, &w->index_err)) < 0)
+    if (w->index_status == 0 && (r = meg_file_write(f, v, n, &w->index_err)) < 0)
         w->index_status = r;
 }
 
@@ -59,7 +59,7 @@ static int check_index(struct meg_indexed_writer *w, struct meg_err *e)
 {
     int r = w->index_status;
 
-    return r < 0 ? meg_fail(e, r, "%s", w->index_err.msg) : MEG_OK;
+    return r < 0 ? meg_fail(e, r, "%s", w->index_err.msg) : 0;
 }
 
 static bool has_modes(const struct meg_indexed_writer *w)
@@ -147,7 +147,7 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
     return 0;
 }
 
-/* Little-endian machines only, as all of libmeg: the low bytes of an id come first.  to may be ids. */
+/* Copy the low bytes of each id, which are its first on the little-endian machines that libmeg supports.  to may be ids. */
 static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {
     int64_t i = 0;
@@ -172,7 +172,7 @@ int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, 
     const size_t size = meg_idx_dtype_size(w->dtype);
     int r = check_ids(w, ids, n, e);
 
-    if (r == MEG_OK && (size != sizeof *ids || out != ids))
+    if (r == 0 && (size != sizeof *ids || out != ids))
         convert(ids, n, size, out);
     return r;
 }
@@ -215,7 +215,7 @@ int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tok
     const int64_t nbytes = n * (int64_t)meg_idx_dtype_size(w->dtype);
     int r = check_index(w, e);
 
-    if (r == MEG_OK && (r = meg_file_pwrite(&w->bin, tokens, (size_t)nbytes, at, e)) == MEG_OK)
+    if (r == 0 && (r = meg_file_pwrite(&w->bin, tokens, (size_t)nbytes, at, e)) == 0)
         meg_file_writeback(&w->bin, at, at + nbytes);
     return r;
 }
@@ -283,12 +283,12 @@ static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)
     const int64_t size = (int64_t)meg_idx_dtype_size(w->dtype);
     int32_t *length = meg_realloc_array(NULL, CHUNK, sizeof *length);
     int64_t off = 0;
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int64_t i = 0, n; i < w->nseq && r == MEG_OK; i += n) {
+    for (int64_t i = 0, n; i < w->nseq && r == 0; i += n) {
         n = w->nseq - i < CHUNK ? w->nseq - i : CHUNK;
         r = meg_file_pread(&w->idx, length, (size_t)n * sizeof *length, MEG_IDX_HEADER + 4 * i, e);
-        for (int64_t k = 0; k < n && r == MEG_OK; k++) {
+        for (int64_t k = 0; k < n && r == 0; k++) {
             r = meg_file_write(&w->idx, &off, sizeof off, e);
             off += length[k] * size;
         }
@@ -301,11 +301,11 @@ static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)
 static int copy(struct meg_indexed_writer *w, struct meg_file *from, int64_t n, struct meg_err *e)
 {
     char *bytes = meg_new(CHUNK);
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int64_t at = 0, k; at < n && r == MEG_OK; at += k) {
+    for (int64_t at = 0, k; at < n && r == 0; at += k) {
         k = n - at < CHUNK ? n - at : CHUNK;
-        if ((r = meg_file_pread(from, bytes, (size_t)k, at, e)) == MEG_OK)
+        if ((r = meg_file_pread(from, bytes, (size_t)k, at, e)) == 0)
             r = meg_file_write(&w->idx, bytes, (size_t)k, e);
     }
     free(bytes);
@@ -332,17 +332,17 @@ static int write_index(struct meg_indexed_writer *w, struct meg_err *e)
 int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e)
 {
     struct meg_file **file = meg_new(2 * (size_t)n * sizeof *file);
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int i = 0; i < n && r == MEG_OK; i++) {
-        if ((r = write_index(w[i], e)) == MEG_OK)
+    for (int i = 0; i < n && r == 0; i++) {
+        if ((r = write_index(w[i], e)) == 0)
             r = meg_lock_check(&w[i]->lock, e);
         file[i] = &w[i]->bin;
         file[n + i] = &w[i]->idx; /* readers open .idx first: rename it last */
     }
-    if (r == MEG_OK)
+    if (r == 0)
         r = meg_commit_files(file, 2 * n, e);
-    for (int i = 0; i < n && r == MEG_OK; i++) {
+    for (int i = 0; i < n && r == 0; i++) {
         meg_indexed_abandon(w[i]);
         w[i] = NULL;
     }

@@ -1,4 +1,4 @@
-/* Arithmetic in double precision and in Megatron-LM's order of operations, so that boundaries agree to the element. */
+/* Compute in double precision and in Megatron-LM's order of operations, so that boundaries agree to the element. */
 #include "data/split.h"
 
 #include <math.h>

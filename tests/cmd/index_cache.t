@@ -39,7 +39,7 @@ cat >want <<end
 }
 end
 is 'the description is the JSON of Megatron-LM, the tokenizer indented once' "$(cat "$found")" "$(cat want)"
-is 'and names the files' "$found" cache/0b0be1486f4017305fdd66c287f08fae-GPTDataset-train-description.txt
+is 'its MD5 names the files' "$found" cache/0b0be1486f4017305fdd66c287f08fae-GPTDataset-train-description.txt
 
 # ---- damage ----
 # flip FILE: change one bit in the middle of the array
@@ -54,12 +54,12 @@ for name in document sample shuffle; do
     flip "$(ls damaged/*-GPTDataset-train-"${name}"_index.npy)"
     run >got
     ok "a flipped bit in the $name index does not change the run" cmp got want
-    like 'and a warning says so' "$(cat err)" 'train-checksums.txt: the arrays of the index do not match these checksums'
+    like 'a warning names the checksums' "$(cat err)" 'train-checksums.txt: the arrays of the index do not match these checksums'
 done
 run >got
-is 'after which the cache is whole' "$(cat err)" ''
+is 'the cache is then rebuilt' "$(cat err)" ''
 rm damaged/*-checksums.txt
 run >got
 ok 'a cache of Megatron-LM, without checksums, gives the same run' cmp got want
-is 'and no warning' "$(cat err)" ''
+is 'a cache without checksums is no warning' "$(cat err)" ''
 done_testing

@@ -1,16 +1,15 @@
 #!/bin/sh
-# meg-merge: both forms, what is refused, and nothing left behind.
+# meg-merge: merging a folder and given datasets, invalid input, faults while writing, reference files.
 . "${0%/*}/../lib.sh"
 
-# dataset NAME CODE HALF...: a .bin/.idx pair, written byte by byte: one token a document
-le() { # VALUE BYTES: little-endian, by printf
+le() { # VALUE BYTES: print a little-endian integer
     le_v=$1 le_n=$2
     while [ "$le_n" -gt 0 ]; do
         printf "\\$(printf '%03o' $((le_v % 256)))"
         le_v=$((le_v / 256)) le_n=$((le_n - 1))
     done
 }
-dataset() {
+dataset() { # NAME TYPE SIZE TOKEN...: write a .bin/.idx pair with one token in each document
     name=$1 code=$2 size=$3
     shift 3
     : >"$name.bin"
@@ -39,58 +38,58 @@ dataset want_sorted 8 2 3 1 2
 dataset want_given 8 2 1 2 3
 
 status 'a folder is merged' 0 meg-merge --input in --output-prefix sorted
-ok 'in the order of names' cmp sorted.bin want_sorted.bin
-ok 'with an index over all' cmp sorted.idx want_sorted.idx
-like 'and says what it read' "$(cat err)" '^meg-merge: in/b: 2 documents, 2 tokens$'
+ok 'the tokens are in the order of names' cmp sorted.bin want_sorted.bin
+ok 'the index covers all datasets' cmp sorted.idx want_sorted.idx
+like 'each dataset read is logged' "$(cat err)" '^meg-merge: in/b: 2 documents, 2 tokens$'
 status 'datasets are merged' 0 meg-merge -q --datasets in/b in/a --output-prefix given
-ok 'in the order given' cmp given.bin want_given.bin
-ok 'with their index' cmp given.idx want_given.idx
-is 'quietly with -q' "$(cat err)" ''
-status 'one is enough' 0 meg-merge --datasets wide --output-prefix one
-ok 'and is copied' cmp one.idx wide.idx
+ok 'the tokens are in the order given' cmp given.bin want_given.bin
+ok 'the index is in the order given' cmp given.idx want_given.idx
+is '-q logs nothing' "$(cat err)" ''
+status 'one dataset is merged' 0 meg-merge --datasets wide --output-prefix one
+ok 'it is copied' cmp one.idx wide.idx
 
-status 'another type of token is corrupt input' 65 meg-merge --datasets in/b wide --output-prefix x
-like 'which is named' "$(cat err)" '^meg-merge: wide.idx: tokens are int32, but those of the datasets before it are uint16; '
-ok 'and leaves nothing behind' test ! -e x.bin -a ! -e x.idx
-is 'not even a temporary file' "$(find . -name '*.tmp.*')" ''
+status 'datasets of different token types end with 65' 65 meg-merge --datasets in/b wide --output-prefix x
+like 'the message has both types' "$(cat err)" '^meg-merge: wide.idx: tokens are int32, but those of the datasets before it are uint16; '
+ok 'no output is left' test ! -e x.bin -a ! -e x.idx
+is 'no temporary file is left' "$(find . -name '*.tmp.*')" ''
 
-: >in/notes.txt
-status 'a stray file is refused' 65 meg-merge --input in --output-prefix x
-like 'by name' "$(cat err)" 'in/notes.txt: neither .bin nor .idx'
-rm in/notes.txt
+: >in/other.txt
+status 'a folder with another file ends with 65' 65 meg-merge --input in --output-prefix x
+like 'the message names it' "$(cat err)" 'in/other.txt: neither .bin nor .idx'
+rm in/other.txt
 mv in/c.bin c.bin
-status 'half a pair is missing input' 66 meg-merge --input in --output-prefix x
-like 'which half, too' "$(cat err)" 'in/c.bin is missing, but in/c.idx exists'
+status 'a missing .bin ends with 66' 66 meg-merge --input in --output-prefix x
+like 'the message names both files' "$(cat err)" 'in/c.bin is missing, but in/c.idx exists'
 mv c.bin in
 mkdir empty
-status 'an empty folder is missing input' 66 meg-merge --input empty --output-prefix x
-status 'a folder that is not there, too' 66 meg-merge --input nowhere --output-prefix x
-status 'so is a dataset' 66 meg-merge --datasets nowhere --output-prefix x
+status 'an empty folder ends with 66' 66 meg-merge --input empty --output-prefix x
+status 'a missing folder ends with 66' 66 meg-merge --input nowhere --output-prefix x
+status 'a missing dataset ends with 66' 66 meg-merge --datasets nowhere --output-prefix x
 
 cp in/b.idx t.idx && printf 1 >t.bin
-status 'a truncated .bin is corrupt input' 65 meg-merge --datasets t --output-prefix x
-like 'bytes there and bytes due' "$(cat err)" \
+status 'a truncated .bin ends with 65' 65 meg-merge --datasets t --output-prefix x
+like 'the message has both sizes of .bin' "$(cat err)" \
     '^meg-merge: t.bin: 1 bytes, expected 4 for the 2 uint16 tokens of t.idx: '
 head -c 60 in/b.idx >t.idx && cp in/b.bin t.bin
-status 'a truncated .idx is corrupt input' 65 meg-merge --datasets t --output-prefix x
-like 'the same for it' "$(cat err)" '^meg-merge: t.idx: 60 bytes, expected 82 for 2 sequences '
+status 'a truncated .idx ends with 65' 65 meg-merge --datasets t --output-prefix x
+like 'the message has both sizes of .idx' "$(cat err)" '^meg-merge: t.idx: 60 bytes, expected 82 for 2 sequences '
 
-status 'no output is a wrong command line' 2 meg-merge --input in
-status 'so is no input' 2 meg-merge --output-prefix x
-status 'so are two' 2 meg-merge --input in --datasets wide --output-prefix x
-status 'so is an output inside of the input' 2 meg-merge --input in --output-prefix in/all
-status 'so is --multimodal without modes' 65 meg-merge --multimodal --datasets wide --output-prefix x
-is 'none of these wrote a thing' "$(find . -name 'x*')" ''
+status 'a missing --output-prefix ends with 2' 2 meg-merge --input in
+status 'a missing input ends with 2' 2 meg-merge --output-prefix x
+status '--input with --datasets ends with 2' 2 meg-merge --input in --datasets wide --output-prefix x
+status 'an output inside the input folder ends with 2' 2 meg-merge --input in --output-prefix in/all
+status '--multimodal without modes ends with 65' 65 meg-merge --multimodal --datasets wide --output-prefix x
+is 'none of these leaves a file' "$(find . -name 'x*')" ''
 
 cp given.bin before.bin
 (ulimit -f 0; trap '' XFSZ; exec meg-merge --datasets in/a in/b --output-prefix given) 2>err
-is 'a full disk is an I/O error' $? 74
-ok 'and what was there before is still there' cmp given.bin before.bin
-ok 'with its index' cmp given.idx want_given.idx
-is 'and no temporary file' "$(find . -name '*.tmp.*')" ''
+is 'a full disk ends with 74' $? 74
+ok 'the older .bin is unchanged' cmp given.bin before.bin
+ok 'the older .idx is unchanged' cmp given.idx want_given.idx
+is 'a full disk leaves no temporary file' "$(find . -name '*.tmp.*')" ''
 
-# Every call of the write path fails once.  What is then under the final names, a letter a call: the older pair
-# (o), the new one (n), no index (-), or something else (X); t: a temporary file is left.
+# Let each call of the write path fail once.  A letter for each call says what the final names hold: the older pair
+# (o), the new one (n), no index (-), or another state (X); t: a temporary file is left.
 is_pair() { cmp -s out.idx "$1.idx" && cmp -s out.bin "$1.bin"; }
 sweep() { # HOW OPTION...
     how=$1
@@ -110,7 +109,7 @@ sweep() { # HOW OPTION...
         rm -f out.*
     done 2>"$T/err"
     case $how in
-    KILL) like 'no pair is mixed when the process is killed' "$seen" '^o{8,}[-n]*n$' ;;
+    KILL) like 'after a kill the pair is old, new or incomplete, never mixed' "$seen" '^o{8,}[-n]*n$' ;;
     *) like "the pair is old or new after a fault ($how)" "$seen" '^(n*o){20}[on]*n$' ;;
     esac
 }
@@ -132,21 +131,21 @@ g=$golden/data/indexed
 mkdir in_order
 for name in second tiny mixed; do cp "$g/${name}_text_document".* in_order; done
 meg-merge -q --input in_order --output-prefix merged
-ok 'the reference merge: .bin' cmp merged.bin "$g/merged.bin"
-ok 'the reference merge: .idx' cmp merged.idx "$g/merged.idx"
-status 'modes are not lost unasked' 65 meg-merge --datasets "$g/modes" --output-prefix modes
+ok '.bin equals that of Megatron-LM' cmp merged.bin "$g/merged.bin"
+ok '.idx equals that of Megatron-LM' cmp merged.idx "$g/merged.idx"
+status 'modes without --multimodal end with 65' 65 meg-merge --datasets "$g/modes" --output-prefix modes
 meg-merge -q --multimodal --datasets "$g/modes" --output-prefix modes
-ok 'modes are kept: .idx' cmp modes.idx "$g/modes.idx"
+ok '--multimodal keeps modes: .idx' cmp modes.idx "$g/modes.idx"
 f=$golden/data/fork
 meg-merge -q --datasets "$f/mmap1" "$f/mmap2" --output-prefix fork
-ok 'the reference merge of Megatron-DeepSpeed: .bin' cmp fork.bin "$f/mmap_merged.bin"
-ok 'the reference merge of Megatron-DeepSpeed: .idx' cmp fork.idx "$f/mmap_merged.idx"
+ok '.bin equals that of Megatron-DeepSpeed' cmp fork.bin "$f/mmap_merged.bin"
+ok '.idx equals that of Megatron-DeepSpeed' cmp fork.idx "$f/mmap_merged.idx"
 for impl in lazy cached; do
     meg-merge -q --datasets "$f/${impl}1" "$f/${impl}2" --output-prefix parts
-    meg-merge -q --datasets "$f/${impl}_merged" --output-prefix whole
-    ok "$impl files become what we read: .bin" cmp parts.bin "$f/${impl}_merged.bin"
-    ok "$impl files become what we read: .idx" cmp parts.idx whole.idx
-    is "in our format" "$(head -c 7 parts.idx)" MMIDIDX
-    rm -f parts.* whole.*
+    meg-merge -q --datasets "$f/${impl}_merged" --output-prefix complete
+    ok "merged $impl files have the tokens of the reference" cmp parts.bin "$f/${impl}_merged.bin"
+    ok "merged $impl files equal the merged reference: .idx" cmp parts.idx complete.idx
+    is "merged $impl files are written in the current format" "$(head -c 7 parts.idx)" MMIDIDX
+    rm -f parts.* complete.*
 done
 done_testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meg-preprocess against the bytes that Megatron-LM's tool wrote.
+# meg-preprocess against files written by Megatron-LM's preprocess_data.py.
 . "${0%/*}/../lib.sh"
 indexed=$golden/data/indexed
 cd "$T" || exit 1
@@ -35,9 +35,9 @@ for workers in 1 3; do
 done
 
 fork=$golden/data/fork
-ok 'datasets of Megatron-DeepSpeed are there' test "$(jq length "$fork/datasets.json")" -ge 9
+ok 'there are at least nine reference datasets of Megatron-DeepSpeed' test "$(jq length "$fork/datasets.json")" -ge 9
 for name in $(jq -r 'keys[]' "$fork/datasets.json"); do
-    is "$name is what Megatron-DeepSpeed takes it for" "$(meg-preprocess --info "$fork/$name" --json | jq -r .format)" \
+    is "the format of $name is the one Megatron-DeepSpeed infers" "$(meg-preprocess --info "$fork/$name" --json | jq -r .format)" \
         "$(jq -r ".$name.inferred_impl" "$fork/datasets.json" | sed s/cached/legacy/)"
 done
 done_testing

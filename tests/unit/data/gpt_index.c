@@ -38,8 +38,8 @@ static void samples_cover_the_stream_once(void **state)
     int seen[12] = { 0 };
 
     (void)state;
-    make_dataset("walk", length, 7);
-    assert_int_equal(meg_source_open(&src, "walk", &e), 0);
+    make_dataset("cover", length, 7);
+    assert_int_equal(meg_source_open(&src, "cover", &e), 0);
     assert_int_equal(meg_gpt_index_plan(&p, 7, 64, MEG_ONE_EPOCH, &cut, &e), 0);
     assert_int_equal(p.samples, 12);
     meg_gpt_index_shape(&x, &p);
@@ -84,37 +84,37 @@ static void int64_arrays_have_the_same_numbers(void **state)
     const int length[] = { 7, 1, 12, 3, 30, 2, 9 };
     struct meg_source *src;
     struct meg_gpt_index_sizes p;
-    struct meg_gpt_index narrow, wide;
+    struct meg_gpt_index x32, x64;
     struct meg_err e;
 
     (void)state;
-    make_dataset("wide", length, 7);
-    assert_int_equal(meg_source_open(&src, "wide", &e), 0);
+    make_dataset("x64", length, 7);
+    assert_int_equal(meg_source_open(&src, "x64", &e), 0);
     assert_int_equal(meg_gpt_index_plan(&p, 7, 64, 17, &cut, &e), 0);
     assert_true(p.separate_last_epoch);
-    meg_gpt_index_shape(&narrow, &p);
-    meg_gpt_index_shape(&wide, &p);
-    wide.is_sample_int64 = wide.is_shuffle_int64 = true;
-    meg_gpt_index_build(&narrow, &p, src, 0, &cut, 1234);
-    meg_gpt_index_build(&wide, &p, src, 0, &cut, 1234);
-    assert_memory_equal(narrow.document, wide.document, (size_t)narrow.ndocument * sizeof(int32_t));
-    for (int64_t i = 0; i <= narrow.nsample; i++) {
-        const int32_t *n = narrow.sample;
-        const int64_t *w = wide.sample;
+    meg_gpt_index_shape(&x32, &p);
+    meg_gpt_index_shape(&x64, &p);
+    x64.is_sample_int64 = x64.is_shuffle_int64 = true;
+    meg_gpt_index_build(&x32, &p, src, 0, &cut, 1234);
+    meg_gpt_index_build(&x64, &p, src, 0, &cut, 1234);
+    assert_memory_equal(x32.document, x64.document, (size_t)x32.ndocument * sizeof(int32_t));
+    for (int64_t i = 0; i <= x32.nsample; i++) {
+        const int32_t *n = x32.sample;
+        const int64_t *w = x64.sample;
         int64_t k, off, wide_k, wide_off;
 
         assert_int_equal(w[2 * i], n[2 * i]);
         assert_int_equal(w[2 * i + 1], n[2 * i + 1]);
-        meg_gpt_index_start(&narrow, i, &k, &off);
-        meg_gpt_index_start(&wide, i, &wide_k, &wide_off);
+        meg_gpt_index_start(&x32, i, &k, &off);
+        meg_gpt_index_start(&x64, i, &wide_k, &wide_off);
         assert_true(k == wide_k && off == wide_off);
     }
-    for (int64_t i = 0; i < narrow.nsample; i++) {
-        assert_int_equal(((const int64_t *)wide.shuffle)[i], ((const uint32_t *)narrow.shuffle)[i]);
-        assert_int_equal(meg_gpt_index_shuffled(&wide, i), meg_gpt_index_shuffled(&narrow, i));
+    for (int64_t i = 0; i < x32.nsample; i++) {
+        assert_int_equal(((const int64_t *)x64.shuffle)[i], ((const uint32_t *)x32.shuffle)[i]);
+        assert_int_equal(meg_gpt_index_shuffled(&x64, i), meg_gpt_index_shuffled(&x32, i));
     }
-    meg_gpt_index_free(&narrow);
-    meg_gpt_index_free(&wide);
+    meg_gpt_index_free(&x32);
+    meg_gpt_index_free(&x64);
     meg_source_close(src);
 }
 

@@ -186,7 +186,7 @@ static void ids_are_converted_to_the_type_of_the_file(void **state)
         struct meg_indexed_writer *w;
         struct meg_err e;
 
-        assert_int_equal(meg_indexed_create(&w, "narrow", types[t], &e), 0);
+        assert_int_equal(meg_indexed_create(&w, "convert", types[t], &e), 0);
         for (int n = 0; n <= N; n++) {
             int32_t ids[N], got[N];
 

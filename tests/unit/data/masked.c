@@ -49,15 +49,15 @@ static struct meg_masked_vocab golden_vocab(const json_t *special)
     return v;
 }
 
-static struct meg_masked_conf golden_conf(const json_t *c, enum meg_masked_type kind)
+static struct meg_masked_conf golden_conf(const json_t *c, enum meg_masked_type type)
 {
     assert_false(get_int(c, "masking_do_permutation"));
-    return (struct meg_masked_conf){ .type = kind,
+    return (struct meg_masked_conf){ .type = type,
                                      .decoder_seq_length =
-                                         kind == MEG_MASKED_T5 ? get_int(c, "sequence_length_decoder") : 0,
+                                         type == MEG_MASKED_T5 ? get_int(c, "sequence_length_decoder") : 0,
                                      .short_seq_prob =
                                          json_number_value(json_object_get(c, "short_sequence_probability")),
-                                     .has_pairs = kind == MEG_MASKED_BERT && get_int(c, "classification_head"),
+                                     .has_pairs = type == MEG_MASKED_BERT && get_int(c, "classification_head"),
                                      .mask = { .prob = json_number_value(json_object_get(c, "masking_probability")),
                                                .max_ngram = get_int(c, "masking_max_ngram"),
                                                .whole_word = get_int(c, "masking_do_full_word"),
@@ -148,12 +148,12 @@ static void copy_sentences(void)
     }
 }
 
-static void check_run(const json_t *x, enum meg_masked_type kind)
+static void check_run(const json_t *x, enum meg_masked_type type)
 {
     static const char *const prefix[] = { "sents_text_sentence", NULL };
     static const char *const class_names[] = { "BERTMaskedWordPieceDataset", "T5MaskedWordPieceDataset" };
     const json_t *config = json_object_get(x, "config"), *sample;
-    const struct meg_masked_conf c = golden_conf(config, kind);
+    const struct meg_masked_conf c = golden_conf(config, type);
     const struct meg_masked_vocab v = golden_vocab(json_object_get(x, "special"));
     const struct meg_data_conf conf = data_of(prefix, get_str(config, "split"));
     struct meg_dataset_spec need = { .seq_length = get_int(config, "sequence_length"),
@@ -190,24 +190,24 @@ static void check_run(const json_t *x, enum meg_masked_type kind)
         assert_true(json_array_size(json_object_get(x, "samples")) > 0);
         json_array_foreach(json_object_get(x, "samples"), i, sample)
         {
-            if (kind == MEG_MASKED_BERT)
+            if (type == MEG_MASKED_BERT)
                 same_bert(ds, sample, need.seq_length);
             else
                 same_t5(ds, sample, need.seq_length, c.decoder_seq_length);
         }
         meg_data_splits_close(d);
-        same_cache(x, class_names[kind]);
+        same_cache(x, class_names[type]);
     }
 }
 
-static void check_file(const char *name, enum meg_masked_type kind)
+static void check_file(const char *name, enum meg_masked_type type)
 {
     json_t *all = golden_data(name), *x;
     size_t i;
 
     copy_sentences();
     assert_true(json_array_size(all) >= 5);
-    json_array_foreach(all, i, x) check_run(x, kind);
+    json_array_foreach(all, i, x) check_run(x, type);
     json_decref(all);
 }
 

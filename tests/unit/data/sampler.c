@@ -58,10 +58,10 @@ static void every_layout_consumes_the_same_samples(void **state)
 /* Every sample once in each epoch, each rank within its own range, in another order in the next epoch. */
 static void cyclic_covers_each_epoch(void **state)
 {
-    for (int kind = MEG_DATA_SAMPLER_CYCLIC; kind <= MEG_DATA_SAMPLER_CYCLIC_UNSHARDED; kind++) {
+    for (int type = MEG_DATA_SAMPLER_CYCLIC; type <= MEG_DATA_SAMPLER_CYCLIC_UNSHARDED; type++) {
         int times[24] = { 0 }, same = 0;
         for (int64_t rank = 0; rank < 3; rank++) {
-            const struct meg_data_sampler_conf c = { kind, 24, 0, 2, rank, 3 };
+            const struct meg_data_sampler_conf c = { type, 24, 0, 2, rank, 3 };
             struct meg_data_sampler *s;
             struct meg_err e;
             int64_t index[2], sample_id[2], first[8];
