@@ -1,6 +1,6 @@
 /*
- * What the tests of the CPU's operations share: running each at every instruction set this machine
- * has, random data, comparing with float64, central differences, and a digest to compare thread counts.
+ * ops.h - helpers for the tests of the CPU's operations: runs at each instruction set of this machine, random data,
+ * comparison with float64 and central differences, and a digest to compare numbers of threads.
  */
 #ifndef TESTS_UNIT_OPS_H
 #define TESTS_UNIT_OPS_H
@@ -62,7 +62,7 @@ static inline int run_cases(const struct ops_case *cases, size_t n)
     return _cmocka_run_group_tests("ops", test, k, NULL, NULL);
 }
 
-/* Uniform in [-1, 1), the same in every run. */
+/* Return a random number, uniform in [-1, 1), the same in every run. */
 static uint64_t rng_state = 88172645463325252u;
 static inline double rnd(void)
 {
@@ -107,7 +107,7 @@ static inline void put(struct meg_mat m, int64_t r, int64_t c, float v)
     }
 }
 
-/* [rows, cols] of random numbers that t holds, with ld > cols; what lies between the rows is NaN. */
+/* Return a matrix of random values of type t, with pad columns of NaN between the rows. */
 static inline struct meg_mat rnd_mat_of(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad)
 {
     struct meg_mat m = { malloc((size_t)(rows * (cols + pad)) * meg_dtype_size(t)), t, rows, cols, cols + pad };
@@ -122,7 +122,7 @@ static inline struct meg_mat rnd_mat(int64_t rows, int64_t cols, int64_t pad)
     return rnd_mat_of(MEG_DTYPE_F32, rows, cols, pad);
 }
 
-/* What a matrix holds, rows back to back, in f64 and in f32. */
+/* Return the elements of a matrix as f64 (dense64) or f32 (dense32), rows contiguous. */
 static inline double *dense64(struct meg_mat m)
 {
     double *d = malloc((size_t)(m.rows * m.cols) * sizeof *d);
@@ -139,7 +139,7 @@ static inline float *dense32(struct meg_mat m)
     return d;
 }
 
-/* Types that meet in one model: of the residual stream, and of branches, norms' outputs and parameters. */
+/* Combinations of types in one model: of the residual stream; of sublayers, norm outputs and parameters. */
 static const struct mix {
     enum meg_dtype stream, branch;
 } mixes[] __attribute__((unused)) = {
@@ -149,7 +149,7 @@ static const struct mix {
 
 static const struct meg_mat no_mat __attribute__((unused)) = { NULL, MEG_DTYPE_F32, 0, 0, 0 };
 
-/* FNV-1a of the bits of what a matrix holds, padding left out. */
+/* Update h, the FNV-1a hash of the elements of matrices without padding. */
 static inline void digest(uint64_t *h, const void *p, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++)
@@ -162,15 +162,15 @@ static inline void digest_mat(uint64_t *h, struct meg_mat m)
         digest(h, (char *)m.p + (size_t)(r * m.ld) * meg_dtype_size(m.dtype), (size_t)m.cols * meg_dtype_size(m.dtype));
 }
 
-/* Fails unless |got - want| <= tol; NaN never passes. */
+/* Fail unless |got - want| <= tol; NaN fails. */
 static inline void near(double got, double want, double tol, const char *what, int64_t r, int64_t c)
 {
     if (!(fabs(got - want) <= tol))
-        fail_msg("%s[%lld,%lld] is %.9g and not %.9g: off by %.3g, allowed %.3g", what, (long long)r, (long long)c, got,
-                 want, fabs(got - want), tol);
+        fail_msg("%s[%lld,%lld] is %.9g, expected %.9g: the error is %.3g, allowed is %.3g", what, (long long)r,
+                 (long long)c, got, want, fabs(got - want), tol);
 }
 
-/* The same of what is stored as t: up to half an ulp more for rounding a number that far from want. */
+/* The same for a value rounded to type t: allow half an ulp more. */
 static inline void near_of(enum meg_dtype t, double got, double want, double tol, const char *what, int64_t r,
                            int64_t c)
 {
@@ -182,8 +182,8 @@ static inline void near_of(enum meg_dtype t, double got, double want, double tol
 }
 
 /*
- * Holds samples of gradient against (loss(x + h) - loss(x - h)) / 2h, where loss computes in f64 from
- * what x points to.  tol is absolute, before the rounding to the gradient's type.
+ * Compare samples of a gradient with (loss(x + h) - loss(x - h)) / 2h; loss computes in f64 from the values at x.  tol is
+ * absolute, before rounding to the type of the gradient.
  */
 struct fd {
     double (*loss)(void *arg);
@@ -207,7 +207,7 @@ static inline void fd_check(const struct fd *f, double *x, int64_t n, const floa
     }
 }
 
-static inline double *widen(const float *x, int64_t n)
+static inline double *to_f64(const float *x, int64_t n)
 {
     double *d = malloc((size_t)n * sizeof *d);
     for (int64_t i = 0; i < n; i++)
@@ -220,7 +220,7 @@ static inline float *copy_new(const float *x, int64_t n)
     return memcpy(malloc((size_t)n * sizeof *x), x, (size_t)n * sizeof *x);
 }
 
-/* What dropout multiplies a unit by, straight from the definition in tensor/ops.h. */
+/* Return the dropout factor of a unit, from the definition in tensor/ops.h. */
 static inline double drop_factor64(const struct meg_drop *d, int64_t unit, int64_t position, int64_t sample)
 {
     const long threshold = lrint((double)d->p * 65536.0);

@@ -1,5 +1,5 @@
 /*
- * GPT in float64 and plain loops, which tests compare the model with: losses of a micro-batch from the checked
+ * ref_gpt.h - a GPT in float64 and plain loops, the reference of tests: losses of a micro-batch from the checked
  * settings and a parameter table.  Dropout masks come from their definition (base/philox.h), not from the kernels.
  */
 #ifndef TESTS_REF_GPT_H
@@ -18,7 +18,7 @@ struct ref_gpt {
     const struct meg_params *p;
     const double *w;           /* [p->flat] */
     uint32_t seed;             /* of dropout */
-    const struct meg_batch *x; /* no dropout where x->sample is NULL */
+    const struct meg_batch *x; /* no dropout if x->sample_id is NULL */
 };
 
 /* Find a tensor by name; NULL where the model has none. */

@@ -1,4 +1,4 @@
-/* The settings of a small model for tests: every option at its default, no dropout, weights with opinions. */
+/* tiny_gpt.h - the configuration of a small model for tests: default options, no dropout, large initial weights. */
 #ifndef TESTS_TINY_GPT_H
 #define TESTS_TINY_GPT_H
 #include "model/gpt_conf.h"

@@ -1,13 +1,13 @@
 /*
- * Attention against f64: plain, causal, packed documents, groups, dropout, decoding, narrow types, and the keys
- * taken in parts; gradients by differences.
+ * ops_attention.c - attention against f64: full and causal, packed documents, groups, dropout, decoding, bf16 and f16, and
+ * chunks of the keys that are merged.  Gradients are checked against central differences.
  */
 #include "ops.h"
 #include "tensor/half.h"
 
 /*
- * A problem of its own: queries, keys and values packed in rows as a model packs them, by group.  q, kv and
- * d_o are numbers that dtype holds, and are given to the operations in it.
+ * One problem: queries, keys and values in rows, grouped as in a model.  The values of q, kv and d_o are exact in dtype,
+ * the type in which the operations read them.
  */
 struct attn {
     struct meg_attn_geom ge;
@@ -15,14 +15,14 @@ struct attn {
     struct meg_drop drop;
     int64_t *sample;
     int32_t *doc;
-    int64_t r, ldq, ldk;     /* heads a group; elements in a row of q, o and of k, v */
-    float *q, *kv, *o, *lse; /* rows of kv hold, for each group, a key and a value head */
+    int64_t r, ldq, ldk;     /* heads per group; elements in a row of q, o and of k, v */
+    float *q, *kv, *o, *lse; /* a row of kv has a key and a value head for each group */
     float *d_o, *dq, *dkv, *delta;
     double *q64, *kv64;
     void *qt, *kvt, *d_ot; /* q, kv, d_o in dtype */
 };
 
-/* Queries from position q0 on of sequences of s_k keys. */
+/* Make a problem of s_q queries from position q0 on, in sequences of s_k keys. */
 static struct meg_attn_geom geom(int64_t s_q, int64_t s_k, int64_t b, int64_t a, int64_t g, int64_t d, int64_t q0,
                                  int is_causal, float scale)
 {
@@ -61,14 +61,14 @@ static struct meg_heads keys(const struct attn *a, float *p, int64_t value)
     return keys_in(a, p, MEG_DTYPE_F32, value);
 }
 
-/* Heads from token t on. */
-static struct meg_heads from(struct meg_heads x, int64_t t)
+/* Return the heads from token t on. */
+static struct meg_heads heads_from(struct meg_heads x, int64_t t)
 {
     x.p = (char *)x.p + (size_t)(t * x.ld_s) * meg_dtype_size(x.dtype);
     return x;
 }
 
-/* x in type t, allocated; x itself becomes the nearest numbers that t holds. */
+/* Return x converted to type t, allocated, and round x itself to the values of t. */
 static void *round_to(float *x, int64_t n, enum meg_dtype t)
 {
     uint16_t *h = zeros(n, meg_dtype_size(t));
@@ -114,8 +114,8 @@ static struct attn attn_in(enum meg_dtype t, struct meg_attn_geom ge, int has_do
     a.drop = (struct meg_drop){
         .p = p_drop, .seed = 1234, .layer = 3, .site = MEG_DROP_ATTN, .unit0 = 6, .b = ge.b, .sample = a.sample
     };
-    a.q64 = widen(a.q, nq * a.ldq);
-    a.kv64 = widen(a.kv, nk * a.ldk);
+    a.q64 = to_f64(a.q, nq * a.ldq);
+    a.kv64 = to_f64(a.kv, nk * a.ldk);
     return a;
 }
 
@@ -132,7 +132,7 @@ static void attn_free(struct attn *a)
         free(all[i]);
 }
 
-/* Whether dropout keeps a key, straight from the definition. */
+/* Return the dropout factor of a key, from the definition in tensor/ops.h. */
 static double keep64(const struct attn *a, int64_t t, int64_t i, int64_t j, int64_t k)
 {
     return drop_factor64(&a->drop, (a->drop.unit0 + j) * ((a->ge.s_k + 7) / 8 * 8) + k, a->ge.q0 + t, a->sample[i]);
@@ -143,7 +143,7 @@ static int sees(const struct attn *a, int64_t t, int64_t i, int64_t k)
     return (!a->ge.is_causal || k <= a->ge.q0 + t) && (!a->doc || k >= a->doc[t * a->ge.b + i]);
 }
 
-/* One output row o [d] of head j, and its log-sum-exp. */
+/* Compute one output row o [d] of head j and its log-sum-exp. */
 static double row64(const struct attn *a, int64_t t, int64_t i, int64_t j, double *o)
 {
     const struct meg_attn_geom *ge = &a->ge;
@@ -205,7 +205,7 @@ static void check_forward(const struct attn *a)
     for (int64_t t = 0; t < a->ge.s_q; t++)
         for (int64_t i = 0; i < a->ge.b; i++)
             for (int64_t j = 0; j < a->ge.a; j++) {
-                /* scores are below sqrt(d) and right to d half ulps of that; so are the weights of the mean */
+                /* scores are below sqrt(d) and exact to d half ulps of that; so are the weights of the mean */
                 const double tol = (8.0 + root + (double)a->ge.d) * EPS;
                 const double lse = row64(a, t, i, j, want);
                 near(a->lse[(i * a->ge.a + j) * a->ge.s_q + t], lse, tol * (1.0 + fabs(lse)), "lse", t, j);
@@ -214,7 +214,7 @@ static void check_forward(const struct attn *a)
             }
 }
 
-/* Padding of rows is in no sum: gradients of it are nothing, and not looked at. */
+/* Columns of padding between rows are not part of any sum, and their gradients are not checked. */
 static void check_backward(struct attn *a, int64_t samples)
 {
     const int64_t d = a->ge.d;
@@ -262,7 +262,7 @@ static void many_tiles(const struct meg_ops *ops)
     all_of(ops, geom(140, 600, 1, 1, 1, 12, 0, 0, 0.3f), 0, 0.0f, 6);
 }
 
-/* Queries that come after keys already there: a cache. */
+/* Queries at the end of sequences whose keys are in a cache. */
 static void decoding(const struct meg_ops *ops)
 {
     all_of(ops, geom(1, 301, 2, 4, 2, 64, 300, 1, 0.125f), 0, 0.0f, 10);
@@ -272,32 +272,32 @@ static void decoding(const struct meg_ops *ops)
 }
 
 /*
- * Rows [t0, t1) of queries against keys in parts: merged forward, added up backward.  Parts are in an order
- * in which the first ones may see nothing.
+ * Attend queries [t0, t1) to chunks of the keys: merge the outputs, sum the gradients.  The first chunks may be invisible
+ * to the queries.
  */
-static void run_rows_in_parts(const struct meg_ops *ops, struct attn *a, int64_t t0, int64_t t1, const int64_t *cut,
-                              int ncuts)
+static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_t t0, int64_t t1, const int64_t *bound,
+                               int nchunks)
 {
     struct meg_attn_geom ge = a->ge;
     const int64_t n = t1 - t0, rows = ge.b * ge.a;
     float *o_part = rnd_new(ge.s_q * ge.b * a->ldq), *stats = rnd_new(3 * rows * n);
     float *lse = stats, *lse_part = stats + rows * n, *delta = stats + 2 * rows * n;
-    const struct meg_heads q = from(queries_in(a, a->qt, a->dtype), t0), o = from(queries(a, a->o), t0);
-    const struct meg_heads d_o = from(queries_in(a, a->d_ot, a->dtype), t0);
+    const struct meg_heads q = heads_from(queries_in(a, a->qt, a->dtype), t0), o = heads_from(queries(a, a->o), t0);
+    const struct meg_heads d_o = heads_from(queries_in(a, a->d_ot, a->dtype), t0);
 
     ge.s_q = n;
     ge.q0 += t0;
     ge.doc_start = a->doc ? a->doc + t0 * ge.b : NULL;
     for (int bwd = 0; bwd < 2; bwd++) {
-        for (int p = ncuts - 2; p >= 0; p--) {
-            const struct meg_heads k = from(keys_in(a, a->kvt, a->dtype, 0), cut[p]);
-            const struct meg_heads v = from(keys_in(a, a->kvt, a->dtype, 1), cut[p]);
-            ge.k0 = cut[p];
-            ge.s_k = cut[p + 1] - cut[p];
+        for (int p = nchunks - 2; p >= 0; p--) {
+            const struct meg_heads k = heads_from(keys_in(a, a->kvt, a->dtype, 0), bound[p]);
+            const struct meg_heads v = heads_from(keys_in(a, a->kvt, a->dtype, 1), bound[p]);
+            ge.k0 = bound[p];
+            ge.s_k = bound[p + 1] - bound[p];
             if (bwd) {
-                ops->attn_bwd(NULL, &ge, from(queries(a, a->dq), t0), from(keys(a, a->dkv, 0), cut[p]),
-                              from(keys(a, a->dkv, 1), cut[p]), d_o, lse, delta, q, k, v, &a->drop, 1);
-            } else if (p == ncuts - 2) {
+                ops->attn_bwd(NULL, &ge, heads_from(queries(a, a->dq), t0), heads_from(keys(a, a->dkv, 0), bound[p]),
+                              heads_from(keys(a, a->dkv, 1), bound[p]), d_o, lse, delta, q, k, v, &a->drop, 1);
+            } else if (p == nchunks - 2) {
                 ops->attn_fwd(NULL, &ge, o, lse, q, k, v, &a->drop);
             } else {
                 ops->attn_fwd(NULL, &ge, queries(a, o_part), lse_part, q, k, v, &a->drop);
@@ -312,32 +312,32 @@ static void run_rows_in_parts(const struct meg_ops *ops, struct attn *a, int64_t
     free(stats);
 }
 
-static void in_parts(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop, const int64_t *cut,
-                     int ncuts, int64_t samples)
+static void in_chunks(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop,
+                      const int64_t *bound, int nchunks, int64_t samples)
 {
     struct attn a = attn_new(ge, has_docs, p_drop);
     memset(a.dq, 0, (size_t)(ge.s_q * ge.b * a.ldq) * sizeof *a.dq);
     memset(a.dkv, 0, (size_t)(ge.s_k * ge.b * a.ldk) * sizeof *a.dkv);
-    for (int p = 0; p < ncuts - 1; p++)
-        run_rows_in_parts(ops, &a, cut[p], cut[p + 1], cut, ncuts);
+    for (int p = 0; p < nchunks - 1; p++)
+        run_rows_in_chunks(ops, &a, bound[p], bound[p + 1], bound, nchunks);
     check_forward(&a);
     check_backward(&a, samples);
     attn_free(&a);
 }
 
-static void parts_give_the_whole(const struct meg_ops *ops)
+static void chunks_of_keys_merge(const struct meg_ops *ops)
 {
     static const int64_t fours[] = { 0, 4, 8, 12, 16, 20, 24, 28, 32 }, odd[] = { 0, 3, 50, 51, 61 };
     static const int64_t long_ones[] = { 0, 300, 620 };
     for (int causal = 0; causal < 2; causal++)
         for (int docs = 0; docs <= causal; docs++) {
-            in_parts(ops, geom(32, 32, 2, 8, 4, 8, 0, causal, 0.35f), docs, 0.2f, fours, LEN(fours), 40);
-            in_parts(ops, geom(61, 61, 3, 2, 2, 7, 0, causal, 0.4f), docs, 0.1f, odd, LEN(odd), 40);
+            in_chunks(ops, geom(32, 32, 2, 8, 4, 8, 0, causal, 0.35f), docs, 0.2f, fours, LEN(fours), 40);
+            in_chunks(ops, geom(61, 61, 3, 2, 2, 7, 0, causal, 0.4f), docs, 0.1f, odd, LEN(odd), 40);
         }
-    in_parts(ops, geom(620, 620, 1, 2, 1, 16, 0, 1, 0.25f), 0, 0.1f, long_ones, LEN(long_ones), 3);
+    in_chunks(ops, geom(620, 620, 1, 2, 1, 16, 0, 1, 0.25f), 0, 0.1f, long_ones, LEN(long_ones), 3);
 }
 
-/* Queries that no key is before: nothing, and nothing is added to what else there is. */
+/* Queries that see no key give o = 0 and lse = -infinity, and merging them changes nothing. */
 static void keys_that_no_query_sees(const struct meg_ops *ops)
 {
     struct meg_attn_geom ge = geom(9, 12, 2, 4, 2, 8, 0, 1, 0.35f);
@@ -359,11 +359,12 @@ static void keys_that_no_query_sees(const struct meg_ops *ops)
     ops->attn_merge(NULL, &a.ge, queries(&a, o), lse, queries(&a, a.o), a.lse);
     assert_memory_equal(o, o_before, (size_t)nq * sizeof *o);
     assert_memory_equal(lse, lse_before, (size_t)nlse * sizeof *lse);
-    ops->attn_merge(NULL, &a.ge, queries(&a, a.o), a.lse, queries(&a, o), lse); /* and the other way round */
+    ops->attn_merge(NULL, &a.ge, queries(&a, a.o), a.lse, queries(&a, o), lse); /* in the reverse order */
     for (int64_t t = 0; t < 9 * 2; t++)
         assert_memory_equal(a.o + t * a.ldq, o + t * a.ldq, 4 * 8 * sizeof *o);
     assert_memory_equal(a.lse, lse, (size_t)nlse * sizeof *lse);
-    ops->attn_merge(NULL, &a.ge, queries(&a, o), lse, queries(&a, a.o), a.lse); /* of equals: their mean */
+    ops->attn_merge(NULL, &a.ge, queries(&a, o), lse, queries(&a, a.o),
+                    a.lse); /* merging equal outputs gives their mean */
     for (int64_t i = 0; i < nlse; i++)
         near(lse[i], a.lse[i] + log(2.0), 4 * EPS, "lse of equals", i, 0);
     free(o);
@@ -373,8 +374,8 @@ static void keys_that_no_query_sees(const struct meg_ops *ops)
     attn_free(&a);
 }
 
-/* bf16 and f16 come in as the numbers they are; what goes out is rounded once. */
-static void narrow_types(const struct meg_ops *ops)
+/* bf16 and f16 inputs are converted exactly; outputs are rounded once. */
+static void half_types(const struct meg_ops *ops)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_BF16, MEG_DTYPE_F16 };
     for (size_t n = 0; n < LEN(types); n++) {
@@ -404,8 +405,8 @@ static void narrow_types(const struct meg_ops *ops)
     }
 }
 
-/* Half the heads alone, told where they stand, give what they give among all. */
-static void a_shard_gives_its_part(const struct meg_ops *ops)
+/* Half of the heads, with their global index, give the same outputs as among all heads. */
+static void shard_of_heads(const struct meg_ops *ops)
 {
     struct attn a = attn_new(geom(50, 50, 2, 4, 2, 8, 0, 1, 0.35f), 0, 0.25f);
     struct attn b = a;
@@ -426,7 +427,7 @@ static void a_shard_gives_its_part(const struct meg_ops *ops)
     attn_free(&a);
 }
 
-static void nan_comes_through(const struct meg_ops *ops)
+static void nan_propagates(const struct meg_ops *ops)
 {
     struct attn a = attn_new(geom(40, 40, 1, 1, 1, 8, 0, 1, 0.35f), 0, 0.0f);
     float *kv = a.kvt;
@@ -440,7 +441,7 @@ static void nan_comes_through(const struct meg_ops *ops)
                 if (t < 20)
                     assert_true(isfinite(a.o[t * a.ldq + c]));
                 else if (isnan(bad[n]) || a.q[t * a.ldq + 3] * bad[n] > 0)
-                    assert_true(isnan(a.o[t * a.ldq + c])); /* a score of minus infinity is merely no weight */
+                    assert_true(isnan(a.o[t * a.ldq + c])); /* a score of -infinity has weight 0 */
     }
     kv[20 * a.ldk + 3] = 0.5f;
     kv[20 * a.ldk + 8 + 3] = NAN; /* a value: one column */
@@ -458,14 +459,14 @@ static void nan_comes_through(const struct meg_ops *ops)
 int main(void)
 {
     static const struct ops_case cases[] = {
-        { "small shapes", small },
-        { "many tiles", many_tiles },
-        { "queries behind a cache", decoding },
-        { "parts give the whole", parts_give_the_whole },
-        { "keys that no query sees", keys_that_no_query_sees },
-        { "narrow types", narrow_types },
-        { "a shard of the heads gives its part", a_shard_gives_its_part },
-        { "NaN comes through", nan_comes_through },
+        { "small shapes agree with f64", small },
+        { "shapes of many tiles agree with f64", many_tiles },
+        { "decoding attends to the keys in a cache", decoding },
+        { "chunks of keys merge to the output of all keys", chunks_of_keys_merge },
+        { "queries that see no key give 0", keys_that_no_query_sees },
+        { "bf16 and f16 outputs are rounded once", half_types },
+        { "a shard of the heads gives the same outputs as all heads", shard_of_heads },
+        { "NaN propagates to outputs and gradients", nan_propagates },
     };
     return run_cases(cases, LEN(cases));
 }

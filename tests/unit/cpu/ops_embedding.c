@@ -1,4 +1,4 @@
-/* Embeddings forward and backward: the definition in plain loops, shards of the vocabulary, dropout. */
+/* ops_embedding.c - embeddings forward and backward against plain loops; shards of the vocabulary; dropout. */
 #include "ops.h"
 
 enum { N = 26, B = 2, H = 150, V = 11, P = 20 };
@@ -10,7 +10,7 @@ struct embed {
     struct meg_drop drop;
 };
 
-/* The residual stream and parameters of the types of t, gradients of parameters of type grad. */
+/* Make a problem with the residual stream and parameters in the types of t, gradients of parameters in type grad. */
 static struct embed embed_new(float p, struct mix t, enum meg_dtype grad)
 {
     struct embed e = { rnd_mat_of(t.branch, V, H, 1),
@@ -100,8 +100,8 @@ static void embed(const struct meg_ops *ops)
             }
 }
 
-/* Ones for a word that comes 550 times: bf16 has 8 bits, and would stay at 256 if each were rounded. */
-static void frequent_words_add_up(const struct meg_ops *ops)
+/* Add 1 for each of 550 occurrences of a word; bf16 has 8 bits and would stay at 256 if each addition were rounded. */
+static void frequent_words(const struct meg_ops *ops)
 {
     enum { MANY = 1100 };
     for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++) {
@@ -120,7 +120,7 @@ static void frequent_words_add_up(const struct meg_ops *ops)
     }
 }
 
-/* Two shards of the words sum to the whole; the gradient of a shard is its rows of the whole's. */
+/* Two shards of the words sum to the unsharded embedding; the gradient of a shard is its rows of the unsharded one. */
 static void shards_of_the_vocabulary(const struct meg_ops *ops)
 {
     struct embed e = embed_new(0.0f, mixes[0], MEG_DTYPE_F32);
@@ -148,9 +148,9 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
 int main(void)
 {
     static const struct ops_case cases[] = {
-        { "word and position, with dropout, and their gradients", embed },
-        { "frequent words add up", frequent_words_add_up },
-        { "shards of the vocabulary", shards_of_the_vocabulary },
+        { "word and position embedding, dropout and gradients agree with plain loops", embed },
+        { "gradients of frequent words are summed before rounding", frequent_words },
+        { "shards of the vocabulary sum to the unsharded embedding", shards_of_the_vocabulary },
     };
     return run_cases(cases, LEN(cases));
 }

@@ -1,4 +1,4 @@
-/* Linear layers with their epilogues against f64, and their gradients against central differences. */
+/* ops_linear.c - linear layers with bias and activation against f64, gradients against central differences. */
 #include "ops.h"
 
 static double act64(enum meg_act a, double x)
@@ -15,22 +15,22 @@ static const struct shape {
 } shapes[] = { { 1, 1, 1 },    { 3, 5, 7 },   { 17, 33, 65 },  { 260, 12, 390 },
                { 1, 96, 515 }, { 600, 9, 3 }, { 16, 70, 129 }, { 6, 64, 3 } };
 
-/* Types of what goes in, of weights and of what comes out. */
-struct kinds {
+/* Types of inputs, weights and outputs. */
+struct types {
     enum meg_dtype x, w, y, grad;
 };
 
-/* All 27 of them for small shapes, the three pure ones else; false when there are no more. */
-static int next_kinds(struct kinds *k, const struct shape *s, int i)
+/* Advance to the next combination: all 27 for small shapes, the three uniform ones for others; false at the end. */
+static int next_kinds(struct types *k, const struct shape *s, int i)
 {
     const int step = s->n * s->in * s->out < 20000 ? 1 : 13;
     i *= step;
-    *k = (struct kinds){ (enum meg_dtype)(i % 3), (enum meg_dtype)(i / 3 % 3), (enum meg_dtype)(i / 9),
+    *k = (struct types){ (enum meg_dtype)(i % 3), (enum meg_dtype)(i / 3 % 3), (enum meg_dtype)(i / 9),
                          (enum meg_dtype)(i * 2 % 3) };
     return i < 27;
 }
 
-/* One linear layer: x [n,in], pre-activations it may have come from, w [out,in], bias, dy [n,out]. */
+/* One linear layer: x [n,in], pre-activations of which x may be the output, w [out,in], bias, dy [n,out]. */
 struct layer {
     struct shape s;
     enum meg_act act;
@@ -38,7 +38,7 @@ struct layer {
     struct meg_linear *plan;
 };
 
-static struct layer layer_new(const struct meg_ops *ops, struct shape s, enum meg_act act, struct kinds k)
+static struct layer layer_new(const struct meg_ops *ops, struct shape s, enum meg_act act, struct types k)
 {
     const struct meg_linear_desc desc = { k.w, s.n, s.in, s.out };
     struct layer l = { s,
@@ -60,7 +60,7 @@ static void layer_free(const struct meg_ops *ops, struct layer *l)
     free(l->bias.p);
 }
 
-/* x w^T + bias in f64, and the sum of magnitudes that its rounding error grows with. */
+/* Compute x w^T + bias in f64, and the sum of magnitudes, to which the rounding error is proportional. */
 static double dot64(const struct layer *l, int64_t r, int64_t c, int has_bias, double *size)
 {
     double s = has_bias ? at(l->bias, 0, c) : 0.0;
@@ -72,19 +72,19 @@ static double dot64(const struct layer *l, int64_t r, int64_t c, int has_bias, d
     return s;
 }
 
-/* A sum of k products rounds at most k times; errors have either sign, so the root of k with room of 4. */
+/* A sum of k products rounds at most k times with errors of either sign: allow 4 sqrt(k). */
 static double dot_tol(int64_t k, double size)
 {
     return (4.0 + 2.0 * sqrt((double)k)) * EPS * size;
 }
 
-static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct kinds kinds, int has_bias,
+static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct types types, int has_bias,
                        int keeps_pre)
 {
-    struct layer l = layer_new(ops, s, act, kinds);
+    struct layer l = layer_new(ops, s, act, types);
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
-        struct meg_mat y = rnd_mat_of(kinds.y, s.n, s.out, 2), pre = rnd_mat_of(kinds.y, s.n, s.out, 4);
+        struct meg_mat y = rnd_mat_of(types.y, s.n, s.out, 2), pre = rnd_mat_of(types.y, s.n, s.out, 4);
         omp_set_num_threads(k ? 2 : 1);
         ops->linear_fwd(NULL, l.plan, y, keeps_pre ? pre : no_mat, l.x, l.w, has_bias ? l.bias.p : NULL, act);
         digest_mat(h + k, y);
@@ -94,9 +94,9 @@ static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act a
             for (int64_t c = 0; c < s.out; c++) {
                 double size, want = dot64(&l, r, c, has_bias, &size), tol = dot_tol(s.in, size);
                 if (keeps_pre && act != MEG_ACT_NONE)
-                    near_of(kinds.y, at(pre, r, c), want, tol, "pre", r, c);
+                    near_of(types.y, at(pre, r, c), want, tol, "pre", r, c);
                 /* |gelu'| <= 1.13; the activation itself is within 8 half ulps of x */
-                near_of(kinds.y, at(y, r, c), act64(act, want), 1.2 * tol + 8 * EPS * fabs(want), "y", r, c);
+                near_of(types.y, at(y, r, c), act64(act, want), 1.2 * tol + 8 * EPS * fabs(want), "y", r, c);
             }
             assert_true(isnan(at(y, r, s.out)));
         }
@@ -109,15 +109,15 @@ static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act a
 
 static void forward(const struct meg_ops *ops)
 {
-    struct kinds kinds;
+    struct types types;
     for (size_t i = 0; i < LEN(shapes); i++)
         for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++)
             for (int opt = 0; opt < 4; opt++)
-                for (int k = 0; next_kinds(&kinds, shapes + i, k); k++)
-                    forward_of(ops, shapes[i], (enum meg_act)act, kinds, opt & 1, opt & 2);
+                for (int k = 0; next_kinds(&types, shapes + i, k); k++)
+                    forward_of(ops, shapes[i], (enum meg_act)act, types, opt & 1, opt & 2);
 }
 
-/* sum dy (act(pre) w^T), a function of pre or of w */
+/* Return sum dy (act(pre) w^T), a function of pre or of w. */
 struct loss {
     struct layer *l;
     double *pre, *w;
@@ -137,21 +137,21 @@ static double loss(void *arg)
     return s;
 }
 
-static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct kinds kinds)
+static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct types types)
 {
-    struct layer l = layer_new(ops, s, act, kinds);
-    struct meg_mat dx = rnd_mat_of(kinds.x, s.n, s.in, 0);
-    struct meg_mat dw = meg_mat(zeros(s.out * s.in, 4), kinds.grad, s.out, s.in);
+    struct layer l = layer_new(ops, s, act, types);
+    struct meg_mat dx = rnd_mat_of(types.x, s.n, s.in, 0);
+    struct meg_mat dw = meg_mat(zeros(s.out * s.in, 4), types.grad, s.out, s.in);
     struct loss a = { &l, dense64(l.x), dense64(l.w) };
-    /* terms are at most 1, and 1.13 behind a gelu's derivative; differences add 1e-9 */
-    struct fd f = { loss, &a, 1.2 * dot_tol(s.out, (double)s.out) + 1e-7, kinds.x };
+    /* terms are at most 1, after gelu' at most 1.13; differences add 1e-9 */
+    struct fd f = { loss, &a, 1.2 * dot_tol(s.out, (double)s.out) + 1e-7, types.x };
     float *got;
     ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? no_mat : l.x, act);
     got = dense32(dx);
     fd_check(&f, a.pre, s.n * s.in, got, 80, "dx");
     l.act = MEG_ACT_NONE;
     f.tol = dot_tol(s.n, (double)s.n) + 1e-7;
-    f.type = kinds.grad;
+    f.type = types.grad;
     ops->linear_bwd_weight(NULL, l.plan, dw, NULL, l.dy, l.x);
     free(got);
     got = dense32(dw);
@@ -166,21 +166,21 @@ static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act 
 
 static void backward(const struct meg_ops *ops)
 {
-    struct kinds kinds;
+    struct types types;
     for (size_t i = 0; i < 3; i++)
         for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++)
-            for (int k = 0; next_kinds(&kinds, shapes + i, k); k++)
-                backward_of(ops, shapes[i], (enum meg_act)act, kinds);
+            for (int k = 0; next_kinds(&types, shapes + i, k); k++)
+                backward_of(ops, shapes[i], (enum meg_act)act, types);
 }
 
-/* Shapes of several blocks: the same sums in f64, added to what was there, for any number of threads. */
-static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct kinds kinds)
+/* Shapes of several blocks: the sums agree with f64, are added to dw, and are equal for any number of threads. */
+static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types types)
 {
-    struct layer l = layer_new(ops, (struct shape){ 270, 400, 530 }, MEG_ACT_NONE, kinds);
+    struct layer l = layer_new(ops, (struct shape){ 270, 400, 530 }, MEG_ACT_NONE, types);
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
-        struct meg_mat dx = rnd_mat_of(kinds.x, l.s.n, l.s.in, 1), dw = rnd_mat_of(kinds.grad, l.s.out, l.s.in, 3);
-        struct meg_mat db = rnd_mat_of(kinds.grad, 1, l.s.out, 0);
+        struct meg_mat dx = rnd_mat_of(types.x, l.s.n, l.s.in, 1), dw = rnd_mat_of(types.grad, l.s.out, l.s.in, 3);
+        struct meg_mat db = rnd_mat_of(types.grad, 1, l.s.out, 0);
         for (int64_t r = 0; r < l.s.out; r++) {
             put(db, 0, r, 3.0f);
             for (int64_t c = 0; c < l.s.in; c++)
@@ -197,18 +197,18 @@ static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct kinds 
                 double want = 0.0;
                 for (int64_t j = 0; j < l.s.out; j++)
                     want += (double)at(l.dy, r, j) * at(l.w, j, c);
-                near_of(kinds.x, at(dx, r, c), want, dot_tol(l.s.out, (double)l.s.out / 4), "dx", r, c);
+                near_of(types.x, at(dx, r, c), want, dot_tol(l.s.out, (double)l.s.out / 4), "dx", r, c);
             }
         for (int64_t r = 0; k == 0 && r < l.s.out; r += 5) {
             double want = 3.0;
             for (int64_t t = 0; t < l.s.n; t++)
                 want += at(l.dy, t, r);
-            near_of(kinds.grad, at(db, 0, r), want, dot_tol(l.s.n, (double)l.s.n / 2), "dbias", r, 0);
+            near_of(types.grad, at(db, 0, r), want, dot_tol(l.s.n, (double)l.s.n / 2), "dbias", r, 0);
             for (int64_t c = 0; c < l.s.in; c++) {
                 want = 2.0;
                 for (int64_t t = 0; t < l.s.n; t++)
                     want += (double)at(l.dy, t, r) * at(l.x, t, c);
-                near_of(kinds.grad, at(dw, r, c), want, dot_tol(l.s.n, (double)l.s.n / 4), "dw", r, c);
+                near_of(types.grad, at(dw, r, c), want, dot_tol(l.s.n, (double)l.s.n / 4), "dw", r, c);
             }
         }
         free(dx.p);
@@ -223,19 +223,19 @@ static void gradients_of_many_blocks(const struct meg_ops *ops)
 {
     for (size_t i = 0; i < LEN(mixes); i++) {
         const struct mix m = mixes[i];
-        gradients_of_many_blocks_of(ops, (struct kinds){ m.branch, m.branch, m.stream, m.branch });
+        gradients_of_many_blocks_of(ops, (struct types){ m.branch, m.branch, m.stream, m.branch });
         if (m.stream != m.branch)
-            gradients_of_many_blocks_of(ops, (struct kinds){ m.branch, m.branch, m.branch, MEG_DTYPE_F32 });
+            gradients_of_many_blocks_of(ops, (struct types){ m.branch, m.branch, m.branch, MEG_DTYPE_F32 });
     }
 }
 
-static void nan_and_infinity_come_through_of(const struct meg_ops *ops, enum meg_dtype t)
+static void nan_and_infinity_propagate_of(const struct meg_ops *ops, enum meg_dtype t)
 {
     const float bad[] = { NAN, INFINITY, -INFINITY };
     for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++)
         for (size_t i = 0; i < LEN(bad); i++) {
             struct layer l =
-                layer_new(ops, (struct shape){ 40, 24, 50 }, (enum meg_act)act, (struct kinds){ t, t, t, t });
+                layer_new(ops, (struct shape){ 40, 24, 50 }, (enum meg_act)act, (struct types){ t, t, t, t });
             struct meg_mat y = rnd_mat_of(t, 40, 50, 0), dx = rnd_mat_of(t, 40, 24, 0);
             put(l.x, 5, 3, bad[i]);
             ops->linear_fwd(NULL, l.plan, y, no_mat, l.x, l.w, l.bias.p, l.act);
@@ -251,19 +251,19 @@ static void nan_and_infinity_come_through_of(const struct meg_ops *ops, enum meg
         }
 }
 
-static void nan_and_infinity_come_through(const struct meg_ops *ops)
+static void nan_and_infinity_propagate(const struct meg_ops *ops)
 {
     for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
-        nan_and_infinity_come_through_of(ops, (enum meg_dtype)t);
+        nan_and_infinity_propagate_of(ops, (enum meg_dtype)t);
 }
 
 int main(void)
 {
     static const struct ops_case cases[] = {
-        { "y = act(x w^T + bias)", forward },
-        { "gradients agree with differences", backward },
-        { "gradients of many blocks", gradients_of_many_blocks },
-        { "NaN and infinity come through", nan_and_infinity_come_through },
+        { "y = act(x w^T + bias) agrees with f64", forward },
+        { "gradients agree with central differences", backward },
+        { "gradients of many blocks agree with f64", gradients_of_many_blocks },
+        { "NaN and infinity propagate", nan_and_infinity_propagate },
     };
     return run_cases(cases, LEN(cases));
 }

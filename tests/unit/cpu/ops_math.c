@@ -1,4 +1,4 @@
-/* The vector functions of cpu/vmath.h against f64, over samples of every finite float. */
+/* ops_math.c - the functions of cpu/vmath.h against f64, for a sample of all floats. */
 #include "ops.h"
 #include "cpu/vmath.h"
 
@@ -15,7 +15,7 @@ static double ulp(double y)
     return y == 0.0 ? least : fmax(ldexp(1.0, ilogb(y) - 23), least);
 }
 
-/* The larger error; one that is no number is larger than any. */
+/* Return the larger error; NaN counts as infinite. */
 static double worse(double a, double b)
 {
     return isnan(b) ? INFINITY : fmax(a, b);
@@ -62,7 +62,7 @@ static double erf_grad64(double x)
     return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
 }
 
-/* Largest error against f, in half ulps of max(|x|, 1): what a sum of such terms sees. */
+/* Return the largest error against f64, in half ulps of max(|x|, 1), which is what matters in a sum of such terms. */
 static double worst_of(float (*f)(float), double (*f64)(double))
 {
     double worst = 0.0;

@@ -1,9 +1,9 @@
-/* Layer norm, RMS norm and the residual addition in front of it, against f64; gradients by differences. */
+/* ops_norm.c - LayerNorm, RMSNorm and the residual addition before one against f64; gradients against differences. */
 #include "ops.h"
 
 static const int64_t shapes[][2] = { { 1, 1 }, { 2, 3 }, { 7, 33 }, { 70, 130 }, { 9, 768 } };
 
-/* x, dx and skip are of the stream's type; y, dy, w and b of the branches'; dw and db have their own. */
+/* x, dx and skip have the type of the residual stream; y, dy, w and b that of sublayers; dw and db their own. */
 struct norm {
     enum meg_norm type;
     int64_t n, h;
@@ -77,7 +77,7 @@ static double loss(void *arg)
     return s;
 }
 
-/* Values are below 1, so x - mean is right to a few half ulps of 1, which rstd then multiplies. */
+/* Values are below 1, so x - mean is exact to a few half ulps of 1, which are then multiplied by rstd. */
 static void check_forward(const struct norm *m)
 {
     for (int64_t r = 0; r < m->n; r++) {
@@ -114,7 +114,7 @@ static void norm_of(const struct meg_ops *ops, struct norm *m)
     }
     assert_int_equal(h[0], h[1]);
     check_forward(m);
-    if (m->h > 2) { /* a row of one or two hangs on eps: rstd is 316, errors with it */
+    if (m->h > 2) { /* rstd of a row of one or two columns is up to 316, which magnifies errors */
         float *dx = dense32(m->dx), *dw = dense32(m->dw), *db = dense32(m->db);
         struct fd f = { loss, m, 0.0, m->dx.dtype };
         double most = 0.0, mean, rstd;
@@ -157,7 +157,7 @@ static void rms_norm(const struct meg_ops *ops)
     norm(ops, MEG_NORM_RMS);
 }
 
-/* The skip is added to dx, in place too, and gradients of weights to what is there. */
+/* The skip is added to dx, also in place, and gradients of weights are accumulated. */
 static void norm_bwd_adds(const struct meg_ops *ops)
 {
     for (size_t t = 0; t < LEN(mixes); t++) {
@@ -191,7 +191,7 @@ static void norm_bwd_adds(const struct meg_ops *ops)
     }
 }
 
-/* Residual addition: forward and mask bit for bit from the definition, several rates, odd shard edges. */
+/* Check residual addition and its dropout mask bit for bit against the definition. */
 static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, struct mix t)
 {
     const int64_t sample[3] = { 5, 1ll << 40, 0 };
@@ -245,8 +245,8 @@ static void add(const struct meg_ops *ops)
                 add_of(ops, shapes[i][0] * 3, shapes[i][1], rates[p], mixes[t]);
 }
 
-/* Columns [16, 40) alone, told where they stand, drop what they drop among all. */
-static void a_shard_drops_the_same(const struct meg_ops *ops)
+/* Columns [16, 40) alone, with their global index, have the same dropout mask as among all columns. */
+static void shard_of_columns(const struct meg_ops *ops)
 {
     const int64_t sample[2] = { 3, 4 };
     struct meg_drop d = { 0.3f, 7, 0, MEG_DROP_ATTN_OUT, 0, 0, 2, sample, NULL };
@@ -266,7 +266,7 @@ static void a_shard_drops_the_same(const struct meg_ops *ops)
     free(part.p);
 }
 
-/* The norm is that of the sum as it is stored. */
+/* The norm is computed from the sum as rounded. */
 static void check_add_norm(const struct meg_ops *ops, enum meg_norm type, struct mix t)
 {
     const int64_t sample[1] = { 3 };
@@ -299,7 +299,7 @@ static void add_norm_is_add_then_norm(const struct meg_ops *ops)
     }
 }
 
-static void nan_comes_through_of(const struct meg_ops *ops, float bad, struct mix t)
+static void nan_propagates_of(const struct meg_ops *ops, float bad, struct mix t)
 {
     const int64_t sample[1] = { 3 };
     const struct meg_drop d = { 0.9f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample, NULL };
@@ -313,30 +313,30 @@ static void nan_comes_through_of(const struct meg_ops *ops, float bad, struct mi
         assert_true(isnan(at(m.y, 3, c)) && isnan(at(m.dx, 3, c)));
         assert_false(isfinite(at(m.dx, 2, c)) || isfinite(at(m.dw, 0, c)) || isfinite(at(m.db, 0, c)));
     }
-    ops->add_fwd(NULL, m.dx, m.skip, m.dy, NULL, &d); /* what is dropped too */
+    ops->add_fwd(NULL, m.dx, m.skip, m.dy, NULL, &d); /* also where dropout multiplies by 0 */
     for (int64_t c = 0; c < 50; c++)
         assert_false(isfinite(at(m.dx, 2, c)));
     norm_free(&m);
 }
 
-static void nan_comes_through(const struct meg_ops *ops)
+static void nan_propagates(const struct meg_ops *ops)
 {
     for (size_t t = 0; t < LEN(mixes); t++) {
-        nan_comes_through_of(ops, NAN, mixes[t]);
-        nan_comes_through_of(ops, INFINITY, mixes[t]);
+        nan_propagates_of(ops, NAN, mixes[t]);
+        nan_propagates_of(ops, INFINITY, mixes[t]);
     }
 }
 
 int main(void)
 {
     static const struct ops_case cases[] = {
-        { "layer norm and its gradients", layer_norm },
-        { "RMS norm and its gradients", rms_norm },
-        { "gradients are added to what is there", norm_bwd_adds },
-        { "residual addition with dropout", add },
-        { "a shard of the columns drops the same", a_shard_drops_the_same },
-        { "addition and norm in one", add_norm_is_add_then_norm },
-        { "NaN comes through", nan_comes_through },
+        { "LayerNorm and its gradients agree with f64", layer_norm },
+        { "RMSNorm and its gradients agree with f64", rms_norm },
+        { "skip is added and weight gradients are accumulated", norm_bwd_adds },
+        { "residual addition with dropout follows its definition", add },
+        { "a shard of the columns has the same dropout mask", shard_of_columns },
+        { "the fused addition and norm equals the two operations", add_norm_is_add_then_norm },
+        { "NaN propagates", nan_propagates },
     };
     return run_cases(cases, LEN(cases));
 }

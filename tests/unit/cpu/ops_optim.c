@@ -1,4 +1,4 @@
-/* The optimizers' passes and the sums over flat buffers, against f64. */
+/* ops_optim.c - steps of the optimizers and sums over flat buffers against f64; memory, copies and casts. */
 #include "ops.h"
 
 enum { N = 50021 };
@@ -106,7 +106,7 @@ static void sgd(const struct meg_ops *ops)
             struct state s = state_copy(&a);
             step.is_first = first;
             if (first)
-                s.m[3000] = NAN; /* holds nothing yet */
+                s.m[3000] = NAN; /* not initialized in the first step */
             omp_set_num_threads(k ? 2 : 1);
             ops->sgd(NULL, s.w, s.g, s.m, ranges, LEN(ranges), 0.9f, &step);
             digest(h + k, s.w, N * 4);
@@ -182,7 +182,7 @@ static void sums(const struct meg_ops *ops)
         sums_of(ops, (enum meg_dtype)t);
 }
 
-/* Squares that overflow f32 are finite: a norm of 1e38 is large, not broken. */
+/* Squares that overflow f32 are summed in f64: a norm of 1e38 is finite. */
 static void sum_of_large_squares_is_finite(const struct meg_ops *ops)
 {
     float x[100];
@@ -240,7 +240,7 @@ static void copy_heads(const struct meg_ops *ops)
     }
 }
 
-/* x rounded to bits of significand and no exponent below least, ties to even; beyond most infinite. */
+/* Return x rounded to `bits` of significand, ties to even, with exponents of at least `least`; infinite beyond `most`. */
 static double rounded(double x, int bits, int least, double most)
 {
     const double ulp = x == 0.0 || isinf(x) ? 1.0 : ldexp(1.0, (int)fmax(ilogb(x), least) - bits + 1);
@@ -248,7 +248,7 @@ static double rounded(double x, int bits, int least, double most)
     return fabs(r) > most ? copysign(INFINITY, r) : r;
 }
 
-/* Every f16 and bf16 goes to f32 and back; halves, and what is just beside them, round as they should. */
+/* Each f16 and bf16 value survives conversion to f32 and back; midpoints and their neighbours round to nearest even. */
 static void cast(const struct meg_ops *ops)
 {
     enum { ALL = 1 << 16 };
@@ -270,11 +270,11 @@ static void cast(const struct meg_ops *ops)
         }
         for (int k = 0; k < ALL; k++)
             assert_true(isnan(f[k]) || back[k] == h[k]);
-        for (int beside = -1; beside <= 1; beside++) {
+        for (int offset = -1; offset <= 1; offset++) {
             for (int k = 0; k < ALL; k++) {
                 const int is_most = (double)fabsf(f[k]) == of[i].most;
                 const float half = f[k] + (is_most ? f[k] - f[k - 1] : f[(k + 1) & (ALL - 1)] - f[k]) / 2;
-                g[k] = !beside ? half : nextafterf(half, (float)beside * INFINITY);
+                g[k] = !offset ? half : nextafterf(half, (float)offset * INFINITY);
             }
             ops->cast(NULL, back, t, g, MEG_DTYPE_F32, ALL);
             ops->cast(NULL, f, MEG_DTYPE_F32, back, t, ALL);
@@ -300,13 +300,13 @@ static void cast(const struct meg_ops *ops)
 int main(void)
 {
     static const struct ops_case cases[] = {
-        { "AdamW", adamw },
-        { "SGD", sgd },
-        { "sums over buffers", sums },
-        { "large squares", sum_of_large_squares_is_finite },
-        { "memory", memory },
-        { "copying heads", copy_heads },
-        { "casts", cast },
+        { "AdamW agrees with f64", adamw },
+        { "SGD agrees with f64", sgd },
+        { "sums over buffers agree with f64", sums },
+        { "a sum of large squares is finite", sum_of_large_squares_is_finite },
+        { "memory is zeroed and aligned", memory },
+        { "copy_heads copies the heads only", copy_heads },
+        { "casts round to nearest even", cast },
     };
     return run_cases(cases, LEN(cases));
 }

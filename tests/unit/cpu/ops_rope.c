@@ -1,4 +1,4 @@
-/* Rotary positions against f64; turning back undoes turning, which is what gradients need. */
+/* ops_rope.c - rotary position embedding against f64; rotating back is its inverse, which gradients need. */
 #include "ops.h"
 #include "tensor/half.h"
 
@@ -26,13 +26,13 @@ static void fill(struct rope *r, int64_t half, int is_interleaved)
         r->position[i] = (i * 7) % POSITIONS;
 }
 
-static void turn(const struct meg_ops *ops, struct rope *r, float sign)
+static void rotate(const struct meg_ops *ops, struct rope *r, float sign)
 {
     const struct meg_heads x = { r->x, MEG_DTYPE_F32, B * LD, LD, (HEADS + 1) * D, D };
     ops->rope(NULL, x, S, B, G, HEADS, r->half, r->is_interleaved, r->cos, r->sin, r->position, sign);
 }
 
-/* Column c of a head before and after: turned pairs, and what is past them untouched. */
+/* Compute column c of a head after rotation; columns after the pairs are unchanged. */
 static double want(const struct rope *r, const float *before, int64_t row, int64_t c)
 {
     const int64_t pair = r->is_interleaved ? c / 2 : c % r->half, first = r->is_interleaved ? 2 * pair : pair;
@@ -53,7 +53,7 @@ static void check(const struct meg_ops *ops, int64_t half, int is_interleaved)
     for (int k = 0; k < 2; k++) {
         memcpy(r.x, before, sizeof r.x);
         omp_set_num_threads(k ? 2 : 1);
-        turn(ops, &r, 1.0f);
+        rotate(ops, &r, 1.0f);
         digest(h + k, r.x, sizeof r.x);
     }
     assert_int_equal(h[0], h[1]);
@@ -64,13 +64,13 @@ static void check(const struct meg_ops *ops, int64_t half, int is_interleaved)
             near(r.x[row * LD + c], is_ours ? want(&r, before + at0, row, c % D) : before[row * LD + c],
                  is_ours ? 4 * EPS : 0.0, "x", row, c);
         }
-    turn(ops, &r, -1.0f);
+    rotate(ops, &r, -1.0f);
     for (int64_t i = 0; i < S * B * LD; i++)
         near(r.x[i], before[i], 8 * EPS, "turned back", i / LD, i % LD);
     free(before);
 }
 
-static void halves_and_neighbours(const struct meg_ops *ops)
+static void halves_and_adjacent(const struct meg_ops *ops)
 {
     check(ops, D / 2, 0);
     check(ops, D / 2, 1);
@@ -78,8 +78,8 @@ static void halves_and_neighbours(const struct meg_ops *ops)
     check(ops, 3, 1);
 }
 
-/* bf16 and f16 turn as the numbers they are, and are rounded once. */
-static void narrow_types(const struct meg_ops *ops)
+/* bf16 and f16 are converted exactly and rounded once. */
+static void half_types(const struct meg_ops *ops)
 {
     static struct rope r;
     static uint16_t x[S * B * LD];
@@ -91,7 +91,7 @@ static void narrow_types(const struct meg_ops *ops)
             x[i] = is_bf16 ? meg_to_bf16(r.x[i]) : meg_to_f16(r.x[i]);
             r.x[i] = is_bf16 ? meg_from_bf16(x[i]) : meg_from_f16(x[i]);
         }
-        turn(ops, &r, 1.0f);
+        rotate(ops, &r, 1.0f);
         ops->rope(NULL, heads, S, B, G, HEADS, r.half, 0, r.cos, r.sin, r.position, 1.0f);
         for (int64_t i = 0; i < S * B * LD; i++)
             assert_int_equal(x[i], is_bf16 ? meg_to_bf16(r.x[i]) : meg_to_f16(r.x[i]));
@@ -100,7 +100,7 @@ static void narrow_types(const struct meg_ops *ops)
 
 int main(void)
 {
-    static const struct ops_case cases[] = { { "rotary positions", halves_and_neighbours },
-                                             { "narrow types", narrow_types } };
+    static const struct ops_case cases[] = { { "rotary embedding agrees with f64", halves_and_adjacent },
+                                             { "bf16 and f16 are rounded once", half_types } };
     return run_cases(cases, LEN(cases));
 }

@@ -1,4 +1,4 @@
-/* silu(gate) * up against f64; gradients by differences. */
+/* ops_swiglu.c - SwiGLU against f64, gradients against central differences. */
 #include "ops.h"
 
 static const int64_t shapes[][2] = { { 1, 1 }, { 3, 5 }, { 17, 33 }, { 3, 1100 } };
@@ -86,8 +86,8 @@ static void extremes_and_nan(const struct meg_ops *ops)
 int main(void)
 {
     static const struct ops_case cases[] = {
-        { "gated linear unit and its gradients", swiglu },
-        { "extremes and NaN", extremes_and_nan },
+        { "SwiGLU and its gradients agree with f64", swiglu },
+        { "extreme values stay finite and NaN propagates", extremes_and_nan },
     };
     return run_cases(cases, LEN(cases));
 }

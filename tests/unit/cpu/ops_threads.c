@@ -1,4 +1,4 @@
-/* Binding of threads: workers one to a processor where they fill the machine, the caller left alone. */
+/* ops_threads.c - binding of threads: one per processor if there are as many as processors; the caller is not bound. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include "ops.h"
@@ -9,7 +9,7 @@ static int count_of(cpu_set_t *mask)
     return CPU_COUNT(mask);
 }
 
-static void workers_are_bound_where_they_fill_the_machine(void **state)
+static void workers_are_bound_if_there_is_one_per_processor(void **state)
 {
     cpu_set_t before, after;
     int n = count_of(&before), threads = 0, bound = 0, workers_cpu = 0;
@@ -33,7 +33,7 @@ static void workers_are_bound_where_they_fill_the_machine(void **state)
         skip();
     }
     assert_int_equal(bound, n - 1);
-    for (int c = 0, seen = 0; c < CPU_SETSIZE; c++) /* all but the first of the mask, each once */
+    for (int c = 0, seen = 0; c < CPU_SETSIZE; c++) /* each processor of the mask but the first, once */
         if (CPU_ISSET(c, &before) && seen++ > 0)
             workers_cpu -= c;
     assert_int_equal(workers_cpu, 0);
@@ -42,7 +42,7 @@ static void workers_are_bound_where_they_fill_the_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workers_are_bound_where_they_fill_the_machine),
+        cmocka_unit_test(workers_are_bound_if_there_is_one_per_processor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

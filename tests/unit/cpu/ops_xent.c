@@ -1,4 +1,4 @@
-/* Cross-entropy against f64, and its gradient by differences. */
+/* ops_xent.c - cross-entropy against f64, its gradient against central differences. */
 #include "ops.h"
 
 struct xent {
@@ -29,7 +29,8 @@ static double loss(void *arg)
     return s;
 }
 
-static void whole(const struct meg_ops *ops, float *loss_of, float *lse, struct meg_mat logits, const int32_t *target)
+static void unsharded(const struct meg_ops *ops, float *loss_of, float *lse, struct meg_mat logits,
+                      const int32_t *target)
 {
     float *part = rnd_new(2 * logits.rows);
 
@@ -38,7 +39,7 @@ static void whole(const struct meg_ops *ops, float *loss_of, float *lse, struct 
     free(part);
 }
 
-/* The logits' type rounds them, and later their gradient. */
+/* Logits, and later their gradient, are rounded to type t. */
 static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, enum meg_dtype t)
 {
     struct meg_mat x = rnd_mat_of(t, n, v, 3), y = x;
@@ -47,7 +48,7 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
     uint64_t h[2] = { 0, 0 };
     for (int64_t r = 0; r < n; r++) {
         a.target[r] = (int32_t)((r * 17 + 5) % v);
-        for (int64_t c = 0; big && c < v; c++) /* up to 60, or around -300 */
+        for (int64_t c = 0; big && c < v; c++) /* values up to 60, or around -300 */
             put(x, r, c, 60.0f * at(x, r, c) - 300.0f * (float)(r % 2));
     }
     a.x = dense64(x);
@@ -55,7 +56,7 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
         const size_t nbytes = (size_t)(n * x.ld) * meg_dtype_size(t);
         omp_set_num_threads(k ? 2 : 1);
         y.p = memcpy(malloc(nbytes), x.p, nbytes);
-        whole(ops, got, lse, y, a.target);
+        unsharded(ops, got, lse, y, a.target);
         digest(h + k, got, (size_t)n * 4);
         ops->xent_bwd(NULL, y, lse, a.target, 0, a.weight);
         digest_mat(h + k, y);
@@ -69,7 +70,7 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
         near(lse[r], l, 4 * EPS * (fabs(l) + 1.0), "lse", r, 0);
         near(got[r], want, 8 * EPS * (fabs(l) + 1.0), "loss", r, 0);
     }
-    { /* probabilities are as wrong as lse is absolutely */
+    { /* the relative error of probabilities is the absolute error of lse */
         struct fd f = { loss, &a, (big ? 8 * 360.0 : 16.0) * EPS + 1e-8, t };
         fd_check(&f, a.x, n * v, grad, 100, "dlogits");
     }
@@ -91,7 +92,7 @@ static void xent(const struct meg_ops *ops)
                 xent_of(ops, shapes[i][0], shapes[i][1], big, (enum meg_dtype)t);
 }
 
-static void nan_comes_through_of(const struct meg_ops *ops, enum meg_dtype t)
+static void nan_propagates_of(const struct meg_ops *ops, enum meg_dtype t)
 {
     const float bad[] = { NAN, INFINITY };
     for (size_t i = 0; i < LEN(bad); i++)
@@ -101,7 +102,7 @@ static void nan_comes_through_of(const struct meg_ops *ops, enum meg_dtype t)
             const float weight[2] = { 1.0f, 1.0f };
             float loss_of[2], lse[2];
             put(x, 0, c, bad[i]);
-            whole(ops, loss_of, lse, x, target);
+            unsharded(ops, loss_of, lse, x, target);
             assert_true(isnan(loss_of[0]) && isfinite(loss_of[1]));
             ops->xent_bwd(NULL, x, lse, target, 0, weight);
             assert_true(isnan(at(x, 0, 5)) && isfinite(at(x, 1, 5)));
@@ -109,13 +110,13 @@ static void nan_comes_through_of(const struct meg_ops *ops, enum meg_dtype t)
         }
 }
 
-static void nan_comes_through(const struct meg_ops *ops)
+static void nan_propagates(const struct meg_ops *ops)
 {
     for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
-        nan_comes_through_of(ops, (enum meg_dtype)t);
+        nan_propagates_of(ops, (enum meg_dtype)t);
 }
 
-/* Three shards of 131 columns, one of a single column, join to the whole and give its gradient. */
+/* Three shards of 131 columns, one of a single column, combine to the loss and gradient of the unsharded logits. */
 static void shards_of_the_vocabulary(const struct meg_ops *ops)
 {
     enum { N = 9, V = 131 };
@@ -127,7 +128,7 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
     kept.p = copy_new(x.p, N * x.ld);
     for (int r = 0; r < N; r++)
         target[r] = (int32_t)((r * 17 + 60) % V);
-    whole(ops, loss_of, lse, x, target);
+    unsharded(ops, loss_of, lse, x, target);
     for (int k = 0; k < 3; k++) {
         struct meg_mat y = x;
 
@@ -159,9 +160,9 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
 int main(void)
 {
     static const struct ops_case cases[] = {
-        { "loss, log-sum-exp and gradient", xent },
-        { "shards of the vocabulary", shards_of_the_vocabulary },
-        { "NaN comes through", nan_comes_through },
+        { "loss, log-sum-exp and gradient agree with f64", xent },
+        { "shards of the vocabulary combine to the unsharded loss", shards_of_the_vocabulary },
+        { "NaN propagates to loss and gradient", nan_propagates },
     };
     return run_cases(cases, LEN(cases));
 }

@@ -1,4 +1,4 @@
-/* GPT: micro-batches, recomputation, decoding, initial weights, parameter table, rules; gpt_reference.c has the maths. */
+/* gpt.c - micro-batches, recomputation, decoding, initial weights, parameter table and option rules of a GPT. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static struct meg_gpt *make_run(const struct meg_gpt_conf *c, const struct meg_g
 
     assert_int_equal(meg_gpt_create(&g, c, run, meg_cpu_ops(), &meg_mesh_one, &e), 0);
     meg_gpt_init(g, 1234);
-    for (int i = 0; i < g->params.n; i++) /* biases and norm weights that matter */
+    for (int i = 0; i < g->params.n; i++) /* random values also for biases and norm weights */
         if (g->params.row[i].ndim == 1)
             for (int64_t j = 0; j < g->params.row[i].numel; j++)
                 ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
@@ -69,7 +69,7 @@ static struct meg_batch batch(struct input *x)
     return b;
 }
 
-/* ---- tests ------------------------------------------------------------------------------- */
+/* ---- tests ---- */
 
 static void close_to(double got, double want, double scale)
 {
@@ -83,7 +83,7 @@ static float *copy_of_gradients(const struct meg_gpt *g)
                   (size_t)g->params.flat_numel * sizeof(float));
 }
 
-/* What backward computes again, dropout included, is what forward had. */
+/* Recomputed activations, including dropout, equal those of forward. */
 static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
 {
     static const struct {
@@ -119,13 +119,13 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
         g = make_run(&c, &run);
         assert_true(meg_gpt_forward_backward(g, &x, 1) == loss);
         if (memcmp(g->g, want, (size_t)g->params.flat_numel * sizeof *want))
-            fail_msg("mode %d of %d layers: other gradients", (int)modes[i].recompute, (int)modes[i].layers);
+            fail_msg("mode %d of %d layers: the gradients differ", (int)modes[i].recompute, (int)modes[i].layers);
         meg_gpt_close(g);
     }
     free(want);
 }
 
-static void gradients_add_up_over_micro_batches(void **state)
+static void gradients_accumulate_over_micro_batches(void **state)
 {
     const struct meg_gpt_conf c = conf();
     struct meg_gpt *g = make(&c, true);
@@ -143,7 +143,7 @@ static void gradients_add_up_over_micro_batches(void **state)
     meg_gpt_close(g);
 }
 
-static void dropout_follows_the_sample_and_only_that(void **state)
+static void dropout_depends_on_the_sample_id_only(void **state)
 {
     struct meg_gpt_conf c = conf();
     struct input in;
@@ -160,7 +160,7 @@ static void dropout_follows_the_sample_and_only_that(void **state)
     x.sample_id = sample;
     all = meg_gpt_forward_backward(g, &x, 1);
     assert_true(fabs(all - meg_gpt_loss(g, &x, NULL)) > 1e-3);
-    for (int i = 0; i < B; i++) { /* one sequence at a time, in another micro-batch */
+    for (int i = 0; i < B; i++) { /* one sequence per micro-batch */
         for (int t = 0; t < S; t++) {
             tokens[t] = in.tokens[t * B + i];
             labels[t] = in.labels[t * B + i];
@@ -209,7 +209,7 @@ static void check_decoding(struct meg_gpt_conf c)
     }
     assert_int_equal(meg_gpt_kv_cache_len(cache, 2), 5);
 
-    /* the same bits without the other slot */
+    /* the same bits without the other slot in use */
     meg_gpt_kv_cache_clear(cache, 1);
     meg_gpt_prefill(g, cache, 1, one[1], 1, NULL);
     for (int t = 0; t < 2; t++)
@@ -219,7 +219,7 @@ static void check_decoding(struct meg_gpt_conf c)
     meg_gpt_close(g);
 }
 
-static void decoding_gives_the_logits_of_the_whole_sequence(void **state)
+static void decoding_gives_the_logits_of_the_full_sequence(void **state)
 {
     struct meg_gpt_conf c = conf();
     struct meg_err e;
@@ -235,7 +235,7 @@ static void decoding_gives_the_logits_of_the_whole_sequence(void **state)
     check_decoding(c);
 }
 
-static void initial_weights_follow_name_and_element(void **state)
+static void initial_weights_depend_on_name_and_element_only(void **state)
 {
     const struct meg_gpt_conf c = conf();
     struct meg_params p;
@@ -258,8 +258,8 @@ static void initial_weights_follow_name_and_element(void **state)
     meg_params_free(&p);
 }
 
-/* What is added to the residual stream begins with std / sqrt(2 L) (Radford et al. 2019), all else with std. */
-static void initial_weights_of_residual_branches_are_smaller(void **state)
+/* Weights of the output of sublayers have std / sqrt(2 L) (Radford et al. 2019), all others std. */
+static void initial_weights_of_sublayer_outputs_are_smaller(void **state)
 {
     const struct meg_gpt_conf c = tiny_gpt(8, H, F, A, S, V);
     struct meg_params p;
@@ -279,7 +279,7 @@ static void initial_weights_of_residual_branches_are_smaller(void **state)
     meg_params_free(&p);
 }
 
-static void rows_lie_backwards_in_one_buffer(void **state)
+static void rows_are_in_backward_order_in_one_buffer(void **state)
 {
     const struct meg_gpt_conf c = conf();
     struct meg_params p;
@@ -310,7 +310,7 @@ static void rows_lie_backwards_in_one_buffer(void **state)
     meg_params_free(&p);
 }
 
-static void training_plans_more_memory_than_decoding(void **state)
+static void training_needs_more_memory_than_decoding(void **state)
 {
     const struct meg_gpt_conf c = conf();
     const struct meg_gpt_run train = { .s = S, .b = B, .is_training = true, .seed = 1 },
@@ -324,7 +324,7 @@ static void training_plans_more_memory_than_decoding(void **state)
     assert_true(a.activations > b.activations && a.workspace > b.workspace);
 }
 
-static void refuses_what_breaks_a_rule(void **state)
+static void refuses_options_that_break_a_rule(void **state)
 {
     struct meg_gpt_conf c = conf();
     struct meg_err e;
@@ -343,7 +343,7 @@ static void refuses_what_breaks_a_rule(void **state)
     assert_string_equal(e.msg, "--num-layers is required");
 }
 
-static void refuses_what_cannot_be_counted(void **state)
+static void refuses_more_parameters_than_fit_64_bits(void **state)
 {
     struct meg_gpt_conf c = conf();
     struct meg_err e;
@@ -363,7 +363,7 @@ static void refuses_what_cannot_be_counted(void **state)
     assert_non_null(strstr(e.msg, "must be at most 2.8e+14"));
 }
 
-static void refuses_to_turn_no_column(void **state)
+static void refuses_to_rotate_less_than_a_pair(void **state)
 {
     struct meg_gpt_conf c = conf();
     struct meg_err e;
@@ -379,16 +379,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recomputation_gives_the_same_gradients_bit_for_bit),
-        cmocka_unit_test(gradients_add_up_over_micro_batches),
-        cmocka_unit_test(dropout_follows_the_sample_and_only_that),
-        cmocka_unit_test(decoding_gives_the_logits_of_the_whole_sequence),
-        cmocka_unit_test(initial_weights_follow_name_and_element),
-        cmocka_unit_test(initial_weights_of_residual_branches_are_smaller),
-        cmocka_unit_test(rows_lie_backwards_in_one_buffer),
-        cmocka_unit_test(training_plans_more_memory_than_decoding),
-        cmocka_unit_test(refuses_what_breaks_a_rule),
-        cmocka_unit_test(refuses_what_cannot_be_counted),
-        cmocka_unit_test(refuses_to_turn_no_column),
+        cmocka_unit_test(gradients_accumulate_over_micro_batches),
+        cmocka_unit_test(dropout_depends_on_the_sample_id_only),
+        cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),
+        cmocka_unit_test(initial_weights_depend_on_name_and_element_only),
+        cmocka_unit_test(initial_weights_of_sublayer_outputs_are_smaller),
+        cmocka_unit_test(rows_are_in_backward_order_in_one_buffer),
+        cmocka_unit_test(training_needs_more_memory_than_decoding),
+        cmocka_unit_test(refuses_options_that_break_a_rule),
+        cmocka_unit_test(refuses_more_parameters_than_fit_64_bits),
+        cmocka_unit_test(refuses_to_rotate_less_than_a_pair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
- * gpt2-tiny and llama-tiny against an independent float64 implementation (golden/models/README.md): loss, logits, every
- * gradient, and the loss and gradient norm under other options.  Tolerances are ten times the error that the
- * reference's own float32 run makes.
+ * gpt_golden.c - gpt2-tiny and llama-tiny against an independent float64 implementation (golden/models/README.md): loss,
+ * logits, every gradient, and the loss and gradient norm under other options.  Tolerances are ten times the error of the
+ * reference's own float32 run.
  */
 #include <math.h>
 #include "golden.h"
@@ -35,8 +35,8 @@ static struct meg_gpt_conf llama(void)
     return c;
 }
 
-/* Row [s,b] of a [b,s] tensor. */
-static int from(int r)
+/* Return the row of a [b,s] tensor that corresponds to row r of an [s,b] tensor. */
+static int hf_token(int r)
 {
     return r % B * S + r / B;
 }
@@ -58,15 +58,15 @@ static void read_input(struct input *x, const char *dir)
 
     assert_int_equal(n, N);
     for (int r = 0; r < N; r++) {
-        x->tokens[r] = (int32_t)tokens[from(r)];
-        x->labels[r] = (int32_t)labels[from(r)];
+        x->tokens[r] = (int32_t)tokens[hf_token(r)];
+        x->labels[r] = (int32_t)labels[hf_token(r)];
         x->position[r] = r / B;
-        x->mask[r] = mask[from(r)];
+        x->mask[r] = mask[hf_token(r)];
     }
     golden_close(&g);
 }
 
-/* A batch over x's arrays, without documents and dropout. */
+/* Return a batch over the arrays of x, without documents and dropout. */
 static struct meg_batch batch_of(struct input *x)
 {
     struct meg_batch b = { .s = S, .b = B, .tokens = x->tokens, .labels = x->labels };
@@ -76,7 +76,7 @@ static struct meg_batch batch_of(struct input *x)
     return b;
 }
 
-/* What gpt2-tiny has beside: masks and positions as --reset-… and --eod-mask-loss make them. */
+/* Read masks and positions of gpt2-tiny as made by --reset-position-ids, --reset-attention-mask and --eod-mask-loss. */
 static void read_documents(struct input *x)
 {
     struct golden_file g = golden_open(in_dir("gpt2-tiny", "inputs.safetensors"));
@@ -90,8 +90,8 @@ static void read_documents(struct input *x)
         const int32_t *row = allowed + (r % B * S + r / B) * S;
         int first = 0;
 
-        x->position_reset[r] = (int32_t)reset[from(r)];
-        x->mask_eod[r] = mask_eod[from(r)];
+        x->position_reset[r] = (int32_t)reset[hf_token(r)];
+        x->mask_eod[r] = mask_eod[hf_token(r)];
         while (!row[first])
             first++;
         for (int j = 0; j < S; j++)
@@ -124,7 +124,7 @@ static struct meg_gpt *tiny(const char *dir, struct meg_gpt_conf c)
     return g;
 }
 
-/* |got - want| <= most, and both are numbers. */
+/* Fail unless |got - want| <= most; NaN fails. */
 static void close_to(double got, double want, double most, const char *what)
 {
     if (!(fabs(got - want) <= most))
@@ -157,29 +157,29 @@ static double grad_norm(const struct meg_gpt *g)
     return sqrt(squares);
 }
 
-/* Where row o of a tensor of ours stands in Hugging Face's: a tensor, and a row (or column) of it. */
-struct place {
+/* The Hugging Face tensor, and its row or column, that correspond to row o of a tensor of Megatron's layout. */
+struct hf_row {
     char name[96];
     int64_t row;
     bool is_column;
 };
 
-/* Names without layer, ours and theirs. */
+/* Names of a tensor without the layer prefix. */
 struct name {
-    const char *ours, *theirs;
+    const char *megatron, *hf;
 };
 
-static const char *theirs(const struct name *names, const char *ours)
+static const char *hf_name(const struct name *names, const char *megatron)
 {
-    for (; names->ours; names++)
-        if (!strcmp(names->ours, ours))
-            return names->theirs;
-    fail_msg("no other name for %s", ours);
+    for (; names->megatron; names++)
+        if (!strcmp(names->megatron, megatron))
+            return names->hf;
+    fail_msg("no Hugging Face name for %s", megatron);
     return NULL;
 }
 
 /* Split "decoder.layers.N.REST" into N and REST, other names into -1 and themselves. */
-static const char *rest_of(const char *name, int *layer)
+static const char *split_layer(const char *name, int *layer)
 {
     int n = 0;
 
@@ -187,7 +187,7 @@ static const char *rest_of(const char *name, int *layer)
     return sscanf(name, "decoder.layers.%d.%n", layer, &n) == 1 ? name + n : name;
 }
 
-static struct place in_gpt2(const char *name, int64_t o)
+static struct hf_row gpt2_row(const char *name, int64_t o)
 {
     static const struct name names[] = {
         { "embedding.word_embeddings.weight", "wte.weight" },
@@ -208,21 +208,21 @@ static struct place in_gpt2(const char *name, int64_t o)
         { "decoder.final_layernorm.bias", "ln_f.bias" },
         { 0 },
     };
-    struct place p = { .row = o };
+    struct hf_row p = { .row = o };
     int layer;
-    const char *rest = rest_of(name, &layer);
+    const char *rest = split_layer(name, &layer);
 
     if (layer >= 0)
-        snprintf(p.name, sizeof p.name, "transformer.h.%d.%s", layer, theirs(names, rest));
+        snprintf(p.name, sizeof p.name, "transformer.h.%d.%s", layer, hf_name(names, rest));
     else
-        snprintf(p.name, sizeof p.name, "transformer.%s", theirs(names, rest));
+        snprintf(p.name, sizeof p.name, "transformer.%s", hf_name(names, rest));
     p.is_column = strstr(rest, "linear_") && strstr(rest, ".weight");
-    if (strstr(rest, "linear_qkv")) /* q, k, v of each head; there all q, all k, all v */
+    if (strstr(rest, "linear_qkv")) /* q, k, v by head; Hugging Face: all q, all k, all v */
         p.row = o / D % 3 * H + o / (3 * D) * D + o % D;
     return p;
 }
 
-static struct place in_llama(const char *name, int64_t o)
+static struct hf_row llama_row(const char *name, int64_t o)
 {
     static const struct name names[] = {
         { "embedding.word_embeddings.weight", "model.embed_tokens.weight" },
@@ -234,13 +234,13 @@ static struct place in_llama(const char *name, int64_t o)
         { "output_layer.weight", "lm_head.weight" },
         { 0 },
     };
-    enum { F = 160, PER = A / 2 + 2 }; /* heads of a group: its queries, a key, a value */
-    struct place p = { .row = o };
+    enum { F = 160, PER = A / 2 + 2 }; /* heads per group: its queries, a key, a value */
+    struct hf_row p = { .row = o };
     int layer;
-    const char *rest = rest_of(name, &layer), *part;
+    const char *rest = split_layer(name, &layer), *part;
 
     if (layer < 0) {
-        snprintf(p.name, sizeof p.name, "%s", theirs(names, rest));
+        snprintf(p.name, sizeof p.name, "%s", hf_name(names, rest));
         return p;
     }
     if (strstr(rest, "linear_qkv")) {
@@ -254,21 +254,21 @@ static struct place in_llama(const char *name, int64_t o)
         part = o < F ? "mlp.gate_proj.weight" : "mlp.up_proj.weight";
         p.row = o % F;
     } else {
-        part = theirs(names, rest);
+        part = hf_name(names, rest);
     }
     snprintf(p.name, sizeof p.name, "model.layers.%d.%s", layer, part);
     return p;
 }
 
 static void check_gradients(const struct meg_gpt *g, const struct golden_file *tensors, const json_t *want,
-                            struct place place(const char *name, int64_t o))
+                            struct hf_row hf_row_of(const char *name, int64_t o))
 {
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
         const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
 
         for (int64_t o = 0; o < row->dim[0]; o++) {
-            const struct place p = place(row->name, o);
+            const struct hf_row p = hf_row_of(row->name, o);
             const double most = 10 * number(json_object_get(want, p.name), "f32_max_abs_err");
             char full[128];
             int64_t n;
@@ -283,7 +283,7 @@ static void check_gradients(const struct meg_gpt *g, const struct golden_file *t
     }
 }
 
-static void check_model(const char *dir, struct meg_gpt_conf c, struct place place(const char *name, int64_t o))
+static void check_model(const char *dir, struct meg_gpt_conf c, struct hf_row hf_row_of(const char *name, int64_t o))
 {
     json_t *want = golden_json(in_dir(dir, "expected.json"));
     struct golden_file tensors = golden_open(in_dir(dir, "expected.safetensors"));
@@ -305,24 +305,25 @@ static void check_model(const char *dir, struct meg_gpt_conf c, struct place pla
     most = 10 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
     for (int r = 0; r < N; r++)
         for (int v = 0; v < V; v++)
-            close_to(logits[r * V + v], expected[from(r) * V + v], most, "logit");
+            close_to(logits[r * V + v], expected[hf_token(r) * V + v], most, "logit");
 
     close_to(meg_gpt_forward_backward(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss while training");
-    check_gradients(g, &tensors, json_object_get(want, "grads"), place);
+    check_gradients(g, &tensors, json_object_get(want, "grads"), hf_row_of);
     close_to(grad_norm(g), number(want, "grad_global_norm"), 1e-6 * number(want, "grad_global_norm"), "gradient norm");
     meg_gpt_close(g);
     golden_close(&tensors);
     json_decref(want);
 }
 
-/* Length and ends of one of their tensors, from our rows of it. */
+/* Squared norm, first and last element of a Hugging Face tensor, collected from rows in Megatron's layout. */
 struct summary {
     double squares, first, last;
     int64_t last_row;
 };
 
-/* Weights after some steps: those of each of their tensors that ours make up. */
-static void check_weights(const struct meg_gpt *g, const json_t *after, struct place place(const char *name, int64_t o))
+/* Compare the weights after some steps by the summary of each Hugging Face tensor. */
+static void check_weights(const struct meg_gpt *g, const json_t *after,
+                          struct hf_row hf_row_of(const char *name, int64_t o))
 {
     const char *name;
     json_t *want;
@@ -337,7 +338,7 @@ static void check_weights(const struct meg_gpt *g, const json_t *after, struct p
             const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
 
             for (int64_t o = 0; o < row->dim[0]; o++) {
-                const struct place p = place(row->name, o);
+                const struct hf_row p = hf_row_of(row->name, o);
                 const float *w = (float *)g->w + row->offset + o * cols;
 
                 if (strcmp(p.name, name))
@@ -390,7 +391,7 @@ static void llama_five_steps(void **state)
         close_to(got, norm, 1e-5 * norm, "norm");
         meg_optim_update(o, &rates, got);
     }
-    check_weights(g, json_object_get(want, "after_5_steps"), in_llama);
+    check_weights(g, json_object_get(want, "after_5_steps"), llama_row);
     meg_optim_close(o);
     meg_gpt_close(g);
     json_decref(expected);
@@ -399,16 +400,16 @@ static void llama_five_steps(void **state)
 static void gpt2_loss_logits_and_every_gradient(void **state)
 {
     (void)state;
-    check_model("gpt2-tiny", gpt2(), in_gpt2);
+    check_model("gpt2-tiny", gpt2(), gpt2_row);
 }
 
 static void llama_loss_logits_and_every_gradient(void **state)
 {
     (void)state;
-    check_model("llama-tiny", llama(), in_llama);
+    check_model("llama-tiny", llama(), llama_row);
 }
 
-/* Loss and gradient norm under a variant's settings. */
+/* Check loss and gradient norm under the settings of a variant. */
 static void check_variant(const char *dir, const char *name, struct meg_gpt_conf c, const struct meg_batch *x)
 {
     json_t *want = golden_json(in_dir(dir, "expected.json")), *v;

@@ -1,5 +1,5 @@
 /*
- * GPT in bf16 and f16 beside the same weights in f32: the loss, all gradients with a loss scale, and the same
+ * gpt_types.c - a GPT in bf16 and f16 against the same weights in f32: loss, all gradients with a loss scale, and equal
  * bits for any number of threads.
  */
 #include <math.h>
@@ -17,8 +17,8 @@
 
 enum { S = 40, B = 3, N = S * B, V = 97, H = 64, A = 4, L = 3, F = 160 };
 
-/* Types of parameters, residual stream and gradients, and the largest relative error of a tensor's gradient. */
-static const struct kind {
+/* Types of parameters, residual stream and gradients, and the allowed relative error of a tensor's gradient. */
+static const struct types {
     enum meg_dtype dtype, residual, grad;
     double tol;
 } kinds[] = {
@@ -49,7 +49,7 @@ static struct meg_gpt_conf conf(int is_llama)
     return c;
 }
 
-static struct meg_gpt *make(const struct meg_gpt_conf *c, const struct kind *k)
+static struct meg_gpt *make(const struct meg_gpt_conf *c, const struct types *k)
 {
     const struct meg_gpt_run run = { .s = S,
                                      .b = B,
@@ -66,7 +66,7 @@ static struct meg_gpt *make(const struct meg_gpt_conf *c, const struct kind *k)
     return g;
 }
 
-/* Loss and gradients of one micro-batch; of the gradients, what they are in f32 without the scale. */
+/* Return the loss of one micro-batch; write its gradients, converted to f32 and divided by the loss scale, to out. */
 static double gradients(struct meg_gpt *g, double scale, float *out)
 {
     int32_t tokens[N], labels[N], position[N];
@@ -89,7 +89,7 @@ static double gradients(struct meg_gpt *g, double scale, float *out)
     return loss;
 }
 
-static void check_tensor(const struct meg_param *row, const float *got, const float *want, const struct kind *k)
+static void check_tensor(const struct meg_param *row, const float *got, const float *want, const struct types *k)
 {
     double off = 0, size = 0;
 
@@ -102,38 +102,38 @@ static void check_tensor(const struct meg_param *row, const float *got, const fl
                  meg_dtype_name(k->residual), row->name, sqrt(off / size));
 }
 
-static void check(const struct meg_gpt_conf *c, const struct kind *k)
+static void check(const struct meg_gpt_conf *c, const struct types *k)
 {
-    static const struct kind f32 = { MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, 0 };
+    static const struct types f32 = { MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, 0 };
     const double scale = k->grad == MEG_DTYPE_F16 ? 4096 : 1;
-    struct meg_gpt *wide = make(c, &f32), *narrow = make(c, k);
-    const int64_t n = wide->params.flat_numel;
+    struct meg_gpt *in_f32 = make(c, &f32), *in_half = make(c, k);
+    const int64_t n = in_f32->params.flat_numel;
     float *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
     float *again = malloc((size_t)n * sizeof *again);
     double loss, loss32;
 
-    meg_gpt_init(wide, 1234);
-    wide->op->cast(NULL, narrow->w, k->dtype, wide->w, MEG_DTYPE_F32, n);
-    wide->op->cast(NULL, wide->w, MEG_DTYPE_F32, narrow->w, k->dtype, n);
-    loss32 = gradients(wide, 1, want);
-    loss = gradients(narrow, scale, got);
+    meg_gpt_init(in_f32, 1234);
+    in_f32->op->cast(NULL, in_half->w, k->dtype, in_f32->w, MEG_DTYPE_F32, n);
+    in_f32->op->cast(NULL, in_f32->w, MEG_DTYPE_F32, in_half->w, k->dtype, n);
+    loss32 = gradients(in_f32, 1, want);
+    loss = gradients(in_half, scale, got);
     omp_set_num_threads(1);
-    assert_true(gradients(narrow, scale, again) == loss);
+    assert_true(gradients(in_half, scale, again) == loss);
     omp_set_num_threads(2);
     assert_memory_equal(got, again, (size_t)n * sizeof *got);
     if (!(fabs(loss - loss32) <= k->tol * loss32))
         fail_msg("%s, residual %s: loss %g instead of %g", meg_dtype_name(k->dtype), meg_dtype_name(k->residual), loss,
                  loss32);
-    for (int i = 0; i < wide->params.n; i++)
-        check_tensor(&wide->params.row[i], got, want, k);
+    for (int i = 0; i < in_f32->params.n; i++)
+        check_tensor(&in_f32->params.row[i], got, want, k);
     free(want);
     free(got);
     free(again);
-    meg_gpt_close(wide);
-    meg_gpt_close(narrow);
+    meg_gpt_close(in_f32);
+    meg_gpt_close(in_half);
 }
 
-static void like_gpt2(void **state)
+static void gpt2_in_bf16_and_f16_agrees_with_f32(void **state)
 {
     const struct meg_gpt_conf c = conf(0);
 
@@ -142,7 +142,7 @@ static void like_gpt2(void **state)
         check(&c, &kinds[i]);
 }
 
-static void like_llama(void **state)
+static void llama_in_bf16_and_f16_agrees_with_f32(void **state)
 {
     const struct meg_gpt_conf c = conf(1);
 
@@ -153,7 +153,8 @@ static void like_llama(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(like_gpt2), cmocka_unit_test(like_llama) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2_in_bf16_and_f16_agrees_with_f32),
+                                        cmocka_unit_test(llama_in_bf16_and_f16_agrees_with_f32) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
