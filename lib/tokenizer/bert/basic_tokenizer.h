@@ -1,7 +1,7 @@
 /*
  * basic_tokenizer.h - BERT's BasicTokenizer (Devlin et al. 2018, tokenization.py), which Megatron-LM uses: clean the
- * text, isolate ideographs, lowercase and strip accents, split into words at whitespace and around punctuation.  Hugging
- * Face's BertNormalizer does the first steps in another order.
+ * text, isolate ideographs, lowercase and strip accents, split into words at whitespace and around punctuation.
+ * Hugging Face's BertNormalizer does the first steps in another order.
  */
 #ifndef MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
 #define MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H

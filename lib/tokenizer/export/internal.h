@@ -49,8 +49,9 @@ json_t *meg_export_replace(const char *regex, const char *content);
 /* Set the pre-tokenizer to a known pattern followed by ByteLevel, and the decoder to ByteLevel. */
 void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok);
 
-/* ---- Tokenizer types: set the components, added tokens and unk; MEG_EUSAGE if tokenizer.json cannot express it ---- */
+/* ---- Tokenizer types ---- */
 
+/* Set the components, the added tokens and unk.  MEG_EUSAGE if tokenizer.json cannot express the tokenizer. */
 int meg_export_gpt2(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e);

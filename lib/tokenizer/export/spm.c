@@ -1,6 +1,6 @@
 /*
- * Convert a SentencePiece model.  BPE: each pair of pieces whose concatenation is a piece becomes a merge, higher scores
- * first.  Unigram: pieces and scores are copied.  Normalizer and decoder are made from the normalizer spec.
+ * Convert a SentencePiece model.  BPE: each pair of pieces whose concatenation is a piece becomes a merge, higher
+ * scores first.  Unigram: pieces and scores are copied.  Normalizer and decoder are made from the normalizer spec.
  *
  * Hugging Face's tokenizers differ in two points.  Precompiled, their character map, replaces a grapheme cluster by the
  * value of its shortest key, SentencePiece by that of the longest key.  Unigram sums scores in double, SentencePiece

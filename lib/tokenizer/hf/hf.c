@@ -52,7 +52,7 @@ static char *path_in_dir(const char *dir, int ndir, const char *name)
     return NULL;
 }
 
-void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
+void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3])
 {
     const char *given = c->name_or_path ? c->name_or_path : c->tokenizer_model;
     const char *slash = given ? strrchr(given, '/') : NULL;
@@ -60,7 +60,7 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
     struct stat st;
     int ndir;
 
-    own[0] = own[1] = own[2] = NULL;
+    owned[0] = owned[1] = owned[2] = NULL;
     if (!given || c->tokenizer_json)
         return;
     ndir = (int)strlen(given);
@@ -72,10 +72,10 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
         dir = slash ? given : ".";
         ndir = slash ? (int)(slash - given) : 1;
     }
-    if (!(c->tokenizer_json = own[0] = path_in_dir(dir, ndir, "tokenizer.json")))
+    if (!(c->tokenizer_json = owned[0] = path_in_dir(dir, ndir, "tokenizer.json")))
         return;
-    c->tokenizer_config = own[1] = path_in_dir(dir, ndir, "tokenizer_config.json");
-    c->special_tokens_map = own[2] = path_in_dir(dir, ndir, "special_tokens_map.json");
+    c->tokenizer_config = owned[1] = path_in_dir(dir, ndir, "tokenizer_config.json");
+    c->special_tokens_map = owned[2] = path_in_dir(dir, ndir, "special_tokens_map.json");
     c->tokenizer_model = NULL;
 }
 
@@ -99,13 +99,13 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
     struct meg_tok_conf c = *given;
     struct meg_hf_files *files;
     struct hf *t;
-    char *own[3];
+    char *owned[3];
     int r;
 
     if (c.name_or_path && c.tokenizer_model && !c.tokenizer_json)
         return meg_fail(e, MEG_EUSAGE,
                         "--tokenizer-model and --tokenizer-name-or-path both name a directory; give only one of them");
-    meg_tok_find_files(&c, own);
+    meg_tok_find_files(&c, owned);
     if (!c.tokenizer_json)
         return name ? meg_fail(e, MEG_ENOENT,
                                "%s: not a directory with tokenizer.json; models are not looked up by name on a hub",
@@ -127,7 +127,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
         *out = &t->base;
     }
     for (int i = 0; i < 3; i++)
-        free(own[i]);
+        free(owned[i]);
     return r;
 }
 

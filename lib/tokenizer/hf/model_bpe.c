@@ -68,63 +68,64 @@ struct merge_batch {
     int64_t last; /* index in the vocabulary of the result of the last merge looked up */
 };
 
-static void collect_token(struct merge_batch *x, int k, int which, const char *s, int64_t n)
+static void collect_token(struct merge_batch *batch, int k, int which, const char *s, int64_t n)
 {
-    x->token[k][which].offset = (int64_t)x->text.n;
-    x->token[k][which].n = n;
-    meg_str_add(&x->text, s, (size_t)n);
+    batch->token[k][which].offset = (int64_t)batch->text.n;
+    batch->token[k][which].n = n;
+    meg_str_add(&batch->text, s, (size_t)n);
 }
 
 /* Read up to BATCH merges and return their number; fewer at the end, or with *is_bad if one is malformed. */
-static int collect_merges(struct merge_batch *x, const struct bpe *b, struct meg_json_scan *s, bool *is_bad)
+static int collect_merges(struct merge_batch *batch, const struct bpe *b, struct meg_json_scan *s, bool *is_bad)
 {
     const int64_t skip = (int64_t)strlen(b->prefix);
     int n = 0;
 
-    x->text.n = 0;
+    batch->text.n = 0;
     *is_bad = false;
     for (; n < BATCH && meg_hf_json_next(s); n++) {
         struct meg_span p[2];
         bool has_prefix;
 
-        if ((*is_bad = !read_parts(s, x->part, p)))
+        if ((*is_bad = !read_parts(s, batch->part, p)))
             break;
-        collect_token(x, n, LEFT, p[0].s, p[0].n);
-        collect_token(x, n, RIGHT, p[1].s, p[1].n);
+        collect_token(batch, n, LEFT, p[0].s, p[0].n);
+        collect_token(batch, n, RIGHT, p[1].s, p[1].n);
         has_prefix = skip > 0 && p[1].n >= skip && memcmp(p[1].s, b->prefix, (size_t)skip) == 0;
-        x->token[n][BOTH] = x->token[n][LEFT];
-        x->token[n][BOTH].n += p[1].n;
+        batch->token[n][BOTH] = batch->token[n][LEFT];
+        batch->token[n][BOTH].n += p[1].n;
         if (has_prefix) {
-            collect_token(x, n, BOTH, p[0].s, p[0].n);
-            meg_str_add(&x->text, p[1].s + skip, (size_t)(p[1].n - skip));
-            x->token[n][BOTH].n += p[1].n - skip;
+            collect_token(batch, n, BOTH, p[0].s, p[0].n);
+            meg_str_add(&batch->text, p[1].s + skip, (size_t)(p[1].n - skip));
+            batch->token[n][BOTH].n += p[1].n - skip;
         }
     }
     return n;
 }
 
-static void prefetch_parts(struct merge_batch *x, const struct meg_hf_vocab *v, int n)
+static void prefetch_parts(struct merge_batch *batch, const struct meg_hf_vocab *v, int n)
 {
     for (int k = 0; k < n; k++) {
         for (int i = LEFT; i <= RIGHT; i++)
-            x->token[k][i].hash = meg_strtab_prefetch(&v->tokens, x->text.s + x->token[k][i].offset, x->token[k][i].n);
+            batch->token[k][i].hash =
+                meg_strtab_prefetch(&v->tokens, batch->text.s + batch->token[k][i].offset, batch->token[k][i].n);
     }
 }
 
 /* Find the result of a merge; it is mostly the next token of the vocabulary after that of the merge before. */
-static int64_t find_merged(struct merge_batch *x, const struct meg_strtab *tokens, const char *s, int64_t n)
+static int64_t find_merged(struct merge_batch *batch, const struct meg_strtab *tokens, const char *s, int64_t n)
 {
-    for (int64_t k = x->last; k < tokens->n && k <= x->last + 1; k++) {
+    for (int64_t k = batch->last; k < tokens->n && k <= batch->last + 1; k++) {
         struct meg_str t = meg_strtab_get(tokens, k);
 
         if ((int64_t)t.n == n && memcmp(t.s, s, t.n) == 0)
-            return x->last = k;
+            return batch->last = k;
     }
-    return x->last = meg_strtab_find(tokens, s, n);
+    return batch->last = meg_strtab_find(tokens, s, n);
 }
 
 /* Look up the three tokens of merge k of the batch. */
-static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *v, struct merge_batch *x, int k,
+static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *v, struct merge_batch *batch, int k,
                       const char *where, struct meg_err *e)
 {
     int32_t *const id[TOKENS] = { &to->left, &to->right, &to->id };
@@ -134,9 +135,9 @@ static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *
     for (int i = TOKENS - 1; i >= 0; i--) {
         int64_t nth;
 
-        token[i] = (struct meg_span){ x->text.s + x->token[k][i].offset, x->token[k][i].n };
-        nth = i == BOTH ? find_merged(x, &v->tokens, token[i].s, token[i].n)
-                        : meg_strtab_find_hashed(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
+        token[i] = (struct meg_span){ batch->text.s + batch->token[k][i].offset, batch->token[k][i].n };
+        nth = i == BOTH ? find_merged(batch, &v->tokens, token[i].s, token[i].n)
+                        : meg_strtab_find_hashed(&v->tokens, token[i].s, token[i].n, batch->token[k][i].hash);
         *id[i] = nth < 0 ? -1 : v->id[nth];
         lacks = nth < 0 ? i : lacks;
     }
@@ -159,7 +160,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     struct meg_err why;
     struct meg_json_scan s;
     struct meg_bpe_merge_rule *merge = NULL;
-    struct merge_batch x = { 0 };
+    struct merge_batch batch = { 0 };
     int64_t n = 0, cap = 0;
     bool is_bad = false;
     json_t *merges;
@@ -170,15 +171,15 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     MEG_ASSERT(list->s);
     s = (struct meg_json_scan){ list->s, list->s, list->s + list->n, "byte", &why };
     while (r == 0 && k == BATCH) {
-        k = collect_merges(&x, b, &s, &is_bad);
-        prefetch_parts(&x, &m->vocab, k);
+        k = collect_merges(&batch, b, &s, &is_bad);
+        prefetch_parts(&batch, &m->vocab, k);
         if (n + BATCH > cap) {
             cap = cap ? 2 * cap : 1024;
             merge = meg_realloc_array(merge, (size_t)cap, sizeof *merge);
         }
         for (int i = 0; i < k && r == 0; i++, n++) {
             merge[n].rank = (int32_t)n;
-            r = find_merge(&merge[n], &m->vocab, &x, i, where, e);
+            r = find_merge(&merge[n], &m->vocab, &batch, i, where, e);
             b->merges_bytes |= r == 0 && (is_byte_token(b, merge[n].left) || is_byte_token(b, merge[n].right));
         }
     }
@@ -192,8 +193,8 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     }
     free(merge);
     for (int i = 0; i < 2; i++)
-        meg_str_free(&x.part[i]);
-    meg_str_free(&x.text);
+        meg_str_free(&batch.part[i]);
+    meg_str_free(&batch.text);
     return r;
 }
 

@@ -26,46 +26,46 @@ struct symbols {
     int32_t *reserved_id;       /* [reserved.n] their ids */
 };
 
-static void find_reserved(const struct meg_spm *s, struct symbols *x)
+static void find_reserved(const struct meg_spm *s, struct symbols *syms)
 {
     const struct meg_spm_model *m = s->model;
     struct meg_str text = { 0 };
 
-    x->reserved_id = meg_new((size_t)m->n * sizeof *x->reserved_id);
+    syms->reserved_id = meg_new((size_t)m->n * sizeof *syms->reserved_id);
     for (int32_t id = 0; id < m->n; id++) {
         struct meg_str piece = meg_spm_piece_text(m, id);
 
         text.n = 0;
         if (!meg_spm_is_matched(m, id) &&
             meg_spm_normalizer_piece(&m->normalizer_spec, piece.s, (int64_t)piece.n, &text))
-            x->reserved_id[meg_strtab_add(&x->reserved, text.s, (int64_t)text.n)] = id;
+            syms->reserved_id[meg_strtab_add(&syms->reserved, text.s, (int64_t)text.n)] = id;
     }
     meg_str_free(&text);
 }
 
 /* Collect the characters of all pieces, and the reserved pieces of one character. */
-static void find_chars(const struct meg_spm *s, struct symbols *x)
+static void find_chars(const struct meg_spm *s, struct symbols *syms)
 {
     const char *text = s->surfaces.bytes.s;
 
     for (int64_t at = 0, len; at < (int64_t)s->surfaces.bytes.n; at += len) {
         len = meg_utf8_length((unsigned char)text[at]);
-        meg_strtab_add(&x->chars, text + at, len);
+        meg_strtab_add(&syms->chars, text + at, len);
     }
-    for (int64_t k = 0; k < x->reserved.n; k++) {
-        struct meg_str piece = meg_strtab_get(&x->reserved, k);
+    for (int64_t k = 0; k < syms->reserved.n; k++) {
+        struct meg_str piece = meg_strtab_get(&syms->reserved, k);
 
         if ((int64_t)piece.n == meg_utf8_length((unsigned char)piece.s[0]))
-            meg_strtab_add(&x->chars, piece.s, (int64_t)piece.n);
+            meg_strtab_add(&syms->chars, piece.s, (int64_t)piece.n);
     }
 }
 
-static int build_symbols(struct meg_spm *s, struct symbols *x, struct meg_err *e)
+static int build_symbols(struct meg_spm *s, struct symbols *syms, struct meg_err *e)
 {
     const struct meg_spm_model *m = s->model;
-    struct meg_trie_key *key = meg_new((size_t)(m->n + x->chars.n) * sizeof *key);
+    struct meg_trie_key *key = meg_new((size_t)(m->n + syms->chars.n) * sizeof *key);
     struct meg_strtab pieces = { 0 };
-    int32_t *out = meg_new((size_t)(m->n + x->chars.n) * sizeof *out);
+    int32_t *out = meg_new((size_t)(m->n + syms->chars.n) * sizeof *out);
     int64_t n = 0;
     int r;
 
@@ -75,17 +75,17 @@ static int build_symbols(struct meg_spm *s, struct symbols *x, struct meg_err *e
 
         if (len == 0)
             continue;
-        out[id] = reserved_id(&x->reserved, x->reserved_id, text, len);
+        out[id] = reserved_id(&syms->reserved, syms->reserved_id, text, len);
         out[id] = out[id] < 0 ? id : out[id];
         key[n++] = (struct meg_trie_key){ text, len, id };
         if (len == meg_utf8_length((unsigned char)text[0]))
             meg_strtab_add(&pieces, text, len);
     }
-    for (int64_t k = 0; k < x->chars.n; k++) {
-        struct meg_str c = meg_strtab_get(&x->chars, k);
+    for (int64_t k = 0; k < syms->chars.n; k++) {
+        struct meg_str c = meg_strtab_get(&syms->chars, k);
         int32_t sym = m->n + (int32_t)k;
 
-        out[sym] = reserved_id(&x->reserved, x->reserved_id, c.s, (int64_t)c.n);
+        out[sym] = reserved_id(&syms->reserved, syms->reserved_id, c.s, (int64_t)c.n);
         out[sym] = out[sym] < 0 ? m->unk : out[sym];
         if (meg_strtab_find(&pieces, c.s, (int64_t)c.n) < 0)
             key[n++] = (struct meg_trie_key){ c.s, (int64_t)c.n, sym };
@@ -190,18 +190,18 @@ static void find_unused(struct meg_spm *s)
 
 int spm_bpe_init(struct meg_spm *s, struct meg_err *e)
 {
-    struct symbols x = { 0 };
+    struct symbols syms = { 0 };
     int r;
 
-    find_reserved(s, &x);
-    find_chars(s, &x);
-    if ((r = build_symbols(s, &x, e)) == 0 && (r = build_unmergeable(s, e)) == 0) {
+    find_reserved(s, &syms);
+    find_chars(s, &syms);
+    if ((r = build_symbols(s, &syms, e)) == 0 && (r = build_unmergeable(s, e)) == 0) {
         build_pairs(s);
         find_unused(s);
     }
-    meg_strtab_free(&x.chars);
-    meg_strtab_free(&x.reserved);
-    free(x.reserved_id);
+    meg_strtab_free(&syms.chars);
+    meg_strtab_free(&syms.reserved);
+    free(syms.reserved_id);
     return r;
 }
 
@@ -274,33 +274,33 @@ struct long_word {
 
 static int64_t read_symbols(void *ctx, int32_t *sym, int64_t n)
 {
-    struct long_word *x = ctx;
+    struct long_word *lw = ctx;
     int64_t nsym = 0;
 
-    for (int64_t len; nsym < n && x->in < x->end; x->in += len)
-        sym[nsym++] = next_symbol(&x->enc->spm->bpe, x->in, x->end - x->in, &len);
+    for (int64_t len; nsym < n && lw->in < lw->end; lw->in += len)
+        sym[nsym++] = next_symbol(&lw->enc->spm->bpe, lw->in, lw->end - lw->in, &len);
     return nsym;
 }
 
 static int write_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
 {
-    struct long_word *x = ctx;
+    struct long_word *lw = ctx;
     int r;
 
-    if ((r = spm_reserve_ids(x->enc, 3 * (x->in - x->out), e)) < 0) /* an unknown space has three bytes */
+    if ((r = spm_reserve_ids(lw->enc, 3 * (lw->in - lw->out), e)) < 0) /* an unknown space has three bytes */
         return r;
     for (int64_t i = 0; i < n; i++)
-        x->out += add_symbol(x->enc, sym[i], x->out, &x->is_known);
+        lw->out += add_symbol(lw->enc, sym[i], lw->out, &lw->is_known);
     return 0;
 }
 
 static int long_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e)
 {
-    struct long_word x = { enc, word, word + n, word, true };
+    struct long_word lw = { enc, word, word + n, word, true };
     int r = meg_bpe_stream(
-        &(struct meg_bpe_stream){ &enc->spm->bpe.pairs, true, read_symbols, write_symbols, &x, MEG_BPE_WINDOW, n }, e);
+        &(struct meg_bpe_stream){ &enc->spm->bpe.pairs, true, read_symbols, write_symbols, &lw, MEG_BPE_WINDOW, n }, e);
 
-    *is_known = x.is_known;
+    *is_known = lw.is_known;
     return r;
 }
 
