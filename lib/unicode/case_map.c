@@ -10,19 +10,19 @@ struct range {
     int32_t first, last;
 };
 
-/* Other_Uppercase, Other_Lowercase: what has a case without being category Lu, Ll (Unicode 14). */
-static const struct range upper[] = {
+/* Other_Uppercase and Other_Lowercase: code points with a case outside of the categories Lu and Ll (Unicode 14). */
+static const struct range other_uppercase[] = {
     { 0x2160, 0x216F }, { 0x24B6, 0x24CF }, { 0x1F130, 0x1F149 }, { 0x1F150, 0x1F169 }, { 0x1F170, 0x1F189 },
 };
-static const struct range lower[] = {
+static const struct range other_lowercase[] = {
     { 0xAA, 0xAA },       { 0xBA, 0xBA },       { 0x2B0, 0x2B8 },     { 0x2C0, 0x2C1 },     { 0x2E0, 0x2E4 },
     { 0x345, 0x345 },     { 0x37A, 0x37A },     { 0x1D2C, 0x1D6A },   { 0x1D78, 0x1D78 },   { 0x1D9B, 0x1DBF },
     { 0x2071, 0x2071 },   { 0x207F, 0x207F },   { 0x2090, 0x209C },   { 0x2170, 0x217F },   { 0x24D0, 0x24E9 },
     { 0x2C7C, 0x2C7D },   { 0xA69C, 0xA69D },   { 0xA770, 0xA770 },   { 0xA7F8, 0xA7F9 },   { 0xAB5C, 0xAB5F },
     { 0x10780, 0x10780 }, { 0x10783, 0x10785 }, { 0x10787, 0x107B0 }, { 0x107B2, 0x107BA },
 };
-/* Case_Ignorable: these stand inside of words (Word_Break MidLetter, MidNumLet, Single_Quote). */
-static const struct range inside[] = {
+/* Case_Ignorable code points with Word_Break MidLetter, MidNumLet or Single_Quote. */
+static const struct range case_ignorable[] = {
     { 0x27, 0x27 },     { 0x2E, 0x2E },     { 0x3A, 0x3A },     { 0xB7, 0xB7 },
     { 0x387, 0x387 },   { 0x55F, 0x55F },   { 0x5F4, 0x5F4 },   { 0x2018, 0x2019 },
     { 0x2024, 0x2024 }, { 0x2027, 0x2027 }, { 0xFE13, 0xFE13 }, { 0xFE52, 0xFE52 },
@@ -42,14 +42,14 @@ bool meg_char_is_upper(int32_t cp)
 {
     if (cp < 0x80)
         return cp >= 'A' && cp <= 'Z';
-    return utf8proc_category(cp) == UTF8PROC_CATEGORY_LU || IS_IN(upper, cp);
+    return utf8proc_category(cp) == UTF8PROC_CATEGORY_LU || IS_IN(other_uppercase, cp);
 }
 
 bool meg_char_is_lower(int32_t cp)
 {
     if (cp < 0x80)
         return cp >= 'a' && cp <= 'z';
-    return utf8proc_category(cp) == UTF8PROC_CATEGORY_LL || IS_IN(lower, cp);
+    return utf8proc_category(cp) == UTF8PROC_CATEGORY_LL || IS_IN(other_lowercase, cp);
 }
 
 bool meg_char_is_cased(int32_t cp)
@@ -65,12 +65,12 @@ bool meg_char_is_case_ignorable(int32_t cp)
     case UTF8PROC_CATEGORY_CF:
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_SK: return true;
-    default: return IS_IN(inside, cp);
+    default: return IS_IN(case_ignorable, cp);
     }
 }
 
-/* Unicode's Final_Sigma for the sigma at s[i]: a cased letter before it, and none behind it. */
-static bool is_final(const char *s, int64_t n, int64_t i)
+/* Unicode's condition Final_Sigma for the sigma at s[i]: a cased letter precedes it and none follows. */
+static bool is_final_sigma(const char *s, int64_t n, int64_t i)
 {
     int32_t cp = 0;
 
@@ -93,13 +93,13 @@ static bool is_final(const char *s, int64_t n, int64_t i)
 void meg_utf8_add_lower(struct meg_str *out, const char *s, int64_t n)
 {
     for (int64_t i = 0; i < n;) {
-        char to[4];
+        char lower[4];
         int32_t cp;
         int len;
 
         if ((unsigned char)s[i] < 0x80) {
-            to[0] = s[i] >= 'A' && s[i] <= 'Z' ? (char)(s[i] + 'a' - 'A') : s[i];
-            meg_str_add(out, to, 1);
+            lower[0] = s[i] >= 'A' && s[i] <= 'Z' ? (char)(s[i] + 'a' - 'A') : s[i];
+            meg_str_add(out, lower, 1);
             i++;
             continue;
         }
@@ -107,9 +107,9 @@ void meg_utf8_add_lower(struct meg_str *out, const char *s, int64_t n)
         if (cp == CAPITAL_I_DOT)
             meg_str_add(out, "i\xCC\x87", 3);
         else if (cp == CAPITAL_SIGMA)
-            meg_str_add(out, to, (size_t)meg_utf8_encode(to, is_final(s, n, i) ? FINAL_SIGMA : SIGMA));
+            meg_str_add(out, lower, (size_t)meg_utf8_encode(lower, is_final_sigma(s, n, i) ? FINAL_SIGMA : SIGMA));
         else
-            meg_str_add(out, to, (size_t)meg_utf8_encode(to, utf8proc_tolower(cp)));
+            meg_str_add(out, lower, (size_t)meg_utf8_encode(lower, utf8proc_tolower(cp)));
         i += len;
     }
 }

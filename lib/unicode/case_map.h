@@ -1,22 +1,29 @@
-/* case_map.h - upper and lower case of any script, as Python's str has them. */
+/* case_map.h - upper and lower case of all scripts, as in Python's str. */
 #ifndef MEG_UNICODE_CASE_MAP_H
 #define MEG_UNICODE_CASE_MAP_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/mem.h"
 
-/* str.isupper and str.islower of one character: the properties Uppercase and Lowercase. */
+MEG_BEGIN_DECLS
+
+/* The Unicode properties Uppercase and Lowercase, as str.isupper and str.islower of one character. */
 bool meg_char_is_upper(int32_t cp);
 bool meg_char_is_lower(int32_t cp);
 
-/* Unicode's properties Cased and Case_Ignorable, which tell where a capital sigma becomes a final one. */
+/* The Unicode properties Cased and Case_Ignorable, which decide whether a capital sigma is lowered to a final sigma. */
 bool meg_char_is_cased(int32_t cp);
 bool meg_char_is_case_ignorable(int32_t cp);
 
-/* Append s, well-formed UTF-8, as str.lower gives it: U+0130 becomes two characters, and a capital
- * sigma that ends a word the final one. */
+/*
+ * Append str.lower() of s [n], valid UTF-8.  U+0130 becomes two code points, and a capital sigma at the end of a word
+ * becomes a final sigma.
+ */
 void meg_utf8_add_lower(struct meg_str *out, const char *s, int64_t n);
+
+MEG_END_DECLS
 
 #endif

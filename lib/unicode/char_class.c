@@ -33,7 +33,7 @@ enum meg_char_class meg_char_class_of(int32_t cp)
     }
 }
 
-static void fill(void)
+static void fill_table(void)
 {
     for (int32_t c = 0; c < 0x10000; c++)
         table[c] = (unsigned char)meg_char_class_of(c);
@@ -49,6 +49,6 @@ const char *meg_unicode_version(void)
 
 const unsigned char *meg_char_class_table(void)
 {
-    pthread_once(&once, fill);
+    pthread_once(&once, fill_table);
     return table;
 }

@@ -1,28 +1,34 @@
 /*
- * char_class_simd.h - a number below four, its kind, for each character outside ASCII that begins in 64 bytes of
- * well-formed UTF-8, from a table of U+0000..U+FFFF.
+ * char_class_simd.h - the 2-bit classes of the non-ASCII characters in 64 bytes of UTF-8, as bit masks, by lookups in a
+ * table of U+0000..U+FFFF that may use SIMD.
  */
 #ifndef MEG_UNICODE_CHAR_CLASS_SIMD_H
 #define MEG_UNICODE_CHAR_CLASS_SIMD_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
 enum {
-    MEG_CLASS_TABLE_BYTES = 0x10000 + 3, /* bytes of a table: a code point's kind each, and three that do not count */
-    MEG_CLASS_TEXT_BYTES = 64 + 3        /* bytes of a text, so that the last character ends among them */
+    MEG_CLASS_TABLE_BYTES = 0x10000 + 3, /* one class per code point, and 3 bytes of padding */
+    MEG_CLASS_TEXT_BYTES = 64 + 3        /* bytes that are read: the last character may extend 3 bytes further */
 };
 
-/* Bit i: of the character that begins at byte i. */
+/* Bit i of each mask belongs to the character that begins at byte i. */
 struct meg_class_masks {
-    uint64_t bit[2]; /* of its kind; nothing where it is wide */
-    uint64_t wide;   /* it is above U+FFFF */
+    uint64_t class_bit[2]; /* bits 0 and 1 of its class; 0 if it is above U+FFFF */
+    uint64_t non_bmp;      /* whether it is above U+FFFF */
 };
 
-/* The kinds of the characters that begin with the bytes `first` of those at s, all of them outside ASCII. */
+/* Look up the characters at s whose lead bytes are the bits of `starts`; all are non-ASCII, in valid UTF-8. */
 typedef struct meg_class_masks meg_class_masks_fn(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s,
-                                                  uint64_t first);
+                                                  uint64_t starts);
 
-/* The ways of doing that which this machine has, the best first; returns how many. */
-int meg_class_masks_variants(meg_class_masks_fn *way[2]);
+/* The implementations that this CPU supports, fastest first; returns their number. */
+int meg_class_masks_variants(meg_class_masks_fn *variant[2]);
+
+MEG_END_DECLS
 
 #endif

@@ -27,7 +27,7 @@ void meg_codepoints_to_utf8(const struct meg_codepoints *c, struct meg_str *out)
 
 void meg_codepoints_add_lower(struct meg_codepoints *c, int32_t cp)
 {
-    if (cp == 0x130) { /* the only code point whose lower case is two */
+    if (cp == 0x130) { /* the only code point whose lower case is two code points */
         meg_codepoints_add(c, 'i');
         cp = 0x307;
     } else {
@@ -36,41 +36,43 @@ void meg_codepoints_add_lower(struct meg_codepoints *c, int32_t cp)
     meg_codepoints_add(c, cp);
 }
 
-static int class_of(int32_t cp)
+static int combining_class(int32_t cp)
 {
     return utf8proc_get_property(cp)->combining_class;
 }
 
-/* The n marks at v by their class; those of one class stay in their order. */
+/* Sort n combining marks by their class; the sort is stable. */
 static void sort_marks_insertion(int32_t *v, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
         int32_t cp = v[i];
         int64_t k = i;
 
-        for (; k > 0 && class_of(v[k - 1]) > class_of(cp); k--)
+        for (; k > 0 && combining_class(v[k - 1]) > combining_class(cp); k--)
             v[k] = v[k - 1];
         v[k] = cp;
     }
 }
 
+/* The same in O(n), by counting. */
 static void sort_marks_counting(int32_t *v, int64_t n)
 {
     enum { CLASSES = 256 };
     int32_t *old = meg_realloc_array(NULL, (size_t)n, sizeof *old);
-    int64_t at[CLASSES + 1] = { 0 };
+    int64_t position[CLASSES + 1] = { 0 };
 
     memcpy(old, v, (size_t)n * sizeof *old);
     for (int64_t i = 0; i < n; i++)
-        at[class_of(v[i]) + 1]++;
+        position[combining_class(v[i]) + 1]++;
     for (int k = 0; k < CLASSES; k++)
-        at[k + 1] += at[k];
+        position[k + 1] += position[k];
     for (int64_t i = 0; i < n; i++)
-        v[at[class_of(old[i])]++] = old[i];
+        v[position[combining_class(old[i])]++] = old[i];
     free(old);
 }
 
-static void order_marks(struct meg_codepoints *c, int64_t first)
+/* Put the code points from `first` on, which are combining marks, in canonical order. */
+static void canonical_order(struct meg_codepoints *c, int64_t first)
 {
     int64_t n = c->n - first;
 
@@ -84,7 +86,7 @@ void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible)
 {
     const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0);
     struct meg_codepoints out = { 0 };
-    int64_t first = 0; /* of the marks in a row */
+    int64_t first = 0; /* of the current run of combining marks */
 
     for (int64_t i = 0; i < c->n; i++) {
         utf8proc_int32_t part[32];
@@ -92,14 +94,14 @@ void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible)
 
         MEG_ASSERT(n >= 0 && n <= 32);
         for (utf8proc_ssize_t k = 0; k < n; k++) {
-            if (class_of(part[k]) == 0) {
-                order_marks(&out, first);
+            if (combining_class(part[k]) == 0) {
+                canonical_order(&out, first);
                 first = out.n + 1;
             }
             meg_codepoints_add(&out, part[k]);
         }
     }
-    order_marks(&out, first);
+    canonical_order(&out, first);
     free(c->v);
     *c = out;
 }

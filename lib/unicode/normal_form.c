@@ -1,12 +1,14 @@
 /*
- * A character is steady when it is its own normal form and joins nothing before it, and inert when it is
- * no mark, too: text may be cut before it, and between two of them nothing happens.  Nor does where one
- * steady mark stands between them.  So only stretches with other characters in them, and the inert one
- * before each, which may join what follows, go through utf8proc.  A long stretch is cut before characters
- * that decomposed begin with an inert one.
+ * normal_form.c - normalize only the segments of a text that may change.  A character is stable if it is its own normal
+ * form and does not compose with a preceding character; it is inert if, in addition, it is not a combining mark.  Text
+ * has a normalization boundary before an inert character.  A sequence of inert characters does not change, nor does a
+ * single stable mark between two of them.  So only segments with other characters, each with the inert character before
+ * it, which may compose with them, are passed to utf8proc.  Long segments are split before characters whose
+ * decomposition begins with an inert one.
  */
 #include "unicode/normal_form.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -20,208 +22,208 @@ static utf8proc_option_t options_of(const struct meg_normal_form *f)
     return UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (f->is_compatible ? UTF8PROC_COMPAT : 0);
 }
 
-/* Put the n code points at v in normal form; cap have room. */
+/* Compose the n decomposed code points at v in place, if the form is composed; returns their new number. */
 static int64_t compose(const struct meg_normal_form *f, int32_t *v, int64_t n)
 {
     return f->is_composed ? utf8proc_normalize_utf32(v, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE) : n;
 }
 
-enum { INERT, STEADY, MOVING }; /* STEADY is a mark, MOVING neither of them */
+enum { INERT, STABLE_MARK, UNSTABLE };
 
-static int kind_of(const struct meg_normal_form *f, int32_t cp)
+static int stability_of(const struct meg_normal_form *f, int32_t cp)
 {
-    return cp < MEG_NORMAL_FORM_TABLE_SIZE ? f->kind[cp] : MOVING;
+    return cp < MEG_NORMAL_FORM_TABLE_SIZE ? f->stability[cp] : UNSTABLE;
 }
 
 void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_compatible)
 {
-    enum { PARTS = 32 };
-    meg_class_masks_fn *way[2];
+    enum { MAX_PARTS = 32 };
+    meg_class_masks_fn *variant[2];
 
     f->is_composed = is_composed;
     f->is_compatible = is_compatible;
-    meg_class_masks_variants(way);
-    f->find_classes = way[0];
-    memset(f->kind, INERT, sizeof f->kind);
+    meg_class_masks_variants(variant);
+    f->find_classes = variant[0];
+    memset(f->stability, INERT, sizeof f->stability);
     for (int32_t cp = 0; cp < MEG_NORMAL_FORM_TABLE_SIZE; cp++) {
-        int32_t part[PARTS];
-        int64_t n = utf8proc_decompose_char(cp, part, PARTS, options_of(f), NULL);
+        int32_t part[MAX_PARTS];
+        int64_t n = utf8proc_decompose_char(cp, part, MAX_PARTS, options_of(f), NULL);
 
-        /* whatever follows the first part may be what a composed character takes in, but for ASCII */
+        /* a code point after the first of a decomposition may compose with a preceding one, unless it is ASCII */
         for (int64_t k = 1; k < n; k++) {
             if (part[k] >= 0x80 && part[k] < MEG_NORMAL_FORM_TABLE_SIZE)
-                f->kind[part[k]] = MOVING;
+                f->stability[part[k]] = UNSTABLE;
         }
         n = n == 1 && part[0] == cp ? n : compose(f, part, n);
         if (n != 1 || part[0] != cp)
-            f->kind[cp] = MOVING;
-        else if (f->kind[cp] == INERT && utf8proc_get_property(cp)->combining_class != 0)
-            f->kind[cp] = STEADY;
+            f->stability[cp] = UNSTABLE;
+        else if (f->stability[cp] == INERT && utf8proc_get_property(cp)->combining_class != 0)
+            f->stability[cp] = STABLE_MARK;
     }
 }
 
-/* A text, 64 bytes at a time. */
-struct walk {
+/* The masks of 64 bytes of a text. */
+struct text_block {
     const char *text;
-    int64_t n, at;
-    const char *s;         /* the bytes from `at` on, zeros behind the end */
-    uint64_t steady, live; /* bit i: the character that begins at s[i] is STEADY, is not INERT */
-    char last[MEG_CLASS_TEXT_BYTES];
+    int64_t n, offset;
+    const char *s;        /* the bytes from offset on, followed by zeros after the end */
+    uint64_t stable_mark; /* bit i: the character that begins at s[i] is a STABLE_MARK */
+    uint64_t not_inert;
+    char tail[MEG_CLASS_TEXT_BYTES]; /* padded copy of the end of the text */
 };
 
-static void load_masks(const struct meg_normal_form *f, struct walk *w, int64_t at)
+static void load_masks(const struct meg_normal_form *f, struct text_block *w, int64_t offset)
 {
-    uint64_t first = 0;
-    struct meg_class_masks kinds;
+    uint64_t starts = 0;
+    struct meg_class_masks masks;
 
-    w->at = at;
-    w->s = w->text + at;
-    if (w->n - at < (int64_t)sizeof w->last) {
-        memset(w->last, 0, sizeof w->last);
-        w->s = memcpy(w->last, w->s, (size_t)(w->n - at));
+    w->offset = offset;
+    w->s = w->text + offset;
+    if (w->n - offset < (int64_t)sizeof w->tail) {
+        memset(w->tail, 0, sizeof w->tail);
+        w->s = memcpy(w->tail, w->s, (size_t)(w->n - offset));
     }
     for (int k = 0; k < 64; k += 16) {
         v16 c;
 
         memcpy(&c, w->s + k, 16);
-        first |= meg_movemask((v16)(c >= 0xC0)) << k;
+        starts |= meg_movemask((v16)(c >= 0xC0)) << k;
     }
-    kinds = first ? f->find_classes(f->kind, w->s, first) : (struct meg_class_masks){ 0 };
-    w->steady = kinds.bit[0];
-    w->live = kinds.bit[0] | kinds.bit[1];
-    for (; kinds.wide; kinds.wide &= kinds.wide - 1) {
-        int k = __builtin_ctzll(kinds.wide);
+    masks = starts ? f->find_classes(f->stability, w->s, starts) : (struct meg_class_masks){ 0 };
+    w->stable_mark = masks.class_bit[0];
+    w->not_inert = masks.class_bit[0] | masks.class_bit[1];
+    for (; masks.non_bmp; masks.non_bmp &= masks.non_bmp - 1) {
+        int k = __builtin_ctzll(masks.non_bmp);
         int32_t cp;
 
         meg_utf8_decode_unchecked(w->s + k, &cp);
-        w->steady |= (uint64_t)(kind_of(f, cp) == STEADY) << k;
-        w->live |= (uint64_t)(kind_of(f, cp) != INERT) << k;
+        w->stable_mark |= (uint64_t)(stability_of(f, cp) == STABLE_MARK) << k;
+        w->not_inert |= (uint64_t)(stability_of(f, cp) != INERT) << k;
     }
 }
 
-/* Does an inert character begin k bytes on, or nothing? */
-static bool is_inert_after(const struct meg_normal_form *f, const struct walk *w, int k)
+/* Whether an inert character begins k bytes after the block, or the text ends there. */
+static bool is_inert_after(const struct meg_normal_form *f, const struct text_block *w, int k)
 {
     int32_t cp;
 
-    if (w->at + k == w->n)
+    if (w->offset + k == w->n)
         return true;
     if (k < 64)
-        return !(w->live >> k & 1);
+        return !(w->not_inert >> k & 1);
     meg_utf8_decode_unchecked(w->s + k, &cp);
-    return kind_of(f, cp) == INERT;
+    return stability_of(f, cp) == INERT;
 }
 
-/* The first character from `at` on that is not inert, nor a steady mark by itself; n when there is none. */
-static int64_t next_unstable(const struct meg_normal_form *f, struct walk *w, int64_t at)
+/* The first character at or after begin that is neither inert nor a single stable mark; n if there is none. */
+static int64_t next_unstable(const struct meg_normal_form *f, struct text_block *w, int64_t begin)
 {
-    for (; at < w->n; at = w->at + 64) {
-        if (at - w->at >= 64)
-            load_masks(f, w, at - at % 64);
-        w->live &= ~(uint64_t)0 << (at - w->at);
-        for (; w->live; w->live &= w->live - 1) {
-            int k = __builtin_ctzll(w->live), len = meg_utf8_length((unsigned char)w->s[k]);
+    for (; begin < w->n; begin = w->offset + 64) {
+        if (begin - w->offset >= 64)
+            load_masks(f, w, begin - begin % 64);
+        w->not_inert &= ~(uint64_t)0 << (begin - w->offset);
+        for (; w->not_inert; w->not_inert &= w->not_inert - 1) {
+            int k = __builtin_ctzll(w->not_inert), len = meg_utf8_length((unsigned char)w->s[k]);
 
-            if (!(w->steady >> k & 1) || !is_inert_after(f, w, k + len))
-                return w->at + k;
+            if (!(w->stable_mark >> k & 1) || !is_inert_after(f, w, k + len))
+                return w->offset + k;
         }
     }
     return w->n;
 }
 
-/* Where the character begins that stands before `at`; begin when there is none behind that. */
-static int64_t prev_char(const char *text, int64_t begin, int64_t at)
+/* The offset of the character before i, at least begin. */
+static int64_t prev_char(const char *text, int64_t begin, int64_t i)
 {
-    if (at > begin)
-        at--;
-    while (at > begin && (text[at] & 0xC0) == 0x80)
-        at--;
-    return at;
+    if (i > begin)
+        i--;
+    while (i > begin && (text[i] & 0xC0) == 0x80)
+        i--;
+    return i;
 }
 
-/* The first inert character from `at` on; n when there is none. */
-static int64_t next_inert(const struct meg_normal_form *f, const char *text, int64_t n, int64_t at)
+/* The offset of the first inert character at or after i; n if there is none. */
+static int64_t next_inert(const struct meg_normal_form *f, const char *text, int64_t n, int64_t i)
 {
-    while (at < n) {
+    while (i < n) {
         int32_t cp;
-        int len = meg_utf8_decode_unchecked(text + at, &cp);
+        int len = meg_utf8_decode_unchecked(text + i, &cp);
 
-        if (kind_of(f, cp) == INERT)
+        if (stability_of(f, cp) == INERT)
             break;
-        at += len;
+        i += len;
     }
-    return at;
+    return i;
 }
 
-/* Is it no part of what is before it?  There is nothing to join from MEG_NORMAL_FORM_TABLE_SIZE on. */
+/* Whether there is a normalization boundary before cp.  Only code points with a table entry compose with others. */
 static bool has_boundary_before(const struct meg_normal_form *f, int32_t cp)
 {
     int32_t part[32];
 
     return utf8proc_decompose_char(cp, part, 32, options_of(f), NULL) > 0 &&
-           (kind_of(f, part[0]) == INERT ||
+           (stability_of(f, part[0]) == INERT ||
             (part[0] >= MEG_NORMAL_FORM_TABLE_SIZE && utf8proc_get_property(part[0])->combining_class == 0));
 }
 
-int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t most, struct meg_err *e)
+int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t max_bytes, struct meg_err *e)
 {
-    if ((int64_t)out->n + n <= most)
-        return MEG_OK;
-    return meg_fail(e, MEG_EFORMAT, "longer than %lld MiB when normalised; make several texts of it",
-                    (long long)most >> 20);
+    if ((int64_t)out->n + n <= max_bytes)
+        return 0;
+    return meg_fail(e, MEG_EFORMAT, "longer than %" PRId64 " MiB after normalization; split the text", max_bytes >> 20);
 }
 
-/* The characters c stand apart from those behind them. */
-static int finish(const struct meg_normal_form *f, struct meg_codepoints *c, int64_t most, struct meg_str *out,
-                  struct meg_err *e)
+/* Append the normalization of segment c, after which there is a boundary, and clear c. */
+static int flush_segment(const struct meg_normal_form *f, struct meg_codepoints *c, int64_t max_bytes,
+                         struct meg_str *out, struct meg_err *e)
 {
     meg_codepoints_decompose(c, f->is_compatible);
     c->n = compose(f, c->v, c->n);
     meg_codepoints_to_utf8(c, out);
     c->n = 0;
-    return meg_normal_form_check_size(out, 0, most, e);
+    return meg_normal_form_check_size(out, 0, max_bytes, e);
 }
 
-static int normalize_chunk(const struct meg_normal_form *f, const char *text, int64_t n, int64_t most,
+static int normalize_chunk(const struct meg_normal_form *f, const char *text, int64_t n, int64_t max_bytes,
                            struct meg_str *out, struct meg_err *e)
 {
-    enum { AT_ONCE = 4096 };
+    enum { SEGMENT = 4096 };
     struct meg_codepoints c = { 0 };
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int64_t i = 0; i < n && r == MEG_OK;) {
+    for (int64_t i = 0; i < n && r == 0;) {
         int32_t cp;
 
         i += meg_utf8_decode(text + i, n - i, &cp);
-        if (c.n >= AT_ONCE && has_boundary_before(f, cp))
-            r = finish(f, &c, most, out, e);
+        if (c.n >= SEGMENT && has_boundary_before(f, cp))
+            r = flush_segment(f, &c, max_bytes, out, e);
         meg_codepoints_add(&c, cp);
         if (c.n > MEG_NORMAL_FORM_MAX_RUN)
             r = meg_fail(e, MEG_EFORMAT,
-                         "more than %d marks in a row, which cannot be normalised one by one; break them up",
+                         "more than %d consecutive combining marks, which must be normalized together; split the text",
                          MEG_NORMAL_FORM_MAX_RUN);
     }
-    if (r == MEG_OK)
-        r = finish(f, &c, most, out, e);
+    if (r == 0)
+        r = flush_segment(f, &c, max_bytes, out, e);
     free(c.v);
     return r;
 }
 
-int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t most, struct meg_str *out,
-                        struct meg_err *e)
+int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t max_bytes,
+                        struct meg_str *out, struct meg_err *e)
 {
-    struct walk w = { .text = text, .n = n, .at = -64 };
-    int r = MEG_OK;
+    struct text_block w = { .text = text, .n = n, .offset = -64 };
+    int r = 0;
 
-    for (int64_t at = 0, before, live, stop; at < n && r == MEG_OK; at = stop) {
-        live = next_unstable(f, &w, at);
-        before = live == n ? n : prev_char(text, at, live);
-        if ((r = meg_normal_form_check_size(out, before - at, most, e)) < 0)
+    for (int64_t i = 0, begin, unstable, end; i < n && r == 0; i = end) {
+        unstable = next_unstable(f, &w, i);
+        begin = unstable == n ? n : prev_char(text, i, unstable);
+        if ((r = meg_normal_form_check_size(out, begin - i, max_bytes, e)) < 0)
             break;
-        meg_str_add(out, text + at, (size_t)(before - at));
-        stop = next_inert(f, text, n, live);
-        if (before < n)
-            r = normalize_chunk(f, text + before, stop - before, most, out, e);
+        meg_str_add(out, text + i, (size_t)(begin - i));
+        end = next_inert(f, text, n, unstable);
+        if (begin < n)
+            r = normalize_chunk(f, text + begin, end - begin, max_bytes, out, e);
     }
     return r;
 }

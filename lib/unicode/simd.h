@@ -1,4 +1,4 @@
-/* simd.h - 16 bytes compared at once, and the outcome as a bit a byte. */
+/* simd.h - vectors of 16 bytes, and the result of a comparison as a bit mask. */
 #ifndef MEG_UNICODE_SIMD_H
 #define MEG_UNICODE_SIMD_H
 
@@ -8,9 +8,13 @@
 #    include <emmintrin.h>
 #endif
 
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
 typedef unsigned char v16 __attribute__((vector_size(16)));
 
-/* Bit i is the top bit of byte i; every byte is 0 or 255. */
+/* Bit i of the result is the top bit of byte i; all bytes must be 0 or 255. */
 static inline uint64_t meg_movemask(v16 m)
 {
 #ifdef __SSE2__
@@ -24,5 +28,7 @@ static inline uint64_t meg_movemask(v16 m)
     return (w[0] * 0x0101010101010101u >> 56) | (w[1] * 0x0101010101010101u >> 56 << 8);
 #endif
 }
+
+MEG_END_DECLS
 
 #endif

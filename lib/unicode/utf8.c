@@ -9,7 +9,7 @@ int meg_utf8_decode(const char *text, int64_t n, int32_t *cp)
 {
     const unsigned char *s = (const unsigned char *)text;
     int32_t c = s[0];
-    int len, lo = 0x80, hi = 0xBF; /* what the second byte may be */
+    int len, lo = 0x80, hi = 0xBF; /* range of the second byte */
 
     *cp = 0xFFFD;
     if (c < 0x80) {
@@ -70,13 +70,13 @@ int64_t meg_utf8_ascii_prefix(const char *s, int64_t n)
     return i;
 }
 
-/* What 64 bytes expect of those behind them: bit 0 is the next one. */
-struct expected {
-    uint64_t tail;           /* a byte that is not the first of its character */
-    uint64_t e0, ed, f0, f4; /* which is the second one after this byte */
+/* The expectations that 64 bytes have of the following ones, as masks whose bit 0 is the next byte. */
+struct carry {
+    uint64_t continuation;   /* it must be a continuation byte */
+    uint64_t e0, ed, f0, f4; /* it must be a valid second byte after this lead byte */
 };
 
-static inline uint64_t before(uint64_t m, uint64_t *carry)
+static inline uint64_t shift_in(uint64_t m, uint64_t *carry)
 {
     uint64_t r = m << 1 | *carry;
 
@@ -84,18 +84,18 @@ static inline uint64_t before(uint64_t m, uint64_t *carry)
     return r;
 }
 
-/* Whether 64 bytes are well-formed as far as they go. */
-static bool is_good(const char *s, struct expected *x)
+/* Whether 64 bytes are valid after the previous ones; updates the carry for the following bytes. */
+static bool is_valid_block(const char *s, struct carry *x)
 {
-    uint64_t tail = 0, two = 0, three = 0, four = 0, never = 0, to8f = 0, to9f = 0;
+    uint64_t continuation = 0, two = 0, three = 0, four = 0, never = 0, to8f = 0, to9f = 0;
     uint64_t e0 = 0, ed = 0, f0 = 0, f4 = 0, must;
 
     for (int k = 0; k < 64; k += 16) {
         v16 c;
 
         memcpy(&c, s + k, 16);
-        tail |= meg_movemask((v16)((c & 0xC0) == 0x80)) << k;
-        two |= meg_movemask((v16)(c >= 0xC0)) << k; /* or more */
+        continuation |= meg_movemask((v16)((c & 0xC0) == 0x80)) << k;
+        two |= meg_movemask((v16)(c >= 0xC0)) << k; /* or more bytes */
         three |= meg_movemask((v16)(c >= 0xE0)) << k;
         four |= meg_movemask((v16)(c >= 0xF0)) << k;
         never |= meg_movemask((v16)((c > 0xF4) | ((c & 0xFE) == 0xC0))) << k;
@@ -106,13 +106,13 @@ static bool is_good(const char *s, struct expected *x)
         f0 |= meg_movemask((v16)(c == 0xF0)) << k;
         f4 |= meg_movemask((v16)(c == 0xF4)) << k;
     }
-    must = two << 1 | three << 2 | four << 3 | x->tail;
-    x->tail = two >> 63 | three >> 62 | four >> 61;
-    return ((must ^ tail) | never | (before(e0, &x->e0) & to9f) | (before(ed, &x->ed) & ~to9f) |
-            (before(f0, &x->f0) & to8f) | (before(f4, &x->f4) & ~to8f)) == 0;
+    must = two << 1 | three << 2 | four << 3 | x->continuation;
+    x->continuation = two >> 63 | three >> 62 | four >> 61;
+    return ((must ^ continuation) | never | (shift_in(e0, &x->e0) & to9f) | (shift_in(ed, &x->ed) & ~to9f) |
+            (shift_in(f0, &x->f0) & to8f) | (shift_in(f4, &x->f4) & ~to8f)) == 0;
 }
 
-/* Where the character that text [i] is in begins; what is before i is well-formed as far as it goes. */
+/* The beginning of the character that includes byte i; the bytes before i are valid but may end within a character. */
 static int64_t char_start(const char *text, int64_t i)
 {
     int64_t k = i;
@@ -124,13 +124,13 @@ static int64_t char_start(const char *text, int64_t i)
 
 int64_t meg_utf8_find_invalid(const char *s, int64_t n)
 {
-    struct expected x = { 0 };
+    struct carry x = { 0 };
     int64_t i = 0;
 
     while (n - i >= 64) {
-        if (x.tail == 0)
+        if (x.continuation == 0)
             i += meg_utf8_ascii_prefix(s + i, n - i);
-        if (n - i < 64 || !is_good(s + i, &x))
+        if (n - i < 64 || !is_valid_block(s + i, &x))
             break;
         i += 64;
     }
@@ -148,12 +148,12 @@ int64_t meg_utf8_find_invalid(const char *s, int64_t n)
 void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n)
 {
     while (n > 0) {
-        int64_t bad = meg_utf8_find_invalid(s, n), good = bad < 0 ? n : bad;
+        int64_t bad = meg_utf8_find_invalid(s, n), nvalid = bad < 0 ? n : bad;
         int32_t cp;
 
-        meg_str_add(out, s, (size_t)good);
-        s += good;
-        n -= good;
+        meg_str_add(out, s, (size_t)nvalid);
+        s += nvalid;
+        n -= nvalid;
         if (bad >= 0) {
             int len = -meg_utf8_decode(s, n, &cp);
 

@@ -545,7 +545,7 @@ printf '{"text":"a"}\n{"text":"%s"}\n' "$(yes "$(printf '\357\267\272')" | tr -d
 status 'a word that exceeds the limit once normalised ends with 65' 65 \
     meg-preprocess -q --input word.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
 is 'the message says so' "$(cat "$T/err")" \
-    'meg-preprocess: word.jsonl, line 2: key "text": longer than 16 MiB when normalised; make several texts of it'
+    'meg-preprocess: word.jsonl, line 2: key "text": longer than 16 MiB after normalization; split the text'
 rm word.jsonl
 
 cat >"$T/hf/tokenizer.json" <<'END'

@@ -109,21 +109,21 @@ static void classify_high(struct class_masks_reader *r, const char *s, uint64_t 
 {
     struct meg_class_masks class = r->char_class(r->table, s, high & ~m->tail);
 
-    for (uint64_t wide = class.wide; wide; wide &= wide - 1) {
+    for (uint64_t wide = class.non_bmp; wide; wide &= wide - 1) {
         int at = __builtin_ctzll(wide);
         int32_t cp;
 
         meg_utf8_decode_unchecked(s + at, &cp);
         for (int i = 0; i < 2; i++)
-            class.bit[i] |= (uint64_t)(meg_char_class_of(cp) >> i & 1) << at;
+            class.class_bit[i] |= (uint64_t)(meg_char_class_of(cp) >> i & 1) << at;
     }
     for (int i = 0; i < 2; i++) {
-        class.bit[i] = spread_to_character(class.bit[i] | (r->carry[i] & m->tail), m->tail);
-        r->carry[i] = class.bit[i] >> 63;
+        class.class_bit[i] = spread_to_character(class.class_bit[i] | (r->carry[i] & m->tail), m->tail);
+        r->carry[i] = class.class_bit[i] >> 63;
     }
-    m->letter |= class.bit[0] & ~class.bit[1];
-    m->number |= class.bit[1] & ~class.bit[0];
-    m->space |= class.bit[0] & class.bit[1];
+    m->letter |= class.class_bit[0] & ~class.class_bit[1];
+    m->number |= class.class_bit[1] & ~class.class_bit[0];
+    m->space |= class.class_bit[0] & class.class_bit[1];
 }
 
 /* Classify a block; MEG_CLASS_TEXT_BYTES bytes at s are readable. */

@@ -27,14 +27,14 @@ static void same_as_the_table(meg_class_masks_fn *way, const unsigned char *tabl
 {
     struct meg_class_masks got = way(table, text, first);
 
-    assert_int_equal((got.bit[0] | got.bit[1] | got.wide) & ~first, 0);
+    assert_int_equal((got.class_bit[0] | got.class_bit[1] | got.non_bmp) & ~first, 0);
     for (; first; first &= first - 1) {
         int at = __builtin_ctzll(first);
-        uint64_t kind = (got.bit[0] >> at & 1) | (got.bit[1] >> at & 1) << 1;
+        uint64_t kind = (got.class_bit[0] >> at & 1) | (got.class_bit[1] >> at & 1) << 1;
         int32_t cp;
 
         meg_utf8_decode_unchecked(text + at, &cp);
-        assert_int_equal(got.wide >> at & 1, cp >= 0x10000);
+        assert_int_equal(got.non_bmp >> at & 1, cp >= 0x10000);
         assert_int_equal(kind, cp < 0x10000 ? table[cp] : 0);
     }
 }
