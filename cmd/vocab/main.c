@@ -1,4 +1,5 @@
-/* meg-vocab - learn a byte-level BPE vocabulary. */
+/* meg-vocab - train a byte-level BPE vocabulary. */
+#include <inttypes.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -17,10 +18,11 @@ struct conf {
 
 static const struct meg_opt own_opts[] = {
     { "output-dir", 0, MEG_STR(struct conf, output_dir), "DIR", NULL,
-      "write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json here" },
+      "write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json to this directory" },
     { "vocab-size", 0, MEG_I64(struct conf, vocab_size), "N", "30000",
-      "stop at so many tokens, <|endoftext|> and the 256 bytes among them" },
-    { "min-frequency", 0, MEG_I64(struct conf, min_frequency), "N", "0", "stop when no pair occurs so many times" },
+      "maximum number of tokens, including <|endoftext|> and the 256 bytes" },
+    { "min-frequency", 0, MEG_I64(struct conf, min_frequency), "N", "0",
+      "merge only pairs that occur at least this many times" },
     { 0 }
 };
 
@@ -29,15 +31,15 @@ static void check(const struct conf *c)
     if (!c->output_dir)
         meg_usage("--output-dir is required");
     if (c->vocab_size < MEG_BPE_MIN_VOCAB_SIZE || c->vocab_size > INT32_MAX)
-        meg_usage("--vocab-size: %lld is not in %d..%d; <|endoftext|> and the 256 bytes are %d tokens",
-                  (long long)c->vocab_size, MEG_BPE_MIN_VOCAB_SIZE, INT32_MAX, MEG_BPE_MIN_VOCAB_SIZE);
+        meg_usage("--vocab-size %" PRId64 ": it must be from %d to %d; <|endoftext|> and the 256 bytes are %d tokens",
+                  c->vocab_size, MEG_BPE_MIN_VOCAB_SIZE, INT32_MAX, MEG_BPE_MIN_VOCAB_SIZE);
     if (c->min_frequency < 0)
-        meg_usage("--min-frequency: %lld is less than 0", (long long)c->min_frequency);
+        meg_usage("--min-frequency %" PRId64 ": it must be at least 0", c->min_frequency);
 }
 
 static int run(const struct conf *c, struct meg_err *e)
 {
-    struct meg_bpe_trainer learn = { 0 };
+    struct meg_bpe_trainer trainer = { 0 };
     struct meg_bpe_vocab vocab = { 0 };
     struct meg_text_reader *in = NULL;
     struct meg_lock lock = { 0 };
@@ -51,29 +53,29 @@ static int run(const struct conf *c, struct meg_err *e)
     if ((r = meg_text_reader_open(&in, &c->texts, e)) < 0 || (r = meg_lock_dir(&lock, c->output_dir, e)) < 0)
         goto out;
     while ((r = meg_text_reader_next(in, &text, e)) > 0) {
-        meg_bpe_trainer_count(&learn, text.s, text.n);
+        meg_bpe_trainer_count(&trainer, text.s, text.n);
         nbytes += text.n;
-        meg_progress_show(&progress, "%.1f MB read (%.1f MB/s), %lld words", (double)nbytes / 1e6,
-                          (double)nbytes / 1e6 / (meg_now_s() - start_s), (long long)learn.words.n);
+        meg_progress_show(&progress, "%.1f MB read (%.1f MB/s), %" PRId64 " words", (double)nbytes / 1e6,
+                          (double)nbytes / 1e6 / (meg_now_s() - start_s), trainer.words.n);
     }
     meg_progress_end(&progress);
     if (r < 0)
         goto out;
     if (nbytes == 0) {
-        r = meg_fail(e, MEG_EFORMAT, "the input has no text to learn from");
+        r = meg_fail(e, MEG_EFORMAT, "the input contains no text to train on");
         goto out;
     }
-    meg_bpe_trainer_run(&learn, c->vocab_size, c->min_frequency, &vocab);
+    meg_bpe_trainer_run(&trainer, c->vocab_size, c->min_frequency, &vocab);
     if ((r = meg_lock_check(&lock, e)) < 0 || (r = meg_bpe_vocab_write(&vocab, c->output_dir, e)) < 0)
         goto out;
     if (vocab.tokens.n < c->vocab_size)
-        meg_warn("the text gives only %lld tokens, not %lld", (long long)vocab.tokens.n, (long long)c->vocab_size);
-    meg_info("%lld tokens from %.1f MB of text and %lld words, %.1f s: %s", (long long)vocab.tokens.n,
-             (double)nbytes / 1e6, (long long)learn.words.n, meg_now_s() - start_s, c->output_dir);
+        meg_warn("the text yields only %" PRId64 " tokens instead of %" PRId64, vocab.tokens.n, c->vocab_size);
+    meg_info("%" PRId64 " tokens from %.1f MB of text and %" PRId64 " words, %.1f s: %s", vocab.tokens.n,
+             (double)nbytes / 1e6, trainer.words.n, meg_now_s() - start_s, c->output_dir);
 out:
     meg_lock_release(&lock);
     meg_text_reader_close(in);
-    meg_bpe_trainer_free(&learn);
+    meg_bpe_trainer_free(&trainer);
     meg_bpe_vocab_free(&vocab);
     return r;
 }
@@ -87,7 +89,7 @@ int main(int argc, char **argv)
     struct meg_err e;
 
     meg_opt_add_version_line(meg_unicode_version());
-    meg_opt_parse(groups, "[options] --output-dir DIR", "Learn a byte-level BPE vocabulary from text or JSON lines.",
+    meg_opt_parse(groups, "[options] --output-dir DIR", "Train a byte-level BPE vocabulary on text or JSON lines.",
                   argc, argv);
     check(&c);
     if (run(&c, &e) < 0)

@@ -12,7 +12,7 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_for
                      int64_t *documents, struct meg_err *e)
 {
     int32_t eod = format->tok ? meg_tokenizer_eod(format->tok) : -1;
-    int64_t at = 0, n, line = b->line, was;
+    int64_t at = 0, n, line = b->first_line_in_file, was;
     const char *text;
     int r;
 
@@ -57,7 +57,7 @@ static int64_t skip_space(const struct meg_line_block *b, int64_t at)
 /* Return the first byte that is not whitespace, or 0.  Overwrite a byte order mark before JSON with spaces. */
 static char first_nonspace(struct meg_line_block *b)
 {
-    const int64_t mark = b->line == 1 ? meg_utf8_bom(b->s, b->n) : 0;
+    const int64_t mark = b->first_line_in_file == 1 ? meg_utf8_bom(b->s, b->n) : 0;
     const int64_t at = skip_space(b, mark);
 
     if (at == b->n)

@@ -13,7 +13,7 @@ static int value_of(char c)
 
 int meg_base64_decode(struct meg_str *out, const char *s, int64_t n)
 {
-    size_t was = out->n;
+    const size_t old_n = out->n;
     int64_t digits = n;
 
     while (digits > 0 && n - digits < 2 && s[digits - 1] == '=')
@@ -29,7 +29,7 @@ int meg_base64_decode(struct meg_str *out, const char *s, int64_t n)
             int v = value_of(s[i + k]);
 
             if (v < 0) {
-                out->n = was;
+                out->n = old_n;
                 return -1;
             }
             bits |= (uint32_t)v << (18 - 6 * k);

@@ -1,14 +1,19 @@
-/* base64.h - RFC 4648, section 4. */
+/* base64.h - Base64 (RFC 4648, section 4). */
 #ifndef MEG_IO_BASE64_H
 #define MEG_IO_BASE64_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/mem.h"
 
-/* Append the bytes that n characters stand for; -1, and nothing appended, where they are no base64. */
+MEG_BEGIN_DECLS
+
+/* Decode s [n] and append the bytes to out.  Returns 0, or -1 with out unchanged if s is not valid Base64. */
 int meg_base64_decode(struct meg_str *out, const char *s, int64_t n);
-/* Append the characters of n bytes, padded with "=" to a multiple of four. */
+/* Encode n bytes and append the characters to out, padded with = to a multiple of four. */
 void meg_base64_encode(struct meg_str *out, const char *bytes, int64_t n);
+
+MEG_END_DECLS
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <glob.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,11 +15,11 @@
 struct meg_block_reader {
     char **path;
     int64_t npaths;
-    int64_t at; /* the file being read */
-    int fd;     /* -1 between files */
+    int64_t file_index; /* of the current file in path */
+    int fd;             /* -1 between files */
     struct meg_decompressor *file;
-    int64_t line, nth;   /* of the next block, as in struct meg_line_block */
-    struct meg_str rest; /* the beginning of a line that the last block left */
+    int64_t first_line_in_file, first_line; /* of the next block, see struct meg_line_block */
+    struct meg_str partial_line;            /* the beginning of a line after the last block */
 };
 
 static void add_path(struct meg_block_reader *in, const char *path)
@@ -27,7 +28,7 @@ static void add_path(struct meg_block_reader *in, const char *path)
     in->path[in->npaths++] = meg_strdup(path);
 }
 
-static int by_bytes(const void *a, const void *b)
+static int compare_bytewise(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -39,18 +40,18 @@ static int add_pattern(struct meg_block_reader *in, const char *pattern, struct 
 
     if (strcmp(pattern, "-") == 0 || stat(pattern, &st) == 0) {
         add_path(in, pattern);
-        return MEG_OK;
+        return 0;
     }
     if (!strpbrk(pattern, "*?["))
         return meg_fail_errno(e, "%s", pattern);
     switch (glob(pattern, GLOB_NOSORT, NULL, &found)) {
     case 0:
-        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_bytes);
+        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_bytewise);
         for (size_t i = 0; i < found.gl_pathc; i++)
             add_path(in, found.gl_pathv[i]);
         globfree(&found);
-        return MEG_OK;
-    case GLOB_NOMATCH: return meg_fail(e, MEG_ENOENT, "%s: no file matches", pattern);
+        return 0;
+    case GLOB_NOMATCH: return meg_fail(e, MEG_ENOENT, "%s: no file matches this pattern", pattern);
     default: return meg_fail_errno(e, "%s", pattern);
     }
 }
@@ -60,7 +61,7 @@ int meg_block_reader_open(struct meg_block_reader **out, const char *const *patt
     struct meg_block_reader *in = meg_new(sizeof *in);
 
     in->fd = -1;
-    in->line = 1;
+    in->first_line_in_file = 1;
     for (int i = 0; i < n; i++) {
         int r = add_pattern(in, patterns[i], e);
 
@@ -70,7 +71,7 @@ int meg_block_reader_open(struct meg_block_reader **out, const char *const *patt
         }
     }
     *out = in;
-    return MEG_OK;
+    return 0;
 }
 
 int64_t meg_block_reader_files(const struct meg_block_reader *in, const char *const **paths)
@@ -81,7 +82,7 @@ int64_t meg_block_reader_files(const struct meg_block_reader *in, const char *co
 
 static const char *name_of(const struct meg_block_reader *in)
 {
-    return strcmp(in->path[in->at], "-") == 0 ? "standard input" : in->path[in->at];
+    return strcmp(in->path[in->file_index], "-") == 0 ? "standard input" : in->path[in->file_index];
 }
 
 static void close_file(struct meg_block_reader *in)
@@ -95,7 +96,7 @@ static void close_file(struct meg_block_reader *in)
 
 static int open_file(struct meg_block_reader *in, struct meg_err *e)
 {
-    const char *path = in->path[in->at];
+    const char *path = in->path[in->file_index];
 
     in->fd = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (in->fd < 0)
@@ -111,7 +112,7 @@ static void reserve(struct meg_line_block *b, int64_t cap)
     b->cap = cap;
 }
 
-/* Length of the whole lines among the n bytes at s. */
+/* Length of the complete lines in s [n]. */
 static int64_t complete_lines(const char *s, int64_t n)
 {
     const char *nl = memrchr(s, '\n', (size_t)n);
@@ -119,78 +120,82 @@ static int64_t complete_lines(const char *s, int64_t n)
     return nl ? nl + 1 - s : 0;
 }
 
-static int refuse_line(const struct meg_block_reader *in, int64_t after, struct meg_err *e)
+/* Fail because of line `index` of the next block. */
+static int fail_long_line(const struct meg_block_reader *in, int64_t index, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s, line %lld: longer than %d MiB; make several lines of it", name_of(in),
-                    (long long)(in->line + after), MEG_MAX_LINE_BYTES >> 20);
+    return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": the line is longer than %d MiB; split it", name_of(in),
+                    (in->first_line_in_file + index), MEG_MAX_LINE_BYTES >> 20);
 }
 
-/* Fill b with whole lines; returns whether the file goes on. */
-static int read_lines(struct meg_block_reader *in, struct meg_line_block *b, int64_t want, struct meg_err *e)
+/* Fill b with complete lines; returns 0 at the end of the file, else 1. */
+static int read_lines(struct meg_block_reader *in, struct meg_line_block *b, int64_t target_bytes, struct meg_err *e)
 {
-    int64_t whole = 0;
+    int64_t complete = 0;
 
-    reserve(b, want + (int64_t)in->rest.n);
-    memcpy(b->s, in->rest.s ? in->rest.s : "", in->rest.n);
-    b->n = (int64_t)in->rest.n;
-    in->rest.n = 0;
-    while (whole == 0 || b->n < want) {
+    reserve(b, target_bytes + (int64_t)in->partial_line.n);
+    memcpy(b->s, in->partial_line.s ? in->partial_line.s : "", in->partial_line.n);
+    b->n = (int64_t)in->partial_line.n;
+    in->partial_line.n = 0;
+    while (complete == 0 || b->n < target_bytes) {
         int64_t got;
 
-        if (whole == 0 && b->n > MEG_MAX_LINE_BYTES && (whole = complete_lines(b->s, b->n)) == 0)
-            return refuse_line(in, 0, e);
+        if (complete == 0 && b->n > MEG_MAX_LINE_BYTES && (complete = complete_lines(b->s, b->n)) == 0)
+            return fail_long_line(in, 0, e);
         if (b->n == b->cap)
             reserve(b, 2 * b->cap);
         if ((got = meg_decompressor_read(in->file, b->s + b->n, b->cap - b->n, e)) < 0)
             return (int)got;
         if (got == 0)
             return 0;
-        if (b->n + got >= want || whole > 0) {
+        if (b->n + got >= target_bytes || complete > 0) {
             int64_t more = complete_lines(b->s + b->n, got);
 
-            whole = more > 0 ? b->n + more : whole;
+            complete = more > 0 ? b->n + more : complete;
         }
         b->n += got;
     }
-    meg_str_add(&in->rest, b->s + whole, (size_t)(b->n - whole));
-    b->n = whole;
+    meg_str_add(&in->partial_line, b->s + complete, (size_t)(b->n - complete));
+    b->n = complete;
     return 1;
 }
 
-int meg_block_reader_next(struct meg_block_reader *in, struct meg_line_block *b, int64_t want, struct meg_err *e)
+int meg_block_reader_next(struct meg_block_reader *in, struct meg_line_block *b, int64_t target_bytes,
+                          struct meg_err *e)
 {
-    int64_t at = 0, n;
+    int64_t offset = 0, n;
     const char *line;
     int r;
 
-    if (in->at == in->npaths)
+    if (in->file_index == in->npaths)
         return 0;
     if (!in->file && (r = open_file(in, e)) < 0)
         return r;
-    if ((r = read_lines(in, b, want, e)) < 0)
+    if ((r = read_lines(in, b, target_bytes, e)) < 0)
         return r;
     b->name = name_of(in);
-    b->line = in->line;
-    b->nth = in->nth;
-    for (b->nlines = 0; meg_line_block_next(b, &at, &line, &n); b->nlines++)
+    b->first_line_in_file = in->first_line_in_file;
+    b->first_line = in->first_line;
+    for (b->nlines = 0; meg_line_block_next(b, &offset, &line, &n); b->nlines++)
         if (n > MEG_MAX_LINE_BYTES)
-            return refuse_line(in, b->nlines, e);
-    in->line += b->nlines;
-    in->nth += b->nlines;
+            return fail_long_line(in, b->nlines, e);
+    in->first_line_in_file += b->nlines;
+    in->first_line += b->nlines;
     if (r == 0) {
         close_file(in);
-        in->at++;
-        in->line = 1;
+        in->file_index++;
+        in->first_line_in_file = 1;
     }
     return 1;
 }
 
 int64_t meg_block_reader_lines(const struct meg_block_reader *in)
 {
-    return in->nth;
+    return in->first_line;
 }
 
-/* The first \n or \r of s [n], or NULL.  Where every line ends with \r, no \n far behind is sought for each. */
+/*
+ * The first \n or \r in s [n], or NULL.  Searching in growing parts keeps files linear in which all lines end with \r.
+ */
 static const char *line_end(const char *s, int64_t n)
 {
     for (int64_t part = 256, k; n > 0; s += k, n -= k, part *= 2) {
@@ -205,18 +210,18 @@ static const char *line_end(const char *s, int64_t n)
     return NULL;
 }
 
-bool meg_line_block_next(const struct meg_line_block *b, int64_t *at, const char **line, int64_t *n)
+bool meg_line_block_next(const struct meg_line_block *b, int64_t *offset, const char **line, int64_t *n)
 {
-    const char *s = b->s + *at, *end = line_end(s, b->n - *at);
-    int64_t left = b->n - *at;
+    const char *s = b->s + *offset, *end = line_end(s, b->n - *offset);
+    int64_t left = b->n - *offset;
 
     if (left == 0)
         return false;
     *line = s;
     *n = end ? end - s : left;
-    *at += *n;
+    *offset += *n;
     if (end)
-        *at += *end == '\r' && *n + 1 < left && end[1] == '\n' ? 2 : 1;
+        *offset += *end == '\r' && *n + 1 < left && end[1] == '\n' ? 2 : 1;
     return true;
 }
 
@@ -235,6 +240,6 @@ void meg_block_reader_close(struct meg_block_reader *in)
     for (int64_t i = 0; i < in->npaths; i++)
         free(in->path[i]);
     free(in->path);
-    meg_str_free(&in->rest);
+    meg_str_free(&in->partial_line);
     free(in);
 }

@@ -1,22 +1,32 @@
-/* decompress.h - a file as it was before gzip, zstd or xz. */
+/* decompress.h - streaming decompression of gzip, zstd and xz files; other files are read unchanged. */
 #ifndef MEG_IO_DECOMPRESS_H
 #define MEG_IO_DECOMPRESS_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
+
+MEG_BEGIN_DECLS
 
 struct meg_decompressor;
 
 /*
- * meg_decompressor_open - read from fd, which is borrowed; name is for messages and must stay
- * MEG_EFORMAT for bzip2, lz4, ZIP, Parquet and Arrow, with what to do.
+ * meg_decompressor_open - detect the format of fd by its first bytes
+ *   fd    borrowed
+ *   name  name of the file in messages; borrowed
+ * MEG_EFORMAT for bzip2, lz4, ZIP, Parquet and Arrow, which are not supported; the message says how to convert them.
  */
 int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e);
 
-/* Up to n bytes, n > 0; returns how many, 0 at the end.  MEG_EFORMAT for corrupt or cut input,
- * MEG_EFAIL where there is not the memory that it needs.  Zeros behind gzip and xz data are passed over. */
-int64_t meg_decompressor_read(struct meg_decompressor *u, char *to, int64_t n, struct meg_err *e);
+/*
+ * meg_decompressor_read - read at most n > 0 bytes
+ * Returns their number, or 0 at the end.  Concatenated streams are one file; zeros after gzip and xz data are skipped.
+ * MEG_EFORMAT for corrupt or truncated data, MEG_EFAIL if memory is exhausted, MEG_EIO if reading fails.
+ */
+int64_t meg_decompressor_read(struct meg_decompressor *u, char *out, int64_t n, struct meg_err *e);
 void meg_decompressor_close(struct meg_decompressor *u); /* accepts NULL */
+
+MEG_END_DECLS
 
 #endif

@@ -1,3 +1,4 @@
+/* json.c - parsing through jansson, and the JSON writer. */
 #include "io/json.h"
 
 #include <ctype.h>
@@ -12,25 +13,25 @@
 
 /* ---- reading ---- */
 
-static int parse(json_t **out, const void *bytes, size_t n, size_t flags, const char *from, struct meg_err *e)
+static int parse(json_t **out, const void *bytes, size_t n, size_t flags, const char *source, struct meg_err *e)
 {
     json_error_t where;
     json_t *value = json_loadb((const char *)bytes, n, flags | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
 
     if (!value)
-        return meg_fail(e, MEG_EFORMAT, "%s:%d:%d: not JSON: %s", from, where.line, where.column, where.text);
+        return meg_fail(e, MEG_EFORMAT, "%s:%d:%d: not JSON: %s", source, where.line, where.column, where.text);
     *out = value;
-    return MEG_OK;
+    return 0;
 }
 
-int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e)
+int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e)
 {
-    return parse(out, bytes, n, 0, from, e);
+    return parse(out, bytes, n, 0, source, e);
 }
 
-int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e)
+int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e)
 {
-    return parse(out, bytes, n, JSON_ALLOW_NUL, from, e);
+    return parse(out, bytes, n, JSON_ALLOW_NUL, source, e);
 }
 
 static int load(json_t **out, const char *path, int (*read)(const char *, struct meg_str *, struct meg_err *),
@@ -57,90 +58,90 @@ int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e)
 
 #define BIT(type) (1u << (type))
 
-/* *v = the member when it is there and of one of the types; NULL when there is nothing to take. */
-static int get(const json_t *object, const char *key, enum meg_json_presence need, unsigned types, const char *wanted,
-               json_t **v, const char *from, struct meg_err *e)
+/* Set *v to a member that has one of the types, or to NULL if it is optional and missing. */
+static int get(const json_t *object, const char *key, enum meg_json_presence presence, unsigned types,
+               const char *expected, json_t **v, const char *source, struct meg_err *e)
 {
     json_t *found = json_object_get(object, key);
     struct meg_str text = { 0 };
     int r;
 
     *v = NULL;
-    if (need == MEG_JSON_OPTIONAL && (!found || json_is_null(found)))
-        return MEG_OK;
+    if (presence == MEG_JSON_OPTIONAL && (!found || json_is_null(found)))
+        return 0;
     if (!found)
-        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing", from, key);
+        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing", source, key);
     if (types & BIT(json_typeof(found))) {
         *v = found;
-        return MEG_OK;
+        return 0;
     }
     meg_json_dump(found, 0, &text);
-    r = meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is to be %s, found %.60s%s", from, key, wanted, text.s,
+    r = meg_fail(e, MEG_EFORMAT, "%s: \"%s\" must be %s, found %.60s%s", source, key, expected, text.s,
                  text.n > 60 ? "..." : "");
     meg_str_free(&text);
     return r;
 }
 
-int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence need, int64_t *out, const char *from,
-                     struct meg_err *e)
+int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence presence, int64_t *out,
+                     const char *source, struct meg_err *e)
 {
     json_t *v;
-    int r = get(object, key, need, BIT(JSON_INTEGER), "an integer", &v, from, e);
+    int r = get(object, key, presence, BIT(JSON_INTEGER), "an integer", &v, source, e);
 
     if (v)
         *out = json_integer_value(v);
     return r;
 }
 
-int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence need, double *out, const char *from,
-                     struct meg_err *e)
+int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence presence, double *out,
+                     const char *source, struct meg_err *e)
 {
     json_t *v;
-    int r = get(object, key, need, BIT(JSON_REAL) | BIT(JSON_INTEGER), "a number", &v, from, e);
+    int r = get(object, key, presence, BIT(JSON_REAL) | BIT(JSON_INTEGER), "a number", &v, source, e);
 
     if (v)
         *out = json_number_value(v);
     return r;
 }
 
-int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence need, bool *out, const char *from,
-                      struct meg_err *e)
+int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence presence, bool *out,
+                      const char *source, struct meg_err *e)
 {
     json_t *v;
-    int r = get(object, key, need, BIT(JSON_TRUE) | BIT(JSON_FALSE), "true or false", &v, from, e);
+    int r = get(object, key, presence, BIT(JSON_TRUE) | BIT(JSON_FALSE), "true or false", &v, source, e);
 
     if (v)
         *out = json_is_true(v);
     return r;
 }
 
-int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence need, const char **out,
-                     const char *from, struct meg_err *e)
+int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence presence, const char **out,
+                     const char *source, struct meg_err *e)
 {
     json_t *v;
-    int r = get(object, key, need, BIT(JSON_STRING), "a string", &v, from, e);
+    int r = get(object, key, presence, BIT(JSON_STRING), "a string", &v, source, e);
 
     if (v)
         *out = json_string_value(v);
     return r;
 }
 
-int meg_json_get_array(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
-                       const char *from, struct meg_err *e)
+int meg_json_get_array(const json_t *object, const char *key, enum meg_json_presence presence, json_t **out,
+                       const char *source, struct meg_err *e)
 {
     json_t *v;
-    int r = get(object, key, need, BIT(JSON_ARRAY), "an array", &v, from, e);
+    int r = get(object, key, presence, BIT(JSON_ARRAY), "an array", &v, source, e);
 
     if (v)
         *out = v;
     return r;
 }
 
-int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
-                        const char *from, struct meg_err *e)
+int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence presence, json_t **out,
+                        const char *source, struct meg_err *e)
 {
     json_t *v;
-    int r = get(object, key, need, BIT(JSON_OBJECT), "an object", &v, from, e);
+    int r = get(object, key, presence, BIT(JSON_OBJECT), "an object", &v, source, e);
 
     if (v)
         *out = v;

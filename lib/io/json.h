@@ -1,6 +1,6 @@
 /*
- * json.h - JSON read through jansson with errors that say where, and written so that numbers
- * read back the same.  For what is small; lines of a corpus are read by io/jsonl.h.
+ * json.h - JSON: parsing by jansson, with errors that name the location, typed access to members, and a writer whose
+ * numbers read back unchanged.  It is for small files; io/jsonl.h reads the lines of a corpus.
  */
 #ifndef MEG_IO_JSON_H
 #define MEG_IO_JSON_H
@@ -17,34 +17,36 @@
 MEG_BEGIN_DECLS
 
 /*
- * One JSON value, which the caller gives back with json_decref.  MEG_EFORMAT with FROM:LINE:COLUMN
- * for anything else, a key twice in an object included.
+ * meg_json_load - parse a file that contains one JSON value, which the caller releases with json_decref
+ * MEG_EFORMAT with SOURCE:LINE:COLUMN for anything else, including a duplicate key in an object.
  */
 int meg_json_load(json_t **out, const char *path, struct meg_err *e);
-/* The same for a file found in a folder; see meg_read_regular. */
+/* The same for a file whose name is not from the user; see meg_read_regular. */
 int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e);
-int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e);
-/* The same, but strings (not keys) may hold \u0000: their length is json_string_length. */
-int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e);
+/* The same for a text; source is its name in messages. */
+int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
+/* The same, but string values may contain \u0000; json_string_length is their length. */
+int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
 
 /*
- * A member of an object.  MEG_EFORMAT, naming from and key, when it has another type, or when it
- * is MEG_JSON_REQUIRED and missing; one that is MEG_JSON_OPTIONAL and missing or null leaves *out.
- * Strings, arrays and objects are borrowed from the object.  A double may be spelled as an integer.
+ * meg_json_get_* - set *out to a member of an object
+ * MEG_EFORMAT, with source and key, if the member has another type, or if it is MEG_JSON_REQUIRED and missing.  A
+ * member that is MEG_JSON_OPTIONAL and missing or null leaves *out unchanged.  Strings, arrays and objects are borrowed
+ * from the object.  meg_json_get_f64 also accepts integers.
  */
 enum meg_json_presence { MEG_JSON_REQUIRED, MEG_JSON_OPTIONAL };
-int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence need, int64_t *out, const char *from,
-                     struct meg_err *e);
-int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence need, double *out, const char *from,
-                     struct meg_err *e);
-int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence need, bool *out, const char *from,
-                      struct meg_err *e);
-int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence need, const char **out,
-                     const char *from, struct meg_err *e);
-int meg_json_get_array(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
-                       const char *from, struct meg_err *e);
-int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
-                        const char *from, struct meg_err *e);
+int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence presence, int64_t *out,
+                     const char *source, struct meg_err *e);
+int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence presence, double *out,
+                     const char *source, struct meg_err *e);
+int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence presence, bool *out,
+                      const char *source, struct meg_err *e);
+int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence presence, const char **out,
+                     const char *source, struct meg_err *e);
+int meg_json_get_array(const json_t *object, const char *key, enum meg_json_presence presence, json_t **out,
+                       const char *source, struct meg_err *e);
+int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence presence, json_t **out,
+                        const char *source, struct meg_err *e);
 
 /*
  * meg_json_dump - append a value, members in order of insertion
@@ -56,7 +58,8 @@ void meg_json_dump(const json_t *value, int indent, struct meg_str *out);
  * The writer of objects that are not worth a json_t.  Each function appends to out; those that begin a value or a key
  * first append a comma if out ends with a value, so that
  *     meg_json_begin(out, '{'); meg_json_set_i64(out, "n", 1); meg_json_set_str(out, "s", "a"); meg_json_end(out, '}');
- * appends {"n":1,"s":"a"}.  An object or array that begins a text needs out to be empty or to end with a newline or a space.
+ * appends {"n":1,"s":"a"}.  An object or array that begins a text needs out to be empty or to end with a newline or a
+ * space.
  */
 void meg_json_begin(struct meg_str *out, char bracket); /* '{' or '[' */
 void meg_json_end(struct meg_str *out, char bracket);   /* '}' or ']' */
@@ -75,8 +78,9 @@ void meg_json_set_bool(struct meg_str *out, const char *key, bool v);
 void meg_json_set_str(struct meg_str *out, const char *key, const char *s);
 
 /*
- * meg_json_add_ascii - append s as the string that Python's json.dumps prints: in ASCII, U+10000 and above as a surrogate
- * pair.  Bytes that are not UTF-8 are escaped as Python's surrogateescape holds them in file names, U+DC80..U+DCFF.
+ * meg_json_add_ascii - append s as the string that Python's json.dumps prints: in ASCII, U+10000 and above as a
+ * surrogate pair.  Bytes that are not UTF-8 are escaped as Python's surrogateescape holds them in file names,
+ * U+DC80..U+DCFF.
  */
 void meg_json_add_ascii(struct meg_str *out, const char *s);
 

@@ -1,5 +1,6 @@
 #include "io/json_scan.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "unicode/simd.h"
@@ -9,15 +10,18 @@ enum { MAX_DEPTH = 1000 };
 
 int meg_json_scan_expected(const struct meg_json_scan *s, const char *what)
 {
-    long long at = s->p - s->begin + 1;
+    const int64_t offset = s->p - s->begin + 1;
     unsigned char c;
 
     if (s->p == s->end)
-        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: the text ends where %s is expected", s->unit, at, what);
+        return meg_fail(s->e, MEG_EFORMAT, "%s %" PRId64 ": the text ends where %s is expected", s->offset_name, offset,
+                        what);
     c = (unsigned char)*s->p;
     if (c > 0x20 && c < 0x7F)
-        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: found '%c' where %s is expected", s->unit, at, c, what);
-    return meg_fail(s->e, MEG_EFORMAT, "%s %lld: found byte 0x%02x where %s is expected", s->unit, at, c, what);
+        return meg_fail(s->e, MEG_EFORMAT, "%s %" PRId64 ": found '%c' where %s is expected", s->offset_name, offset, c,
+                        what);
+    return meg_fail(s->e, MEG_EFORMAT, "%s %" PRId64 ": found byte 0x%02x where %s is expected", s->offset_name, offset,
+                    c, what);
 }
 
 void meg_json_scan_skip_space(struct meg_json_scan *s)
@@ -34,7 +38,7 @@ bool meg_json_scan_accept(struct meg_json_scan *s, char c)
     return true;
 }
 
-/* To the first byte that is not simply part of a string: quote, backslash or control. */
+/* Skip to the first quote, backslash or control character. */
 static void skip_plain(struct meg_json_scan *s)
 {
     const char *p = s->p;
@@ -70,7 +74,7 @@ static int read_hex4(struct meg_json_scan *s, int32_t *v)
     return 0;
 }
 
-/* What follows a backslash.  *cp is -1 for a lone surrogate. */
+/* Read the rest of an escape after its backslash.  *cp is -1 for a lone surrogate. */
 static int read_escape(struct meg_json_scan *s, int32_t *cp)
 {
     static const char plain[128] = {
@@ -79,7 +83,7 @@ static int read_escape(struct meg_json_scan *s, int32_t *cp)
     int32_t low;
     int r;
 
-    if (s->p<s->end && * s->p> 0 && plain[(unsigned char)*s->p]) {
+    if (s->p < s->end && (unsigned char)*s->p < 128 && plain[(unsigned char)*s->p]) {
         *cp = plain[(unsigned char)*s->p++];
         return 0;
     }
@@ -90,7 +94,7 @@ static int read_escape(struct meg_json_scan *s, int32_t *cp)
     if (*cp < 0xD800 || *cp > 0xDFFF)
         return 0;
     if (*cp < 0xDC00 && s->end - s->p >= 2 && s->p[0] == '\\' && s->p[1] == 'u') {
-        const char *was = s->p;
+        const char *second = s->p;
 
         s->p += 2;
         if ((r = read_hex4(s, &low)) < 0)
@@ -99,20 +103,21 @@ static int read_escape(struct meg_json_scan *s, int32_t *cp)
             *cp = 0x10000 + ((*cp - 0xD800) << 10) + (low - 0xDC00);
             return 0;
         }
-        s->p = was;
+        s->p = second;
     }
     *cp = -1;
     return 0;
 }
 
-int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out, const char **lone)
+int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,
+                         const char **lone_surrogate)
 {
     const char *begin;
-    size_t at = buf ? buf->n : 0;
-    bool escaped = false;
+    const size_t offset = buf ? buf->n : 0;
+    bool has_escapes = false;
     int r;
 
-    *lone = NULL;
+    *lone_surrogate = NULL;
     if (!meg_json_scan_accept(s, '"'))
         return meg_json_scan_expected(s, "a string");
     for (begin = s->p;; begin = s->p) {
@@ -121,37 +126,37 @@ int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct me
 
         skip_plain(s);
         if (s->p == s->end || (unsigned char)*s->p < 0x20)
-            return meg_json_scan_expected(s, "more of a string");
-        if (out && (escaped || *s->p == '\\'))
+            return meg_json_scan_expected(s, "the rest of a string");
+        if (out && (has_escapes || *s->p == '\\'))
             meg_str_add(buf, begin, (size_t)(s->p - begin));
         if (*s->p == '"')
             break;
-        escaped = true;
+        has_escapes = true;
         begin = s->p++;
         if ((r = read_escape(s, &cp)) < 0)
             return r;
         if (cp < 0)
-            *lone = *lone ? *lone : begin;
+            *lone_surrogate = *lone_surrogate ? *lone_surrogate : begin;
         if (out)
             meg_str_add(buf, c, (size_t)meg_utf8_encode(c, cp < 0 ? 0xFFFD : cp));
     }
     if (out)
-        *out = escaped ? (struct meg_span){ buf->s + at, (int64_t)(buf->n - at) }
-                       : (struct meg_span){ begin, s->p - begin };
+        *out = has_escapes ? (struct meg_span){ buf->s + offset, (int64_t)(buf->n - offset) }
+                           : (struct meg_span){ begin, s->p - begin };
     s->p++;
     return 0;
 }
 
 static int read_digits(struct meg_json_scan *s)
 {
-    const char *was = s->p;
+    const char *begin = s->p;
 
     while (s->p < s->end && *s->p >= '0' && *s->p <= '9')
         s->p++;
-    return s->p > was ? 0 : meg_json_scan_expected(s, "a digit");
+    return s->p > begin ? 0 : meg_json_scan_expected(s, "a digit");
 }
 
-static bool take_word(struct meg_json_scan *s, const char *word)
+static bool accept_literal(struct meg_json_scan *s, const char *word)
 {
     size_t n = strlen(word);
 
@@ -165,7 +170,7 @@ static int read_number(struct meg_json_scan *s)
 {
     int r;
 
-    if (meg_json_scan_accept(s, '-') && take_word(s, "Infinity"))
+    if (meg_json_scan_accept(s, '-') && accept_literal(s, "Infinity"))
         return 0;
     if (!meg_json_scan_accept(s, '0') && (r = read_digits(s)) < 0)
         return r;
@@ -179,28 +184,28 @@ static int read_number(struct meg_json_scan *s)
     return 0;
 }
 
-/* Members up to the closing bracket; the opening one has been read. */
-static int skip_members(struct meg_json_scan *s, char close, int depth)
+/* Skip the members or items up to the closing bracket; the opening one has been skipped. */
+static int skip_container(struct meg_json_scan *s, char close, int depth)
 {
-    const char *lone, *kind;
+    const char *lone_surrogate, *type_name;
     int r;
 
     if (depth > MAX_DEPTH)
-        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: values nested more than %d deep", s->unit,
-                        (long long)(s->p - s->begin), MAX_DEPTH);
+        return meg_fail(s->e, MEG_EFORMAT, "%s %" PRId64 ": values are nested more than %d levels deep", s->offset_name,
+                        (s->p - s->begin), MAX_DEPTH);
     meg_json_scan_skip_space(s);
     if (meg_json_scan_accept(s, close))
         return 0;
     for (;;) {
         if (close == '}') {
             meg_json_scan_skip_space(s);
-            if ((r = meg_json_scan_string(s, NULL, NULL, &lone)) < 0)
+            if ((r = meg_json_scan_string(s, NULL, NULL, &lone_surrogate)) < 0)
                 return r;
             meg_json_scan_skip_space(s);
             if (!meg_json_scan_accept(s, ':'))
                 return meg_json_scan_expected(s, "':'");
         }
-        if ((r = meg_json_scan_value(s, depth, &kind)) < 0)
+        if ((r = meg_json_scan_value(s, depth, &type_name)) < 0)
             return r;
         meg_json_scan_skip_space(s);
         if (meg_json_scan_accept(s, close))
@@ -210,21 +215,21 @@ static int skip_members(struct meg_json_scan *s, char close, int depth)
     }
 }
 
-int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **kind)
+int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name)
 {
-    const char *lone;
+    const char *lone_surrogate;
 
     meg_json_scan_skip_space(s);
     switch (s->p < s->end ? *s->p : 0) {
-    case '"': *kind = "a string"; return meg_json_scan_string(s, NULL, NULL, &lone);
+    case '"': *type_name = "a string"; return meg_json_scan_string(s, NULL, NULL, &lone_surrogate);
     case '{':
         s->p++;
-        *kind = "an object";
-        return skip_members(s, '}', depth + 1);
+        *type_name = "an object";
+        return skip_container(s, '}', depth + 1);
     case '[':
         s->p++;
-        *kind = "a list";
-        return skip_members(s, ']', depth + 1);
+        *type_name = "a list";
+        return skip_container(s, ']', depth + 1);
     case '-':
     case '0':
     case '1':
@@ -235,15 +240,15 @@ int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **kind)
     case '6':
     case '7':
     case '8':
-    case '9': *kind = "a number"; return read_number(s);
+    case '9': *type_name = "a number"; return read_number(s);
     default:
-        *kind = "a number";
-        if (take_word(s, "NaN") || take_word(s, "Infinity"))
+        *type_name = "a number";
+        if (accept_literal(s, "NaN") || accept_literal(s, "Infinity"))
             return 0;
-        *kind = "true or false";
-        if (take_word(s, "true") || take_word(s, "false"))
+        *type_name = "true or false";
+        if (accept_literal(s, "true") || accept_literal(s, "false"))
             return 0;
-        *kind = "null";
-        return take_word(s, "null") ? 0 : meg_json_scan_expected(s, "a value");
+        *type_name = "null";
+        return accept_literal(s, "null") ? 0 : meg_json_scan_expected(s, "a value");
     }
 }

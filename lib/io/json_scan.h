@@ -1,6 +1,6 @@
 /*
- * json_scan.h - reading JSON where it lies, without a tree: RFC 8259, with what Python's json module
- * allows on top (NaN, Infinity, -Infinity).
+ * json_scan.h - a JSON scanner that works in place, without building a tree.  It accepts RFC 8259 and, as Python's json
+ * module, NaN, Infinity and -Infinity.
  */
 #ifndef MEG_IO_JSON_SCAN_H
 #define MEG_IO_JSON_SCAN_H
@@ -8,33 +8,41 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/span.h"
 
-/* Where the reader is in a text, which is well-formed UTF-8. */
+MEG_BEGIN_DECLS
+
+/* The state of a scan of text [begin, end), which is valid UTF-8. */
 struct meg_json_scan {
-    const char *begin, *p, *end;
-    const char *unit; /* how messages call a place in the text: "column", "byte" */
+    const char *begin, *p, *end; /* p: the next byte */
+    const char *offset_name;     /* name of an offset in messages: "column" or "byte" */
     struct meg_err *e;
 };
 
-/* MEG_EFORMAT: "column N: found X where WHAT is expected". */
+/* Fail with MEG_EFORMAT: "column N: found X where WHAT is expected". */
 int meg_json_scan_expected(const struct meg_json_scan *s, const char *what);
 
+/* Skip space, tab, \n and \r. */
 void meg_json_scan_skip_space(struct meg_json_scan *s);
-/* Go past c; false when something else stands here. */
+/* Skip c if it is the next byte; returns whether it was. */
 bool meg_json_scan_accept(struct meg_json_scan *s, char c);
 
 /*
- * meg_json_scan_string - a string, from its opening quote.  With out, *out is its text: in place where
- * nothing is escaped, else behind what buf holds, which must have the room (the text is no longer
- * than its spelling).  Without, it is only checked.  *lone is where the first lone surrogate begins, or NULL;
- * the text has U+FFFD for each.
+ * meg_json_scan_string - scan a string, which begins with a quote
+ *   buf             receives the text if it has escapes; it must have capacity for it, as spans point into it.  The
+ *                   text is never longer than its JSON.
+ *   out             the text, in place or in buf; NULL to check the string only
+ *   lone_surrogate  out  beginning of the first escape of a lone surrogate, or NULL.  Each becomes U+FFFD.
  */
-int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out, const char **lone);
+int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,
+                         const char **lone_surrogate);
 
-/* Any value, inside of depth others; *kind says what it is: "a number". */
-int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **kind);
+/* Scan any value, at this nesting depth.  *type_name describes its type in messages: "a number". */
+int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name);
+
+MEG_END_DECLS
 
 #endif

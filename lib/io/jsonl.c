@@ -1,5 +1,6 @@
 #include "io/jsonl.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,35 +8,38 @@
 #include "io/json_scan.h"
 #include "unicode/utf8.h"
 
+/* The type names of supported values; they are compared by address. */
 static const char string[] = "a string", list[] = "a list of strings";
 
 bool meg_jsonl_is_list(const struct meg_jsonl_value *v)
 {
-    return v->kind == list;
+    return v->type_name == list;
 }
 
-/* One text of a key's value. */
+/* Read one string of a value. */
 static int read_text(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_jsonl_value *v)
 {
-    const char *lone;
+    const char *lone_surrogate;
     int r;
 
     if (v->n == MEG_JSONL_MAX_STRINGS)
-        return meg_fail(s->e, MEG_EFORMAT, "column %lld: more than %d strings in a list; make several lines of it",
-                        (long long)(s->p - s->begin + 1), MEG_JSONL_MAX_STRINGS);
+        return meg_fail(s->e, MEG_EFORMAT,
+                        "column %" PRId64 ": the list has more than %d strings; split it into several lines",
+                        (s->p - s->begin + 1), MEG_JSONL_MAX_STRINGS);
     if (v->n == v->cap) {
         v->cap = v->cap ? 2 * v->cap : 8;
-        v->v = meg_realloc_array(v->v, (size_t)v->cap, sizeof *v->v);
+        v->strings = meg_realloc_array(v->strings, (size_t)v->cap, sizeof *v->strings);
     }
-    if ((r = meg_json_scan_string(s, &j->unescaped, &v->v[v->n++], &lone)) < 0)
+    if ((r = meg_json_scan_string(s, &j->unescaped, &v->strings[v->n++], &lone_surrogate)) < 0)
         return r;
-    if (lone && !j->replaces_lone_surrogates)
-        return meg_fail(s->e, MEG_EFORMAT, "column %lld: \\u escape of half a surrogate pair, which is no character%s",
-                        (long long)(lone - s->begin + 1), j->remedy ? j->remedy : "");
+    if (lone_surrogate && !j->replaces_lone_surrogates)
+        return meg_fail(s->e, MEG_EFORMAT,
+                        "column %" PRId64 ": \\u escape of a lone surrogate, which is not a character%s",
+                        (lone_surrogate - s->begin + 1), j->hint ? j->hint : "");
     return 0;
 }
 
-/* The value of a key that is asked for. */
+/* Read the value of a requested key. */
 static int read_value(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_jsonl_value *v)
 {
     int r;
@@ -43,25 +47,25 @@ static int read_value(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_j
     v->n = 0;
     meg_json_scan_skip_space(s);
     if (s->p < s->end && *s->p == '"') {
-        v->kind = string;
+        v->type_name = string;
         return read_text(s, j, v);
     }
     if (s->p == s->end || *s->p != '[')
-        return meg_json_scan_value(s, 1, &v->kind);
+        return meg_json_scan_value(s, 1, &v->type_name);
     s->p++;
-    v->kind = list;
+    v->type_name = list;
     meg_json_scan_skip_space(s);
     if (meg_json_scan_accept(s, ']'))
         return 0;
     for (;;) {
-        const char *kind;
+        const char *type_name;
 
         meg_json_scan_skip_space(s);
         if (s->p < s->end && *s->p == '"') {
             r = read_text(s, j, v);
         } else {
-            v->kind = "a list of other things than strings";
-            r = meg_json_scan_value(s, 2, &kind);
+            v->type_name = "a list with items other than strings";
+            r = meg_json_scan_value(s, 2, &type_name);
         }
         if (r < 0)
             return r;
@@ -85,19 +89,19 @@ static int read_object(struct meg_json_scan *s, struct meg_jsonl *j)
         return 0;
     for (;;) {
         struct meg_span key;
-        const char *lone, *kind;
+        const char *lone_surrogate, *type_name;
         int k = 0;
 
         meg_json_scan_skip_space(s);
-        if ((r = meg_json_scan_string(s, &j->unescaped, &key, &lone)) < 0)
+        if ((r = meg_json_scan_string(s, &j->unescaped, &key, &lone_surrogate)) < 0)
             return r;
         meg_json_scan_skip_space(s);
         if (!meg_json_scan_accept(s, ':'))
             return meg_json_scan_expected(s, "':'");
         while (k < j->nkeys &&
-               (lone || strlen(j->keys[k]) != (size_t)key.n || memcmp(j->keys[k], key.s, (size_t)key.n) != 0))
+               (lone_surrogate || strlen(j->keys[k]) != (size_t)key.n || memcmp(j->keys[k], key.s, (size_t)key.n) != 0))
             k++;
-        r = k < j->nkeys ? read_value(s, j, &j->value[k]) : meg_json_scan_value(s, 1, &kind);
+        r = k < j->nkeys ? read_value(s, j, &j->value[k]) : meg_json_scan_value(s, 1, &type_name);
         if (r < 0)
             return r;
         meg_json_scan_skip_space(s);
@@ -115,8 +119,8 @@ static int read_line(struct meg_jsonl *j, const char *line, int64_t n, struct me
     int r;
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "column %lld: invalid UTF-8: byte 0x%02x%s", (long long)bad + 1,
-                        (unsigned char)line[bad], j->remedy ? j->remedy : "");
+        return meg_fail(e, MEG_EFORMAT, "column %" PRId64 ": invalid UTF-8: byte 0x%02x%s", bad + 1,
+                        (unsigned char)line[bad], j->hint ? j->hint : "");
     if ((r = read_object(&s, j)) < 0)
         return r;
     meg_json_scan_skip_space(&s);
@@ -130,8 +134,8 @@ int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_
     if (!j->value)
         j->value = meg_new((size_t)j->nkeys * sizeof *j->value);
     for (int k = 0; k < j->nkeys; k++)
-        j->value[k].kind = NULL;
-    /* Unescaped text is no longer than the line: with this room the buffer never moves. */
+        j->value[k].type_name = NULL;
+    /* Unescaped text is not longer than the line, so with this capacity the buffer never moves. */
     if (j->unescaped.cap <= (size_t)n) {
         j->unescaped.cap = (size_t)n + 1;
         j->unescaped.s = meg_realloc_array(j->unescaped.s, j->unescaped.cap, 1);
@@ -140,30 +144,30 @@ int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_
     if ((r = read_line(j, line, n, e)) < 0)
         return r;
     for (int k = 0; k < j->nkeys; k++) {
-        const char *kind = j->value[k].kind;
+        const char *type_name = j->value[k].type_name;
 
-        if (!kind)
-            return meg_fail(e, MEG_EFORMAT, "no key \"%s\"", j->keys[k]);
-        if (kind != string && kind != list)
-            return meg_fail(e, MEG_EFORMAT, "key \"%s\" holds %s; a string or a list of strings is expected",
-                            j->keys[k], kind);
+        if (!type_name)
+            return meg_fail(e, MEG_EFORMAT, "the key \"%s\" is missing", j->keys[k]);
+        if (type_name != string && type_name != list)
+            return meg_fail(e, MEG_EFORMAT, "the value of key \"%s\" is %s; it must be a string or a list of strings",
+                            j->keys[k], type_name);
     }
-    return MEG_OK;
+    return 0;
 }
 
 int meg_jsonl_is_object(const char *line, int64_t n)
 {
     struct meg_jsonl j = { 0 };
-    int is = read_line(&j, line, n, NULL) == 0;
+    int is_object = read_line(&j, line, n, NULL) == 0;
 
     meg_jsonl_free(&j);
-    return is;
+    return is_object;
 }
 
 void meg_jsonl_free(struct meg_jsonl *j)
 {
     for (int k = 0; j->value && k < j->nkeys; k++)
-        free(j->value[k].v);
+        free(j->value[k].strings);
     free(j->value);
     j->value = NULL;
     meg_str_free(&j->unescaped);

@@ -1,5 +1,5 @@
 /*
- * protobuf.h - the wire format of Protocol Buffers, read strictly: fields one after the other, each a
+ * protobuf.h - a strict reader of the wire format of Protocol Buffers: a message is a sequence of fields, each with a
  * number, a wire type and a value.
  */
 #ifndef MEG_IO_PROTOBUF_H
@@ -8,12 +8,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 
-/* A message, or what is left of it.  name and the bytes are borrowed. */
+MEG_BEGIN_DECLS
+
+/* The unread rest [p, end) of a message; name and the bytes are borrowed. */
 struct meg_pb {
     const unsigned char *p, *end;
-    const unsigned char *file; /* the first byte of the file, for offsets in messages */
+    const unsigned char *file; /* beginning of the file, for offsets in messages */
     const char *name;
 };
 
@@ -21,30 +24,31 @@ enum meg_pb_wire { MEG_PB_VARINT, MEG_PB_I64, MEG_PB_LEN, MEG_PB_I32 = 5 };
 
 struct meg_pb_field {
     int32_t number;
-    enum meg_pb_wire wire;
-    uint64_t value;          /* of MEG_PB_VARINT, MEG_PB_I64 and MEG_PB_I32 */
-    struct meg_pb bytes;     /* of MEG_PB_LEN: text, or a message */
-    const unsigned char *at; /* where it begins */
+    enum meg_pb_wire wire_type;
+    uint64_t value;           /* of MEG_PB_VARINT, MEG_PB_I64 and MEG_PB_I32 */
+    struct meg_pb bytes;      /* of MEG_PB_LEN: a string or a message */
+    const unsigned char *tag; /* beginning of the field */
 };
 
 /*
- * meg_pb_next - the next field
- * Returns 1, or 0 at the end; MEG_EFORMAT, naming file and offset, for a number cut or longer than 64
- * bits, a length beyond the end of the message, a wire type that is not one of the four, or a field
- * number that is none.
+ * meg_pb_next - read the next field
+ * Returns 1, or 0 at the end.  MEG_EFORMAT, with file and offset, for a truncated varint or one of more than 64 bits, a
+ * length beyond the end of the message, a wire type other than these four, or a field number of 0 or above 2^29 - 1.
  */
 int meg_pb_next(struct meg_pb *m, struct meg_pb_field *f, struct meg_err *e);
 
-/* MEG_OK when the field has that wire type; else MEG_EFORMAT, what being its name. */
+/* Check the wire type of a field, which messages call `what`; MEG_EFORMAT if it is another one. */
 int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const char *what, struct meg_err *e);
 
-/* A field of wire type 5 as a float, and one of type 0 as a truth or a number that fits. */
+/* Convert a field of wire type 5 to a float, or one of type 0 to a bool or an int32_t, which it must fit. */
 int meg_pb_float(const struct meg_pb_field *f, const char *what, float *out, struct meg_err *e);
 int meg_pb_bool(const struct meg_pb_field *f, const char *what, bool *out, struct meg_err *e);
 int meg_pb_int32(const struct meg_pb_field *f, const char *what, int32_t *out, struct meg_err *e);
 
-/* MEG_EFORMAT with file and offset in front of the message. */
-int meg_pb_fail(const struct meg_pb *m, const unsigned char *at, struct meg_err *e, const char *fmt, ...)
+/* Fail with MEG_EFORMAT; file name and offset precede the message. */
+int meg_pb_fail(const struct meg_pb *m, const unsigned char *location, struct meg_err *e, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+
+MEG_END_DECLS
 
 #endif

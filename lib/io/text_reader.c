@@ -1,5 +1,6 @@
 #include "io/text_reader.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,12 +11,12 @@ enum { BLOCK = 1 << 20 };
 
 const struct meg_opt meg_text_reader_opts[] = {
     { "input", 0, MEG_LIST(struct meg_text_reader_conf, input), "FILE...", "-",
-      "text or JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is "
-      "standard input" },
-    { "input-format", 0, MEG_STR(struct meg_text_reader_conf, input_format), "auto|text|jsonl", "auto",
-      "what the input is; auto goes by name and first line of each file" },
+      "read text or JSON lines from these files, which may be compressed by gzip, zstd or xz; patterns are expanded; "
+      "- is standard input" },
+    { "input-format", 0, MEG_ENUM(struct meg_text_reader_conf, input_format), "auto|text|jsonl", "auto",
+      "format of the input; auto detects it from the name and the first line of each file" },
     { "json-keys", 0, MEG_LIST(struct meg_text_reader_conf, json_keys), "KEY...", "text",
-      "of JSON lines: the keys whose texts are read" },
+      "keys of JSON lines whose texts are read" },
     MEG_ALIAS("json-key", "json-keys"),
     { 0 }
 };
@@ -24,11 +25,11 @@ struct meg_text_reader {
     const struct meg_text_reader_conf *conf;
     struct meg_block_reader *in;
     struct meg_line_block block;
-    int64_t at, line; /* in block: where the next line begins, its number */
-    bool is_jsonl;    /* the file that block is of */
+    int64_t offset, line; /* of the next line in block, and its number in the file */
+    bool is_jsonl;        /* the format of the file of block */
     struct meg_jsonl jsonl;
-    int key; /* of jsonl's values, the next one to give out */
-    int64_t nth;
+    int next_key; /* key and index of the next string of jsonl to return */
+    int64_t value_index;
 };
 
 int meg_text_reader_open(struct meg_text_reader **out, const struct meg_text_reader_conf *c, struct meg_err *e)
@@ -42,8 +43,8 @@ int meg_text_reader_open(struct meg_text_reader **out, const struct meg_text_rea
     (*out)->conf = c;
     (*out)->in = in;
     (*out)->jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n };
-    (*out)->key = (int)c->json_keys.n;
-    return MEG_OK;
+    (*out)->next_key = (int)c->json_keys.n;
+    return 0;
 }
 
 void meg_text_reader_close(struct meg_text_reader *t)
@@ -56,16 +57,16 @@ void meg_text_reader_close(struct meg_text_reader *t)
     free(t);
 }
 
-/* Whether name ends in .json or .jsonl, perhaps with the suffix of a compressed file behind it. */
+/* Whether name ends in .json or .jsonl, optionally followed by the suffix of a compressed file. */
 static bool is_json_name(const char *name)
 {
-    static const char *const packed[] = { ".gz", ".zst", ".xz" }, *const json[] = { ".json", ".jsonl" };
+    static const char *const compressed[] = { ".gz", ".zst", ".xz" }, *const json[] = { ".json", ".jsonl" };
     size_t n = strlen(name);
 
     for (int i = 0; i < 3; i++) {
-        size_t k = strlen(packed[i]);
+        size_t k = strlen(compressed[i]);
 
-        if (n > k && memcmp(name + n - k, packed[i], k) == 0) {
+        if (n > k && memcmp(name + n - k, compressed[i], k) == 0) {
             n -= k;
             break;
         }
@@ -82,20 +83,20 @@ static bool is_json_name(const char *name)
 static bool is_jsonl(const struct meg_text_reader *t)
 {
     const char *line;
-    int64_t at = 0, n;
+    int64_t offset = 0, n;
 
-    if (strcmp(t->conf->input_format, "auto") != 0)
-        return strcmp(t->conf->input_format, "jsonl") == 0;
+    if (t->conf->input_format != MEG_INPUT_AUTO)
+        return t->conf->input_format == MEG_INPUT_JSONL;
     if (is_json_name(t->block.name))
         return true;
-    while (meg_line_block_next(&t->block, &at, &line, &n)) {
+    while (meg_line_block_next(&t->block, &offset, &line, &n)) {
         if (!meg_line_is_blank(line, n))
             return meg_jsonl_is_object(line, n);
     }
     return false;
 }
 
-/* A JSON line, whose texts are then to be given out. */
+/* Read a JSON line, whose texts are returned next. */
 static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
 {
     const char *line;
@@ -103,25 +104,26 @@ static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
     int64_t n;
     int r;
 
-    meg_line_block_next(&t->block, &t->at, &line, &n);
+    meg_line_block_next(&t->block, &t->offset, &line, &n);
     if (meg_line_is_blank(line, n))
         return 0;
     if ((r = meg_jsonl_read(&t->jsonl, line, n, &inner)) < 0)
-        return meg_fail(e, r, "%s, line %lld: %s", t->block.name, (long long)t->line, inner.msg);
-    t->key = 0;
+        return meg_fail(e, r, "%s, line %" PRId64 ": %s", t->block.name, t->line, inner.msg);
+    t->next_key = 0;
     return 0;
 }
 
+/* Get the next line of plain text. */
 static int read_plain(struct meg_text_reader *t, struct meg_span *text, struct meg_err *e)
 {
-    const char *s = t->block.s + t->at, *nl = memchr(s, '\n', (size_t)(t->block.n - t->at));
+    const char *s = t->block.s + t->offset, *nl = memchr(s, '\n', (size_t)(t->block.n - t->offset));
     int64_t bad;
 
-    *text = (struct meg_span){ s, nl ? nl + 1 - s : t->block.n - t->at };
-    t->at += text->n;
+    *text = (struct meg_span){ s, nl ? nl + 1 - s : t->block.n - t->offset };
+    t->offset += text->n;
     if ((bad = meg_utf8_find_invalid(s, text->n)) >= 0)
-        return meg_fail(e, MEG_EFORMAT, "%s, line %lld: invalid UTF-8: byte 0x%02x at column %lld", t->block.name,
-                        (long long)t->line, (unsigned char)s[bad], (long long)bad + 1);
+        return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": invalid UTF-8: byte 0x%02x at column %" PRId64,
+                        t->block.name, t->line, (unsigned char)s[bad], bad + 1);
     return 1;
 }
 
@@ -130,21 +132,21 @@ int meg_text_reader_next(struct meg_text_reader *t, struct meg_span *text, struc
     for (;;) {
         int r;
 
-        for (; t->key < t->jsonl.nkeys; t->key++, t->nth = 0) {
-            if (t->nth < t->jsonl.value[t->key].n) {
-                *text = t->jsonl.value[t->key].v[t->nth++];
+        for (; t->next_key < t->jsonl.nkeys; t->next_key++, t->value_index = 0) {
+            if (t->value_index < t->jsonl.value[t->next_key].n) {
+                *text = t->jsonl.value[t->next_key].strings[t->value_index++];
                 return 1;
             }
         }
-        if (t->at == t->block.n) {
+        if (t->offset == t->block.n) {
             if ((r = meg_block_reader_next(t->in, &t->block, BLOCK, e)) <= 0)
                 return r;
-            t->at = 0;
-            t->line = t->block.line - 1;
-            if (t->block.line == 1)
+            t->offset = 0;
+            t->line = t->block.first_line_in_file - 1;
+            if (t->block.first_line_in_file == 1)
                 t->is_jsonl = is_jsonl(t);
         }
-        if (t->at == t->block.n)
+        if (t->offset == t->block.n)
             continue;
         t->line++;
         if ((r = t->is_jsonl ? read_jsonl(t, e) : read_plain(t, text, e)) != 0)

@@ -54,7 +54,7 @@ static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_valu
 {
     int64_t begin = num_ids(out);
     bool is_split = !w->job->punkt || meg_jsonl_is_list(value);
-    int r = is_split ? encode_texts(w, value->v, value->n, out, e) : encode_sentences(w, value->v, out, e);
+    int r = is_split ? encode_texts(w, value->strings, value->n, out, e) : encode_sentences(w, value->strings, out, e);
 
     if (r < 0)
         return r;
@@ -119,14 +119,14 @@ int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e)
         struct meg_err inner;
         int r;
 
-        if (b->nth + i < j->first_line || (b->nth + i) % j->partitions != j->partition)
+        if (b->first_line + i < j->first_line || (b->first_line + i) % j->partitions != j->partition)
             continue;
         if (meg_line_is_blank(line, n)) {
             w->current->blank++;
             continue;
         }
         if ((r = encode_line(w, line, n, &inner)) == MEG_EFORMAT)
-            return meg_fail(e, r, "%s, line %" PRId64 ": %s", b->name, b->line + i, inner.msg);
+            return meg_fail(e, r, "%s, line %" PRId64 ": %s", b->name, b->first_line_in_file + i, inner.msg);
         if (r < 0)
             return meg_fail(e, r, "%s", inner.msg);
     }

@@ -1,10 +1,14 @@
-/* internal.h - what was learnt of a language. */
+/* internal.h - the Punkt parameters of a language. */
 #ifndef MEG_SENTENCE_INTERNAL_H
 #define MEG_SENTENCE_INTERNAL_H
 
+#include "base/decls.h"
 #include "base/strtab.h"
 #include "sentence/punkt.h"
 
+MEG_BEGIN_DECLS
+
+/* Orthographic contexts in which a word occurs, by the names and values of NLTK. */
 enum {
     PUNKT_ORTHO_MID_UC = 4,
     PUNKT_ORTHO_UC = 2 | PUNKT_ORTHO_MID_UC | 8,
@@ -13,11 +17,13 @@ enum {
 };
 
 struct meg_punkt {
-    struct meg_strtab abbreviations, starters;
+    struct meg_strtab abbreviations, sent_starters;
     struct meg_strtab collocations; /* "first\tsecond" */
     struct meg_strtab words;
-    unsigned char *context; /* [words.n] sum of the bits above */
+    unsigned char *ortho_context; /* [words.n] bits of the contexts above */
     bool keep_newlines;
 };
+
+MEG_END_DECLS
 
 #endif

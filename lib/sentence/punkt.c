@@ -1,8 +1,7 @@
 /*
- * Every period, question or exclamation mark that something else follows may end a sentence: a
- * candidate.  The words around it, its context, are taken apart and judged; where the verdict is a
- * break, the text is cut.  What is a candidate, a context and a word are NLTK's regular expressions,
- * written out; none of them makes the work more than linear in the length of the text.
+ * punkt.c - Punkt sentence splitting.  Each period, question mark or exclamation mark before other text is a candidate
+ * for a sentence boundary.  Its context is split into words and classified by the heuristics of Punkt.  Candidates,
+ * contexts and words are defined as by the regular expressions of NLTK, implemented by hand in linear time.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "sentence/punkt.h"
@@ -16,12 +15,12 @@
 #include "unicode/case_map.h"
 #include "unicode/utf8.h"
 
-enum { SLICE = 1000000 }; /* characters that are split at once */
+enum { CHUNK_CHARS = 1000000 };
 
 /* ---- characters --------------------------------------------------------------------------------- */
 
-/* Length of the blank at p, 0 when something else stands there: \s of Python's regular expressions. */
-static int blank(const char *p, const char *end)
+/* Length of the whitespace character at p, or 0: \s of Python's regular expressions. */
+static int space_length(const char *p, const char *end)
 {
     const unsigned char c = p < end ? (unsigned char)*p : 'x';
     int32_t cp;
@@ -38,22 +37,22 @@ static int blank(const char *p, const char *end)
                : 0;
 }
 
-static const char *skip_blanks(const char *p, const char *end)
+static const char *skip_space(const char *p, const char *end)
 {
-    for (int len; (len = blank(p, end)) > 0;)
+    for (int len; (len = space_length(p, end)) > 0;)
         p += len;
     return p;
 }
 
-/* A byte inside of a character is no blank, so bytes will do. */
+/* Advances by bytes, as no continuation byte begins a whitespace character. */
 static const char *skip_nonspace(const char *p, const char *end)
 {
-    while (p < end && ((*p > ' ' && *p < 0x7F) || blank(p, end) == 0))
+    while (p < end && ((*p > ' ' && *p < 0x7F) || space_length(p, end) == 0))
         p++;
     return p;
 }
 
-static bool is_ascii_blank(char c)
+static bool is_ascii_space(char c)
 {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
@@ -63,7 +62,7 @@ static bool is_end_mark(char c)
     return c == '.' || c == '?' || c == '!';
 }
 
-/* What may follow an end mark without a blank, and ends words. */
+/* Characters that end words and may follow an end mark directly. */
 static bool is_punctuation(char c)
 {
     return c && strchr(")\";}]*:@'({[!?", c);
@@ -73,13 +72,13 @@ static bool is_punctuation(char c)
 
 struct word {
     const char *s, *end;
-    bool is_break, is_abbreviation, is_ellipsis;
+    bool is_sentbreak, is_abbreviation, is_ellipsis; /* sentbreak, abbr and ellipsis of NLTK's tokens */
 };
 
-/* Length of what stands for itself though it has several characters: --, .., or ". . ."; or 0. */
+/* Length of multi-character punctuation at p: --, .., or ". . ."; or 0. */
 static int64_t multi_char_punct(const char *p, const char *end)
 {
-    const char *q = p, *back = p;
+    const char *q = p, *last = p;
     int pairs = 0;
 
     if (p == end || (*p != '-' && *p != '.'))
@@ -88,25 +87,25 @@ static int64_t multi_char_punct(const char *p, const char *end)
         q++;
     if (q - p >= 2)
         return q - p;
-    for (q = p; q < end && *q == '.' && blank(q + 1, end) > 0 && q[1] != '\n'; pairs++) {
-        back = q;
-        q += 1 + blank(q + 1, end);
+    for (q = p; q < end && *q == '.' && space_length(q + 1, end) > 0 && q[1] != '\n'; pairs++) {
+        last = q;
+        q += 1 + space_length(q + 1, end);
     }
     if (pairs >= 2 && q < end && *q == '.')
         return q + 1 - p;
-    return pairs >= 3 ? back + 1 - p : 0;
+    return pairs >= 3 ? last + 1 - p : 0;
 }
 
 /* Whether a word ends before p. */
 static bool ends_word(const char *p, const char *end)
 {
-    return p == end || blank(p, end) > 0 || is_punctuation(*p) || multi_char_punct(p, end) > 0;
+    return p == end || space_length(p, end) > 0 || is_punctuation(*p) || multi_char_punct(p, end) > 0;
 }
 
-/* The next word at or after *at; *at moves behind it. */
-static bool next_word(const char **at, const char *end, struct word *w)
+/* Get the next word at or after *pos, and set *pos to its end. */
+static bool next_word(const char **pos, const char *end, struct word *w)
 {
-    const char *p = skip_blanks(*at, end);
+    const char *p = skip_space(*pos, end);
     int64_t len = multi_char_punct(p, end);
     int32_t cp;
 
@@ -122,17 +121,17 @@ static bool next_word(const char **at, const char *end, struct word *w)
             p += meg_utf8_decode(p, end - p, &cp);
         while (!ends_word(p, end) && !(*p == ',' && ends_word(p + 1, end)));
     }
-    w->end = *at = p;
+    w->end = *pos = p;
     return true;
 }
 
-/* What judging words needs to keep: lower-case spellings, overwritten again and again. */
-struct judge {
+/* Parameters and reusable buffers of the classification of words. */
+struct scratch {
     const struct meg_punkt *p;
     struct meg_str first, second, both;
 };
 
-static bool has(const struct meg_strtab *table, const char *s, size_t n)
+static bool contains(const struct meg_strtab *table, const char *s, size_t n)
 {
     return meg_strtab_find(table, s, (int64_t)n) >= 0;
 }
@@ -156,7 +155,7 @@ static bool is_number(const char *p, const char *end)
     return false;
 }
 
-/* One character that is a letter, or like one, and a period. */
+/* Whether the word is an initial: one letter, letter-like number or underscore, and a period. */
 static bool is_initial(const struct word *w)
 {
     int32_t cp;
@@ -181,15 +180,15 @@ static bool ends_with_period(const struct word *w)
     return w->end[-1] == '.';
 }
 
-/* What a word says on its own. */
-static void first_pass_annotation(struct judge *j, struct word *w)
+/* Classify a word by itself, as NLTK's _first_pass_annotation. */
+static void first_pass_annotation(struct scratch *j, struct word *w)
 {
     const struct meg_strtab *known = &j->p->abbreviations;
     const int64_t n = w->end - w->s;
     const char *s, *hyphen;
 
     if (n == 1) {
-        w->is_break = is_end_mark(*w->s);
+        w->is_sentbreak = is_end_mark(*w->s);
     } else if (ends_with_period(w) && w->end[-2] == '.') {
         w->is_ellipsis = true;
     } else if (ends_with_period(w)) {
@@ -197,13 +196,13 @@ static void first_pass_annotation(struct judge *j, struct word *w)
         meg_utf8_add_lower(&j->first, w->s, n - 1);
         s = j->first.s;
         hyphen = memrchr(s, '-', j->first.n);
-        w->is_abbreviation =
-            has(known, s, j->first.n) || (hyphen && has(known, hyphen + 1, (size_t)(s + j->first.n - (hyphen + 1))));
-        w->is_break = !w->is_abbreviation;
+        w->is_abbreviation = contains(known, s, j->first.n) ||
+                             (hyphen && contains(known, hyphen + 1, (size_t)(s + j->first.n - (hyphen + 1))));
+        w->is_sentbreak = !w->is_abbreviation;
     }
 }
 
-/* The spelling under which a word is known. */
+/* Set type to the key of a word in the parameters: in lower case, or ##number##. */
 static void set_type(struct meg_str *type, const struct word *w, bool drops_period)
 {
     type->n = 0;
@@ -215,59 +214,61 @@ static void set_type(struct meg_str *type, const struct word *w, bool drops_peri
         type->n--;
 }
 
-enum verdict { NO, YES, UNKNOWN };
+enum sentence_start { NO, YES, UNKNOWN };
 
-/* Whether w, spelled type, begins a sentence, by how it was seen elsewhere. */
-static enum verdict ortho_heuristic(unsigned seen, const struct word *w, int32_t first)
+/*
+ * Whether w begins a sentence, by its orthographic contexts, as NLTK's _ortho_heuristic.  first: its first character.
+ */
+static enum sentence_start ortho_heuristic(unsigned contexts, const struct word *w, int32_t first)
 {
     if (w->end - w->s == 1 && *w->s && strchr(";:,.!?", *w->s))
         return NO;
-    if (meg_char_is_upper(first) && (seen & PUNKT_ORTHO_LC) && !(seen & PUNKT_ORTHO_MID_UC))
+    if (meg_char_is_upper(first) && (contexts & PUNKT_ORTHO_LC) && !(contexts & PUNKT_ORTHO_MID_UC))
         return YES;
-    if (meg_char_is_lower(first) && ((seen & PUNKT_ORTHO_UC) || !(seen & PUNKT_ORTHO_BEG_LC)))
+    if (meg_char_is_lower(first) && ((contexts & PUNKT_ORTHO_UC) || !(contexts & PUNKT_ORTHO_BEG_LC)))
         return NO;
     return UNKNOWN;
 }
 
-/* What the word behind it says of w. */
-static void second_pass_annotation(struct judge *j, struct word *w, const struct word *next)
+/* Revise the classification of w by the next word, as NLTK's _second_pass_annotation. */
+static void second_pass_annotation(struct scratch *j, struct word *w, const struct word *next)
 {
     const struct meg_punkt *p = j->p;
     const bool initial = is_initial(w);
-    enum verdict begins;
-    unsigned seen = 0;
+    enum sentence_start begins;
+    unsigned contexts = 0;
     int32_t first;
     int64_t k;
 
     if (!ends_with_period(w))
         return;
     set_type(&j->first, w, true);
-    set_type(&j->second, next, next->is_break);
+    set_type(&j->second, next, next->is_sentbreak);
     j->both.n = 0;
     meg_str_add(&j->both, j->first.s, j->first.n);
     meg_str_add(&j->both, "\t", 1);
     meg_str_add(&j->both, j->second.s, j->second.n);
-    if (has(&p->collocations, j->both.s, j->both.n)) {
-        w->is_break = false;
+    if (contains(&p->collocations, j->both.s, j->both.n)) {
+        w->is_sentbreak = false;
         return;
     }
     if ((k = meg_strtab_find(&p->words, j->second.s, (int64_t)j->second.n)) >= 0)
-        seen = p->context[k];
+        contexts = p->ortho_context[k];
     meg_utf8_decode(next->s, next->end - next->s, &first);
-    begins = ortho_heuristic(seen, next, first);
+    begins = ortho_heuristic(contexts, next, first);
     if ((w->is_abbreviation || w->is_ellipsis) && !initial &&
-        (begins == YES || (meg_char_is_upper(first) && has(&p->starters, j->second.s, j->second.n)))) {
-        w->is_break = true;
+        (begins == YES || (meg_char_is_upper(first) && contains(&p->sent_starters, j->second.s, j->second.n)))) {
+        w->is_sentbreak = true;
         return;
     }
     if (initial || (j->first.n == 10 && memcmp(j->first.s, "##number##", 10) == 0)) {
-        if (begins == NO || (begins == UNKNOWN && initial && meg_char_is_upper(first) && !(seen & PUNKT_ORTHO_LC)))
-            w->is_break = false;
+        if (begins == NO || (begins == UNKNOWN && initial && meg_char_is_upper(first) && !(contexts & PUNKT_ORTHO_LC)))
+            w->is_sentbreak = false;
     }
 }
 
-/* Whether a sentence ends among these words, and another word follows. */
-static bool contains_sentbreak(struct judge *j, const char *s, const char *end)
+/* Whether a sentence ends in [s, end) before another word. */
+static bool contains_sentbreak(struct scratch *j, const char *s, const char *end)
 {
     struct word last, next;
 
@@ -277,7 +278,7 @@ static bool contains_sentbreak(struct judge *j, const char *s, const char *end)
     while (next_word(&s, end, &next)) {
         first_pass_annotation(j, &next);
         second_pass_annotation(j, &last, &next);
-        if (last.is_break)
+        if (last.is_sentbreak)
             return true;
         last = next;
     }
@@ -287,20 +288,21 @@ static bool contains_sentbreak(struct judge *j, const char *s, const char *end)
 /* ---- candidates --------------------------------------------------------------------------------- */
 
 struct candidate {
-    const char *begin, *end; /* end: of the sentence, if it ends here */
-    const char *next;        /* where the next one would begin */
+    const char *begin;
+    const char *end;  /* of the sentence, if this is a boundary */
+    const char *next; /* beginning of the next sentence, if this is a boundary */
     const char *context, *context_end;
 };
 
-/* The end mark itself. */
-static bool next_mark(const char *p, const char *end, struct candidate *c)
+/* Find the next end mark before other text. */
+static bool next_candidate(const char *p, const char *end, struct candidate *c)
 {
     for (; p < end; p++) {
         const char *next;
 
         if (!is_end_mark(*p))
             continue;
-        next = skip_blanks(p + 1, end);
+        next = skip_space(p + 1, end);
         if (next == end || (next == p + 1 && !is_punctuation(*next)))
             continue;
         *c = (struct candidate){ .begin = p, .end = p + 1, .next = next };
@@ -310,70 +312,70 @@ static bool next_mark(const char *p, const char *end, struct candidate *c)
     return false;
 }
 
-/* All of a run without blanks up to its last end mark that something follows, and those blanks. */
-static bool next_run(const char *p, const char *end, struct candidate *c)
+/* The same for keep_newlines: a word up to its last end mark before other text, and the whitespace after it. */
+static bool next_candidate_keep_newlines(const char *p, const char *end, struct candidate *c)
 {
-    while ((p = skip_blanks(p, end)) < end) {
-        const char *run_end = skip_nonspace(p, end);
+    while ((p = skip_space(p, end)) < end) {
+        const char *word_end = skip_nonspace(p, end);
 
-        for (const char *mark = run_end; mark-- > p;) {
+        for (const char *mark = word_end; mark-- > p;) {
             const char *next;
 
-            if (!is_end_mark(*mark) || (next = skip_blanks(mark + 1, end)) == end)
+            if (!is_end_mark(*mark) || (next = skip_space(mark + 1, end)) == end)
                 continue;
             *c = (struct candidate){ .begin = p, .end = next, .next = next };
             c->context_end = is_punctuation(*next) ? next + 1 : skip_nonspace(next, end);
             return true;
         }
-        p = run_end;
+        p = word_end;
     }
     return false;
 }
 
-/* A context begins behind the last blank between a candidate and the one before it. */
-static const char *context_of(const struct candidate *c, const char *before, const char *otherwise)
+/* A context begins after the last space between a candidate and the previous one; else at fallback. */
+static const char *context_of(const struct candidate *c, const char *previous, const char *fallback)
 {
-    for (const char *p = c->begin; p > before + 1; p--)
-        if (is_ascii_blank(p[-1]))
+    for (const char *p = c->begin; p > previous + 1; p--)
+        if (is_ascii_space(p[-1]))
             return p;
-    return otherwise;
+    return fallback;
 }
 
 /* ---- sentences ---------------------------------------------------------------------------------- */
 
-/* A sentence waits for the one behind it, which may give it closing quotes and brackets. */
-struct sentences {
+/* A sentence is appended after the next one is known, as closing quotes and brackets there belong to it. */
+struct pending {
     struct meg_spans *out;
-    const char *begin, *end; /* the one that waits; begin is NULL before the first */
+    const char *begin, *end; /* begin is NULL before the first sentence */
 };
 
 /*
- * Closing marks that begin a sentence belong to the one before: the shortest run of them that a blank,
- * two dashes or the end of a line follow.  Returns its end, or NULL.
+ * The end of the closing quotes and brackets at p, which belong to the previous sentence: the shortest sequence of them
+ * before whitespace, two dashes or the end; or NULL.
  */
 static const char *closing_marks(const char *p, const char *end)
 {
     while (p < end && *p && strchr("\"')]}", *p)) {
         p++;
-        if (p == end || blank(p, end) > 0 || (end - p >= 2 && p[0] == '-' && p[1] == '-'))
+        if (p == end || space_length(p, end) > 0 || (end - p >= 2 && p[0] == '-' && p[1] == '-'))
             return p;
     }
     return NULL;
 }
 
-static void put(struct meg_spans *out, const char *begin, const char *end)
+static void append_span(struct meg_spans *out, const char *begin, const char *end)
 {
     if (begin < end)
         meg_spans_add(out, begin, end - begin);
 }
 
-static void add_sentence(struct sentences *z, const char *begin, const char *end)
+static void add_sentence(struct pending *z, const char *begin, const char *end)
 {
     const char *marks = closing_marks(begin, end);
 
     if (z->begin)
-        put(z->out, z->begin, marks ? marks : z->end);
-    z->begin = marks && z->begin ? skip_blanks(marks, end) : begin;
+        append_span(z->out, z->begin, marks ? marks : z->end);
+    z->begin = marks && z->begin ? skip_space(marks, end) : begin;
     z->end = end;
 }
 
@@ -385,42 +387,43 @@ static const char *trim_trailing_space(const char *s, const char *end)
         int32_t cp;
         const char *last = meg_utf8_prev(p, &cp);
 
-        if (blank(last, end) == 0)
+        if (space_length(last, end) == 0)
             break;
         p = last;
     }
     return p;
 }
 
-static void split(struct judge *j, const char *s, const char *end, struct meg_spans *out)
+static void split_text(struct scratch *j, const char *s, const char *end, struct meg_spans *out)
 {
-    bool (*next)(const char *, const char *, struct candidate *) = j->p->keep_newlines ? next_run : next_mark;
-    struct candidate c = { 0 }, after = { 0 };
-    struct sentences z = { .out = out };
+    bool (*next)(const char *, const char *, struct candidate *) =
+        j->p->keep_newlines ? next_candidate_keep_newlines : next_candidate;
+    struct candidate c = { 0 }, following = { 0 };
+    struct pending z = { .out = out };
     const char *begin = s;
     bool has_more = next(s, end, &c);
 
     if (has_more)
         c.context = context_of(&c, s, s);
     while (has_more) {
-        if ((has_more = next(c.end, end, &after)))
-            after.context = context_of(&after, c.begin, c.context);
-        /* One whose context the next shares leaves the judgement to it. */
-        if ((!has_more || c.begin <= after.context) && contains_sentbreak(j, c.context, c.context_end)) {
+        if ((has_more = next(c.end, end, &following)))
+            following.context = context_of(&following, c.begin, c.context);
+        /* If the context of the next candidate includes this one, only the next one is classified. */
+        if ((!has_more || c.begin <= following.context) && contains_sentbreak(j, c.context, c.context_end)) {
             add_sentence(&z, begin, c.end);
             begin = c.next;
         }
-        c = after;
+        c = following;
     }
     add_sentence(&z, begin, trim_trailing_space(s, end));
-    put(out, z.begin, z.end);
+    append_span(out, z.begin, z.end);
 }
 
 static const char *chunk_end(const char *s, const char *end)
 {
-    if (end - s <= SLICE)
+    if (end - s <= CHUNK_CHARS)
         return end;
-    for (int64_t n = 0; s < end && n < SLICE; n++)
+    for (int64_t n = 0; s < end && n < CHUNK_CHARS; n++)
         do
             s++;
         while (s < end && (*s & 0xC0) == 0x80);
@@ -429,10 +432,10 @@ static const char *chunk_end(const char *s, const char *end)
 
 int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out)
 {
-    struct judge j = { .p = p };
+    struct scratch j = { .p = p };
     const char *end = chunk_end(text, text + n);
 
-    split(&j, text, end, out);
+    split_text(&j, text, end, out);
     meg_str_free(&j.first);
     meg_str_free(&j.second);
     meg_str_free(&j.both);

@@ -1,4 +1,5 @@
-/* The four files of a language: lines of one or two fields with a tab between. */
+/* punkt_params.c - read the four parameter files of a language: lines of one or two tab-separated fields. */
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +12,17 @@
 
 static const struct {
     const char *name;
-    size_t table; /* of struct meg_punkt */
-    int tabs;     /* in a line */
-    const char *what;
+    size_t table; /* offset of the string table in struct meg_punkt */
+    int ntabs;    /* per line */
+    const char *line_format;
 } files[] = {
     { "abbrev_types.txt", offsetof(struct meg_punkt, abbreviations), 0, "an abbreviation" },
-    { "sent_starters.txt", offsetof(struct meg_punkt, starters), 0, "a word" },
+    { "sent_starters.txt", offsetof(struct meg_punkt, sent_starters), 0, "a word" },
     { "collocations.tab", offsetof(struct meg_punkt, collocations), 1, "two words with a tab between them" },
     { "ortho_context.tab", offsetof(struct meg_punkt, words), 1, "a word, a tab and a sum of 2, 4, 8, 16, 32 and 64" },
 };
 
-/* The number behind a word: the places it was seen at. */
+/* Parse the orthographic contexts of a word. */
 static bool parse_ortho_context(struct meg_punkt *p, const char *word, const char *tab, const char *end)
 {
     char digits[8] = "";
@@ -32,20 +33,20 @@ static bool parse_ortho_context(struct meg_punkt *p, const char *word, const cha
     if (!meg_parse_i64(digits, &bits) || bits < 0 || (bits & ~(PUNKT_ORTHO_UC | PUNKT_ORTHO_LC)) != 0)
         return false;
     k = meg_strtab_add(&p->words, word, tab - word);
-    p->context = meg_realloc_array(p->context, (size_t)p->words.n, 1);
-    p->context[k] = (unsigned char)bits;
+    p->ortho_context = meg_realloc_array(p->ortho_context, (size_t)p->words.n, 1);
+    p->ortho_context[k] = (unsigned char)bits;
     return true;
 }
 
-static bool parse_param_line(struct meg_punkt *p, size_t which, const char *s, int64_t n)
+static bool parse_param_line(struct meg_punkt *p, size_t file, const char *s, int64_t n)
 {
-    struct meg_strtab *table = (struct meg_strtab *)((char *)p + files[which].table);
+    struct meg_strtab *table = (struct meg_strtab *)((char *)p + files[file].table);
     const char *tab = memchr(s, '\t', (size_t)n), *end = s + n;
-    int tabs = 0;
+    int ntabs = 0;
 
     for (const char *t = tab; t; t = memchr(t + 1, '\t', (size_t)(end - (t + 1))))
-        tabs++;
-    if (tabs != files[which].tabs)
+        ntabs++;
+    if (ntabs != files[file].ntabs)
         return false;
     if (table == &p->words)
         return parse_ortho_context(p, s, tab, end);
@@ -53,30 +54,30 @@ static bool parse_param_line(struct meg_punkt *p, size_t which, const char *s, i
     return true;
 }
 
-static int read_params(struct meg_punkt *p, const char *path, size_t which, struct meg_err *e)
+static int read_params(struct meg_punkt *p, const char *path, size_t file, struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    long long line = 1;
+    int64_t line = 1;
     int64_t bad;
     int r = meg_read_file(path, &text, e);
 
     if (r < 0)
         goto out;
     if ((bad = meg_utf8_find_invalid(text.s, (int64_t)text.n)) >= 0) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: byte %lld: invalid UTF-8: 0x%02x", path, (long long)bad + 1,
+        r = meg_fail(e, MEG_EFORMAT, "%s: byte %" PRId64 ": invalid UTF-8: 0x%02x", path, bad + 1,
                      (unsigned char)text.s[bad]);
         goto out;
     }
-    for (size_t at = 0; at < text.n && r == 0; line++) {
-        const char *s = text.s + at, *nl = memchr(s, '\n', text.n - at);
-        int64_t n = nl ? nl - s : (int64_t)(text.n - at);
+    for (size_t i = 0; i < text.n && r == 0; line++) {
+        const char *s = text.s + i, *nl = memchr(s, '\n', text.n - i);
+        int64_t n = nl ? nl - s : (int64_t)(text.n - i);
 
-        at += (size_t)n + 1;
+        i += (size_t)n + 1;
         if (n > 0 && s[n - 1] == '\r')
             n--;
-        if (n > 0 && !parse_param_line(p, which, s, n))
-            r = meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s': expected %s", path, line, (int)(n < 80 ? n : 80), s,
-                         files[which].what);
+        if (n > 0 && !parse_param_line(p, file, s, n))
+            r = meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": '%.*s': expected %s", path, line,
+                         (int)(n < 80 ? n : 80), s, files[file].line_format);
     }
 out:
     meg_str_free(&text);
@@ -109,9 +110,9 @@ void meg_punkt_close(struct meg_punkt *p)
     if (!p)
         return;
     meg_strtab_free(&p->abbreviations);
-    meg_strtab_free(&p->starters);
+    meg_strtab_free(&p->sent_starters);
     meg_strtab_free(&p->collocations);
     meg_strtab_free(&p->words);
-    free(p->context);
+    free(p->ortho_context);
     free(p);
 }

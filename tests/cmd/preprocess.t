@@ -157,15 +157,15 @@ good='{"text":"1"}'
 printf '%s\nno json\n' "$good" >input
 refused 'what is not JSON' "standard input, line 2: column 1: found 'n'" --input - <input
 printf '%s\n\n\n{"txt":"1"}\n' "$good" >input
-refused 'a line without the key' 'standard input, line 4: no key "text"' --input - <input
+refused 'a line without the key' 'standard input, line 4: the key "text" is missing' --input - <input
 printf '{"text":5}\n' >input
-refused 'a number' 'standard input, line 1: key "text" holds a number' --input - <input
+refused 'a number' 'standard input, line 1: the value of key "text" is a number' --input - <input
 printf '{"text":["5",[]]}\n' >input
-refused 'a list of lists' 'standard input, line 1: key "text" holds a list of other' --input - <input
+refused 'a list of lists' 'standard input, line 1: the value of key "text" is a list with items other' --input - <input
 printf '{"text":"\377"}\n' >bytes.jsonl
 refused 'invalid UTF-8' 'bytes.jsonl, line 1: column 10: invalid UTF-8: byte 0xff; --replace-invalid reads U.FFFD' --input bytes.jsonl
 printf '{"text":"\\udc00"}\n' >input
-refused 'half a surrogate pair' 'standard input, line 1: column 10: .u escape of half' --input - <input
+refused 'half a surrogate pair' 'standard input, line 1: column 10: .u escape of a lone' --input - <input
 printf '{"text":"1"} {"text":"2"}\n' >input
 refused 'two objects on a line' 'standard input, line 1: column 14' --input - <input
 printf '{"text":"1001"}\n' >input
@@ -176,15 +176,15 @@ refused 'an id beyond any number' 'standard input, line 1: key "text": token id 
 printf '{"text":"1  2"}\n' >input
 refused 'two blanks between ids' 'standard input, line 1: key "text": NullTokenizer reads' --input - <input
 head -c 60 packed >cut.in
-refused 'a cut .gz' 'cut.in: the gzip data is cut off' --input cut.in
+refused 'a cut .gz' 'cut.in: the gzip data is truncated' --input cut.in
 zstd -c -q big.jsonl | head -c 5000 >cut.in
-refused 'a cut .zst' 'cut.in: the zstd data is cut off' --input cut.in
+refused 'a cut .zst' 'cut.in: the zstd data is truncated' --input cut.in
 xz -c big.jsonl | head -c 5000 >cut.in
-refused 'a cut .xz' 'cut.in: the xz data is cut off' --input cut.in
+refused 'a cut .xz' 'cut.in: the xz data is truncated' --input cut.in
 { gzip -c in.jsonl; echo tail; } >cut.in
 refused 'what follows a .gz' 'cut.in: corrupt gzip data' --input cut.in
 printf 'BZh91AY&SY\000' >bz2.in
-refused 'a .bz2' 'bz2.in: this looks like bzip2, which is not read here; decompress it first: bzip2 -dc' --input bz2.in
+refused 'a .bz2' 'bz2.in: the file is in bzip2 format, which is not supported; decompress it first: bzip2 -dc' --input bz2.in
 { cat big.jsonl; echo oops; } >input
 refused 'an invalid line after many blocks' 'standard input, line 30001:' --input - --workers 3 <input
 cp a_text_document.idx bad_text_document.idx

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
             abort();
         for (int k = 0; k < j.nkeys; k++)
             for (int64_t i = 0; i < j.value[k].n; i++)
-                if (meg_utf8_find_invalid(j.value[k].v[i].s, j.value[k].v[i].n) >= 0)
+                if (meg_utf8_find_invalid(j.value[k].strings[i].s, j.value[k].strings[i].n) >= 0)
                     abort();
     }
     meg_jsonl_free(&j);

@@ -165,7 +165,8 @@ static int read_trainer(struct loader *l, struct meg_pb in, struct meg_err *e)
         case TRAINER_MODEL_TYPE:
             r = meg_pb_int32(&f, "the type of the model", &type, e);
             if (r == 0 && type != MEG_SPM_UNIGRAM && type != MEG_SPM_BPE)
-                r = meg_pb_fail(&in, f.at, e, "model type %d%s is not supported; expected 1 (unigram) or 2 (BPE)", type,
+                r = meg_pb_fail(&in, f.tag, e, "model type %d%s is not supported; expected 1 (unigram) or 2 (BPE)",
+                                type,
                                 type == 3   ? " (words)"
                                 : type == 4 ? " (characters)"
                                             : "");

@@ -141,7 +141,7 @@ static void zero_padding_after_a_stream_is_skipped(void **state)
 /* ---- what is not read ---- */
 
 #define BYTES(s) (s), sizeof(s) - 1
-#define LOOKS(what) "in: this looks like " what ", which is not read here; "
+#define LOOKS(what) "in: the file is in " what " format, which is not supported; "
 
 static void unsupported_formats_are_named(void **state)
 {
@@ -203,12 +203,12 @@ static void running_out_of_memory_is_not_reported_as_corruption(void **state)
     add_xz(&xz);
     widen_xz(&xz);
     child_run(&c, unpack_in_little, &xz);
-    assert_string_equal(c.err, "unpack: in: not enough memory to decompress this xz data\n");
+    assert_string_equal(c.err, "decompress: in: not enough memory to decompress the xz data\n");
     assert_int_equal(c.status, 1);
     add_zstd(&zstd, 27);
     holds(&zstd, TEXT);
     child_run(&c, unpack_in_little, &zstd);
-    assert_string_equal(c.err, "unpack: in: not enough memory to decompress this zstd data\n");
+    assert_string_equal(c.err, "decompress: in: not enough memory to decompress the zstd data\n");
     assert_int_equal(c.status, 1);
     meg_str_free(&xz);
     meg_str_free(&zstd);

@@ -68,7 +68,7 @@ static void members_of_another_type_are_rejected(void **state)
     assert_int_equal(GET(i64, "none", &i), MEG_EFORMAT);
     assert_string_equal(e.msg, "a.json: \"none\" is missing");
     assert_int_equal(GET(i64, "s", &i), MEG_EFORMAT);
-    assert_string_equal(e.msg, "a.json: \"s\" is to be an integer, found \"x\"");
+    assert_string_equal(e.msg, "a.json: \"s\" must be an integer, found \"x\"");
     assert_int_equal(GET(i64, "f", &i), MEG_EFORMAT);
     assert_int_equal(GET(i64, "n", &i), MEG_EFORMAT);
     assert_int_equal(GET(f64, "b", &f), MEG_EFORMAT);

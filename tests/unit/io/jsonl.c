@@ -31,8 +31,8 @@ static void texts_n(const char *line, int64_t n, const char *want, int64_t nwant
     if (read_n(&j, 1, line, n, &copy, &e) < 0)
         fail_msg("%s: %s", line, e.msg);
     for (int64_t i = 0; i < j.value[0].n; i++) {
-        memcpy(joined + at, j.value[0].v[i].s, (size_t)j.value[0].v[i].n);
-        at += j.value[0].v[i].n;
+        memcpy(joined + at, j.value[0].strings[i].s, (size_t)j.value[0].strings[i].n);
+        at += j.value[0].strings[i].n;
         joined[at++] = '|';
     }
     assert_int_equal(at, nwant);
@@ -81,9 +81,9 @@ static void each_key_has_its_own_texts(void **state)
     (void)state;
     assert_int_equal(read_n(&j, 2, line, (int64_t)strlen(line), &copy, &e), MEG_OK);
     assert_int_equal(j.value[0].n, 1);
-    assert_memory_equal(j.value[0].v[0].s, "\ta", 2);
+    assert_memory_equal(j.value[0].strings[0].s, "\ta", 2);
     assert_int_equal(j.value[1].n, 2);
-    assert_memory_equal(j.value[1].v[1].s, "2", 1);
+    assert_memory_equal(j.value[1].strings[1].s, "2", 1);
     meg_jsonl_free(&j);
     free(copy);
 }
@@ -110,8 +110,8 @@ static void invalid_json_is_rejected(void **state)
         { "{\"text\":\"a\"", "column 12: the text ends where ',' or '}' is expected" },
         { "{\"text\":\"a\"} x", "column 14: found 'x' where the end of the line is expected" },
         { "{\"text\":\"a\"}{}", "column 13: found '{' where the end of the line is expected" },
-        { "{\"text\":\"a", "column 11: the text ends where more of a string is expected" },
-        { "{\"text\":\"a\tb\"}", "column 11: found byte 0x09 where more of a string is expected" },
+        { "{\"text\":\"a", "column 11: the text ends where the rest of a string is expected" },
+        { "{\"text\":\"a\tb\"}", "column 11: found byte 0x09 where the rest of a string is expected" },
         { "{\"text\":\"\\x\"}", "column 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected" },
         { "{\"text\":\"\\u12g4\"}", "column 14: found 'g' where a hex digit of \\uXXXX is expected" },
         { "{\"text\":\"a\",}", "column 13: found '}' where a string is expected" },
@@ -129,25 +129,24 @@ static void invalid_json_is_rejected(void **state)
         { "\xEF\xBB\xBF", "column 4: the text ends where '{' of an object is expected" },
         { " \xEF\xBB\xBF{}", "column 2: found byte 0xef where '{' of an object is expected" },
         { "{\"text\":\"\xE4\xB8\"}", "column 10: invalid UTF-8: byte 0xe4" },
-        { "{\"text\":\"a\\ud83dz\"}", "column 11: \\u escape of half a surrogate pair, which is no character" },
-        { "{\"text\":\"\\ud83d\\u0041\"}", "column 10: \\u escape of half a surrogate pair, which is no character" },
-        { "{\"text\":\"\\ude00\"}", "column 10: \\u escape of half a surrogate pair, which is no character" },
-        { "{\"other\":\"a\"}", "no key \"text\"" },
-        { "{\"text\":null}", "key \"text\" holds null; a string or a list of strings is expected" },
-        { "{\"text\":-3}", "key \"text\" holds a number; a string or a list of strings is expected" },
-        { "{\"text\":{\"text\":\"a\"}}", "key \"text\" holds an object; a string or a list of strings is expected" },
-        { "{\"text\":[\"a\",1]}",
-          "key \"text\" holds a list of other things than strings; a string or a list of strings "
-          "is "
-          "expected" },
+        { "{\"text\":\"a\\ud83dz\"}", "column 11: \\u escape of a lone surrogate, which is not a character" },
+        { "{\"text\":\"\\ud83d\\u0041\"}", "column 10: \\u escape of a lone surrogate, which is not a character" },
+        { "{\"text\":\"\\ude00\"}", "column 10: \\u escape of a lone surrogate, which is not a character" },
+        { "{\"other\":\"a\"}", "the key \"text\" is missing" },
+        { "{\"text\":null}", "the value of key \"text\" is null; it must be a string or a list of strings" },
+        { "{\"text\":-3}", "the value of key \"text\" is a number; it must be a string or a list of strings" },
+        { "{\"text\":{\"text\":\"a\"}}",
+          "the value of key \"text\" is an object; it must be a string or a list of strings" },
+        { "{\"text\":[\"a\",1]}", "the value of key \"text\" is a list with items other than strings; it must be a "
+                                  "string or a list of strings" },
         { "{\"text\":\"a\",\"text\":true}",
-          "key \"text\" holds true or false; a string or a list of strings is expected" },
+          "the value of key \"text\" is true or false; it must be a string or a list of strings" },
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refuses(bad[i][0], (int64_t)strlen(bad[i][0]), bad[i][1]);
-    refuses("{\"text\":\"a\0b\"}", 14, "column 11: found byte 0x00 where more of a string is expected");
+    refuses("{\"text\":\"a\0b\"}", 14, "column 11: found byte 0x00 where the rest of a string is expected");
 }
 
 /* At every offset of a string that is scanned in blocks of 16 bytes with a shorter end. */
@@ -163,7 +162,7 @@ static void unescaped_control_characters_are_rejected(void **state)
             memcpy(line, "{\"text\":\"", HEAD);
             memcpy(line + HEAD + N, "\"}", 3);
             line[HEAD + at] = (char)c;
-            snprintf(want, sizeof want, "column %d: found byte 0x%02x where more of a string is expected",
+            snprintf(want, sizeof want, "column %d: found byte 0x%02x where the rest of a string is expected",
                      HEAD + at + 1, c);
             refuses(line, HEAD + N + 2, want);
         }
@@ -177,7 +176,7 @@ static void too_deep_nesting_is_rejected(void **state)
     (void)state;
     memcpy(line, "{\"a\":", 5);
     memset(line + 5, '[', DEEP);
-    refuses(line, DEEP + 5, "column 1005: values nested more than 1000 deep");
+    refuses(line, DEEP + 5, "column 1005: values are nested more than 1000 levels deep");
     free(line);
 }
 

@@ -157,7 +157,7 @@ static void real_texts(struct both *b)
     for (int i = 0; i < 3; i++) {
         struct meg_str path = { 0 };
         const char *key[] = { "text" }, *name[1];
-        struct meg_text_reader_conf c = { .input_format = "auto", .json_keys = { key, 1 } };
+        struct meg_text_reader_conf c = { .json_keys = { key, 1 } };
         struct meg_text_reader *t;
         struct meg_span text;
         struct meg_err e;
