@@ -1,8 +1,8 @@
 #!/bin/sh
-# The two commands on a bare machine: a Debian 12 with git, make, gcc and ca-certificates and nothing
-# else, a clone of HEAD, then 'make GOAL' for each GOAL (default: check demo), every one in a fresh copy.
-#   tests/chroot.sh [GOAL...]     needs root, debootstrap, and apt's own mirror
-# Leaves the bare system, fetched packages and each copy in $CHROOT (default /tmp/meg-chroot).
+# chroot.sh [GOAL...] - run 'make GOAL' for each GOAL (check demo) on a bare machine: a chroot of Debian 12 that has only git,
+# make, gcc and ca-certificates, and a clone of HEAD.  Each GOAL runs in a fresh copy.
+# Needs root, debootstrap, and a mirror that apt is configured for.
+# Leaves the bare system, the downloaded packages and the copies in $CHROOT (/tmp/meg-chroot).
 set -eu
 top=$(cd "${0%/*}/.." && pwd)
 root=${CHROOT:-/tmp/meg-chroot}
@@ -10,12 +10,12 @@ release=bookworm
 
 [ "$(id -u)" -eq 0 ] || { echo "$0: debootstrap and chroot need root" >&2; exit 1; }
 command -v debootstrap >/dev/null || { echo "$0: no debootstrap: apt-get install debootstrap" >&2; exit 1; }
-# Mounts made below go with this process.
+# The mounts below end with this process.
 [ -n "${IN_MOUNTS:-}" ] || IN_MOUNTS=1 exec unshare --mount "$0" "$@"
 
 mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
     awk -v r=$release '$1 == r { print $2; exit }')
-[ -n "$mirror" ] || { echo "$0: apt knows no mirror of $release" >&2; exit 1; }
+[ -n "$mirror" ] || { echo "$0: apt has no mirror of $release" >&2; exit 1; }
 
 mkdir -p "$root/archives/partial"
 if [ ! -e "$root/bare/.complete" ]; then

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What make does about missing packages, with a package manager that only pretends.
+# Check how make handles missing packages, with a fake package manager.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 command -v dpkg-query >/dev/null || skip_all 'not a Debian system'
@@ -26,20 +26,20 @@ fake_make() {
 }
 installs='apt-get install -y --no-install-recommends jq'
 
-like 'DEPS=0 names what is missing' "$(fake_make deps DEPS=0)" 'missing packages: jq'
-ok 'and installs nothing' test ! -e "$T/log"
-like 'make -n installs nothing either' "$(fake_make -n deps)" "to install them: $installs"
-ok 'and did not' test ! -e "$T/log"
+like 'DEPS=0 prints the missing packages' "$(fake_make deps DEPS=0)" 'missing packages: jq'
+ok 'DEPS=0 installs nothing' test ! -e "$T/log"
+like 'make -n prints the command' "$(fake_make -n deps)" "to install them: $installs"
+ok 'make -n installs nothing' test ! -e "$T/log"
 
-like 'the command is printed first' "$(fake_make deps)" "$installs"
-is 'and run' "$(cat "$T/log")" "$installs"
-unlike 'a second time there is nothing to do' "$(fake_make deps)" 'apt-get'
+like 'make deps prints the command' "$(fake_make deps)" "$installs"
+is 'make deps runs the command' "$(cat "$T/log")" "$installs"
+unlike 'a second make deps installs nothing' "$(fake_make deps)" 'apt-get'
 
 rm "$T/installed"
 touch "$T/broken"
-like 'what stays missing ends make' "$(fake_make deps)" 'still missing after installing: jq'
+like 'a package that cannot be installed is an error' "$(fake_make deps)" 'still missing after installing: jq'
 
-# An MPI that was asked for and is missing ends make; where it was not asked for, make builds without.
+# A requested MPI that is missing is an error; if none is requested, make builds without MPI.
 cat >"$T/bin/pkg-config" <<'end'
 #!/bin/sh
 [ "$1" != --exists ]
@@ -48,19 +48,19 @@ chmod +x "$T/bin/pkg-config"
 rm "$T/broken"
 for mpi in 1 openmpi mpich; do
     for goal in all check; do
-        status "MPI=$mpi that is missing: make $goal" 2 fake_make -n DEPS=0 MPI=$mpi $goal
-        like 'says what to install' "$(cat "$T/out")" "MPI=$mpi, but pkg-config finds no .*: install lib(openmpi|mpich)-dev"
+        status "make $goal fails with a missing MPI=$mpi" 2 fake_make -n DEPS=0 MPI=$mpi $goal
+        like 'the message names the packages to install' "$(cat "$T/out")" "MPI=$mpi, but pkg-config finds no .*: install lib(openmpi|mpich)-dev"
     done
 done
-status 'MPI=0 asks for none' 0 fake_make -n DEPS=0 MPI=0 all
+status 'MPI=0 needs no MPI' 0 fake_make -n DEPS=0 MPI=0 all
 cat >"$T/bin/pkg-config" <<'end'
 #!/bin/sh
 exit 0
 end
-status 'ranks that nothing can start: make check' 2 fake_make -n DEPS=0 MPI=1 MPIRUN="$T/no-mpirun" check
-like 'says what to install' "$(cat "$T/out")" "there is no $T/no-mpirun to start ranks with: install libopenmpi-dev openmpi-bin"
+status 'make check fails without mpirun' 2 fake_make -n DEPS=0 MPI=1 MPIRUN="$T/no-mpirun" check
+like 'the message names the packages to install' "$(cat "$T/out")" "there is no $T/no-mpirun to start ranks with: install libopenmpi-dev openmpi-bin"
 
-# wants MPI PACKAGES: what the suite needs of MPI's packages
+# wants MPI PACKAGES: make check with MPI=... needs these MPI packages
 wants() {
     is "MPI=$1: packages" "$(env -u MAKEFLAGS make -pn DEPS=0 MPI="$1" check 2>/dev/null | sed -n 's/^DEPS_MPI := //p')" "$2"
 }

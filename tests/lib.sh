@@ -1,26 +1,26 @@
-# Sourced by tests: TAP on stdout, a fresh folder $T that goes when the test ends, and reference numbers in the folder $golden.
+# Sourced by tests: functions that print TAP, a temporary directory $T, and the directory of reference numbers, $golden.
 #   ok NAME COMMAND...           COMMAND succeeds
 #   is NAME GOT WANT             two strings are equal; isnt: they differ
-#   like NAME TEXT REGEX         TEXT has a line that the extended REGEX matches; unlike: has none
-#   status NAME WANT COMMAND...  COMMAND ends with exit status WANT; its stderr is left in $T/err
-#   skip NAME REASON             counts as passed, and says why
-#   skip_all REASON              ends the test, all of it skipped
-#   need_shared                  skips all unless MEG_SHARED names the folder of reference data
-#   until_true S COMMAND...      waits until COMMAND succeeds, S seconds at most; fails when it does not
-#   done_testing                 last line of every test
-# and for a COMMAND of ok:
-#   near A B [SHARE]             two files have as many numbers, one a line, all above 0, and each of A is within SHARE
-#                                (1e-5) of B's
-#   same_tensors A B             each tensor file of folder A, which has some, is in B, byte for byte
+#   like NAME TEXT REGEX         a line of TEXT matches the extended REGEX; unlike: none does
+#   status NAME WANT COMMAND...  the exit status of COMMAND is WANT; its stderr is written to $T/err
+#   skip NAME REASON             report a skipped test, which counts as passed
+#   skip_all REASON              skip all tests of this file, and exit
+#   need_shared                  skip all unless MEG_SHARED is the directory of reference data
+#   until_true S COMMAND...      wait at most S seconds until COMMAND succeeds; fail if it does not
+#   done_testing                 the last line of each test
+# Commands for ok:
+#   near A B [TOLERANCE]         two files have the same number of positive numbers, one per line, with a relative difference
+#                                of at most TOLERANCE (1e-5)
+#   same_tensors A B             directory B has the tensor files of directory A, at least one, with equal bytes
 set -u
 LC_ALL=C
-# Reference numbers; tests are in tests/ or one folder below.
+# Reference numbers.  Tests are in tests/ or in a directory of it.
 golden=$(cd "${0%/*}" && { [ -d data ] || cd ..; } && cd data/golden 2>/dev/null && pwd)
-# LD_PRELOAD=fault.so is found there; it splits at spaces, so that it cannot name a folder that has one.
+# LD_PRELOAD=fault.so is found in this path; LD_PRELOAD itself cannot contain a path with a space.
 LD_LIBRARY_PATH=${B:-$PWD/build}/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LC_ALL LD_LIBRARY_PATH
 T=$(mktemp -d "${TMPDIR:-/tmp}/meg-test.XXXXXX") || exit 1
-# What the test started ends with it.
+# Kill the background jobs of the test when it exits.
 trap 'jobs -p >"$T/.jobs"; xargs -r kill -KILL <"$T/.jobs" 2>/dev/null; rm -rf "$T"' EXIT
 trap 'exit 1' HUP INT TERM
 tap_n=0 tap_failed=0
@@ -88,11 +88,11 @@ need_shared() {
     [ -n "${MEG_SHARED:-}" ] || skip_all 'MEG_SHARED is not set'
 }
 
-# What awk takes for a number may be "nan", which mawk finds less than any: the spelling is looked at first.
+# The format of a number is checked first, because mawk parses "nan", which is less than any number.
 near() {
-    paste -d ' ' "$1" "$2" | awk -v share="${3:-1e-5}" '
+    paste -d ' ' "$1" "$2" | awk -v tolerance="${3:-1e-5}" '
         function is_number(s) { return s ~ /^[0-9]+([.][0-9]*)?([eE][-+]?[0-9][0-9]?)?$/ && s > 0 }
-        NF != 2 || !is_number($1) || !is_number($2) || $1 - $2 > share * $2 || $2 - $1 > share * $2 {
+        NF != 2 || !is_number($1) || !is_number($2) || $1 - $2 > tolerance * $2 || $2 - $1 > tolerance * $2 {
             print "line " NR ": " $0
             bad = 1
         }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A module includes headers of itself and of the modules before it in MODULES of the Makefile.
+# Each module includes only headers of itself and of earlier modules in MODULES of the Makefile.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 

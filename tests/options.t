@@ -1,6 +1,6 @@
 #!/bin/sh
-# What the option table promises of every command.
-# shellcheck disable=SC2016  # $1 is for the shell inside
+# Check the common options of all commands.
+# shellcheck disable=SC2016  # $1 is expanded by the inner shell
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 
@@ -9,35 +9,35 @@ for main in cmd/*/main.c; do
     name=${main#cmd/}
     name=meg-${name%/main.c}
 
-    status "$name --help ends well" 0 "$name" --help
+    status "$name --help succeeds" 0 "$name" --help
     COLUMNS=80 "$name" --help >"$T/help"
     is "$name --help fits 80 columns" "$(grep -E '^.{81}' "$T/help")" ''
-    ok "$name --help has rows of options" test "$(grep -c '^ .\{5\}--' "$T/help")" -ge 5
-    status "$name refuses an option that is misspelt" 2 "$name" --halp
-    like "$name names the nearest" "$(cat "$T/err")" 'unknown option --halp; did you mean --help\?'
-    status "$name says what it misses of a config file" 66 "$name" --config "$T/none.conf"
+    ok "$name --help lists options" test "$(grep -c '^ .\{5\}--' "$T/help")" -ge 5
+    status "$name rejects a misspelt option" 2 "$name" --halp
+    like "$name suggests the nearest option" "$(cat "$T/err")" 'unknown option --halp; did you mean --help\?'
+    status "$name fails if the config file is missing" 66 "$name" --config "$T/none.conf"
     "$name" --list-options >"$T/options"
-    is "$name lists six fields an option" "$(awk -F '\t' 'NF != 6' "$T/options")" ''
+    is "$name --list-options prints six fields per option" "$(awk -F '\t' 'NF != 6' "$T/options")" ''
     cut -f 1 "$T/options" | sort >"$T/listed"
-    is "$name lists each option that --help has a row of" "$(sed -n 's/^ .\{5\}--\([^ ]*\).*/\1/p' "$T/help" |
+    is "$name --list-options includes all options of --help" "$(sed -n 's/^ .\{5\}--\([^ ]*\).*/\1/p' "$T/help" |
         sort | comm -23 - "$T/listed")" ''
 
     "$name" --dump-config >"$T/first.conf"
-    ok "$name reads what it dumps" "$name" --config "$T/first.conf" --dump-config
+    ok "$name reads its --dump-config" "$name" --config "$T/first.conf" --dump-config
     "$name" --config "$T/first.conf" --dump-config >"$T/second.conf"
-    is "$name dumps the same again" "$(diff "$T/first.conf" "$T/second.conf")" ''
+    is "$name --dump-config is idempotent" "$(diff "$T/first.conf" "$T/second.conf")" ''
 
     if command -v bash >/dev/null; then
-        is "$name is completed by bash" "$(bash -c '
+        is "bash completes the options of $name" "$(bash -c '
             eval "$("$1" --completion bash)"
             COMP_WORDS=("$1" --dump-c) COMP_CWORD=1
             "_${1//-/_}"
             echo "${COMPREPLY[*]}"' - "$name")" --dump-config
     else
-        skip "$name is completed by bash" 'no bash'
+        skip "bash completes the options of $name" 'no bash'
     fi
 done
 if [ -w /dev/full ]; then
-    status 'help on a full disk fails' 74 sh -c 'meg-vocab --help >/dev/full'
+    status '--help fails on a full disk' 74 sh -c 'meg-vocab --help >/dev/full'
 fi
 done_testing

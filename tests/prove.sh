@@ -1,11 +1,11 @@
 #!/bin/sh
-# prove.sh TEST... - run tests with prove, then list what they skipped, by reason, and what would run it.  Exits with the
-# status of prove.
+# prove.sh TEST... - run tests with prove, then list the skipped tests by reason, with a remedy.  The exit status is that of
+# prove.
 SKIPPED=$(mktemp "${TMPDIR:-/tmp}/meg-skipped.XXXXXX") || exit 1
 export SKIPPED
 trap 'rm -f "$SKIPPED"' EXIT
 trap 'exit 1' HUP INT TERM
-# By its name alone: prove splits the command at spaces, which the folder may have.
+# tap.sh is found in PATH because prove splits the command at spaces, which this directory may contain.
 PATH="$(cd "${0%/*}" && pwd):$PATH" prove -j2 -e tap.sh "$@"
 status=$?
 [ ! -s "$SKIPPED" ] || sort "$SKIPPED" | awk '

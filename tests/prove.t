@@ -1,5 +1,5 @@
 #!/bin/sh
-# What make check does about skipped and endless tests: prove.sh lists each skip, STRICT=1 forbids some, TEST_S ends.
+# Check prove.sh: it lists skipped tests, STRICT=1 makes some skips fail, and TEST_S limits the time of a test.
 . "${0%/*}/lib.sh"
 case $0 in /*) here=${0%/*} ;; *) here=$PWD/${0%/*} ;; esac
 cd "$T" || exit 1
@@ -35,7 +35,7 @@ echo 'ok 1 - begins'
 sleep 100
 end
 
-# run STRICT TEST...: by prove.sh
+# run STRICT TEST...: run prove.sh
 run() {
     STRICT=$1 TEST_S=2
     shift
@@ -44,8 +44,8 @@ run() {
 }
 
 run '' ./mpi.t ./part.t ./unit
-is 'skips pass' $? 0
-is 'skips are listed with what would run them' "$(sed -n '/^skipped:/,$p' out | LC_ALL=C sort)" "$(LC_ALL=C sort <<'end'
+is 'skipped tests pass' $? 0
+is 'skipped tests are listed by reason, with a remedy' "$(sed -n '/^skipped:/,$p' out | LC_ALL=C sort)" "$(LC_ALL=C sort <<'end'
 skipped:
   2 cores (use a machine with more cores): 1 in ./part.t
   MEG_SHARED is not set: no real tokenizers (set MEG_SHARED to a folder with them): 1 in ./unit
@@ -59,16 +59,16 @@ echo 1..1
 echo 'ok 1 - one'
 end
 run '' ./none.t
-is 'no skips, no list' "$? $(grep -c skipped: out)" '0 0'
+is 'no list is printed without skipped tests' "$? $(grep -c skipped: out)" '0 0'
 for test in mpi.t unit part.t; do
     run 1 "./$test"
-    is "STRICT: $test fails" $? 1
+    is "with STRICT=1 the skips of $test fail" $? 1
 done
-like 'for the reason that it skips' "$(cat out)" 'Failed test: +2$'
+like 'the skipped test is the one that fails' "$(cat out)" 'Failed test: +2$'
 run '' ./fails.t ./none.t
-is 'what fails, fails' $? 1
-is 'and says why' "$(grep '^\./fails\.t: ' out)" "$(printf './fails.t: not ok 1 - one\n./fails.t: #   got:  7')"
+is 'a failing test fails' $? 1
+is 'the diagnostics of a failing test are printed' "$(grep '^\./fails\.t: ' out)" "$(printf './fails.t: not ok 1 - one\n./fails.t: #   got:  7')"
 run '' ./endless.t ./none.t
-is 'what does not end is ended' $? 1
-like 'and named' "$(cat out)" '^\./endless\.t .*exited 124'
+is 'a test that exceeds TEST_S fails' $? 1
+like 'a test that exceeds TEST_S is named' "$(cat out)" '^\./endless\.t .*exited 124'
 done_testing

@@ -1,30 +1,30 @@
 #!/bin/sh
-# What the shape of the tree promises: see also modules.t and man.t.
+# Check the files of the repository: tests, manual pages, headers, and paths with spaces.  See also modules.t and man.t.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 
-is 'every test can be run' "$(find tests -name '*.t' ! -perm -u+x)" ''
+is 'all tests are executable' "$(find tests -name '*.t' ! -perm -u+x)" ''
 for main in cmd/*/main.c; do
     [ -f "$main" ] || continue
     name=$(basename "${main%/main.c}")
-    ok "cmd/$name has its page" test -f "man/meg-$name.1"
-    ok "cmd/$name has its test" test -f "tests/cmd/$name.t"
+    ok "cmd/$name has a manual page" test -f "man/meg-$name.1"
+    ok "cmd/$name has a test" test -f "tests/cmd/$name.t"
 done
 
-# What a path with a space breaks shows in the command of any object, and in those of a program and of an installation.
+# A path with a space would break the commands that compile an object or install a program.
 mkdir "$T/a path"
 cp -R Makefile lib cmd "$T/a path"
 in_a_path() {
     env -u B -u SAN -u DEBUG -u TESTS -u MAKEFLAGS -u MAKELEVEL make -C "$T/a path" DEPS=0 CUDA=0 NCCL=0 MPI=0 "$@"
 }
-ok 'a path with a space builds' in_a_path build/lib/base/clock.c.o
-ok 'there is the object' test -s "$T/a path/build/lib/base/clock.c.o"
-like 'it installs to one' "$(in_a_path -n install DESTDIR="$T/to here" 2>&1)" "install -d \"$T/to here/usr/local/bin\""
+ok 'make works in a path with a space' in_a_path build/lib/base/clock.c.o
+ok 'the object is built' test -s "$T/a path/build/lib/base/clock.c.o"
+like 'make install works with a path with a space' "$(in_a_path -n install DESTDIR="$T/to here" 2>&1)" "install -d \"$T/to here/usr/local/bin\""
 
-# Leaks through it are suppressed, as Open MPI's: tests/lsan.supp.
-is 'nothing of ours calls vasprintf' "$(grep -lw -e asprintf -e vasprintf lib/*/*.[ch] cmd/*/*.c)" ''
+# tests/lsan.supp suppresses leaks of vasprintf, which Open MPI has.
+is 'lib and cmd do not call vasprintf' "$(grep -lw -e asprintf -e vasprintf lib/*/*.[ch] cmd/*/*.c)" ''
 
-# A header includes what it needs; one with MEG_BEGIN_DECLS may be included from C++.
+# Each header includes the headers that it needs; those with MEG_BEGIN_DECLS compile as C++, too.
 for header in lib/*/*.h; do
     printf '#include "%s"\n' "${header#lib/}" >"$T/one.c"
     # shellcheck disable=SC2086 # CC may be "ccache gcc"

@@ -1,24 +1,24 @@
 #!/bin/sh
-# tap.sh TEST - run it for prove, within $TEST_S seconds.
-# cmocka 1.1 prints "not ok N # SKIP NAME" for a test that skips itself, which prove counts as failed: print "ok", with the
-# comment before it as the reason.  Each skip is noted in the file $SKIPPED as "TEST: REASON".
-# What failed, and the comments behind it, which prove leaves out, are printed to stderr, too.
-# With STRICT=1 a skip for want of what can be installed or given fails: MPI, MEG_SHARED, a program.
+# tap.sh TEST - run a test for prove, for at most $TEST_S seconds.
+# cmocka 1.1 prints "not ok N # SKIP NAME" for a skipped test, which prove counts as failed: print "ok" instead, with the
+# preceding comment as the reason.  Each skip is appended to the file $SKIPPED as "TEST: REASON".
+# Failures and the comments after them, which prove omits, are also printed to stderr.
+# With STRICT=1 a skip fails if its cause can be installed or provided: MPI, MEG_SHARED, a program.
 out=$(mktemp "${TMPDIR:-/tmp}/meg-tap.XXXXXX") || exit 1
 trap 'rm -f "$out"' EXIT
-# A job in the background would ignore SIGINT; the limit ends all that the test started.
+# env resets SIGINT, which background jobs ignore.  timeout ends all processes of the test.
 env --default-signal=INT,QUIT timeout -k 10 "${TEST_S:-1800}" "$@" >"$out" &
 test_pid=$!
 trap 'kill "$test_pid"; exit 1' HUP INT TERM
 wait "$test_pid"
 status=$?
-[ "$status" -ne 124 ] || echo "# ended after ${TEST_S:-1800} s, the most a test may take (TEST_S=)"
+[ "$status" -ne 124 ] || echo "# the test exceeded the limit of ${TEST_S:-1800} s (TEST_S=)"
 awk -v test="$1" -v strict="${STRICT:-}" -v list="${SKIPPED:-/dev/null}" '
     /^#/ {
         comment = $0
         sub(/^# (skipped: )?/, "", comment)
     }
-    /^not ok [0-9]+ # SKIP/ {                        # by cmocka: NAME follows SKIP
+    /^not ok [0-9]+ # SKIP/ {                        # cmocka prints NAME after SKIP
         sub(/^not ok/, "ok")
         sub(/# SKIP/, "-")
         $0 = $0 " # SKIP " (comment == "" ? "no reason given" : comment)

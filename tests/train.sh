@@ -1,6 +1,6 @@
-# A dataset of ids and the options of a tiny GPT; tests of training source it after lib.sh.
+# Sourced after lib.sh by tests of training: create a dataset of ids and the options of a tiny GPT.
 
-# id_lines DOCUMENTS SEED: print JSON lines of ids below 100, each of which follows from the one before, with some noise
+# id_lines DOCUMENTS SEED: print JSON lines of ids below 100, each of which is a noisy function of the previous one
 id_lines() {
     awk -v n="$1" -v x="$2" '
         function next_random() { x = (x * 16807) % 2147483647; return x }

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Commands that replace files: of two at once one is refused, and a kill at any call leaves the old output or the new.
-# make check runs TRIALS=2 races a command and every STRIDE=16th kill; make check-faults 200 races and every kill.
+# Commands that replace files: of two concurrent runs one fails, and SIGKILL at any system call leaves the old or the new
+# output.  make check runs TRIALS=2 races per command and each STRIDE=16th kill; make check-faults runs 200 races and all
+# kills.
 . "${0%/*}/lib.sh"
 top=$(cd "${0%/*}/.." && pwd)
 fault=${B:-build}/tests/fault.so
@@ -24,7 +25,7 @@ printf '{"text":"8 9","title":"10"}\n' >2.jsonl
 for n in 1 2; do ids --input $n.jsonl --json-keys text title --output-prefix in$n || exit 1; done
 seq 1 200 | paste -s -d ' ' | jq -R -c '{text: .}' | ids --input - --output-prefix train || exit 1
 
-# NAME_run N: write output N (1: old, 2: new).  NAME_state: print the N whose output every reader finds, or what is wrong.
+# NAME_run N: write output N (1: old, 2: new).  NAME_state: print the N whose output all readers find, or an error.
 vocab_run() { meg-vocab -q --input text.jsonl --vocab-size $((260 + $1)) --output-dir out; }
 encode() { meg-preprocess -q --input text.jsonl --output-prefix read "$@" && cksum <read_text_document.bin; }
 vocab_state() {
@@ -37,7 +38,7 @@ for n in 1 2; do
 done
 
 preprocess_run() { ids --input "$1.jsonl" --json-keys text title --output-prefix out; }
-# A pair as meg reads it.
+# pair_is PREFIX WANT: meg reads the same dataset from both prefixes
 pair_is() {
     meg-merge -q --datasets "$1" --output-prefix read && cmp -s read.bin "$2.bin" && cmp -s read.idx "$2.idx"
 }
@@ -51,7 +52,7 @@ preprocess_state() {
 merge_run() { meg-merge -q --datasets "in$1_text_document" --output-prefix out; }
 merge_state() { for is in 1 2; do ! pair_is out in${is}_text_document || echo $is; done; }
 
-# What the weights are after a conversion to the one format.
+# weights_of DIR: print a checksum of the weights, converted to the Hugging Face format
 weights_of() {
     rm -rf read
     meg-convert --info "$1" --verify >info && meg-convert -q --load-dir "$1" --saver hf --save-dir read &&
@@ -63,7 +64,7 @@ convert_state() {
 }
 for n in 1 2; do weights_of given$n >weights$n || exit 1; done
 isnt 'old and new weights differ' "$(cat weights1)" "$(cat weights2)"
-isnt 'and so do the vocabularies' "$(cat vocab1.sum)" "$(cat vocab2.sum)"
+isnt 'old and new vocabularies differ' "$(cat vocab1.sum)" "$(cat vocab2.sum)"
 hf_run() { meg-convert -q --load-dir "given$1" --saver hf --save-dir out --overwrite; }
 hf_state() { convert_state; }
 moved_run() { MEG_FAULT_NO_EXCHANGE=1 hf_run "$1"; }
@@ -75,13 +76,13 @@ mcore_state() { convert_state; }
 
 train_options="--num-layers 1 --hidden-size 8 --num-attention-heads 1 --seq-length 4 --max-position-embeddings 4
     --micro-batch-size 1 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 999 --mock-data --eval-iters 0"
-# the checkpoint of an iteration, and then of the one behind it, after which the first is removed
+# save the checkpoint of an iteration, then that of the next one, which removes the first
 # shellcheck disable=SC2086 # words
 train_run() { meg-train -q $train_options --save out --load out --keep-last-n 1 --train-iters "$1" \
     --override-opt_param-scheduler >log; }
 train_state() { meg-convert --info out --verify --json | jq .iteration; }
 
-# Arrays that are built before training; whatever a kill leaves there, the losses are those of a run without them.
+# The index cache is built before training.  After any kill the losses equal those of a run without a cache.
 cache_run() {
     mkdir -p out
     [ "$1" = 1 ] || trains_on_data --data-cache-path out
@@ -96,11 +97,11 @@ cache_state() {
     [ "$(trains_on_data --data-cache-path out)" != "$cache_losses" ] || echo 2
 }
 cache_losses=$(trains_on_data)
-like 'three losses without an index cache' "$(echo $cache_losses)" '^[0-9.]+ [0-9.]+ [0-9.]+$'
+like 'a run without an index cache prints three losses' "$(echo $cache_losses)" '^[0-9.]+ [0-9.]+ [0-9.]+$'
 
 # ---- kills ----
 
-# What runs a command under fault.so, in a subshell.
+# preload: run the commands of this subshell under fault.so
 preload() {
     export LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0
 }
@@ -120,41 +121,41 @@ sweep() { # NAME WHAT
         1 | 2) ;;
         *) seen="$seen call $at: '$state' $(tail -n 1 read.err);" ;;
         esac
-        # what is left does not hinder the next run, which removes it
+        # the next run succeeds and removes the remaining files
         "$1_run" 2 2>err || seen="$seen call $at: next run fails: $(cat err);"
-        [ "$("$1_state" out 2>/dev/null)" = 2 ] || seen="$seen call $at: next run is not found;"
+        [ "$("$1_state" out 2>/dev/null)" = 2 ] || seen="$seen call $at: the output of the next run is not found;"
         left=$(find . -name '*.tmp.*' -o -name '*.commit' -o -name '*.lock' -o -name .meg-lock)
-        [ -z "$left" ] || seen="$seen call $at: left $left;"
+        [ -z "$left" ] || seen="$seen call $at: files remain: $left;"
         [ $code -ne 0 ] || break
         at=$((at + STRIDE))
     done
-    is "killed at any call, $2 is old or new" "$seen" ''
-    ok "and $((at / STRIDE)) kills were made" test "$at" -gt 40
+    is "$2 old or new after SIGKILL at any call" "$seen" ''
+    ok "$((at / STRIDE)) kills were made" test "$at" -gt 40
 }
-sweep vocab 'the vocabulary of meg-vocab'
-sweep preprocess 'the datasets of meg-preprocess'
-sweep merge 'the dataset of meg-merge'
-sweep hf 'the Hugging Face folder of meg-convert'
-sweep moved 'the Hugging Face folder, where names cannot be exchanged,'
-sweep native 'the checkpoint of meg-convert'
-sweep mcore 'the checkpoint for Megatron'
-sweep train 'the checkpoint of meg-train'
-sweep cache 'the index cache'
+sweep vocab 'the vocabulary of meg-vocab is'
+sweep preprocess 'the datasets of meg-preprocess are'
+sweep merge 'the dataset of meg-merge is'
+sweep hf 'the Hugging Face directory of meg-convert is'
+sweep moved 'the Hugging Face directory, without RENAME_EXCHANGE, is'
+sweep native 'the checkpoint of meg-convert is'
+sweep mcore 'the checkpoint for Megatron is'
+sweep train 'the checkpoint of meg-train is'
+sweep cache 'the index cache is'
 
 # ---- races ----
 
-# A run that waits at a call behind the taking of the lock until the other has ended.
+# racer A|B NAME: start a run that, after it has acquired the lock, waits until the other run has ended
 racer() { # A|B NAME
     (export MEG_FAULT_AT=6 MEG_FAULT_ERRNO=WAIT MEG_FAULT_GO="$T/go" && preload && "$2_run" 2) 2>"err.$1"
     echo $? >"status.$1"
 }
 one_has_ended() { [ -s status.A ] || [ -s status.B ]; }
-# Two runs at once: print nothing when one ends well and the other is refused with its name.
+# one_of_two NAME: start two runs; print nothing if one succeeds and the other one fails and names it
 one_of_two() { # NAME
     rm -f go status.? err.?
     racer A "$1" &
     racer B "$1" &
-    until_true 60 one_has_ended || echo 'none is refused'
+    until_true 60 one_has_ended || echo 'neither fails'
     touch go
     wait
     case $(cat status.A)-$(cat status.B) in
@@ -178,12 +179,12 @@ races() { # NAME WHAT
         "$1_run" 1
         wrong="$wrong$(one_of_two "$1" 2>&1)"
     done
-    is "of two of $2 at once one is refused by name, $i times" "$wrong" ''
+    is "one of two concurrent runs of $2 fails and names the other, $i times" "$wrong" ''
 }
 races vocab meg-vocab
 races preprocess meg-preprocess
 races merge meg-merge
-races hf 'meg-convert to a Hugging Face folder'
+races hf 'meg-convert to a Hugging Face directory'
 races native 'meg-convert to a checkpoint'
 races mcore "meg-convert to Megatron's files"
 races train meg-train

@@ -1,82 +1,82 @@
 #!/bin/sh
-# meg-vocab: what it learns from which input, and what it refuses.
+# meg-vocab: vocabularies of several inputs and formats, invalid input, and failing writes.
 . "${0%/*}/../lib.sh"
 top=$(cd "${0%/*}/../.." && pwd)
 cd "$T" || exit 1
 
-# Three times each: "x x" and "Ġ x", and x has the smaller id.  Twice: a b, b c, c d, then ab c, c d.
+# "x x" and "Ġ x" occur three times each, and x has the smaller id.  a b, b c and c d occur twice, then ab c and c d.
 printf 'abcd abcd xx xx xx' >text
-status 'learns from a file' 0 meg-vocab --input text --vocab-size 261 --output-dir v
-is 'the merges, ties included' "$(cat v/merges.txt)" "$(printf '#version: 0.2\nx x\nĠ xx\na b\nc d\n')"
-is 'id 0 ends a document' "$(jq '."<|endoftext|>"' v/vocab.json)" 0
-is 'then come the bytes' "$(jq -c '[."!", ."~", ."¡", ."Ā", ."Ń"]' v/vocab.json)" '[1,94,95,189,256]'
-is 'then the merges' "$(jq -c '[.xx, ."Ġxx", .ab, .cd]' v/vocab.json)" '[257,258,259,260]'
+status 'trains on a file' 0 meg-vocab --input text --vocab-size 261 --output-dir v
+is 'merges are by frequency, and ties by id' "$(cat v/merges.txt)" "$(printf '#version: 0.2\nx x\nĠ xx\na b\nc d\n')"
+is '<|endoftext|> has id 0' "$(jq '."<|endoftext|>"' v/vocab.json)" 0
+is 'the bytes have ids 1 to 256' "$(jq -c '[."!", ."~", ."¡", ."Ā", ."Ń"]' v/vocab.json)" '[1,94,95,189,256]'
+is 'merged tokens have ids from 257' "$(jq -c '[.xx, ."Ġxx", .ab, .cd]' v/vocab.json)" '[257,258,259,260]'
 is 'tokenizer.json has the same vocabulary' "$(jq -S -c .model.vocab v/tokenizer.json)" "$(jq -S -c . v/vocab.json)"
-is 'and the same merges' "$(jq -r '.model.merges[] | join(" ")' v/tokenizer.json)" "$(tail -n +2 v/merges.txt)"
+is 'tokenizer.json has the same merges' "$(jq -r '.model.merges[] | join(" ")' v/tokenizer.json)" "$(tail -n +2 v/merges.txt)"
 
-is 'tokenizer_config.json says how to open it' "$(jq -c '[.tokenizer_class, .eos_token, .add_bos_token]' v/tokenizer_config.json)" \
+is 'tokenizer_config.json names the class and the special tokens' "$(jq -c '[.tokenizer_class, .eos_token, .add_bos_token]' v/tokenizer_config.json)" \
     '["PreTrainedTokenizerFast","<|endoftext|>",false]'
 printf '{"text":"abcd"}\n' | meg-preprocess -q --input - --output-prefix p --append-eod \
     --tokenizer-type HuggingFaceTokenizer --tokenizer-model v 2>err
-is 'and the folder ends documents' "$(cat err; meg-preprocess --decode p_text_document --json --tokenizer-model v | jq -c .ids)" '[259,260,0]'
+is 'HuggingFaceTokenizer opens the output directory and appends <|endoftext|>' "$(cat err; meg-preprocess --decode p_text_document --json --tokenizer-model v | jq -c .ids)" '[259,260,0]'
 
 # tests/peers/vocab.py train DIR 1000 LICENSE, with tokenizers 0.23.3, wrote the reference.
 meg-vocab -q --input "$top/LICENSE" --vocab-size 1000 --output-dir license
-ok "the merges of Hugging Face's trainer" cmp license/merges.txt "$top/tests/data/vocab/license-1000.merges.txt"
+ok "merges equal those of Hugging Face's trainer" cmp license/merges.txt "$top/tests/data/vocab/license-1000.merges.txt"
 
 printf '{"text":"abcd abcd"}\n\n{"text":["xx"," xx xx"],"other":"zz zz zz"}\n' >lines.jsonl
 meg-vocab -q --input lines.jsonl --vocab-size 261 --output-dir j
-ok 'JSON lines are recognised by name' grep -q '"Ġxx":' j/vocab.json
-unlike 'other keys are not read' "$(cat j/vocab.json)" zz
+ok 'JSON lines are detected by the file name' grep -q '"Ġxx":' j/vocab.json
+unlike 'other keys are ignored' "$(cat j/vocab.json)" zz
 meg-vocab -q --vocab-size 261 --output-dir stdin <lines.jsonl
-ok 'and by what they hold, on standard input' cmp -s j/vocab.json stdin/vocab.json
+ok 'JSON lines are detected by content on standard input' cmp -s j/vocab.json stdin/vocab.json
 meg-vocab -q --input-format text --vocab-size 280 --output-dir raw <lines.jsonl
-like 'unless told that it is text' "$(cat raw/merges.txt)" '^" }$|^t e$'
+like '--input-format text reads JSON lines as text' "$(cat raw/merges.txt)" '^" }$|^t e$'
 tail -n 1 lines.jsonl | meg-vocab -q --json-key other --vocab-size 259 --output-dir k
-is 'the keys can be chosen' "$(sed 1d k/merges.txt)" "$(printf 'z z\nĠ zz\n')"
+is '--json-key selects the keys' "$(sed 1d k/merges.txt)" "$(printf 'z z\nĠ zz\n')"
 
 gzip -k lines.jsonl && zstd -q lines.jsonl && xz -k lines.jsonl
 for suffix in gz zst xz; do
     meg-vocab -q --input "lines.jsonl.$suffix" --vocab-size 261 --output-dir "$suffix"
-    ok "reads .$suffix" cmp -s j/merges.txt "$suffix/merges.txt"
+    ok "reads .$suffix files" cmp -s j/merges.txt "$suffix/merges.txt"
 done
 mkdir parts
 split -l 1 lines.jsonl parts/p.
 meg-vocab -q --input 'parts/p.*' --input-format jsonl --vocab-size 261 --output-dir globbed
-ok 'several files are one input' cmp -s j/merges.txt globbed/merges.txt
+ok 'several files are one corpus' cmp -s j/merges.txt globbed/merges.txt
 
 meg-vocab --input text --vocab-size 1000 --output-dir all 2>err
-like 'says when the text gives fewer tokens' "$(cat err)" '^meg-vocab: .*the text yields only 263 tokens instead of 1000$'
+like 'warns if the text yields fewer tokens' "$(cat err)" '^meg-vocab: .*the text yields only 263 tokens instead of 1000$'
 meg-vocab -q --input text --min-frequency 3 --output-dir min 2>err
 is 'stops at --min-frequency' "$(sed 1d min/merges.txt)" "$(printf 'x x\nĠ xx\n')"
 
-status 'refuses invalid UTF-8' 65 sh -c 'printf "ok\nno\377\n" | meg-vocab --output-dir x'
-like 'and says where' "$(cat err)" '^meg-vocab: standard input, line 2: invalid UTF-8: byte 0xff at column 3$'
-like 'of a line that is not JSON, too' "$(meg-vocab --output-dir x 2>&1 <<'end'
+status 'rejects invalid UTF-8' 65 sh -c 'printf "ok\nno\377\n" | meg-vocab --output-dir x'
+like 'the message has line and column of invalid UTF-8' "$(cat err)" '^meg-vocab: standard input, line 2: invalid UTF-8: byte 0xff at column 3$'
+like 'the message has line and column of invalid JSON' "$(meg-vocab --output-dir x 2>&1 <<'end'
 {"text":"a"}
 {"text":"b"
 end
 )" '^meg-vocab: standard input, line 2: column 12: the text ends where'
-status 'refuses a line without the key' 65 sh -c 'echo "{\"a\":\"b\"}" | meg-vocab --output-dir x'
-status 'refuses an empty input' 65 meg-vocab --output-dir x --input /dev/null
-status 'refuses a missing file' 66 meg-vocab --output-dir x --input nowhere
-status 'and a pattern without matches' 66 meg-vocab --output-dir x --input 'nowhere*'
+status 'rejects a line without the key' 65 sh -c 'echo "{\"a\":\"b\"}" | meg-vocab --output-dir x'
+status 'rejects an empty input' 65 meg-vocab --output-dir x --input /dev/null
+status 'fails if a file is missing' 66 meg-vocab --output-dir x --input nowhere
+status 'fails if a pattern has no matches' 66 meg-vocab --output-dir x --input 'nowhere*'
 head -c 40 lines.jsonl.gz >cut.jsonl.gz
-status 'refuses a cut .gz' 65 meg-vocab --output-dir x --input cut.jsonl.gz
-status 'refuses a vocabulary without room for the bytes' 2 meg-vocab --output-dir x --vocab-size 256 --input text
-status 'refuses to guess where to write' 2 meg-vocab --input text
-ok 'none of these left a file' test ! -e x
+status 'rejects a truncated .gz file' 65 meg-vocab --output-dir x --input cut.jsonl.gz
+status 'rejects a vocabulary size below 257' 2 meg-vocab --output-dir x --vocab-size 256 --input text
+status 'requires --output-dir' 2 meg-vocab --input text
+ok 'failed runs leave no files' test ! -e x
 printf x >blocked
-status 'a folder that cannot be made is an error' 74 meg-vocab --input text --output-dir blocked/v
+status 'an output directory that cannot be created is an error' 74 meg-vocab --input text --output-dir blocked/v
 (trap '' XFSZ && ulimit -f 2 && meg-vocab --input text --output-dir full) 2>err
-is 'so is a full disk' $? 74
-like 'which is said' "$(cat err)" '^meg-vocab: full/.*: File too large$'
-is 'and leaves no file' "$(echo full/*)" 'full/*'
+is 'a full disk is an error' $? 74
+like 'the message names the failed write' "$(cat err)" '^meg-vocab: full/.*: File too large$'
+is 'a full disk leaves no files' "$(echo full/*)" 'full/*'
 mkdir -p taken/vocab.json
-status 'so is a name that is taken' 74 meg-vocab --input text --output-dir taken
-is 'and nothing is left beside it' "$(ls taken)" vocab.json
-# Every call of the write path fails once: the older vocabulary (o) or the new one (n) is there, never none (-),
-# a mixture (X) or a temporary file (t).
+status 'an output name that is a directory is an error' 74 meg-vocab --input text --output-dir taken
+is 'a failed rename leaves no other files' "$(ls taken)" vocab.json
+# Each call of the write path fails once.  Afterwards the output is the old vocabulary (o) or the new one (n), never none
+# (-) or a mixture (X), and there is no temporary file (t).
 is_vocabulary() { cmp -s out/vocab.json "$1/vocab.json" && cmp -s out/merges.txt "$1/merges.txt" && cmp -s out/tokenizer.json "$1/tokenizer.json"; }
 sweep() { # ERROR
     seen=
@@ -101,6 +101,6 @@ if [ -f "${B:-}/tests/fault.so" ]; then
     sweep ENOSPC
     sweep EIO
 else
-    skip 'a fault at each call' 'fault.so is not built: run make check'
+    skip 'the vocabulary after a fault at each call' 'fault.so is not built: run make check'
 fi
 done_testing

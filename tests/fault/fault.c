@@ -1,24 +1,30 @@
 /*
- * fault.c - a library for LD_PRELOAD that lets one system call of a write path fail, so that a test
- * can fail each in turn:
+ * fault.c - fault injection by LD_PRELOAD: one system call of a write path fails, so that a test can let each of them
+ * fail.
  *
- *     MEG_FAULT_COUNT=n LD_PRELOAD=fault.so COMMAND                      how many calls there are
- *     MEG_FAULT_AT=3 MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=fault.so COMMAND  the third one fails
+ *     MEG_FAULT_COUNT=FILE LD_PRELOAD=fault.so COMMAND                   count the calls
+ *     MEG_FAULT_AT=3 MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=fault.so COMMAND  let the third call fail
  *
- * Counted, from 1, are write, pwrite, fsync, fdatasync, ftruncate, posix_fallocate and close, on
- * regular files open for writing and on directories but never on stdout and stderr, and rename and
- * renameat2; with MEG_FAULT_NAMES set also link, unlink, mkdir and an open that creates.  What stdio
- * writes goes past us.  MEG_FAULT_ERRNO is ENOSPC or EIO; KILL ends the
- * process by SIGKILL, a write half done; SHORT writes half and says so; WAIT waits until the file
- * MEG_FAULT_GO exists, 60 s at most.  MEG_FAULT_COUNT=FILE
- * leaves the number in FILE when the process exits.  MEG_FAULT_IN=TEXT counts only calls on open
- * files whose path has TEXT in it.  MEG_FAULT_LOG=FILE appends a line for each counted call: process id,
- * call, path, and of a rename the new path; processes may share FILE.
- * MEG_FAULT_NO_EXCHANGE set: the file system cannot exchange two names.
- * MEG_FAULT_PREAD=n: the nth pread fails by MEG_FAULT_ERRNO, or with END finds the end of the file.
- * MEG_FAULT_RECV set: a socket that is looked at without waiting was closed by the other side.
- * MEG_FAULT_THREADS=n: only n threads can be started.
- * Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
+ * The calls are counted from 1.  They are write, pwrite, fsync, fdatasync, ftruncate, posix_fallocate and close on
+ * regular files that are open for writing and on directories, except stdout and stderr, and rename and renameat2; if
+ * MEG_FAULT_NAMES is set, also link, unlink, mkdir and an open that creates a file.  Writes of stdio are not
+ * intercepted.
+ *
+ * MEG_FAULT_AT=n         let call n fail
+ * MEG_FAULT_ERRNO=...    with ENOSPC or EIO; KILL: end the process by SIGKILL after half of a write; SHORT: write only
+ * half
+ *                        and return that; WAIT: wait at most 60 s until file MEG_FAULT_GO exists
+ * MEG_FAULT_COUNT=FILE   write the number of calls to FILE when the process exits
+ * MEG_FAULT_IN=TEXT      count only calls on files whose path contains TEXT
+ * MEG_FAULT_LOG=FILE     append a line per counted call to FILE, which processes may share: process id, call, path, and
+ * the new
+ *                        path of a rename
+ * MEG_FAULT_NO_EXCHANGE  if set, let renameat2 fail as on file systems that cannot exchange two names
+ * MEG_FAULT_PREAD=n      let the nth pread fail with MEG_FAULT_ERRNO, or return 0 if that is END
+ * MEG_FAULT_RECV         if set, let a non-blocking recv return 0, as if the peer had closed the connection
+ * MEG_FAULT_THREADS=n    let pthread_create fail after n threads
+ *
+ * Programs built with ASan also need ASAN_OPTIONS=verify_asan_link_order=0.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,9 +43,9 @@
 
 enum fault { NONE, FAIL, KILL, SHORT };
 
-static int calls; /* changed atomically: any thread may write */
+static int calls; /* atomic, as any thread may call */
 
-/* Count a call and say what is to become of it. */
+/* Count a call, and return the fault to inject into it. */
 static enum fault next(void)
 {
     const char *at = getenv("MEG_FAULT_AT"), *how = getenv("MEG_FAULT_ERRNO");
@@ -59,7 +65,7 @@ static enum fault next(void)
     return FAIL;
 }
 
-/* Append a line to the log, past the calls that are counted; a line is one write, so lines stay whole. */
+/* Append a line to the log by an uncounted call; each line is one write, so that lines of several processes do not mix. */
 static void note(const char *call, const char *path, const char *to)
 {
     const char *log = getenv("MEG_FAULT_LOG");
@@ -100,13 +106,13 @@ static void die(void)
     kill(getpid(), SIGKILL);
 }
 
-/* The function behind ours, looked up once. */
+/* The intercepted function of libc, looked up once. */
 #define REAL(name)                                                                                                     \
     static __typeof__(&name) real;                                                                                     \
     if (!real)                                                                                                         \
     real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
-/* A call that is done or not: RESULT when it is to fail. */
+/* Define a call that is either made or fails with RESULT. */
 #define ALL_OR_NOTHING(fault, fail, call)                                                                              \
     switch (fault) {                                                                                                   \
     case FAIL: return fail;                                                                                            \
@@ -114,7 +120,7 @@ static void die(void)
     default: return call;                                                                                              \
     }
 
-/* A call that can be half done. */
+/* Define a call that can also write half of its bytes. */
 #define BY_HALVES(fault, half, call)                                                                                   \
     switch (fault) {                                                                                                   \
     case FAIL: return -1;                                                                                              \
@@ -186,7 +192,7 @@ int posix_fallocate(int fd, off_t at, off_t n)
     ALL_OR_NOTHING(next_on("posix_fallocate", fd), errno, real(fd, at, n))
 }
 
-/* A close that fails has closed. */
+/* A close that fails still closes the descriptor. */
 int close(int fd)
 {
     enum fault fault;

@@ -1,4 +1,4 @@
-/* For harnesses whose reader takes a path: the input as a file. */
+/* fuzz.h - write the input of a fuzz target to a file, for readers that take a path. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -9,14 +9,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* Write n bytes to the file of that name in $TMPDIR; the path stays valid until the next call. */
+/* Write n bytes to file NAME in $TMPDIR; the returned path is valid until the next call. */
 static inline const char *fuzz_file(const char *name, const uint8_t *bytes, size_t n)
 {
     static char path[512];
-    const char *folder = getenv("TMPDIR");
+    const char *dir = getenv("TMPDIR");
     FILE *f;
 
-    snprintf(path, sizeof path, "%s/%s", folder ? folder : "/tmp", name);
+    snprintf(path, sizeof path, "%s/%s", dir ? dir : "/tmp", name);
     f = fopen(path, "wb");
     if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0)
         abort();

@@ -1,6 +1,6 @@
 /*
- * Any tokenizer.json, and a text behind a zero byte: refused, or the text is refused or encoded, twice to
- * the same ids, which decode to the same text at once and one by one.
+ * Any tokenizer.json, followed by a zero byte and a text, is rejected, or the text is rejected, or two encodings give
+ * the same ids, which decode to the same text at once and incrementally.
  */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Any bytes as an index beside 256 bytes of tokens: it is refused, or every token can be read. */
+/* Any bytes as the index of 256 bytes of tokens are rejected, or all tokens can be read. */
 #include <string.h>
 
 #include "data/indexed.h"

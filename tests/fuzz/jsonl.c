@@ -1,4 +1,4 @@
-/* Any UTF-8 as one JSON line: refused, or both keys hold text, and the line is an object. */
+/* Any UTF-8 as a JSON line is rejected, or both keys have texts and the line is an object. */
 #include <string.h>
 
 #include "fuzz.h"

@@ -1,8 +1,8 @@
-/* Any bytes as what torch.save wrote: refused, or every tensor lies in the file. */
+/* Any bytes as a file of torch.save are rejected, or all tensors are within the file. */
 #include "ckpt/megatron/pt.h"
 #include "fuzz.h"
 
-static volatile uint8_t sum; /* so that every byte is read */
+static volatile uint8_t sum; /* volatile, so that all bytes are read */
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {

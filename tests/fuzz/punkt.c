@@ -1,7 +1,6 @@
 /*
- * Any four files of parameters and a text, a zero byte between them: refused, or the sentences of the
- * text are there in order, none of them empty, and with the blanks kept nothing but those at the end is
- * left out.
+ * Any four parameter files and a text, separated by zero bytes, are rejected, or the sentences of the text are in order
+ * and not empty; with keep_newlines they cover the text except for trailing whitespace.
  */
 #include <string.h>
 

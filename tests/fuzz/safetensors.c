@@ -1,10 +1,10 @@
-/* Any bytes as a safetensors file: refused, or the tensors are all of the file after its header. */
+/* Any bytes as a safetensors file are rejected, or the tensors cover the file after its header. */
 #include <string.h>
 
 #include "ckpt/safetensors.h"
 #include "fuzz.h"
 
-static volatile uint8_t last; /* so that the byte is read */
+static volatile uint8_t last; /* volatile, so that the byte is read */
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {

@@ -1,7 +1,7 @@
 /*
- * Any .model file and text, whose length are the first two bytes: refused, or encoding gives ids that
- * decode, the same ids again now that the words are remembered, and a text that grows id by id to what it
- * is when decoded at once.
+ * Any .model file and text, whose length is in the first two bytes, are rejected, or the ids of the text decode, a
+ * second encoding with the word cache gives the same ids, and incremental decoding gives the same text as decoding all
+ * ids at once.
  */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "tokenizer/tokenizer.h"
 #include "unicode/utf8.h"
 
-/* Whole and grown text are the same. */
+/* Incremental decoding gives the same text as decoding all ids at once. */
 static void decode_both(const struct meg_tokenizer *t, const struct meg_ids *ids)
 {
     struct meg_detok d = { .tok = t };

@@ -1,6 +1,6 @@
 /*
- * Any vocabulary of TikTokenizer, JSON or lines, and a text behind a zero byte: refused, or the ids of
- * the text decode to it.
+ * Any vocabulary of TikTokenizer, in JSON or lines, followed by a zero byte and a text, is rejected, or the ids of the
+ * text decode to it.
  */
 #include <string.h>
 

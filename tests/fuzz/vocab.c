@@ -1,6 +1,6 @@
 /*
- * Any vocab.json, merges.txt and text, a zero byte between them: refused, or encoding gives ids that
- * decode, and the same ids again now that the words are remembered.
+ * Any vocab.json, merges.txt and text, separated by zero bytes, are rejected, or the ids of the text decode, and a
+ * second encoding with the word cache gives the same ids.
  */
 #include <string.h>
 

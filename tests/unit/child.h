@@ -1,4 +1,4 @@
-/* child.h - run a function that ends its process, and see what it printed and how it ended. */
+/* child.h - run a function in a child process, and get its output and exit status. */
 #ifndef TESTS_UNIT_CHILD_H
 #define TESTS_UNIT_CHILD_H
 
@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 struct child {
-    int status; /* of exit, or 128 + the signal */
+    int status; /* exit status, or 128 + signal number */
     char out[8192], err[4096];
 };
 
@@ -27,7 +27,7 @@ static inline void child_read(FILE *f, char *text, size_t n)
     fclose(f);
 }
 
-/* What fn(arg) does; where it returns, the process ends with status 0. */
+/* Run fn(arg) in a child process, which exits with status 0 if fn returns. */
 static inline void child_run(struct child *c, void (*fn)(void *), void *arg)
 {
     FILE *out = tmpfile(), *err = tmpfile();
@@ -36,7 +36,7 @@ static inline void child_run(struct child *c, void (*fn)(void *), void *arg)
 
     assert_non_null(out);
     assert_non_null(err);
-    fflush(NULL); /* or the child prints it again */
+    fflush(NULL); /* otherwise the child would print it again */
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -52,7 +52,7 @@ static inline void child_run(struct child *c, void (*fn)(void *), void *arg)
     child_read(err, c->err, sizeof c->err);
 }
 
-/* Have programs that start from here on load the library of this path first.  LD_PRELOAD splits at spaces. */
+/* Preload the library at path in programs that are started from here on.  LD_PRELOAD itself is split at spaces. */
 static inline void preload(const char *library)
 {
     const char *name = strrchr(library, '/') + 1, *before = getenv("LD_LIBRARY_PATH");
@@ -63,7 +63,7 @@ static inline void preload(const char *library)
     setenv("LD_PRELOAD", name, 1);
 }
 
-/* A fresh folder below TMPDIR, kept in dir. */
+/* Create a temporary directory, and store its path in dir. */
 static inline void make_dir(char dir[], size_t n)
 {
     const char *tmp = getenv("TMPDIR");

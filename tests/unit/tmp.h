@@ -1,4 +1,4 @@
-/* tmp.h - files and folders of a test, below TMPDIR. */
+/* tmp.h - temporary files and directories of tests, in TMPDIR. */
 #ifndef TESTS_UNIT_TMP_H
 #define TESTS_UNIT_TMP_H
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { TMP_NAME = 256, TMP_PATH = TMP_NAME + 128 }; /* a name made here; that of a file below it */
+enum { TMP_NAME = 256, TMP_PATH = TMP_NAME + 128 }; /* size of a temporary path, and of a path in it */
 
 static inline char *tmp_name(char name[TMP_NAME], const char *what)
 {
@@ -20,13 +20,13 @@ static inline char *tmp_name(char name[TMP_NAME], const char *what)
     return name;
 }
 
-/* Make a folder; name, or NULL. */
+/* Create a directory; returns its name, or NULL. */
 static inline char *tmp_dir(char name[TMP_NAME], const char *what)
 {
     return mkdtemp(tmp_name(name, what));
 }
 
-/* Make an empty file; its descriptor, or -1. */
+/* Create an empty file; returns its descriptor, or -1. */
 static inline int tmp_file(char name[TMP_NAME], const char *what)
 {
     return mkstemp(tmp_name(name, what));

@@ -46,7 +46,7 @@ static void meg_fail_errno_appends_strerror(void **state)
     assert_string_equal(e.msg, "a: No space left on device");
 }
 
-/* A file can be called so; nobody may take what follows the newline for a message of ours. */
+/* File names may contain newlines; the part after one must not look like a separate message. */
 #define FORGED "a\nerr: done\n\033[2J"
 #define QUOTED                                                                                                         \
     "a?err: done?"                                                                                                     \
@@ -57,7 +57,7 @@ static void die_of(void *how)
     switch (*(int *)how) {
     case 0: meg_die(MEG_EIO, "%s: bad", FORGED);
     case 1: meg_usage("'%s': bad", FORGED);
-    default: meg_die_err(&(struct meg_err){ MEG_EIO, "one\nerr: two" }); /* lines of its own */
+    default: meg_die_err(&(struct meg_err){ MEG_EIO, "one\nerr: two" }); /* a message with its own newline */
     }
 }
 
@@ -177,7 +177,7 @@ static void closing_stdout_on_a_full_disk_fails(void **state)
     assert_string_equal(c.err, "err: standard output: No space left on device\n");
     child_run(&c, finish_on, "/dev/null");
     assert_int_equal(c.status, 0);
-    child_run(&c, finish_closed, NULL); /* nothing was to be printed: nothing is lost */
+    child_run(&c, finish_closed, NULL); /* nothing was printed, so nothing is lost */
     assert_int_equal(c.status, 0);
 }
 

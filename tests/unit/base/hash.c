@@ -25,7 +25,7 @@ static void md5_of_rfc_1321(void **state)
     }
 }
 
-/* The lengths at which the padding takes a block more; numbers from Python's hashlib. */
+/* Lengths at which the padding needs another block; digests from Python's hashlib. */
 static void md5_at_the_edges_of_a_block(void **state)
 {
     static const struct {
@@ -49,7 +49,7 @@ static void md5_at_the_edges_of_a_block(void **state)
     }
 }
 
-/* Numbers from the xxHash manual (empty input) and from Python's xxhash. */
+/* Hashes from the xxHash manual (empty input) and from Python's xxhash. */
 static void xxh3_of_published_vectors(void **state)
 {
     char hex[33];

@@ -94,7 +94,7 @@ static void progress_off_a_terminal_is_logged_at_intervals(void **state)
     child_run(&c, progress, &never);
     assert_string_equal(c.err, "");
     child_run(&c, progress, &often);
-    assert_in_range(lines(c.err), 1, 2); /* at 0.1 s and, on a machine that is not too busy, 0.2 s */
+    assert_in_range(lines(c.err), 1, 2); /* at 0.1 s and, unless the machine is busy, at 0.2 s */
     assert_memory_equal(c.err, "log: ", 5);
     assert_null(strchr(c.err, '\r'));
 }
@@ -110,7 +110,7 @@ static void progress_and_a_note(void *arg)
     meg_progress_show(&p, "a line longer than the terminal");
     meg_progress_show(&p, "not due");
     meg_info("hello");
-    meg_progress_end(&p); /* the note has taken its place */
+    meg_progress_end(&p); /* the message has cleared the line */
     p.next_s = 0;
     meg_progress_show(&p, "last");
     meg_progress_end(&p);

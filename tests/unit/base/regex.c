@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/regex.h"
 
-/* The matches of a text, joined by '|'. */
+/* The matches in a text, joined by |. */
 static void finds(const char *pattern, const char *text, const char *want)
 {
     struct meg_regex *r;
@@ -46,7 +46,7 @@ static void the_dialect_is_accepted(void **state)
     finds("[]a]+", "b]a", "]a");
 }
 
-/* What PCRE2 spells in the same way and means otherwise. */
+/* Syntax that is valid in PCRE2 with another meaning. */
 static void matches_equal_those_of_oniguruma(void **state)
 {
     (void)state;
@@ -68,7 +68,7 @@ static void matches_equal_those_of_oniguruma(void **state)
     finds("b\\B", "ab b\u00B2 b\u2460", "b");
     finds("\\v", "\n\v", "\v");
     finds("[\\v]", "\n\v", "\v");
-    finds("\\p{Han}", "\u3239\u6F22", "\u6F22"); /* the first is in a script that is shared */
+    finds("\\p{Han}", "\u3239\u6F22", "\u6F22"); /* the first one has Han in its Script_Extensions only */
     finds("\\p{^Han}", "\u3239\u6F22", "\u3239");
     finds("[[:punct:]]+", "a+\u2603!", "+\u2603!");
     finds("[[:alpha:]]+", "\u24D0 \u0903", "\u24D0|\u0903");
@@ -124,9 +124,9 @@ static void a_text_that_takes_too_long_is_an_error(void **state)
     free(got.v);
 }
 
-/* ---- searches that look a little further each time ---- */
+/* ---- searches with a growing window ---- */
 
-/* What PCRE2 finds with all of the text to look at, for patterns that mean the same to it. */
+/* The matches of PCRE2 on the complete text, for patterns with the same meaning there. */
 static void find_plainly(const char *pattern, const char *text, size_t n, struct meg_spans *out)
 {
     size_t at = 0, last = PCRE2_UNSET, *found;
@@ -150,7 +150,7 @@ static void find_plainly(const char *pattern, const char *text, size_t n, struct
     pcre2_code_free(code);
 }
 
-/* Runs of a few characters, up to about n bytes. */
+/* A text of about n bytes with repeated sequences of a few characters. */
 static size_t make_text(char *text, size_t n, uint32_t *seed)
 {
     static const char *const words[] = { "a", "b", "c", "ab", "\xC3\xA9", "\xF0\x9F\x98\x80", " ", "\n" };
@@ -235,7 +235,7 @@ static int find_in_repeated(const char *pattern, const char *word, size_t n, int
     return r;
 }
 
-/* Each of them takes n^2 / 2 steps on n bytes: minutes for 1 MiB, and days for the longest line. */
+/* Each pattern takes n^2 / 2 steps on n bytes: minutes for 1 MiB, and days for the longest line. */
 static void a_quadratic_search_is_an_error(void **state)
 {
     static const char *const patterns[] = { "[ab]+c|[ab]", "[ab]+c", "[ab]+(?=c)|a|b" };

@@ -1,6 +1,6 @@
 /*
- * Random numbers: Philox against Random123's known answers, its keyed uses against a few lines of
- * Python, the Mersenne Twister against libstdc++, NumPy 1.24 and torch 1.13 (golden/data/rng).
+ * Random numbers: Philox against the known answers of Random123, its streams against a few lines of Python, and the
+ * Mersenne Twister against libstdc++, NumPy 1.24 and torch 1.13 (golden/data/rng).
  */
 #include "golden.h"
 
@@ -87,7 +87,7 @@ static void mt19937_equals_the_standard_library(void **state)
         meg_mt19937_u32(&g);
         meg_mt19937_64_u64(&h);
     }
-    assert_int_equal(meg_mt19937_u32(&g), 4123659995u); /* the 10000th, as the C++ standard says */
+    assert_int_equal(meg_mt19937_u32(&g), 4123659995u); /* the 10000th number, from the C++ standard */
     assert_int_equal(meg_mt19937_64_u64(&h), 9981545732273789042u);
     meg_mt19937_64_seed(&h, 1234);
     for (i = 0; i < 4; i++)
@@ -109,7 +109,7 @@ static void draws_equal_those_of_numpy(void **state)
     assert_true(meg_mt19937_double(&g) == 0.1915194503788923);
     assert_true(meg_mt19937_double(&g) == 0.6221087710398319);
     meg_mt19937_seed(&g, 1234);
-    assert_int_equal(meg_mt19937_interval(&g, 0), 0); /* takes no word */
+    assert_int_equal(meg_mt19937_interval(&g, 0), 0); /* does not advance the generator */
     for (i = 0; i < 10; i++)
         a[i] = i;
     meg_mt19937_shuffle_i32(&g, a, 10);
@@ -124,7 +124,7 @@ static void draws_equal_those_of_numpy(void **state)
 
 /* ---- golden/data/rng ---- */
 
-/* 0 .. n-1, shuffled; held against an array. */
+/* Shuffle 0 .. n-1 and compare with an array. */
 static void same_shuffle(struct meg_mt19937 *g, const json_t *want)
 {
     size_t n = json_array_size(want), i;
@@ -218,7 +218,7 @@ static void golden_draws_of_torch(void **state)
     json_decref(all);
 }
 
-/* As Python 3.11 prints them. */
+/* As printed by Python 3.11. */
 static void draws_equal_those_of_python(void **state)
 {
     static const struct {
@@ -243,7 +243,7 @@ static void draws_equal_those_of_python(void **state)
     for (int k = 0; k < 12; k++)
         assert_int_equal(meg_python_randrange(&g, 7), drawn[k]);
     assert_true(meg_mt19937_double(&g) == 0.7664809327917963);
-    assert_int_equal(meg_python_randrange(&g, 1), 0); /* draws until it has a zero bit */
+    assert_int_equal(meg_python_randrange(&g, 1), 0); /* repeats until a word has a zero top bit */
     assert_int_equal(meg_python_randrange(&g, 1), 0);
     assert_int_equal(meg_python_randrange(&g, 4), 0);
 }

@@ -10,9 +10,9 @@
 
 #include "base/strtab.h"
 
-enum { MANY = 5000 }; /* the table grows more than once */
+enum { MANY = 5000 }; /* the table grows several times */
 
-/* String k: empty, with zero bytes, or a number; all different. */
+/* String k: empty, with zero bytes, or a number; all are different. */
 static int64_t spell(char s[32], int64_t k)
 {
     if (k < 4) {
@@ -66,7 +66,7 @@ static struct meg_strtab appended(int64_t n)
     return t;
 }
 
-/* Fewer than are looked at ahead, as many, and more. */
+/* Fewer strings than the prefetch distance, as many, and more. */
 static void strings_appended_and_then_indexed_are_found(void **state)
 {
     char s[32];
@@ -105,7 +105,7 @@ static void the_second_of_two_duplicates_is_reported(void **state)
         struct meg_strtab t = appended(200);
 
         meg_strtab_append(&t, s, spell(s, 200 - apart[i]));
-        for (int64_t k = 201; k < 240; k++) /* and those behind it do not hide it */
+        for (int64_t k = 201; k < 240; k++) /* strings after the duplicate do not hide it */
             meg_strtab_append(&t, s, spell(s, k));
         assert_int_equal(meg_strtab_index(&t), 200);
         meg_strtab_free(&t);

@@ -47,23 +47,23 @@ static int write_files(const char *content, struct meg_err *e)
     return r;
 }
 
-static int write_folder(const char *content, struct meg_err *e)
+static int write_directory(const char *content, struct meg_err *e)
 {
-    const char *folder = in_dir("folder");
+    const char *directory = in_dir("directory");
     char *tmp = NULL, path[600];
     int r;
 
-    if ((r = meg_commit_recover(folder, e)) < 0)
+    if ((r = meg_commit_recover(directory, e)) < 0)
         return r;
-    meg_temporary_remove_stale(folder);
-    if ((r = meg_temporary_dir(&tmp, folder, e)) < 0)
+    meg_temporary_remove_stale(directory);
+    if ((r = meg_temporary_dir(&tmp, directory, e)) < 0)
         return r;
     for (int i = 0; i < N && r == 0; i++) {
         snprintf(path, sizeof path, "%s/%s", tmp, names[i]);
         r = meg_write_file(path, content, strlen(content), e);
     }
     if (r == 0)
-        r = meg_commit_dir(tmp, folder, e);
+        r = meg_commit_dir(tmp, directory, e);
     if (r < 0)
         meg_remove_tree(tmp, NULL);
     free(tmp);
@@ -73,9 +73,9 @@ static int write_folder(const char *content, struct meg_err *e)
 struct writer {
     const char *name;
     int (*write)(const char *content, struct meg_err *e);
-    const char *folder; /* that the files are in, or "" */
+    const char *directory; /* directory of the files, or "" */
 };
-static const struct writer writers[] = { { "files", write_files, "" }, { "folder", write_folder, "folder" } };
+static const struct writer writers[] = { { "files", write_files, "" }, { "directory", write_directory, "directory" } };
 
 static int writer_main(char **argv)
 {
@@ -92,7 +92,7 @@ static int writer_main(char **argv)
 struct run {
     const struct writer *w;
     const char *content;
-    char env[3][320]; /* "" where not set */
+    char env[3][320]; /* "" if not set */
 };
 
 static void exec_writer(void *arg)
@@ -109,21 +109,21 @@ static void exec_writer(void *arg)
     _exit(127);
 }
 
-/* ---- what is there afterwards ---- */
+/* ---- the state afterwards ---- */
 
-/* 'o' where all files are old, 'n' all new, 'x' otherwise, as meg's readers see them. */
+/* Read the files as meg's readers do: 'o' if all are old, 'n' if all are new, else 'x'. */
 static char state_for_readers(const struct writer *w)
 {
-    char *at = meg_commit_resolve(in_dir(w->folder)), path[600], state = 0;
+    char *at = meg_commit_resolve(in_dir(w->directory)), path[600], state = 0;
     struct meg_err e;
 
-    if (!*w->folder)
+    if (!*w->directory)
         snprintf(path, sizeof path, "%s", dir);
     for (int i = 0; i < N; i++) {
         struct meg_str got = { 0 };
         char now;
 
-        snprintf(path, sizeof path, "%s/%s", *w->folder ? at : dir, names[i]);
+        snprintf(path, sizeof path, "%s/%s", *w->directory ? at : dir, names[i]);
         now = meg_read_file(path, &got, &e) < 0 ? 'x' : !strcmp(got.s, "old") ? 'o' : !strcmp(got.s, "new") ? 'n' : 'x';
         state = !state || state == now ? now : 'x';
         meg_str_free(&got);
@@ -132,7 +132,7 @@ static char state_for_readers(const struct writer *w)
     return state;
 }
 
-/* The same for a reader that knows only the final names, '-' where the last file, which it opens first, is missing. */
+/* The same for a reader of the final names only: '-' if the last file, which it opens first, is missing. */
 static char state_for_others(const struct writer *w)
 {
     char state = 0;
@@ -141,7 +141,7 @@ static char state_for_others(const struct writer *w)
         char path[600], text[8] = "";
         FILE *f;
 
-        snprintf(path, sizeof path, "%s%s%s/%s", dir, *w->folder ? "/" : "", w->folder, names[i]);
+        snprintf(path, sizeof path, "%s%s%s/%s", dir, *w->directory ? "/" : "", w->directory, names[i]);
         f = fopen(path, "r");
         if (f) {
             (void)!fread(text, 1, 3, f);
@@ -194,7 +194,7 @@ static int count_calls(struct run *run)
     return n;
 }
 
-/* Let each call in turn fail or end the process; count how often old and new remained. */
+/* Let each call in turn fail or kill the process; count the old and the new results. */
 static void sweep(const struct writer *w, bool has_exchange)
 {
     static const char *const faults[] = { "ENOSPC", "EIO", "KILL" };
@@ -226,11 +226,11 @@ static void sweep(const struct writer *w, bool has_exchange)
                 assert_int_equal(c.status, 128 + SIGKILL);
             else if (c.status)
                 assert_non_null(strstr(c.err, dir));
-            /* the next run completes, and clears what the killed one left */
+            /* the next run succeeds and removes the files of the killed one */
             if (w->write("new", &e) < 0)
                 fail_msg("%s at call %d of %d: the next run: %s", faults[i], at, n, e.msg);
             assert_int_equal(state_for_others(w), 'n');
-            if (count_names() != (*w->folder ? 1 : N))
+            if (count_names() != (*w->directory ? 1 : N))
                 fail_msg("%s at call %d of %d: the next run leaves more than the files", faults[i], at, n);
         }
     assert_true(was['o'] > 0 && was['n'] > 0);
@@ -254,7 +254,7 @@ static void a_directory_is_old_or_new_without_renameat2_exchange(void **state)
     sweep(&writers[1], false);
 }
 
-/* ---- one by one ---- */
+/* ---- single cases ---- */
 
 static void a_journal_without_a_commit_record_changes_nothing(void **state)
 {

@@ -11,7 +11,7 @@
 
 #include "file/file.h"
 
-#define NEW_BYTES (3 << 20) /* so that the buffer is written more than once */
+#define NEW_BYTES (3 << 20) /* larger than the buffer */
 
 static char dir[256], path[300];
 
@@ -40,7 +40,7 @@ static void holds(const char *want)
     meg_str_free(&got);
 }
 
-/* How many names dir has, but . and .. */
+/* The number of names in dir except . and .. */
 static int names(void)
 {
     DIR *d = opendir(dir);
@@ -76,7 +76,7 @@ static void an_abandoned_file_leaves_the_old_one(void **state)
     (void)state;
     assert_int_equal(meg_write_file(path, "old", 3, NULL), 0);
     assert_int_equal(meg_file_create(&f, path, NULL), 0);
-    assert_int_equal(meg_file_create(&g, path, NULL), 0); /* two at once do not meet */
+    assert_int_equal(meg_file_create(&g, path, NULL), 0); /* two writers of the same file use different names */
     assert_int_equal(meg_file_write(&f, "new", 3, NULL), 0);
     assert_int_equal(names(), 3);
     meg_file_abandon(&f);
@@ -124,7 +124,7 @@ static void exceeding_the_file_size_limit_is_an_error(void **state)
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &was);
     few = was;
-    few.rlim_cur = NEW_BYTES / 2; /* the write that crosses it is short, the next one fails */
+    few.rlim_cur = NEW_BYTES / 2; /* the write that exceeds it is short, and the next one fails */
     setrlimit(RLIMIT_FSIZE, &few);
     r = meg_write_file(path, bytes, NEW_BYTES, &e);
     setrlimit(RLIMIT_FSIZE, &was);
@@ -135,19 +135,19 @@ static void exceeding_the_file_size_limit_is_an_error(void **state)
     free(bytes);
 }
 
-/* ---- what is written out before its time ---- */
+/* ---- writeback ---- */
 
-/* This program's own: the parts that the disk is told to begin with, one behind the other. */
+/* Intercept the calls of this program, which must cover consecutive ranges. */
 static int64_t begun;
 
 int sync_file_range(int fd, off64_t offset, off64_t n, unsigned flags)
 {
     assert_true(fd >= 0);
-    assert_int_equal(flags, SYNC_FILE_RANGE_WRITE); /* nobody waits */
+    assert_int_equal(flags, SYNC_FILE_RANGE_WRITE); /* no flag that waits */
     assert_int_equal(offset, begun);
     assert_true(n > 0);
     begun += n;
-    return -1; /* which is no failure of the file */
+    return -1; /* a failure is not an error of the file */
 }
 
 static void writeback_begins_before_the_commit(void **state)
@@ -161,7 +161,7 @@ static void writeback_begins_before_the_commit(void **state)
     assert_int_equal(meg_file_pwrite(&f, "abc", 3, 0, NULL), 0);
     for (int64_t at = 0; at < ALL; at += PUT) {
         meg_file_writeback(&f, at, at + PUT);
-        assert_true(begun <= at); /* others may still be at it close before */
+        assert_true(begun <= at); /* other writers may be just before it */
         assert_true(begun >= at - 24 * MIB);
     }
     assert_int_equal(meg_file_commit(&f, NULL), 0);
@@ -177,7 +177,7 @@ static void written_bytes_can_be_read_before_the_commit(void **state)
     (void)state;
     assert_int_equal(meg_file_create(&f, path, NULL), 0);
     assert_int_equal(meg_file_write(&f, "abcdef", 6, NULL), 0);
-    assert_int_equal(meg_file_pread(&f, got, 3, 2, NULL), 0); /* from the buffer, which is written first */
+    assert_int_equal(meg_file_pread(&f, got, 3, 2, NULL), 0); /* from the buffer, which is flushed first */
     assert_memory_equal(got, "cde", 3);
     assert_int_equal(meg_file_write(&f, "gh", 2, NULL), 0);
     assert_int_equal(meg_file_pread(&f, got, 8, 0, NULL), 0);
@@ -188,7 +188,7 @@ static void written_bytes_can_be_read_before_the_commit(void **state)
     assert_int_equal(names(), 0);
 }
 
-/* ---- every call fails once: this program runs itself under fault.so, as a writer ---- */
+/* ---- each call fails once: this program runs itself under fault.so as a writer ---- */
 
 static int write_new(const char *to)
 {
@@ -236,7 +236,7 @@ static void a_file_is_complete_whichever_call_fails(void **state)
     assert_true(n > 0);
     snprintf(so, sizeof so, "%.*s/../../fault.so", (int)(strrchr(self, '/') - self), self);
     if (access(so, F_OK) < 0) {
-        print_message("# no fault.so beside this test: run it by make check\n");
+        print_message("# fault.so is not built: run make check\n");
         skip();
     }
     snprintf(count, sizeof count, "%s/count", dir);
@@ -247,7 +247,7 @@ static void a_file_is_complete_whichever_call_fails(void **state)
     n = atoi(text.s);
     meg_str_free(&text);
     unlink(count);
-    assert_in_range(n, 3 + 4, 3 + 6); /* writes; fsync, close, rename, fsync and close of dir */
+    assert_in_range(n, 3 + 4, 3 + 6); /* writes; fsync, close, rename, fsync and close of the directory */
 
     for (i = 0; i < sizeof faults / sizeof *faults; i++) {
         setenv("MEG_FAULT_ERRNO", faults[i], 1);
@@ -271,7 +271,7 @@ static void a_file_is_complete_whichever_call_fails(void **state)
             }
             if (strcmp(faults[i], "SHORT") == 0)
                 assert_int_equal(c.status, 0);
-            else if (at <= n - 1) /* the last is the close of the directory, which may fail unheard */
+            else if (at <= n - 1) /* the last one closes the directory, whose failure is ignored */
                 assert_int_not_equal(c.status, 0);
             if (strcmp(faults[i], "KILL") != 0)
                 assert_int_equal(names(), 1);
@@ -281,7 +281,7 @@ static void a_file_is_complete_whichever_call_fails(void **state)
 
 /* ---- a signal ends the process ---- */
 
-/* Begin 40 files, which is more than are removed, abandon one and commit one; then the signal. */
+/* Create 40 files, more than the 32 slots, abandon one and commit one; then raise the signal. */
 static void end_by(void *sig)
 {
     struct meg_file f[40] = { 0 };
@@ -315,7 +315,7 @@ static void a_signal_removes_temporary_files(void **state)
         child_run(&c, end_by, &signals[i]);
         assert_int_equal(c.status, 128 + signals[i]);
         assert_int_equal(access(dir, W_OK), 0);
-        assert_int_equal(names(), 1 + 40 - 32); /* the committed one, and what is beyond 32 */
+        assert_int_equal(names(), 1 + 40 - 32); /* the committed one, and those beyond 32 */
         assert_int_equal(meg_remove_tree(dir, NULL), 0);
         assert_int_equal(meg_mkdirs(dir, NULL), 0);
     }
@@ -326,7 +326,7 @@ static void a_signal_removes_temporary_files(void **state)
     assert_int_equal(meg_mkdirs(dir, NULL), 0);
 }
 
-/* ---- the rest ---- */
+/* ---- reading, mapping, directories ---- */
 
 static void files_are_mapped(void **state)
 {
@@ -367,7 +367,7 @@ static void reading_a_missing_file_or_a_directory_is_an_error(void **state)
     meg_str_free(&s);
 }
 
-/* Nobody writes to the FIFO: whoever waits for it is ended by the alarm. */
+/* The FIFO has no writer: a reader that blocks is ended by the alarm. */
 static void only_regular_files_are_read_from_directories(void **state)
 {
     struct meg_str s = { 0 };
@@ -416,7 +416,7 @@ static void directories_are_made_and_removed(void **state)
     assert_int_equal(meg_rename(deep, below, NULL), 0);
     assert_int_equal(meg_rename(deep, below, &e), MEG_ENOENT);
     snprintf(deep, sizeof deep, "%s/link", dir);
-    assert_int_equal(symlink("..", deep), 0); /* is removed, not followed */
+    assert_int_equal(symlink("..", deep), 0); /* the link is removed, not followed */
     assert_int_equal(meg_remove_tree(below, NULL), 0);
     assert_int_equal(meg_remove_tree(below, NULL), 0);
     assert_int_equal(meg_remove_tree(deep, NULL), 0);

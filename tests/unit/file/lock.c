@@ -51,7 +51,7 @@ static int count_names(void)
     return n;
 }
 
-/* Take the lock and end by SIGKILL, so that the file stays. */
+/* Acquire the lock and end by SIGKILL, so that the file remains. */
 static void take_and_die(void *job)
 {
     struct meg_lock l;
@@ -71,7 +71,7 @@ static void leave_a_dead_lock(char *job)
     assert_int_equal(access(path, F_OK), 0);
 }
 
-/* Rewrite a line of the lock file. */
+/* Replace the value of a key in the lock file. */
 static void edit(const char *key, const char *value)
 {
     struct meg_str text = { 0 }, out = { 0 };
@@ -94,7 +94,7 @@ static void take_and_say(void *unused)
     struct meg_err e;
 
     (void)unused;
-    if (meg_lock_acquire(&l, path, "folder out", &e) < 0) {
+    if (meg_lock_acquire(&l, path, "directory out", &e) < 0) {
         fprintf(stderr, "%s", e.msg);
         _exit(meg_exit_status(e.code));
     }
@@ -114,7 +114,7 @@ static void a_held_lock_fails_with_the_name_of_its_holder(void **state)
     assert_int_equal(c.status, 74);
     snprintf(pid, sizeof pid, "process %ld,", (long)getpid());
     gethostname(host, sizeof host);
-    assert_non_null(strstr(c.err, "folder out: "));
+    assert_non_null(strstr(c.err, "directory out: "));
     assert_non_null(strstr(c.err, pid));
     assert_non_null(strstr(c.err, host));
     assert_non_null(strstr(c.err, " UTC, is writing here"));
@@ -146,7 +146,7 @@ static void a_reused_process_id_is_not_the_holder(void **state)
     (void)state;
     leave_a_dead_lock(NULL);
     snprintf(pid, sizeof pid, "%ld", (long)getpid());
-    edit("pid", pid); /* lives, but started at another time */
+    edit("pid", pid); /* it is alive, but started at another time */
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 0);
 }
@@ -200,7 +200,7 @@ static void a_requeued_slurm_job_takes_over_its_own_lock(void **state)
     leave_a_dead_lock("4711");
     edit("host", "node17");
     setenv("SLURM_JOB_ID", "4711", 1);
-    child_run(&c, take_and_say, NULL); /* the same run of the job: another step of it may be at work */
+    child_run(&c, take_and_say, NULL); /* the same run of the job: another step of it may hold the lock */
     assert_int_equal(c.status, 74);
     setenv("SLURM_RESTART_COUNT", "1", 1);
     child_run(&c, take_and_say, NULL);
@@ -251,7 +251,7 @@ static void a_lost_lock_is_detected(void **state)
     edit("pid", "1");
     assert_int_equal(meg_lock_check(&l, &e), MEG_EIO);
     meg_lock_release(&l);
-    assert_int_equal(access(path, F_OK), 0); /* another's is not removed */
+    assert_int_equal(access(path, F_OK), 0); /* the lock of another process is not removed */
 }
 
 static void exit_while_holding(void *how)
@@ -280,7 +280,7 @@ static void exit_releases_the_locks(void **state)
 
 enum { RACERS = 8, ROUNDS = 25 };
 
-/* Who gets in is alone: the shared counter is 1 in there.  All racers wait for one another before and behind. */
+/* The holder is alone: the shared counter is 1.  The racers wait for each other before and after. */
 struct shared {
     int ready, tried, inside, wins, overlaps;
 };

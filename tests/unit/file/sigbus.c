@@ -28,13 +28,13 @@ static int clear(void **state)
     return meg_remove_tree(dir, NULL);
 }
 
-/* In a child: have SIGBUS as a command has it; cmocka catches it. */
+/* In a child: restore the handler of SIGBUS, which cmocka replaces. */
 static void begin_child(void)
 {
     signal(SIGBUS, SIG_DFL);
 }
 
-/* Map a file of PAGES pages, of which only the first stays. */
+/* Map a file of PAGES pages and truncate it to the first one. */
 static void map_and_truncate(struct meg_mmap *m)
 {
     char *bytes = meg_new(PAGES * page);
@@ -49,7 +49,7 @@ static void map_and_truncate(struct meg_mmap *m)
 static int sum(void *arg, struct meg_err *e)
 {
     const struct meg_mmap *m = arg;
-    volatile int r = 0; /* each byte is read */
+    volatile int r = 0; /* volatile, so that each byte is read */
 
     (void)e;
     for (size_t i = 0; i < m->n; i += page / 2)
@@ -68,14 +68,14 @@ static void a_guarded_read_returns_an_error(void **state)
     snprintf(want, sizeof want,
              "%s: byte %zu cannot be read: the file was truncated, or its disk failed, while it was in use", path,
              page);
-    for (int i = 0; i < 2; i++) { /* and again */
+    for (int i = 0; i < 2; i++) { /* also a second time */
         assert_int_equal(meg_sigbus_guard(sum, &m, &e), MEG_EIO);
         assert_string_equal(e.msg, want);
     }
     assert_int_equal(truncate(path, (off_t)(PAGES * page)), 0);
-    assert_int_equal(meg_sigbus_guard(sum, &m, &e), 2); /* what was cut off is zero now */
+    assert_int_equal(meg_sigbus_guard(sum, &m, &e), 2); /* the truncated part is zero now */
     meg_mmap_close(&m);
-    assert_int_equal(meg_mmap_open(&other, path, NULL), 0); /* takes the entry of the one that was closed */
+    assert_int_equal(meg_mmap_open(&other, path, NULL), 0); /* reuses the entry of the closed one */
     assert_int_equal(truncate(path, 0), 0);
     assert_int_equal(meg_sigbus_guard(sum, &other, &e), MEG_EIO);
     meg_mmap_close(&other);
@@ -110,7 +110,7 @@ static void an_unguarded_read_ends_the_process_with_the_name(void **state)
              path, page);
     assert_string_equal(c.err, want);
     assert_int_equal(meg_remove_tree(path, NULL), 0);
-    assert_int_equal(rmdir(dir), 0); /* the temporary file is gone */
+    assert_int_equal(rmdir(dir), 0); /* the temporary file is removed */
     assert_int_equal(mkdir(dir, 0777), 0);
 }
 
@@ -151,7 +151,7 @@ static void other_faults_keep_the_previous_handler(void **state)
 
 int main(void)
 {
-    /* The last one installs the handler, and the children of the others their own. */
+    /* The last test installs the handler here; the children of the others install their own. */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_unguarded_read_ends_the_process_with_the_name, make, clear),
         cmocka_unit_test_setup_teardown(other_faults_keep_the_previous_handler, make, clear),

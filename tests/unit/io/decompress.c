@@ -11,7 +11,7 @@
 
 #define TEXT "{\"text\":\"one\"}\n"
 
-/* Read all of a file that holds bytes [n]; 0 and *out, or what went wrong. */
+/* Read a file with the content bytes [n]; returns 0 and *out, or an error. */
 static int unpack(const void *bytes, size_t n, struct meg_str *out, struct meg_err *e)
 {
     FILE *f = tmpfile();
@@ -84,10 +84,10 @@ static void add_xz(struct meg_str *s)
     meg_str_add(s, out, n);
 }
 
-/* The size of the dictionary that its one block asks for becomes 4 GiB. */
+/* Set the dictionary size that the single block requires to 4 GiB. */
 static void widen_xz(struct meg_str *s)
 {
-    unsigned char *head = (unsigned char *)s->s + 12; /* behind the header of the stream */
+    unsigned char *head = (unsigned char *)s->s + 12; /* after the header of the stream */
     const size_t n = 4 * ((size_t)head[0] + 1);
     uint32_t crc;
     size_t i = 2;
@@ -99,7 +99,7 @@ static void widen_xz(struct meg_str *s)
     memcpy(head + n - 4, &crc, 4);
 }
 
-/* Of a stream without its length, so that byte 5 is the size of the window: 2^(10 + byte / 8). */
+/* Modify a stream without content size, whose byte 5 is the window size: 2^(10 + byte / 8). */
 static void add_zstd(struct meg_str *s, int window_log)
 {
     ZSTD_CCtx *c = ZSTD_createCCtx();
@@ -138,7 +138,7 @@ static void zero_padding_after_a_stream_is_skipped(void **state)
         }
 }
 
-/* ---- what is not read ---- */
+/* ---- unsupported formats ---- */
 
 #define BYTES(s) (s), sizeof(s) - 1
 #define LOOKS(what) "in: the file is in " what " format, which is not supported; "
@@ -165,7 +165,7 @@ static void text_may_begin_like_a_compressed_format(void **state)
 
 /* ---- memory ---- */
 
-/* Address space of this process: what it has, and 64 MiB. */
+/* Limit the address space of this process to its current size and 64 MiB. */
 static void limit_memory(void)
 {
     FILE *f = fopen("/proc/self/statm", "r");

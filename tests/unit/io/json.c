@@ -83,7 +83,7 @@ static void members_of_another_type_are_rejected(void **state)
     assert_int_equal(GET_OPTIONAL(i64, "s", &i), MEG_EFORMAT);
     json_decref(o);
 
-    o = parse("[1]"); /* members of what is no object */
+    o = parse("[1]"); /* members of a value that is not an object */
     assert_int_equal(GET(i64, "i", &i), MEG_EFORMAT);
     json_decref(o);
 }

@@ -12,7 +12,7 @@
 
 static const char *const keys[] = { "text", "t\xC3\xA9" };
 
-/* The line in memory of its own size, so that a read beyond it shows under ASan. */
+/* Copy the line to memory of its exact size, so that ASan reports reads beyond it. */
 static int read_n(struct meg_jsonl *j, int nkeys, const char *line, int64_t n, char **copy, struct meg_err *e)
 {
     *copy = malloc((size_t)n + (n == 0));
@@ -61,7 +61,7 @@ static void texts_of_a_key_are_found(void **state)
     texts("{\"text\":\"a\\u00e9b\\u4E2d\\ud83d\\uDE00c\"}", "a\xC3\xA9"
                                                             "b\xE4\xB8\xAD\xF0\x9F\x98\x80"
                                                             "c|");
-    /* the first and the last character of each plane that pairs of surrogates reach */
+    /* the first and the last character of each plane that surrogate pairs encode */
     texts("{\"text\":\"\\ud800\\udc00\\ud83f\\udfff\\ud840\\udc00\\udbbf\\udfff\\udbc0\\udc00\\udbff\\udfff\"}",
           "\xF0\x90\x80\x80\xF0\x9F\xBF\xBF\xF0\xA0\x80\x80\xF3\xBF\xBF\xBF\xF4\x80\x80\x80\xF4\x8F\xBF\xBF|");
     texts("{\"text\":\"sixteen bytes and some more \\n of them, then again a long run\"}",
@@ -149,7 +149,7 @@ static void invalid_json_is_rejected(void **state)
     refuses("{\"text\":\"a\0b\"}", 14, "column 11: found byte 0x00 where the rest of a string is expected");
 }
 
-/* At every offset of a string that is scanned in blocks of 16 bytes with a shorter end. */
+/* At each offset of a string, which is scanned in blocks of 16 bytes and a shorter rest. */
 static void unescaped_control_characters_are_rejected(void **state)
 {
     enum { HEAD = 9, N = 40 };

@@ -1,6 +1,6 @@
 /*
- * Lines of many megabytes, one word or none, within the memory that meg-preprocess(1) promises: 256 MiB and 64
- * for each worker.  Each is preprocessed by a process of its own.
+ * Lines of many megabytes that are a single word, or whitespace only, are encoded within the memory limit of
+ * meg-preprocess(1): 256 MiB and 64 MiB per worker.  Each line is encoded by a separate process.
  */
 #include "child.h"
 
@@ -19,7 +19,7 @@ enum { MIB = 1 << 20 };
 
 static char dir[4000];
 
-/* lines lines, each nbytes of what again and again; returns the path. */
+/* Write a file of `lines` lines of nbytes each that repeat `what`; returns its path. */
 static const char *write_lines(const char *what, int64_t nbytes, int lines)
 {
     static char path[4100], text[1 << 16];
@@ -73,7 +73,7 @@ static void preprocess(void *arg)
     printf("%ld", used.ru_maxrss / 1024);
 }
 
-/* file and with are below data/tokenizers; with is a second file or NULL. */
+/* file and with are names in data/tokenizers; with is a second file or NULL. */
 static void keeps_to_the_bound(const char *type, const char *file, const char *with, const char *what, int64_t mib,
                                int lines)
 {
@@ -81,15 +81,15 @@ static void keeps_to_the_bound(const char *type, const char *file, const char *w
                        .workers = lines > 1 ? "2" : "1" };
     const int64_t bound = lines > 1 ? 384 : 320;
     char path[2][4200];
-    const char *folder = shared("data/tokenizers");
+    const char *data_dir = shared("data/tokenizers");
     struct child child;
 
     if (IS_SANITIZED) {
         print_message("# a sanitizer takes memory of its own\n");
         skip();
     }
-    snprintf(path[0], sizeof path[0], "%s/%s", folder, file);
-    snprintf(path[1], sizeof path[1], "%s/%s", folder, with ? with : "");
+    snprintf(path[0], sizeof path[0], "%s/%s", data_dir, file);
+    snprintf(path[1], sizeof path[1], "%s/%s", data_dir, with ? with : "");
     run.tok.vocab_file = path[0];
     run.tok.merge_file = path[1];
     if (strcmp(type, "HuggingFaceTokenizer") == 0 || strstr(type, "Sentence"))
@@ -110,15 +110,17 @@ static const char emoji[] = "\xF0\x9F\x98\x80\xF0\x9F\x98\x81";
         (void)state;                                                                                                   \
         keeps_to_the_bound(__VA_ARGS__);                                                                               \
     }
-KEEPS(blanks_with_gpt2, "GPT2BPETokenizer", "gpt2/vocab.json", "gpt2/merges.txt", " ", 60, 1)
-KEEPS(a_letter_with_unigram, "GPTSentencePieceTokenizer", "t5/spiece.model", NULL, "a", 60, 1)
-KEEPS(emoji_with_wordpiece, "BertWordPieceLowerCase", "bert-base-uncased/vocab.txt", NULL, emoji, 60, 1)
-KEEPS(a_letter_with_t5, "HuggingFaceTokenizer", "t5", NULL, "a", 15, 1)
-KEEPS(blanks_that_are_no_seams_with_t5, "HuggingFaceTokenizer", "t5", NULL, "a\xC2\xA0", 15, 1)
-KEEPS(words_with_qwen2, "HuggingFaceTokenizer", "qwen2", NULL, "\\n of caf\xC3\xA9s", 60, 1)
-KEEPS(what_grows_with_qwen2, "HuggingFaceTokenizer", "qwen2", NULL, "\xF0\x9D\x85\xA0\\n", 25, 1)
-KEEPS(emoji_with_bert, "HuggingFaceTokenizer", "bert-base-uncased", NULL, emoji, 15, 1)
-KEEPS(escapes_by_two_workers, "GPTSentencePieceTokenizer", "llama2/tokenizer.model", NULL, "a\\n b", 30, 4)
+KEEPS(spaces_with_gpt2_fit_in_memory, "GPT2BPETokenizer", "gpt2/vocab.json", "gpt2/merges.txt", " ", 60, 1)
+KEEPS(a_letter_with_unigram_fits_in_memory, "GPTSentencePieceTokenizer", "t5/spiece.model", NULL, "a", 60, 1)
+KEEPS(emoji_with_wordpiece_fit_in_memory, "BertWordPieceLowerCase", "bert-base-uncased/vocab.txt", NULL, emoji, 60, 1)
+KEEPS(a_letter_with_t5_fits_in_memory, "HuggingFaceTokenizer", "t5", NULL, "a", 15, 1)
+KEEPS(spaces_that_are_not_split_points_with_t5_fit_in_memory, "HuggingFaceTokenizer", "t5", NULL, "a\xC2\xA0", 15, 1)
+KEEPS(words_with_qwen2_fit_in_memory, "HuggingFaceTokenizer", "qwen2", NULL, "\\n of caf\xC3\xA9s", 60, 1)
+KEEPS(text_that_grows_by_normalization_with_qwen2_fits_in_memory, "HuggingFaceTokenizer", "qwen2", NULL,
+      "\xF0\x9D\x85\xA0\\n", 25, 1)
+KEEPS(emoji_with_bert_fit_in_memory, "HuggingFaceTokenizer", "bert-base-uncased", NULL, emoji, 15, 1)
+KEEPS(escapes_with_two_workers_fit_in_memory, "GPTSentencePieceTokenizer", "llama2/tokenizer.model", NULL, "a\\n b", 30,
+      4)
 
 static int make_folder(void **state)
 {
@@ -143,15 +145,15 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blanks_with_gpt2),
-        cmocka_unit_test(a_letter_with_unigram),
-        cmocka_unit_test(emoji_with_wordpiece),
-        cmocka_unit_test(a_letter_with_t5),
-        cmocka_unit_test(blanks_that_are_no_seams_with_t5),
-        cmocka_unit_test(words_with_qwen2),
-        cmocka_unit_test(what_grows_with_qwen2),
-        cmocka_unit_test(emoji_with_bert),
-        cmocka_unit_test(escapes_by_two_workers),
+        cmocka_unit_test(spaces_with_gpt2_fit_in_memory),
+        cmocka_unit_test(a_letter_with_unigram_fits_in_memory),
+        cmocka_unit_test(emoji_with_wordpiece_fit_in_memory),
+        cmocka_unit_test(a_letter_with_t5_fits_in_memory),
+        cmocka_unit_test(spaces_that_are_not_split_points_with_t5_fit_in_memory),
+        cmocka_unit_test(words_with_qwen2_fit_in_memory),
+        cmocka_unit_test(text_that_grows_by_normalization_with_qwen2_fits_in_memory),
+        cmocka_unit_test(emoji_with_bert_fit_in_memory),
+        cmocka_unit_test(escapes_with_two_workers_fit_in_memory),
     };
 
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

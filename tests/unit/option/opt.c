@@ -140,7 +140,7 @@ static void each_form_of_an_option_is_parsed(void **state)
     assert_int_equal(conf.n, 9);
     assert_string_equal(conf.type, "GPT2");
     assert_string_equal(conf.path, "--x=y");
-    given("--seq-length 1 --seq-length 2"); /* later wins */
+    given("--seq-length 1 --seq-length 2"); /* the last one counts */
     assert_int_equal(conf.n, 2);
 }
 
@@ -192,7 +192,7 @@ static void lists_end_at_the_next_option(void **state)
     assert_string_equal(conf.data.v[3], "b");
     assert_int_equal(conf.ramp.n, 3);
     assert_int_equal(conf.keys.n, 2);
-    given("--data a b c d e f g h i j k --data x"); /* replaced, not extended */
+    given("--data a b c d e f g h i j k --data x"); /* the list is replaced, not extended */
     assert_int_equal(conf.data.n, 1);
     assert_string_equal(conf.data.v[0], "x");
     given("--data a b c d e f g h i j k");
@@ -205,7 +205,7 @@ static void invalid_command_lines_are_rejected(void **state)
     (void)state;
     refused("--seq-lenght 3", "unknown option --seq-lenght; did you mean --seq-length?");
     refused("--seq_lengt=3", "unknown option --seq_lengt; did you mean --seq-length?");
-    refused("--seq 3", "unknown option --seq; did you mean --seq-length?"); /* no abbreviation */
+    refused("--seq 3", "unknown option --seq; did you mean --seq-length?"); /* no abbreviations */
     refused("--zzz", "unknown option --zzz");
     refused("--zzz 1 --flag --seq=3 a", "unknown option --zzz\nopt: unknown option --seq; did you mean --seq-length?");
     refused("-z", "unknown option -z");
@@ -246,7 +246,7 @@ static void ignored_options_warn(void **state)
                                "opt: --gc-interval is accepted and has no effect: there is no Python here\n");
 }
 
-/* ---- files ---- */
+/* ---- config files ---- */
 
 static char dir[256], file[300];
 
@@ -292,7 +292,7 @@ static void unsupported_options_print_their_hint(void **state)
 static void a_config_file_sets_options(void **state)
 {
     (void)state;
-    in_file("# a comment\n\n  seq_length=7\t# and one behind\nappend-eod = yes\r\n"
+    in_file("# a comment\n\n  seq_length=7\t# and another one\nappend-eod = yes\r\n"
             "data-path = 0.5 \"a b\" 0.5 'c\"d' # end\npath = a#b\n"
             "no-fusion = true\nlr = 1e-05");
     assert_int_equal(conf.n, 7);
@@ -378,7 +378,7 @@ static void given_options_override_stored_ones(void **state)
     assert_string_equal(e.msg, "state.json:2: --lr: 'x' is not a finite number");
 }
 
-/* ---- the whole: what ends the process ---- */
+/* ---- meg_opt_parse, which exits ---- */
 
 static void parse(void *line)
 {
@@ -430,7 +430,7 @@ static void each_command_has_the_common_options(void **state)
 
     assert_int_equal(meg_write_file(file, "seq-length = 7\nlr = 0.5\n", 24, &e), 0);
     snprintf(line, sizeof line, "--seq-length 1 --config %s --lr 0.25", file);
-    ends(line, 0, "seq-length = 7\nlr = 0.25\n", ""); /* in the order given */
+    ends(line, 0, "seq-length = 7\nlr = 0.25\n", ""); /* in the order of the command line */
     assert_int_equal(meg_write_file(file, "config = a\n", 11, &e), 0);
     snprintf(line, sizeof line, "--config %s", file);
     ends(line, 2, "", ":1: --config is allowed only on the command line");

@@ -4,13 +4,13 @@
 #include "sentence/punkt.h"
 #include "unicode/case_map.h"
 
-/* The sentences of text with | behind each, as a string that the caller frees. */
+/* The sentences of text, each followed by |, as a string that the caller frees. */
 static char *joined(const struct meg_punkt *p, const char *text, size_t n)
 {
     struct meg_spans out = { 0 };
     char *copy = malloc(n + (n == 0)), *all = malloc(2 * n + 2), *at = all;
 
-    memcpy(copy, text, n); /* of its own size, so that a read beyond it shows under ASan */
+    memcpy(copy, text, n); /* of the exact size, so that ASan reports reads beyond it */
     for (size_t k = 0; k < n;)
         k += (size_t)meg_punkt_split(p, copy + k, (int64_t)(n - k), &out);
     for (int64_t i = 0; i < out.n; i++) {
@@ -75,12 +75,13 @@ static void splits_without_parameters(void **state)
     splits(p, "No end", "No end|");
     splits(p, "One. Two.  Three ", "One.|Two.|Three|");
     splits(keep, "One. Two.\n\nThree ", "One. |Two.\n\n|Three|");
-    splits(p, "He left.  \" Then we.", "He left.  \"|Then we.|"); /* the mark comes back */
+    splits(p, "He left.  \" Then we.",
+           "He left.  \"|Then we.|"); /* the closing mark belongs to the previous sentence */
     splits(p, "(It is.) So.", "(It is.)|So.|");
     splits(p, "J. S. Bach.", "J. S. Bach.|"); /* initials */
     splits(p, "Dr. No.", "Dr.|No.|");
     splits(p, "Wait... What? Yes", "Wait... What?|Yes|");
-    splits(p, "Wait... What?! Yes", "Wait...|What?!|Yes|"); /* ? ends one of the words looked at */
+    splits(p, "Wait... What?! Yes", "Wait...|What?!|Yes|"); /* ? ends a word of the context */
     splits(p,
            "A.\xC2\xA0"
            "B. \xE3\x80\x80"
@@ -103,9 +104,9 @@ static void parameters_change_the_boundaries(void **state)
     write_params("told", "dr\r\n\r\nx-y\nco\n", "the\n", "##number##\tstreet\nco\thouse", "we\t40\nhe\t32\n");
     p = opened("told", false);
     splits(p, "Dr. No left. Bye.", "Dr. No left.|Bye.|");
-    splits(p, "So did the wo-Dr. No. Bye.", "So did the wo-Dr. No.|Bye.|"); /* behind a hyphen */
-    splits(p, "See Dr. The end.", "See Dr.|The end.|");                     /* begins sentences */
-    splits(p, "See Dr. He left.", "See Dr.|He left.|");                     /* else seen in lower case */
+    splits(p, "So did the wo-Dr. No. Bye.", "So did the wo-Dr. No.|Bye.|"); /* after a hyphen */
+    splits(p, "See Dr. The end.", "See Dr.|The end.|");                     /* a frequent first word */
+    splits(p, "See Dr. He left.", "See Dr.|He left.|");                     /* elsewhere in lower case */
     splits(p, "See 12. Street names. Co. House.", "See 12. Street names.|Co. House.|");
     meg_punkt_close(p);
 }
@@ -164,10 +165,10 @@ static void lower_case_equals_that_of_python(void **state)
         { "AbC", "abc" },
         { "\xC3\x89T\xC3\x89", "\xC3\xA9t\xC3\xA9" },
         { "\xC4\xB0", "i\xCC\x87" },
-        { "\xCE\x9F\xCE\x94\xCE\x9F\xCE\xA3", "\xCE\xBF\xCE\xB4\xCE\xBF\xCF\x82" }, /* final */
-        { "\xCE\x91\xCE\xA3'", "\xCE\xB1\xCF\x82'" }, /* what may stand inside of a word is passed over */
+        { "\xCE\x9F\xCE\x94\xCE\x9F\xCE\xA3", "\xCE\xBF\xCE\xB4\xCE\xBF\xCF\x82" }, /* final sigma */
+        { "\xCE\x91\xCE\xA3'", "\xCE\xB1\xCF\x82'" }, /* case-ignorable characters are skipped */
         { "\xCE\x91\xCE\xA3'\xCE\x91", "\xCE\xB1\xCF\x83'\xCE\xB1" },
-        { "\xCE\xA3", "\xCF\x83" }, /* alone */
+        { "\xCE\xA3", "\xCF\x83" }, /* a single sigma is not final */
     };
 
     (void)state;

@@ -14,7 +14,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* A character outside ASCII, of two, three or four bytes; surrogates, which no text has, do no harm. */
+/* A non-ASCII code point of two, three or four bytes; surrogates, which valid text does not contain, are harmless. */
 static int32_t any_character(uint64_t *x)
 {
     static const int32_t from[] = { 0x80, 0x800, 0x10000 }, to[] = { 0x800, 0x10000, 0x110000 };
@@ -51,7 +51,7 @@ static void all_variants_equal_the_table(void **state)
         table[i] = lcg(&x) % 4;
     for (int round = 0; round < 100000; round++) {
         const uint64_t ascii = lcg(&x) % 8;
-        char *text = malloc(MEG_CLASS_TEXT_BYTES); /* nothing behind it may be read */
+        char *text = malloc(MEG_CLASS_TEXT_BYTES); /* reads beyond it are errors under ASan */
         uint64_t first = 0;
 
         for (int n = 0; n < MEG_CLASS_TEXT_BYTES;) {

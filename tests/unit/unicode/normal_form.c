@@ -12,7 +12,7 @@
 #include "unicode/normal_form.h"
 #include "unicode/utf8.h"
 
-static struct meg_normal_form forms[8]; /* the last four go the way for every machine */
+static struct meg_normal_form forms[8]; /* the last four use the variant without SIMD */
 enum { MOST = 64 << 20 };
 
 static int make(void **state)
@@ -47,7 +47,7 @@ static void same_as_utf8proc(const char *text, int64_t n)
     }
 }
 
-/* Each character alone, and with marks, jamo and letters around it. */
+/* Each character alone, and between marks, jamo and letters. */
 static void each_character_equals_utf8proc(void **state)
 {
     static const int32_t around[] = { 'a', 0x301, 0x323, 0x1100, 0x1161, 0x11A8, 0x9BE, 0xFF76 };
@@ -100,7 +100,7 @@ static void random_texts_equal_utf8proc(void **state)
     }
 }
 
-/* A mark that is looked at by itself, and one that joins what is before both, around the end of 64 bytes. */
+/* A stable mark and one that composes with the character before it, around the end of a block of 64 bytes. */
 static void marks_at_the_end_of_a_block_are_composed(void **state)
 {
     static const int32_t steady[] = { 0x316, 0x5B0, 0x1DC2, 0x1D165 };
@@ -118,7 +118,7 @@ static void marks_at_the_end_of_a_block_are_composed(void **state)
         }
 }
 
-/* Stretches longer than what is looked at together: three characters again and again, and at random. */
+/* Segments longer than SEGMENT: three characters repeated, and at random. */
 static void long_texts_equal_utf8proc(void **state)
 {
     static const int32_t what[][3] = { { 0xAC01, 0xAC00, 0x11A8 }, { 0xFB2C, 0x1D160, 0xFB2C },

@@ -48,7 +48,7 @@ static void maximal_subparts_are_replaced_by_u_fffd(void **state)
     replaced("\xC3", R);
 }
 
-/* A bad byte is found wherever it stands, among ASCII and among longer characters. */
+/* An invalid byte is found at each offset, among ASCII and among longer characters. */
 static void the_first_invalid_byte_is_found(void **state)
 {
     static const char *const good[] = { "a", "\xC3\xA9", "\xE4\xB8\xAD", "\xF0\x9F\x98\x80" };
@@ -78,7 +78,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* 64 bytes at a time and character by character, the same is found: parts of characters in any order. */
+/* Validation by blocks of 64 bytes equals decoding step by step, for parts of characters in any order. */
 static void block_validation_equals_stepwise_decoding(void **state)
 {
     static const char *const parts[] = { "a",
