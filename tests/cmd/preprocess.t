@@ -221,7 +221,7 @@ printf '{"\\ud800":1,"text":"a\\ud83d\\ud83db"}\n' >halves.jsonl
 gpt2 r3 --replace-invalid --input halves.jsonl
 ok '--replace-invalid replaces each lone surrogate by U+FFFD' same r3_text_document r2_text_document
 gpt2 x --input halves.jsonl 2>err
-like 'a lone surrogate is an error without --replace-invalid' "$(cat err)" 'halves.jsonl, line 1: column 22: .u escape of half .*; --replace-invalid reads U\+FFFD'
+like 'a lone surrogate is an error without --replace-invalid' "$(cat err)" 'halves.jsonl, line 1: column 22: .u escape of a lone .*; --replace-invalid reads U\+FFFD'
 printf '\357\273\277{"text":"low lower!"}\n' | gpt2 marked --input - --append-eod
 ok 'a byte order mark is skipped' same marked_text_document g_text_document
 
@@ -501,7 +501,7 @@ fi
 { echo '{"text":"1"}'; printf '{"text":"'; yes | tr -d '\n' | head -c 1073741824; echo '"}'; } 2>&1 |
     null bad --input - 2>err
 is 'a line of a gigabyte ends with 65' $? 65
-is 'the message names the line' "$(cat err)" 'meg-preprocess: standard input, line 2: longer than 64 MiB; make several lines of it'
+is 'the message names the line' "$(cat err)" 'meg-preprocess: standard input, line 2: the line is longer than 64 MiB; split it'
 is 'an invalid input leaves no file' "$(echo bad*)" 'bad*'
 { echo '{"text":"1"}'; head -c 68000000 /dev/zero | tr '\0' ' '; echo; } >spaces.jsonl
 status 'a line of 64 MiB that fits the block ends with 65' 65 null bad --input spaces.jsonl
