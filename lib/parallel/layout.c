@@ -26,7 +26,7 @@ const struct meg_opt meg_layout_opts[] = {
       "interleaved pipeline: chunks per stage" },
     { "microbatch-group-size-per-virtual-pipeline-stage", 0, MEG_I64(C, microbatch_group_size), "N", NULL,
       "consecutive micro-batches per chunk; default: the number of stages" },
-    { "pipeline-schedule", 0, MEG_STR(C, schedule), "1f1b|interleaved|zb-h1", NULL,
+    { "pipeline-schedule", 0, MEG_ENUM(C, schedule), "1f1b|interleaved|zb-h1", NULL,
       "order of forward and backward steps; default: interleaved if stages have several chunks, else 1f1b" },
     { "decoder-first-pipeline-num-layers", 0, MEG_I64(C, first_layers), "N", NULL,
       "layers of the first stage; the others divide the rest equally" },

@@ -8,6 +8,7 @@
 #ifndef MEG_PARALLEL_LAYOUT_H
 #define MEG_PARALLEL_LAYOUT_H
 #include "option/opt.h"
+#include "parallel/schedule.h"
 #include "parallel/zero.h"
 
 MEG_BEGIN_DECLS
@@ -22,7 +23,7 @@ struct meg_layout_conf {
     int64_t virtual_stages;                    /* chunks per stage */
     int64_t first_layers, last_layers;         /* of the first and of the last stage */
     int64_t microbatch_group_size;             /* consecutive micro-batches of one chunk (interleaved schedule) */
-    const char *schedule;                      /* a name of parallel/schedule.h; NULL: chosen by the number of chunks */
+    enum meg_pipe_schedule_type schedule;
 };
 extern const struct meg_opt meg_layout_opts[];
 

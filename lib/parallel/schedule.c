@@ -19,14 +19,16 @@ enum {
 
 /* ---- rules ------------------------------------------------------------------------------- */
 
-static const char *name_of(const struct meg_pipe_schedule_conf *c)
+static enum meg_pipe_schedule_type type_of(const struct meg_pipe_schedule_conf *c)
 {
-    return c->name ? c->name : c->chunks > 1 ? "interleaved" : "1f1b";
+    return c->type != MEG_PIPE_AUTO ? c->type : c->chunks > 1 ? MEG_PIPE_INTERLEAVED : MEG_PIPE_1F1B;
 }
 
-static bool is_called(const struct meg_pipe_schedule_conf *c, const char *name)
+const char *meg_pipe_schedule_name(const struct meg_pipe_schedule_conf *c)
 {
-    return strcmp(name_of(c), name) == 0;
+    static const char *const name[] = { "1f1b", "interleaved", "zb-h1" };
+
+    return name[type_of(c)];
 }
 
 static int64_t group_of(const struct meg_pipe_schedule_conf *c)
@@ -56,7 +58,7 @@ static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *
 
 bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c)
 {
-    return is_called(c, "zb-h1");
+    return type_of(c) == MEG_PIPE_ZB_H1;
 }
 
 int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e)
@@ -68,9 +70,7 @@ int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_e
     if (c->microbatches < 1)
         return meg_fail(e, MEG_EUSAGE, "--global-batch-size gives %" PRId64 " micro-batches a step; must be at least 1",
                         c->microbatches);
-    if (!is_called(c, "1f1b") && !is_called(c, "interleaved") && !is_called(c, "zb-h1"))
-        return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule %s: must be 1f1b, interleaved or zb-h1", c->name);
-    if (is_called(c, "interleaved")) {
+    if (type_of(c) == MEG_PIPE_INTERLEAVED) {
         if (c->chunks < 2)
             return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule interleaved: requires %s of at least 2, not %d", CHUNKS,
                             c->chunks);
@@ -80,7 +80,8 @@ int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_e
         return check_groups(c, e);
     }
     if (c->chunks > 1)
-        return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule %s: requires %s 1, not %d", name_of(c), CHUNKS, c->chunks);
+        return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule %s: requires %s 1, not %d", meg_pipe_schedule_name(c),
+                        CHUNKS, c->chunks);
     if (c->microbatch_group)
         return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": requires %s of at least 2, not 1", GROUP, c->microbatch_group,
                         CHUNKS);
@@ -130,7 +131,7 @@ static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_
 static int64_t num_warmup(const struct meg_pipe_schedule_conf *c, int stage)
 {
     const int64_t n = c->microbatches * c->chunks, after = c->stages - 1 - stage;
-    const int64_t warmup = is_called(c, "interleaved") ? 2 * after + (c->chunks - 1) * group_of(c) : after;
+    const int64_t warmup = type_of(c) == MEG_PIPE_INTERLEAVED ? 2 * after + (c->chunks - 1) * group_of(c) : after;
 
     return c->is_forward_only || warmup > n ? n : warmup;
 }
@@ -138,7 +139,7 @@ static int64_t num_warmup(const struct meg_pipe_schedule_conf *c, int stage)
 /* Number of backward steps by which weight gradients are delayed; 0: backward is not split. */
 static int64_t weight_grad_delay(const struct meg_pipe_schedule_conf *c, int stage)
 {
-    return is_called(c, "zb-h1") ? stage : 0;
+    return type_of(c) == MEG_PIPE_ZB_H1 ? stage : 0;
 }
 
 int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int stage)

@@ -34,8 +34,16 @@
 
 MEG_BEGIN_DECLS
 
+/* The values of --pipeline-schedule, in the order of its choices; automatic: interleaved if chunks > 1, else 1f1b. */
+enum meg_pipe_schedule_type {
+    MEG_PIPE_AUTO = -1, /* MEG_ENUM_UNSET */
+    MEG_PIPE_1F1B,
+    MEG_PIPE_INTERLEAVED,
+    MEG_PIPE_ZB_H1
+};
+
 struct meg_pipe_schedule_conf {
-    const char *name;         /* borrowed: "1f1b", "interleaved", "zb-h1"; NULL: interleaved if chunks > 1, else 1f1b */
+    enum meg_pipe_schedule_type type;
     int stages;               /* --pipeline-model-parallel-size */
     int chunks;               /* per stage: --num-virtual-stages-per-pipeline-rank; 1: not interleaved */
     int64_t microbatches;     /* per step and data-parallel rank */
@@ -95,6 +103,9 @@ struct meg_pipe_schedule {
  * require a configuration that passes.
  */
 int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e);
+
+/* Return the name of the schedule, as --pipeline-schedule spells it. */
+const char *meg_pipe_schedule_name(const struct meg_pipe_schedule_conf *c);
 
 /* True if backward has separate steps for the gradients of inputs and of weights (zb-h1). */
 bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c);

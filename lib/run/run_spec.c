@@ -17,7 +17,7 @@ int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, i
 struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s, int64_t num_micro)
 {
     const int64_t group = s->job->layout.microbatch_group_size;
-    const struct meg_pipe_schedule_conf c = { .name = s->job->layout.schedule,
+    const struct meg_pipe_schedule_conf c = { .type = s->job->layout.schedule,
                                               .stages = (int)s->layout.pp,
                                               .chunks = (int)s->layout.vp,
                                               .microbatches = num_micro,

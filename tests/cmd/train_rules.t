@@ -63,7 +63,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --recompute-activations
     refuses 1 '--recompute-granularity full: needs --recompute-method' --recompute-granularity full
     refuses 1 '--recompute-method uniform: needs --recompute-granularity full' --recompute-method uniform
-    refuses 1 '--recompute-granularity full: contradicts --recompute-activations, which means selective' --recompute-activations $full 1
+    refuses 1 '--recompute-granularity full: contradicts --recompute-activations, which is selective' --recompute-activations $full 1
     refuses 1 '--recompute-num-layers 0: must be at least 1' $full 0
     refuses 2 '--distribute-saved-activations: needs --tensor-model-parallel-size' --distribute-saved-activations $full 1
     refuses 2 '--distribute-saved-activations: needs --recompute-granularity full' $tp 2 --distribute-saved-activations

@@ -15,12 +15,14 @@
 #include "tensor/half.h"
 
 static const struct meg_pipe_schedule_conf schedules[] = {
-    { "1f1b", 1, 1, 3, 0, false },        { "1f1b", 2, 1, 5, 0, false },        { "interleaved", 2, 2, 4, 0, false },
-    { "interleaved", 2, 3, 8, 5, false }, { "zb-h1", 2, 1, 7, 0, false },       { "interleaved", 2, 2, 6, 3, true },
-    { "1f1b", 3, 1, 2, 0, false },        { "interleaved", 3, 3, 6, 0, false }, { "zb-h1", 3, 1, 5, 0, false },
-    { "1f1b", 4, 1, 9, 0, false },        { "interleaved", 4, 2, 9, 5, false }, { "zb-h1", 4, 1, 6, 0, false },
-    { "1f1b", 4, 1, 6, 0, true },         { "1f1b", 8, 1, 12, 0, false },       { "interleaved", 8, 2, 16, 0, false },
-    { "zb-h1", 8, 1, 16, 0, false },
+    { MEG_PIPE_1F1B, 1, 1, 3, 0, false },         { MEG_PIPE_1F1B, 2, 1, 5, 0, false },
+    { MEG_PIPE_INTERLEAVED, 2, 2, 4, 0, false },  { MEG_PIPE_INTERLEAVED, 2, 3, 8, 5, false },
+    { MEG_PIPE_ZB_H1, 2, 1, 7, 0, false },        { MEG_PIPE_INTERLEAVED, 2, 2, 6, 3, true },
+    { MEG_PIPE_1F1B, 3, 1, 2, 0, false },         { MEG_PIPE_INTERLEAVED, 3, 3, 6, 0, false },
+    { MEG_PIPE_ZB_H1, 3, 1, 5, 0, false },        { MEG_PIPE_1F1B, 4, 1, 9, 0, false },
+    { MEG_PIPE_INTERLEAVED, 4, 2, 9, 5, false },  { MEG_PIPE_ZB_H1, 4, 1, 6, 0, false },
+    { MEG_PIPE_1F1B, 4, 1, 6, 0, true },          { MEG_PIPE_1F1B, 8, 1, 12, 0, false },
+    { MEG_PIPE_INTERLEAVED, 8, 2, 16, 0, false }, { MEG_PIPE_ZB_H1, 8, 1, 16, 0, false },
 };
 
 enum { TENSORS = 2, BACKWARD = 1, FORWARD = 2 };
@@ -185,8 +187,8 @@ int main(void)
             failed += bad != 0;
             if (w->rank == 0)
                 printf("%sok %d - %s%s, %d stages of %d chunks, %d micro-batches, %" PRId64 " elements\n",
-                       bad ? "not " : "", tests, c->name, c->is_forward_only ? " forward" : "", c->stages, c->chunks,
-                       (int)c->microbatches, sizes[i][0].n);
+                       bad ? "not " : "", tests, meg_pipe_schedule_name(c), c->is_forward_only ? " forward" : "",
+                       c->stages, c->chunks, (int)c->microbatches, sizes[i][0].n);
         }
         meg_comm_close(pp);
     }

@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "parallel/schedule.h"
 
-static const char *const names[] = { "1f1b", "interleaved", "zb-h1" };
+static const enum meg_pipe_schedule_type types[] = { MEG_PIPE_1F1B, MEG_PIPE_INTERLEAVED, MEG_PIPE_ZB_H1 };
 static const struct meg_pipe_schedule_times unit = { 1, 1, 1, 0, NULL };
 
 static struct meg_pipe_schedule *make_all(const struct meg_pipe_schedule_conf *c)
@@ -39,8 +39,9 @@ static void free_all(struct meg_pipe_schedule *all)
 
 static void fail_at(const struct meg_pipe_schedule_conf *c, const char *what)
 {
-    fail_msg("%s, %d stages, %d chunks, %" PRId64 " micro-batches, group %" PRId64 ", %s: %s", c->name, c->stages,
-             c->chunks, c->microbatches, c->microbatch_group, c->is_forward_only ? "forward only" : "both ways", what);
+    fail_msg("%s, %d stages, %d chunks, %" PRId64 " micro-batches, group %" PRId64 ", %s: %s",
+             meg_pipe_schedule_name(c), c->stages, c->chunks, c->microbatches, c->microbatch_group,
+             c->is_forward_only ? "forward only" : "both ways", what);
 }
 
 /* Call f for every valid configuration.  Returns their number. */
@@ -48,13 +49,13 @@ static int for_all(void (*f)(const struct meg_pipe_schedule_conf *c))
 {
     int n = 0;
 
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         for (int p = 1; p <= 8; p++)
             for (int v = 1; v <= 4; v++)
                 for (int m = 1; m <= 32; m++)
                     for (int group = 0; group <= 32; group++)
                         for (int forward = 0; forward <= 1; forward++) {
-                            const struct meg_pipe_schedule_conf c = { names[k], p, v, m, group, forward };
+                            const struct meg_pipe_schedule_conf c = { types[k], p, v, m, group, forward };
 
                             if (meg_pipe_schedule_check(&c, NULL) == 0) {
                                 f(&c);
@@ -69,9 +70,9 @@ static double published_bubble(const struct meg_pipe_schedule_conf *c)
 {
     const double p = c->stages, m = (double)c->microbatches, v = c->chunks;
 
-    if (strcmp(c->name, "zb-h1") == 0)
+    if (c->type == MEG_PIPE_ZB_H1)
         return m < p ? -1 : (p - 1) / (3 * m);
-    return strcmp(c->name, "interleaved") == 0 && c->microbatches % c->stages ? -1 : (p - 1) / (v * m);
+    return c->type == MEG_PIPE_INTERLEAVED && c->microbatches % c->stages ? -1 : (p - 1) / (v * m);
 }
 
 static void check_schedule(const struct meg_pipe_schedule_conf *c)
@@ -103,8 +104,10 @@ static void every_schedule_is_valid_and_has_the_published_bubble(void **state)
 /* Values of the formulas for some configurations. */
 static void micro_batches_in_flight_are_as_published(void **state)
 {
-    const struct meg_pipe_schedule_conf plain = { "1f1b", 4, 1, 8, 0, false }, zb = { "zb-h1", 4, 1, 8, 0, false },
-                                        inter = { NULL, 4, 2, 8, 0, false }, few = { NULL, 4, 1, 2, 0, false };
+    const struct meg_pipe_schedule_conf plain = { MEG_PIPE_1F1B, 4, 1, 8, 0, false },
+                                        zb = { MEG_PIPE_ZB_H1, 4, 1, 8, 0, false },
+                                        inter = { MEG_PIPE_AUTO, 4, 2, 8, 0, false },
+                                        few = { MEG_PIPE_AUTO, 4, 1, 2, 0, false };
     static const int64_t want[][4] = { { 4, 3, 2, 1 }, { 4, 4, 4, 4 }, { 11, 9, 7, 5 }, { 2, 2, 2, 1 } };
 
     (void)state;
@@ -121,8 +124,8 @@ static void zb_h1_has_a_smaller_bubble_at_equal_memory(void **state)
     (void)state;
     for (int p = 2; p <= 8; p++)
         for (int m = 1; m <= 32; m++) {
-            const struct meg_pipe_schedule_conf plain = { "1f1b", p, 1, m, 0, false },
-                                                zb = { "zb-h1", p, 1, m, 0, false };
+            const struct meg_pipe_schedule_conf plain = { MEG_PIPE_1F1B, p, 1, m, 0, false },
+                                                zb = { MEG_PIPE_ZB_H1, p, 1, m, 0, false };
             struct meg_pipe_schedule_cost a = { 0 }, b = { 0 };
 
             meg_pipe_schedule_estimate(&plain, &unit, &a);
@@ -155,9 +158,11 @@ static void assert_order(const struct meg_pipe_schedule_conf *c, int stage, cons
 
 static void steps_are_in_the_published_order(void **state)
 {
-    const struct meg_pipe_schedule_conf plain = { "1f1b", 4, 1, 6, 0, false }, one = { NULL, 1, 1, 2, 0, false },
-                                        inter = { NULL, 2, 2, 4, 0, false }, uneven = { NULL, 2, 2, 5, 3, true },
-                                        zb = { "zb-h1", 4, 1, 6, 0, false };
+    const struct meg_pipe_schedule_conf plain = { MEG_PIPE_1F1B, 4, 1, 6, 0, false },
+                                        one = { MEG_PIPE_AUTO, 1, 1, 2, 0, false },
+                                        inter = { MEG_PIPE_AUTO, 2, 2, 4, 0, false },
+                                        uneven = { MEG_PIPE_AUTO, 2, 2, 5, 3, true },
+                                        zb = { MEG_PIPE_ZB_H1, 4, 1, 6, 0, false };
 
     (void)state;
     assert_order(&one, 0, "F0a B0a F1a B1a");
@@ -176,7 +181,7 @@ static void transfers_overlap_with_steps(void **state)
 
     (void)state;
     for (int p = 1; p <= 8; p++) {
-        const struct meg_pipe_schedule_conf c = { "1f1b", p, 1, 32, 0, true };
+        const struct meg_pipe_schedule_conf c = { MEG_PIPE_1F1B, p, 1, 32, 0, true };
         struct meg_pipe_schedule_cost cost = { 0 };
 
         meg_pipe_schedule_estimate(&c, &t, &cost);
@@ -188,7 +193,7 @@ static void parts_may_have_different_durations(void **state)
 {
     const double weight[] = { 1, 2, 3, 1 };
     const struct meg_pipe_schedule_times t = { 1, 1, 1, 0, weight };
-    const struct meg_pipe_schedule_conf c = { NULL, 2, 2, 2, 0, false };
+    const struct meg_pipe_schedule_conf c = { MEG_PIPE_AUTO, 2, 2, 2, 0, false };
     double idle[2];
     struct meg_pipe_schedule_cost cost = { .idle = idle };
 
@@ -208,33 +213,33 @@ static void invalid_configurations_are_reported(void **state)
         struct meg_pipe_schedule_conf c;
         const char *msg;
     } bad[] = {
-        { { NULL, 0, 1, 4, 0, false }, "--pipeline-model-parallel-size 0: must be at least 1" },
-        { { NULL, 2, 0, 4, 0, false }, "--num-virtual-stages-per-pipeline-rank 0: must be at least 1" },
-        { { NULL, 2, 1, 0, 0, false }, "--global-batch-size gives 0 micro-batches a step; must be at least 1" },
-        { { "gpipe", 2, 1, 4, 0, false }, "--pipeline-schedule gpipe: must be 1f1b, interleaved or zb-h1" },
-        { { "interleaved", 2, 1, 4, 0, false },
+        { { MEG_PIPE_AUTO, 0, 1, 4, 0, false }, "--pipeline-model-parallel-size 0: must be at least 1" },
+        { { MEG_PIPE_AUTO, 2, 0, 4, 0, false }, "--num-virtual-stages-per-pipeline-rank 0: must be at least 1" },
+        { { MEG_PIPE_AUTO, 2, 1, 0, 0, false },
+          "--global-batch-size gives 0 micro-batches a step; must be at least 1" },
+        { { MEG_PIPE_INTERLEAVED, 2, 1, 4, 0, false },
           "--pipeline-schedule interleaved: requires --num-virtual-stages-per-pipeline-rank of at least 2, not 1" },
-        { { "zb-h1", 2, 2, 4, 0, false },
+        { { MEG_PIPE_ZB_H1, 2, 2, 4, 0, false },
           "--pipeline-schedule zb-h1: requires --num-virtual-stages-per-pipeline-rank 1, not 2" },
-        { { NULL, 1, 2, 4, 0, false },
+        { { MEG_PIPE_AUTO, 1, 2, 4, 0, false },
           "--num-virtual-stages-per-pipeline-rank 2: requires --pipeline-model-parallel-size of at least 2, not 1" },
-        { { NULL, 2, 1, 4, 2, false },
+        { { MEG_PIPE_AUTO, 2, 1, 4, 2, false },
           "--microbatch-group-size-per-virtual-pipeline-stage 2: requires --num-virtual-stages-per-pipeline-rank of at "
           "least 2, not 1" },
-        { { NULL, 4, 2, 3, 0, false },
+        { { MEG_PIPE_AUTO, 4, 2, 3, 0, false },
           "--global-batch-size gives 3 micro-batches a step: --num-virtual-stages-per-pipeline-rank 2 requires at "
           "least "
           "as many as stages, 4" },
-        { { NULL, 4, 2, 8, 3, false },
+        { { MEG_PIPE_AUTO, 4, 2, 8, 3, false },
           "--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4 (--pipeline-model-parallel-size) to "
           "8 (micro-batches a step)" },
-        { { NULL, 4, 2, 8, 9, false },
+        { { MEG_PIPE_AUTO, 4, 2, 8, 9, false },
           "--microbatch-group-size-per-virtual-pipeline-stage 9: must be from 4 (--pipeline-model-parallel-size) to "
           "8 (micro-batches a step)" },
-        { { NULL, 4, 2, 8, -1, false },
+        { { MEG_PIPE_AUTO, 4, 2, 8, -1, false },
           "--microbatch-group-size-per-virtual-pipeline-stage -1: must be from 4 (--pipeline-model-parallel-size) to "
           "8 (micro-batches a step)" },
-        { { NULL, 4, 2, 6, 0, false },
+        { { MEG_PIPE_AUTO, 4, 2, 6, 0, false },
           "--global-batch-size gives 6 micro-batches a step: groups of 4 "
           "(--microbatch-group-size-per-virtual-pipeline-stage) leave a remainder of 2, which must be 0 or at least 4 "
           "(--pipeline-model-parallel-size)" },
@@ -253,8 +258,9 @@ static void invalid_configurations_are_reported(void **state)
  * Configurations to damage: together they have every type of action, and two stages that are each other's neighbours.
  */
 static const struct meg_pipe_schedule_conf damaged[] = {
-    { "1f1b", 3, 1, 5, 0, false },  { "interleaved", 2, 3, 8, 5, false }, { "interleaved", 3, 2, 6, 0, false },
-    { "zb-h1", 4, 1, 6, 0, false }, { "interleaved", 2, 2, 4, 0, true },
+    { MEG_PIPE_1F1B, 3, 1, 5, 0, false },        { MEG_PIPE_INTERLEAVED, 2, 3, 8, 5, false },
+    { MEG_PIPE_INTERLEAVED, 3, 2, 6, 0, false }, { MEG_PIPE_ZB_H1, 4, 1, 6, 0, false },
+    { MEG_PIPE_INTERLEAVED, 2, 2, 4, 0, true },
 };
 
 /* Simulate with the list of one stage replaced by n actions. */
@@ -356,7 +362,7 @@ static void swap(struct meg_action *a, struct meg_action *b)
 
 static void errors_name_stage_and_action(void **state)
 {
-    const struct meg_pipe_schedule_conf two = { "1f1b", 2, 1, 3, 0, false };
+    const struct meg_pipe_schedule_conf two = { MEG_PIPE_1F1B, 2, 1, 3, 0, false };
     struct meg_pipe_schedule *all;
 
     (void)state;

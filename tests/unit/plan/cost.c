@@ -59,6 +59,7 @@ static struct meg_cost_model make_cost_model(struct meg_gpt_conf *model, const s
     cost.layout.zero.bucket_numel = 40000000;
     cost.layout.zero.nshards = w->is_sharded ? cost.layout.dp * cost.layout.cp : 0;
     cost.overlaps_grad_reduce = cost.overlaps_param_gather = w->is_sharded;
+    cost.schedule.type = MEG_PIPE_AUTO;
     cost.schedule.stages = (int)w->pp;
     cost.schedule.chunks = (int)cost.layout.vp;
     cost.schedule.microbatches = w->samples / (w->dp * w->b);
@@ -349,8 +350,9 @@ static void short_schedules_give_makespan_and_memory_of_a_long_one(void **state)
     static const double weight[] = { 1, 1.25, 1, 1, 1, 1.5, 1, 1, 1, 1, 1, 1.75 };
     static const struct meg_pipe_schedule_times t = { 1, 1.25, 0.75, 0.125, weight };
     static const struct meg_pipe_schedule_conf all[] = {
-        { NULL, 2, 1, 100, 0, false }, { NULL, 4, 1, 101, 0, false }, { NULL, 4, 3, 64, 0, false },
-        { NULL, 3, 4, 66, 0, false },  { NULL, 4, 2, 94, 6, false },  { "zb-h1", 6, 1, 75, 0, false },
+        { MEG_PIPE_AUTO, 2, 1, 100, 0, false }, { MEG_PIPE_AUTO, 4, 1, 101, 0, false },
+        { MEG_PIPE_AUTO, 4, 3, 64, 0, false },  { MEG_PIPE_AUTO, 3, 4, 66, 0, false },
+        { MEG_PIPE_AUTO, 4, 2, 94, 6, false },  { MEG_PIPE_ZB_H1, 6, 1, 75, 0, false },
     };
 
     (void)state;
