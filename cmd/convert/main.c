@@ -157,7 +157,7 @@ static int lock_target(struct meg_lock *l, const char *dir, const char *saver, s
     struct meg_str path = { 0 };
     int r;
 
-    if (strcmp(saver, "hf"))
+    if (strcmp(saver, "hf") != 0)
         return meg_lock_dir(l, dir, e);
     meg_str_printf(&path, "%s.lock", dir);
     if ((r = meg_mkdirs_parent(dir, e)) == 0 && (r = meg_lock_acquire(l, path.s, dir, e)) == 0)
@@ -197,11 +197,13 @@ static int check_target(const struct conf *c, const char *dir, const char *saver
 /* The type of the weights to write. */
 static enum meg_dtype dtype_of(const struct conf *c, const struct meg_ckpt *k, const char *saver)
 {
-    if (strcmp(saver, "hf") && strcmp(saver, "native"))
+    if (strcmp(saver, "hf") != 0 && strcmp(saver, "native") != 0)
         return MEG_DTYPE_F32;
-    if (!strcmp(c->dtype, "auto"))
+    if (strcmp(c->dtype, "auto") == 0)
         return meg_ckpt_dtype(k);
-    return !strcmp(c->dtype, "fp32") ? MEG_DTYPE_F32 : !strcmp(c->dtype, "bf16") ? MEG_DTYPE_BF16 : MEG_DTYPE_F16;
+    return strcmp(c->dtype, "fp32") == 0   ? MEG_DTYPE_F32
+           : strcmp(c->dtype, "bf16") == 0 ? MEG_DTYPE_BF16
+                                           : MEG_DTYPE_F16;
 }
 
 /* The bytes that --max-shard-size says; -1: it is no size. */
@@ -216,7 +218,7 @@ static int64_t shard_bytes(const char *size)
     int64_t n;
 
     for (size_t i = 0; digits > 0 && digits < 16 && i < sizeof unit / sizeof *unit; i++)
-        if (!strcasecmp(size + digits, unit[i].name) &&
+        if (strcasecmp(size + digits, unit[i].name) == 0 &&
             !__builtin_mul_overflow(strtoll(size, NULL, 10), unit[i].bytes, &n))
             return n;
     return -1;
@@ -225,7 +227,7 @@ static int64_t shard_bytes(const char *size)
 /* The format to write, auto resolved. */
 static const char *saver_of(const struct conf *c, const struct meg_ckpt *k)
 {
-    if (strcmp(c->saver, "auto"))
+    if (strcmp(c->saver, "auto") != 0)
         return c->saver;
     if (c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET)
         return "mcore";
@@ -236,11 +238,11 @@ static int check_format(const struct conf *c, const struct meg_ckpt *k, struct m
 {
     const char *is = meg_ckpt_format(k), *want = c->loader;
 
-    if (!strcmp(want, "mcore"))
+    if (strcmp(want, "mcore") == 0)
         want = "megatron";
-    if (!strcmp(want, "llama_mistral"))
+    if (strcmp(want, "llama_mistral") == 0)
         want = "hf";
-    if (!strcmp(want, "auto") || !strcmp(want, is))
+    if (strcmp(want, "auto") == 0 || strcmp(want, is) == 0)
         return 0;
     return meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(k), c->loader, is);
 }
@@ -276,19 +278,19 @@ static int save_as(const char *saver, const struct conf *c, const struct meg_ckp
                                          .consumed_samples = meg_ckpt_consumed_samples(k),
                                          .seq_length = meg_ckpt_seq_length(k) };
 
-    if (!strcmp(saver, "native"))
+    if (strcmp(saver, "native") == 0)
         return meg_ckpt_save(s, e);
-    if (!strcmp(saver, "hf"))
+    if (strcmp(saver, "hf") == 0)
         return meg_ckpt_export_hf(s, &(const struct meg_ckpt_hf_conf){ dtype, shard_bytes(c->shard_size) }, e);
     meg_ckpt_parallel_sizes(k, &to.tensor, &to.pipeline);
     if (c->tensor != MEG_UNSET)
         to.tensor = c->tensor;
     if (c->pipeline != MEG_UNSET)
         to.pipeline = c->pipeline;
-    if (!strcmp(saver, "megatron"))
+    if (strcmp(saver, "megatron") == 0)
         to.names = MEG_CKPT_NAMES_LEGACY;
     else
-        to.names = !strcmp(c->saver_impl, "local") ? MEG_CKPT_NAMES_MCORE : MEG_CKPT_NAMES_TE;
+        to.names = strcmp(c->saver_impl, "local") == 0 ? MEG_CKPT_NAMES_MCORE : MEG_CKPT_NAMES_TE;
     return meg_ckpt_export_megatron(s, &to, e);
 }
 
@@ -332,9 +334,9 @@ static int convert(const struct conf *c, struct meg_err *e)
         (r = meg_arena_init(&weights, "weights", (size_t)params.flat_numel * sizeof(float), e)) < 0)
         goto out;
     files.eod = meg_ckpt_eod(k);
-    if (!strcmp(saver, "hf"))
+    if (strcmp(saver, "hf") == 0)
         meg_ckpt_tokenizer_export(&files, &tok);
-    if (!strcmp(saver, "native"))
+    if (strcmp(saver, "native") == 0)
         save.weights.dtype = dtype_of(c, k, saver);
     save.weights.data = meg_arena_alloc(&weights, (size_t)params.flat_numel * sizeof(float), 64);
     if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.weights, 1, e)) < 0)
@@ -355,7 +357,7 @@ out:
 /* Options that shape the files of ranks say nothing of other formats. */
 static void check_options(const struct conf *c)
 {
-    const bool has_size = c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET, is_auto = !strcmp(c->saver, "auto");
+    const bool has_size = c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET, is_auto = strcmp(c->saver, "auto") == 0;
     const bool is_ranks = is_auto ? has_size : strcmp(c->saver, "native") && strcmp(c->saver, "hf");
 
     if (strcmp(c->model_type, "GPT") != 0)
@@ -368,7 +370,7 @@ static void check_options(const struct conf *c)
         meg_usage("--load-dir and --save-dir are required, or --info");
     if (!is_ranks && has_size)
         meg_usage("--saver %s: its tensors are whole; target sizes are for megatron and mcore", c->saver);
-    if (is_ranks && strcmp(c->dtype, "auto"))
+    if (is_ranks && strcmp(c->dtype, "auto") != 0)
         meg_usage("--saver %s: its weights are F32; --params-dtype is for hf and native", is_auto ? "mcore" : c->saver);
     if (shard_bytes(c->shard_size) < 0)
         meg_usage("--max-shard-size %s: it must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB",

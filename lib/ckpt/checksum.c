@@ -1,4 +1,4 @@
-/* Checksums of tensors, a chunk at a time: held against the manifest when they are read. */
+/* checksum.c - verify tensors, chunk by chunk, against manifest.json or the CRCs of their container. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,16 +30,16 @@ void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct m
     *nchunks += more;
 }
 
-/* A chunk of a mapped tensor and what its checksum has to be. */
-struct known {
+/* A chunk of a mapped tensor and its checksum in the manifest. */
+struct expected_chunk {
     const struct ckpt_mapped_tensor *m;
     struct ckpt_chunk c;
-    int64_t i, n;     /* number i of the tensor's n */
-    const char *want; /* NULL: the manifest does not say */
+    int64_t i, n;         /* chunk i of the n of the tensor */
+    const char *expected; /* NULL: not a string in the manifest */
 };
 
-static int list_known(struct known **out, int64_t *nout, const json_t *manifest, const struct ckpt_mapped_tensor *m,
-                      int n, struct meg_err *e)
+static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t *manifest,
+                       const struct ckpt_mapped_tensor *m, int n, struct meg_err *e)
 {
     for (int i = 0; i < n; i++) {
         const json_t *sums = json_object_get(json_object_get(manifest, m[i].t->name), "xxh3_128");
@@ -50,19 +50,19 @@ static int list_known(struct known **out, int64_t *nout, const json_t *manifest,
         if ((int64_t)json_array_size(sums) != nchunks) {
             free(c);
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: tensor %s: manifest.json has %zu checksums of it, its %" PRId64 " bytes have %" PRId64,
+                            "%s: tensor %s: manifest.json has %zu checksums, its %" PRId64 " bytes need %" PRId64,
                             m[i].st->path, m[i].t->name, json_array_size(sums), m[i].t->nbytes, nchunks);
         }
         *out = meg_realloc_array(*out, (size_t)(*nout + nchunks), sizeof **out);
         for (int64_t k = 0; k < nchunks; k++)
             (*out)[(*nout)++] =
-                (struct known){ &m[i], c[k], k, nchunks, json_string_value(json_array_get(sums, (size_t)k)) };
+                (struct expected_chunk){ &m[i], c[k], k, nchunks, json_string_value(json_array_get(sums, (size_t)k)) };
         free(c);
     }
     return 0;
 }
 
-static int check(const struct known *k, struct meg_err *e)
+static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
 {
     const struct meg_st_tensor *t = k->m->t;
     char hash[33];
@@ -70,76 +70,76 @@ static int check(const struct known *k, struct meg_err *e)
     const char *data = meg_st_data(t, &block);
 
     if (!data)
-        return meg_fail(e, MEG_EFAIL, "%s: no memory to check %s", k->m->st->path, t->name);
+        return meg_fail(e, MEG_EFAIL, "%s: out of memory while checking tensor %s", k->m->st->path, t->name);
     meg_xxh3_128_hex(hash, data + k->c.first, (size_t)k->c.n);
     free(block);
-    if (k->want && !strcmp(k->want, hash))
+    if (k->expected && strcmp(k->expected, hash) == 0)
         return 0;
     return meg_fail(e, MEG_EFORMAT,
                     "%s: tensor %s, chunk %" PRId64 " of %" PRId64 " (bytes %" PRId64 " to %" PRId64
-                    " of the file): checksum %s, manifest.json says %s; the file is damaged: copy it again, "
+                    " of the file): checksum %s, manifest.json has %s; the file is damaged: copy it again, "
                     "or load another iteration with --ckpt-step",
                     k->m->st->path, t->name, k->i, k->n, t->file_offset + k->c.first,
-                    t->file_offset + k->c.first + k->c.n, hash, k->want ? k->want : "nothing");
+                    t->file_offset + k->c.first + k->c.n, hash, k->expected ? k->expected : "none");
 }
 
-/* What lies in a container with checksums of its own. */
-static int check_stored(const struct ckpt_mapped_tensor *m, struct meg_err *e)
+/* Check the CRC-32 of a tensor whose container has one. */
+static int check_crc(const struct ckpt_mapped_tensor *m, struct meg_err *e)
 {
     const uint32_t crc = m->t->container_data ? meg_zip_crc(m->t->container_data, m->t->container_nbytes) : 0;
 
     if (!m->t->container_data || crc == m->t->crc)
         return 0;
     return meg_fail(e, MEG_EFORMAT,
-                    "%s: tensor %s: CRC-32 %08x, the container says %08x; the file is damaged: copy it again",
+                    "%s: tensor %s: CRC-32 %08x, the container has %08x; the file is damaged: copy it again",
                     m->st->path, m->t->name, crc, m->t->crc);
 }
 
-static int check_all_stored(const struct ckpt_mapped_tensor *m, int n, int rank, int ranks, struct meg_err *e)
+/* Check item i of a list. */
+typedef int check_fn(const void *list, int64_t i, struct meg_err *e);
+
+static int check_chunk_at(const void *list, int64_t i, struct meg_err *e)
+{
+    return check_chunk(&((const struct expected_chunk *)list)[i], e);
+}
+
+static int check_crc_at(const void *list, int64_t i, struct meg_err *e)
+{
+    return check_crc(&((const struct ckpt_mapped_tensor *)list)[i], e);
+}
+
+/* Check items rank, rank + nranks, ... of n in parallel; return the error of one that failed. */
+static int check_in_parallel(check_fn *check, const void *list, int64_t n, int rank, int nranks, struct meg_err *e)
 {
     int r = 0;
 
 #pragma omp parallel for schedule(dynamic)
-    for (int i = rank; i < n; i += ranks) {
-        struct meg_err mine;
+    for (int64_t i = rank; i < n; i += nranks) {
+        struct meg_err item_error;
 
-        if (check_stored(&m[i], &mine) < 0) {
+        if (check(list, i, &item_error) < 0) {
 #pragma omp critical(ckpt_check)
             {
-                r = mine.code;
+                r = item_error.code;
                 if (e)
-                    *e = mine;
+                    *e = item_error;
             }
         }
     }
     return r;
 }
 
-int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int ranks,
+int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e)
 {
-    struct known *known = NULL;
-    int64_t nknown = 0;
+    struct expected_chunk *chunk = NULL;
+    int64_t nchunks = 0;
     int r;
 
     if (!manifest)
-        return check_all_stored(m, n, rank, ranks, e);
-    if ((r = list_known(&known, &nknown, manifest, m, n, e)) < 0)
-        goto out;
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t i = rank; i < nknown; i += ranks) {
-        struct meg_err mine;
-
-        if (check(&known[i], &mine) < 0) {
-#pragma omp critical(ckpt_check)
-            {
-                r = mine.code;
-                if (e)
-                    *e = mine;
-            }
-        }
-    }
-out:
-    free(known);
+        return check_in_parallel(check_crc_at, m, n, rank, nranks, e);
+    if ((r = list_chunks(&chunk, &nchunks, manifest, m, n, e)) == 0)
+        r = check_in_parallel(check_chunk_at, chunk, nchunks, rank, nranks, e);
+    free(chunk);
     return r;
 }

@@ -1,4 +1,4 @@
-/* What a checkpoint holds, as JSON. */
+/* describe.c - describe a checkpoint as JSON, for meg-convert --info. */
 #include <string.h>
 
 #include "ckpt/internal.h"
@@ -13,7 +13,7 @@ static json_t *describe_tensor(const struct meg_ckpt *c, const struct meg_st *st
                      (json_int_t)t->nbytes, "file", st->path + strlen(c->path) + 1);
 }
 
-/* The options, name to value. */
+/* Convert the lines of a dump to an object from name to value. */
 static json_t *describe_options(const char *dump)
 {
     json_t *all = json_object();

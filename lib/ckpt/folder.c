@@ -1,7 +1,9 @@
 /*
- * The names in SAVE.  A checkpoint is written into NAME.tmp.PID.HOST and committed as a folder
- * (file/commit.h), so at every moment each committed checkpoint can be opened.  Who writes holds the lock of
- * SAVE and may therefore remove what a killed save left.
+ * folder.c - the files and folders in SAVE.
+ *
+ * A checkpoint is written to NAME.tmp.PID.HOST and committed as a folder (file/commit.h), so that every committed
+ * checkpoint can be opened at any time.  The writer holds the lock of SAVE and may therefore remove the temporary
+ * folders of killed saves.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -34,18 +36,18 @@ const char *ckpt_folder_name(char buf[64], int64_t iteration, const char *suffix
     return buf;
 }
 
-/* The iteration a folder is named after, and what follows it; false when it is not of ours. */
+/* Parse the name of a checkpoint folder into its iteration and the suffix after it; false: another name. */
 static bool parse_name(const char *name, int64_t *iteration, const char **suffix)
 {
     char digits[24];
     size_t n;
 
-    if (!strncmp(name, "release", 7)) {
+    if (strncmp(name, "release", 7) == 0) {
         *iteration = MEG_CKPT_RELEASE;
         *suffix = name + 7;
         return true;
     }
-    if (strncmp(name, "iter_", 5))
+    if (strncmp(name, "iter_", 5) != 0)
         return false;
     n = strspn(name + 5, "0123456789");
     if (n < 7 || n >= sizeof digits)
@@ -59,10 +61,10 @@ static bool parse_name(const char *name, int64_t *iteration, const char **suffix
 bool ckpt_path_exists(const char *dir, const char *name)
 {
     char *path = ckpt_path(dir, name);
-    bool there = access(path, F_OK) == 0;
+    const bool exists = access(path, F_OK) == 0;
 
     free(path);
-    return there;
+    return exists;
 }
 
 int ckpt_write_text(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e)
@@ -84,10 +86,10 @@ int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e)
         goto out;
     while (text.n > 0 && strchr(" \t\r\n", text.s[text.n - 1]))
         text.s[--text.n] = 0;
-    if (text.n == strlen("release") && !strcmp(text.s, "release"))
+    if (text.n == strlen("release") && strcmp(text.s, "release") == 0)
         *iteration = MEG_CKPT_RELEASE;
     else if (!text.n || strlen(text.s) != text.n || !meg_parse_i64(text.s, iteration) || *iteration < 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s: '%.40s', expected an iteration number or the word release", path,
+        r = meg_fail(e, MEG_EFORMAT, "%s: found '%.40s', expected an iteration number or the word release", path,
                      text.n ? text.s : "");
 out:
     meg_str_free(&text);
@@ -102,8 +104,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Iterations with a folder in dir, in order, malloc'ed; their number. */
-static int list(const char *dir, int64_t **out)
+/* List the iterations with a folder in dir, ascending, malloc'ed; return how many. */
+static int list_iterations(const char *dir, int64_t **out)
 {
     DIR *d = opendir(dir);
     const char *suffix;
@@ -128,7 +130,7 @@ static int list(const char *dir, int64_t **out)
 bool ckpt_has_iterations(const char *dir)
 {
     int64_t *it;
-    int n = list(dir, &it);
+    int n = list_iterations(dir, &it);
 
     free(it);
     return n > 0;
@@ -136,7 +138,7 @@ bool ckpt_has_iterations(const char *dir)
 
 int ckpt_list_older(int64_t **out, const char *dir, int64_t than)
 {
-    int n = list(dir, out);
+    int n = list_iterations(dir, out);
 
     while (n > 0 && (*out)[n - 1] >= than)
         n--;
@@ -146,7 +148,7 @@ int ckpt_list_older(int64_t **out, const char *dir, int64_t than)
 int64_t meg_ckpt_newest_iteration(const char *dir)
 {
     int64_t *it;
-    const int n = list(dir, &it);
+    const int n = list_iterations(dir, &it);
     const int64_t newest = n ? it[n - 1] : -1;
 
     free(it);
@@ -157,7 +159,7 @@ int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e)
 {
     char manifest[80], name[64];
     int64_t *it;
-    int n = list(dir, &it);
+    int n = list_iterations(dir, &it);
 
     while (n > 0) {
         snprintf(manifest, sizeof manifest, "%s/manifest.json", ckpt_folder_name(name, it[n - 1], ""));
@@ -170,14 +172,14 @@ int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e)
     free(it);
     return n > 0 ? 0
                  : meg_fail(e, MEG_ENOENT,
-                            "%s: there is no %s, and none of its iterations is known to be whole by "
-                            "a manifest.json; name one with --ckpt-step",
+                            "%s: no %s, and no iteration has a manifest.json, which would show that it is complete; "
+                            "choose one with --ckpt-step",
                             dir, CKPT_TRACKER);
 }
 
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e)
 {
-    struct meg_str there = { 0 };
+    struct meg_str available = { 0 };
     char name[64], *final = ckpt_path(dir, ckpt_folder_name(name, iteration, ""));
     int64_t *it;
     int n, r;
@@ -188,22 +190,22 @@ int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct 
         return 0;
     free(*path);
     *path = NULL;
-    n = list(dir, &it);
-    for (int i = 0; i < n && there.n < 400; i++)
-        meg_str_printf(&there, "%s%" PRId64, i ? ", " : "", it[i]);
-    r = meg_fail(e, MEG_ENOENT, "%s/%s is not there; %s%s", dir, ckpt_folder_name(name, iteration, ""),
-                 n ? "iterations that are: " : "neither is another iteration", n ? there.s : "");
-    meg_str_free(&there);
+    n = list_iterations(dir, &it);
+    for (int i = 0; i < n && available.n < 400; i++)
+        meg_str_printf(&available, "%s%" PRId64, i ? ", " : "", it[i]);
+    r = meg_fail(e, MEG_ENOENT, "%s/%s does not exist; %s%s", dir, ckpt_folder_name(name, iteration, ""),
+                 n ? "available iterations: " : "there are no other iterations", n ? available.s : "");
+    meg_str_free(&available);
     free(it);
     return r;
 }
 
 static bool begins_with(const char *s, const char *prefix)
 {
-    return !strncmp(s, prefix, strlen(prefix));
+    return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Call visit on each name in dir, once all have been read: it may rename and remove them. */
+/* Call visit on each name in dir.  All names are read first, so that visit may rename and remove them. */
 static int for_each_name(const char *dir, int (*visit)(const char *dir, const char *name, struct meg_err *e),
                          struct meg_err *e)
 {
@@ -223,15 +225,15 @@ static int for_each_name(const char *dir, int (*visit)(const char *dir, const ch
     return r;
 }
 
-/* Complete or undo the commit of a checkpoint that a kill interrupted. */
-static int settle(const char *dir, const char *name, struct meg_err *e)
+/* Complete or roll back the interrupted commit that name belongs to, if any. */
+static int recover_commit(const char *dir, const char *name, struct meg_err *e)
 {
     const char *suffix;
     int64_t iteration;
     char buf[64], *path;
     int r;
 
-    if (!parse_name(name, &iteration, &suffix) || strcmp(suffix, ".commit"))
+    if (!parse_name(name, &iteration, &suffix) || strcmp(suffix, ".commit") != 0)
         return 0;
     path = ckpt_path(dir, ckpt_folder_name(buf, iteration, ""));
     r = meg_commit_recover(path, e);
@@ -257,7 +259,7 @@ static int remove_stale(const char *dir, const char *name, struct meg_err *e)
 
 int ckpt_recover(const char *dir, struct meg_err *e)
 {
-    int r = for_each_name(dir, settle, e);
+    int r = for_each_name(dir, recover_commit, e);
 
     return r < 0 ? r : for_each_name(dir, remove_stale, e);
 }
@@ -292,7 +294,7 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
     return r;
 }
 
-/* Rename first: a folder half removed must not bear the name of a checkpoint. */
+/* Remove a checkpoint.  It is renamed first, because a partly removed folder must not look like a checkpoint. */
 static int remove_one(const char *dir, int64_t iteration, struct meg_err *e)
 {
     char name[64];
@@ -310,7 +312,7 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
 {
     struct meg_err e;
     int64_t *it;
-    int n = list(dir, &it), kept = 1;
+    int n = list_iterations(dir, &it), kept = 1;
 
     while (n > 0 && it[n - 1] >= iteration)
         n--;
@@ -318,7 +320,7 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
         if (it[n] == loaded || kept++ < keep)
             continue;
         if (remove_one(dir, it[n], &e) < 0)
-            meg_warn("%s; the older checkpoint stays", e.msg);
+            meg_warn("%s; the older checkpoint is kept", e.msg);
     }
     free(it);
 }

@@ -1,4 +1,4 @@
-/* What the files of this room share. */
+/* internal.h - declarations private to lib/ckpt: the open checkpoint, remapping of tensors, files, ranges. */
 #ifndef MEG_CKPT_INTERNAL_H
 #define MEG_CKPT_INTERNAL_H
 #include <stdio.h>
@@ -6,34 +6,37 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/safetensors.h"
 
+MEG_BEGIN_DECLS
+
+/* An open checkpoint of any format. */
 struct meg_ckpt {
-    char *path;     /* of the folder with the weights */
-    char *save_dir; /* the folder that the iteration chosen was looked up in; NULL: path was given */
-    int64_t step;
+    char *path;     /* folder of the weights */
+    char *save_dir; /* the SAVE folder in which the iteration was found; NULL: the user named path itself */
+    int64_t step;   /* the iteration opened in save_dir; INT64_MAX: the release */
     bool is_native;
     int64_t iteration, vocab_size;
-    int32_t bos;                            /* id that begins a text, or -1 */
-    struct meg_ids eos_ids;                 /* ids that end a continuation, that of a document the first */
-    char *options;                          /* as meg_opt_dump wrote them */
-    json_t *state;                          /* state.json, or of a foreign folder its config.json */
-    json_t *manifest;                       /* tensors of manifest.json; NULL: there are no checksums */
-    char *tok_file[MEG_NUM_TOK_FILES];      /* NULL: not there */
-    char *extra_file[MEG_CKPT_EXTRA_FILES]; /* the same */
-    struct meg_st **file;                   /* of the weights; number i is of tensor-parallel rank i mod tp */
+    int32_t bos;                            /* beginning-of-sequence id, or -1 */
+    struct meg_ids eos_ids;                 /* end-of-sequence ids, end-of-document first */
+    char *options;                          /* as written by meg_opt_dump */
+    json_t *state;                          /* state.json, or config.json of a Hugging Face folder */
+    json_t *manifest;                       /* "tensors" of manifest.json; NULL: no checksums */
+    char *tok_file[MEG_NUM_TOK_FILES];      /* NULL: no such file */
+    char *extra_file[MEG_CKPT_EXTRA_FILES]; /* likewise */
+    struct meg_st **file; /* [nfiles] of the weights; file i belongs to tensor-parallel rank i mod tp */
     int nfiles;
-    int64_t source_iteration; /* of weights only: iteration of the run that wrote them, or RELEASE */
-    int64_t consumed_samples; /* samples of that run, or -1 */
+    int64_t source_iteration; /* iteration of the run that wrote the weights, or MEG_CKPT_RELEASE */
+    int64_t consumed_samples; /* consumed training samples of that run, or -1 */
     int64_t seq_length;       /* of that run, from Megatron's args; else MEG_UNSET */
-    int64_t tp;               /* 1: tensors are whole */
-    int64_t vocab_rows;       /* of the word embedding as stored, padding counted; 0: there is none */
+    int64_t tp;               /* tensor-parallel ranks of the files; 1: unsharded */
+    int64_t vocab_rows;       /* of the word embedding with padding; 0: the format has no padding */
     const struct ckpt_format *format;
 };
 
-/* What manifest.json says it is. */
+/* "format" and "version" of manifest.json. */
 #define CKPT_FORMAT "meg checkpoint"
 enum { CKPT_VERSION = 1 };
 
-/* The name of optimizer state in a file, as Megatron's distributed checkpoints have it. */
+/* Names of optimizer state in files follow Megatron's distributed checkpoints. */
 #define CKPT_OPTIM_PREFIX "optimizer.state."
 enum { CKPT_NAME_CHARS = 160 };
 static inline const char *ckpt_optim_name(char buf[CKPT_NAME_CHARS], const char *slot, const char *param)
@@ -44,36 +47,36 @@ static inline const char *ckpt_optim_name(char buf[CKPT_NAME_CHARS], const char 
 
 static inline bool ckpt_is_optim_name(const char *name)
 {
-    return !strncmp(name, CKPT_OPTIM_PREFIX, sizeof CKPT_OPTIM_PREFIX - 1);
+    return strncmp(name, CKPT_OPTIM_PREFIX, sizeof CKPT_OPTIM_PREFIX - 1) == 0;
 }
 
-/* ---- rename.c: how a format names what we call otherwise ---- */
+/* ---- rename.c: tensor names of other formats ---- */
 
-/* How a tensor of theirs lies in ours.  In ours, qkv rows are, by group, queries, a key, a value. */
+/* How a foreign tensor maps to a native one.  Native qkv rows are, for each query group: its queries, key, value. */
 enum ckpt_remap {
     CKPT_SAME,
-    CKPT_TRANSPOSED, /* [in, out] where ours is [out, in] */
-    CKPT_QKV,        /* rows q of all heads, k of all, v of all */
+    CKPT_TRANSPOSED, /* [in, out] instead of [out, in] */
+    CKPT_QKV,        /* rows: queries of all heads, keys of all, values of all */
     CKPT_QKV_TRANSPOSED,
-    CKPT_QKV_INTERLEAVED, /* rows of a head: q, k, v of its first channel, then of its second */
-    CKPT_Q,               /* one of the three, of all heads */
+    CKPT_QKV_INTERLEAVED, /* rows of a head: q, k, v of its first channel, then of its second, ... */
+    CKPT_Q,               /* queries of all heads; likewise keys, values */
     CKPT_K,
     CKPT_V,
-    CKPT_GATE, /* the upper or the lower half of ours */
+    CKPT_GATE, /* the first half of the native rows; CKPT_UP: the second */
     CKPT_UP,
-    CKPT_GATE_UP /* both halves, and each is cut over tensor-parallel ranks */
+    CKPT_GATE_UP /* both halves, each sharded over the tensor-parallel ranks */
 };
 
-/* # stands for the number of the layer in both names. */
+/* A row of the rename table; # is the layer number in both names. */
 struct ckpt_rename {
     const char *native, *foreign;
     enum ckpt_remap remap;
 };
 
 /*
- * Names not in rename are the same as ours; one of ours with several rows is made of several of
- * theirs.  Where prefix is not NULL it may be missing from all of their names.  ignored: tensors
- * that hold no weights.  Both lists end with { 0 } or NULL.
+ * A format.  Names that are not in rename are native; a native name in several rows is composed of several foreign
+ * tensors.  If prefix is not NULL, foreign names may lack it.  ignored: tensors that are not weights.  The lists end
+ * with { 0 } and NULL.
  */
 struct ckpt_format {
     const char *name;
@@ -82,108 +85,110 @@ struct ckpt_format {
     const char *const *ignored;
 };
 
-/* Whether row is about our name; then theirs in buf, without the prefix when drop_prefix. */
-bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours, bool drop_prefix,
+/* If row is about a native name, put the foreign name in buf, without the prefix if drop_prefix, and return true. */
+bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native, bool drop_prefix,
                        char buf[CKPT_NAME_CHARS]);
-bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs);
+bool ckpt_is_ignored(const struct ckpt_format *f, const char *foreign);
 
-/* ---- tensor_remap.c: how theirs lies in ours ---- */
+/* ---- tensor_remap.c: rows of foreign tensors in native ones ---- */
 
-/* A tensor of tensor-parallel rank i of n, the vocabulary padded to vocab rows. */
+/* Which shard a foreign tensor is: of tensor-parallel rank tp_rank, the vocabulary padded to vocab_rows. */
 struct ckpt_tp_shard {
     const struct meg_gpt_conf *model;
     int64_t tp_rank, tp_size, vocab_rows;
 };
 
-/* The shape of theirs; returned: its dimensions. */
-int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                       enum ckpt_remap how);
+/* Compute the shape of the foreign tensor; return its number of dimensions. */
+int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const struct meg_param *row,
+                       enum ckpt_remap remap);
 
 /*
- * n rows of theirs, which has [rows, cols] (transposed: [cols, rows]), and where they are in ours:
- * row src + i step of theirs is row to + i / block stride + i % block of ours, columns from col on.
+ * n rows of a foreign tensor [rows, cols] (is_transposed: stored as [cols, rows]) and their rows in the native tensor
+ * [, native_cols]: foreign row src_row + i src_step is native row dst_row + i / dst_block dst_stride + i % dst_block,
+ * columns col to col + cols.
  */
 struct ckpt_row_map {
     int64_t n, src_row, src_step, dst_row, dst_block, dst_stride;
     int64_t rows, cols, col, native_cols;
     bool is_transposed;
 };
-/* The pieces of one tensor of theirs; their number. */
-int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                  enum ckpt_remap how);
-/* Where row i of a piece begins in ours. */
+/* List the row maps of one foreign tensor; return how many, at most 3. */
+int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
+                  enum ckpt_remap remap);
+/* Return the element of the native tensor at which row i of the map begins. */
 int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i);
-/* Rows [first, first + n) of a piece as f32, out [n, p->cols]; n is at most CKPT_ROWS_MAX; a transposed piece
- * has step 1. */
+/* Convert rows [first, first + n) of the map to f32, out [n, p->cols]; n is at most CKPT_ROWS_MAX. */
 enum { CKPT_ROWS_MAX = 16 };
-void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, const struct ckpt_row_map *p,
+void ckpt_rows_from_foreign(float *out, const void *foreign, const char *dtype, const struct ckpt_row_map *p,
                             int64_t first, int64_t n);
-void ckpt_to_foreign(float *theirs, const float *ours, const struct ckpt_row_map *p);
+/* Copy the rows of the map from a native tensor to a foreign one; both f32. */
+void ckpt_to_foreign(float *foreign, const float *native, const struct ckpt_row_map *p);
 
-/* Numbers of a type that can be widened to f32 without loss: F32, BF16, F16. */
+/* Return whether dtype converts to f32 exactly: F32, BF16, F16. */
 bool ckpt_is_float(const char *dtype);
+/* Convert n elements to f32. */
 void ckpt_to_f32(float *out, const void *in, const char *dtype, int64_t n);
-/* And back, to nearest even. */
+/* Convert n elements from f32, rounding to nearest even. */
 void ckpt_from_f32(void *out, enum meg_dtype dtype, const float *in, int64_t n);
 
-/* ---- folder.c: names in SAVE ---- */
+/* ---- folder.c: the files and folders in SAVE ---- */
 
 #define CKPT_TRACKER "latest_checkpointed_iteration.txt"
 
-/* DIR/NAME, malloc'ed. */
+/* Return DIR/NAME, malloc'ed. */
 char *ckpt_path(const char *dir, const char *name);
-/* "iter_0000100" or "release", with suffix, into buf of 64; returned. */
+/* Print "iter_0000100" or "release" and suffix to buf; return buf. */
 const char *ckpt_folder_name(char buf[64], int64_t iteration, const char *suffix);
 bool ckpt_path_exists(const char *dir, const char *name);
 /* Write the file DIR/NAME, as meg_write_file does. */
 int ckpt_write_text(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e);
-/* What the tracker says. */
+/* Read the iteration in the tracker, or MEG_CKPT_RELEASE. */
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
 bool ckpt_has_iterations(const char *dir);
-/* Iterations with a folder in dir that are older than one, in order, malloc'ed; their number. */
+/* List the iterations below than with a folder in dir, ascending, malloc'ed; return how many. */
 int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
-/* The newest iteration with a manifest, for a SAVE without tracker; MEG_ENOENT: none has. */
+/* Find the newest iteration with a manifest, for a SAVE without tracker; MEG_ENOENT: none. */
 int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e);
-/* The folder of an iteration in SAVE, malloc'ed; MEG_ENOENT with those that are there. */
+/* Find the folder of an iteration in SAVE, malloc'ed; MEG_ENOENT lists the iterations that exist. */
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e);
 /*
- * Complete or undo commits that a kill interrupted, and remove the temporary names of killed saves.  The
- * caller holds the lock of SAVE, so nobody is writing under them.
+ * Complete or roll back commits that were interrupted, and remove temporary folders of killed saves.  The caller holds
+ * the lock of SAVE, so that no other process writes them.
  */
 int ckpt_recover(const char *dir, struct meg_err *e);
-/* Tidy SAVE, which is created when missing, and create the folder that an iteration is written into; malloc'ed. */
+/* Create SAVE if missing, recover it, and create the temporary folder for an iteration; *tmp is malloc'ed. */
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e);
-/* Give the complete folder tmp the name of its iteration, and point the tracker to it. */
+/* Rename the complete folder tmp to its iteration, and set the tracker. */
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e);
-/* Remove checkpoints older than iteration but the keep-1 newest of them, and never the one called loaded. */
+/* Remove checkpoints older than iteration, except the keep - 1 newest and the iteration loaded. */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
-/* ---- shard_ranges.c: what a rank has ---- */
+/* ---- shard_ranges.c: which elements of a tensor a shard holds ---- */
 
-/* n elements of a tensor from global on, which in a slot are those from at on. */
+/* n elements of a tensor from tensor_offset on, which are at shard_offset in the data of a shard. */
 struct ckpt_shard_range {
     int64_t tensor_offset, shard_offset, n;
 };
 
-/* A walk over what a slot holds of elements [first, first + n) of a row's tensor, in order. */
+/* Iterate in order over the elements of [first, first + n) of a tensor that a shard holds. */
 struct ckpt_range_iter {
     const struct meg_param *row;
-    const struct meg_elem_range *range; /* from the one that is next */
+    const struct meg_elem_range *range; /* the current one and those after it */
     struct meg_elem_range full;
-    int64_t nranges, skipped; /* elements of the slot before it */
+    int64_t nranges, skipped; /* elements of the shard before the current range */
     int64_t period, at, end;
 };
-void ckpt_range_iter_begin(struct ckpt_range_iter *w, const struct meg_params *p, const struct meg_ckpt_shard *slot,
+void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *p, const struct meg_ckpt_shard *shard,
                            const struct meg_param *row, int64_t first, int64_t n);
-bool ckpt_range_iter_next(struct ckpt_range_iter *w, struct ckpt_shard_range *out);
+bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *out);
 
-/* The elements of a slot that this rank writes: others may have the same. */
+/* Return the elements of a shard that this rank writes: its part of a shard that has replicas, else all. */
 struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
-                                       const struct meg_ckpt_shard *slot);
-/* Cut a stretch to them; whether anything is left. */
-bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range share);
+                                       const struct meg_ckpt_shard *shard);
+/* Intersect a range with the elements to write; return whether any are left. */
+bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 
-/* ---- weights.c ---- */
+/* ---- hf/weights.c ---- */
 
 #define CKPT_HF_WEIGHTS "model"
 int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
@@ -191,105 +196,106 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
 
 /* ---- tokenizer.c ---- */
 
-/* Add an id to a set; one that is negative or not below vocab_size is left out. */
+/* Add an id to a set, unless it is negative or not below vocab_size. */
 void ckpt_add_id(struct meg_ids *set, int64_t id, int64_t vocab_size);
-/* The same with a JSON value: an id, or a list of them. */
+/* Add the ids of a JSON value: an integer or an array of integers. */
 void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size);
-/* One id as a number, several as a list. */
+/* Return one id as a JSON integer, several as an array. */
 json_t *ckpt_ids_json(const struct meg_ids *set);
 
 /* ---- consensus.c ---- */
 
-/* Every rank gives its result: 0 where all succeeded, else the first failed rank's error on all. */
+/* Combine the results of all ranks; collective: 0 if all succeeded, else the error of the first failed rank. */
 int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 
-/* ---- tensors.c: the tensor files of a checkpoint, which every rank knows ---- */
+/* ---- tensors.c: the tensor files of a checkpoint, computed equally on every rank ---- */
 
 struct ckpt_file {
     char name[64];
-    struct meg_st_tensor *t; /* placed; without data */
+    struct meg_st_tensor *t; /* with file offsets, without data */
     int n;
     struct meg_str header;
     int64_t nbytes; /* of the file */
 };
-/* Bytes of memory and their place in a file. */
+/* Bytes to write to a file. */
 struct ckpt_extent {
     int file;
     int64_t offset;
     const char *data;
     size_t nbytes;
 };
-/* The files in which s keeps weights and optimizer state, malloc'ed; their number. */
+/* List the files of the weights and the optimizer state, malloc'ed; return how many. */
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s);
 void ckpt_free_files(struct ckpt_file *f, int n);
-/* What this rank writes of them, file by file and no extent longer than CKPT_CHUNK; malloc'ed. */
+/* List what this rank writes, ordered by file, in extents of at most CKPT_CHUNK bytes, malloc'ed; return how many. */
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
                           const struct meg_ckpt_save_args *s);
 
 /* ---- checksum.c ---- */
 
-/* Tensors are hashed in pieces of this many bytes. */
-enum { CKPT_CHUNK = 16 << 20, CKPT_HEX = 32 };
+/* Tensors are hashed in chunks of CKPT_CHUNK bytes. */
+enum { CKPT_CHUNK = 16 << 20, CKPT_HEX = 32 /* digits of a checksum */ };
 
 struct ckpt_chunk {
     const struct meg_st_tensor *t;
     int64_t first, n; /* bytes of the tensor */
 };
-/* Append the chunks of n tensors.  A tensor without elements has one chunk, of no bytes. */
+/* Append the chunks of n tensors.  A tensor without elements has one empty chunk. */
 void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n);
 
-/* A tensor of a file that is mapped. */
+/* A tensor of a memory-mapped file. */
 struct ckpt_mapped_tensor {
     const struct meg_st *st;
     const struct meg_st_tensor *t;
 };
 /*
- * Compare tensors with their checksums, those of manifest or where that is NULL of their containers: rank i
- * of ranks takes every ranks-th chunk.  MEG_EFORMAT names one that differs.
+ * Compare tensors with their checksums in manifest, or if that is NULL in their containers.  Of nranks ranks, rank
+ * checks every nranks-th chunk.  MEG_EFORMAT names a chunk that differs.
  */
-int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int ranks,
+int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);
 
 /* ---- open.c ---- */
 
-/* Open one more safetensors file of the folder. */
+/* Open another file of weights in the folder, unless it is open. */
 int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
-/* The tensor called name of a tensor-parallel rank and the file it is in; NULL: none. */
+/* Find a tensor of a tensor-parallel rank by name, and its file; NULL: none. */
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st);
 
-/* Append to e the newest iteration before that of c that can be opened, and the option that takes it. */
+/* Append to e the newest older iteration that can be opened, and the option that selects it. */
 void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e);
 
 void ckpt_close_files(struct meg_ckpt *c);
 
-/* ---- native.c, hf.c, megatron.c: what a folder holds, c->path being set ---- */
+/* ---- native.c, hf/hf.c, megatron/megatron.c: open the folder c->path ---- */
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
- * A view of c with the files of its optimizer state in place of the weights': opened when they are
- * wanted, since weights are loaded without.  Ends with ckpt_close_files, before c is closed.
+ * Open the optimizer state of c: a view of c with these files instead of those of the weights.  Close it with
+ * ckpt_close_files before c.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
-/* ---- gpt2.c, llama.c ---- */
+/* ---- hf/gpt2.c, hf/llama.c ---- */
 
-/* A family of Hugging Face's: model types that share names and settings. */
+/* A Hugging Face model family: model types with common tensor names and settings. */
 struct ckpt_hf_family {
-    const char *const *model_types; /* up to NULL; the first is written */
+    const char *const *model_types; /* ends with NULL; the first is for messages */
     const struct ckpt_format *format;
     int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
-    /* What keeps the family from expressing a model; NULL: nothing. */
+    /* Return why the family cannot express a model; NULL: it can. */
     const char *(*unsupported_reason)(const struct meg_gpt_conf *m);
-    json_t *(*make_config)(const struct meg_gpt_conf *m); /* but for what is the same in all families */
+    json_t *(*make_config)(const struct meg_gpt_conf *m); /* config.json without the members common to all families */
 };
 extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 
-/* ---- model_load.c ---- */
+/* ---- load.c ---- */
 
-/* Whether the files hold the weights p of m, and no others: all that is wrong in one message. */
+/* Check that the files have exactly the weights p of model m; the message lists all differences. */
 int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
                      struct meg_err *e);
 
+MEG_END_DECLS
 #endif

@@ -1,19 +1,19 @@
-/* Tensors of files into slots: first every name and shape is held against the table, then bytes move. */
+/* load.c - fill shards from the tensors of files, after all names and shapes match the parameter table. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/internal.h"
 
-/* What is wrong with a set of tensors, a list a kind. */
+/* The differences between the tensors of the files and those of the model. */
 struct issues {
     struct issue {
         const char *what;
         struct meg_str names; /* a line each */
         int n;
-    } missing, unfit, unknown;
+    } missing, mismatched, unknown;
 };
-enum { NAMES_MAX = 1500 }; /* bytes of all names in a message: meg_err holds no more */
+enum { NAMES_MAX = 1500 }; /* bytes of all names in a message, which fit in struct meg_err */
 
 static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, const char *fmt, ...)
 {
@@ -27,7 +27,7 @@ static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, con
     meg_str_printf(&i->names, "%s\n", text);
 }
 
-/* "2 missing: A, B", as many names as fit in max bytes. */
+/* Append "2 missing: A, B", with as many names as fit in max bytes. */
 static void list_names(struct meg_str *out, const struct issue *is, size_t max)
 {
     const char *line = is->names.s, *end;
@@ -45,11 +45,11 @@ static void list_names(struct meg_str *out, const struct issue *is, size_t max)
         meg_str_printf(out, " and %d more", is->n - n);
 }
 
-/* The message, where there is anything to say; frees the lists. */
+/* Fail with the lists, if any is not empty; free them. */
 static int report(struct issues *is, const char *path, const char *advice, struct meg_err *e)
 {
-    struct issue *const all[] = { &is->missing, &is->unfit, &is->unknown };
-    const int nlists = !!is->missing.n + !!is->unfit.n + !!is->unknown.n;
+    struct issue *const all[] = { &is->missing, &is->mismatched, &is->unknown };
+    const int nlists = !!is->missing.n + !!is->mismatched.n + !!is->unknown.n;
     struct meg_str text = { 0 };
     int r = 0;
 
@@ -59,18 +59,18 @@ static int report(struct issues *is, const char *path, const char *advice, struc
         meg_str_free(&all[i]->names);
     }
     if (text.n)
-        r = meg_fail(e, MEG_EFORMAT, "%.200s: the tensors are not those of the model: %s%s", path, text.s, advice);
+        r = meg_fail(e, MEG_EFORMAT, "%.200s: the tensors do not match the model: %s%s", path, text.s, advice);
     meg_str_free(&text);
     return r;
 }
 
-/* A tensor of the files that a parameter is made of, alone or with others. */
+/* One of the foreign tensors of which a parameter is composed. */
 struct source {
     const struct meg_param *row;
     const struct meg_st *st;
     const struct meg_st_tensor *t;
-    enum ckpt_remap how;
-    struct ckpt_tp_shard cut;
+    enum ckpt_remap remap;
+    struct ckpt_tp_shard tp;
 };
 
 struct sources {
@@ -78,49 +78,49 @@ struct sources {
     int n;
 };
 
-static struct ckpt_tp_shard cut_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_param *row,
-                                   int64_t tp)
+static struct ckpt_tp_shard tp_shard_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m,
+                                        const struct meg_param *row, int64_t tp)
 {
     return (struct ckpt_tp_shard){
         .model = m, .tp_rank = tp, .tp_size = c->tp, .vocab_rows = c->vocab_rows ? c->vocab_rows : row->dim[0]
     };
 }
 
-static void check_fit(const struct source *s, struct issues *is)
+static void check_shape(const struct source *s, struct issues *is)
 {
     const struct meg_param *row = s->row;
     int64_t dim[2];
-    const int ndim = ckpt_foreign_shape(dim, &s->cut, row, s->how);
+    const int ndim = ckpt_foreign_shape(dim, &s->tp, row, s->remap);
     char have[MEG_ST_SHAPE_CHARS], want[MEG_ST_SHAPE_CHARS];
 
-    if (s->t->ndim != ndim || memcmp(s->t->dim, dim, (size_t)ndim * sizeof *dim))
-        add_issue(&is->unfit, "%s is %s and should be %s", s->t->name, meg_st_shape(have, s->t->dim, s->t->ndim),
-                  meg_st_shape(want, dim, ndim));
+    if (s->t->ndim != ndim || memcmp(s->t->dim, dim, (size_t)ndim * sizeof *dim) != 0)
+        add_issue(&is->mismatched, "%s has shape %s, expected %s", s->t->name,
+                  meg_st_shape(have, s->t->dim, s->t->ndim), meg_st_shape(want, dim, ndim));
     else if (!ckpt_is_float(s->t->dtype))
-        add_issue(&is->unfit, "%s is %s and should be F32, BF16 or F16", s->t->name, s->t->dtype);
-    else if (row->is_decoupled && s->cut.vocab_rows < row->dim[0])
-        add_issue(&is->unfit, "%s has %" PRId64 " rows and should have %" PRId64, s->t->name, s->cut.vocab_rows,
+        add_issue(&is->mismatched, "%s has dtype %s, expected F32, BF16 or F16", s->t->name, s->t->dtype);
+    else if (row->is_decoupled && s->tp.vocab_rows < row->dim[0])
+        add_issue(&is->mismatched, "%s has %" PRId64 " rows, expected %" PRId64, s->t->name, s->tp.vocab_rows,
                   row->dim[0]);
 }
 
-/* Add the tensor of that name, if it is there. */
-static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *cut,
-                       const struct meg_param *row, const char *name, enum ckpt_remap how, struct issues *is)
+/* Append the tensor called name; false: the files have none. */
+static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
+                       const struct meg_param *row, const char *name, enum ckpt_remap remap, struct issues *is)
 {
-    struct source s = { .row = row, .how = how, .cut = *cut };
+    struct source s = { .row = row, .remap = remap, .tp = *tp_shard };
 
-    s.t = ckpt_find_tensor(c, cut->tp_rank, name, &s.st);
+    s.t = ckpt_find_tensor(c, tp_shard->tp_rank, name, &s.st);
     if (!s.t)
         return false;
-    check_fit(&s, is);
+    check_shape(&s, is);
     all->v = meg_realloc_array(all->v, (size_t)all->n + 1, sizeof *all->v);
     all->v[all->n++] = s;
     return true;
 }
 
-/* The tensors of one rank for one row: by their names, with and without prefix, or else by ours. */
-static void find(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *cut,
-                 const struct meg_param *row, struct issues *is)
+/* Find the tensors of one rank for one row: by foreign names, with and without prefix, or else by the native name. */
+static void find_sources(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
+                         const struct meg_param *row, struct issues *is)
 {
     struct issue missing = { 0 };
     char name[CKPT_NAME_CHARS];
@@ -129,15 +129,15 @@ static void find(struct sources *all, const struct meg_ckpt *c, const struct ckp
     for (const struct ckpt_rename *re = c->format->rename; re->native; re++) {
         if (!ckpt_foreign_name(c->format, re, row->name, false, name))
             continue;
-        if (add_source(all, c, cut, row, name, re->remap, is))
+        if (add_source(all, c, tp_shard, row, name, re->remap, is))
             nfound++;
         else if (ckpt_foreign_name(c->format, re, row->name, true, name) &&
-                 add_source(all, c, cut, row, name, re->remap, is))
+                 add_source(all, c, tp_shard, row, name, re->remap, is))
             nfound++;
         else if (ckpt_foreign_name(c->format, re, row->name, false, name))
             add_issue(&missing, "%s", name);
     }
-    if (nfound == 0 && add_source(all, c, cut, row, row->name, CKPT_SAME, is)) {
+    if (nfound == 0 && add_source(all, c, tp_shard, row, row->name, CKPT_SAME, is)) {
         nfound++;
         missing.n = 0;
     }
@@ -150,45 +150,45 @@ static void find(struct sources *all, const struct meg_ckpt *c, const struct ckp
     meg_str_free(&missing.names);
 }
 
-/* Whether t is the output weight of a model that has none of its own. */
+/* Return whether t is the output weight although the model ties it to the embedding. */
 static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_st_tensor *t)
 {
-    static const char ours[] = "output_layer.weight";
+    static const char head[] = "output_layer.weight";
     char name[CKPT_NAME_CHARS];
 
-    if (meg_params_find(p, ours))
+    if (meg_params_find(p, head))
         return false;
     for (const struct ckpt_rename *re = c->format->rename; re->native; re++)
-        if (ckpt_foreign_name(c->format, re, ours, false, name) && !strcmp(name, t->name))
+        if (ckpt_foreign_name(c->format, re, head, false, name) && strcmp(name, t->name) == 0)
             return true;
-    return !strcmp(ours, t->name);
+    return strcmp(head, t->name) == 0;
 }
 
-/* Whether two tensors of one size hold the same bytes; without memory to tell, no. */
+/* Return whether two tensors of equal size have equal bytes; false if memory is short. */
 static bool is_equal(const struct meg_st_tensor *a, const struct meg_st_tensor *b)
 {
     void *block[2];
     const void *x = meg_st_data(a, &block[0]), *y = meg_st_data(b, &block[1]);
-    const bool is_same = x && y && !memcmp(x, y, (size_t)a->nbytes);
+    const bool is_same = x && y && memcmp(x, y, (size_t)a->nbytes) == 0;
 
     free(block[0]);
     free(block[1]);
     return is_same;
 }
 
-/* A tied output weight may be stored once more; then it has to be the embedding. */
+/* Return whether t, the stored copy of a tied output weight, equals the word embedding. */
 static bool is_embedding(const struct sources *all, int64_t tp, const struct meg_st_tensor *t)
 {
     for (int i = 0; i < all->n; i++) {
         const struct meg_st_tensor *word = all->v[i].t;
 
-        if (all->v[i].cut.tp_rank == tp && !strcmp(all->v[i].row->name, "embedding.word_embeddings.weight"))
-            return word->nbytes == t->nbytes && !strcmp(word->dtype, t->dtype) && is_equal(word, t);
+        if (all->v[i].tp.tp_rank == tp && strcmp(all->v[i].row->name, "embedding.word_embeddings.weight") == 0)
+            return word->nbytes == t->nbytes && strcmp(word->dtype, t->dtype) == 0 && is_equal(word, t);
     }
     return false;
 }
 
-/* A tensor that is whole on every rank is taken from the first. */
+/* Return whether t is loaded, or is a replica on another tensor-parallel rank of one that is. */
 static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t, const struct sources *all)
 {
     const struct meg_st *st;
@@ -199,8 +199,8 @@ static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_te
     return tp > 0 && ckpt_find_tensor(c, 0, t->name, &st);
 }
 
-/* Tensors of the files that no row has asked for. */
-static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p, const struct sources *all,
+/* List the tensors of the files that no parameter uses. */
+static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, const struct sources *all,
                          struct issues *is)
 {
     for (int i = 0; i < c->nfiles; i++)
@@ -211,7 +211,7 @@ static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
                 continue;
             if (is_tied_head(c, p, t)) {
                 if (!is_embedding(all, i % c->tp, t))
-                    add_issue(&is->unfit, "%s is not the word embedding that it is said to be tied to", t->name);
+                    add_issue(&is->mismatched, "%s differs from the word embedding that it is tied to", t->name);
             } else if (!is_used(c, i % c->tp, t, all)) {
                 add_issue(&is->unknown, "%s", t->name);
             }
@@ -219,30 +219,31 @@ static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
 }
 
 /*
- * Sources of all rows of one set (the weights, or with slot a kind of optimizer state), malloc'ed;
- * they refer to m.
+ * Find the sources of all parameters for the weights, or with shard for one state of the optimizer.  *out is malloc'ed
+ * and refers to m.
  */
 static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_gpt_conf *m,
-                 const struct meg_params *p, const struct meg_ckpt_shard *slot, struct meg_err *e)
+                 const struct meg_params *p, const struct meg_ckpt_shard *shard, struct meg_err *e)
 {
-    struct issues is = { { "missing", { 0 }, 0 }, { "unfit", { 0 }, 0 }, { "unknown", { 0 }, 0 } };
+    struct issues is = { { "missing", { 0 }, 0 }, { "mismatched", { 0 }, 0 }, { "unknown", { 0 }, 0 } };
     struct sources all = { 0 };
     int r;
 
     for (int i = 0; i < p->n; i++)
         for (int64_t tp = 0; tp < (p->row[i].tp_axis < 0 ? 1 : c->tp); tp++) {
-            const struct ckpt_tp_shard cut = cut_of(c, m, &p->row[i], tp);
+            const struct ckpt_tp_shard tp_shard = tp_shard_of(c, m, &p->row[i], tp);
             char name[CKPT_NAME_CHARS];
 
-            if (!slot)
-                find(&all, c, &cut, &p->row[i], &is);
-            else if (!add_source(&all, c, &cut, &p->row[i], ckpt_optim_name(name, slot->name, p->row[i].name),
+            if (!shard)
+                find_sources(&all, c, &tp_shard, &p->row[i], &is);
+            else if (!add_source(&all, c, &tp_shard, &p->row[i], ckpt_optim_name(name, shard->name, p->row[i].name),
                                  CKPT_SAME, &is))
                 add_issue(&is.missing, "%s", name);
         }
-    if (!slot)
-        note_unknown(c, p, &all, &is);
-    r = report(&is, c->path, slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
+    if (!shard)
+        list_unknown(c, p, &all, &is);
+    r = report(&is, c->path, shard ? "; give --no-load-optim or --finetune to continue without optimizer state" : "",
+               e);
     if (r < 0)
         free(all.v);
     else
@@ -262,59 +263,59 @@ int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, con
 
 /* ---- bytes ---------------------------------------------------------------------------------------- */
 
-/* What is filled, and of which model. */
+/* The shard to fill. */
 struct target {
     const struct meg_params *p;
-    const struct meg_ckpt_shard *slot;
+    const struct meg_ckpt_shard *shard;
 };
 
-/* f32 numbers of ours, [first, first + n) of a row, to where the slot has them, if it does. */
-static void put(const struct target *to, const struct meg_param *row, int64_t first, int64_t n, const float *v)
+/* Store v, elements [first, first + n) of a row in f32, as far as the shard holds them. */
+static void store(const struct target *to, const struct meg_param *row, int64_t first, int64_t n, const float *v)
 {
-    const size_t size = meg_dtype_size(to->slot->dtype);
+    const size_t size = meg_dtype_size(to->shard->dtype);
     struct ckpt_shard_range s;
-    struct ckpt_range_iter w;
+    struct ckpt_range_iter it;
 
-    ckpt_range_iter_begin(&w, to->p, to->slot, row, first, n);
-    while (ckpt_range_iter_next(&w, &s))
-        ckpt_from_f32((char *)to->slot->data + (size_t)s.shard_offset * size, to->slot->dtype,
+    ckpt_range_iter_begin(&it, to->p, to->shard, row, first, n);
+    while (ckpt_range_iter_next(&it, &s))
+        ckpt_from_f32((char *)to->shard->data + (size_t)s.shard_offset * size, to->shard->dtype,
                       v + (s.tensor_offset - first), s.n);
 }
 
-/* A tensor that lies as ours, whole: only what the slot has of it is read. */
+/* Copy an unsharded tensor in native layout; read only the elements that the shard holds. */
 static void copy_contiguous(const struct target *to, const struct source *s, const char *data, float *buf, int64_t nbuf)
 {
-    const size_t size = meg_dtype_size(to->slot->dtype), theirs = (size_t)(s->t->nbytes / s->row->numel);
-    const bool is_same = !strcmp(s->t->dtype, meg_dtype_name(to->slot->dtype));
+    const size_t size = meg_dtype_size(to->shard->dtype), src_size = (size_t)(s->t->nbytes / s->row->numel);
+    const bool is_same = strcmp(s->t->dtype, meg_dtype_name(to->shard->dtype)) == 0;
     struct ckpt_shard_range part;
-    struct ckpt_range_iter w;
+    struct ckpt_range_iter it;
 
-    ckpt_range_iter_begin(&w, to->p, to->slot, s->row, 0, s->row->numel);
-    while (ckpt_range_iter_next(&w, &part)) {
-        const char *from = data + (size_t)part.tensor_offset * theirs;
-        char *out = (char *)to->slot->data + (size_t)part.shard_offset * size;
+    ckpt_range_iter_begin(&it, to->p, to->shard, s->row, 0, s->row->numel);
+    while (ckpt_range_iter_next(&it, &part)) {
+        const char *from = data + (size_t)part.tensor_offset * src_size;
+        char *out = (char *)to->shard->data + (size_t)part.shard_offset * size;
 
         if (is_same)
             memcpy(out, from, (size_t)part.n * size);
         for (int64_t i = 0, n; !is_same && i < part.n; i += n) {
             n = part.n - i < nbuf ? part.n - i : nbuf;
-            ckpt_to_f32(buf, from + (size_t)i * theirs, s->t->dtype, n);
-            ckpt_from_f32(out + (size_t)i * size, to->slot->dtype, buf, n);
+            ckpt_to_f32(buf, from + (size_t)i * src_size, s->t->dtype, n);
+            ckpt_from_f32(out + (size_t)i * size, to->shard->dtype, buf, n);
         }
     }
 }
 
-/* Whether any of the numbers [first, first + n) of a row are in the slot. */
-static bool is_held(const struct target *to, const struct meg_param *row, int64_t first, int64_t n)
+/* Return whether the shard holds any of the elements [first, first + n) of a row. */
+static bool is_in_shard(const struct target *to, const struct meg_param *row, int64_t first, int64_t n)
 {
     struct ckpt_shard_range s;
-    struct ckpt_range_iter w;
+    struct ckpt_range_iter it;
 
-    ckpt_range_iter_begin(&w, to->p, to->slot, row, first, n);
-    return ckpt_range_iter_next(&w, &s);
+    ckpt_range_iter_begin(&it, to->p, to->shard, row, first, n);
+    return ckpt_range_iter_next(&it, &s);
 }
 
-/* A tensor that lies otherwise, a few rows at a time. */
+/* Copy the rows of one map of a tensor in another layout, a few at a time. */
 static void copy_row_map(const struct target *to, const struct source *s, const char *data,
                          const struct ckpt_row_map *p, float *buf)
 {
@@ -323,39 +324,39 @@ static void copy_row_map(const struct target *to, const struct source *s, const 
 
         n = p->n - i < CKPT_ROWS_MAX ? p->n - i : CKPT_ROWS_MAX;
         for (int64_t k = 0; k < n; k++)
-            is_wanted = is_wanted || is_held(to, s->row, ckpt_native_row(p, i + k), p->cols);
+            is_wanted = is_wanted || is_in_shard(to, s->row, ckpt_native_row(p, i + k), p->cols);
         if (!is_wanted)
             continue;
         ckpt_rows_from_foreign(buf, data, s->t->dtype, p, i, n);
         for (int64_t k = 0; k < n; k++)
-            put(to, s->row, ckpt_native_row(p, i + k), p->cols, buf + k * p->cols);
+            store(to, s->row, ckpt_native_row(p, i + k), p->cols, buf + k * p->cols);
     }
 }
 
-static int copy(const struct target *to, const struct source *s, struct meg_err *e)
+static int copy_source(const struct target *to, const struct source *s, struct meg_err *e)
 {
     enum { NBUF = 1 << 14 };
     const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1;
     const int64_t nbuf = CKPT_ROWS_MAX * cols > NBUF ? CKPT_ROWS_MAX * cols : NBUF;
-    struct ckpt_row_map piece[3];
+    struct ckpt_row_map map[3];
     const char *data;
     void *block;
     float *buf;
 
-    if (!is_held(to, s->row, 0, s->row->numel))
+    if (!is_in_shard(to, s->row, 0, s->row->numel))
         return 0;
     buf = malloc((size_t)nbuf * sizeof *buf);
     data = meg_st_data(s->t, &block);
     if (!buf || !data) {
         free(buf);
         free(block);
-        return meg_fail(e, MEG_EFAIL, "%s: no memory to lay out %s", s->st->path, s->t->name);
+        return meg_fail(e, MEG_EFAIL, "%s: out of memory while loading tensor %s", s->st->path, s->t->name);
     }
-    if (s->how == CKPT_SAME && s->cut.tp_size == 1 && meg_st_numel(s->t) == s->row->numel)
+    if (s->remap == CKPT_SAME && s->tp.tp_size == 1 && meg_st_numel(s->t) == s->row->numel)
         copy_contiguous(to, s, data, buf, nbuf);
     else
-        for (int i = ckpt_row_maps(piece, &s->cut, s->row, s->how); i-- > 0;)
-            copy_row_map(to, s, data, &piece[i], buf);
+        for (int i = ckpt_row_maps(map, &s->tp, s->row, s->remap); i-- > 0;)
+            copy_row_map(to, s, data, &map[i], buf);
     free(buf);
     free(block);
     return 0;
@@ -367,21 +368,21 @@ static int copy_all(const struct target *to, const struct sources *all, struct m
 
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < all->n; i++) {
-        struct meg_err mine;
+        struct meg_err item_error;
 
-        if (copy(to, &all->v[i], &mine) < 0) {
+        if (copy_source(to, &all->v[i], &item_error) < 0) {
 #pragma omp critical(ckpt_copy)
             {
-                r = mine.code;
+                r = item_error.code;
                 if (e)
-                    *e = mine;
+                    *e = item_error;
             }
         }
     }
     return r;
 }
 
-/* This rank's share of the checksums of what all ranks read. */
+/* Verify this rank's part of the checksums of all tensors that the ranks read. */
 static int check_sources(const struct meg_ckpt *c, const struct sources *all, const struct meg_comm *world,
                          struct meg_err *e)
 {
@@ -395,24 +396,25 @@ static int check_sources(const struct meg_ckpt *c, const struct sources *all, co
     return r;
 }
 
-/* Whether a slot is filled from the files of the weights. */
-static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *slot)
+/* Return whether a shard is filled from the weights: it is the weights, or missing main parameters. */
+static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *shard)
 {
-    return !slot->name || (!strcmp(slot->name, MEG_CKPT_MAIN_PARAMS) && !meg_ckpt_has_optim_state(c, slot->name));
+    return !shard->name ||
+           (strcmp(shard->name, MEG_CKPT_MAIN_PARAMS) == 0 && !meg_ckpt_has_optim_state(c, shard->name));
 }
 
-static int load(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
-                const struct meg_comm *world, const struct meg_ckpt_shard *slot, struct meg_err *e)
+static int load_shard(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+                      const struct meg_comm *world, const struct meg_ckpt_shard *shard, struct meg_err *e)
 {
-    const struct target to = { p, slot };
-    const bool of_weights = is_weights(c, slot);
+    const struct target to = { p, shard };
+    const bool from_weights = is_weights(c, shard);
     struct sources all = { 0 };
     struct meg_ckpt optim;
     int r = 0;
 
-    if (!of_weights && (r = ckpt_open_optim(&optim, c, e)) < 0)
+    if (!from_weights && (r = ckpt_open_optim(&optim, c, e)) < 0)
         return r;
-    if ((r = match(&all, of_weights ? c : &optim, m, p, of_weights ? NULL : slot, e)) < 0)
+    if ((r = match(&all, from_weights ? c : &optim, m, p, from_weights ? NULL : shard, e)) < 0)
         goto out;
     if ((r = check_sources(c, &all, world, e)) == 0)
         r = copy_all(&to, &all, e);
@@ -420,13 +422,13 @@ static int load(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const st
         ckpt_suggest_older(c, e);
 out:
     free(all.v);
-    if (!of_weights)
+    if (!from_weights)
         ckpt_close_files(&optim);
     return r;
 }
 
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
-                  const struct meg_ckpt_shard *slot, int n, struct meg_err *e)
+                  const struct meg_ckpt_shard *shard, int n, struct meg_err *e)
 {
     struct meg_gpt_conf m;
     struct meg_err mine;
@@ -436,7 +438,7 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
         e = &mine;
     r = meg_ckpt_gpt_conf(c, &m, e);
     for (int i = 0; r == 0 && i < n; i++)
-        r = load(c, &m, p, mesh->world, &slot[i], e);
+        r = load_shard(c, &m, p, mesh->world, &shard[i], e);
     return ckpt_agree(mesh->world, r, e);
 }
 
@@ -448,7 +450,7 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name)
 
     json_object_foreach(c->manifest, key, v)
     {
-        if (ckpt_is_optim_name(key) && !strncmp(key + sizeof CKPT_OPTIM_PREFIX - 1, name, n) &&
+        if (ckpt_is_optim_name(key) && strncmp(key + sizeof CKPT_OPTIM_PREFIX - 1, name, n) == 0 &&
             key[sizeof CKPT_OPTIM_PREFIX - 1 + n] == '.')
             return true;
     }

@@ -1,4 +1,4 @@
-/* Our own folder: the manifest says what is in it, state.json what the run knew. */
+/* native.c - open a checkpoint written by meg: manifest.json lists its files, state.json has the options. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "ckpt/internal.h"
 #include "io/json.h"
 
-/* Transformer Engine's names of the norms. */
+/* Also read Transformer Engine's names of norms. */
 /* clang-format off */
 #define LAYER "decoder.layers.#."
 static const struct ckpt_rename fused_norms[] = {
@@ -20,25 +20,25 @@ static const struct ckpt_rename fused_norms[] = {
 /* clang-format on */
 static const struct ckpt_format native = { "native", fused_norms, NULL, NULL };
 
-/* The bytes of a small file, held against its entry in the manifest. */
+/* Read a metadata file and check it against its entry in the manifest. */
 static int read_metadata_file(const struct meg_ckpt *c, const char *name, const json_t *entry, struct meg_str *out,
                               struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name), hash[33];
     int64_t nbytes = 0;
-    const char *want = NULL;
+    const char *expected = NULL;
     int r;
 
     if ((r = meg_read_regular(path, out, e)) < 0 ||
         (r = meg_json_get_i64(entry, "bytes", MEG_JSON_REQUIRED, &nbytes, name, e)) < 0 ||
-        (r = meg_json_get_str(entry, "xxh3_128", MEG_JSON_REQUIRED, &want, name, e)) < 0)
+        (r = meg_json_get_str(entry, "xxh3_128", MEG_JSON_REQUIRED, &expected, name, e)) < 0)
         goto out;
     meg_xxh3_128_hex(hash, out->s, out->n);
     if (out->n != (size_t)nbytes)
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, manifest.json says %" PRId64, path, out->n, nbytes);
-    else if (strcmp(hash, want))
-        r = meg_fail(e, MEG_EFORMAT, "%s: checksum %s, manifest.json says %s; the file is damaged or was edited", path,
-                     hash, want);
+        r = meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes, manifest.json has %" PRId64, path, out->n, nbytes);
+    else if (strcmp(hash, expected) != 0)
+        r = meg_fail(e, MEG_EFORMAT, "%s: checksum is %s, manifest.json has %s; the file is damaged or was edited",
+                     path, hash, expected);
 out:
     free(path);
     return r;
@@ -83,28 +83,29 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
     int r = 0;
 
     if (!json_object_get(files, "state.json"))
-        return meg_fail(e, MEG_EFORMAT, "%s/manifest.json: state.json is not in it", c->path);
+        return meg_fail(e, MEG_EFORMAT, "%s/manifest.json: no entry for state.json", c->path);
     json_object_foreach(files, name, entry)
     {
         text.n = 0;
         if (strchr(name, '/'))
-            r = meg_fail(e, MEG_EFORMAT, "%s/manifest.json: '%.100s' is no name of a file beside it", c->path, name);
-        else if ((r = read_metadata_file(c, name, entry, &text, e)) == 0 && !strcmp(name, "state.json"))
+            r = meg_fail(e, MEG_EFORMAT, "%s/manifest.json: '%.100s' is not the name of a file in this folder", c->path,
+                         name);
+        else if ((r = read_metadata_file(c, name, entry, &text, e)) == 0 && strcmp(name, "state.json") == 0)
             r = read_state(c, &text, e);
         if (r < 0)
             break;
         for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
-            if (!strcmp(name, meg_tok_files[i].name))
+            if (strcmp(name, meg_tok_files[i].name) == 0)
                 c->tok_file[i] = ckpt_path(c->path, name);
         for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
-            if (!strcmp(name, meg_ckpt_extra_files[i]))
+            if (strcmp(name, meg_ckpt_extra_files[i]) == 0)
                 c->extra_file[i] = ckpt_path(c->path, name);
     }
     meg_str_free(&text);
     return r;
 }
 
-/* Open the files of the weights, or else of the optimizer state. */
+/* Open the tensor files of the optimizer state, or of the weights. */
 static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
 {
     const char *name, *file;
@@ -146,16 +147,16 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
     c->format = &native;
     if ((r = meg_json_load_regular(&manifest, path, e)) < 0) {
         if (r == MEG_ENOENT)
-            r = meg_fail(e, MEG_EFORMAT, "%s: no manifest.json: not a checkpoint of ours, or one that lost it",
+            r = meg_fail(e, MEG_EFORMAT, "%s: no manifest.json; this is not a meg checkpoint, or an incomplete one",
                          c->path);
         goto out;
     }
     if ((r = meg_json_get_str(manifest, "format", MEG_JSON_REQUIRED, &format, path, e)) < 0 ||
         (r = meg_json_get_i64(manifest, "version", MEG_JSON_REQUIRED, &version, path, e)) < 0)
         goto out;
-    if (strcmp(format, CKPT_FORMAT) || version != CKPT_VERSION) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: format '%.40s', version %" PRId64 "; read is '%s', version %d", path, format,
-                     version, CKPT_FORMAT, CKPT_VERSION);
+    if (strcmp(format, CKPT_FORMAT) != 0 || version != CKPT_VERSION) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: format is '%.40s', version %" PRId64 "; expected '%s', version %d", path,
+                     format, version, CKPT_FORMAT, CKPT_VERSION);
         goto out;
     }
     if ((r = meg_json_get_object(manifest, "files", MEG_JSON_REQUIRED, &files, path, e)) < 0 ||

@@ -1,4 +1,4 @@
-/* Which checkpoint --load means, and what it says of itself. */
+/* open.c - find the checkpoint in a folder, open it, and access its configuration. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "file/file.h"
 #include "io/json.h"
 
-/* A folder by the name where its content is while a commit of it is not completed, malloc'ed. */
+/* Return the name under which a folder's content is, which differs while its commit is incomplete; malloc'ed. */
 static char *committed_folder(const char *dir)
 {
     char *name = meg_strdup(dir), *at;
@@ -27,15 +27,14 @@ static char *committed_folder(const char *dir)
 bool meg_ckpt_exists(const char *dir)
 {
     char *at = committed_folder(dir);
-    const bool is = ckpt_path_exists(at, CKPT_TRACKER) || ckpt_is_megatron(at) || ckpt_is_distributed(at) ||
-                    ckpt_path_exists(at, "manifest.json") || ckpt_path_exists(at, "config.json") ||
-                    ckpt_has_iterations(at);
+    const bool exists = ckpt_path_exists(at, CKPT_TRACKER) || ckpt_is_megatron(at) || ckpt_is_distributed(at) ||
+                        ckpt_path_exists(at, "manifest.json") || ckpt_path_exists(at, "config.json") ||
+                        ckpt_has_iterations(at);
 
     free(at);
-    return is;
+    return exists;
 }
 
-/* Files are opened once, in the order of first mention. */
 int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name);
@@ -44,15 +43,15 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
     int r = 0;
 
     for (int i = c->nfiles; i-- > 0;)
-        if (!strcmp(c->file[i]->path, path))
+        if (strcmp(c->file[i]->path, path) == 0)
             goto out;
     if (strchr(name, '/')) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: '%.100s' is no name of a file in it", c->path, name);
+        r = meg_fail(e, MEG_EFORMAT, "%s: '%.100s' is not the name of a file in this folder", c->path, name);
         goto out;
     }
     n = strlen(name);
-    if ((r = n > 4 && !strcmp(name + n - 4, ".bin") ? meg_pt_open_tensors(&st, path, e) : meg_st_open(&st, path, e)) <
-        0)
+    if ((r = n > 4 && strcmp(name + n - 4, ".bin") == 0 ? meg_pt_open_tensors(&st, path, e)
+                                                        : meg_st_open(&st, path, e)) < 0)
         goto out;
     c->file = meg_realloc_array(c->file, (size_t)c->nfiles + 1, sizeof(struct meg_st *));
     c->file[c->nfiles++] = st;
@@ -75,7 +74,7 @@ const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t t
     return NULL;
 }
 
-/* A name in two files would be one too many. */
+/* Check that no tensor is in two files of a rank. */
 static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
 {
     const struct meg_st *st = NULL;
@@ -86,21 +85,21 @@ static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
 
             ckpt_find_tensor(c, i % c->tp, name, &st);
             if (st != c->file[i])
-                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is in %s, too", c->file[i]->path, name, st->path);
+                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is also in %s", c->file[i]->path, name, st->path);
         }
     return 0;
 }
 
-/* Note where the checkpoint was chosen; a release counts as newer than any iteration. */
-static void choose(struct meg_ckpt *c, const char *dir, int64_t iteration)
+/* Remember the SAVE folder and the iteration, for ckpt_suggest_older; a release is newer than any iteration. */
+static void set_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration)
 {
     free(c->save_dir);
     c->save_dir = meg_strdup(dir);
     c->step = iteration == MEG_CKPT_RELEASE ? INT64_MAX : iteration;
 }
 
-/* Where the weights are, from what the user named. */
-static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
+/* Set c->path, the folder of the weights, from the folder that the user named. */
+static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
     int64_t it = step;
     int r;
@@ -108,10 +107,10 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
     if (ckpt_path_exists(dir, "manifest.json") || ckpt_is_megatron(dir) || ckpt_is_distributed(dir)) {
         c->path = meg_strdup(dir);
     } else if (ckpt_path_exists(dir, CKPT_TRACKER)) {
-        choose(c, dir, INT64_MAX);
+        set_iteration(c, dir, INT64_MAX);
         if (step == MEG_UNSET && (r = ckpt_read_tracker(dir, &it, e)) < 0)
             return r;
-        choose(c, dir, it);
+        set_iteration(c, dir, it);
         return ckpt_find_iteration(&c->path, dir, it, e);
     } else if (ckpt_path_exists(dir, "config.json")) {
         c->path = meg_strdup(dir);
@@ -119,22 +118,23 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
         if (step == MEG_UNSET) {
             if ((r = ckpt_newest_complete(dir, &it, e)) < 0)
                 return r;
-            meg_info("%s: there is no %s; iteration %" PRId64 " is the newest that is whole", dir, CKPT_TRACKER, it);
+            meg_info("%s: no %s; iteration %" PRId64 " is the newest complete one", dir, CKPT_TRACKER, it);
         }
-        choose(c, dir, it);
+        set_iteration(c, dir, it);
         return ckpt_find_iteration(&c->path, dir, it, e);
     } else {
         return meg_fail(e, MEG_ENOENT,
-                        "%s: no checkpoint: neither %s nor an iteration nor manifest.json nor "
-                        "mp_rank_00 nor config.json is there",
+                        "%s: not a checkpoint: found none of %s, iter_*, manifest.json, mp_rank_00 and "
+                        "config.json",
                         dir, CKPT_TRACKER);
     }
     if (step != MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint", step, dir);
+        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint; leave the option out", step,
+                        dir);
     return 0;
 }
 
-/* What the folder is says what is in it. */
+/* Open the folder in the format that its files show. */
 static int open_folder(struct meg_ckpt *c, struct meg_err *e)
 {
     if (ckpt_path_exists(c->path, "manifest.json"))
@@ -145,10 +145,10 @@ static int open_folder(struct meg_ckpt *c, struct meg_err *e)
         return ckpt_refuse_distributed(c->path, e);
     if (ckpt_path_exists(c->path, "config.json"))
         return ckpt_open_hf(c, e);
-    return ckpt_open_native(c, e); /* which says what is missing */
+    return ckpt_open_native(c, e); /* fails and names the missing file */
 }
 
-/* Open what c, which is empty, is to hold. */
+/* Open a checkpoint into c, which is zeroed. */
 static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
     struct meg_params p = { 0 };
@@ -160,11 +160,12 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
     c->iteration = c->source_iteration = MEG_CKPT_RELEASE;
     c->consumed_samples = -1;
     c->seq_length = MEG_UNSET;
-    if ((r = locate(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = check_unique(c, e)) < 0 ||
+    if ((r = resolve_dir(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = check_unique(c, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
         return r;
     if (c->is_native && step != MEG_UNSET && c->iteration != step)
-        return meg_fail(e, MEG_EFORMAT, "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64,
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s/state.json: iteration is %" PRId64 ", expected %" PRId64 " from the name of the folder",
                         c->path, c->iteration, step);
     meg_gpt_params(&p, &model, &meg_mesh_one);
     r = ckpt_match_model(c, &model, &p, e);
@@ -269,11 +270,12 @@ void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t 
 int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e)
 {
     if (n < 1 || n > (c->vocab_rows ? c->vocab_rows : c->vocab_size))
-        return meg_fail(e, MEG_EUSAGE, "%s: a vocabulary of %" PRId64 " ids, and %" PRId64 " rows", c->path, n,
+        return meg_fail(e, MEG_EUSAGE, "%s: vocabulary size is %" PRId64 ", but there are %" PRId64 " rows", c->path, n,
                         c->vocab_rows ? c->vocab_rows : c->vocab_size);
     if (!c->vocab_rows && n != c->vocab_size)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: a vocabulary of %" PRId64 " ids, and %" PRId64 " rows; only Megatron's are padded",
+                        "%s: vocabulary size is %" PRId64 ", but there are %" PRId64
+                        " rows; only Megatron's are padded",
                         c->path, n, c->vocab_size);
     c->vocab_size = n;
     return 0;
@@ -310,12 +312,12 @@ enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c)
             const char *dtype = c->file[i]->t[k].dtype;
 
             if (!ckpt_is_float(dtype))
-                continue; /* a mask */
-            if (all && strcmp(all, dtype))
+                continue; /* such as a mask */
+            if (all && strcmp(all, dtype) != 0)
                 return MEG_DTYPE_F32;
             all = dtype;
         }
-    return !all || !strcmp(all, "F32") ? MEG_DTYPE_F32 : !strcmp(all, "BF16") ? MEG_DTYPE_BF16 : MEG_DTYPE_F16;
+    return !all || strcmp(all, "F32") == 0 ? MEG_DTYPE_F32 : strcmp(all, "BF16") == 0 ? MEG_DTYPE_BF16 : MEG_DTYPE_F16;
 }
 
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c)
@@ -328,7 +330,7 @@ const char *meg_ckpt_options(const struct meg_ckpt *c)
     return c->options;
 }
 
-/* No size so large that shapes of it overflow, and no more layers than there are tensors. */
+/* Check that shapes cannot overflow, and that there are no more layers than tensors. */
 static int check_sizes(const struct meg_ckpt *c, const struct meg_gpt_conf *m, struct meg_err *e)
 {
     const struct {
@@ -350,7 +352,7 @@ static int check_sizes(const struct meg_ckpt *c, const struct meg_gpt_conf *m, s
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
         max = size[i].max ? size[i].max : ntensors;
         if (size[i].v < 1 || size[i].v > max)
-            return meg_fail(e, MEG_EFORMAT, "%s: %s %" PRId64 ", expected 1 to %" PRId64, c->path, size[i].name,
+            return meg_fail(e, MEG_EFORMAT, "%s: %s is %" PRId64 ", expected 1 to %" PRId64, c->path, size[i].name,
                             size[i].v, max);
     }
     return 0;
@@ -366,7 +368,7 @@ int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct
     meg_opt_defaults(groups);
     m.vocab_size = c->vocab_size;
     if (meg_opt_apply(groups, c->options, "options", &why) < 0 || meg_gpt_conf_check(&m, &why) < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: its settings do not make a model: %s", c->path, why.msg);
+        return meg_fail(e, MEG_EFORMAT, "%s: invalid model options: %s", c->path, why.msg);
     if ((r = check_sizes(c, &m, e)) < 0)
         return r;
     *out = m;
@@ -382,10 +384,10 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
         return;
     meg_opt_defaults(groups);
     if (meg_opt_apply(groups, c->options, "options", NULL) < 0)
-        return; /* a tokenizer that this version does not know: as if it had none */
+        return; /* a tokenizer unknown to this version counts as none */
     tok->type = own.type;
     if (!own.type && c->tok_file[MEG_TOK_FILE_JSON])
-        tok->type = "HuggingFaceTokenizer"; /* of a folder that needed no type */
+        tok->type = "HuggingFaceTokenizer"; /* a folder that does not state the type */
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         if (!*meg_tok_file_path(tok, i))
             *meg_tok_file_path(tok, i) = c->tok_file[i];
@@ -402,14 +404,14 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
         tok->megatron_release = own.megatron_release;
 }
 
-/* The value after "name =" in a dump, malloc'ed, or "unset". */
+/* Return the value of an option in a dump, malloc'ed; "unset": the dump has none. */
 static char *value_of(const char *dump, const char *name)
 {
     const size_t n = strlen(name);
 
     for (const char *line = dump; line; line = strchr(line, '\n')) {
         line += *line == '\n';
-        if (!strncmp(line, name, n) && !strncmp(line + n, " = ", 3))
+        if (strncmp(line, name, n) == 0 && strncmp(line + n, " = ", 3) == 0)
             return meg_strndup(line + n + 3, strcspn(line + n + 3, "\n"));
     }
     return meg_strdup("unset");
@@ -428,7 +430,7 @@ int64_t meg_ckpt_seq_length(const struct meg_ckpt *c)
 
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e)
 {
-    /* the options that decide which tensors there are, and their shapes */
+    /* the options that determine the set of tensors and their shapes */
     static const char *const shaping[] = { "num-layers",
                                            "hidden-size",
                                            "ffn-hidden-size",
@@ -442,31 +444,30 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
                                            "disable-bias-linear",
                                            "add-qkv-bias",
                                            "untie-embeddings-and-output-weights" };
-    struct meg_gpt_conf theirs, ours = *model;
-    const struct meg_optgroup group[2][2] = { { { "model", meg_gpt_opts, &theirs }, { 0 } },
-                                              { { "model", meg_gpt_opts, &ours }, { 0 } } };
+    struct meg_gpt_conf saved, current = *model;
+    const struct meg_optgroup group[2][2] = { { { "model", meg_gpt_opts, &saved }, { 0 } },
+                                              { { "model", meg_gpt_opts, &current }, { 0 } } };
     struct meg_str dump[2] = { { 0 } }, diff = { 0 };
-    int r = meg_ckpt_gpt_conf(c, &theirs, e);
+    int r = meg_ckpt_gpt_conf(c, &saved, e);
 
     if (r < 0)
         return r;
     meg_opt_dump(group[0], &dump[0]);
     meg_opt_dump(group[1], &dump[1]);
     for (size_t i = 0; i < sizeof shaping / sizeof shaping[0]; i++) {
-        char *was = value_of(dump[0].s, shaping[i]), *is = value_of(dump[1].s, shaping[i]);
+        char *old = value_of(dump[0].s, shaping[i]), *new = value_of(dump[1].s, shaping[i]);
 
-        if (strcmp(was, is))
-            meg_str_printf(&diff, "%s--%s was %s, is %s", diff.n ? "; " : "", shaping[i], was, is);
-        free(was);
-        free(is);
+        if (strcmp(old, new) != 0)
+            meg_str_printf(&diff, "%s--%s was %s, is %s", diff.n ? "; " : "", shaping[i], old, new);
+        free(old);
+        free(new);
     }
-    if (c->vocab_rows ? ours.vocab_size > c->vocab_rows : theirs.vocab_size != ours.vocab_size)
-        meg_str_printf(&diff, "%sthe vocabulary had %" PRId64 " ids, has %" PRId64, diff.n ? "; " : "",
-                       theirs.vocab_size, ours.vocab_size);
+    if (c->vocab_rows ? current.vocab_size > c->vocab_rows : saved.vocab_size != current.vocab_size)
+        meg_str_printf(&diff, "%svocabulary size was %" PRId64 ", is %" PRId64, diff.n ? "; " : "", saved.vocab_size,
+                       current.vocab_size);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
-                     "the model changed in shape since the checkpoint %s: %s; give the "
-                     "checkpoint's values or "
+                     "the model has another shape than the checkpoint %s: %s; give the checkpoint's values or "
                      "--use-checkpoint-args",
                      c->path, diff.s);
     meg_str_free(&dump[0]);

@@ -1,3 +1,4 @@
+/* safetensors.c - read and check safetensors files, and build their headers. */
 #include "ckpt/safetensors.h"
 
 #include <endian.h>
@@ -23,7 +24,7 @@ enum { NDTYPES = sizeof dtypes / sizeof dtypes[0] };
 static int find_dtype(const char *name)
 {
     for (int i = 0; i < NDTYPES; i++)
-        if (!strcmp(dtypes[i].name, name))
+        if (strcmp(dtypes[i].name, name) == 0)
             return i;
     return -1;
 }
@@ -70,7 +71,7 @@ const void *meg_st_data(const struct meg_st_tensor *t, void **block)
 
 /* ---- reading ---- */
 
-/* One member of the header; offsets are left relative to the data. */
+/* Parse one member of the header; its offset is left relative to the data. */
 static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *entry, const char *path,
                       struct meg_err *e)
 {
@@ -83,16 +84,16 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
 
     snprintf(from, sizeof from, "%s: tensor %.200s", path, name);
     if (!json_is_object(entry))
-        return meg_fail(e, MEG_EFORMAT, "%s: its entry in the header is no object", from);
+        return meg_fail(e, MEG_EFORMAT, "%s: its entry in the header is not a JSON object", from);
     if ((r = meg_json_get_str(entry, "dtype", MEG_JSON_REQUIRED, &dtype, from, e)) < 0 ||
         (r = meg_json_get_array(entry, "shape", MEG_JSON_REQUIRED, &dims, from, e)) < 0 ||
         (r = meg_json_get_array(entry, "data_offsets", MEG_JSON_REQUIRED, &offsets, from, e)) < 0)
         return r;
     d = find_dtype(dtype);
     if (d < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: dtype %.20s is none of safetensors'", from, dtype);
+        return meg_fail(e, MEG_EFORMAT, "%s: unknown dtype %.20s", from, dtype);
     if (json_array_size(dims) > MEG_ST_MAXDIM)
-        return meg_fail(e, MEG_EFORMAT, "%s: %zu dimensions, at most %d are read", from, json_array_size(dims),
+        return meg_fail(e, MEG_EFORMAT, "%s: %zu dimensions, expected at most %d", from, json_array_size(dims),
                         MEG_ST_MAXDIM);
     t->name = name;
     t->dtype = dtypes[d].name;
@@ -101,25 +102,26 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
         int64_t n = json_is_integer(v) ? json_integer_value(v) : -1;
 
         if (n < 0 || __builtin_mul_overflow(numel, n, &numel))
-            return meg_fail(e, MEG_EFORMAT, "%s: a shape is a list of sizes whose product fits 63 bits", from);
+            return meg_fail(e, MEG_EFORMAT, "%s: invalid shape; expected non-negative sizes whose product fits 63 bits",
+                            from);
         t->dim[t->ndim++] = n;
     }
     if (json_array_size(offsets) != 2)
-        return meg_fail(e, MEG_EFORMAT, "%s: data_offsets has %zu numbers, not 2", from, json_array_size(offsets));
+        return meg_fail(e, MEG_EFORMAT, "%s: data_offsets has %zu numbers, expected 2", from, json_array_size(offsets));
     json_array_foreach(offsets, i, v)
     {
         at[i] = json_is_integer(v) ? json_integer_value(v) : -1;
         if (at[i] < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: data_offsets are to be two byte offsets", from);
+            return meg_fail(e, MEG_EFORMAT, "%s: data_offsets must be two non-negative byte offsets", from);
     }
     if (__builtin_mul_overflow(numel, dtypes[d].nbytes, &t->nbytes) || at[1] - at[0] != t->nbytes)
-        return meg_fail(e, MEG_EFORMAT, "%s: %s of %s does not fill bytes %" PRId64 " to %" PRId64, from,
+        return meg_fail(e, MEG_EFORMAT, "%s: shape %s of %s does not match bytes %" PRId64 " to %" PRId64, from,
                         meg_st_shape(shape, t->dim, t->ndim), t->dtype, at[0], at[1]);
     t->file_offset = at[0];
     return 0;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_offset(const void *a, const void *b)
 {
     const struct meg_st_tensor *x = a, *y = b;
 
@@ -133,29 +135,30 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct meg_st_tensor *)a)->name, ((const struct meg_st_tensor *)b)->name);
 }
 
-/* Check that the ranges cover the data exactly, then make them absolute. */
+/* Check that the ranges cover the data exactly, convert them to file offsets, and sort by name. */
 static int check_ranges(struct meg_st *st, int64_t data, struct meg_err *e)
 {
     int64_t at = 0, have = (int64_t)st->map.n - data;
 
-    qsort(st->t, (size_t)st->n, sizeof *st->t, by_place);
+    qsort(st->t, (size_t)st->n, sizeof *st->t, by_offset);
     for (int i = 0; i < st->n; i++) {
         const struct meg_st_tensor *t = &st->t[i];
 
         if (t->file_offset != at)
             return meg_fail(e, MEG_EFORMAT,
                             "%s: tensor %.200s begins at byte %" PRId64
-                            " of the data, the one before it ends at %" PRId64,
+                            " of the data, but the previous one ends at %" PRId64,
                             st->path, t->name, t->file_offset, at);
         if (t->nbytes > INT64_MAX - data - at)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: tensor %.200s ends at byte %" PRId64 " of the data; no file is that long", st->path,
+                            "%s: tensor %.200s ends at byte %" PRId64 " of the data, beyond any file size", st->path,
                             t->name, t->file_offset + t->nbytes);
         at += t->nbytes;
     }
     if (at != have)
-        return meg_fail(e, MEG_EFORMAT, "%s: %s: %zu bytes are there, the header says %" PRId64, st->path,
-                        at > have ? "the file is cut short" : "bytes follow the last tensor", st->map.n, data + at);
+        return meg_fail(e, MEG_EFORMAT, "%s: %s: size is %zu bytes, the header needs %" PRId64, st->path,
+                        at > have ? "the file is truncated" : "there is data after the last tensor", st->map.n,
+                        data + at);
     for (int i = 0; i < st->n; i++) {
         st->t[i].file_offset += data;
         st->t[i].data = st->map.p + st->t[i].file_offset;
@@ -173,16 +176,16 @@ static int read_header(struct meg_st *st, struct meg_err *e)
     int r;
 
     if (st->map.n < 8)
-        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes, a safetensors file has at least 8", st->path, st->map.n);
+        return meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes, but a safetensors file has at least 8", st->path,
+                        st->map.n);
     memcpy(&n, st->map.p, 8);
     n = le64toh(n);
     if (n > HEADER_MAX)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: a header of %" PRIu64 " bytes, at most %d are read: not a safetensors file", st->path, n,
-                        HEADER_MAX);
+        return meg_fail(e, MEG_EFORMAT, "%s: header of %" PRIu64 " bytes, expected at most %d: not a safetensors file",
+                        st->path, n, HEADER_MAX);
     if (n > st->map.n - 8)
-        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, the header alone needs %" PRIu64, st->path, st->map.n,
-                        n + 8);
+        return meg_fail(e, MEG_EFORMAT, "%s: the file is truncated: size is %zu bytes, its header alone needs %" PRIu64,
+                        st->path, st->map.n, n + 8);
     if (n == 0 || text[0] != '{')
         return meg_fail(e, MEG_EFORMAT, "%s: the header does not begin with {: not a safetensors file", st->path);
     if ((r = meg_json_parse(&st->header, text, n, st->path, e)) < 0)
@@ -190,14 +193,14 @@ static int read_header(struct meg_st *st, struct meg_err *e)
     st->t = meg_new(json_object_size(st->header) * sizeof *st->t);
     json_object_foreach(st->header, name, entry)
     {
-        if (!strcmp(name, "__metadata__")) {
+        if (strcmp(name, "__metadata__") == 0) {
             if (!json_is_object(entry))
-                return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ is no object", st->path);
+                return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ is not a JSON object", st->path);
             json_object_foreach(entry, key, s)
             {
                 if (!json_is_string(s))
-                    return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ holds strings only; \"%.100s\" is none", st->path,
-                                    key);
+                    return meg_fail(e, MEG_EFORMAT, "%s: __metadata__: the value of \"%.100s\" is not a string",
+                                    st->path, key);
             }
         } else if ((r = read_entry(&st->t[st->n++], name, entry, st->path, e)) < 0) {
             return r;
@@ -246,8 +249,8 @@ int meg_st_sort(struct meg_st *st, struct meg_err *e)
     if (st->n)
         qsort(st->t, (size_t)st->n, sizeof *st->t, by_name);
     for (int i = 1; i < st->n; i++)
-        if (!strcmp(st->t[i - 1].name, st->t[i].name))
-            return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is there twice", st->path, st->t[i].name);
+        if (strcmp(st->t[i - 1].name, st->t[i].name) == 0)
+            return meg_fail(e, MEG_EFORMAT, "%s: duplicate tensor %.200s", st->path, st->t[i].name);
     return 0;
 }
 

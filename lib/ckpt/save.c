@@ -1,16 +1,16 @@
 /*
- * A checkpoint is written in stages, and all ranks are through with one before the next begins:
+ * save.c - write a checkpoint in stages; all ranks finish a stage before the next one begins:
  *
- *     begin    rank 0 makes the folder, and in it the tensor files with their headers
- *     write    each rank writes what it has of the tensors at its place in the files
- *     hash     each rank reads a share of what is there now, and takes its checksums
- *     commit   rank 0 writes the small files, the manifest last; the folder gets its name
+ *     begin    rank 0 creates the temporary folder and in it the tensor files with their headers
+ *     write    each rank writes its shards of the tensors at their offsets in the files
+ *     hash     each rank reads back a part of the files and computes its checksums
+ *     commit   rank 0 writes the metadata files, the manifest last, and renames the folder
  *
- * In the background a thread of each rank writes and hashes; the ranks meet, and rank 0 commits, on the
- * main thread.
+ * In an asynchronous save a thread of each rank writes and hashes; collectives and the commit are on the main thread.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,32 +24,32 @@
 
 #define INDEX "model.safetensors.index.json"
 
-/* A small file of the folder. */
-struct small {
+/* A metadata file of the folder. */
+struct metadata_file {
     const char *name;
     struct meg_str text;
-    bool is_listed; /* in the manifest */
+    bool is_listed; /* has an entry in the manifest */
 };
 enum { METADATA_FILES = MEG_NUM_TOK_FILES + MEG_CKPT_EXTRA_FILES + 3 };
 
 struct meg_ckpt_async_save {
     struct meg_comm *world;
-    int64_t iteration, keep_last, loaded;
+    int64_t iteration, keep_last, loaded_iteration;
     char *dir, *path; /* SAVE, and the temporary name of the folder */
     const struct meg_lock *lock;
     struct ckpt_file *file;
     int nfiles;
     struct ckpt_extent *extent; /* of this rank */
     int64_t nextents;
-    char *copy;               /* of what the extents hold; NULL: they are where the caller has them */
+    char *staging;            /* copy of the bytes of the extents; NULL: they are in the caller's memory */
     struct ckpt_chunk *chunk; /* of all tensors */
     int64_t nchunks;
-    char (*hash)[CKPT_HEX]; /* of each chunk, once it is known */
-    struct small small[METADATA_FILES];
-    int nsmalls;
+    char (*hash)[CKPT_HEX]; /* [nchunks] checksum of each chunk, once computed */
+    struct metadata_file metadata[METADATA_FILES];
+    int nmetadata;
     int threads;
 
-    int (*stage)(struct meg_ckpt_async_save *s, struct meg_err *e); /* the one under way */
+    int (*stage)(struct meg_ckpt_async_save *s, struct meg_err *e); /* the current one */
     pthread_t thread;
     bool has_thread;
     atomic_bool is_done;
@@ -62,7 +62,7 @@ struct meg_ckpt_async_save {
 static void add_metadata_file(struct meg_ckpt_async_save *v, const char *name, bool is_listed,
                               const struct meg_str *text)
 {
-    struct small *f = &v->small[v->nsmalls++];
+    struct metadata_file *f = &v->metadata[v->nmetadata++];
 
     f->name = name;
     f->is_listed = is_listed;
@@ -79,7 +79,7 @@ static void add_json(struct meg_ckpt_async_save *v, const char *name, const json
     meg_str_free(&text);
 }
 
-/* A text's lines, a string each. */
+/* Split a text into a JSON array of its lines. */
 static json_t *lines_of(const char *text)
 {
     json_t *lines = json_array();
@@ -91,7 +91,7 @@ static json_t *lines_of(const char *text)
     return lines;
 }
 
-/* The ids that begin and end texts; of most models there is only the one that ends a document. */
+/* Add the bos and eos ids; most models have the end-of-document id only. */
 static void add_text_ids(json_t *state, const struct meg_ckpt_tokenizer *tok)
 {
     json_t *ends = json_array();
@@ -154,8 +154,8 @@ static void add_metadata_files(struct meg_ckpt_async_save *v, const struct meg_c
     }
 }
 
-/* A tensor file with its header and of its full length. */
-static int make_file(const char *dir, const struct ckpt_file *f, struct meg_err *e)
+/* Create a tensor file with its header and its final size. */
+static int create_file(const char *dir, const struct ckpt_file *f, struct meg_err *e)
 {
     char *path = ckpt_path(dir, f->name);
     struct meg_file out = { 0 };
@@ -164,7 +164,7 @@ static int make_file(const char *dir, const struct ckpt_file *f, struct meg_err 
     if ((r = meg_file_create(&out, path, e)) < 0 || (r = meg_file_pwrite(&out, f->header.s, f->header.n, 0, e)) < 0)
         goto out;
     if (ftruncate(out.fd, (off_t)f->nbytes) < 0)
-        r = meg_fail_errno(e, "%s: making it %lld bytes long", path, (long long)f->nbytes);
+        r = meg_fail_errno(e, "%s: cannot set its size to %" PRId64 " bytes", path, f->nbytes);
     else
         r = meg_file_commit(&out, e);
 out:
@@ -173,18 +173,18 @@ out:
     return r;
 }
 
-static int make_folder(struct meg_ckpt_async_save *v, struct meg_err *e)
+static int create_folder(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     int r = v->lock ? meg_lock_check(v->lock, e) : 0;
 
     if (r == 0)
         r = ckpt_make_folder(&v->path, v->dir, v->iteration, e);
     for (int i = 0; r == 0 && i < v->nfiles; i++)
-        r = make_file(v->path, &v->file[i], e);
+        r = create_file(v->path, &v->file[i], e);
     return r;
 }
 
-/* The folder's temporary name has rank 0's process and host in it. */
+/* Send rank 0's temporary name of the folder, which contains its process id and host. */
 static void broadcast_folder_name(struct meg_ckpt_async_save *v)
 {
     char name[256] = "";
@@ -202,19 +202,19 @@ static void broadcast_folder_name(struct meg_ckpt_async_save *v)
         v->path = ckpt_path(v->dir, name);
 }
 
-/* Take what the extents hold into memory of our own. */
+/* Copy the bytes of the extents to a staging buffer. */
 static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     size_t n = 0, at = 0;
 
     for (int64_t i = 0; i < v->nextents; i++)
         n += v->extent[i].nbytes;
-    v->copy = malloc(n + 1);
-    if (!v->copy)
-        return meg_fail(e, MEG_EFAIL, "--async-save: no memory for a copy of %zu bytes", n);
+    v->staging = malloc(n + 1);
+    if (!v->staging)
+        return meg_fail(e, MEG_EFAIL, "--async-save: out of memory for a staging buffer of %zu bytes", n);
     for (int64_t i = 0; i < v->nextents; i++) {
-        memcpy(v->copy + at, v->extent[i].data, v->extent[i].nbytes);
-        v->extent[i].data = v->copy + at;
+        memcpy(v->staging + at, v->extent[i].data, v->extent[i].nbytes);
+        v->extent[i].data = v->staging + at;
         at += v->extent[i].nbytes;
     }
     return 0;
@@ -242,7 +242,7 @@ static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, str
     return 0;
 }
 
-/* Extents [first, last), which are of one file. */
+/* Write the extents [first, last), which are in one file. */
 static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd, const char *path,
                          struct meg_err *e)
 {
@@ -250,24 +250,24 @@ static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int
 
 #pragma omp parallel for schedule(dynamic) num_threads(v->threads)
     for (int64_t i = first; i < last; i++) {
-        struct meg_err mine;
+        struct meg_err local_error;
         int is_failed;
 
 #pragma omp atomic read
         is_failed = r;
-        if (is_failed < 0 || pwrite_all(fd, &v->extent[i], path, &mine) == 0)
+        if (is_failed < 0 || pwrite_all(fd, &v->extent[i], path, &local_error) == 0)
             continue;
 #pragma omp critical(ckpt_write)
         {
-            *e = mine;
+            *e = local_error;
 #pragma omp atomic write
-            r = mine.code;
+            r = local_error.code;
         }
     }
     return r;
 }
 
-/* To the disk before another rank may say that it is there. */
+/* Write the extents [first, last) of one file and sync it, since the commit on rank 0 relies on it. */
 static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, struct meg_err *e)
 {
     char *path = ckpt_path(v->path, v->file[v->extent[first].file].name);
@@ -277,7 +277,9 @@ static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_
     if (fd >= 0)
         r = write_extents(v, first, last, fd, path, e);
     else if (errno == ENOENT)
-        r = meg_fail(e, MEG_EIO, "%s: rank 0 made it, and it is not here: --save needs a folder that all ranks share",
+        r = meg_fail(e, MEG_EIO,
+                     "%s: rank 0 created this file, but it does not exist here; --save needs a folder on a file system "
+                     "shared by all ranks",
                      path);
     else
         r = meg_fail_errno(e, "%s", path);
@@ -315,7 +317,7 @@ static int read_all(int fd, char *p, const struct ckpt_chunk *c, const char *pat
         if (k < 0)
             return meg_fail_errno(e, "%s: reading back", path);
         if (k == 0)
-            return meg_fail(e, MEG_EIO, "%s: reading back ends at byte %lld", path, (long long)at);
+            return meg_fail(e, MEG_EIO, "%s: reading back ends at byte %" PRId64, path, at);
         p += k;
         n -= k;
         at += k;
@@ -323,7 +325,7 @@ static int read_all(int fd, char *p, const struct ckpt_chunk *c, const char *pat
     return 0;
 }
 
-/* Read back and hash a chunk, which is of file. */
+/* Read back chunk i, which is in file, and hash it. */
 static int hash_chunk(struct meg_ckpt_async_save *v, int64_t i, const struct ckpt_file *file, struct meg_err *e)
 {
     const struct ckpt_chunk *c = &v->chunk[i];
@@ -334,7 +336,7 @@ static int hash_chunk(struct meg_ckpt_async_save *v, int64_t i, const struct ckp
     if (fd < 0)
         r = meg_fail_errno(e, "%s", path);
     else if (!bytes)
-        r = meg_fail(e, MEG_EFAIL, "%s: no memory to read back %lld bytes", path, (long long)c->n);
+        r = meg_fail(e, MEG_EFAIL, "%s: out of memory to read back %" PRId64 " bytes", path, c->n);
     else if ((r = read_all(fd, bytes, c, path, e)) == 0) {
         meg_xxh3_128_hex(hash, bytes, (size_t)c->n);
         memcpy(v->hash[i], hash, CKPT_HEX);
@@ -361,13 +363,13 @@ static int hash_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
 
 #pragma omp parallel for schedule(dynamic) num_threads(v->threads)
     for (int64_t i = v->world->rank; i < v->nchunks; i += v->world->size) {
-        struct meg_err mine;
+        struct meg_err local_error;
 
-        if (hash_chunk(v, i, file_of(v, v->chunk[i].t), &mine) < 0) {
+        if (hash_chunk(v, i, file_of(v, v->chunk[i].t), &local_error) < 0) {
 #pragma omp critical(ckpt_write)
             {
-                r = mine.code;
-                *e = mine;
+                r = local_error.code;
+                *e = local_error;
             }
         }
     }
@@ -376,7 +378,7 @@ static int hash_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
 
 /* ---- commit ---- */
 
-static json_t *entry(const struct ckpt_file *file, const struct meg_st_tensor *t)
+static json_t *tensor_entry(const struct ckpt_file *file, const struct meg_st_tensor *t)
 {
     json_t *shape = json_array();
 
@@ -394,7 +396,7 @@ static json_t *list_tensors(const struct meg_ckpt_async_save *v)
         const struct ckpt_chunk *c = &v->chunk[i];
 
         if (c->first == 0) {
-            json_t *tensor = entry(file_of(v, c->t), c->t);
+            json_t *tensor = tensor_entry(file_of(v, c->t), c->t);
 
             sums = json_object_get(tensor, "xxh3_128");
             json_object_set_new(all, c->t->name, tensor);
@@ -425,8 +427,8 @@ static int commit_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
     char hash[33];
     int r = 0;
 
-    for (int i = 0; r == 0 && i < v->nsmalls; i++) {
-        const struct small *f = &v->small[i];
+    for (int i = 0; r == 0 && i < v->nmetadata; i++) {
+        const struct metadata_file *f = &v->metadata[i];
 
         r = ckpt_write_text(v->path, f->name, &f->text, e);
         meg_xxh3_128_hex(hash, f->text.s, f->text.n);
@@ -437,20 +439,20 @@ static int commit_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
     if (r == 0 && (r = write_manifest(v, files, e)) == 0 && (r = v->lock ? meg_lock_check(v->lock, e) : 0) == 0 &&
         (r = ckpt_commit(v->dir, v->path, v->iteration, e)) == 0 && v->keep_last > 0 &&
         v->iteration != MEG_CKPT_RELEASE)
-        ckpt_keep_last(v->dir, v->iteration, v->keep_last, v->loaded);
+        ckpt_keep_last(v->dir, v->iteration, v->keep_last, v->loaded_iteration);
     json_decref(files);
     return r;
 }
 
-/* ---- the stages in turn ---- */
+/* ---- run the stages ---- */
 
 static void close_saving(struct meg_ckpt_async_save *v)
 {
     ckpt_free_files(v->file, v->nfiles);
-    for (int i = 0; i < v->nsmalls; i++)
-        meg_str_free(&v->small[i].text);
+    for (int i = 0; i < v->nmetadata; i++)
+        meg_str_free(&v->metadata[i].text);
     free(v->extent);
-    free(v->copy);
+    free(v->staging);
     free(v->chunk);
     free(v->hash);
     free(v->dir);
@@ -458,8 +460,8 @@ static void close_saving(struct meg_ckpt_async_save *v)
     free(v);
 }
 
-/* The end of a save that failed: all ranks know, and rank 0 clears it away. */
-static int give_up(struct meg_ckpt_async_save *v, int r)
+/* End a save that failed on all ranks; rank 0 removes the temporary folder. */
+static int abort_save(struct meg_ckpt_async_save *v, int r)
 {
     if (v->world->rank == 0 && v->path)
         meg_remove_tree(v->path, NULL);
@@ -476,17 +478,17 @@ static void *run_stage(void *saving)
     return NULL;
 }
 
-/* On a thread of its own, where the save is in the background and there can be one. */
+/* Start a stage: in an asynchronous save on a thread, if one can be created, else run it now. */
 static void start_stage(struct meg_ckpt_async_save *v, int (*stage)(struct meg_ckpt_async_save *, struct meg_err *))
 {
     v->stage = stage;
     atomic_store(&v->is_done, false);
-    v->has_thread = v->copy && pthread_create(&v->thread, NULL, run_stage, v) == 0;
+    v->has_thread = v->staging && pthread_create(&v->thread, NULL, run_stage, v) == 0;
     if (!v->has_thread)
         run_stage(v);
 }
 
-/* Whether every rank is through with its stage; then *r is what came of it on all. */
+/* Return whether every rank has finished the stage; then *r is its combined result. */
 static bool end_stage(struct meg_ckpt_async_save *v, bool wait, int *r, struct meg_err *e)
 {
     int32_t busy = !wait && !atomic_load(&v->is_done);
@@ -505,8 +507,7 @@ static bool end_stage(struct meg_ckpt_async_save *v, bool wait, int *r, struct m
     return true;
 }
 
-static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_args *s, bool is_copied,
-                 struct meg_err *e)
+static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_args *s, bool is_async, struct meg_err *e)
 {
     struct meg_ckpt_async_save *v = meg_new(sizeof *v);
     int r = 0;
@@ -514,7 +515,7 @@ static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_ar
     v->world = s->mesh->world;
     v->iteration = s->iteration;
     v->keep_last = s->keep_last;
-    v->loaded = s->loaded_iteration;
+    v->loaded_iteration = s->loaded_iteration;
     v->dir = meg_strdup(s->dir);
     v->lock = s->lock;
     v->nfiles = ckpt_list_files(&v->file, s);
@@ -522,15 +523,15 @@ static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_ar
     for (int i = 0; i < v->nfiles; i++)
         ckpt_add_chunks(&v->chunk, &v->nchunks, v->file[i].t, v->file[i].n);
     v->hash = meg_new((size_t)v->nchunks * sizeof *v->hash);
-    v->threads = is_copied ? 1 : omp_get_max_threads();
-    if (is_copied)
+    v->threads = is_async ? 1 : omp_get_max_threads();
+    if (is_async)
         r = copy_extents(v, e);
     if (r == 0 && v->world->rank == 0) {
         add_metadata_files(v, s);
-        r = make_folder(v, e);
+        r = create_folder(v, e);
     }
     if ((r = ckpt_agree(v->world, r, e)) < 0)
-        return give_up(v, r);
+        return abort_save(v, r);
     broadcast_folder_name(v);
     start_stage(v, write_stage);
     *out = v;
@@ -539,19 +540,19 @@ static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_ar
 
 int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
-    struct meg_err mine;
+    struct meg_err local_error;
 
-    return begin(saving, s, true, e ? e : &mine);
+    return begin(saving, s, true, e ? e : &local_error);
 }
 
 int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct meg_err *e)
 {
     struct meg_ckpt_async_save *v = *saving;
-    struct meg_err mine;
+    struct meg_err local_error;
     int r;
 
     if (!e)
-        e = &mine;
+        e = &local_error;
     while (end_stage(v, wait, &r, e)) {
         if (r == 0 && v->stage == write_stage) {
             start_stage(v, hash_stage);
@@ -566,7 +567,7 @@ int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct me
         }
         *saving = NULL;
         if (r < 0)
-            return give_up(v, r);
+            return abort_save(v, r);
         close_saving(v);
         return 1;
     }
@@ -576,11 +577,11 @@ int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct me
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
     struct meg_ckpt_async_save *v = NULL;
-    struct meg_err mine;
+    struct meg_err local_error;
     int r;
 
     if (!e)
-        e = &mine;
+        e = &local_error;
     if ((r = begin(&v, s, false, e)) < 0 || (r = meg_ckpt_save_poll(&v, true, e)) < 0)
         return r;
     return 0;

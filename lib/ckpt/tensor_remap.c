@@ -1,23 +1,25 @@
 /*
- * Other formats' layouts against ours.  Whatever the format, a tensor of theirs is made of runs of
- * rows that lie at regular distances in ours: a piece says which.
+ * tensor_remap.c - convert between the layouts of foreign and native tensors.
+ *
+ * In every format a tensor consists of blocks of rows that are at regular distances in the native tensor; a row map
+ * describes them.
  */
 #include <string.h>
 
 #include "ckpt/internal.h"
 #include "tensor/half.h"
 
-static bool is_transposed(enum ckpt_remap how)
+static bool is_transposed(enum ckpt_remap remap)
 {
-    return how == CKPT_TRANSPOSED || how == CKPT_QKV_TRANSPOSED;
+    return remap == CKPT_TRANSPOSED || remap == CKPT_QKV_TRANSPOSED;
 }
 
-/* Rows of theirs of a tensor that is cut along its rows, or not cut. */
-static int64_t foreign_rows(const struct ckpt_tp_shard *cut, const struct meg_param *row, enum ckpt_remap how)
+/* Count the rows of a foreign tensor, if it is not sharded along its columns. */
+static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_param *row, enum ckpt_remap remap)
 {
-    const struct meg_gpt_conf *m = cut->model;
+    const struct meg_gpt_conf *m = shard->model;
 
-    switch (how) {
+    switch (remap) {
     case CKPT_Q: return m->num_attention_heads * m->kv_channels;
     case CKPT_K:
     case CKPT_V: return m->num_query_groups * m->kv_channels;
@@ -25,15 +27,15 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *cut, const struct meg_pa
     case CKPT_UP: return m->ffn_hidden_size;
     default: break;
     }
-    return (row->is_decoupled ? cut->vocab_rows : row->dim[0]) / (row->tp_axis == 0 ? cut->tp_size : 1);
+    return (row->is_decoupled ? shard->vocab_rows : row->dim[0]) / (row->tp_axis == 0 ? shard->tp_size : 1);
 }
 
-int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                       enum ckpt_remap how)
+int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const struct meg_param *row,
+                       enum ckpt_remap remap)
 {
-    dim[0] = foreign_rows(cut, row, how);
-    dim[1] = row->ndim > 1 ? row->dim[1] / (row->tp_axis == 1 ? cut->tp_size : 1) : 1;
-    if (row->ndim > 1 && is_transposed(how)) {
+    dim[0] = foreign_rows(shard, row, remap);
+    dim[1] = row->ndim > 1 ? row->dim[1] / (row->tp_axis == 1 ? shard->tp_size : 1) : 1;
+    if (row->ndim > 1 && is_transposed(remap)) {
         const int64_t rows = dim[0];
 
         dim[0] = dim[1];
@@ -42,31 +44,31 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const st
     return row->ndim;
 }
 
-/* n rows of theirs from src on, which in ours are blocks that begin every stride rows from to on. */
-static struct ckpt_row_map piece(int64_t n, int64_t src, int64_t to, int64_t block, int64_t stride)
+/* Map n foreign rows from src on to native blocks of block rows, one every stride rows from dst on. */
+static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t block, int64_t stride)
 {
     return (struct ckpt_row_map){
-        .n = n, .src_row = src, .src_step = 1, .dst_row = to, .dst_block = block, .dst_stride = stride
+        .n = n, .src_row = src, .src_step = 1, .dst_row = dst, .dst_block = block, .dst_stride = stride
     };
 }
 
-/* Queries, keys and values of the groups that a rank has, which in ours follow each other by group. */
-static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, enum ckpt_remap how)
+/* Map the queries, keys and values of the rank's query groups, which native tensors interleave by group. */
+static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, enum ckpt_remap remap)
 {
-    const struct meg_gpt_conf *m = cut->model;
-    const int64_t d = m->kv_channels, groups = m->num_query_groups / cut->tp_size;
+    const struct meg_gpt_conf *m = shard->model;
+    const int64_t d = m->kv_channels, groups = m->num_query_groups / shard->tp_size;
     const int64_t q = m->num_attention_heads / m->num_query_groups * d, group = q + 2 * d;
-    const int64_t to = cut->tp_rank * groups * group;
+    const int64_t dst = shard->tp_rank * groups * group;
 
-    if (how == CKPT_Q)
-        out[0] = piece(groups * q, 0, to, q, group);
-    else if (how == CKPT_K || how == CKPT_V)
-        out[0] = piece(groups * d, 0, to + q + (how == CKPT_V ? d : 0), d, group);
-    if (how == CKPT_Q || how == CKPT_K || how == CKPT_V)
+    if (remap == CKPT_Q)
+        out[0] = row_map(groups * q, 0, dst, q, group);
+    else if (remap == CKPT_K || remap == CKPT_V)
+        out[0] = row_map(groups * d, 0, dst + q + (remap == CKPT_V ? d : 0), d, group);
+    if (remap == CKPT_Q || remap == CKPT_K || remap == CKPT_V)
         return 1;
-    for (int part = 0; part < 3; part++) { /* heads have their own keys and values: q is d */
-        out[part] = piece(groups * d, part * groups * d, to + part * d, d, group);
-        if (how == CKPT_QKV_INTERLEAVED) {
+    for (int part = 0; part < 3; part++) { /* these formats have one key head per query head, so that q is d */
+        out[part] = row_map(groups * d, part * groups * d, dst + part * d, d, group);
+        if (remap == CKPT_QKV_INTERLEAVED) {
             out[part].src_row = part;
             out[part].src_step = 3;
         }
@@ -74,38 +76,38 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
     return 3;
 }
 
-int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                  enum ckpt_remap how)
+int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
+                  enum ckpt_remap remap)
 {
-    const int64_t f = cut->model->ffn_hidden_size, rows = foreign_rows(cut, row, how);
-    const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->tp_axis == 1 ? cut->tp_size : 1) : 1;
-    int64_t to, left;
+    const int64_t f = shard->model->ffn_hidden_size, rows = foreign_rows(shard, row, remap);
+    const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->tp_axis == 1 ? shard->tp_size : 1) : 1;
+    int64_t dst, left;
     int n = 1;
 
-    if (how == CKPT_GATE_UP && !cut->model->swiglu)
-        how = CKPT_SAME;
-    switch (how) {
+    if (remap == CKPT_GATE_UP && !shard->model->swiglu)
+        remap = CKPT_SAME;
+    switch (remap) {
     case CKPT_SAME:
     case CKPT_TRANSPOSED:
-        to = row->tp_axis == 0 ? cut->tp_rank * rows : 0;
-        left = row->dim[0] > to ? row->dim[0] - to : 0;
-        out[0] = piece(rows < left ? rows : left, 0, to, rows, rows);
+        dst = row->tp_axis == 0 ? shard->tp_rank * rows : 0;
+        left = row->dim[0] > dst ? row->dim[0] - dst : 0;
+        out[0] = row_map(rows < left ? rows : left, 0, dst, rows, rows);
         break;
     case CKPT_GATE:
-    case CKPT_UP: out[0] = piece(f, 0, how == CKPT_UP ? f : 0, f, f); break;
+    case CKPT_UP: out[0] = row_map(f, 0, remap == CKPT_UP ? f : 0, f, f); break;
     case CKPT_GATE_UP:
         n = 2;
-        out[0] = piece(rows / 2, 0, cut->tp_rank * (rows / 2), f, f);
-        out[1] = piece(rows / 2, rows / 2, f + cut->tp_rank * (rows / 2), f, f);
+        out[0] = row_map(rows / 2, 0, shard->tp_rank * (rows / 2), f, f);
+        out[1] = row_map(rows / 2, rows / 2, f + shard->tp_rank * (rows / 2), f, f);
         break;
-    default: n = qkv_row_maps(out, cut, how); break;
+    default: n = qkv_row_maps(out, shard, remap); break;
     }
     for (int i = 0; i < n; i++) {
         out[i].rows = rows;
         out[i].cols = cols;
-        out[i].col = row->tp_axis == 1 ? cut->tp_rank * cols : 0;
+        out[i].col = row->tp_axis == 1 ? shard->tp_rank * cols : 0;
         out[i].native_cols = row->ndim > 1 ? row->dim[1] : 1;
-        out[i].is_transposed = row->ndim > 1 && is_transposed(how);
+        out[i].is_transposed = row->ndim > 1 && is_transposed(remap);
     }
     return n;
 }
@@ -115,7 +117,7 @@ int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i)
     return (p->dst_row + i / p->dst_block * p->dst_stride + i % p->dst_block) * p->native_cols + p->col;
 }
 
-/* Where row i of a piece begins in theirs. */
+/* Return the element of the foreign tensor at which row i of the map begins. */
 static int64_t foreign_row(const struct ckpt_row_map *p, int64_t i)
 {
     const int64_t r = p->src_row + i * p->src_step;
@@ -123,12 +125,12 @@ static int64_t foreign_row(const struct ckpt_row_map *p, int64_t i)
     return p->is_transposed ? r : r * p->cols;
 }
 
-/* A transpose goes by columns, CKPT_ROWS_MAX of them side by side, so that it reads whole lines of memory. */
-void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, const struct ckpt_row_map *p,
+/* A transposed tensor is read by columns, CKPT_ROWS_MAX adjacent ones at a time, to use complete cache lines. */
+void ckpt_rows_from_foreign(float *out, const void *foreign, const char *dtype, const struct ckpt_row_map *p,
                             int64_t first, int64_t n)
 {
-    const int64_t size = !strcmp(dtype, "F32") ? 4 : 2;
-    const char *from = theirs;
+    const int64_t size = strcmp(dtype, "F32") == 0 ? 4 : 2;
+    const char *from = foreign;
     float v[CKPT_ROWS_MAX];
 
     if (!p->is_transposed) {
@@ -143,14 +145,14 @@ void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, c
     }
 }
 
-void ckpt_to_foreign(float *theirs, const float *ours, const struct ckpt_row_map *p)
+void ckpt_to_foreign(float *foreign, const float *native, const struct ckpt_row_map *p)
 {
     const int64_t step = p->is_transposed ? p->rows : 1;
 
     for (int64_t c0 = 0; c0 < p->cols; c0 += CKPT_ROWS_MAX)
         for (int64_t i = 0; i < p->n; i++) {
-            const float *from = ours + ckpt_native_row(p, i);
-            float *to = theirs + foreign_row(p, i);
+            const float *from = native + ckpt_native_row(p, i);
+            float *to = foreign + foreign_row(p, i);
 
             for (int64_t c = c0; c < p->cols && c < c0 + CKPT_ROWS_MAX; c++)
                 to[c * step] = from[c];
@@ -159,15 +161,15 @@ void ckpt_to_foreign(float *theirs, const float *ours, const struct ckpt_row_map
 
 bool ckpt_is_float(const char *dtype)
 {
-    return !strcmp(dtype, "F32") || !strcmp(dtype, "BF16") || !strcmp(dtype, "F16");
+    return strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0;
 }
 
 void ckpt_to_f32(float *out, const void *in, const char *dtype, int64_t n)
 {
     const unsigned char *p = in;
-    const bool is_f16 = !strcmp(dtype, "F16");
+    const bool is_f16 = strcmp(dtype, "F16") == 0;
 
-    if (!strcmp(dtype, "F32")) {
+    if (strcmp(dtype, "F32") == 0) {
         memcpy(out, in, (size_t)n * sizeof *out);
         return;
     }

@@ -1,48 +1,48 @@
-/* The tensor files of a checkpoint follow from the parameter table, and what a rank writes from its boxes. */
+/* tensors.c - the tensor files of a checkpoint, from the parameter table, and the bytes that a rank writes. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "ckpt/internal.h"
 
-/* The files of section i: "model-1-layer-00000.safetensors" is layer 0. */
-static void name_file(char buf[64], const char *kind, int i, int nlayer_groups)
+/* Name the file of layer group i: "model-1-layer-00000.safetensors" is layer 0. */
+static void name_file(char buf[64], const char *prefix, int i, int nlayer_groups)
 {
     if (i == 0)
-        snprintf(buf, 64, "%s-0-embedding.safetensors", kind);
+        snprintf(buf, 64, "%s-0-embedding.safetensors", prefix);
     else if (i == nlayer_groups - 1)
-        snprintf(buf, 64, "%s-2-head.safetensors", kind);
+        snprintf(buf, 64, "%s-2-head.safetensors", prefix);
     else
-        snprintf(buf, 64, "%s-1-layer-%05d.safetensors", kind, i - 1);
+        snprintf(buf, 64, "%s-1-layer-%05d.safetensors", prefix, i - 1);
 }
 
-static const char *tensor_name(char buf[CKPT_NAME_CHARS], const struct meg_ckpt_shard *slot,
+static const char *tensor_name(char buf[CKPT_NAME_CHARS], const struct meg_ckpt_shard *shard,
                                const struct meg_param *row)
 {
-    return slot->name ? ckpt_optim_name(buf, slot->name, row->name) : row->name;
+    return shard->name ? ckpt_optim_name(buf, shard->name, row->name) : row->name;
 }
 
-static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_shard *slot, const struct meg_param *row)
+static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_shard *shard, const struct meg_param *row)
 {
     char name[CKPT_NAME_CHARS];
     struct meg_st_tensor *t;
 
     f->t = meg_realloc_array(f->t, (size_t)f->n + 1, sizeof *f->t);
     t = &f->t[f->n++];
-    *t = (struct meg_st_tensor){ .name = meg_strdup(tensor_name(name, slot, row)),
-                                 .dtype = meg_dtype_name(slot->dtype),
+    *t = (struct meg_st_tensor){ .name = meg_strdup(tensor_name(name, shard, row)),
+                                 .dtype = meg_dtype_name(shard->dtype),
                                  .ndim = row->ndim };
     memcpy(t->dim, row->dim, (size_t)row->ndim * sizeof *row->dim);
 }
 
-/* A file for each section, of the rows of all slots. */
-static void add_files(struct ckpt_file *f, const char *kind, const struct meg_params *p,
-                      const struct meg_ckpt_shard *slot, int nslots)
+/* Add one file per layer group with the rows of all shards. */
+static void add_files(struct ckpt_file *f, const char *prefix, const struct meg_params *p,
+                      const struct meg_ckpt_shard *shard, int nshards)
 {
     for (int i = 0; i < p->nlayer_groups; i++, f++) {
-        name_file(f->name, kind, i, p->nlayer_groups);
+        name_file(f->name, prefix, i, p->nlayer_groups);
         for (int k = 0; k < p->n; k++)
-            for (int j = 0; j < nslots && p->row[k].layer_group == i; j++)
-                add_tensor(f, &slot[j], &p->row[k]);
+            for (int j = 0; j < nshards && p->row[k].layer_group == i; j++)
+                add_tensor(f, &shard[j], &p->row[k]);
         meg_st_build_header(f->t, f->n, false, &f->header);
         f->nbytes = (int64_t)f->header.n;
         for (int k = 0; k < f->n; k++)
@@ -52,14 +52,14 @@ static void add_files(struct ckpt_file *f, const char *kind, const struct meg_pa
 
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s)
 {
-    const int n = s->params->nlayer_groups, kinds = s->noptim ? 2 : 1;
-    struct ckpt_file *f = meg_new((size_t)(kinds * n) * sizeof *f);
+    const int n = s->params->nlayer_groups, nprefixes = s->noptim ? 2 : 1;
+    struct ckpt_file *f = meg_new((size_t)(nprefixes * n) * sizeof *f);
 
     add_files(f, "model", s->params, &s->weights, 1);
     if (s->noptim)
         add_files(f + n, "optim", s->params, s->optim, s->noptim);
     *out = f;
-    return kinds * n;
+    return nprefixes * n;
 }
 
 void ckpt_free_files(struct ckpt_file *f, int n)
@@ -98,32 +98,32 @@ static const struct meg_st_tensor *tensor_of(const struct ckpt_file *f, const ch
 {
     int i = 0;
 
-    while (strcmp(f->t[i].name, name))
+    while (strcmp(f->t[i].name, name) != 0)
         i++;
     return &f->t[i];
 }
 
 /*
- * What this rank has of one tensor.  A row that is cut along its inner axis comes in as many stretches as
- * it has rows, each h/t elements and more: they are written as they lie.  Kernel and file system put them
- * together; exchanging them in the group first would cost a second copy of the state, and shards of
- * distributed optimizers do not line up between the group's ranks.
+ * Add what this rank writes of one tensor.  A tensor sharded along its inner axis has one extent per row, of h/t
+ * elements or more; they are written one by one, and the kernel and the file system merge them.  Exchanging them over
+ * the tensor-parallel group first would need a second copy of the state, and the shards of a distributed optimizer
+ * are not aligned between the ranks of the group.
  */
-static void add_row(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
-                    const struct meg_ckpt_shard *slot, const struct meg_param *row)
+static void add_param(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
+                      const struct meg_ckpt_shard *shard, const struct meg_param *row)
 {
-    const int64_t size = (int64_t)meg_dtype_size(slot->dtype);
-    const struct meg_elem_range share = ckpt_write_range(s->params, s->mesh, slot);
+    const int64_t size = (int64_t)meg_dtype_size(shard->dtype);
+    const struct meg_elem_range write = ckpt_write_range(s->params, s->mesh, shard);
     char name[CKPT_NAME_CHARS];
-    const struct meg_st_tensor *t = tensor_of(f, tensor_name(name, slot, row));
+    const struct meg_st_tensor *t = tensor_of(f, tensor_name(name, shard, row));
     struct ckpt_shard_range part;
-    struct ckpt_range_iter w;
+    struct ckpt_range_iter it;
 
-    ckpt_range_iter_begin(&w, s->params, slot, row, 0, row->numel);
-    while (ckpt_range_iter_next(&w, &part))
-        if (ckpt_clip_range(&part, share))
+    ckpt_range_iter_begin(&it, s->params, shard, row, 0, row->numel);
+    while (ckpt_range_iter_next(&it, &part))
+        if (ckpt_clip_range(&part, write))
             add_extent(x, file, t->file_offset + part.tensor_offset * size,
-                       (const char *)slot->data + part.shard_offset * size, part.n * size);
+                       (const char *)shard->data + part.shard_offset * size, part.n * size);
 }
 
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
@@ -134,12 +134,12 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
 
     for (int i = 0; i < nfiles; i++) {
         const bool is_optim = i >= p->nlayer_groups;
-        const struct meg_ckpt_shard *slot = is_optim ? s->optim : &s->weights;
+        const struct meg_ckpt_shard *shard = is_optim ? s->optim : &s->weights;
 
         for (int k = 0; k < p->n; k++)
             for (int j = 0; j < (is_optim ? s->noptim : 1); j++)
                 if (p->row[k].layer_group == i % p->nlayer_groups && meg_param_is_counted(&p->row[k], s->mesh))
-                    add_row(&x, &f[i], i, s, &slot[j], &p->row[k]);
+                    add_param(&x, &f[i], i, s, &shard[j], &p->row[k]);
     }
     *out = x.v;
     return x.n;

@@ -1,4 +1,4 @@
-/* The tokenizer's files, kept with a model. */
+/* tokenizer.c - the tokenizer's files and ids that are saved with a model. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,7 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
                             struct meg_err *e)
 {
     struct meg_tok_conf conf = *c;
-    const bool is_bert = c->type && !strncmp(c->type, "BertWordPiece", strlen("BertWordPiece"));
+    const bool is_bert = c->type && strncmp(c->type, "BertWordPiece", strlen("BertWordPiece")) == 0;
     const int other = is_bert ? MEG_TOK_FILE_VOCAB : MEG_TOK_FILE_BERT_VOCAB;
     char *own[3];
     int r = 0;
@@ -93,7 +93,7 @@ int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ck
     return r;
 }
 
-/* Put text in place of a file. */
+/* Replace a file by text, which is moved. */
 static void set_file(struct meg_ckpt_tokenizer *t, int file, struct meg_str *text)
 {
     meg_str_free(&t->file[file]);
@@ -101,23 +101,24 @@ static void set_file(struct meg_ckpt_tokenizer *t, int file, struct meg_str *tex
     *text = (struct meg_str){ 0 };
 }
 
-/* Write the members of ours over those of a tokenizer_config.json that is there: it may have a chat template. */
-static void merge_config(struct meg_str *ours, const struct meg_str *theirs)
+/* Merge the generated tokenizer_config.json into an existing one, which may have a chat template. */
+static void merge_config(struct meg_str *generated, const struct meg_str *existing)
 {
-    json_t *both = json_loadb(theirs->s, theirs->n, 0, NULL), *own = json_loadb(ours->s, ours->n, 0, NULL);
+    json_t *both = json_loadb(existing->s, existing->n, 0, NULL),
+           *own = json_loadb(generated->s, generated->n, 0, NULL);
 
     if (json_is_object(both)) {
         json_object_update(both, own);
-        ours->n = 0;
-        meg_json_dump(both, 2, ours);
-        meg_str_add(ours, "\n", 1);
+        generated->n = 0;
+        meg_json_dump(both, 2, generated);
+        meg_str_add(generated, "\n", 1);
     }
     json_decref(both);
     json_decref(own);
 }
 
-/* Put what is made in place of what is missing. */
-static void add_made(struct meg_ckpt_tokenizer *t, struct meg_tok_export_files *x)
+/* Add the generated files where files are missing. */
+static void add_generated(struct meg_ckpt_tokenizer *t, struct meg_tok_export_files *x)
 {
     t->is_not_spm_bpe = x->is_not_spm_bpe;
     if (x->config.s && t->file[MEG_TOK_FILE_CONFIG].s)
@@ -143,13 +144,13 @@ void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_to
     if (!has_files)
         return;
     if ((r = meg_tok_export(&x, c, &e)) < 0 && !has_both)
-        meg_warn("no tokenizer.json is written, so other programs will not open the tokenizer: %s", e.msg);
+        meg_warn("tokenizer.json is not written, so that other programs cannot open the tokenizer: %s", e.msg);
     if (r == 0 && t->eod < 0)
         t->eod = x.eod;
     if (r == 0 && t->bos < 0)
         t->bos = x.bos;
     if (!has_both)
-        add_made(t, &x);
+        add_generated(t, &x);
     meg_tok_export_free(&x);
 }
 

@@ -1,10 +1,10 @@
 #!/bin/sh
-# meg-convert: Hugging Face's GPT-2 to ours and back, what it says of both, and what it refuses.
+# meg-convert: conversions between Hugging Face, meg and Megatron preserve weights; --info; refusals.
 . "${0%/*}/../lib.sh"
 top=$(cd "${0%/*}/../.." && pwd)
 gpt2=$golden/models/gpt2-tiny
 
-# entry NAME SIZE...: a tensor of zeros for the header, the bytes so far being in $at
+# entry NAME SIZE...: add a tensor to the header; $at is the number of bytes so far
 at=0 header='{"__metadata__":{"format":"pt"}'
 entry() {
     name=$1 n=4 shape=
@@ -41,14 +41,14 @@ printf '{}' >"$T/hf/vocab.json"
 printf '#version: 0.2\n' >"$T/hf/merges.txt"
 cd "$T" || exit 1
 
-status 'to ours' 0 meg-convert --load-dir hf --save-dir ours
-is 'the tracker says release' "$(cat ours/latest_checkpointed_iteration.txt)" release
-status 'and back' 0 meg-convert --load-dir ours --save-dir back
-ok 'weights are the same bytes' cmp hf/model.safetensors back/model.safetensors
-ok 'so are the tokenizer files' cmp hf/merges.txt back/merges.txt
-is 'and the settings' "$(jq -c '[.n_layer,.n_head,.eos_token_id]' back/config.json)" '[1,2,4]'
+status 'Hugging Face to native succeeds' 0 meg-convert --load-dir hf --save-dir ours
+is 'the tracker is release' "$(cat ours/latest_checkpointed_iteration.txt)" release
+status 'native to Hugging Face succeeds' 0 meg-convert --load-dir ours --save-dir back
+ok 'weights are bit-identical after a round trip' cmp hf/model.safetensors back/model.safetensors
+ok 'tokenizer files are copied unchanged' cmp hf/merges.txt back/merges.txt
+is 'config.json keeps the settings' "$(jq -c '[.n_layer,.n_head,.eos_token_id]' back/config.json)" '[1,2,4]'
 
-# What a folder says of generating goes along, through a native checkpoint, too.
+# Files and ids for generation are preserved, also through a native checkpoint.
 cp -R hf said
 jq -c '. + {bos_token_id: 1, eos_token_id: [4, 2]}' hf/config.json >said/config.json
 printf '{"eos_token_id": [4, 2, 3], "temperature": 0.6}\n' >said/generation_config.json
@@ -56,178 +56,178 @@ printf '{{ messages }}' >said/chat_template.jinja
 printf '{"<x>": 4}' >said/added_tokens.json
 meg-convert -q --load-dir said --save-dir said-ours && meg-convert -q --load-dir said-ours --save-dir said-out
 for f in generation_config.json chat_template.jinja added_tokens.json; do
-    ok "$f goes along" cmp said/$f said-out/$f
+    ok "$f is copied" cmp said/$f said-out/$f
 done
-is 'so do the ids that begin and end a text' "$(jq -c '[.bos_token_id, .eos_token_id]' said-out/config.json)" '[1,[4,2,3]]'
-is 'which state.json has' "$(jq -c '[.eod_id, .end_ids, .bos_id]' said-ours/release/state.json)" '[4,[2,3],1]'
-ok 'the checkpoint is whole' meg-convert --info said-ours --verify
-is 'generation_config.json is made where there is none' \
+is 'bos and eos ids are preserved' "$(jq -c '[.bos_token_id, .eos_token_id]' said-out/config.json)" '[1,[4,2,3]]'
+is 'state.json has bos and eos ids' "$(jq -c '[.eod_id, .end_ids, .bos_id]' said-ours/release/state.json)" '[4,[2,3],1]'
+ok 'the checkpoint passes --verify' meg-convert --info said-ours --verify
+is 'a missing generation_config.json is generated' \
     "$(jq -c . back/generation_config.json)" '{"bos_token_id":4,"eos_token_id":4}'
 rm -r said*
 
-# The type of the weights, and shards.
-status 'weights are written in another type' 0 meg-convert --load-dir ours --save-dir half --params-dtype bf16
-is 'which config.json says' "$(jq -r .torch_dtype half/config.json)" bfloat16
+# The dtype of the weights, and shards.
+status '--params-dtype sets the dtype' 0 meg-convert --load-dir ours --save-dir half --params-dtype bf16
+is 'config.json has torch_dtype' "$(jq -r .torch_dtype half/config.json)" bfloat16
 types() { meg-convert --info "$1" --json | jq -c '[.tensors[].dtype] | unique'; }
-is 'all of them' "$(types half)" '["BF16"]'
-is 'at half the size' "$(meg-convert --info half --json | jq '[.tensors[].bytes] | add')" \
+is 'all tensors have the dtype' "$(types half)" '["BF16"]'
+is 'bf16 halves the size' "$(meg-convert --info half --json | jq '[.tensors[].bytes] | add')" \
     "$(meg-convert --info hf --json | jq '[.tensors[].bytes] | add / 2')"
 meg-convert -q --load-dir half --save-dir half-ours && meg-convert -q --load-dir half-ours --save-dir half-out
-is 'they keep it, in a native checkpoint, too' "$(types half-ours) $(types half-out)" '["BF16"] ["BF16"]'
-ok 'bit for bit' cmp half/model.safetensors half-out/model.safetensors
+is 'the dtype is kept by default, also in a native checkpoint' "$(types half-ours) $(types half-out)" '["BF16"] ["BF16"]'
+ok 'bf16 weights are bit-identical after a round trip' cmp half/model.safetensors half-out/model.safetensors
 meg-convert -q --load-dir half --save-dir half-ours --overwrite --params-dtype fp32
-is 'unless told' "$(types half-ours)" '["F32"]'
+is '--params-dtype fp32 converts a native checkpoint' "$(types half-ours)" '["F32"]'
 meg-convert -q --load-dir ours --save-dir half --overwrite --params-dtype fp16
-is 'F16 is a type, too' "$(types half)" '["F16"]'
-status 'small shards' 0 meg-convert --load-dir ours --save-dir shards --max-shard-size 1KB
-is 'hold no more than that' "$(cd shards && echo model-*.safetensors)" \
+is '--params-dtype fp16 converts' "$(types half)" '["F16"]'
+status '--max-shard-size splits the weights' 0 meg-convert --load-dir ours --save-dir shards --max-shard-size 1KB
+is 'shards are numbered' "$(cd shards && echo model-*.safetensors)" \
     "$(seq -s ' ' -f 'model-%05g-of-00007.safetensors' 7)"
-is 'and the index knows them' "$(jq -c '[.metadata.total_size, (.weight_map | length), .weight_map["transformer.wte.weight"]]' \
+is 'the index lists the shards' "$(jq -c '[.metadata.total_size, (.weight_map | length), .weight_map["transformer.wte.weight"]]' \
     shards/model.safetensors.index.json)" '[3840,16,"model-00001-of-00007.safetensors"]'
 meg-convert -q --load-dir shards --save-dir shards-ours && meg-convert -q --load-dir shards-ours --save-dir shards-out
-ok 'they are the same weights' cmp hf/model.safetensors shards-out/model.safetensors
-status 'a size that is none' 2 meg-convert --load-dir ours --save-dir x --max-shard-size 5GBs
-status 'a type for ranks' 2 meg-convert --load-dir ours --save-dir x --saver mcore --params-dtype bf16
-status 'also where a target size chooses them' 2 meg-convert --load-dir ours --save-dir x --params-dtype bf16 \
+ok 'weights from shards are bit-identical' cmp hf/model.safetensors shards-out/model.safetensors
+status 'an invalid --max-shard-size is refused' 2 meg-convert --load-dir ours --save-dir x --max-shard-size 5GBs
+status '--params-dtype is refused for mcore' 2 meg-convert --load-dir ours --save-dir x --saver mcore --params-dtype bf16
+status '--params-dtype is refused with target sizes' 2 meg-convert --load-dir ours --save-dir x --params-dtype bf16 \
     --target-tensor-parallel-size 2
-ok 'and writes nothing' test ! -e x
+ok 'a refusal writes nothing' test ! -e x
 rm -r half* shards*
 
-# A run that begins with a folder keeps what it says of the ends of texts, and its weights are exported in their type.
+# A run that starts from a folder keeps its eos ids, and its weights are exported in their dtype.
 perl "$top/tests/tiny_gpt2.pl" tiny-gpt2
 printf '{"eos_token_id":[256,65]}' >tiny-gpt2/generation_config.json
 meg-train -q --load tiny-gpt2 --save tiny-run --finetune --mock-data --train-iters 1 --seq-length 16 --micro-batch-size 1 \
     --global-batch-size 1 --lr 1e-3 --eval-iters 0 --bf16 >log
 meg-convert -q --load-dir tiny-run --save-dir tiny-out
-is 'a run in bf16 is exported in it' "$(types tiny-out) $(jq -r .torch_dtype tiny-out/config.json)" '["BF16"] bfloat16'
-is 'with the ends of a text that it began with' \
+is 'a run in bf16 is exported in bf16' "$(types tiny-out) $(jq -r .torch_dtype tiny-out/config.json)" '["BF16"] bfloat16'
+is 'the eos ids of the initial folder are exported' \
     "$(jq -c .eos_token_id tiny-out/config.json) $(cat tiny-out/generation_config.json)" '[256,65] {"eos_token_id":[256,65]}'
 rm -r tiny-* log
 
-# Each type of tokenizer goes out as a tokenizer.json and comes back as the type that it was.
-ids() { # OPTION...: of three texts
+# Each tokenizer type is exported as a tokenizer.json and imported as the same type.
+ids() { # OPTION...: print the ids of three texts
     printf '{"text":"abc Abc\\n"}\n{"text":"  two  blanks "}\n{"text":"The quick, brown fox: 12"}\n' |
         meg-preprocess -q --input - --output-prefix ids "$@" && meg-preprocess --decode ids_text_document --json "$@" | jq -c .ids
 }
-round() { # NAME TYPE FILES-OPTIONS...: a folder with these files in $T/NAME
+round() { # NAME TYPE FILES-OPTIONS...: convert the folder $T/NAME with these files to native and back
     cp hf/config.json hf/model.safetensors "$1"
     printf '{"meg_tokenizer":["tokenizer-type = %s"],"chat_template":"{{x}}"}' "$2" >"$1/tokenizer_config.json"
     meg-convert -q --load-dir "$1" --save-dir "$1-ours" && meg-convert -q --load-dir "$1-ours" --save-dir "$1-out"
-    is "$2 stays the type" "$(for d in "$1-ours" "$1-out"; do meg-convert --info "$d" --json | jq -r '.options["tokenizer-type"]'; done | uniq)" "$2"
+    is "$2 is preserved" "$(for d in "$1-ours" "$1-out"; do meg-convert --info "$d" --json | jq -r '.options["tokenizer-type"]'; done | uniq)" "$2"
     rm -rf "$1-ours"
     name=$1 type=$2
     shift 2
-    is "tokenizer.json of $type has its ids" "$(ids --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$name-out")" \
+    is "tokenizer.json of $type gives the same ids" "$(ids --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$name-out")" \
         "$(ids --tokenizer-type "$type" "$@")"
-    is "and what opens it is said beside it" "$(jq -c '[.tokenizer_class, .chat_template]' "$name-out/tokenizer_config.json")" \
+    is "tokenizer_config.json of $type names the class" "$(jq -c '[.tokenizer_class, .chat_template]' "$name-out/tokenizer_config.json")" \
         '["PreTrainedTokenizerFast","{{x}}"]'
 }
 mkdir spm bpe bert
 cat "$top/tests/data/spm/14.model" >spm/tokenizer.model
 round spm GPTSentencePieceTokenizer --tokenizer-model spm/tokenizer.model
-is 'no file is called tokenizer.model but those others can read' "$(cd spm-out && echo *.model)" meg_tokenizer.model
+is 'only a BPE model is called tokenizer.model' "$(cd spm-out && echo *.model)" meg_tokenizer.model
 rm -rf spm-out
 round spm Llama2Tokenizer --tokenizer-model spm/tokenizer.model
-is 'which puts an id in front of a text' "$(jq -c '[.post_processor.single[].SpecialToken.id]' spm-out/tokenizer.json)" \
+is 'tokenizer.json of Llama2Tokenizer adds the bos id' "$(jq -c '[.post_processor.single[].SpecialToken.id]' spm-out/tokenizer.json)" \
     "$(jq -c '[.bos_token, null]' spm-out/tokenizer_config.json)"
 meg-vocab -q --input "$top/LICENSE" --vocab-size 300 --output-dir bpe
 rm bpe/tokenizer*.json
 round bpe GPT2BPETokenizer --vocab-file bpe/vocab.json --merge-file bpe/merges.txt
 jq -c 'del(.eos_token_id)' hf/config.json >bpe/config.json
 meg-convert -q --load-dir bpe --save-dir bpe-ours && meg-convert -q --load-dir bpe-ours --save-dir bpe-out --overwrite
-is 'the tokenizer says what ends a text where config.json does not' "$(jq .eos_token_id bpe-out/config.json)" 0
+is 'the eos id is that of the tokenizer if config.json has none' "$(jq .eos_token_id bpe-out/config.json)" 0
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' abc two blank '##s' the , : quick fox 12 >bert/vocab.txt
 round bert BertWordPieceLowerCase --vocab-file bert/vocab.txt
 rm spm/tokenizer_config.json
-is 'a lone SentencePiece model is of Llama 2' "$(meg-convert --info spm --json | jq -r '.options["tokenizer-type"]')" Llama2Tokenizer
+is 'a SentencePiece model alone is a Llama2Tokenizer' "$(meg-convert --info spm --json | jq -r '.options["tokenizer-type"]')" Llama2Tokenizer
 printf '{"add_bos_token":false}' >spm/tokenizer_config.json
-is 'unless the folder says that no text begins with an id' \
+is 'add_bos_token false makes it a GPTSentencePieceTokenizer' \
     "$(meg-convert --info spm --json | jq -r '.options["tokenizer-type"]')" GPTSentencePieceTokenizer
 cat "$top/tests/data/spm/0.model" >spm/tokenizer.model
 meg-convert -q --load-dir spm --save-dir spm-ours && meg-convert -q --load-dir spm-ours --save-dir spm-none 2>err
-like 'a model that tokenizer.json cannot express is said' "$(cat err)" 'no tokenizer.json is written.*tokenizer.model: tokenizer.json cannot express unused pieces'
-is 'and the folder does not open as another one' "$(cd spm-none && echo tokenizer.* && jq -r .tokenizer_class tokenizer_config.json)" \
+like 'a warning names a tokenizer that tokenizer.json cannot express' "$(cat err)" 'tokenizer.json is not written.*tokenizer.model: tokenizer.json cannot express unused pieces'
+is 'the folder cannot be opened with another tokenizer' "$(cd spm-none && echo tokenizer.* && jq -r .tokenizer_class tokenizer_config.json)" \
     "$(printf 'tokenizer.*\nPreTrainedTokenizerFast')"
 rm -rf spm* bpe* bert* ids*
 
-status 'what ours holds' 0 meg-convert --info ours --verify
-like 'its tensors' "$(cat out)" '^decoder.layers.0.mlp.linear_fc1.weight +F32 +\[32,8\] +1024  model-1-layer-00000.safetensors$'
-like 'its options' "$(cat out)" '^    num-attention-heads = 2$'
-is 'as JSON' "$(meg-convert --info ours --json | jq -c '[.format,.iteration,.parameters,.vocab_size,(.tensors|length)]')" \
+status '--info --verify accepts a native checkpoint' 0 meg-convert --info ours --verify
+like '--info lists tensors' "$(cat out)" '^decoder.layers.0.mlp.linear_fc1.weight +F32 +\[32,8\] +1024  model-1-layer-00000.safetensors$'
+like '--info lists options' "$(cat out)" '^    num-attention-heads = 2$'
+is '--info --json describes a native checkpoint' "$(meg-convert --info ours --json | jq -c '[.format,.iteration,.parameters,.vocab_size,(.tensors|length)]')" \
     '["native",null,960,5,16]'
-is 'the same of a Hugging Face folder' \
+is '--info --json describes a Hugging Face folder' \
     "$(meg-convert --info hf --json | jq -c '[.format,.parameters,.options["tokenizer-type"]]')" '["hf",960,"GPT2BPETokenizer"]'
 
-status 'a model of another kind is refused' 2 meg-convert --model-type BERT --load-dir hf --save-dir bert
-is 'and nothing is made' "$(echo bert*)" 'bert*'
-status 'a folder that holds a checkpoint is refused' 2 meg-convert --load-dir hf --save-dir ours
-like 'and says how' "$(cat err)" 'ours: it holds a checkpoint.*--overwrite'
-status 'unless told' 0 meg-convert --load-dir hf --save-dir ours --overwrite
-status 'for a Hugging Face folder, too' 0 meg-convert --load-dir ours --save-dir back/ --overwrite
-ok 'which is whole' cmp hf/model.safetensors back/model.safetensors
-status 'to ranks of Megatron' 0 meg-convert --load-dir ours --save-dir ranks --target-tensor-parallel-size 2
-is 'a file each' "$(cd ranks && find . -type f | sort | tr '\n' ' ')" \
+status 'another --model-type is refused' 2 meg-convert --model-type BERT --load-dir hf --save-dir bert
+is 'a refused --model-type writes nothing' "$(echo bert*)" 'bert*'
+status 'a --save-dir with a checkpoint is refused' 2 meg-convert --load-dir hf --save-dir ours
+like 'the message names --overwrite' "$(cat err)" 'ours: .* a checkpoint.*--overwrite'
+status '--overwrite replaces a native checkpoint' 0 meg-convert --load-dir hf --save-dir ours --overwrite
+status '--overwrite replaces a Hugging Face folder' 0 meg-convert --load-dir ours --save-dir back/ --overwrite
+ok 'the replaced folder is complete' cmp hf/model.safetensors back/model.safetensors
+status 'native to Megatron succeeds' 0 meg-convert --load-dir ours --save-dir ranks --target-tensor-parallel-size 2
+is 'each rank has a file' "$(cd ranks && find . -type f | sort | tr '\n' ' ')" \
     './latest_checkpointed_iteration.txt ./release/mp_rank_00/model_optim_rng.pt ./release/mp_rank_01/model_optim_rng.pt '
-is 'cut, the vocabulary padded' "$(meg-convert --info ranks --json | jq -c '[.format, .vocab_size,
+is 'the vocabulary is sharded and padded' "$(meg-convert --info ranks --json | jq -c '[.format, .vocab_size,
     (.tensors[] | select(.name == "embedding.word_embeddings.weight").shape)]')" '["megatron",5,[128,8],[128,8]]'
-status 'and back from there' 0 meg-convert --load-dir ranks --save-dir back --saver hf --overwrite
-ok 'weights are the same bytes, still' cmp hf/model.safetensors back/model.safetensors
-status 'in the names before its core, too' 0 meg-convert --load-dir ranks --save-dir ranks --saver megatron --overwrite
+status 'Megatron to Hugging Face succeeds' 0 meg-convert --load-dir ranks --save-dir back --saver hf --overwrite
+ok 'weights are bit-identical through mcore' cmp hf/model.safetensors back/model.safetensors
+status '--saver megatron succeeds' 0 meg-convert --load-dir ranks --save-dir ranks --saver megatron --overwrite
 meg-convert -q --load-dir ranks --save-dir back --saver hf --overwrite
-ok 'weights are the same bytes, once more' cmp hf/model.safetensors back/model.safetensors
-status 'ranks that do not divide' 2 meg-convert --load-dir ours --save-dir x --target-tensor-parallel-size 3
-like 'are named' "$(cat err)" 'target-tensor-parallel-size: 3, does not divide the attention heads, 2'
-status 'more vocabulary than rows' 2 meg-convert --load-dir ranks --save-dir x --saver native --true-vocab-size 300
-like 'says how many' "$(cat err)" 'a vocabulary of 300 ids, and 256 rows'
+ok 'weights are bit-identical through legacy Megatron' cmp hf/model.safetensors back/model.safetensors
+status 'a tensor-parallel size that does not divide the heads is refused' 2 meg-convert --load-dir ours --save-dir x --target-tensor-parallel-size 3
+like 'the message has both numbers' "$(cat err)" 'target-tensor-parallel-size: 3 does not divide the attention heads, 2'
+status 'a vocabulary larger than its rows is refused' 2 meg-convert --load-dir ranks --save-dir x --saver native --true-vocab-size 300
+like 'the message has the rows' "$(cat err)" 'vocabulary size is 300, but there are 256 rows'
 printf '{"a":0,"b":1,"c":2}' >three.json
-status 'the vocabulary by a file' 0 meg-convert --load-dir ranks --save-dir x --saver native --vocab-file three.json
-is 'has as many ids as that' "$(meg-convert --info x --json | jq .vocab_size)" 3
+status '--vocab-file is accepted' 0 meg-convert --load-dir ranks --save-dir x --saver native --vocab-file three.json
+is 'the vocabulary has the size of --vocab-file' "$(meg-convert --info x --json | jq .vocab_size)" 3
 rm -r x
-status 'a file against a number' 2 meg-convert --load-dir ranks --save-dir x --vocab-file three.json --true-vocab-size 4
-status 'sizes of what is not cut' 2 meg-convert --load-dir ours --save-dir x --saver hf --target-tensor-parallel-size 2
-status 'a loader by an older name' 0 meg-convert --load-dir ranks --save-dir x --loader mcore --no-checking
+status 'a --vocab-file of another size than --true-vocab-size is refused' 2 meg-convert --load-dir ranks --save-dir x --vocab-file three.json --true-vocab-size 4
+status 'target sizes are refused for hf' 2 meg-convert --load-dir ours --save-dir x --saver hf --target-tensor-parallel-size 2
+status '--loader mcore reads Megatron' 0 meg-convert --load-dir ranks --save-dir x --loader mcore --no-checking
 rm -r x ranks three.json
-# --overwrite replaces what meg wrote or a complete Hugging Face folder, and nothing else goes with it
+# --overwrite replaces a meg checkpoint or a complete Hugging Face folder and removes nothing else.
 mkdir keep keep/out.tmp keep/out.old keep/real keep/config
 echo letter | tee keep/out.tmp/letter >keep/out.old/letter
-status 'folders with names like ours' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out
-status 'are not touched' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
-is 'nor removed' "$(cat keep/out.tmp/letter keep/out.old/letter)" "$(printf 'letter\nletter')"
+status 'a folder is written next to similar names' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out
+status 'it is replaced next to similar names' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
+is 'similar names are kept' "$(cat keep/out.tmp/letter keep/out.old/letter)" "$(printf 'letter\nletter')"
 echo notes >keep/out/notes.txt
 status 'a Hugging Face folder with a file of the user is refused' 2 \
     meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
-like 'and the file is named' "$(cat err)" 'keep/out/notes.txt is no file of a Hugging Face folder'
-is 'and stays' "$(cat keep/out/notes.txt)" notes
+like 'the message names the file' "$(cat err)" 'keep/out/notes.txt is not a file of a Hugging Face folder'
+is 'the file is kept' "$(cat keep/out/notes.txt)" notes
 echo '{}' >keep/config/config.json
-status 'a folder with no more than a config.json is refused' 2 \
+status 'a folder with only a config.json is refused' 2 \
     meg-convert --load-dir hf --saver hf --save-dir keep/config --overwrite
-like 'as it is incomplete' "$(cat err)" 'keep/config is no complete Hugging Face folder'
-is 'and stays as it is' "$(cat keep/config/config.json)" '{}'
+like 'the message says that it is incomplete' "$(cat err)" 'keep/config is not a complete Hugging Face folder'
+is 'the incomplete folder is unchanged' "$(cat keep/config/config.json)" '{}'
 status 'a folder of checkpoints is not replaced by a Hugging Face folder' 2 \
     meg-convert --load-dir hf --saver hf --save-dir ours --overwrite
 ln -s real keep/link
-status 'a link is followed' 0 meg-convert --load-dir hf --saver hf --save-dir keep/link --overwrite
-ok 'and remains one' test -L keep/link
-ok 'to the new folder' cmp hf/model.safetensors keep/real/model.safetensors
-status 'also when it is replaced' 0 meg-convert --load-dir hf --saver hf --save-dir keep/link/ --overwrite
-ok 'it remains a link' test -L keep/link
-is 'no other names are made' "$(ls keep | tr '\n' ' ')" 'config link out out.old out.tmp real '
+status 'a symbolic link is followed' 0 meg-convert --load-dir hf --saver hf --save-dir keep/link --overwrite
+ok 'the link is kept' test -L keep/link
+ok 'the link leads to the new folder' cmp hf/model.safetensors keep/real/model.safetensors
+status 'a symbolic link is followed on replacement' 0 meg-convert --load-dir hf --saver hf --save-dir keep/link/ --overwrite
+ok 'the link is kept on replacement' test -L keep/link
+is 'no other files are created' "$(ls keep | tr '\n' ' ')" 'config link out out.old out.tmp real '
 rm -r keep
 mkdir mine
 echo letter >mine/letter
-status 'a folder of other things is never' 2 meg-convert --load-dir hf --save-dir mine --overwrite
-is 'and keeps them' "$(ls mine)" letter
-is 'nothing else is left' "$(ls)" "$(printf '%s\n' back err hf mine ours out)"
+status 'a folder of other files is refused with --overwrite' 2 meg-convert --load-dir hf --save-dir mine --overwrite
+is 'the other files are kept' "$(ls mine)" letter
+is 'no temporary files are left' "$(ls)" "$(printf '%s\n' back err hf mine ours out)"
 
-status 'a format that it is not' 65 meg-convert --load-dir hf --loader native --save-dir x
-status 'no checkpoint' 66 meg-convert --load-dir mine --save-dir x
-status 'a step of what has none' 2 meg-convert --info hf --ckpt-step 3
-status 'a word too few' 2 meg-convert --load-dir hf
-status 'a word too many' 2 meg-convert --info hf --save-dir x
-status 'no room' 74 meg-convert --load-dir hf --save-dir /dev/null/x
-ok 'leaves nothing' test ! -e x
+status 'a --loader of another format is corrupt input' 65 meg-convert --load-dir hf --loader native --save-dir x
+status 'a folder without a checkpoint is missing input' 66 meg-convert --load-dir mine --save-dir x
+status '--ckpt-step is refused for a single checkpoint' 2 meg-convert --info hf --ckpt-step 3
+status '--save-dir is required' 2 meg-convert --load-dir hf
+status '--info with --save-dir is refused' 2 meg-convert --info hf --save-dir x
+status 'a --save-dir that cannot be created is an I/O error' 74 meg-convert --load-dir hf --save-dir /dev/null/x
+ok 'a failed conversion leaves nothing' test ! -e x
 
-# a FIFO in place of any file: nobody waits for its writer
+# A FIFO instead of any file is refused without waiting for its writer.
 meg-convert -q --load-dir hf --save-dir ranks --saver mcore
 mkdir shards
 cp hf/config.json shards
@@ -236,22 +236,22 @@ cp hf/config.json hf/model.safetensors words
 echo '[]' >words/tokenizer.model
 echo '{}' | tee words/generation_config.json words/tokenizer_config.json >words/chat_template.jinja
 echo '{"weight_map":{"wte":"model.safetensors"}}' >shards/model.safetensors.index.json
-waits='' silent=''
+accepted='' unnamed=''
 for file in ours/latest* ours/release/* hf/* ranks/*/*/*.pt shards/* words/*; do
     case $file in */run.conf | */model.safetensors.index.json) [ "${file%%/*}" = shards ] || continue ;; esac
     mv "$file" kept
     mkfifo "$file"
     timeout 20 meg-convert -q --load-dir "${file%%/*}" --save-dir x 2>err
-    [ $? -eq 74 ] || waits="$waits $file"
-    grep -q "$file: not a regular file" err || silent="$silent $file"
+    [ $? -eq 74 ] || accepted="$accepted $file"
+    grep -q "$file: not a regular file" err || unnamed="$unnamed $file"
     rm "$file"
     mv kept "$file"
 done
 rm -r shards words ranks
-is 'a FIFO in place of a file is refused' "$waits" ''
-is 'and named' "$silent" ''
+is 'a FIFO is refused' "$accepted" ''
+is 'the message names the FIFO' "$unnamed" ''
 
-# every call of a write path once without room
+# Fail each call of a write path once with ENOSPC.
 if [ -e "${B:-}/tests/fault.so" ]; then
     for from in hf ours 'ours --saver mcore --target-pipeline-parallel-size 1'; do
         # shellcheck disable=SC2086
@@ -276,28 +276,28 @@ if [ -e "${B:-}/tests/fault.so" ]; then
             done
             rm -rf x
         done
-        is "a full disk at each of $n calls, from $from" "$wrong" ''
+        is "ENOSPC at each of $n calls leaves no partial output, from $from" "$wrong" ''
     done
     rm -f count
 else
-    skip 'a full disk' 'fault.so is not built'
+    skip 'ENOSPC leaves no partial output' 'fault.so is not built'
 fi
 
 size=$(wc -c <ours/release/model-2-head.safetensors)
 dd if=/dev/zero of=ours/release/model-2-head.safetensors bs=1 seek=$((size - 1)) count=1 conv=notrunc 2>/dev/null
-status 'a damaged byte is found' 65 meg-convert --load-dir ours --save-dir x
-like 'and named' "$(cat err)" 'model-2-head.safetensors: tensor decoder.final_layernorm.weight, chunk 0'
-ok 'before anything is written' test ! -e x
+status 'a damaged byte is corrupt input' 65 meg-convert --load-dir ours --save-dir x
+like 'the message names the tensor' "$(cat err)" 'model-2-head.safetensors: tensor decoder.final_layernorm.weight, chunk 0'
+ok 'damage is found before anything is written' test ! -e x
 head -c 300 hf/model.safetensors >short
 cp short hf/model.safetensors
-status 'a file cut short' 65 meg-convert --load-dir hf --save-dir x
-like 'and how much is there' "$(cat err)" '300 bytes are there'
+status 'a truncated file is corrupt input' 65 meg-convert --load-dir hf --save-dir x
+like 'the message has its size' "$(cat err)" 'size is 300 bytes'
 
 meg-convert -q --load-dir "$gpt2" --save-dir tiny
 meg-convert -q --load-dir tiny --save-dir tiny-hf
-ok 'gpt2-tiny: Hugging Face, ours, Hugging Face' cmp "$gpt2/model.safetensors" tiny-hf/model.safetensors
-# each of our tensors, byte for byte: cut both files at the places their headers give
-tensors() { # FILE...: "NAME CHECKSUM" of each tensor
+ok 'gpt2-tiny is bit-identical after a round trip' cmp "$gpt2/model.safetensors" tiny-hf/model.safetensors
+# Compare tensors byte by byte, at the offsets in the headers of both files.
+tensors() { # FILE...: print name, shape and checksum of each tensor
     for f; do
         n=$(od -An -N2 -tu2 "$f" | tr -d ' ')
         tail -c +9 "$f" | head -c "$n" |
@@ -311,44 +311,44 @@ tensors() { # FILE...: "NAME CHECKSUM" of each tensor
 tensors "$gpt2/mcore.safetensors" >want
 tensors tiny/release/model-*.safetensors >got
 is 'gpt2-tiny has 28 tensors' "$(wc -l <want | tr -d ' ')" 28
-ok 'gpt2-tiny: ours are those of Megatron core' cmp want got
+ok 'gpt2-tiny equals Megatron core' cmp want got
 
 llama=$golden/models/llama-tiny
 meg-convert -q --load-dir "$llama" --save-dir llama
 meg-convert -q --load-dir llama --save-dir llama-hf
-ok 'llama-tiny: Hugging Face, ours, Hugging Face' cmp "$llama/model.safetensors" llama-hf/model.safetensors
-is 'and its settings' "$(jq -S . "$llama/config.json")" \
+ok 'llama-tiny is bit-identical after a round trip' cmp "$llama/model.safetensors" llama-hf/model.safetensors
+is 'llama-tiny keeps its settings' "$(jq -S . "$llama/config.json")" \
     "$(jq -S 'del(.head_dim, .initializer_range, .rope_scaling)' llama-hf/config.json)"
 tensors "$llama/mcore.safetensors" >want
 tensors llama/release/model-*.safetensors >got
 is 'llama-tiny has 15 tensors' "$(wc -l <want | tr -d ' ')" 15
-ok 'llama-tiny: ours are those of Megatron core' cmp want got
-status 'llama-tiny in bf16 shards' 0 meg-convert --load-dir "$llama/sharded-bf16" --save-dir bf16
+ok 'llama-tiny equals Megatron core' cmp want got
+status 'llama-tiny is read from bf16 shards' 0 meg-convert --load-dir "$llama/sharded-bf16" --save-dir bf16
 meg-convert -q --load-dir bf16 --save-dir bf16-hf --params-dtype fp32
-# numbers, and not bytes: each of bf16 is the upper half of one of ours, whose lower half is zero
+# Compare values: each f32 weight has a bf16 value as its upper half and a zero lower half.
 halves() { tail -c +$(($(od -An -N2 -tu2 "$1" | tr -d ' ') + 9)) "$1" | od -An -v -w4 -tx2; }
 halves bf16-hf/model.safetensors >all
-is 'bf16: nothing below the upper half' "$(grep -v '^ 0000 ' all)" ''
-is 'of any number' "$(wc -l <all)" "$(halves "$llama/model.safetensors" | wc -l)"
-ok 'of which there are many' test "$(wc -l <all)" -gt 10000
-is 'each the nearest to what it was' "$(halves bf16-hf/model.safetensors | cut -c7- >got &&
+is 'converted bf16 weights have zero lower halves' "$(grep -v '^ 0000 ' all)" ''
+is 'all weights were converted' "$(wc -l <all)" "$(halves "$llama/model.safetensors" | wc -l)"
+ok 'the model has more than 10000 weights' test "$(wc -l <all)" -gt 10000
+is 'each bf16 weight is the nearest to the original' "$(halves bf16-hf/model.safetensors | cut -c7- >got &&
     halves "$llama/model.safetensors" | awk '
         function hex(s, i, n) { for (i = 1; i <= 4; i++) n = 16 * n + index("0123456789abcdef", substr(s, i, 1)) - 1; return n }
         { lo = hex($1); hi = hex($2); printf "%04x\n", hi + (lo > 32768 || (lo == 32768 && hi % 2)) }' | cmp - got && echo yes)" yes
 jq -c '.generate[] | {ids: .prompt}' "$llama/expected.json" >prompts
 jq -c '.generate[].greedy_tokens' "$llama/expected.json" >want
 for from in "$llama" llama llama-hf "$llama/megatron-tp2-pp2"; do
-    is "llama-tiny continues as it should, from ${from##*/}" \
+    is "greedy decoding of llama-tiny equals the reference, from ${from##*/}" \
         "$(meg-generate -q --load "$from" --greedy --tokens-to-generate 26 <prompts | jq -c .ids)" "$(cat want)"
 done
 if [ -n "${MEG_SHARED:-}" ]; then
     stories=$MEG_SHARED/golden/models/stories260K/expected.json
     jq -c '.greedy[] | {ids: .prompt_ids_with_bos}' "$stories" >prompts
-    is 'stories260K, a trained one, too' "$(meg-generate -q --load "$MEG_SHARED/data/weights/stories260K" \
+    is 'greedy decoding of stories260K equals the reference' "$(meg-generate -q --load "$MEG_SHARED/data/weights/stories260K" \
         --greedy --tokens-to-generate 116 <prompts | jq -c --slurpfile want "$stories" -n '[inputs.ids] as $got |
             [$want[0].greedy | to_entries[] | .key as $i | .value.output_ids == $got[$i][:(.value.output_ids | length)]] | all')" true
 else
-    skip 'stories260K, a trained one, too' 'MEG_SHARED is not set'
+    skip 'greedy decoding of stories260K equals the reference' 'MEG_SHARED is not set'
 fi
 for from in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2; do
     ref=$golden/models/$from
@@ -356,22 +356,22 @@ for from in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp
     meg-convert -q --load-dir "$ref" --save-dir legacy
     tensors "${ref%/*}/mcore.safetensors" >want
     tensors legacy/release/model-*.safetensors >got
-    ok "$from: ours are those of Megatron core" cmp want got
+    ok "$from equals Megatron core" cmp want got
     meg-convert -q --load-dir legacy --save-dir back --saver mcore --make-vocab-size-divisible-by 1 \
         --target-tensor-parallel-size 2 --target-pipeline-parallel-size 2
     meg-convert -q --load-dir back --save-dir legacy --overwrite --saver native
     tensors legacy/release/model-*.safetensors >got
-    ok 'and are after a way over four ranks of ours' cmp want got
+    ok "$from equals Megatron core after export to four ranks" cmp want got
 done
-is 'a rank has what it has in the reference' \
+is 'each rank has the same tensors as in the reference' \
     "$(meg-convert --info back --json | jq -c '[.tensors[] | [.name, .shape, .file]] | sort')" \
     "$(meg-convert --info "$ref" --json | jq -c '[.tensors[] | [.name, .shape, .file]] | sort')"
 mkdir bin
 cp "$ref/../config.json" "$ref/../pytorch_model.bin" bin
 meg-convert -q --load-dir bin --save-dir bin-ours
 tensors bin-ours/release/model-*.safetensors >got
-ok 'pytorch_model.bin: ours are those of Megatron core' cmp want got
-# a vocabulary of BERT keeps its name and its kind
+ok 'pytorch_model.bin equals Megatron core' cmp want got
+# A BERT vocabulary keeps its file name and tokenizer type.
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a b >words
 echo '{"text":"a b a b b a b b a a"}' |
     meg-preprocess -q --input - --tokenizer-type BertWordPieceCase --vocab-file words --output-prefix ab
@@ -379,17 +379,17 @@ meg-train -q --num-layers 1 --hidden-size 8 --num-attention-heads 2 --seq-length
     --micro-batch-size 1 --train-iters 1 --lr 1e-3 --split 1,0,0 --eval-iters 0 --data-path ab_text_document \
     --tokenizer-type BertWordPieceCase --vocab-file words --save bert >out
 meg-convert -q --load-dir bert --save-dir bert-hf
-ok "BERT's vocabulary is vocab.txt" cmp words bert-hf/vocab.txt
-ok 'and nothing else' test ! -e bert-hf/vocab.json
+ok 'the vocabulary of BERT is exported as vocab.txt' cmp words bert-hf/vocab.txt
+ok 'vocab.json is not written for BERT' test ! -e bert-hf/vocab.json
 echo 'a b' | meg-generate --load bert --tokens-to-generate 1 >out
 is 'the checkpoint needs no --vocab-file' "$(jq '.ids | length' out)" 1
-# of a run with --seq-length 4 and 6 positions
+# A run with --seq-length 4 and 6 positions.
 meg-convert -q --load-dir bert --save-dir bert-mcore --saver mcore
 is 'args.seq_length is --seq-length of the run' \
     "$(perl -0777 -ne 'print unpack "l<", $1 if /seq_lengthJ(....)/s' bert-mcore/iter_0000001/mp_rank_00/*.pt)" 4
 meg-convert -q --load-dir bert-mcore --save-dir bert-back
-is 'and comes back as --seq-length' "$(meg-convert --info bert-back --json | jq -r '.options."seq-length"')" 4
-# 128 rows in place of 9 ids, those of BERT that words lacks counted: what meg-train(1) says of the softmax over padded rows
+is 'seq_length is imported as --seq-length' "$(meg-convert --info bert-back --json | jq -r '.options."seq-length"')" 4
+# The softmax over padded rows (see meg-train(1)): 128 rows instead of 9 ids, which include those that words lacks.
 loss() { meg-eval --task ppl --load "$1" --data-path ab_text_document | jq .loss_nats; }
 true=$(loss bert-mcore)
 perl -pi -e 's/true_vocab_size/hush_vocab_size/' bert-mcore/iter_0000001/mp_rank_00/*.pt

@@ -104,7 +104,7 @@ mkdir "$T/lost"
 cp -R "$T/full_run/iter_0000005" "$T/lost"
 meg-train --config "$T/conf" --save "$T/lost" --load "$T/lost" >"$T/log" 2>"$T/err"
 is 'a run without a tracker resumes' $? 0
-like 'a warning names the newest iteration' "$(cat "$T/err")" 'iteration 5 is the newest that is whole'
+like 'a warning names the newest iteration' "$(cat "$T/err")" 'iteration 5 is the newest complete one'
 is 'it continues from there' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'without a tracker' "$T/lost"
 

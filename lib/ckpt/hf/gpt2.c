@@ -1,6 +1,7 @@
 /*
- * Hugging Face's GPT-2: names, layouts and settings of GPT2LMHeadModel.  Its linears are Conv1D,
- * [in, out]; c_attn has all queries, then all keys, then all values.
+ * gpt2.c - Hugging Face's GPT-2: tensor names, layouts and config.json of GPT2LMHeadModel.
+ *
+ * Its linear layers are Conv1D, [in, out]; c_attn has all queries, then all keys, then all values.
  */
 #include <string.h>
 
@@ -9,35 +10,35 @@
 #include "ckpt/internal.h"
 #include "io/json.h"
 
-#define OURS "decoder.layers.#."
-#define THEIRS "transformer.h.#."
+#define NATIVE "decoder.layers.#."
+#define FOREIGN "transformer.h.#."
 /* clang-format off */
 static const struct ckpt_rename names[] = {
     { "embedding.word_embeddings.weight", "transformer.wte.weight", CKPT_SAME },
     { "embedding.position_embeddings.weight", "transformer.wpe.weight", CKPT_SAME },
-    { OURS "input_layernorm.weight", THEIRS "ln_1.weight", CKPT_SAME },
-    { OURS "input_layernorm.bias", THEIRS "ln_1.bias", CKPT_SAME },
-    { OURS "self_attention.linear_qkv.weight", THEIRS "attn.c_attn.weight", CKPT_QKV_TRANSPOSED },
-    { OURS "self_attention.linear_qkv.bias", THEIRS "attn.c_attn.bias", CKPT_QKV },
-    { OURS "self_attention.linear_proj.weight", THEIRS "attn.c_proj.weight", CKPT_TRANSPOSED },
-    { OURS "self_attention.linear_proj.bias", THEIRS "attn.c_proj.bias", CKPT_SAME },
-    { OURS "pre_mlp_layernorm.weight", THEIRS "ln_2.weight", CKPT_SAME },
-    { OURS "pre_mlp_layernorm.bias", THEIRS "ln_2.bias", CKPT_SAME },
-    { OURS "mlp.linear_fc1.weight", THEIRS "mlp.c_fc.weight", CKPT_TRANSPOSED },
-    { OURS "mlp.linear_fc1.bias", THEIRS "mlp.c_fc.bias", CKPT_SAME },
-    { OURS "mlp.linear_fc2.weight", THEIRS "mlp.c_proj.weight", CKPT_TRANSPOSED },
-    { OURS "mlp.linear_fc2.bias", THEIRS "mlp.c_proj.bias", CKPT_SAME },
+    { NATIVE "input_layernorm.weight", FOREIGN "ln_1.weight", CKPT_SAME },
+    { NATIVE "input_layernorm.bias", FOREIGN "ln_1.bias", CKPT_SAME },
+    { NATIVE "self_attention.linear_qkv.weight", FOREIGN "attn.c_attn.weight", CKPT_QKV_TRANSPOSED },
+    { NATIVE "self_attention.linear_qkv.bias", FOREIGN "attn.c_attn.bias", CKPT_QKV },
+    { NATIVE "self_attention.linear_proj.weight", FOREIGN "attn.c_proj.weight", CKPT_TRANSPOSED },
+    { NATIVE "self_attention.linear_proj.bias", FOREIGN "attn.c_proj.bias", CKPT_SAME },
+    { NATIVE "pre_mlp_layernorm.weight", FOREIGN "ln_2.weight", CKPT_SAME },
+    { NATIVE "pre_mlp_layernorm.bias", FOREIGN "ln_2.bias", CKPT_SAME },
+    { NATIVE "mlp.linear_fc1.weight", FOREIGN "mlp.c_fc.weight", CKPT_TRANSPOSED },
+    { NATIVE "mlp.linear_fc1.bias", FOREIGN "mlp.c_fc.bias", CKPT_SAME },
+    { NATIVE "mlp.linear_fc2.weight", FOREIGN "mlp.c_proj.weight", CKPT_TRANSPOSED },
+    { NATIVE "mlp.linear_fc2.bias", FOREIGN "mlp.c_proj.bias", CKPT_SAME },
     { "decoder.final_layernorm.weight", "transformer.ln_f.weight", CKPT_SAME },
     { "decoder.final_layernorm.bias", "transformer.ln_f.bias", CKPT_SAME },
     { "output_layer.weight", "lm_head.weight", CKPT_SAME },
     { 0 }
 };
 /* clang-format on */
-/* the causal mask */
-static const char *const ignored[] = { THEIRS "attn.bias", THEIRS "attn.masked_bias", NULL };
+/* The causal mask. */
+static const char *const ignored[] = { FOREIGN "attn.bias", FOREIGN "attn.masked_bias", NULL };
 static const struct ckpt_format format = { "hf", names, "transformer.", ignored };
 
-/* Settings that change the result and that our GPT does not have: each with the value it may have. */
+/* Settings that change the output and that meg's GPT lacks, with the only value that it supports. */
 static const struct {
     const char *key;
     bool value;
@@ -53,11 +54,12 @@ static int read_activation(struct meg_gpt_conf *m, const json_t *config, const c
     if (r < 0)
         return r;
     m->bias_gelu_fusion = strcmp(name, "gelu") != 0;
-    if (m->bias_gelu_fusion && strcmp(name, "gelu_new") && strcmp(name, "gelu_pytorch_tanh") &&
-        strcmp(name, "gelu_fast"))
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: activation_function %.40s; known are gelu_new, gelu_pytorch_tanh, gelu_fast, gelu", from,
-                        name);
+    if (m->bias_gelu_fusion && strcmp(name, "gelu_new") != 0 && strcmp(name, "gelu_pytorch_tanh") != 0 &&
+        strcmp(name, "gelu_fast") != 0)
+        return meg_fail(
+            e, MEG_EFORMAT,
+            "%s: unsupported activation_function %.40s; expected gelu_new, gelu_pytorch_tanh, gelu_fast or gelu", from,
+            name);
     return 0;
 }
 
@@ -88,32 +90,32 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
     if ((r = meg_json_get_f64(config, "embd_pdrop", MEG_JSON_OPTIONAL, &embd_dropout, from, e)) < 0)
         return r;
     if (embd_dropout != m->hidden_dropout)
-        meg_warn("%s: embd_pdrop %g is not resid_pdrop %g; --hidden-dropout is both, and becomes %g", from,
+        meg_warn("%s: embd_pdrop %g differs from resid_pdrop %g; --hidden-dropout, used for both, is set to %g", from,
                  embd_dropout, m->hidden_dropout, m->hidden_dropout);
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
-        bool is = fixed[i].value;
+        bool value = fixed[i].value;
 
-        if ((r = meg_json_get_bool(config, fixed[i].key, MEG_JSON_OPTIONAL, &is, from, e)) < 0)
+        if ((r = meg_json_get_bool(config, fixed[i].key, MEG_JSON_OPTIONAL, &value, from, e)) < 0)
             return r;
-        if (is != fixed[i].value)
-            return meg_fail(e, MEG_EFORMAT, "%s: %s is %s, and only %s can be computed", from, fixed[i].key,
-                            is ? "true" : "false", fixed[i].value ? "true" : "false");
+        if (value != fixed[i].value)
+            return meg_fail(e, MEG_EFORMAT, "%s: %s is %s, but only %s is supported", from, fixed[i].key,
+                            value ? "true" : "false", fixed[i].value ? "true" : "false");
     }
     return 0;
 }
 
-static const char *cannot(const struct meg_gpt_conf *m)
+static const char *unsupported_reason(const struct meg_gpt_conf *m)
 {
     if (m->kv_channels * m->num_attention_heads != m->hidden_size)
-        return "its heads have hidden size / heads channels, and --kv-channels is another number";
+        return "its heads have hidden-size / num-attention-heads channels, but --kv-channels differs";
     if (m->normalization != MEG_NORM_LAYER || m->swiglu || !m->has_bias)
         return "it has LayerNorm, GELU and biases";
     if (m->num_query_groups != m->num_attention_heads)
-        return "it has a key head for each query head";
+        return "it has one key head per query head";
     return NULL;
 }
 
-static json_t *config_of(const struct meg_gpt_conf *m)
+static json_t *make_config(const struct meg_gpt_conf *m)
 {
     json_t *c = json_object();
 
@@ -137,4 +139,4 @@ static json_t *config_of(const struct meg_gpt_conf *m)
 }
 
 static const char *const model_types[] = { "gpt2", NULL };
-const struct ckpt_hf_family ckpt_hf_gpt2 = { model_types, &format, read_config, cannot, config_of };
+const struct ckpt_hf_family ckpt_hf_gpt2 = { model_types, &format, read_config, unsupported_reason, make_config };

@@ -1,4 +1,4 @@
-/* Hugging Face folders: config.json, weights in one safetensors file or in shards with an index, tokenizer files. */
+/* hf.c - Hugging Face folders: config.json, weights in one file or in shards with an index, tokenizer files. */
 #include <ctype.h>
 #include <dirent.h>
 #include <fnmatch.h>
@@ -15,13 +15,13 @@
 
 #define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
 #define INDEX WEIGHTS ".index.json"
-enum { GENERATION_CONFIG }; /* of meg_ckpt_extra_files */
-/* --tokenizer-model where it is not what other programs take a tokenizer.model for */
-#define OWN_MODEL "meg_tokenizer.model"
+enum { GENERATION_CONFIG }; /* index in meg_ckpt_extra_files */
+/* The file of --tokenizer-model where other programs would misread it as tokenizer.model. */
+#define MEG_MODEL "meg_tokenizer.model"
 
 /* ---- reading ---- */
 
-/* The files of an index. */
+/* Open the files that an index of shards names. */
 static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name_of_index);
@@ -35,7 +35,7 @@ static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg
     json_object_foreach(map, name, file)
     {
         if (!json_is_string(file))
-            r = meg_fail(e, MEG_EFORMAT, "%s: the file of %.100s is no string", path, name);
+            r = meg_fail(e, MEG_EFORMAT, "%s: weight_map: the file of %.100s is not a string", path, name);
         else
             r = ckpt_add_file(c, json_string_value(file), e);
         if (r < 0)
@@ -47,20 +47,20 @@ out:
     return r;
 }
 
-/* An index before a single file, safetensors before pickles. */
+/* Open the weights; prefer an index to a single file, and safetensors to pickles. */
 static int open_weights(struct meg_ckpt *c, struct meg_err *e)
 {
-    static const char *const kind[][2] = { { INDEX, WEIGHTS },
-                                           { "pytorch_model.bin.index.json", "pytorch_model.bin" } };
+    static const char *const candidates[][2] = { { INDEX, WEIGHTS },
+                                                 { "pytorch_model.bin.index.json", "pytorch_model.bin" } };
 
     for (int i = 0; i < 2; i++) {
-        if (ckpt_path_exists(c->path, kind[i][0]))
-            return open_shards(c, kind[i][0], e);
-        if (ckpt_path_exists(c->path, kind[i][1]))
-            return ckpt_add_file(c, kind[i][1], e);
+        if (ckpt_path_exists(c->path, candidates[i][0]))
+            return open_shards(c, candidates[i][0], e);
+        if (ckpt_path_exists(c->path, candidates[i][1]))
+            return ckpt_add_file(c, candidates[i][1], e);
     }
     return meg_fail(e, MEG_ENOENT,
-                    "%s: config.json is there, but neither " WEIGHTS " nor pytorch_model.bin nor an "
+                    "%s: found config.json, but neither " WEIGHTS " nor pytorch_model.bin nor an "
                     "index of shards",
                     c->path);
 }
@@ -72,14 +72,14 @@ static const struct ckpt_hf_family *family_of(const char *model_type, struct meg
 {
     for (int i = 0; i < NFAMILIES; i++)
         for (const char *const *name = families[i]->model_types; *name; name++) {
-            if (!strcmp(*name, model_type))
+            if (strcmp(*name, model_type) == 0)
                 return families[i];
             meg_str_printf(known, "%s%s", known->n ? ", " : "", *name);
         }
     return NULL;
 }
 
-/* The ids that begin and end texts, of one file. */
+/* Add the bos and eos ids of one file. */
 static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_size)
 {
     struct meg_ids bos = { 0 };
@@ -91,7 +91,7 @@ static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_s
     free(bos.v);
 }
 
-/* Those of config.json and of generation_config.json, which often has more of them. */
+/* Read the bos and eos ids of config.json and of generation_config.json, which often has more. */
 static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err *e)
 {
     json_t *generation = NULL;
@@ -116,13 +116,13 @@ static void find_tokenizer(struct meg_ckpt *c)
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         if (ckpt_path_exists(c->path, meg_tok_files[i].name))
             c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
-    if (ckpt_path_exists(c->path, OWN_MODEL)) {
+    if (ckpt_path_exists(c->path, MEG_MODEL)) {
         free(c->tok_file[MEG_TOK_FILE_MODEL]);
-        c->tok_file[MEG_TOK_FILE_MODEL] = ckpt_path(c->path, OWN_MODEL);
+        c->tok_file[MEG_TOK_FILE_MODEL] = ckpt_path(c->path, MEG_MODEL);
     }
 }
 
-/* Are the files of a tokenizer type in the folder? */
+/* Return whether the folder has the files of a tokenizer type. */
 static bool has_files_of(const struct meg_ckpt *c, const char *type)
 {
     static const struct {
@@ -135,12 +135,12 @@ static bool has_files_of(const struct meg_ckpt *c, const char *type)
                   { "PretrainedFromHF", MEG_TOK_FILE_JSON, MEG_TOK_FILE_JSON } };
 
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
-        if (!strcmp(type, needs[i].type))
+        if (strcmp(type, needs[i].type) == 0)
             return c->tok_file[needs[i].file] && c->tok_file[needs[i].other];
     return c->tok_file[MEG_TOK_FILE_MODEL] != NULL;
 }
 
-/* Set the options that an export of ours keeps in tokenizer_config.json; false where it has none, or its files went. */
+/* Set the options that meg's export saved in tokenizer_config.json; false: none, or files are missing. */
 static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
                              const struct meg_tok_conf *tok)
 {
@@ -163,10 +163,10 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
 }
 
 /*
- * tokenizer.json before others: the vocab.json and merges.txt beside it do not say how text is split.  A
- * tokenizer.model is a message of SentencePiece's, whose first field is the pieces; or base64, or JSON.
+ * Guess the tokenizer type.  tokenizer.json is preferred, because vocab.json and merges.txt do not define the
+ * pre-tokenizer.  A tokenizer.model is a SentencePiece protobuf (which starts with the field of pieces), base64 or JSON.
  */
-static const char *type_of_tokenizer(const struct meg_ckpt *c, const json_t *config)
+static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config)
 {
     char *path = c->tok_file[MEG_TOK_FILE_MODEL];
     struct meg_mmap m = { 0 };
@@ -184,7 +184,7 @@ static const char *type_of_tokenizer(const struct meg_ckpt *c, const json_t *con
     return json_is_false(json_object_get(config, "add_bos_token")) ? "GPTSentencePieceTokenizer" : "Llama2Tokenizer";
 }
 
-/* Set the tokenizer options of the folder. */
+/* Set the tokenizer options from the files of the folder. */
 static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, struct meg_tok_conf *tok,
                           struct meg_err *e)
 {
@@ -196,7 +196,7 @@ static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, 
         (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_FILE_CONFIG], e)) < 0)
         return r;
     if (!read_own_options(c, config, group, tok))
-        tok->type = type_of_tokenizer(c, config);
+        tok->type = guess_tokenizer_type(c, config);
     json_decref(config);
     return 0;
 }
@@ -217,7 +217,7 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
         goto out;
     f = family_of(type, &known);
     if (!f) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: model_type %.40s; read are %s", path, type, known.s);
+        r = meg_fail(e, MEG_EFORMAT, "%s: unsupported model_type %.40s; expected one of %s", path, type, known.s);
         goto out;
     }
     meg_opt_defaults(groups);
@@ -242,14 +242,14 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
     return r < 0 ? r : open_weights(c, e);
 }
 
-/* ---- writing; weights are in weights.c ---- */
+/* ---- writing; weights.c writes the weights ---- */
 
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Write a JSON object with its members in the order of their names, as Hugging Face does. */
+/* Write a JSON object with its members sorted by name, as Hugging Face does. */
 static int write_sorted(const char *dir, const char *name, json_t *object, struct meg_err *e)
 {
     const char **key = meg_new(json_object_size(object) * sizeof *key), *k;
@@ -274,7 +274,7 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
     return r;
 }
 
-/* Set the ids that begin and end texts; GPT-2 has one for both. */
+/* Set the bos and eos ids; GPT-2 has one for both. */
 static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok)
 {
     struct meg_ids ends = { 0 };
@@ -307,7 +307,7 @@ static int write_config(const char *dir, const struct ckpt_hf_family *family, co
     return r;
 }
 
-/* generation_config.json as it was, or one that says what ends a text; and what else is carried along. */
+/* Write the files copied from the source, or else a generation_config.json with the bos and eos ids. */
 static int write_extras(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok,
                         struct meg_err *e)
 {
@@ -336,12 +336,12 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
     for (int i = 0; s->tok && i < MEG_NUM_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
             r = ckpt_write_text(dir,
-                                i == MEG_TOK_FILE_MODEL && s->tok->is_not_spm_bpe ? OWN_MODEL : meg_tok_files[i].name,
+                                i == MEG_TOK_FILE_MODEL && s->tok->is_not_spm_bpe ? MEG_MODEL : meg_tok_files[i].name,
                                 &s->tok->file[i], e);
     return r;
 }
 
-/* The family that can express a model; its own positions decide whose reasons are given. */
+/* Choose the family by the position embedding; MEG_EUSAGE says why it cannot express the model. */
 static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m, struct meg_err *e)
 {
     const struct ckpt_hf_family *f = meg_gpt_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
@@ -353,7 +353,7 @@ static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt
     return 0;
 }
 
-/* What Hugging Face folders hold, as the model hubs' and transformers' files are named. */
+/* The files of Hugging Face folders, as transformers and the model hub name them. */
 static const char *const known_files[] = {
     "config.json",
     "generation_config.json",
@@ -373,7 +373,7 @@ static const char *const known_files[] = {
     ".gitattributes",
     "training_args.bin",
     "preprocessor_config.json",
-    OWN_MODEL,
+    MEG_MODEL,
 };
 
 static bool is_known(const char *name)
@@ -391,18 +391,18 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
     int r = 0;
     DIR *d;
 
-    if (meg_ckpt_open(&c, dir, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), dir) || c->is_native)
+    if (meg_ckpt_open(&c, dir, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), dir) != 0 || c->is_native)
         r = meg_fail(e, MEG_EUSAGE,
-                     "--overwrite: %s is no complete Hugging Face folder, so it is not removed; name "
-                     "a new folder",
+                     "--overwrite: %s is not a complete Hugging Face folder and is not replaced; name a "
+                     "new folder",
                      dir);
     meg_ckpt_close(c);
     d = opendir(dir);
     while (r == 0 && d && (f = readdir(d)))
-        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && !is_known(f->d_name))
+        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0 && !is_known(f->d_name))
             r = meg_fail(e, MEG_EUSAGE,
-                         "--overwrite: %s/%s is no file of a Hugging Face folder, and the folder would "
-                         "be removed; move it away or name a new folder",
+                         "--overwrite: %s/%s is not a file of a Hugging Face folder and would be "
+                         "removed; move it or name a new folder",
                          dir, f->d_name);
     if (d)
         closedir(d);

@@ -1,6 +1,8 @@
 /*
- * Hugging Face's Llama and those that share its names and layouts: Mistral, and Qwen2, whose queries,
- * keys and values have biases.  Linears are [out, in]; heads turn by halves, as ours do.
+ * llama.c - Hugging Face's Llama, and models with its tensor names and layouts: Mistral, and Qwen2, whose queries, keys
+ * and values have biases.
+ *
+ * Linear layers are [out, in]; rotary embeddings rotate the two halves of a head, as the native ones do.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -9,47 +11,47 @@
 #include "ckpt/internal.h"
 #include "io/json.h"
 
-#define OURS "decoder.layers.#."
-#define THEIRS "model.layers.#."
+#define NATIVE "decoder.layers.#."
+#define FOREIGN "model.layers.#."
 /* clang-format off */
 static const struct ckpt_rename names[] = {
     { "embedding.word_embeddings.weight", "model.embed_tokens.weight", CKPT_SAME },
-    { OURS "input_layernorm.weight", THEIRS "input_layernorm.weight", CKPT_SAME },
-    { OURS "self_attention.linear_qkv.weight", THEIRS "self_attn.q_proj.weight", CKPT_Q },
-    { OURS "self_attention.linear_qkv.weight", THEIRS "self_attn.k_proj.weight", CKPT_K },
-    { OURS "self_attention.linear_qkv.weight", THEIRS "self_attn.v_proj.weight", CKPT_V },
-    { OURS "self_attention.linear_qkv.bias", THEIRS "self_attn.q_proj.bias", CKPT_Q },
-    { OURS "self_attention.linear_qkv.bias", THEIRS "self_attn.k_proj.bias", CKPT_K },
-    { OURS "self_attention.linear_qkv.bias", THEIRS "self_attn.v_proj.bias", CKPT_V },
-    { OURS "self_attention.linear_proj.weight", THEIRS "self_attn.o_proj.weight", CKPT_SAME },
-    { OURS "self_attention.linear_proj.bias", THEIRS "self_attn.o_proj.bias", CKPT_SAME },
-    { OURS "pre_mlp_layernorm.weight", THEIRS "post_attention_layernorm.weight", CKPT_SAME },
-    { OURS "mlp.linear_fc1.weight", THEIRS "mlp.gate_proj.weight", CKPT_GATE },
-    { OURS "mlp.linear_fc1.weight", THEIRS "mlp.up_proj.weight", CKPT_UP },
-    { OURS "mlp.linear_fc1.bias", THEIRS "mlp.gate_proj.bias", CKPT_GATE },
-    { OURS "mlp.linear_fc1.bias", THEIRS "mlp.up_proj.bias", CKPT_UP },
-    { OURS "mlp.linear_fc2.weight", THEIRS "mlp.down_proj.weight", CKPT_SAME },
-    { OURS "mlp.linear_fc2.bias", THEIRS "mlp.down_proj.bias", CKPT_SAME },
+    { NATIVE "input_layernorm.weight", FOREIGN "input_layernorm.weight", CKPT_SAME },
+    { NATIVE "self_attention.linear_qkv.weight", FOREIGN "self_attn.q_proj.weight", CKPT_Q },
+    { NATIVE "self_attention.linear_qkv.weight", FOREIGN "self_attn.k_proj.weight", CKPT_K },
+    { NATIVE "self_attention.linear_qkv.weight", FOREIGN "self_attn.v_proj.weight", CKPT_V },
+    { NATIVE "self_attention.linear_qkv.bias", FOREIGN "self_attn.q_proj.bias", CKPT_Q },
+    { NATIVE "self_attention.linear_qkv.bias", FOREIGN "self_attn.k_proj.bias", CKPT_K },
+    { NATIVE "self_attention.linear_qkv.bias", FOREIGN "self_attn.v_proj.bias", CKPT_V },
+    { NATIVE "self_attention.linear_proj.weight", FOREIGN "self_attn.o_proj.weight", CKPT_SAME },
+    { NATIVE "self_attention.linear_proj.bias", FOREIGN "self_attn.o_proj.bias", CKPT_SAME },
+    { NATIVE "pre_mlp_layernorm.weight", FOREIGN "post_attention_layernorm.weight", CKPT_SAME },
+    { NATIVE "mlp.linear_fc1.weight", FOREIGN "mlp.gate_proj.weight", CKPT_GATE },
+    { NATIVE "mlp.linear_fc1.weight", FOREIGN "mlp.up_proj.weight", CKPT_UP },
+    { NATIVE "mlp.linear_fc1.bias", FOREIGN "mlp.gate_proj.bias", CKPT_GATE },
+    { NATIVE "mlp.linear_fc1.bias", FOREIGN "mlp.up_proj.bias", CKPT_UP },
+    { NATIVE "mlp.linear_fc2.weight", FOREIGN "mlp.down_proj.weight", CKPT_SAME },
+    { NATIVE "mlp.linear_fc2.bias", FOREIGN "mlp.down_proj.bias", CKPT_SAME },
     { "decoder.final_layernorm.weight", "model.norm.weight", CKPT_SAME },
     { "output_layer.weight", "lm_head.weight", CKPT_SAME },
     { 0 }
 };
 /* clang-format on */
-static const char *const ignored[] = { THEIRS "self_attn.rotary_emb.inv_freq", NULL };
+static const char *const ignored[] = { FOREIGN "self_attn.rotary_emb.inv_freq", NULL };
 static const struct ckpt_format format = { "hf", names, "model.", ignored };
 
-/* A number that we know one value of. */
-static int want_number(const json_t *o, const char *key, double want, const char *from, struct meg_err *e)
+/* Check that a number has the only supported value, or is missing. */
+static int check_number(const json_t *o, const char *key, double expected, const char *from, struct meg_err *e)
 {
-    double v = want;
+    double v = expected;
     int r = meg_json_get_f64(o, key, MEG_JSON_OPTIONAL, &v, from, e);
 
-    if (r == 0 && v != want)
-        r = meg_fail(e, MEG_EFORMAT, "%s: %s is %g, and only %g can be computed", from, key, v, want);
+    if (r == 0 && v != expected)
+        r = meg_fail(e, MEG_EFORMAT, "%s: %s is %g, but only %g is supported", from, key, v, expected);
     return r;
 }
 
-/* rope_scaling, or what newer writers call rope_parameters. */
+/* Read rope_scaling, which newer versions call rope_parameters. */
 static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *from, struct meg_err *e)
 {
     const char *type = "default";
@@ -59,25 +61,26 @@ static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *fro
     if ((r = meg_json_get_f64(o, "rope_theta", MEG_JSON_OPTIONAL, &m->rotary_base, from, e)) < 0 ||
         (r = meg_json_get_str(o, "type", MEG_JSON_OPTIONAL, &type, from, e)) < 0 ||
         (r = meg_json_get_str(o, "rope_type", MEG_JSON_OPTIONAL, &type, from, e)) < 0 ||
-        (r = want_number(o, "partial_rotary_factor", 1, from, e)) < 0 || !strcmp(type, "default"))
+        (r = check_number(o, "partial_rotary_factor", 1, from, e)) < 0 || strcmp(type, "default") == 0)
         return r;
     if ((r = meg_json_get_f64(o, "factor", MEG_JSON_REQUIRED, &factor, from, e)) < 0)
         return r;
-    if (!strcmp(type, "linear")) {
+    if (strcmp(type, "linear") == 0) {
         if (!(factor >= 1 && factor <= INT32_MAX && factor == floor(factor)))
-            return meg_fail(e, MEG_EFORMAT, "%s: rope_scaling linear by %g; positions are divided by whole numbers",
-                            from, factor);
+            return meg_fail(e, MEG_EFORMAT, "%s: linear rope_scaling by %g, expected an integer of at least 1", from,
+                            factor);
         m->rotary_interpolation = (int64_t)factor;
         return 0;
     }
-    if (strcmp(type, "llama3"))
-        return meg_fail(e, MEG_EFORMAT, "%s: rope_scaling of type %.40s; read are linear, llama3", from, type);
+    if (strcmp(type, "llama3") != 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: unsupported rope_scaling type %.40s; expected linear or llama3", from,
+                        type);
     m->use_rope_scaling = true;
     m->rope_scaling_factor = factor;
-    if ((r = want_number(o, "low_freq_factor", 1, from, e)) < 0 ||
-        (r = want_number(o, "high_freq_factor", 4, from, e)) < 0)
+    if ((r = check_number(o, "low_freq_factor", 1, from, e)) < 0 ||
+        (r = check_number(o, "high_freq_factor", 4, from, e)) < 0)
         return r;
-    return want_number(o, "original_max_position_embeddings", 8192, from, e);
+    return check_number(o, "original_max_position_embeddings", 8192, from, e);
 }
 
 static int read_positions(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
@@ -87,7 +90,7 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
 
     m->position_embedding_type = MEG_POSITION_ROPE;
     if ((r = meg_json_get_f64(config, "rope_theta", MEG_JSON_OPTIONAL, &m->rotary_base, from, e)) < 0 ||
-        (r = want_number(config, "partial_rotary_factor", 1, from, e)) < 0)
+        (r = check_number(config, "partial_rotary_factor", 1, from, e)) < 0)
         return r;
     for (int i = 0; i < 2; i++) {
         json_t *o = NULL;
@@ -100,18 +103,18 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
 }
 
 /*
- * Refuse attention in a window of fewer tokens than there are positions.  Mistral has one of 4096 unless
+ * Refuse sliding-window attention, unless the window covers all positions.  Mistral has a window of 4096 tokens unless
  * sliding_window is null; Qwen2 has one if use_sliding_window is true.
  */
 static int check_window(const struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
                         struct meg_err *e)
 {
     const json_t *window = json_object_get(config, "sliding_window");
-    bool is_used = !strcmp(type, "mistral") && !(window && json_is_null(window));
+    bool is_used = strcmp(type, "mistral") == 0 && !(window && json_is_null(window));
     int64_t tokens = 4096;
     int r;
 
-    if (!strcmp(type, "qwen2") &&
+    if (strcmp(type, "qwen2") == 0 &&
         (r = meg_json_get_bool(config, "use_sliding_window", MEG_JSON_OPTIONAL, &is_used, from, e)) < 0)
         return r;
     if (!is_used)
@@ -120,20 +123,20 @@ static int check_window(const struct meg_gpt_conf *m, const json_t *config, cons
         tokens >= m->max_position_embeddings)
         return r;
     return meg_fail(e, MEG_EFORMAT,
-                    "%s: attention in a sliding window of %" PRId64 " tokens, fewer than the %" PRId64
-                    " positions, cannot be computed; where no text is longer than the window, make "
-                    "sliding_window null",
+                    "%s: sliding-window attention over %" PRId64 " tokens, fewer than the %" PRId64
+                    " positions, is not supported; if no text is longer than the window, set sliding_window "
+                    "to null",
                     from, tokens, m->max_position_embeddings);
 }
 
-/* Llama has biases everywhere or nowhere; Qwen2 has those of queries, keys and values. */
+/* Llama has biases in all linear layers or in none; Qwen2 has those of queries, keys and values. */
 static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
                        struct meg_err *e)
 {
     bool attention = false, mlp = false;
     int r;
 
-    m->add_qkv_bias = !strcmp(type, "qwen2");
+    m->add_qkv_bias = strcmp(type, "qwen2") == 0;
     m->has_bias = false;
     if (m->add_qkv_bias)
         return 0;
@@ -141,7 +144,7 @@ static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char 
         (r = meg_json_get_bool(config, "mlp_bias", MEG_JSON_OPTIONAL, &mlp, from, e)) < 0)
         return r;
     if (attention != mlp)
-        return meg_fail(e, MEG_EFORMAT, "%s: attention_bias is %s and mlp_bias is %s; linears have all biases or none",
+        return meg_fail(e, MEG_EFORMAT, "%s: attention_bias is %s but mlp_bias is %s; only equal values are supported",
                         from, attention ? "true" : "false", mlp ? "true" : "false");
     m->has_bias = attention;
     return 0;
@@ -183,25 +186,25 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
         (r = read_positions(m, config, from, e)) < 0 || (r = read_biases(m, config, type, from, e)) < 0 ||
         (r = check_window(m, config, type, from, e)) < 0)
         return r;
-    if (strcmp(act, "silu"))
-        return meg_fail(e, MEG_EFORMAT, "%s: hidden_act %.40s; known is silu", from, act);
+    if (strcmp(act, "silu") != 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: unsupported hidden_act %.40s; expected silu", from, act);
     m->is_untied = !is_tied;
     m->group_query_attention = m->num_query_groups != MEG_UNSET && m->num_query_groups != m->num_attention_heads;
     return 0;
 }
 
-static const char *cannot(const struct meg_gpt_conf *m)
+static const char *unsupported_reason(const struct meg_gpt_conf *m)
 {
     if (m->normalization != MEG_NORM_RMS || !m->swiglu)
         return "it has RMSNorm and SwiGLU";
     if (m->rotary_percent != 1 || m->rotary_interleaved)
-        return "its heads turn whole and by halves";
+        return "its rotary embedding rotates all channels of a head, by halves";
     if (m->use_rope_scaling && m->rotary_interpolation != 1)
-        return "it has --use-rope-scaling or --rotary-seq-len-interpolation-factor, not both";
+        return "it supports --use-rope-scaling or --rotary-seq-len-interpolation-factor, not both";
     return NULL;
 }
 
-static json_t *scaling_of(const struct meg_gpt_conf *m)
+static json_t *make_rope_scaling(const struct meg_gpt_conf *m)
 {
     if (m->use_rope_scaling)
         return json_pack("{s:f,s:f,s:f,s:i,s:s}", "factor", m->rope_scaling_factor, "high_freq_factor", 4.0,
@@ -211,7 +214,7 @@ static json_t *scaling_of(const struct meg_gpt_conf *m)
     return json_null();
 }
 
-static json_t *config_of(const struct meg_gpt_conf *m)
+static json_t *make_config(const struct meg_gpt_conf *m)
 {
     const bool is_qwen = !m->has_bias && m->add_qkv_bias;
     json_t *c = json_object();
@@ -233,7 +236,7 @@ static json_t *config_of(const struct meg_gpt_conf *m)
     json_object_set_new(c, "num_hidden_layers", json_integer(m->num_layers));
     json_object_set_new(c, "num_key_value_heads", json_integer(m->num_query_groups));
     json_object_set_new(c, "rms_norm_eps", json_real(m->norm_epsilon));
-    json_object_set_new(c, "rope_scaling", scaling_of(m));
+    json_object_set_new(c, "rope_scaling", make_rope_scaling(m));
     json_object_set_new(c, "rope_theta", json_real(m->rotary_base));
     json_object_set_new(c, "tie_word_embeddings", json_boolean(!m->is_untied));
     if (is_qwen)
@@ -243,4 +246,4 @@ static json_t *config_of(const struct meg_gpt_conf *m)
 }
 
 static const char *const model_types[] = { "llama", "mistral", "qwen2", NULL };
-const struct ckpt_hf_family ckpt_hf_llama = { model_types, &format, read_config, cannot, config_of };
+const struct ckpt_hf_family ckpt_hf_llama = { model_types, &format, read_config, unsupported_reason, make_config };

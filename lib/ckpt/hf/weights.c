@@ -1,6 +1,8 @@
 /*
- * The weights of a Hugging Face folder: one safetensors file, or shards of at most a given size with an index.  A shard
- * takes tensors in the order of the model until the next one does not fit, as transformers' save_pretrained fills it.
+ * weights.c - write the weights of a Hugging Face folder: one safetensors file, or shards of limited size with an index.
+ *
+ * A shard is filled with tensors in the order of the model until the next does not fit, as in save_pretrained of
+ * transformers.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,23 +13,23 @@
 #include "file/file.h"
 #include "io/json.h"
 
-/* A tensor of theirs, and the row that it is made of or a part of. */
+/* A foreign tensor, and the row that it is a part of. */
 struct item {
     const struct meg_param *row;
-    enum ckpt_remap how;
-    struct ckpt_tp_shard cut;
+    enum ckpt_remap remap;
+    struct ckpt_tp_shard shard;
     char name[CKPT_NAME_CHARS];
 };
 
 static const struct item *item_of(const struct item *v, int n, const char *name)
 {
     for (int i = 0; i < n; i++)
-        if (!strcmp(v[i].name, name))
+        if (strcmp(v[i].name, name) == 0)
             return &v[i];
     return NULL;
 }
 
-/* What each row becomes, malloc'ed; the number of items. */
+/* List the foreign tensors of all rows, malloc'ed; return remap many. */
 static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;
@@ -41,8 +43,8 @@ static int list_items(struct item **out, const struct ckpt_format *f, const stru
             if (!ckpt_foreign_name(f, re, p->row[i].name, false, it.name))
                 continue;
             it.row = &p->row[i];
-            it.how = re->remap;
-            it.cut = (struct ckpt_tp_shard){ .model = s->model, .tp_size = 1, .vocab_rows = s->model->vocab_size };
+            it.remap = re->remap;
+            it.shard = (struct ckpt_tp_shard){ .model = s->model, .tp_size = 1, .vocab_rows = s->model->vocab_size };
             v = meg_realloc_array(v, (size_t)n + 1, sizeof *v);
             v[n++] = it;
         }
@@ -56,26 +58,26 @@ static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const
                         const struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
 {
     const int64_t n = meg_st_numel(t);
-    float *theirs = malloc((size_t)n * sizeof *theirs);
-    void *written = malloc((size_t)t->nbytes);
-    struct ckpt_row_map piece[3];
+    float *foreign = malloc((size_t)n * sizeof *foreign);
+    void *converted = malloc((size_t)t->nbytes);
+    struct ckpt_row_map map[3];
     int r;
 
-    if (!theirs || !written) {
-        r = meg_fail(e, MEG_EFAIL, "no memory to lay out %s", t->name);
+    if (!foreign || !converted) {
+        r = meg_fail(e, MEG_EFAIL, "out of memory while writing tensor %s", t->name);
         goto out;
     }
-    for (int i = ckpt_row_maps(piece, &it->cut, it->row, it->how); i-- > 0;)
-        ckpt_to_foreign(theirs, (const float *)s->weights.data + it->row->offset, &piece[i]);
-    ckpt_from_f32(written, dtype, theirs, n);
-    r = meg_file_pwrite(f, written, (size_t)t->nbytes, t->file_offset, e);
+    for (int i = ckpt_row_maps(map, &it->shard, it->row, it->remap); i-- > 0;)
+        ckpt_to_foreign(foreign, (const float *)s->weights.data + it->row->offset, &map[i]);
+    ckpt_from_f32(converted, dtype, foreign, n);
+    r = meg_file_pwrite(f, converted, (size_t)t->nbytes, t->file_offset, e);
 out:
-    free(theirs);
-    free(written);
+    free(foreign);
+    free(converted);
     return r;
 }
 
-/* Write n tensors, which are put in the order of the file. */
+/* Write a file of n tensors, which are sorted into the order of the file. */
 static int write_file(const char *dir, const char *name, struct meg_st_tensor *t, int n, const struct item *items,
                       int nitems, const struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
 {
@@ -98,15 +100,15 @@ out:
     return r;
 }
 
-/* The tensors from first on that a shard takes; their number. */
-static int fill_shard(const struct meg_st_tensor *t, int first, int n, int64_t element, int64_t most)
+/* Return the number of tensors from first on that fit in one shard of max bytes. */
+static int fill_shard(const struct meg_st_tensor *t, int first, int n, int64_t element, int64_t max)
 {
     int64_t nbytes = 0;
     int k = first;
 
     for (; k < n; k++) {
         nbytes += meg_st_numel(&t[k]) * element;
-        if (k > first && most > 0 && nbytes > most)
+        if (k > first && max > 0 && nbytes > max)
             break;
     }
     return k - first;
@@ -141,7 +143,7 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
 
     for (int i = 0; i < n; i++) {
         t[i] = (struct meg_st_tensor){ .name = items[i].name, .dtype = meg_dtype_name(to->dtype) };
-        t[i].ndim = ckpt_foreign_shape(t[i].dim, &items[i].cut, items[i].row, items[i].how);
+        t[i].ndim = ckpt_foreign_shape(t[i].dim, &items[i].shard, items[i].row, items[i].remap);
     }
     for (int i = 0; i < n; i += fill_shard(t, i, n, element, to->shard_bytes))
         nshards++;

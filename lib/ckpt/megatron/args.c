@@ -1,6 +1,7 @@
 /*
- * Settings in the args of a Megatron checkpoint that our GPT cannot compute.  Names and defaults are those of
- * megatron/core/transformer/transformer_config.py, megatron/training/arguments.py and
+ * args.c - find settings in the args of a Megatron checkpoint that meg's GPT does not support.
+ *
+ * Names and defaults are those of megatron/core/transformer/transformer_config.py, megatron/training/arguments.py and
  * megatron/post_training/arguments.py, core 0.8 to 0.20.
  */
 #include <ctype.h>
@@ -11,9 +12,9 @@
 #include "ckpt/megatron/megatron.h"
 
 /*
- * Settings that change the output of the model.  neutral lists the values that do not, separated by blanks and
- * compared as numbers where both are; None is always one of them.  A tuple or list is neutral where it is in
- * the list itself, or all of its elements are.
+ * Settings that change the output of the model.  neutral lists the values that do not, separated by blanks, and
+ * compared as numbers if both are numbers; None is always neutral.  A tuple or list is neutral if it is in the list or
+ * all of its elements are.
  */
 /* clang-format off */
 static const struct rule {
@@ -72,8 +73,8 @@ static const struct rule {
 };
 enum { NRULES = sizeof rules / sizeof rules[0] };
 
-/* Settings that have no effect unless a rule refuses the one that they belong to, and groups of their own. */
-static const char *const harmless_prefix[] = {
+/* Prefixes of settings that have no effect unless a rule refuses the setting that enables them. */
+static const char *const no_effect_prefix[] = {
     "moe_", "mamba_", "gdp_", "dsa_", "mhc_", "mtp_", "retro_", "linear_conv_", "linear_key_",
     "linear_value_", "linear_num_", "yarn_", "relative_attention_", "qk_clip", "vision_", "dino_",
     "swin_", "ict_", "biencoder_", "retriever_", "fim_", "rl_", "grpo_", "langrl_", "inprocess_",
@@ -81,8 +82,8 @@ static const char *const harmless_prefix[] = {
     "export_", "manual_gc",
 };
 
-/* A name with one of these words is about files, logs, the schedule, the optimizer, data, ranks or precision. */
-static const char *const harmless_word[] = {
+/* Words in names of settings about files, logs, schedules, the optimizer, data, ranks or precision. */
+static const char *const no_effect_word[] = {
     "dir", "path", "file", "filename", "url", "name", "id", "log", "logging", "logger",
     "tensorboard", "wandb", "timing", "profile", "profiler", "nvtx", "otel", "straggler", "timeout",
     "interval", "save", "load", "ckpt", "checkpoint", "resume", "exit", "rerun", "train", "eval",
@@ -95,7 +96,7 @@ static const char *const harmless_word[] = {
     "bf16", "fp32", "inference", "data", "dataset", "dataloader", "tokenizer", "vocab",
 };
 
-static const char *const harmless_name[] = {
+static const char *const no_effect_name[] = {
     /* training and data */
     "model_type", "finetune", "freeze_all_layers", "freeze_base_for_mtp", "sft", "seq_length",
     "encoder_seq_length", "decoder_seq_length", "encoder_num_layers", "add_position_embedding",
@@ -112,7 +113,7 @@ static const char *const harmless_name[] = {
     "original_max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
     "qk_pos_emb_head_dim", "v_head_dim", "cache_mla_latents", "use_grouped_gemm_for_dense_mlp",
     "use_grouped_gemm_for_shared_expert",
-    /* the same result, computed otherwise */
+    /* other implementations of the same result */
     "rank", "local_rank", "DDP_impl", "onnx_safe", "apply_query_key_layer_scaling",
     "transformer_impl", "use_flash_attn", "flash_attention_version", "flash_decode",
     "use_te_activation_func", "use_legacy_models", "use_legacy_static_engine",
@@ -133,7 +134,7 @@ static const char *const harmless_name[] = {
     "microbatch_group_size_per_vp_stage", "suggested_communication_unit_size", "use_torch_fsdp2",
     "torch_fsdp2_reshard_after_forward", "use_layer_wise_param_layout", "pin_cpu_params",
     "min_offloaded_tensor_size", "empty_unused_memory_level", "refit_method",
-    /* watching the run */
+    /* monitoring */
     "adlr_autoresume", "app_tag_run_version", "barrier_with_L1_time", "calc_ft_timeouts",
     "disable_msc_deprecated", "enable_msc", "enable_ft_package", "dump_param_to_param_group_map",
     "error_injection_rate", "error_injection_type", "record_memory_history", "record_shapes",
@@ -145,31 +146,31 @@ static const char *const harmless_name[] = {
 static bool is_in(const char *name, size_t n, const char *const *list, size_t nlist)
 {
     for (size_t i = 0; i < nlist; i++)
-        if (strlen(list[i]) == n && !memcmp(list[i], name, n))
+        if (strlen(list[i]) == n && memcmp(list[i], name, n) == 0)
             return true;
     return false;
 }
 
 #define IS_IN(name, n, list) is_in(name, n, list, sizeof(list) / sizeof((list)[0]))
 
-static bool is_harmless(const char *name)
+static bool has_no_effect(const char *name)
 {
-    if (IS_IN(name, strlen(name), harmless_name))
+    if (IS_IN(name, strlen(name), no_effect_name))
         return true;
-    for (size_t i = 0; i < sizeof harmless_prefix / sizeof harmless_prefix[0]; i++)
-        if (!strncmp(name, harmless_prefix[i], strlen(harmless_prefix[i])))
+    for (size_t i = 0; i < sizeof no_effect_prefix / sizeof no_effect_prefix[0]; i++)
+        if (strncmp(name, no_effect_prefix[i], strlen(no_effect_prefix[i])) == 0)
             return true;
     for (const char *word = name; *word; word += strspn(word, "_")) {
         const size_t n = strcspn(word, "_");
 
-        if (n && IS_IN(word, n, harmless_word))
+        if (n && IS_IN(word, n, no_effect_word))
             return true;
         word += n;
     }
     return false;
 }
 
-/* Whether name is read as an option of the model. */
+/* Return whether name is an option of the model. */
 static bool is_option(const char *name)
 {
     char buf[64];
@@ -177,23 +178,23 @@ static bool is_option(const char *name)
     for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
         const char *arg = ckpt_arg_name(buf, row);
 
-        if (arg && !strcmp(arg, name))
+        if (arg && strcmp(arg, name) == 0)
             return true;
     }
-    return !strcmp(name, "layernorm_epsilon") || !strcmp(name, "openai_gelu");
+    return strcmp(name, "layernorm_epsilon") == 0 || strcmp(name, "openai_gelu") == 0;
 }
 
 static const struct rule *find_rule(const char *name)
 {
     for (int i = 0; i < NRULES; i++)
-        if (!strcmp(rules[i].name, name))
+        if (strcmp(rules[i].name, name) == 0)
             return &rules[i];
     return NULL;
 }
 
 /* ---- values ---- */
 
-/* Append a value as Python prints it, or what is known of it. */
+/* Append a value as Python prints it, or a description. */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {
     switch (v->type) {
@@ -222,7 +223,7 @@ static void print(struct meg_str *out, const struct meg_py *v, int depth)
     }
 }
 
-/* Whether a value is one of the words of neutral. */
+/* Return whether a value is in the list neutral. */
 static bool is_one_of(const struct meg_py *v, const char *neutral)
 {
     struct meg_str text = { 0 };
@@ -234,7 +235,7 @@ static bool is_one_of(const struct meg_py *v, const char *neutral)
     for (const char *w = neutral; *w && !found; w += strspn(w, " ")) {
         const size_t n = strcspn(w, " ");
 
-        found = n == text.n && !memcmp(w, text.s, n);
+        found = n == text.n && memcmp(w, text.s, n) == 0;
         x = strtod(w, &end);
         if (end == w + n && (v->type == MEG_PY_INT || v->type == MEG_PY_FLOAT))
             found = x == (v->type == MEG_PY_INT ? (double)v->i : v->f);
@@ -256,7 +257,7 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
     return true;
 }
 
-/* A setting that is switched off, whatever it is about. */
+/* Return whether a value means that a setting is off, whatever the setting. */
 static bool is_off(const struct meg_py *v)
 {
     switch (v->type) {
@@ -270,7 +271,7 @@ static bool is_off(const struct meg_py *v)
     }
 }
 
-/* A path, or an object of Python's or torch's own, such as a dtype: it says nothing about the model. */
+/* Return whether a value is a path or an object of Python or torch, such as a dtype, independent of the model. */
 static bool is_plain_object(const struct meg_py *v)
 {
     static const char *const modules[] = { "torch", "pathlib", "datetime", "collections", "argparse" };
@@ -283,16 +284,16 @@ static bool is_plain_object(const struct meg_py *v)
 
 /* ---- the check ---- */
 
-/* Append what is wrong with one attribute, if anything. */
+/* Append an attribute and its value if it is not supported. */
 static void check_attribute(struct meg_str *wrong, const char *name, const struct meg_py *v)
 {
     const struct rule *rule = find_rule(name);
 
-    if (rule ? is_neutral(v, rule->neutral) : is_off(v) || is_option(name) || is_harmless(name) || is_plain_object(v))
+    if (rule ? is_neutral(v, rule->neutral) : is_off(v) || is_option(name) || has_no_effect(name) || is_plain_object(v))
         return;
     meg_str_printf(wrong, "%s%s = ", wrong->n ? "; " : "", name);
     print(wrong, v, 0);
-    meg_str_printf(wrong, rule ? " (%s)" : " (not known here)", rule ? rule->changes : "");
+    meg_str_printf(wrong, rule ? " (%s)" : " (unknown setting)", rule ? rule->changes : "");
 }
 
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e)
@@ -315,9 +316,8 @@ int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err 
             wrong.s[i] = '?';
     if (wrong.n)
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: args has settings that change the model and cannot be computed: %s; "
-                     "where one does "
-                     "not change it, remove it from args and save the file again",
+                     "%s: args has settings that change the output and are not supported: %s; if one of them "
+                     "does not, remove it from args and save the file again",
                      from, wrong.s);
     meg_str_free(&wrong);
     return r;

@@ -1,4 +1,4 @@
-/* Checkpoints of Megatron's ranks, read: their names become ours, their settings options. */
+/* megatron.c - open Megatron's per-rank checkpoints: convert tensor names to native ones and settings to options. */
 #include "ckpt/megatron/megatron.h"
 
 #include <ctype.h>
@@ -13,30 +13,31 @@ enum { RANKS_MAX = 4096, STAGES_MAX = 999, CHUNKS_MAX = 64 };
 
 /* clang-format off */
 #define LAYER "decoder.layers.#."
-#define TABLE(qkv) { \
+#define RENAMES(qkv) { \
     { LAYER "self_attention.linear_qkv.weight", LAYER "self_attention.linear_qkv.weight", qkv }, \
     { LAYER "self_attention.linear_qkv.bias", LAYER "self_attention.linear_qkv.bias", qkv }, \
     { LAYER "mlp.linear_fc1.weight", LAYER "mlp.linear_fc1.weight", CKPT_GATE_UP }, \
     { LAYER "mlp.linear_fc1.bias", LAYER "mlp.linear_fc1.bias", CKPT_GATE_UP }, \
     { 0 } }
 /* clang-format on */
-/* By checkpoint_version: 0, 1, and 2 and later, whose rows lie as ours. */
-static const struct ckpt_rename rename0[] = TABLE(CKPT_QKV), rename1[] = TABLE(CKPT_QKV_INTERLEAVED),
-                                rename2[] = TABLE(CKPT_SAME);
+/* By checkpoint_version: 0, 1, and 2 or later, whose qkv rows are in native order. */
+static const struct ckpt_rename rename0[] = RENAMES(CKPT_QKV), rename1[] = RENAMES(CKPT_QKV_INTERLEAVED),
+                                rename2[] = RENAMES(CKPT_SAME);
 static const char *const ignored[] = { "rotary_pos_emb.inv_freq", NULL };
 static const struct ckpt_format formats[] = { { "megatron", rename0, NULL, ignored },
                                               { "megatron", rename1, NULL, ignored },
                                               { "megatron", rename2, NULL, ignored } };
 
-/* The tensors of a stage, or of one of its parts where stages are interleaved. */
+/* The tensors of a pipeline stage, or of one of its virtual stages. */
 struct chunk {
     struct meg_st *st;
-    int first, n; /* among those of st */
+    int first, n; /* tensors [first, first + n) of st */
 };
 
-struct ranks {
+/* State of opening the files of all ranks. */
+struct reader {
     struct meg_ckpt *c;
-    const char *first; /* path of the first rank's file, in messages */
+    const char *first; /* path of the first rank's file, for messages */
     const struct meg_py *args;
     int64_t tp, pp, vp;
     struct chunk *chunk; /* [pp][tp][vp] */
@@ -44,7 +45,7 @@ struct ranks {
 
 /* ---- settings ---- */
 
-/* A value of args as an option's text; false: it is none. */
+/* Append a value of args in the form of an option; false: it has none. */
 static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposite)
 {
     switch (v->type) {
@@ -67,35 +68,35 @@ static bool is_true(const struct meg_py *v)
     return v && v->type == MEG_PY_BOOL && v->i;
 }
 
-/* The options in args, a line each. */
-static int collect_options(const struct ranks *k, struct meg_str *out, struct meg_err *e)
+/* Append the model options in args, one per line. */
+static int collect_options(const struct reader *rd, struct meg_str *out, struct meg_err *e)
 {
-    /* GELU is the tanh form with these, too: Transformer Engine has no other. */
+    /* These, too, select the tanh form of GELU, the only one of Transformer Engine. */
     static const char *const tanh_gelu[] = { "openai_gelu", "use_te_activation_func",
                                              "use_transformer_engine_op_fuser" };
-    const bool is_grouped = is_true(meg_py_attr(k->args, "group_query_attention"));
+    const bool is_grouped = is_true(meg_py_attr(rd->args, "group_query_attention"));
     char buf[64];
 
     for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
         const char *name = ckpt_arg_name(buf, row);
-        const struct meg_py *v = name ? meg_py_attr(k->args, name) : NULL;
+        const struct meg_py *v = name ? meg_py_attr(rd->args, name) : NULL;
 
-        if (name && !v && !strcmp(name, "norm_epsilon"))
-            v = meg_py_attr(k->args, "layernorm_epsilon");
-        if (!v || v->type == MEG_PY_NONE || (!strcmp(name, "num_query_groups") && !is_grouped))
+        if (name && !v && strcmp(name, "norm_epsilon") == 0)
+            v = meg_py_attr(rd->args, "layernorm_epsilon");
+        if (!v || v->type == MEG_PY_NONE || (strcmp(name, "num_query_groups") == 0 && !is_grouped))
             continue;
         meg_str_printf(out, "%s = ", row->name);
         if (!as_text(out, v, row->type == MEG_OPT_STORE_FALSE))
-            return meg_fail(e, MEG_EFORMAT, "%s: %s in args is no number, word or bool", k->first, name);
+            return meg_fail(e, MEG_EFORMAT, "%s: %s in args is not a number, word or bool", rd->first, name);
         meg_str_printf(out, "\n");
     }
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)
-        if (is_true(meg_py_attr(k->args, tanh_gelu[i])))
+        if (is_true(meg_py_attr(rd->args, tanh_gelu[i])))
             meg_str_printf(out, "no-bias-gelu-fusion = no\n");
     return 0;
 }
 
-static int read_options(const struct ranks *k, struct meg_err *e)
+static int read_options(const struct reader *rd, struct meg_err *e)
 {
     struct meg_gpt_conf m = { 0 };
     struct meg_tok_conf tok = { 0 };
@@ -105,14 +106,14 @@ static int read_options(const struct ranks *k, struct meg_err *e)
     int r;
 
     meg_opt_defaults(groups);
-    if ((r = ckpt_check_args(k->args, k->first, e)) < 0 || (r = collect_options(k, &text, e)) < 0)
+    if ((r = ckpt_check_args(rd->args, rd->first, e)) < 0 || (r = collect_options(rd, &text, e)) < 0)
         goto out;
     if (meg_opt_apply(groups, text.s ? text.s : "", "args", &why) < 0) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: %s", k->first, why.msg);
+        r = meg_fail(e, MEG_EFORMAT, "%s: %s", rd->first, why.msg);
         goto out;
     }
     meg_opt_dump(groups, &dump);
-    k->c->options = dump.s;
+    rd->c->options = dump.s;
 out:
     meg_str_free(&text);
     return r;
@@ -125,95 +126,97 @@ static int version_of(const struct meg_py *v)
     return x >= 2 ? 2 : x >= 1 ? 1 : 0;
 }
 
-/* A count of ranks in args, under its name or an older one. */
-static int read_count(const struct ranks *k, const char *name, const char *older, int64_t max, int64_t *out,
+/* Read a number of ranks from args, by its name or an older one. */
+static int read_count(const struct reader *rd, const char *name, const char *older, int64_t max, int64_t *out,
                       struct meg_err *e)
 {
     *out = 1;
-    if (!meg_py_int(meg_py_attr(k->args, name), out) && older)
-        meg_py_int(meg_py_attr(k->args, older), out);
+    if (!meg_py_int(meg_py_attr(rd->args, name), out) && older)
+        meg_py_int(meg_py_attr(rd->args, older), out);
     if (*out >= 1 && *out <= max)
         return 0;
-    return meg_fail(e, MEG_EFORMAT, "%s: %s in args is %" PRId64 ", expected 1 to %" PRId64, k->first, name, *out, max);
+    return meg_fail(e, MEG_EFORMAT, "%s: %s in args is %" PRId64 ", expected 1 to %" PRId64, rd->first, name, *out,
+                    max);
 }
 
-static int read_settings(struct ranks *k, const struct meg_pt *pt, struct meg_err *e)
+static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_err *e)
 {
     const struct meg_py *root = pt->pickle.root;
     int64_t true_size = 0;
     int r;
 
-    k->args = meg_py_get(root, "args");
-    if (!k->args || k->args->type != MEG_PY_OBJECT || !k->args->state)
-        return meg_fail(e, MEG_EFORMAT, "%s: no Namespace called args in it: not a checkpoint of Megatron", k->first);
-    if ((r = read_count(k, "tensor_model_parallel_size", "model_parallel_size", RANKS_MAX, &k->tp, e)) < 0 ||
-        (r = read_count(k, "pipeline_model_parallel_size", NULL, STAGES_MAX, &k->pp, e)) < 0 ||
-        (r = read_options(k, e)) < 0)
+    rd->args = meg_py_get(root, "args");
+    if (!rd->args || rd->args->type != MEG_PY_OBJECT || !rd->args->state)
+        return meg_fail(e, MEG_EFORMAT, "%s: no Namespace called args; this is not a checkpoint of Megatron",
+                        rd->first);
+    if ((r = read_count(rd, "tensor_model_parallel_size", "model_parallel_size", RANKS_MAX, &rd->tp, e)) < 0 ||
+        (r = read_count(rd, "pipeline_model_parallel_size", NULL, STAGES_MAX, &rd->pp, e)) < 0 ||
+        (r = read_options(rd, e)) < 0)
         return r;
-    k->c->format = &formats[version_of(meg_py_get(root, "checkpoint_version"))];
-    if (!meg_py_int(meg_py_get(root, "iteration"), &k->c->source_iteration))
-        meg_py_int(meg_py_get(root, "total_iters"), &k->c->source_iteration);
-    meg_py_int(meg_py_attr(k->args, "consumed_train_samples"), &k->c->consumed_samples);
-    if (meg_py_int(meg_py_attr(k->args, "seq_length"), &k->c->seq_length) &&
-        (k->c->seq_length < 1 || k->c->seq_length > INT32_MAX))
-        k->c->seq_length = MEG_UNSET;
-    if (meg_py_int(meg_py_attr(k->args, "true_vocab_size"), &true_size) && true_size > 0)
-        k->c->vocab_size = true_size;
-    k->c->tp = k->tp;
+    rd->c->format = &formats[version_of(meg_py_get(root, "checkpoint_version"))];
+    if (!meg_py_int(meg_py_get(root, "iteration"), &rd->c->source_iteration))
+        meg_py_int(meg_py_get(root, "total_iters"), &rd->c->source_iteration);
+    meg_py_int(meg_py_attr(rd->args, "consumed_train_samples"), &rd->c->consumed_samples);
+    if (meg_py_int(meg_py_attr(rd->args, "seq_length"), &rd->c->seq_length) &&
+        (rd->c->seq_length < 1 || rd->c->seq_length > INT32_MAX))
+        rd->c->seq_length = MEG_UNSET;
+    if (meg_py_int(meg_py_attr(rd->args, "true_vocab_size"), &true_size) && true_size > 0)
+        rd->c->vocab_size = true_size;
+    rd->c->tp = rd->tp;
     return 0;
 }
 
 /* ---- names ---- */
 
-/* Append name, its beginning respelled by the first row of the table that fits. */
-static bool respell(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
+/* Append name with its prefix replaced by the first row of the table that matches; false: none does. */
+static bool replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
-    for (; table->theirs; table++)
-        if (!strncmp(name, table->theirs, strlen(table->theirs))) {
-            meg_str_printf(out, "%s%s", table->ours, name + strlen(table->theirs));
+    for (; table->foreign; table++)
+        if (strncmp(name, table->foreign, strlen(table->foreign)) == 0) {
+            meg_str_printf(out, "%s%s", table->native, name + strlen(table->foreign));
             return true;
         }
     return false;
 }
 
-/* Our name of a tensor, malloc'ed; the number of its layer grows by first_layer. */
-static char *native_name(const char *theirs, int64_t first_layer, int64_t *layer)
+/* Convert a tensor name to the native one, malloc'ed; first_layer is added to its layer number, *layer. */
+static char *native_name(const char *foreign, int64_t first_layer, int64_t *layer)
 {
     static const char *const stack[] = { "decoder.", "encoder.", "transformer." };
     struct meg_str out = { 0 };
     size_t n = 0;
 
     *layer = -1;
-    if (!strncmp(theirs, "language_model.", 15))
-        theirs += 15;
-    if (!strcmp(theirs, "word_embeddings_for_head.weight"))
+    if (strncmp(foreign, "language_model.", 15) == 0)
+        foreign += 15;
+    if (strcmp(foreign, "word_embeddings_for_head.weight") == 0)
         return meg_strdup("output_layer.weight");
     for (int i = 0; i < 3 && n == 0; i++)
-        if (!strncmp(theirs, stack[i], strlen(stack[i])))
+        if (strncmp(foreign, stack[i], strlen(stack[i])) == 0)
             n = strlen(stack[i]);
     if (n == 0)
-        return meg_strdup(theirs);
+        return meg_strdup(foreign);
     meg_str_printf(&out, "decoder.");
-    theirs += n;
-    if (!strncmp(theirs, "layers.", 7)) {
-        n = strspn(theirs + 7, "0123456789");
-        if (n > 0 && n < 7 && theirs[7 + n] == '.') {
-            *layer = strtol(theirs + 7, NULL, 10);
+    foreign += n;
+    if (strncmp(foreign, "layers.", 7) == 0) {
+        n = strspn(foreign + 7, "0123456789");
+        if (n > 0 && n < 7 && foreign[7 + n] == '.') {
+            *layer = strtol(foreign + 7, NULL, 10);
             meg_str_printf(&out, "layers.%" PRId64 ".", first_layer + *layer);
-            theirs += 7 + n + 1;
+            foreign += 7 + n + 1;
         }
     }
-    if (!respell(&out, theirs, ckpt_te_names) && !respell(&out, theirs, ckpt_legacy_names))
-        meg_str_printf(&out, "%s", theirs);
+    if (!replace_prefix(&out, foreign, ckpt_te_names) && !replace_prefix(&out, foreign, ckpt_legacy_names))
+        meg_str_printf(&out, "%s", foreign);
     return out.s;
 }
 
-/* Transformer Engine keeps state of its own beside the weights. */
+/* Return whether a tensor is internal state of Transformer Engine. */
 static bool is_extra_state(const char *name)
 {
     const size_t n = strlen(name), end = strlen("_extra_state");
 
-    return n >= end && !strcmp(name + n - end, "_extra_state");
+    return n >= end && strcmp(name + n - end, "_extra_state") == 0;
 }
 
 static void drop_extra_state(struct chunk *k)
@@ -228,7 +231,7 @@ static void drop_extra_state(struct chunk *k)
     k->st->n = k->first + kept;
 }
 
-/* Returns the number of its layers. */
+/* Rename the tensors of a chunk whose first layer is first_layer; return its number of layers. */
 static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
 {
     struct meg_st_tensor *t = k->st->t + k->first;
@@ -245,9 +248,8 @@ static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
 }
 
 /*
- * Whether queries, keys and values have the name of Megatron's core.  Their rows are in the order of version 2
- * whatever checkpoint_version is, or where it is missing: Megatron's fix_query_key_value_ordering reorders only
- * what is called query_key_value.
+ * Return whether the qkv tensors have the name of Megatron core.  Their rows are in the order of version 2 for any
+ * checkpoint_version, also a missing one: Megatron's fix_query_key_value_ordering reorders query_key_value only.
  */
 static bool has_core_names(const struct meg_st *st)
 {
@@ -257,31 +259,31 @@ static bool has_core_names(const struct meg_st *st)
     return false;
 }
 
-/* Layers are numbered in the order of parts, then of stages. */
-static int rename_all(const struct ranks *k, struct meg_err *e)
+/* Rename all tensors; layers are numbered by virtual stage, then by stage. */
+static int rename_all(const struct reader *rd, struct meg_err *e)
 {
     int64_t first = 0;
     int r = 0;
 
-    for (int i = 0; i < k->c->nfiles; i++)
-        if (has_core_names(k->c->file[i]))
-            k->c->format = &formats[2];
-    for (int64_t v = 0; v < k->vp; v++)
-        for (int64_t p = 0; p < k->pp; p++) {
+    for (int i = 0; i < rd->c->nfiles; i++)
+        if (has_core_names(rd->c->file[i]))
+            rd->c->format = &formats[2];
+    for (int64_t v = 0; v < rd->vp; v++)
+        for (int64_t p = 0; p < rd->pp; p++) {
             int64_t layers = 0;
 
-            for (int64_t t = 0; t < k->tp; t++)
-                layers = rename_chunk(&k->chunk[(p * k->tp + t) * k->vp + v], first);
+            for (int64_t t = 0; t < rd->tp; t++)
+                layers = rename_chunk(&rd->chunk[(p * rd->tp + t) * rd->vp + v], first);
             first += layers;
         }
-    for (int64_t i = 0; r == 0 && i < k->c->nfiles; i++)
-        r = meg_st_sort(k->c->file[i], e);
+    for (int64_t i = 0; r == 0 && i < rd->c->nfiles; i++)
+        r = meg_st_sort(rd->c->file[i], e);
     return r;
 }
 
 /* ---- files ---- */
 
-/* "model", or with parts model0, model1, ...; NULL: there is none. */
+/* Return "model", or with virtual stages model0, model1, ...; NULL: none. */
 static const struct meg_py *model_of(const struct meg_py *root, int64_t v, int64_t vp)
 {
     char name[32];
@@ -301,10 +303,10 @@ static int64_t count_chunks(const struct meg_py *root)
     return n;
 }
 
-/* The tensors of one rank's file, which becomes the next of c. */
-static int add_rank(struct ranks *k, struct meg_pt *pt, struct chunk *chunk, struct meg_err *e)
+/* Append the file of one rank to c, with its tensors. */
+static int add_rank(struct reader *rd, struct meg_pt *pt, struct chunk *chunk, struct meg_err *e)
 {
-    struct meg_ckpt *c = k->c;
+    struct meg_ckpt *c = rd->c;
     struct meg_st *st = meg_new(sizeof *st);
     const int64_t nparts = count_chunks(pt->pickle.root);
     int r = 0;
@@ -312,13 +314,14 @@ static int add_rank(struct ranks *k, struct meg_pt *pt, struct chunk *chunk, str
     st->path = meg_strdup(pt->path);
     c->file = meg_realloc_array(c->file, (size_t)c->nfiles + 1, sizeof *c->file);
     c->file[c->nfiles++] = st;
-    for (int64_t v = 0; r == 0 && v < k->vp; v++) {
+    for (int64_t v = 0; r == 0 && v < rd->vp; v++) {
         const struct meg_py *model = model_of(pt->pickle.root, v, nparts);
 
-        if (!model || nparts > CHUNKS_MAX || (nparts ? nparts : 1) != k->vp)
+        if (!model || nparts > CHUNKS_MAX || (nparts ? nparts : 1) != rd->vp)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: %" PRId64 " parts of a model in it, in the first rank's file %" PRId64 ", at most %d",
-                            pt->path, model && !nparts ? 1 : nparts, k->vp, CHUNKS_MAX);
+                            "%s: found %" PRId64 " virtual stages, expected %" PRId64
+                            " as in the first rank's file, at most %d",
+                            pt->path, model && !nparts ? 1 : nparts, rd->vp, CHUNKS_MAX);
         chunk[v] = (struct chunk){ .st = st, .first = st->n };
         r = meg_pt_tensors(st, pt, model, e);
         chunk[v].n = st->n - chunk[v].first;
@@ -329,87 +332,90 @@ static int add_rank(struct ranks *k, struct meg_pt *pt, struct chunk *chunk, str
     return r;
 }
 
-static int add_all(struct ranks *k, struct meg_err *e)
+static int add_all(struct reader *rd, struct meg_err *e)
 {
     int r = 0;
 
-    for (int64_t p = 0; r == 0 && p < k->pp; p++)
-        for (int64_t t = 0; r == 0 && t < k->tp; t++) {
+    for (int64_t p = 0; r == 0 && p < rd->pp; p++)
+        for (int64_t t = 0; r == 0 && t < rd->tp; t++) {
             struct meg_pt *pt = NULL;
             char name[64];
-            char *path = ckpt_path(k->c->path, ckpt_rank_file(name, t, p, k->pp));
+            char *path = ckpt_path(rd->c->path, ckpt_rank_file(name, t, p, rd->pp));
 
             if ((r = meg_pt_open(&pt, path, e)) == 0)
-                r = add_rank(k, pt, &k->chunk[(p * k->tp + t) * k->vp], e);
+                r = add_rank(rd, pt, &rd->chunk[(p * rd->tp + t) * rd->vp], e);
             else if (r == MEG_ENOENT)
                 r = meg_fail(e, MEG_ENOENT,
-                             "%s is not there; args of %s say %" PRId64 " tensor and %" PRId64 " pipeline ranks", path,
-                             k->first, k->tp, k->pp);
+                             "%s does not exist; args of %s has %" PRId64 " tensor-parallel and %" PRId64
+                             " pipeline-parallel ranks",
+                             path, rd->first, rd->tp, rd->pp);
             meg_pt_close(pt);
             free(path);
         }
     return r;
 }
 
-/* The rows of the word embedding, padding counted, and those that are the vocabulary. */
-static int find_vocab(struct ranks *k, struct meg_err *e)
+/* Find the rows of the word embedding, with and without padding. */
+static int find_vocab(struct reader *rd, struct meg_err *e)
 {
     static const char word[] = "embedding.word_embeddings.weight";
     const struct meg_st *st;
-    const struct meg_st_tensor *t = ckpt_find_tensor(k->c, 0, word, &st);
+    const struct meg_st_tensor *t = ckpt_find_tensor(rd->c, 0, word, &st);
 
     if (!t || t->ndim != 2 || t->dim[0] > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s: no table %s in it", k->first, word);
-    k->c->vocab_rows = t->dim[0] * k->tp;
-    if (k->c->vocab_size > k->c->vocab_rows)
-        return meg_fail(e, MEG_EFORMAT, "%s: true_vocab_size in args is %" PRId64 ", %s has %" PRId64 " rows", k->first,
-                        k->c->vocab_size, word, k->c->vocab_rows);
-    if (!k->c->vocab_size)
-        k->c->vocab_size = k->c->vocab_rows;
+        return meg_fail(e, MEG_EFORMAT, "%s: no tensor %s of two dimensions", rd->first, word);
+    rd->c->vocab_rows = t->dim[0] * rd->tp;
+    if (rd->c->vocab_size > rd->c->vocab_rows)
+        return meg_fail(e, MEG_EFORMAT, "%s: true_vocab_size in args is %" PRId64 ", but %s has %" PRId64 " rows",
+                        rd->first, rd->c->vocab_size, word, rd->c->vocab_rows);
+    if (!rd->c->vocab_size)
+        rd->c->vocab_size = rd->c->vocab_rows;
     return 0;
 }
 
-/* Heads and such are cut whole. */
-static int check_cut(const struct ranks *k, struct meg_err *e)
+/* Check that the tensor-parallel size divides the query groups and the width of the MLP. */
+static int check_tp_size(const struct reader *rd, struct meg_err *e)
 {
     struct meg_gpt_conf m;
-    int r = meg_ckpt_gpt_conf(k->c, &m, e);
+    int r = meg_ckpt_gpt_conf(rd->c, &m, e);
 
-    if (r == 0 && (m.num_query_groups % k->tp || m.ffn_hidden_size % k->tp))
+    if (r == 0 && (m.num_query_groups % rd->tp || m.ffn_hidden_size % rd->tp))
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: %" PRId64 " tensor ranks do not divide %" PRId64 " query groups and %" PRId64
-                     " channels of the MLP",
-                     k->first, k->tp, m.num_query_groups, m.ffn_hidden_size);
-    if (r == 0 && k->c->format != &formats[2] && m.num_query_groups != m.num_attention_heads)
-        r = meg_fail(e, MEG_EFORMAT, "%s: query groups in a checkpoint_version before 2", k->first);
+                     "%s: %" PRId64 " tensor-parallel ranks do not divide %" PRId64 " query groups and the MLP's "
+                     "width %" PRId64,
+                     rd->first, rd->tp, m.num_query_groups, m.ffn_hidden_size);
+    if (r == 0 && rd->c->format != &formats[2] && m.num_query_groups != m.num_attention_heads)
+        r = meg_fail(e, MEG_EFORMAT, "%s: grouped-query attention is not supported in checkpoint_version 0 and 1",
+                     rd->first);
     return r;
 }
 
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e)
 {
     const int64_t stages = ckpt_path_exists(c->path, "mp_rank_00") ? 1 : 2;
-    struct ranks k = { .c = c };
+    struct reader rd = { .c = c };
     struct meg_pt *pt = NULL;
     char name[64];
     char *path = ckpt_path(c->path, ckpt_rank_file(name, 0, 0, stages));
     int r;
 
-    k.first = path;
-    if ((r = meg_pt_open(&pt, path, e)) < 0 || (r = read_settings(&k, pt, e)) < 0)
+    rd.first = path;
+    if ((r = meg_pt_open(&pt, path, e)) < 0 || (r = read_settings(&rd, pt, e)) < 0)
         goto out;
-    k.vp = count_chunks(pt->pickle.root);
-    k.vp = k.vp ? k.vp : 1;
-    if ((k.pp > 1) != (stages > 1)) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: args say %" PRId64 " pipeline ranks, the folder's name %s", path, k.pp,
-                     stages > 1 ? "more, or experts" : "one");
+    rd.vp = count_chunks(pt->pickle.root);
+    rd.vp = rd.vp ? rd.vp : 1;
+    if ((rd.pp > 1) != (stages > 1)) {
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: args has %" PRId64 " pipeline-parallel ranks, the name of the folder means %s", path, rd.pp,
+                     stages > 1 ? "several, or experts" : "one");
         goto out;
     }
-    k.chunk = meg_new((size_t)(k.pp * k.tp * k.vp) * sizeof *k.chunk);
-    if ((r = add_all(&k, e)) < 0 || (r = rename_all(&k, e)) < 0 || (r = find_vocab(&k, e)) < 0)
+    rd.chunk = meg_new((size_t)(rd.pp * rd.tp * rd.vp) * sizeof *rd.chunk);
+    if ((r = add_all(&rd, e)) < 0 || (r = rename_all(&rd, e)) < 0 || (r = find_vocab(&rd, e)) < 0)
         goto out;
-    r = check_cut(&k, e);
+    r = check_tp_size(&rd, e);
 out:
-    free(k.chunk);
+    free(rd.chunk);
     meg_pt_close(pt);
     free(path);
     return r;

@@ -1,4 +1,4 @@
-/* How Megatron names files, options and tensors. */
+/* names.c - Megatron's names of files, options and tensors. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ bool ckpt_is_megatron(const char *dir)
     return ckpt_path_exists(dir, "mp_rank_00") || ckpt_path_exists(dir, "mp_rank_00_000");
 }
 
-/* Of metadata.json and common.pt one is in every such folder; .metadata is torch.distributed.checkpoint's. */
+/* Every such folder has metadata.json or common.pt; .metadata is written by torch.distributed.checkpoint. */
 bool ckpt_is_distributed(const char *dir)
 {
     return ckpt_path_exists(dir, ".metadata") || ckpt_path_exists(dir, "common.pt") ||
@@ -28,8 +28,8 @@ bool ckpt_is_distributed(const char *dir)
 int ckpt_refuse_distributed(const char *dir, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT,
-                    "%s: a distributed checkpoint of Megatron (--ckpt-format torch_dist or the like), "
-                    "which cannot be read; run Megatron once with the options of that run and "
+                    "%s: distributed checkpoints of Megatron (--ckpt-format torch_dist or similar) are not "
+                    "supported; run Megatron once with the options of that run and "
                     "--ckpt-convert-format torch --ckpt-convert-save DIR, then load DIR/torch",
                     dir);
 }
@@ -42,7 +42,7 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
     if (row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED)
         return NULL;
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
-        if (!strcmp(row->name, other[i][0]))
+        if (strcmp(row->name, other[i][0]) == 0)
             return other[i][1];
     snprintf(buf, 64, "%s", row->name);
     for (char *p = buf; *p; p++)
@@ -51,7 +51,7 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
     return buf;
 }
 
-/* The first spelling of each is written; later ones are older. */
+/* Names before Megatron core; the first row of each native name is written, later ones are older. */
 const struct ckpt_prefix_map ckpt_legacy_names[] = { { "input_norm.", "input_layernorm." },
                                                      { "self_attention.query_key_value.",
                                                        "self_attention.linear_qkv." },
@@ -65,7 +65,7 @@ const struct ckpt_prefix_map ckpt_legacy_names[] = { { "input_norm.", "input_lay
                                                      { "final_norm.", "final_layernorm." },
                                                      { 0 } };
 
-/* Transformer Engine's norms are part of the linear after them. */
+/* Transformer Engine fuses a norm with the linear layer after it. */
 const struct ckpt_prefix_map ckpt_te_names[] = { { "self_attention.linear_qkv.layer_norm_", "input_layernorm." },
                                                  { "mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm." },
                                                  { 0 } };

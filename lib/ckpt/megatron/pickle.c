@@ -1,3 +1,4 @@
+/* pickle.c - interpret the opcodes of a pickle into a tree of nodes. */
 #include "ckpt/megatron/pickle.h"
 
 #include <inttypes.h>
@@ -15,11 +16,11 @@ struct vm {
     const char *from;
     struct meg_py **stack;
     size_t nstack, stack_cap;
-    size_t *mark; /* places in the stack */
+    size_t *mark; /* indices into the stack */
     size_t nmarks, mark_cap;
     struct meg_py **memo;
     size_t nmemo, memo_cap;
-    size_t op_at; /* of the opcode being done */
+    size_t op_at; /* offset of the current opcode */
     struct meg_err *e;
 };
 
@@ -31,7 +32,7 @@ static int broken(struct vm *m, const char *why)
 
 enum { BLOCK = 1024 };
 
-/* NULL: there are too many. */
+/* Allocate a node; NULL: too many. */
 static struct meg_py *node(struct vm *m, enum meg_py_type kind)
 {
     struct meg_pickle *k = m->out;
@@ -52,7 +53,7 @@ static struct meg_py *node(struct vm *m, enum meg_py_type kind)
 static int push(struct vm *m, struct meg_py *o)
 {
     if (!o)
-        return broken(m, "more objects than are read");
+        return broken(m, "too many objects");
     if (m->nstack == m->stack_cap) {
         m->stack_cap = m->stack_cap ? 2 * m->stack_cap : 64;
         m->stack = meg_realloc_array(m->stack, m->stack_cap, sizeof(struct meg_py *));
@@ -70,7 +71,7 @@ static int push_int(struct vm *m, enum meg_py_type kind, int64_t v)
     return push(m, o);
 }
 
-/* Values above the last mark, or all: what may be taken from the stack. */
+/* Return the index of the lowest value that an opcode may pop: that above the last mark. */
 static size_t floor_of(const struct vm *m)
 {
     return m->nmarks ? m->mark[m->nmarks - 1] : 0;
@@ -78,7 +79,7 @@ static size_t floor_of(const struct vm *m)
 
 static int need(struct vm *m, size_t n)
 {
-    return m->nstack - floor_of(m) >= n ? 0 : broken(m, "the stack holds too little");
+    return m->nstack - floor_of(m) >= n ? 0 : broken(m, "stack underflow");
 }
 
 static void add(struct meg_py *o, const struct meg_py *member)
@@ -95,13 +96,13 @@ static void add(struct meg_py *o, const struct meg_py *member)
 static int take(struct vm *m, size_t n, const unsigned char **out)
 {
     if (n > m->n - m->at)
-        return broken(m, "cut short");
+        return broken(m, "truncated");
     *out = m->p + m->at;
     m->at += n;
     return 0;
 }
 
-/* n bytes, little-endian. */
+/* Read an n-byte little-endian number. */
 static int number(struct vm *m, size_t n, uint64_t *out)
 {
     const unsigned char *b = NULL;
@@ -113,7 +114,7 @@ static int number(struct vm *m, size_t n, uint64_t *out)
     return r;
 }
 
-/* A length of nlength bytes, and that many. */
+/* Push a string with a length of nlength bytes. */
 static int text(struct vm *m, enum meg_py_type kind, size_t nlength)
 {
     const unsigned char *b = NULL;
@@ -131,7 +132,7 @@ static int text(struct vm *m, enum meg_py_type kind, size_t nlength)
     return push(m, o);
 }
 
-/* Two's complement, little-endian. */
+/* Push an integer with a length of nlength bytes: two's complement, little-endian. */
 static int big_int(struct vm *m, size_t nlength)
 {
     const unsigned char *b = NULL;
@@ -170,7 +171,7 @@ static int line(struct vm *m, const char **s, size_t *n)
     const unsigned char *from = m->p + m->at, *end = memchr(from, '\n', m->n - m->at);
 
     if (!end)
-        return broken(m, "cut short");
+        return broken(m, "truncated");
     *s = (const char *)from;
     *n = (size_t)(end - from);
     m->at += *n + 1;
@@ -200,7 +201,7 @@ static int stack_global(struct vm *m)
     name = m->stack[--m->nstack];
     module = m->stack[--m->nstack];
     if (name->type != MEG_PY_STR || module->type != MEG_PY_STR)
-        return broken(m, "the name of a class is no string");
+        return broken(m, "the name of a class is not a string");
     o = node(m, MEG_PY_GLOBAL);
     if (o) {
         o->s = module->s;
@@ -211,7 +212,7 @@ static int stack_global(struct vm *m)
     return push(m, o);
 }
 
-/* The n values on top, or with a mark those above it, as members of a new node. */
+/* Pop n values and push a node with these members. */
 static int gather(struct vm *m, enum meg_py_type kind, size_t n)
 {
     struct meg_py *o = node(m, kind);
@@ -225,7 +226,7 @@ static int gather(struct vm *m, enum meg_py_type kind, size_t n)
 static int pop_mark(struct vm *m, size_t *n)
 {
     if (!m->nmarks)
-        return broken(m, "there is no mark");
+        return broken(m, "no mark on the stack");
     *n = m->nstack - m->mark[--m->nmarks];
     return 0;
 }
@@ -240,18 +241,18 @@ static int gather_marked(struct vm *m, enum meg_py_type kind)
     return r < 0 ? r : gather(m, kind, n);
 }
 
-/* Move n values on top into the node below them. */
+/* Pop n values and append them to the members of the node below. */
 static int fill(struct vm *m, size_t n, bool is_pairs)
 {
     struct meg_py *o;
 
     if (m->nstack - floor_of(m) < n + 1)
-        return broken(m, "the stack holds too little");
+        return broken(m, "stack underflow");
     if (is_pairs && n % 2)
         return broken(m, "a key without a value");
     o = m->stack[m->nstack - n - 1];
     if (o->type != MEG_PY_OBJECT && o->type != MEG_PY_DICT && o->type != MEG_PY_LIST && o->type != MEG_PY_SET)
-        return broken(m, "it fills what has no members");
+        return broken(m, "items are added to an object without members");
     for (size_t i = m->nstack - n; i < m->nstack; i++)
         add(o, m->stack[i]);
     m->nstack -= n;
@@ -266,7 +267,7 @@ static int fill_marked(struct vm *m, bool is_pairs)
     return r < 0 ? r : fill(m, n, is_pairs);
 }
 
-/* The call of what lies below nargs values, whose first is the arguments. */
+/* Pop a function and nargs values, of which the first is its arguments, and push the call. */
 static int call(struct vm *m, size_t nargs)
 {
     struct meg_py *o;
@@ -314,7 +315,7 @@ static int put(struct vm *m, uint64_t i)
     if (r < 0)
         return r;
     if (i >= MEG_PICKLE_NODES)
-        return broken(m, "a memo of more places than are read");
+        return broken(m, "memo index too large");
     if (i >= m->memo_cap) {
         const size_t cap = 2 * (size_t)i + 64;
 
@@ -330,7 +331,7 @@ static int put(struct vm *m, uint64_t i)
 static int get(struct vm *m, uint64_t i)
 {
     if (i >= m->memo_cap || !m->memo[i])
-        return broken(m, "nothing was put in that place of the memo");
+        return broken(m, "empty memo entry");
     return push(m, m->memo[i]);
 }
 
@@ -359,7 +360,7 @@ static int drop(struct vm *m, unsigned char op)
     return r;
 }
 
-/* An opcode that pushes a number, or puts and gets by one. */
+/* Execute an opcode with a numeric operand: push an integer, or put or get a memo entry. */
 static int numbered(struct vm *m, unsigned char op)
 {
     static const struct {
@@ -440,7 +441,7 @@ static int step(struct vm *m, unsigned char op)
     case 0x92: return call(m, 2);
     case 'b': return build(m);
     case 'Q': return persid(m);
-    default: return broken(m, "not known: no pickle, or one of another protocol than 2 to 5");
+    default: return broken(m, "unknown opcode: not a pickle, or not of protocol 2 to 5");
     }
 }
 
@@ -453,7 +454,7 @@ int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char 
     *out = (struct meg_pickle){ 0 };
     while (r == 0) {
         if (m.at == n) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: the pickle ends at byte %zu without saying so", from, n);
+            r = meg_fail(e, MEG_EFORMAT, "%s: the pickle ends at byte %zu without STOP", from, n);
             break;
         }
         m.op_at = m.at++;
@@ -483,14 +484,14 @@ void meg_pickle_free(struct meg_pickle *k)
 
 /* ---- look-ups ---- */
 
-static bool is_text(const char *s, size_t n, const char *want)
+static bool is_text(const char *s, size_t n, const char *expected)
 {
-    return n == strlen(want) && !memcmp(s, want, n);
+    return n == strlen(expected) && memcmp(s, expected, n) == 0;
 }
 
-bool meg_py_is_str(const struct meg_py *o, const char *want)
+bool meg_py_is_str(const struct meg_py *o, const char *text)
 {
-    return o && o->type == MEG_PY_STR && is_text(o->s, o->n, want);
+    return o && o->type == MEG_PY_STR && is_text(o->s, o->n, text);
 }
 
 bool meg_py_is_global(const struct meg_py *o, const char *module, const char *name)

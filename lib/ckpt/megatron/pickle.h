@@ -1,7 +1,8 @@
 /*
- * Pickles, the programs that Python's pickle module writes, read without running anything: what they
- * would build becomes a tree, and calls of classes and functions stay calls, with their arguments.
- * Protocols 2 to 5, after the comments in CPython's Lib/pickletools.py.
+ * pickle.h - read Python pickles safely, without executing them.
+ *
+ * The objects that a pickle builds become a tree of nodes; calls of classes and functions are nodes with their
+ * arguments.  Protocols 2 to 5, after the comments in CPython's Lib/pickletools.py.
  */
 #ifndef MEG_CKPT_MEGATRON_PICKLE_H
 #define MEG_CKPT_MEGATRON_PICKLE_H
@@ -23,51 +24,51 @@ enum meg_py_type {
     MEG_PY_TUPLE,
     MEG_PY_LIST,
     MEG_PY_SET,
-    MEG_PY_DICT,   /* members: key, value, key, value, ... */
-    MEG_PY_GLOBAL, /* a class or function, by name */
-    MEG_PY_OBJECT, /* what calling fn with args gives, then state; members as it was filled */
-    MEG_PY_PERSID  /* what the container knows by args */
+    MEG_PY_DICT,   /* members are key, value, key, value, ... */
+    MEG_PY_GLOBAL, /* a class or function */
+    MEG_PY_OBJECT, /* the result of fn(*args), with state; members are the items added to it */
+    MEG_PY_PERSID  /* a persistent id, args, which the container resolves */
 };
 
-/* May be a member of itself: a walk over a tree has to bound its depth. */
+/* A node.  It may contain itself: a traversal must bound its depth. */
 struct meg_py {
     enum meg_py_type type;
-    int64_t i;     /* of BOOL and INT */
-    double f;      /* of FLOAT */
-    const char *s; /* STR, BYTES; the module of a GLOBAL.  Lies in the pickle, not terminated */
+    int64_t i;     /* BOOL, INT */
+    double f;      /* FLOAT */
+    const char *s; /* STR, BYTES, the module of a GLOBAL: points into the pickle, not terminated */
     size_t n;
-    const char *name; /* of a GLOBAL in its module */
+    const char *name; /* GLOBAL: its name in the module */
     size_t nname;
     const struct meg_py **v; /* members */
     size_t nv, cap;
     const struct meg_py *fn, *args, *state;
 };
 
-/* All nodes of a pickle, and the one that it leaves. */
+/* The nodes of a pickle; root is its result. */
 struct meg_pickle {
     struct meg_py **block;
     size_t nblocks, nnodes;
     const struct meg_py *root;
-    size_t nbytes; /* of the program: where it stops */
+    size_t nbytes; /* length of the pickle, up to its STOP */
 };
 
 /*
- * Read the pickle that begins at p, of at most n bytes, which have to stay while nodes are used.
- * Free afterwards, whatever came of it.  MEG_EFORMAT, from and offset named, for an opcode that is
- * not known, one cut short or out of place, and more than MEG_PICKLE_NODES nodes.
+ * Read the pickle at p of at most n bytes, which must outlive the nodes.  Call meg_pickle_free afterwards, also after
+ * an error.  MEG_EFORMAT names from and the offset of an opcode that is unknown, truncated or invalid at its position,
+ * or that exceeds MEG_PICKLE_NODES nodes.
  */
 enum { MEG_PICKLE_NODES = 1 << 22 };
 int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from, struct meg_err *e);
 void meg_pickle_free(struct meg_pickle *p);
 
-/* Comparisons and look-ups; a NULL node is none of anything. */
+/* Comparisons and look-ups; NULL is a valid node that matches nothing. */
 bool meg_py_is_str(const struct meg_py *o, const char *text);
 bool meg_py_is_global(const struct meg_py *o, const char *module, const char *name);
-/* The last value under a key of a dict, or of an object that was filled as one; else NULL. */
+/* Return the last value of a key of a dict, or of an object with items; NULL: none. */
 const struct meg_py *meg_py_get(const struct meg_py *o, const char *key);
-/* An attribute of an object. */
+/* Return an attribute of an object; NULL: none. */
 const struct meg_py *meg_py_attr(const struct meg_py *o, const char *name);
-/* Whether o is an integer; then *out is set. */
+/* Return whether o is an integer, and set *out to it. */
 bool meg_py_int(const struct meg_py *o, int64_t *out);
 
 MEG_END_DECLS

@@ -1,3 +1,4 @@
+/* pt.c - find the tensors of a torch.save file in its pickle and container. */
 #include "ckpt/megatron/pt.h"
 
 #include <inttypes.h>
@@ -20,7 +21,7 @@ enum { NSTORAGES = sizeof storages / sizeof storages[0] };
 
 /* ---- the container ---- */
 
-/* The pickle is the one member called NAME/data.pkl. */
+/* Find the member NAME/data.pkl. */
 static const struct meg_zip_member *find_pickle(struct meg_pt *pt)
 {
     static const char end[] = "/data.pkl";
@@ -29,7 +30,7 @@ static const struct meg_zip_member *find_pickle(struct meg_pt *pt)
         const struct meg_zip_member *m = &pt->zip.member[i];
         const char *slash = strchr(m->name, '/');
 
-        if (slash && !strcmp(slash, end)) {
+        if (slash && strcmp(slash, end) == 0) {
             pt->folder = meg_strndup(m->name, (size_t)(slash - m->name) + 1);
             return m;
         }
@@ -44,15 +45,16 @@ static int read_pickle(struct meg_pt *pt, struct meg_err *e)
     int r;
 
     if (!m)
-        return meg_fail(e, MEG_EFORMAT, "%s: a ZIP file without NAME/data.pkl: not written by torch.save", pt->path);
+        return meg_fail(e, MEG_EFORMAT, "%s: ZIP file without NAME/data.pkl; it was not written by torch.save",
+                        pt->path);
     meg_str_printf(&from, "%s: member %s", pt->path, m->name);
     meg_str_printf(&name, "%sbyteorder", pt->folder);
     order = meg_zip_find(&pt->zip, name.s);
-    if (order && (order->n != 6 || memcmp(order->p, "little", 6)))
-        r = meg_fail(e, MEG_EFORMAT, "%s: member %s says '%.*s'; read is little", pt->path, name.s,
+    if (order && (order->n != 6 || memcmp(order->p, "little", 6) != 0))
+        r = meg_fail(e, MEG_EFORMAT, "%s: member %s is '%.*s', expected little", pt->path, name.s,
                      order->n < 20 ? (int)order->n : 20, (const char *)order->p);
     else if (m->n > PICKLE_MAX)
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes, at most %d are read", from.s, m->n, PICKLE_MAX);
+        r = meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes, expected at most %d", from.s, m->n, PICKLE_MAX);
     else
         r = meg_pickle_read(&pt->pickle, m->p, m->n, from.s, e);
     meg_str_free(&from);
@@ -70,8 +72,8 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
         goto out;
     if (pt->map.n > 1 && pt->map.p[0] == 0x80 && pt->map.p[1] <= 5) {
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: a pickle that is in no ZIP container, as torch.save wrote before version "
-                     "1.6; load and save it once with a newer one",
+                     "%s: a pickle without a ZIP container, the format of torch.save before version "
+                     "1.6; load and save the file once with a newer version",
                      path);
         goto out;
     }
@@ -104,7 +106,7 @@ static bool is_call(const struct meg_py *o, const char *name)
            o->args->type == MEG_PY_TUPLE;
 }
 
-/* The call that makes the numbers of a tensor or of a parameter; NULL: it is neither. */
+/* Return the call that builds a tensor or a parameter; NULL: another object. */
 static const struct meg_py *tensor_call(const struct meg_py *o)
 {
     if ((is_call(o, "_rebuild_parameter") || is_call(o, "_rebuild_parameter_with_state")) && o->args->nv > 0)
@@ -112,14 +114,14 @@ static const struct meg_py *tensor_call(const struct meg_py *o)
     return is_call(o, "_rebuild_tensor_v2") || is_call(o, "_rebuild_tensor") ? o : NULL;
 }
 
-/* A tensor on its way from the pickle. */
+/* A tensor of the pickle while it is decoded. */
 struct view {
     const struct meg_pt *pt;
     const char *name;
     struct meg_st_tensor t;
     int64_t stride[MEG_ST_MAXDIM];
-    int64_t first, nstored; /* elements: where it begins, and those of its storage */
-    int nbytes;             /* of an element */
+    int64_t first, storage_numel; /* first element in the storage; elements of the storage */
+    int nbytes;                   /* of one element */
     const struct meg_zip_member *member;
     struct meg_err *e;
 };
@@ -129,7 +131,7 @@ static int bad(const struct view *v, const char *why)
     return meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: %s", v->pt->path, v->name, why);
 }
 
-/* Non-negative numbers of a tuple, or of the torch.Size made of one; their count, or -1. */
+/* Read the non-negative integers of a tuple or a torch.Size; return how many, -1: invalid. */
 static int sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
 {
     if (o && o->type == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch", "Size") && o->args &&
@@ -143,7 +145,7 @@ static int sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
     return (int)o->nv;
 }
 
-/* ("storage", class, key, device, elements) */
+/* Decode the persistent id of a storage: ("storage", class, key, device, elements). */
 static int find_storage(struct view *v, const struct meg_py *id)
 {
     const struct meg_py *t = id && id->type == MEG_PY_PERSID ? id->args : NULL;
@@ -151,28 +153,27 @@ static int find_storage(struct view *v, const struct meg_py *id)
     int i = 0, r = 0;
 
     if (!t || t->type != MEG_PY_TUPLE || t->nv < 5 || !meg_py_is_str(t->v[0], "storage") ||
-        t->v[2]->type != MEG_PY_STR || !meg_py_int(t->v[4], &v->nstored) || v->nstored < 0)
-        return bad(v, "its storage is not described as torch.save does");
+        t->v[2]->type != MEG_PY_STR || !meg_py_int(t->v[4], &v->storage_numel) || v->storage_numel < 0)
+        return bad(v, "its storage is not in the format of torch.save");
     while (i < NSTORAGES && !meg_py_is_global(t->v[1], "torch", storages[i].torch))
         i++;
     if (i == NSTORAGES)
-        return bad(v, "its storage is of a type that is not read");
+        return bad(v, "unsupported storage type");
     v->t.dtype = storages[i].name;
     v->nbytes = storages[i].nbytes;
     meg_str_printf(&name, "%sdata/%.*s", v->pt->folder, (int)(t->v[2]->n < 100 ? t->v[2]->n : 100), t->v[2]->s);
     v->member = meg_zip_find(&v->pt->zip, name.s);
     if (!v->member)
-        r = meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: member %s is not there", v->pt->path, v->name, name.s);
-    else if ((size_t)v->nstored > v->member->n / (size_t)v->nbytes)
+        r = meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: no member %s", v->pt->path, v->name, name.s);
+    else if ((size_t)v->storage_numel > v->member->n / (size_t)v->nbytes)
         r = meg_fail(v->e, MEG_EFORMAT,
-                     "%s: tensor %.200s: member %s has %zu bytes, %" PRId64 " elements of %s are said "
-                     "to be in it",
-                     v->pt->path, v->name, name.s, v->member->n, v->nstored, v->t.dtype);
+                     "%s: tensor %.200s: member %s has %zu bytes, too few for %" PRId64 " elements of %s", v->pt->path,
+                     v->name, name.s, v->member->n, v->storage_numel, v->t.dtype);
     meg_str_free(&name);
     return r;
 }
 
-/* Whether all elements lie in the storage, and no more of them than it has. */
+/* Return whether all elements are inside the storage, without repetition. */
 static bool fits(const struct view *v)
 {
     int64_t last = v->first, numel = 1, reach;
@@ -185,7 +186,7 @@ static bool fits(const struct view *v)
     for (int i = 0; i < v->t.ndim; i++)
         if (__builtin_mul_overflow(v->t.dim[i] - 1, v->stride[i], &reach) || __builtin_add_overflow(last, reach, &last))
             return false;
-    return last < v->nstored && numel <= v->nstored;
+    return last < v->storage_numel && numel <= v->storage_numel;
 }
 
 static bool is_contiguous(const struct view *v)
@@ -198,8 +199,8 @@ static bool is_contiguous(const struct view *v)
     return true;
 }
 
-/* Where its elements are, for the time when they are read. */
-static const struct meg_st_view *keep_view(struct meg_st *st, const struct view *v)
+/* Make a view of the elements, which st owns. */
+static const struct meg_st_view *add_view(struct meg_st *st, const struct view *v)
 {
     struct meg_st_view *out = meg_new(sizeof *out);
 
@@ -219,15 +220,15 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     int r;
 
     if (args->nv < 4 || !meg_py_int(args->v[1], &v.first) || v.first < 0)
-        return bad(&v, "it is not described as torch.save does");
+        return bad(&v, "it is not in the format of torch.save");
     v.t.ndim = sizes(args->v[2], v.t.dim);
     if (v.t.ndim < 0 || sizes(args->v[3], v.stride) != v.t.ndim)
-        return bad(&v, "its size and stride are not those of up to 8 dimensions");
+        return bad(&v, "size and stride must have equal lengths of at most 8");
     if ((r = find_storage(&v, args->v[0])) < 0)
         return r;
     if (!fits(&v))
-        return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s: more elements than the %" PRId64 " of member %s", pt->path,
-                        name, v.nstored, v.member->name);
+        return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s: it exceeds the %" PRId64 " elements of member %s", pt->path,
+                        name, v.storage_numel, v.member->name);
     v.t.nbytes = meg_st_numel(&v.t) * v.nbytes;
     v.t.data = v.member->p + (v.t.nbytes ? v.first * v.nbytes : 0);
     v.t.file_offset = (const unsigned char *)v.t.data - pt->map.p;
@@ -235,7 +236,7 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     v.t.container_nbytes = v.member->n;
     v.t.crc = v.member->crc;
     if (v.t.nbytes && !is_contiguous(&v)) {
-        v.t.view = keep_view(st, &v);
+        v.t.view = add_view(st, &v);
         v.t.data = NULL;
     }
     copy = meg_strdup(name);
@@ -246,7 +247,8 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     return 0;
 }
 
-struct walk {
+/* A traversal of nested dicts. */
+struct traversal {
     struct meg_st *st;
     const struct meg_pt *pt;
     struct meg_str name;
@@ -254,13 +256,13 @@ struct walk {
     struct meg_err *e;
 };
 
-static int walk(struct walk *w, const struct meg_py *o)
+static int traverse(struct traversal *w, const struct meg_py *o)
 {
     const size_t n = w->name.n;
     int r = 0;
 
     if (w->depth == DEPTH_MAX)
-        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts in dicts, more than %d deep, at %.200s", w->pt->path, DEPTH_MAX,
+        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts nested more than %d deep, at %.200s", w->pt->path, DEPTH_MAX,
                         w->name.s);
     w->depth++;
     for (size_t i = 0; r == 0 && i + 1 < o->nv; i += 2) {
@@ -268,7 +270,7 @@ static int walk(struct walk *w, const struct meg_py *o)
         const bool is_dict = value->type == MEG_PY_DICT || (value->type == MEG_PY_OBJECT && value->nv);
 
         if (w->visits++ == VISITS_MAX)
-            r = meg_fail(w->e, MEG_EFORMAT, "%s: more than %d entries of dicts", w->pt->path, VISITS_MAX);
+            r = meg_fail(w->e, MEG_EFORMAT, "%s: more than %d entries in dicts", w->pt->path, VISITS_MAX);
         if (r < 0 || key->type != MEG_PY_STR || memchr(key->s, 0, key->n))
             continue;
         meg_str_printf(&w->name, "%s", n ? "." : "");
@@ -276,7 +278,7 @@ static int walk(struct walk *w, const struct meg_py *o)
         if (tensor_call(value))
             r = add_tensor(w->st, w->pt, value, w->name.s, w->e);
         else if (is_dict)
-            r = walk(w, value);
+            r = traverse(w, value);
         w->name.n = n;
         w->name.s[n] = 0;
     }
@@ -285,8 +287,8 @@ static int walk(struct walk *w, const struct meg_py *o)
 }
 
 /*
- * Check that the tensors from first on are at most twice the bytes of the file: a storage is used once, or by
- * two weights that are tied.  A small file could ask for any amount of memory otherwise.
+ * Check that the tensors from first on have at most twice the bytes of the file, since a storage is used once or by two
+ * tied weights.  Without a limit a small file could request any amount of memory.
  */
 static int check_total(const struct meg_st *st, int first, const struct meg_pt *pt, struct meg_err *e)
 {
@@ -294,20 +296,20 @@ static int check_total(const struct meg_st *st, int first, const struct meg_pt *
     int64_t sum = 0;
 
     for (int i = first; i < st->n && sum <= max; i++)
-        sum += st->t[i].nbytes; /* of one member each, so the sum stays below 3 files */
+        sum += st->t[i].nbytes; /* each is at most one member, so that sum cannot overflow */
     if (sum <= max)
         return 0;
     return meg_fail(e, MEG_EFORMAT,
-                    "%s: tensors of more than %" PRId64 " bytes in a file of %zu: storages are used again "
-                    "and again",
+                    "%s: more than %" PRId64 " bytes of tensors in a file of %zu bytes: storages are used "
+                    "repeatedly",
                     pt->path, max, pt->map.n);
 }
 
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e)
 {
-    struct walk w = { .st = st, .pt = pt, .e = e };
+    struct traversal w = { .st = st, .pt = pt, .e = e };
     const int first = st->n;
-    int r = walk(&w, dict);
+    int r = traverse(&w, dict);
 
     meg_str_free(&w.name);
     return r < 0 ? r : check_total(st, first, pt, e);
@@ -329,7 +331,7 @@ int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e
     if ((r = meg_pt_open(&pt, path, e)) < 0)
         goto out;
     if (pt->pickle.root->type != MEG_PY_DICT && pt->pickle.root->type != MEG_PY_OBJECT) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: member %sdata.pkl: no dict of tensors", path, pt->folder);
+        r = meg_fail(e, MEG_EFORMAT, "%s: member %sdata.pkl: not a dict of tensors", path, pt->folder);
         goto out;
     }
     if ((r = meg_pt_tensors(st, pt, pt->pickle.root, e)) < 0)

@@ -1,3 +1,4 @@
+/* pt_write.c - write a pickle of protocol 2, opcode by opcode. */
 #include "ckpt/megatron/pt_write.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@ static void op(struct meg_pickle_writer *p, char code)
     meg_str_add(&p->s, &code, 1);
 }
 
-/* n bytes, little-endian. */
+/* Append an n-byte little-endian number. */
 static void number(struct meg_pickle_writer *p, uint64_t v, int n)
 {
     for (int i = 0; i < n; i++)
@@ -126,7 +127,7 @@ void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int 
     meg_pickle_put_bool(p, false); /* requires_grad */
     meg_pickle_put_global(p, "collections", "OrderedDict");
     op(p, ')');
-    op(p, 'R'); /* no hooks */
+    op(p, 'R'); /* backward hooks: none */
     op(p, 't');
     op(p, 'R');
 }

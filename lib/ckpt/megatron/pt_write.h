@@ -1,7 +1,6 @@
 /*
- * A file as torch.save writes it: a pickle of protocol 2, built piece by piece, and the numbers of its
- * tensors after it, each a member.  Values are appended in the order of the pickle's program: a dict
- * is begun, keys and values follow in turn, and it is ended.
+ * pt_write.h - write a pickle of protocol 2 as torch.save does; the elements of its tensors are further members of the
+ * container.  Values are put in the order of the pickle: dict_begin, key, value, key, value, ..., dict_end.
  */
 #ifndef MEG_CKPT_MEGATRON_PT_WRITE_H
 #define MEG_CKPT_MEGATRON_PT_WRITE_H
@@ -18,7 +17,7 @@ struct meg_pickle_writer {
 };
 
 void meg_pickle_begin(struct meg_pickle_writer *p);
-/* The program ends; the one value that is left is what is loaded. */
+/* End the pickle; the one value on its stack is the result of loading it. */
 void meg_pickle_end(struct meg_pickle_writer *p);
 void meg_pickle_put_none(struct meg_pickle_writer *p);
 void meg_pickle_put_bool(struct meg_pickle_writer *p, bool v);
@@ -28,10 +27,10 @@ void meg_pickle_put_str(struct meg_pickle_writer *p, const char *s);
 void meg_pickle_put_global(struct meg_pickle_writer *p, const char *module, const char *name);
 void meg_pickle_put_dict_begin(struct meg_pickle_writer *p);
 void meg_pickle_put_dict_end(struct meg_pickle_writer *p);
-/* A dict, begun next, becomes the attributes of an argparse.Namespace. */
+/* Put an argparse.Namespace; between begin and end its attributes, as the keys and values of a dict. */
 void meg_pickle_put_namespace_begin(struct meg_pickle_writer *p);
 void meg_pickle_put_namespace_end(struct meg_pickle_writer *p);
-/* A contiguous f32 tensor; its numbers are the member data/N, N counting from 0. */
+/* Put a contiguous f32 tensor; its elements are the member data/N, N = 0, 1, ... */
 void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int ndim);
 void meg_pickle_writer_free(struct meg_pickle_writer *p);
 

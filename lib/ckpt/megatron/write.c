@@ -1,4 +1,4 @@
-/* Checkpoints of Megatron's ranks, written: a file a rank, cut as Megatron cuts them. */
+/* write.c - write Megatron's per-rank checkpoints, one file per rank with its shards. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,68 +9,70 @@
 #include "ckpt/megatron/zip.h"
 #include "file/file.h"
 
-#define FOLDER "model_optim_rng/" /* in the container */
+#define FOLDER "model_optim_rng/" /* prefix of the members of the container */
 
-struct job {
+/* State of an export. */
+struct export
+{
     const struct meg_ckpt_save_args *s;
     const struct meg_ckpt_megatron_conf *to;
-    int64_t vocab; /* rows, padding counted */
+    int64_t vocab_rows; /* with padding */
 };
 
 /* A tensor of one rank. */
 struct item {
     const struct meg_param *row;
-    struct ckpt_tp_shard cut;
-    enum ckpt_remap how;
+    struct ckpt_tp_shard shard;
+    enum ckpt_remap remap;
     int64_t dim[2];
     int ndim;
-    char name[CKPT_NAME_CHARS]; /* with / between nested dicts */
+    char name[CKPT_NAME_CHARS]; /* with / as separator of nested dicts */
 };
 
-/* ---- what cannot be cut ---- */
+/* ---- check ---- */
 
-static int divides(const char *option, int64_t n, const char *what, int64_t by, struct meg_err *e)
+static int check_divides(const char *option, int64_t n, const char *what, int64_t by, struct meg_err *e)
 {
     if (by % n == 0)
         return 0;
-    return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", does not divide %s %" PRId64, option, n, what, by);
+    return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 " does not divide %s %" PRId64, option, n, what, by);
 }
 
-static int check(const struct job *j, struct meg_err *e)
+static int check(const struct export *x, struct meg_err *e)
 {
     static const char tensor[] = "target-tensor-parallel-size", pipeline[] = "target-pipeline-parallel-size";
-    const struct meg_gpt_conf *m = j->s->model;
-    const struct meg_ckpt_megatron_conf *to = j->to;
+    const struct meg_gpt_conf *m = x->s->model;
+    const struct meg_ckpt_megatron_conf *to = x->to;
     int r;
 
     if (to->tensor < 1 || to->tensor > 99)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be 1 to 99", tensor, to->tensor);
+        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 " must be 1 to 99", tensor, to->tensor);
     if (to->pipeline < 1 || to->pipeline > 999)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be 1 to 999", pipeline, to->pipeline);
+        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 " must be 1 to 999", pipeline, to->pipeline);
     if (to->vocab_multiple < 1 || to->vocab_multiple > 1 << 20)
-        return meg_fail(e, MEG_EUSAGE, "--make-vocab-size-divisible-by: %" PRId64 ", must be 1 to %d",
+        return meg_fail(e, MEG_EUSAGE, "--make-vocab-size-divisible-by: %" PRId64 " must be 1 to %d",
                         to->vocab_multiple, 1 << 20);
-    if ((r = divides(tensor, to->tensor, "the attention heads,", m->num_attention_heads, e)) < 0 ||
-        (r = divides(tensor, to->tensor, "the query groups,", m->num_query_groups, e)) < 0 ||
-        (r = divides(tensor, to->tensor, "the MLP's width,", m->ffn_hidden_size, e)) < 0)
+    if ((r = check_divides(tensor, to->tensor, "the attention heads,", m->num_attention_heads, e)) < 0 ||
+        (r = check_divides(tensor, to->tensor, "the query groups,", m->num_query_groups, e)) < 0 ||
+        (r = check_divides(tensor, to->tensor, "the MLP's width,", m->ffn_hidden_size, e)) < 0)
         return r;
-    return divides(pipeline, to->pipeline, "the layers,", m->num_layers, e);
+    return check_divides(pipeline, to->pipeline, "the layers,", m->num_layers, e);
 }
 
 /* ---- names ---- */
 
-/* Their spelling of the beginning of a name, appended with what follows. */
-static void respell(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
+/* Append name with its prefix replaced by the foreign one of the first row that matches. */
+static void replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
-    for (; table->theirs; table++)
-        if (!strncmp(name, table->ours, strlen(table->ours))) {
-            meg_str_printf(out, "%s%s", table->theirs, name + strlen(table->ours));
+    for (; table->foreign; table++)
+        if (strncmp(name, table->native, strlen(table->native)) == 0) {
+            meg_str_printf(out, "%s%s", table->foreign, name + strlen(table->native));
             return;
         }
     meg_str_printf(out, "%s", name);
 }
 
-/* Before its core, dicts were nested, and a name in the encoder was one key. */
+/* Append the legacy name of a tensor outside the layers: nested dicts, with one key for a name in the encoder. */
 static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
 {
     if (is_tied_copy) {
@@ -78,22 +80,22 @@ static void legacy_outside_layers(struct meg_str *out, const char *name, bool is
         return;
     }
     meg_str_printf(out, "language_model/");
-    if (strncmp(name, "decoder.", 8)) {
+    if (strncmp(name, "decoder.", 8) != 0) {
         meg_str_printf(out, "%s", name);
         for (char *p = out->s; *p; p++)
             if (*p == '.')
                 *p = '/';
     } else {
         meg_str_printf(out, "encoder/");
-        respell(out, name + 8, ckpt_legacy_names);
+        replace_prefix(out, name + 8, ckpt_legacy_names);
     }
 }
 
-/* The name of a row in a rank's file, its layer counted from the first of the stage. */
-static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *name, int64_t first_layer,
+/* Print the name of a row in a rank's file, with its layer number counted from first_layer. */
+static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const char *name, int64_t first_layer,
                     bool is_tied_copy)
 {
-    const bool is_legacy = j->to->names == MEG_CKPT_NAMES_LEGACY;
+    const bool is_legacy = x->to->names == MEG_CKPT_NAMES_LEGACY;
     struct meg_str out = { 0 };
     int64_t layer;
     int n = 0;
@@ -101,10 +103,10 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *
     if (sscanf(name, "decoder.layers.%" SCNd64 ".%n", &layer, &n) == 1 && n > 0) {
         meg_str_printf(&out, "%slayers.%" PRId64 ".", is_legacy ? "language_model/encoder/" : "decoder.",
                        layer - first_layer);
-        if (j->to->names == MEG_CKPT_NAMES_MCORE)
+        if (x->to->names == MEG_CKPT_NAMES_MCORE)
             meg_str_printf(&out, "%s", name + n);
         else
-            respell(&out, name + n, is_legacy ? ckpt_legacy_names : ckpt_te_names);
+            replace_prefix(&out, name + n, is_legacy ? ckpt_legacy_names : ckpt_te_names);
     } else if (is_legacy) {
         legacy_outside_layers(&out, name, is_tied_copy);
     } else {
@@ -114,36 +116,37 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *
     meg_str_free(&out);
 }
 
-/* ---- what a rank holds ---- */
+/* ---- the tensors of a rank ---- */
 
-static void add_item(struct item *v, int *n, const struct job *j, const struct meg_param *row, int64_t t,
+static void add_item(struct item *v, int *n, const struct export *x, const struct meg_param *row, int64_t t,
                      int64_t first_layer, bool is_tied_copy)
 {
     struct item *it = &v[(*n)++];
 
     it->row = row;
-    it->cut =
-        (struct ckpt_tp_shard){ .model = j->s->model, .tp_rank = t, .tp_size = j->to->tensor, .vocab_rows = j->vocab };
-    it->how = strstr(row->name, ".mlp.linear_fc1.") ? CKPT_GATE_UP : CKPT_SAME;
-    it->ndim = ckpt_foreign_shape(it->dim, &it->cut, row, it->how);
-    name_of(it->name, j, row->name, first_layer, is_tied_copy);
+    it->shard = (struct ckpt_tp_shard){
+        .model = x->s->model, .tp_rank = t, .tp_size = x->to->tensor, .vocab_rows = x->vocab_rows
+    };
+    it->remap = strstr(row->name, ".mlp.linear_fc1.") ? CKPT_GATE_UP : CKPT_SAME;
+    it->ndim = ckpt_foreign_shape(it->dim, &it->shard, row, it->remap);
+    name_of(it->name, x, row->name, first_layer, is_tied_copy);
 }
 
-/* The tensors of rank t of stage p, malloc'ed; their number. */
-static int list_items(struct item **out, const struct job *j, int64_t t, int64_t p)
+/* List the tensors of tensor-parallel rank t of stage p, malloc'ed; return remap many. */
+static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
-    const struct meg_params *params = j->s->params;
-    const int64_t layers = j->s->model->num_layers, each = layers / j->to->pipeline;
+    const struct meg_params *params = x->s->params;
+    const int64_t layers = x->s->model->num_layers, each = layers / x->to->pipeline;
     const int64_t first = p ? 1 + p * each : 0;
-    const int64_t end = p == j->to->pipeline - 1 ? layers + 2 : 1 + (p + 1) * each;
+    const int64_t end = p == x->to->pipeline - 1 ? layers + 2 : 1 + (p + 1) * each;
     struct item *v = meg_new((size_t)(params->n + 1) * sizeof *v);
     int n = 0;
 
     for (int i = 0; i < params->n; i++)
         if (params->row[i].layer_group >= first && params->row[i].layer_group < end)
-            add_item(v, &n, j, &params->row[i], t, p * each, false);
-    if (end == layers + 2 && first > 0 && !j->s->model->is_untied)
-        add_item(v, &n, j, meg_params_find(params, "embedding.word_embeddings.weight"), t, 0, true);
+            add_item(v, &n, x, &params->row[i], t, p * each, false);
+    if (end == layers + 2 && first > 0 && !x->s->model->is_untied)
+        add_item(v, &n, x, meg_params_find(params, "embedding.word_embeddings.weight"), t, 0, true);
     *out = v;
     return n;
 }
@@ -162,7 +165,7 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
     meg_pickle_put_bool(p, v);
 }
 
-/* The options of the model, by their names as attributes. */
+/* Put the options of the model, by their attribute names. */
 static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *m)
 {
     char buf[64];
@@ -190,40 +193,40 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *
     }
 }
 
-static void put_args(struct meg_pickle_writer *p, const struct job *j)
+static void put_args(struct meg_pickle_writer *p, const struct export *x)
 {
-    const struct meg_gpt_conf *m = j->s->model;
+    const struct meg_gpt_conf *m = x->s->model;
 
     meg_pickle_put_str(p, "args");
     meg_pickle_put_namespace_begin(p);
     put_options(p, m);
-    put_int(p, "seq_length", j->to->seq_length == MEG_UNSET ? m->max_position_embeddings : j->to->seq_length);
+    put_int(p, "seq_length", x->to->seq_length == MEG_UNSET ? m->max_position_embeddings : x->to->seq_length);
     put_bool(p, "add_position_embedding", !meg_gpt_is_rotary(m));
-    put_int(p, "tensor_model_parallel_size", j->to->tensor);
-    put_int(p, "pipeline_model_parallel_size", j->to->pipeline);
-    put_int(p, "make_vocab_size_divisible_by", j->to->vocab_multiple);
-    put_int(p, "padded_vocab_size", j->vocab);
+    put_int(p, "tensor_model_parallel_size", x->to->tensor);
+    put_int(p, "pipeline_model_parallel_size", x->to->pipeline);
+    put_int(p, "make_vocab_size_divisible_by", x->to->vocab_multiple);
+    put_int(p, "padded_vocab_size", x->vocab_rows);
     put_int(p, "true_vocab_size", m->vocab_size);
     put_bool(p, "fp16", false);
     put_bool(p, "bf16", false);
     meg_pickle_put_str(p, "params_dtype");
     meg_pickle_put_global(p, "torch", "float32");
-    put_int(p, "iteration", j->to->iteration > 0 ? j->to->iteration : 0);
-    put_int(p, "consumed_train_samples", j->to->consumed_samples > 0 ? j->to->consumed_samples : 0);
+    put_int(p, "iteration", x->to->iteration > 0 ? x->to->iteration : 0);
+    put_int(p, "consumed_train_samples", x->to->consumed_samples > 0 ? x->to->consumed_samples : 0);
     put_int(p, "consumed_valid_samples", 0);
     meg_pickle_put_namespace_end(p);
 }
 
-/* Dicts that a name leaves and enters after the one before it; the depth is kept. */
-static void put_key(struct meg_pickle_writer *p, const char *before, const char *name)
+/* Put the key of name; end the nested dicts of the previous name that it is not in, and begin its own. */
+static void put_key(struct meg_pickle_writer *p, const char *previous, const char *name)
 {
     size_t shared = 0, depth;
 
-    for (size_t i = 0; before[i] == name[i] && name[i]; i++)
+    for (size_t i = 0; previous[i] == name[i] && name[i]; i++)
         if (name[i] == '/')
             shared = i + 1;
-    for (depth = shared; before[depth]; depth++)
-        if (before[depth] == '/')
+    for (depth = shared; previous[depth]; depth++)
+        if (previous[depth] == '/')
             meg_pickle_put_dict_end(p);
     for (const char *part = name + shared, *slash;; part = slash + 1) {
         char key[CKPT_NAME_CHARS];
@@ -239,63 +242,63 @@ static void put_key(struct meg_pickle_writer *p, const char *before, const char 
 
 static void put_model(struct meg_pickle_writer *p, const struct item *v, int n)
 {
-    const char *before = "";
+    const char *previous = "";
 
     meg_pickle_put_str(p, "model");
     meg_pickle_put_dict_begin(p);
     for (int i = 0; i < n; i++) {
-        put_key(p, before, v[i].name);
+        put_key(p, previous, v[i].name);
         meg_pickle_put_tensor(p, v[i].dim, v[i].ndim);
-        before = v[i].name;
+        previous = v[i].name;
     }
-    for (; *before; before++)
-        if (*before == '/')
+    for (; *previous; previous++)
+        if (*previous == '/')
             meg_pickle_put_dict_end(p);
     meg_pickle_put_dict_end(p);
 }
 
 /* ---- files ---- */
 
-/* The numbers of an item; rows past the vocabulary are copies of its last one. */
-static int write_tensor_data(struct meg_zip_writer *z, const struct job *j, const struct item *it, int i,
+/* Write the data of an item; padding rows of the vocabulary are copies of its last row. */
+static int write_tensor_data(struct meg_zip_writer *z, const struct export *x, const struct item *it, int i,
                              struct meg_err *e)
 {
     const int64_t rows = it->dim[0], cols = it->ndim > 1 ? it->dim[1] : 1;
     const size_t nbytes = (size_t)(rows * cols) * sizeof(float);
-    const float *ours = (const float *)j->s->weights.data + it->row->offset;
-    struct ckpt_row_map piece[3];
+    const float *native = (const float *)x->s->weights.data + it->row->offset;
+    struct ckpt_row_map map[3];
     float *v = malloc(nbytes);
     char name[64];
     int r;
 
     if (!v)
-        return meg_fail(e, MEG_EFAIL, "no memory to lay out %s", it->name);
-    for (int k = ckpt_row_maps(piece, &it->cut, it->row, it->how); k-- > 0;)
-        ckpt_to_foreign(v, ours, &piece[k]);
+        return meg_fail(e, MEG_EFAIL, "out of memory while writing tensor %s", it->name);
+    for (int k = ckpt_row_maps(map, &it->shard, it->row, it->remap); k-- > 0;)
+        ckpt_to_foreign(v, native, &map[k]);
     if (it->row->is_decoupled)
-        for (int64_t k = piece[0].n; k < rows; k++)
-            memcpy(v + k * cols, ours + (it->row->dim[0] - 1) * cols, (size_t)cols * sizeof *v);
+        for (int64_t k = map[0].n; k < rows; k++)
+            memcpy(v + k * cols, native + (it->row->dim[0] - 1) * cols, (size_t)cols * sizeof *v);
     snprintf(name, sizeof name, FOLDER "data/%d", i);
     r = meg_zip_add(z, name, v, nbytes, e);
     free(v);
     return r;
 }
 
-static int write_rank(const char *path, const struct job *j, int64_t t, int64_t p, struct meg_err *e)
+static int write_rank(const char *path, const struct export *x, int64_t t, int64_t p, struct meg_err *e)
 {
     struct meg_pickle_writer pickle = { 0 };
     struct meg_file f = { 0 };
     struct meg_zip_writer z = { .f = &f };
     struct item *v;
-    const int n = list_items(&v, j, t, p);
+    const int n = list_items(&v, x, t, p);
     int r;
 
     meg_pickle_begin(&pickle);
     meg_pickle_put_dict_begin(&pickle);
-    put_args(&pickle, j);
+    put_args(&pickle, x);
     meg_pickle_put_str(&pickle, "checkpoint_version");
     meg_pickle_put_float(&pickle, 3.0);
-    put_int(&pickle, "iteration", j->to->iteration > 0 ? j->to->iteration : 0);
+    put_int(&pickle, "iteration", x->to->iteration > 0 ? x->to->iteration : 0);
     put_model(&pickle, v, n);
     meg_pickle_put_dict_end(&pickle);
     meg_pickle_end(&pickle);
@@ -305,7 +308,7 @@ static int write_rank(const char *path, const struct job *j, int64_t t, int64_t 
         (r = meg_zip_add(&z, FOLDER "byteorder", "little", 6, e)) < 0)
         goto out;
     for (int i = 0; i < n; i++)
-        if ((r = write_tensor_data(&z, j, &v[i], i, e)) < 0)
+        if ((r = write_tensor_data(&z, x, &v[i], i, e)) < 0)
             goto out;
     if ((r = meg_zip_add(&z, FOLDER "version", "3\n", 2, e)) == 0 && (r = meg_zip_finish(&z, e)) == 0)
         r = meg_file_commit(&f, e);
@@ -317,21 +320,21 @@ out:
     return r;
 }
 
-static int write_ranks(const char *folder, const struct job *j, struct meg_err *e)
+static int write_ranks(const char *folder, const struct export *x, struct meg_err *e)
 {
     int r = 0;
 
-    for (int64_t p = 0; p < j->to->pipeline; p++)
-        for (int64_t t = 0; t < j->to->tensor && r == 0; t++) {
+    for (int64_t p = 0; p < x->to->pipeline; p++)
+        for (int64_t t = 0; t < x->to->tensor && r == 0; t++) {
             char name[64];
-            char *path = ckpt_path(folder, ckpt_rank_file(name, t, p, j->to->pipeline));
+            char *path = ckpt_path(folder, ckpt_rank_file(name, t, p, x->to->pipeline));
             char *slash = strrchr(path, '/');
 
             *slash = 0;
             r = meg_mkdirs(path, e);
             *slash = '/';
             if (r == 0)
-                r = write_rank(path, j, t, p, e);
+                r = write_rank(path, x, t, p, e);
             free(path);
         }
     return r;
@@ -340,16 +343,16 @@ static int write_ranks(const char *folder, const struct job *j, struct meg_err *
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e)
 {
-    struct job j = { .s = s, .to = to };
+    struct export x = { .s = s, .to = to };
     int64_t multiple;
     char *tmp = NULL;
-    int r = check(&j, e);
+    int r = check(&x, e);
 
     if (r < 0)
         return r;
     multiple = to->vocab_multiple * to->tensor;
-    j.vocab = (s->model->vocab_size + multiple - 1) / multiple * multiple;
-    if ((r = ckpt_make_folder(&tmp, s->dir, to->iteration, e)) == 0 && (r = write_ranks(tmp, &j, e)) == 0)
+    x.vocab_rows = (s->model->vocab_size + multiple - 1) / multiple * multiple;
+    if ((r = ckpt_make_folder(&tmp, s->dir, to->iteration, e)) == 0 && (r = write_ranks(tmp, &x, e)) == 0)
         r = ckpt_commit(s->dir, tmp, to->iteration, e);
     if (r < 0 && tmp)
         meg_remove_tree(tmp, NULL);

@@ -1,3 +1,4 @@
+/* zip.c - read and write ZIP containers of stored members. */
 #include "ckpt/megatron/zip.h"
 
 #include <inttypes.h>
@@ -27,7 +28,7 @@ struct reader {
     struct meg_err *e;
 };
 
-/* Where the directory is, from the record at the end of the file. */
+/* Find the central directory from the record at the end of the file. */
 static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes, uint64_t *count)
 {
     const size_t first = z->n > END_BYTES + COMMENT_MAX ? z->n - END_BYTES - COMMENT_MAX : 0;
@@ -35,20 +36,20 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
     uint64_t at64;
 
     for (size_t i = z->n < END_BYTES ? 0 : z->n - END_BYTES + 1; !end && i-- > first;)
-        if (!memcmp(z->p + i, "PK\5\6", 4))
+        if (memcmp(z->p + i, "PK\5\6", 4) == 0)
             end = z->p + i;
     if (!end)
         return meg_fail(z->e, MEG_EFORMAT,
-                        "%s: %zu bytes without the record that ends a ZIP file: cut short, or not "
+                        "%s: no end record of a ZIP file in %zu bytes: truncated, or not "
                         "written by torch.save",
                         z->from, z->n);
     *count = get(end + 10, 2);
     *nbytes = get(end + 12, 4);
     *at = get(end + 16, 4);
-    if (end - z->p < LOCATOR_BYTES || memcmp(locator = end - LOCATOR_BYTES, "PK\6\7", 4))
+    if (end - z->p < LOCATOR_BYTES || memcmp(locator = end - LOCATOR_BYTES, "PK\6\7", 4) != 0)
         return 0;
     at64 = get(locator + 8, 8);
-    if (at64 > z->n || z->n - at64 < END64_BYTES || memcmp(z->p + at64, "PK\6\6", 4))
+    if (at64 > z->n || z->n - at64 < END64_BYTES || memcmp(z->p + at64, "PK\6\6", 4) != 0)
         return meg_fail(z->e, MEG_EFORMAT, "%s: no ZIP64 record at byte %" PRIu64, z->from, at64);
     *count = get(z->p + at64 + 32, 8);
     *nbytes = get(z->p + at64 + 40, 8);
@@ -56,10 +57,10 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
     return 0;
 }
 
-/* What did not fit the entry is in its ZIP64 field, in this order. */
+/* Read from the ZIP64 field of an entry the values that do not fit in 32 bits, in this order. */
 static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint64_t *stored, uint64_t *at)
 {
-    uint64_t *const wide[] = { size, stored, at };
+    uint64_t *const field[] = { size, stored, at };
 
     while (n >= 4) {
         size_t length = (size_t)get(extra + 2, 2), used = 4;
@@ -67,10 +68,10 @@ static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint
         if (length > n - 4)
             return -1;
         for (int i = 0; i < 3 && get(extra, 2) == ZIP64_ID; i++)
-            if (*wide[i] == UINT32_MAX) {
+            if (*field[i] == UINT32_MAX) {
                 if (used + 8 > length + 4)
                     return -1;
-                *wide[i] = get(extra + used, 8);
+                *field[i] = get(extra + used, 8);
                 used += 8;
             }
         extra += 4 + length;
@@ -79,14 +80,15 @@ static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint
     return 0;
 }
 
-/* One entry of the directory, at p with n bytes left; its length into *used. */
+/* Read one entry of the directory at p, of at most n bytes; *used is its length. */
 static int read_entry(const struct reader *z, struct meg_zip_member *m, const unsigned char *p, size_t n, size_t *used)
 {
     uint64_t size, stored, at, head;
     size_t nname, nextra;
 
-    if (n < ENTRY_BYTES || memcmp(p, "PK\1\2", 4))
-        return meg_fail(z->e, MEG_EFORMAT, "%s: no entry of a ZIP directory at byte %zu", z->from, (size_t)(p - z->p));
+    if (n < ENTRY_BYTES || memcmp(p, "PK\1\2", 4) != 0)
+        return meg_fail(z->e, MEG_EFORMAT, "%s: no entry of the ZIP directory at byte %zu", z->from,
+                        (size_t)(p - z->p));
     nname = (size_t)get(p + 28, 2);
     nextra = (size_t)get(p + 30, 2);
     *used = ENTRY_BYTES + nname + nextra + (size_t)get(p + 32, 2);
@@ -100,16 +102,16 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
     if (get(p + 8, 2) & 1 || get(p + 10, 2) != 0)
         return meg_fail(z->e, MEG_EFORMAT,
                         "%s: member %s is compressed or encrypted (method %d); torch.save stores "
-                        "members as they are",
+                        "members uncompressed",
                         z->from, m->name, (int)get(p + 10, 2));
     if (read_zip64(p + ENTRY_BYTES + nname, nextra, &size, &stored, &at) < 0 || size != stored)
         return meg_fail(z->e, MEG_EFORMAT, "%s: member %s: its sizes are damaged", z->from, m->name);
-    if (at > z->n || z->n - at < LOCAL_BYTES || memcmp(z->p + at, "PK\3\4", 4))
-        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s does not begin at byte %" PRIu64, z->from, m->name, at);
+    if (at > z->n || z->n - at < LOCAL_BYTES || memcmp(z->p + at, "PK\3\4", 4) != 0)
+        return meg_fail(z->e, MEG_EFORMAT, "%s: no member %s at byte %" PRIu64, z->from, m->name, at);
     head = LOCAL_BYTES + get(z->p + at + 26, 2) + get(z->p + at + 28, 2);
     if (z->n - at < head || z->n - at - head < size)
         return meg_fail(z->e, MEG_EFORMAT,
-                        "%s: member %s of %" PRIu64 " bytes at byte %" PRIu64 " goes beyond the end, byte %zu", z->from,
+                        "%s: member %s of %" PRIu64 " bytes at byte %" PRIu64 " exceeds the file of %zu bytes", z->from,
                         m->name, size, at, z->n);
     m->p = z->p + at + head;
     m->n = (size_t)size;
@@ -134,8 +136,8 @@ int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *fro
         return r;
     if (at > n || nbytes > n - at || count > nbytes / ENTRY_BYTES)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: a ZIP directory of %" PRIu64 " entries, bytes %" PRIu64 " and %" PRIu64
-                        " on: %zu bytes are there",
+                        "%s: a ZIP directory of %" PRIu64 " entries, at byte %" PRIu64 " and %" PRIu64
+                        " bytes long, does not fit in a file of %zu bytes",
                         from, count, at, nbytes, n);
     while ((uint64_t)z->n < count) {
         if ((size_t)z->n == cap) {
@@ -152,8 +154,8 @@ int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *fro
     if (z->n)
         qsort(z->member, (size_t)z->n, sizeof *z->member, by_name);
     for (int i = 1; i < z->n; i++)
-        if (!strcmp(z->member[i - 1].name, z->member[i].name))
-            return meg_fail(e, MEG_EFORMAT, "%s: member %s is there twice", from, z->member[i].name);
+        if (strcmp(z->member[i - 1].name, z->member[i].name) == 0)
+            return meg_fail(e, MEG_EFORMAT, "%s: duplicate member %s", from, z->member[i].name);
     return 0;
 }
 
@@ -188,40 +190,41 @@ static void put(struct meg_str *s, uint64_t v, int nbytes)
     }
 }
 
-static uint64_t narrow(uint64_t v)
+/* Limit a value to 32 bits; all ones refer to the ZIP64 field. */
+static uint64_t limit32(uint64_t v)
 {
     return v < UINT32_MAX ? v : UINT32_MAX;
 }
 
-/* The fields that an entry and a local header share, up to the length of the name. */
-static void put_common(struct meg_str *s, bool is_wide, uint32_t crc, uint64_t n, size_t nname)
+/* Append the fields common to entries and local headers, up to the length of the name. */
+static void put_common(struct meg_str *s, bool is_zip64, uint32_t crc, uint64_t n, size_t nname)
 {
-    put(s, is_wide ? 45 : 20, 2); /* version needed */
-    put(s, 1 << 11, 2);           /* the name is UTF-8 */
-    put(s, 0, 2);                 /* stored */
-    put(s, 0, 2);                 /* midnight */
-    put(s, 0x21, 2);              /* January 1, 1980: the bytes follow from what is stored */
+    put(s, is_zip64 ? 45 : 20, 2); /* version needed */
+    put(s, 1 << 11, 2);            /* the name is UTF-8 */
+    put(s, 0, 2);                  /* stored */
+    put(s, 0, 2);                  /* midnight */
+    put(s, 0x21, 2);               /* January 1, 1980: a constant date makes the bytes reproducible */
     put(s, crc, 4);
-    put(s, narrow(n), 4);
-    put(s, narrow(n), 4);
+    put(s, limit32(n), 4);
+    put(s, limit32(n), 4);
     put(s, nname, 2);
 }
 
 int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, size_t n, struct meg_err *e)
 {
-    const size_t nname = strlen(name), nwide = n >= UINT32_MAX ? 20 : 0;
+    const size_t nname = strlen(name), nzip64 = n >= UINT32_MAX ? 20 : 0;
     const uint64_t at = w->at;
     const uint32_t crc = meg_zip_crc(bytes, n);
-    const uint64_t data = at + LOCAL_BYTES + nname + nwide + 4;
+    const uint64_t data = at + LOCAL_BYTES + nname + nzip64 + 4;
     const size_t npad = (size_t)(ALIGN - data % ALIGN) % ALIGN;
-    struct meg_str s = { 0 }, wide = { 0 };
+    struct meg_str s = { 0 }, zip64 = { 0 };
     int r;
 
     meg_str_add(&s, "PK\3\4", 4);
-    put_common(&s, nwide > 0, crc, n, nname);
-    put(&s, nwide + 4 + npad, 2);
+    put_common(&s, nzip64 > 0, crc, n, nname);
+    put(&s, nzip64 + 4 + npad, 2);
     meg_str_add(&s, name, nname);
-    if (nwide) {
+    if (nzip64) {
         put(&s, ZIP64_ID, 2);
         put(&s, 16, 2);
         put(&s, n, 8);
@@ -235,31 +238,31 @@ int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, s
         goto out;
     w->at += s.n + n;
 
-    if (nwide) {
-        put(&wide, n, 8);
-        put(&wide, n, 8);
+    if (nzip64) {
+        put(&zip64, n, 8);
+        put(&zip64, n, 8);
     }
     if (at >= UINT32_MAX)
-        put(&wide, at, 8);
+        put(&zip64, at, 8);
     meg_str_add(&w->directory, "PK\1\2", 4);
     put(&w->directory, 45, 2); /* made by */
-    put_common(&w->directory, wide.n > 0, crc, n, nname);
-    put(&w->directory, wide.n ? 4 + wide.n : 0, 2);
+    put_common(&w->directory, zip64.n > 0, crc, n, nname);
+    put(&w->directory, zip64.n ? 4 + zip64.n : 0, 2);
     put(&w->directory, 0, 2); /* comment */
     put(&w->directory, 0, 2); /* disk */
     put(&w->directory, 0, 2); /* attributes */
     put(&w->directory, 0, 4);
-    put(&w->directory, narrow(at), 4);
+    put(&w->directory, limit32(at), 4);
     meg_str_add(&w->directory, name, nname);
-    if (wide.n) {
+    if (zip64.n) {
         put(&w->directory, ZIP64_ID, 2);
-        put(&w->directory, wide.n, 2);
-        meg_str_add(&w->directory, wide.s, wide.n);
+        put(&w->directory, zip64.n, 2);
+        meg_str_add(&w->directory, zip64.s, zip64.n);
     }
     w->n++;
 out:
     meg_str_free(&s);
-    meg_str_free(&wide);
+    meg_str_free(&zip64);
     return r;
 }
 
@@ -288,8 +291,8 @@ int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e)
     put(&s, 0, 4); /* disks */
     put(&s, n < UINT16_MAX ? n : UINT16_MAX, 2);
     put(&s, n < UINT16_MAX ? n : UINT16_MAX, 2);
-    put(&s, narrow(nbytes), 4);
-    put(&s, narrow(at), 4);
+    put(&s, limit32(nbytes), 4);
+    put(&s, limit32(at), 4);
     put(&s, 0, 2); /* comment */
     if ((r = meg_file_write(w->f, w->directory.s, w->directory.n, e)) == 0)
         r = meg_file_write(w->f, s.s, s.n, e);

@@ -1,7 +1,8 @@
 /*
- * ZIP containers whose members are stored as they are, which is what torch.save writes: the central
- * directory at the end says where each lies.  With ZIP64 fields where 32 bits are too few.  After
- * PKWARE's APPNOTE.TXT 6.3.
+ * zip.h - ZIP containers of stored (uncompressed) members, as torch.save writes them.
+ *
+ * The central directory at the end of the file has the offset of each member; ZIP64 fields hold what exceeds 32 bits.
+ * After PKWARE's APPNOTE.TXT 6.3.
  */
 #ifndef MEG_CKPT_MEGATRON_ZIP_H
 #define MEG_CKPT_MEGATRON_ZIP_H
@@ -15,36 +16,36 @@ struct meg_zip_member {
     char *name;
     const unsigned char *p;
     size_t n;
-    uint32_t crc; /* CRC-32 of its bytes as the directory has it; 0: not computed */
+    uint32_t crc; /* CRC-32 from the directory; 0: not computed */
 };
 
-/* The members of a mapped file, by name. */
+/* The members of a file, sorted by name. */
 struct meg_zip {
     struct meg_zip_member *member;
     int n;
 };
 
 /*
- * Find the members of the file called from; they lie in bytes, which have to stay.  MEG_EFORMAT for
- * what is no ZIP file, a compressed or encrypted member, one that lies outside, and a name twice.
- * Free afterwards, whatever came of it.
+ * List the members of a file of n bytes; from is its name for messages.  Members point into bytes, which must outlive
+ * z.  MEG_EFORMAT: not a ZIP file, a compressed or encrypted member, one outside the file, a duplicate name.  Call
+ * meg_zip_free afterwards, also after an error.
  */
 int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from, struct meg_err *e);
 void meg_zip_free(struct meg_zip *z);
-/* The CRC-32 of bytes. */
+/* Compute the CRC-32 of bytes. */
 uint32_t meg_zip_crc(const void *bytes, size_t n);
 const struct meg_zip_member *meg_zip_find(const struct meg_zip *z, const char *name);
 
-/* A container being written to a file; starts as { .f = &f }, f just created. */
+/* A container that is written to f, a file just created; starts as { .f = &f }. */
 struct meg_zip_writer {
     struct meg_file *f;
     uint64_t at;
     struct meg_str directory;
     int n;
 };
-/* Add a member; its bytes begin at a multiple of 64 in the file. */
+/* Write a member; its bytes are 64-byte aligned in the file. */
 int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, size_t n, struct meg_err *e);
-/* Write the directory; the file is then whole, and not yet committed. */
+/* Write the central directory; the caller commits the file. */
 int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e);
 void meg_zip_writer_free(struct meg_zip_writer *w);
 

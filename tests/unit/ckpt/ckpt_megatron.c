@@ -389,12 +389,12 @@ static void refuses_sizes_that_do_not_divide(void **state)
         int64_t t, p, multiple;
         const char *says;
     } bad[] = {
-        { 4, 1, 1, "--target-tensor-parallel-size: 4, does not divide the query groups, 2" },
-        { 3, 1, 1, "--target-tensor-parallel-size: 3, does not divide the attention heads, 4" },
-        { 1, 3, 1, "--target-pipeline-parallel-size: 3, does not divide the layers, 4" },
-        { 0, 1, 1, "--target-tensor-parallel-size: 0, must be" },
-        { 1, 0, 1, "--target-pipeline-parallel-size: 0, must be" },
-        { 1, 1, 0, "--make-vocab-size-divisible-by: 0, must be" },
+        { 4, 1, 1, "--target-tensor-parallel-size: 4 does not divide the query groups, 2" },
+        { 3, 1, 1, "--target-tensor-parallel-size: 3 does not divide the attention heads, 4" },
+        { 1, 3, 1, "--target-pipeline-parallel-size: 3 does not divide the layers, 4" },
+        { 0, 1, 1, "--target-tensor-parallel-size: 0 must be" },
+        { 1, 0, 1, "--target-pipeline-parallel-size: 0 must be" },
+        { 1, 1, 0, "--make-vocab-size-divisible-by: 0 must be" },
     };
     struct meg_err e;
     struct box a;
@@ -432,7 +432,7 @@ static void distributed_checkpoints_are_named_as_what_they_are(void **state)
         }
         for (int k = 0; k < 2; k++) { /* by the tracker, and by itself */
             assert_int_equal(meg_ckpt_open(&c, k ? "dist/iter_0000010" : "dist", MEG_UNSET, &e), MEG_EFORMAT);
-            assert_says(e.msg, "dist/iter_0000010: a distributed checkpoint of Megatron|torch_dist|"
+            assert_says(e.msg, "dist/iter_0000010: distributed checkpoints of Megatron|torch_dist|"
                                "--ckpt-convert-format torch --ckpt-convert-save");
         }
         assert_true(meg_ckpt_exists("dist/iter_0000010"));
@@ -448,28 +448,28 @@ static void refuses_what_it_cannot_read(void **state)
         const char *says;
     } bad[] = {
         { CHANGE("hidden_size", "hidden_path"), "--hidden-size is required" },
-        { CHANGE("X\x05\0\0\0model", "X\x05\0\0\0mould"), "0 parts of a model" },
+        { CHANGE("X\x05\0\0\0model", "X\x05\0\0\0mould"), "found 0 virtual stages" },
         { CHANGE("argparse\nNamespace", "somebody\nElses    "), NULL }, /* only its attributes are asked for */
         { CHANGE("X\x04\0\0\0args", "X\x04\0\0\0arms"), "no Namespace called args" },
         { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\x02"),
-          "mp_rank_01/model_optim_rng.pt is not there|say 2 tensor and 1" },
+          "mp_rank_01/model_optim_rng.pt does not exist|has 2 tensor-parallel and 1" },
         { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\0"), "is 0, expected 1 to" },
         { CHANGE("pipeline_model_parallel_sizeJ\x01", "pipeline_model_parallel_sizeJ\x02"),
-          "args say 2 pipeline ranks" },
-        { CHANGE("FloatStorage", "FloatStorags"), "its storage is of a type that is not read" },
+          "args has 2 pipeline-parallel ranks" },
+        { CHANGE("FloatStorage", "FloatStorags"), "unsupported storage type" },
         { CHANGE("X\1\0\0\0\x30", "X\1\0\0\0\x7a"),
-          "tensor embedding.word_embeddings.weight: member model_optim_rng/data/z is not there" },
+          "tensor embedding.word_embeddings.weight: no member model_optim_rng/data/z" },
         { CHANGE("true_vocab_sizeJ\x0b", "true_vocab_sizeJ\x0c"), "true_vocab_size in args is 12" },
         { CHANGE("learned_absolute", "learned_absoluti"), "learned_absoluti" },
-        { CHANGE("swiglu\x88", "swiglu\x89"), "mlp.linear_fc1.weight is [12,16] and should be [6,16]" },
+        { CHANGE("swiglu\x88", "swiglu\x89"), "mlp.linear_fc1.weight has shape [12,16], expected [6,16]" },
         { CHANGE("decoder.final_layernorm.w", "decoder.fatal_layernorm.w"),
           "missing: decoder.final_layernorm.weight|unknown: decoder.fatal" },
-        { CHANGE("(J\x0b\0\0\0J", "(J\x0c\0\0\0J"), "more elements than the 176" },
+        { CHANGE("(J\x0b\0\0\0J", "(J\x0c\0\0\0J"), "exceeds the 176 elements" },
         { CHANGE("\x80\2}(X", "\x80\2}(?"), "member model_optim_rng/data.pkl: pickle, opcode 0x3f at byte 4" },
         { CHANGE("}(X\4\0\0\0args", "}(X\4\0\0\x7f"
                                     "args"),
-          "opcode 0x58 at byte 4: cut short" },
-        { CHANGE("PK\5\6", "PK\5\7"), "without the record that ends a ZIP file" },
+          "opcode 0x58 at byte 4: truncated" },
+        { CHANGE("PK\5\6", "PK\5\7"), "no end record of a ZIP file" },
     };
     struct meg_err e;
     struct box a;

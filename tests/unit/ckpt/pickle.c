@@ -154,15 +154,15 @@ static void refuses_what_is_damaged(void **state)
     (void)state;
     for (size_t n = 2; n < sizeof protocol4 - 1; n++)
         refuses(protocol4, n, "p: ");
-    refuses(BYTES("\x80\4\x8b\xff\xff\xff\xff."), "opcode 0x8b at byte 2|cut short");
-    refuses(BYTES("\x80\4\x95\1\0."), "opcode 0x95 at byte 2|cut short");
-    refuses(BYTES("\x80\4\x94."), "opcode 0x94 at byte 2|holds too little");
-    refuses(BYTES("\x80\4K\1\x8c\1a\x93."), "opcode 0x93 at byte 7|the name of a class is no string");
-    refuses(BYTES("\x80\4\x8c\1a\x93."), "opcode 0x93 at byte 5|holds too little");
+    refuses(BYTES("\x80\4\x8b\xff\xff\xff\xff."), "opcode 0x8b at byte 2|truncated");
+    refuses(BYTES("\x80\4\x95\1\0."), "opcode 0x95 at byte 2|truncated");
+    refuses(BYTES("\x80\4\x94."), "opcode 0x94 at byte 2|stack underflow");
+    refuses(BYTES("\x80\4K\1\x8c\1a\x93."), "opcode 0x93 at byte 7|the name of a class is not a string");
+    refuses(BYTES("\x80\4\x8c\1a\x93."), "opcode 0x93 at byte 5|stack underflow");
     refuses(BYTES("\x80\4h\5."), "opcode 0x68 at byte 2|memo");
     refuses(BYTES("\x80\4K\1j\0\0\0\x80."), "opcode 0x6a at byte 4|memo");
     refuses(BYTES("\x80\4K\1r\0\0\0\x80."), "opcode 0x72 at byte 4|memo");
-    refuses(BYTES("\x80\4\xff."), "opcode 0xff at byte 2|not known");
+    refuses(BYTES("\x80\4\xff."), "opcode 0xff at byte 2|unknown opcode");
 }
 
 /* ---- a checkpoint of another protocol ---- */
