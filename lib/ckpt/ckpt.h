@@ -261,6 +261,8 @@ int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct me
  * options, and the tensors with shape, dtype, bytes and file.  The caller decrefs it.
  */
 int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e);
+/* Append a description as text: a line per member, then the options and the tensors, one per line. */
+void meg_ckpt_format_description(struct meg_str *out, json_t *about);
 
 /* Verify all checksums; errors as of meg_ckpt_load. */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);

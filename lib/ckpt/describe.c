@@ -1,4 +1,6 @@
 /* describe.c - describe a checkpoint as JSON, for meg-convert --info. */
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/internal.h"
@@ -65,4 +67,45 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
     ckpt_close_files(&optim);
     *out = o;
     return 0;
+}
+
+static void format_tensor(struct meg_str *out, const json_t *t)
+{
+    char *shape = json_dumps(json_object_get(t, "shape"), JSON_COMPACT);
+
+    meg_str_printf(out, "%-60s %-5s %-16s %12" PRId64 "  %s\n", json_string_value(json_object_get(t, "name")),
+                   json_string_value(json_object_get(t, "dtype")), shape,
+                   (int64_t)json_integer_value(json_object_get(t, "bytes")),
+                   json_string_value(json_object_get(t, "file")));
+    free(shape);
+}
+
+void meg_ckpt_format_description(struct meg_str *out, json_t *about)
+{
+    const char *key, *name;
+    json_t *value, *member;
+    size_t i;
+
+    json_object_foreach(about, key, value)
+    {
+        if (json_is_object(value)) {
+            meg_str_printf(out, "\n%s\n", key);
+            json_object_foreach(value, name, member)
+            {
+                meg_str_printf(out, "    %s = %s\n", name, json_string_value(member));
+            }
+        } else if (json_is_array(value)) {
+            meg_str_printf(out, "\n%zu %s: name, type, shape, bytes, file\n", json_array_size(value), key);
+            json_array_foreach(value, i, member)
+            {
+                format_tensor(out, member);
+            }
+        } else if (json_is_string(value)) {
+            meg_str_printf(out, "%-12s%s\n", key, json_string_value(value));
+        } else if (json_is_integer(value)) {
+            meg_str_printf(out, "%-12s%" PRId64 "\n", key, (int64_t)json_integer_value(value));
+        } else {
+            meg_str_printf(out, "%-12s-\n", key);
+        }
+    }
 }

@@ -1,0 +1,350 @@
+/*
+ * convert.c - convert a checkpoint: open and check the source, lock and check the target, load, write.
+ */
+#include "ckpt/convert.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/log.h"
+#include "file/commit.h"
+#include "io/json.h"
+
+#define C struct meg_convert_conf
+const struct meg_opt meg_convert_opts[] = {
+    { "load-dir", 0, MEG_STR(C, load_dir), "DIR", NULL, "folder of the checkpoint to convert" },
+    { "save-dir", 0, MEG_STR(C, save_dir), "DIR", NULL, "folder to write; new or empty, unless --overwrite is given" },
+    { "loader", 0, MEG_STR(C, loader), "auto|native|hf|megatron|mcore|llama_mistral", "auto",
+      "format of the source; auto detects it" },
+    { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
+      "format to write; auto: mcore if target sizes are given, else hf for a native source, native for others" },
+    { "model-type", 0, MEG_STR(C, model_type), "GPT", "GPT", "model type" },
+    { "target-tensor-parallel-size", 0, MEG_I64(C, tensor), "N", NULL,
+      "number of tensor-parallel ranks to shard for; default: that of the source" },
+    { "target-pipeline-parallel-size", 0, MEG_I64(C, pipeline), "N", NULL,
+      "number of pipeline-parallel ranks to shard for; default: that of the source" },
+    { "make-vocab-size-divisible-by", 0, MEG_I64(C, vocab_multiple), "N", "128",
+      "pad the vocabulary rows of each tensor-parallel rank to a multiple of N" },
+    { "true-vocab-size", 0, MEG_I64(C, true_vocab), "N", NULL, "size of the vocabulary of the source without padding" },
+    { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL, "vocabulary in JSON, whose length is --true-vocab-size" },
+    { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",
+      "naming scheme of norms for mcore" },
+    { "params-dtype", 0, MEG_STR(C, dtype), "auto|fp32|bf16|fp16", "auto",
+      "dtype of the weights for hf and native; auto: that of the source" },
+    { "max-shard-size", 0, MEG_STR(C, shard_size), "SIZE", "5GB",
+      "maximum size of a weights file for hf: bytes, or a number with KB, MB, GB, KiB, MiB or GiB; 0: one file" },
+    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "iteration to read; default: the latest" },
+    { "overwrite", 0, MEG_BOOL(C, overwrite), NULL, "no", "replace a checkpoint in --save-dir" },
+    { "info", 0, MEG_STR(C, info), "DIR", NULL, "describe the checkpoint in DIR instead of converting" },
+    { "json", 0, MEG_BOOL(C, json), NULL, "no", "with --info, print one JSON object" },
+    { "verify", 0, MEG_BOOL(C, verify), NULL, "no", "with --info, verify all checksums first" },
+    { 0 }
+};
+#undef C
+
+/* ---- formats ---- */
+
+/* The format to write. */
+enum target_format { TO_NATIVE, TO_HF, TO_MEGATRON, TO_MCORE };
+static const char *const target_names[] = { "native", "hf", "megatron", "mcore" };
+
+/* Resolve --saver; is_source_native decides auto without target sizes. */
+static enum target_format target_format_of(const struct meg_convert_conf *c, bool is_source_native)
+{
+    for (int i = TO_NATIVE; i <= TO_MCORE; i++)
+        if (strcmp(c->saver, target_names[i]) == 0)
+            return (enum target_format)i;
+    if (c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET)
+        return TO_MCORE;
+    return is_source_native ? TO_HF : TO_NATIVE;
+}
+
+static bool is_per_rank(enum target_format to)
+{
+    return to == TO_MEGATRON || to == TO_MCORE;
+}
+
+/* Parse --max-shard-size into bytes; -1: invalid. */
+static int64_t shard_bytes(const char *size)
+{
+    static const struct {
+        const char *name;
+        int64_t bytes;
+    } unit[] = { { "", 1 },          { "KB", 1000 },     { "MB", 1000000 }, { "GB", 1000000000 },
+                 { "KiB", 1 << 10 }, { "MiB", 1 << 20 }, { "GiB", 1 << 30 } };
+    const size_t digits = strspn(size, "0123456789");
+    int64_t n;
+
+    for (size_t i = 0; digits > 0 && digits < 16 && i < sizeof unit / sizeof *unit; i++)
+        if (strcasecmp(size + digits, unit[i].name) == 0 &&
+            !__builtin_mul_overflow(strtoll(size, NULL, 10), unit[i].bytes, &n))
+            return n;
+    return -1;
+}
+
+int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
+{
+    const bool has_size = c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET, is_auto = strcmp(c->saver, "auto") == 0;
+    const bool to_ranks = is_per_rank(target_format_of(c, false));
+
+    if (strcmp(c->model_type, "GPT") != 0)
+        return meg_fail(e, MEG_EUSAGE, "--model-type: '%s' is not GPT, the only model type supported; see meg(7)",
+                        c->model_type);
+    if (c->info && (c->load_dir || c->save_dir))
+        return meg_fail(e, MEG_EUSAGE, "--info cannot be combined with --load-dir and --save-dir");
+    if (!c->info && (c->json || c->verify))
+        return meg_fail(e, MEG_EUSAGE, "--%s needs --info", c->json ? "json" : "verify");
+    if (!c->info && (!c->load_dir || !c->save_dir))
+        return meg_fail(e, MEG_EUSAGE, "--load-dir and --save-dir are required, or --info");
+    if (!to_ranks && has_size)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--saver %s: its tensors are not sharded; target sizes are for megatron and mcore", c->saver);
+    if (to_ranks && strcmp(c->dtype, "auto") != 0)
+        return meg_fail(e, MEG_EUSAGE, "--saver %s: its weights are F32; --params-dtype is for hf and native",
+                        is_auto ? "mcore" : c->saver);
+    if (shard_bytes(c->shard_size) < 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--max-shard-size %s: must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB",
+                        c->shard_size);
+    return 0;
+}
+
+/* ---- the source ---- */
+
+/* Check --loader against the format that was detected. */
+static int check_loader(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, struct meg_err *e)
+{
+    const char *format = meg_ckpt_format(ckpt), *expected = c->loader;
+
+    if (strcmp(expected, "mcore") == 0)
+        expected = "megatron";
+    if (strcmp(expected, "llama_mistral") == 0)
+        expected = "hf";
+    if (strcmp(expected, "auto") == 0 || strcmp(expected, format) == 0)
+        return 0;
+    return meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(ckpt), c->loader, format);
+}
+
+/* Set the size of the vocabulary from --true-vocab-size or --vocab-file. */
+static int set_vocab_size(const struct meg_convert_conf *c, struct meg_ckpt *ckpt, struct meg_err *e)
+{
+    int64_t n = c->true_vocab;
+    json_t *vocab = NULL;
+    int r = 0;
+
+    if (c->vocab_file) {
+        if ((r = meg_json_load(&vocab, c->vocab_file, e)) < 0)
+            return r;
+        if (!json_is_object(vocab))
+            r = meg_fail(e, MEG_EFORMAT, "%s: not a JSON object of tokens", c->vocab_file);
+        else if (n != MEG_UNSET && n != (int64_t)json_object_size(vocab))
+            r = meg_fail(e, MEG_EUSAGE, "--true-vocab-size: %" PRId64 ", but --vocab-file %s has %zu tokens", n,
+                         c->vocab_file, json_object_size(vocab));
+        n = (int64_t)json_object_size(vocab);
+        json_decref(vocab);
+    }
+    if (r == 0 && n != MEG_UNSET)
+        r = meg_ckpt_set_vocab_size(ckpt, n, e);
+    return r;
+}
+
+static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c, struct meg_err *e)
+{
+    int r = meg_ckpt_open(ckpt, c->load_dir, c->ckpt_step, e);
+
+    return r < 0 ? r : check_loader(c, *ckpt, e);
+}
+
+/* ---- the target ---- */
+
+/* Return the folder of --save-dir with symbolic links resolved, malloc'ed. */
+static char *resolve_target(const char *save_dir)
+{
+    char *target = realpath(save_dir, NULL);
+
+    if (target)
+        return target;
+    target = meg_strdup(save_dir);
+    for (size_t n = strlen(target); n > 1 && target[n - 1] == '/'; n--)
+        target[n - 1] = 0;
+    return target;
+}
+
+/*
+ * Lock the target.  A Hugging Face folder is replaced itself, so that its lock is next to it, and an interrupted
+ * replacement is completed first; in other formats only names inside the folder are replaced.
+ */
+static int lock_target(struct meg_lock *l, const char *dir, enum target_format to, struct meg_err *e)
+{
+    struct meg_str path = { 0 };
+    int r;
+
+    if (to != TO_HF)
+        return meg_lock_dir(l, dir, e);
+    meg_str_printf(&path, "%s.lock", dir);
+    if ((r = meg_mkdirs_parent(dir, e)) == 0 && (r = meg_lock_acquire(l, path.s, dir, e)) == 0)
+        r = meg_commit_recover(dir, e);
+    meg_str_free(&path);
+    return r;
+}
+
+/* Return whether dir is missing or has nothing but a lock file. */
+static bool is_empty_dir(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *ent;
+    bool is_empty = true;
+
+    while (d && (ent = readdir(d)))
+        is_empty = is_empty && (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0 ||
+                                strcmp(ent->d_name, MEG_LOCK_DIR_FILE) == 0);
+    if (d)
+        closedir(d);
+    return is_empty;
+}
+
+/* Refuse a folder with other files, and one with a checkpoint without --overwrite. */
+static int check_target(const struct meg_convert_conf *c, const char *dir, enum target_format to, struct meg_err *e)
+{
+    if (is_empty_dir(dir))
+        return 0;
+    if (!meg_ckpt_exists(dir))
+        return meg_fail(e, MEG_EUSAGE,
+                        "--save-dir %s: the folder is not empty and has no checkpoint; name a new folder", c->save_dir);
+    if (!c->overwrite)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--save-dir %s: the folder has a checkpoint; name a new folder or give --overwrite",
+                        c->save_dir);
+    return to == TO_HF ? meg_ckpt_check_replaceable(dir, e) : 0;
+}
+
+/* ---- conversion ---- */
+
+/* Return the dtype of the weights to write. */
+static enum meg_dtype dtype_of(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, enum target_format to)
+{
+    if (is_per_rank(to))
+        return MEG_DTYPE_F32;
+    if (strcmp(c->dtype, "auto") == 0)
+        return meg_ckpt_dtype(ckpt);
+    return strcmp(c->dtype, "fp32") == 0   ? MEG_DTYPE_F32
+           : strcmp(c->dtype, "bf16") == 0 ? MEG_DTYPE_BF16
+                                           : MEG_DTYPE_F16;
+}
+
+static int export_megatron(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, enum target_format to,
+                           const struct meg_ckpt_save_args *s, struct meg_err *e)
+{
+    struct meg_ckpt_megatron_conf conf = { .vocab_multiple = c->vocab_multiple,
+                                           .iteration = meg_ckpt_source_iteration(ckpt),
+                                           .consumed_samples = meg_ckpt_consumed_samples(ckpt),
+                                           .seq_length = meg_ckpt_seq_length(ckpt) };
+
+    meg_ckpt_parallel_sizes(ckpt, &conf.tensor, &conf.pipeline);
+    if (c->tensor != MEG_UNSET)
+        conf.tensor = c->tensor;
+    if (c->pipeline != MEG_UNSET)
+        conf.pipeline = c->pipeline;
+    if (to == TO_MEGATRON)
+        conf.names = MEG_CKPT_NAMES_LEGACY;
+    else
+        conf.names = strcmp(c->saver_impl, "local") == 0 ? MEG_CKPT_NAMES_MCORE : MEG_CKPT_NAMES_TE;
+    return meg_ckpt_export_megatron(s, &conf, e);
+}
+
+static int write_target(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, enum target_format to,
+                        const struct meg_ckpt_save_args *s, struct meg_err *e)
+{
+    const struct meg_ckpt_hf_conf hf = { dtype_of(c, ckpt, to), shard_bytes(c->shard_size) };
+
+    switch (to) {
+    case TO_NATIVE: return meg_ckpt_save(s, e);
+    case TO_HF: return meg_ckpt_export_hf(s, &hf, e);
+    default: return export_megatron(c, ckpt, to, s, e);
+    }
+}
+
+/* The loaded source. */
+struct source {
+    struct meg_gpt_conf model;
+    struct meg_tok_conf tok;
+    struct meg_ckpt_tokenizer files;
+    struct meg_params params;
+    struct meg_arena arena;
+    struct meg_str options;
+};
+
+/* Load the model and the tokenizer, and complete the arguments of the writer. */
+static int load_source(struct source *src, struct meg_ckpt_save_args *save, const struct meg_convert_conf *c,
+                       const struct meg_ckpt *ckpt, enum target_format to, struct meg_err *e)
+{
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &src->model },
+                                           { "tokenizer", meg_tok_opts, &src->tok },
+                                           { 0 } };
+    size_t nbytes;
+    int r;
+
+    meg_ckpt_tok_conf(ckpt, &src->tok);
+    meg_gpt_params(&src->params, &src->model, &meg_mesh_one);
+    nbytes = (size_t)src->params.flat_numel * sizeof(float);
+    meg_opt_dump(groups, &src->options);
+    if (meg_ckpt_seq_length(ckpt) != MEG_UNSET)
+        meg_str_printf(&src->options, "seq-length = %" PRId64 "\n", meg_ckpt_seq_length(ckpt));
+    save->options = src->options.s;
+    if ((r = meg_ckpt_tokenizer_read(&src->files, &src->tok, NULL, e)) < 0 ||
+        (r = meg_ckpt_tokenizer_inherit(&src->files, ckpt, e)) < 0 ||
+        (r = meg_arena_init(&src->arena, "weights", nbytes, e)) < 0)
+        return r;
+    src->files.eod = meg_ckpt_eod(ckpt);
+    if (to == TO_HF)
+        meg_ckpt_tokenizer_export(&src->files, &src->tok);
+    if (to == TO_NATIVE)
+        save->weights.dtype = dtype_of(c, ckpt, to);
+    save->weights.data = meg_arena_alloc(&src->arena, nbytes, 64);
+    return meg_ckpt_load(ckpt, &src->params, &meg_mesh_one, &save->weights, 1, e);
+}
+
+static void free_source(struct source *src)
+{
+    meg_str_free(&src->options);
+    meg_arena_free(&src->arena);
+    meg_params_free(&src->params);
+    meg_ckpt_tokenizer_free(&src->files);
+}
+
+int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
+{
+    struct source src = { .tok = { .vocab_size = MEG_UNSET } };
+    struct meg_ckpt *ckpt = NULL;
+    struct meg_lock lock = { 0 };
+    char *target = resolve_target(c->save_dir);
+    struct meg_ckpt_save_args save = { .dir = target,
+                                       .iteration = MEG_CKPT_RELEASE,
+                                       .model = &src.model,
+                                       .mesh = &meg_mesh_one,
+                                       .params = &src.params,
+                                       .tok = &src.files };
+    enum target_format to;
+    int r;
+
+    if ((r = open_source(&ckpt, c, e)) < 0)
+        goto out;
+    to = target_format_of(c, meg_ckpt_is_native(ckpt));
+    if ((r = lock_target(&lock, target, to, e)) < 0 || (r = check_target(c, target, to, e)) < 0 ||
+        (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_gpt_conf(ckpt, &src.model, e)) < 0 ||
+        (r = load_source(&src, &save, c, ckpt, to, e)) < 0)
+        goto out;
+    if ((r = meg_lock_check(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, e)) == 0)
+        meg_info("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, src.params.n, src.params.numel,
+                 target_names[to]);
+out:
+    meg_lock_release(&lock);
+    free(target);
+    free_source(&src);
+    meg_ckpt_close(ckpt);
+    return r;
+}
