@@ -1,4 +1,4 @@
-/* A fresh folder to work in, files as bytes, and small models. */
+/* ckpt_util.h - helpers of the checkpoint tests: a temporary folder, files, small models. */
 #ifndef CKPT_UTIL_H
 #define CKPT_UTIL_H
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static inline int leave_folder(void **state)
     return chdir("/") < 0 ? -1 : meg_remove_tree(folder, NULL);
 }
 
-static inline void put(const char *path, const void *bytes, size_t n)
+static inline void put_file(const char *path, const void *bytes, size_t n)
 {
     struct meg_err e;
 
@@ -39,7 +39,7 @@ static inline void put(const char *path, const void *bytes, size_t n)
         fail_msg("%s", e.msg);
 }
 
-static inline struct meg_str slurp(const char *path)
+static inline struct meg_str read_bytes(const char *path)
 {
     struct meg_str s = { 0 };
     struct meg_err e;
@@ -49,19 +49,19 @@ static inline struct meg_str slurp(const char *path)
     return s;
 }
 
-/* The byte at offset becomes another one. */
-static inline void flip(const char *path, size_t offset)
+/* Flip a bit of the byte at offset. */
+static inline void flip_byte(const char *path, size_t offset)
 {
-    struct meg_str s = slurp(path);
+    struct meg_str s = read_bytes(path);
 
     assert_true(offset < s.n);
     s.s[offset] ^= 1;
-    put(path, s.s, s.n);
+    put_file(path, s.s, s.n);
     meg_str_free(&s);
 }
 
-/* A safetensors file of a header as given and nbytes of data. */
-static inline void put_raw(const char *path, const char *header, size_t nbytes)
+/* Write a safetensors file with this header and nbytes of zeros. */
+static inline void put_safetensors(const char *path, const char *header, size_t nbytes)
 {
     struct meg_str s = { 0 };
     uint64_t n = strlen(header);
@@ -70,11 +70,11 @@ static inline void put_raw(const char *path, const char *header, size_t nbytes)
     meg_str_add(&s, header, n);
     for (size_t i = 0; i < nbytes; i++)
         meg_str_add(&s, "", 1);
-    put(path, s.s, s.n);
+    put_file(path, s.s, s.n);
     meg_str_free(&s);
 }
 
-/* A file of tensors that are at hand. */
+/* Write a safetensors file of tensors with data. */
 static inline void put_tensors(const char *path, struct meg_st_tensor *t, int n, bool is_hf)
 {
     struct meg_str s = { 0 };
@@ -82,11 +82,11 @@ static inline void put_tensors(const char *path, struct meg_st_tensor *t, int n,
     meg_st_build_header(t, n, is_hf, &s);
     for (int i = 0; i < n; i++)
         meg_str_add(&s, t[i].data, (size_t)t[i].nbytes);
-    put(path, s.s, s.n);
+    put_file(path, s.s, s.n);
     meg_str_free(&s);
 }
 
-static inline struct meg_gpt_conf small_model(int64_t layers, int64_t hidden)
+static inline struct meg_gpt_conf small_gpt_conf(int64_t layers, int64_t hidden)
 {
     struct meg_gpt_conf m = { 0 };
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { 0 } };
@@ -102,8 +102,8 @@ static inline struct meg_gpt_conf small_model(int64_t layers, int64_t hidden)
     return m;
 }
 
-/* Numbers that say where they are: no two places of a model, and no two seeds, have the same. */
-static inline void fill(float *flat, const struct meg_params *p, int seed)
+/* Fill a flat buffer with values that are unique by element and seed. */
+static inline void fill_params(float *flat, const struct meg_params *p, int seed)
 {
     memset(flat, 0, (size_t)p->flat_numel * sizeof *flat);
     for (int i = 0; i < p->n; i++)
@@ -111,8 +111,8 @@ static inline void fill(float *flat, const struct meg_params *p, int seed)
             flat[p->row[i].offset + k] = (float)(p->row[i].offset + k) + (float)seed * 65536;
 }
 
-/* A piece of theirs to its place in ours. */
-static inline void from_theirs(float *ours, const float *theirs, const struct ckpt_row_map *p)
+/* Copy the rows of a map from a foreign tensor to a native one. */
+static inline void rows_from_foreign(float *ours, const float *theirs, const struct ckpt_row_map *p)
 {
     float v[CKPT_ROWS_MAX * 64];
 
@@ -125,15 +125,15 @@ static inline void from_theirs(float *ours, const float *theirs, const struct ck
     }
 }
 
-/* All weights, as f32, of one rank. */
-static inline int load_weights(const struct meg_ckpt *c, const struct meg_params *p, float *w, struct meg_err *e)
+/* Load all weights as f32, on one rank. */
+static inline int load_f32_weights(const struct meg_ckpt *c, const struct meg_params *p, float *w, struct meg_err *e)
 {
     const struct meg_ckpt_shard slot = { .data = w };
 
     return meg_ckpt_load(c, p, &meg_mesh_one, &slot, 1, e);
 }
 
-/* All of MSG's words, between bars, are in it. */
+/* Check that msg contains all parts of words, which are separated by bars. */
 static inline void assert_says(const char *msg, const char *words)
 {
     char copy[512], *save = NULL;

@@ -1,8 +1,7 @@
 /*
- * Every write, fsync, close and rename of a save fails once: by ENOSPC, by EIO, by the death of the
- * process.  Whatever the place, a whole checkpoint is found afterwards: the older one up to the
- * moment of the commit, the newer one from then on.  The same in the background and where one of several
- * ranks fails.  Runs under tests/fault/fault.c, which it puts before itself; each save is a process of
+ * Every write, fsync, close and rename of a save fails once: with ENOSPC, with EIO, or by the death of the process.
+ * Afterwards a complete checkpoint is found in every case: the older one until the commit, then the newer one.  This
+ * also holds for asynchronous saves, and if one of several ranks fails.  Runs under tests/fault/fault.c, which it puts before itself; each save is a process of
  * its own, and each of its ranks.  FULL=1: no call is left out.
  */
 #include <dirent.h>
@@ -11,10 +10,10 @@
 #include <sys/wait.h>
 #include "base/log.h"
 #include "child.h"
-#include "ckpt_box.h"
+#include "ckpt_fixture.h"
 #include "shared_comm.h"
 
-/* Run f in a child, with fault number at of a kind (0: none); its status as wait gives it. */
+/* Run f in a child process whose call number at fails with an errno of this kind (at 0: none); return its wait status. */
 static int in_child(void (*f)(const void *), const void *arg, const char *kind, int at)
 {
     int status = -1;
@@ -43,24 +42,24 @@ struct saving {
     int seed;
     int64_t keep;
     bool is_async;
-    int faulty; /* with several ranks, the one whose calls count */
+    int faulty; /* with several ranks, the one whose calls may fail */
 };
 
 static void save(const void *arg)
 {
     const struct saving *s = arg;
     struct meg_err e;
-    struct box b;
+    struct ckpt_fixture b;
 
-    make_box(&b, 1, 8, s->seed);
+    make_fixture(&b, 1, 8, s->seed);
     b.is_async = s->is_async;
-    if (save_box(&b, "d", s->iteration, s->keep, -1, &e) < 0)
+    if (save_fixture(&b, "d", s->iteration, s->keep, -1, &e) < 0)
         exit(meg_exit_status(e.code));
-    free_box(&b);
+    free_fixture(&b);
 }
 
-/* The part of numbers of the whole model that a rank has. */
-static float *part(const struct meg_params *p, const struct meg_params *whole, const float *numbers)
+/* Copy the shard of a rank from unsharded values. */
+static float *shard_copy(const struct meg_params *p, const struct meg_params *whole, const float *numbers)
 {
     float *v = meg_new((size_t)p->flat_numel * sizeof *v);
 
@@ -74,7 +73,7 @@ static float *part(const struct meg_params *p, const struct meg_params *whole, c
     return v;
 }
 
-/* What one of tensor-parallel ranks does of a save. */
+/* Save as one of several tensor-parallel ranks. */
 static void save_as(struct shared_comm *world, const struct saving *s)
 {
     const struct meg_layout layout = { .tp = RANKS,
@@ -87,25 +86,25 @@ static void save_as(struct shared_comm *world, const struct saving *s)
                                        .last_layers = MEG_UNSET };
     struct meg_mesh mesh;
     struct meg_err e;
-    struct box whole, b;
+    struct ckpt_fixture whole, b;
 
     meg_mesh_init_dry(&mesh, &layout, world->comm.rank);
     mesh.world = &world->comm;
-    make_box(&whole, 1, 8, s->seed);
+    make_fixture(&whole, 1, 8, s->seed);
     b = whole;
     b.mesh = &mesh;
     b.is_async = s->is_async;
     meg_gpt_params(&b.p, &b.m, &mesh);
-    b.w = part(&b.p, &whole.p, whole.w);
-    b.exp_avg = part(&b.p, &whole.p, whole.exp_avg);
-    b.exp_avg_sq = part(&b.p, &whole.p, whole.exp_avg_sq);
-    if (save_box(&b, "d", s->iteration, s->keep, -1, &e) < 0)
+    b.w = shard_copy(&b.p, &whole.p, whole.w);
+    b.exp_avg = shard_copy(&b.p, &whole.p, whole.exp_avg);
+    b.exp_avg_sq = shard_copy(&b.p, &whole.p, whole.exp_avg_sq);
+    if (save_fixture(&b, "d", s->iteration, s->keep, -1, &e) < 0)
         exit(meg_exit_status(e.code));
-    free_box(&b);
-    free_box(&whole);
+    free_fixture(&b);
+    free_fixture(&whole);
 }
 
-/* A save by several processes; ends with their status, which has to be the same of all. */
+/* Save by several processes; exit with their status, which must be equal on all. */
 static void save_on_ranks(const void *arg)
 {
     const struct saving *s = arg;
@@ -120,7 +119,7 @@ static void save_on_ranks(const void *arg)
                 unsetenv("MEG_FAULT_AT");
                 unsetenv("MEG_FAULT_COUNT");
             }
-            alarm(60); /* one that waits for a rank that ended */
+            alarm(60); /* end a rank that waits for an ended one */
             shared_comm_join(world, i);
             save_as(world, s);
             exit(0);
@@ -133,44 +132,44 @@ static void save_on_ranks(const void *arg)
     exit(WEXITSTATUS(status[0]));
 }
 
-/* Leaves "ITERATION SEED" of the checkpoint in the file found, once every byte of it is checked. */
+/* Verify the checkpoint and write its "ITERATION SEED" to a file, for assert_found. */
 static void load(const void *arg)
 {
     struct meg_ckpt *c = NULL;
     struct meg_err e;
-    struct box a, b;
+    struct ckpt_fixture a, b;
     char text[40];
     int seed;
 
     (void)arg;
-    make_box(&b, 1, 8, 0);
-    if (meg_ckpt_open(&c, "d", MEG_UNSET, &e) < 0 || load_box(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0) {
-        put("found", e.msg, strlen(e.msg));
+    make_fixture(&b, 1, 8, 0);
+    if (meg_ckpt_open(&c, "d", MEG_UNSET, &e) < 0 || load_fixture(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0) {
+        put_file("found", e.msg, strlen(e.msg));
         exit(0);
     }
     seed = (int)(b.w[0] / 65536);
-    make_box(&a, 1, 8, seed);
+    make_fixture(&a, 1, 8, seed);
     if (memcmp(a.w, b.w, (size_t)a.p.flat_numel * 4) || memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat_numel * 4) ||
         memcmp(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat_numel * 4))
         seed = -1;
     snprintf(text, sizeof text, "%d %d", (int)meg_ckpt_iteration(c), seed);
-    put("found", text, strlen(text));
+    put_file("found", text, strlen(text));
     meg_ckpt_close(c);
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
-static void found(char *text, size_t n)
+static void assert_found(char *text, size_t n)
 {
     struct meg_str s;
 
     assert_int_equal(in_child(load, NULL, NULL, 0), 0);
-    s = slurp("found");
+    s = read_bytes("found");
     snprintf(text, n, "%s", s.s);
     meg_str_free(&s);
 }
 
-/* Nothing in d but checkpoints and the tracker. */
+/* Check that d has only checkpoints and the tracker. */
 static void assert_tidy(int at)
 {
     DIR *d = opendir("d");
@@ -184,7 +183,7 @@ static void assert_tidy(int at)
     closedir(d);
 }
 
-static void begin_anew(void)
+static void restart(void)
 {
     const struct saving first = { .iteration = 10, .seed = 1 };
     struct meg_err e;
@@ -200,19 +199,19 @@ static int count_calls(save_fn *f, const struct saving *s)
     struct meg_str text;
     int n;
 
-    begin_anew();
+    restart();
     setenv("MEG_FAULT_COUNT", "count", 1);
     assert_int_equal(in_child(f, s, NULL, 0), 0);
     unsetenv("MEG_FAULT_COUNT");
-    text = slurp("count");
+    text = read_bytes("count");
     n = atoi(text.s);
     meg_str_free(&text);
     assert_true(n >= (s->faulty > 0 ? 12 : 60));
     return n;
 }
 
-/* Fail every stride-th call of a save. */
-static void sweep_by(save_fn *f, const struct saving *s, const char *kind, int stride)
+/* Fail every stride-th call of a save, one at a time. */
+static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *kind, int stride)
 {
     const struct saving again = { .iteration = 30, .seed = 3 };
     const int n = count_calls(f, s);
@@ -223,7 +222,7 @@ static void sweep_by(save_fn *f, const struct saving *s, const char *kind, int s
     for (int at = 1; at <= n; at += stride) {
         int status;
 
-        begin_anew();
+        restart();
         status = in_child(f, s, kind, at);
         if (!strcmp(kind, "KILL"))
             assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -231,7 +230,7 @@ static void sweep_by(save_fn *f, const struct saving *s, const char *kind, int s
             assert_int_equal(status, 0);
         else
             assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 74 || WEXITSTATUS(status) == 0));
-        found(now, sizeof now);
+        assert_found(now, sizeof now);
         if (status != 0 && !strcmp(now, new))
             is_committed = true;
         else if (strcmp(now, status == 0 || is_committed ? new : "10 1"))
@@ -241,7 +240,7 @@ static void sweep_by(save_fn *f, const struct saving *s, const char *kind, int s
         if (status == 0)
             continue;
         assert_int_equal(in_child(save, &again, NULL, 0), 0);
-        found(now, sizeof now);
+        assert_found(now, sizeof now);
         assert_string_equal(now, "30 3");
         assert_tidy(at);
     }
@@ -249,51 +248,51 @@ static void sweep_by(save_fn *f, const struct saving *s, const char *kind, int s
         assert_int_equal(is_committed, strcmp(kind, "SHORT") != 0 && s->faulty == 0);
 }
 
-static void sweep(const struct saving *s, const char *kind)
+static void fail_each_call(const struct saving *s, const char *kind)
 {
-    sweep_by(save, s, kind, 1);
+    fail_every_nth_call(save, s, kind, 1);
 }
 
-/* Of sweeps that say much the same as another one, a part in each run of the suite. */
+/* Return the stride of a sweep that overlaps with another: without FULL=1 only a part is run. */
 static int stride(void)
 {
     return getenv("FULL") ? 1 : 7;
 }
 
-static const struct saving next = { .iteration = 20, .seed = 2, .keep = 1 }; /* the older is removed */
-static const struct saving same = { .iteration = 10, .seed = 2 };            /* which is replaced */
+static const struct saving next = { .iteration = 20, .seed = 2, .keep = 1 }; /* removes the older one */
+static const struct saving same = { .iteration = 10, .seed = 2 };            /* replaces it */
 
 static void survives_enospc(void **state)
 {
     (void)state;
-    sweep(&next, "ENOSPC");
+    fail_each_call(&next, "ENOSPC");
 }
 
 static void survives_eio(void **state)
 {
     (void)state;
-    sweep(&same, "EIO");
+    fail_each_call(&same, "EIO");
 }
 
 static void survives_kill(void **state)
 {
     (void)state;
-    sweep(&next, "KILL");
+    fail_each_call(&next, "KILL");
 }
 
 static void survives_kill_while_replacing(void **state)
 {
     (void)state;
-    sweep(&same, "KILL");
+    fail_each_call(&same, "KILL");
 }
 
 static void finishes_short_writes(void **state)
 {
     (void)state;
-    sweep(&next, "SHORT");
+    fail_each_call(&next, "SHORT");
 }
 
-static void survives_a_fault_in_the_background(void **state)
+static void survives_a_fault_in_an_async_save(void **state)
 {
     static const char *const kinds[] = { "ENOSPC", "EIO", "KILL", "SHORT" };
     struct saving s = next;
@@ -301,7 +300,7 @@ static void survives_a_fault_in_the_background(void **state)
     (void)state;
     s.is_async = true;
     for (int i = 0; i < 4; i++)
-        sweep_by(save, &s, kinds[i], stride());
+        fail_every_nth_call(save, &s, kinds[i], stride());
 }
 
 static void survives_a_fault_of_one_rank(void **state)
@@ -313,23 +312,23 @@ static void survives_a_fault_of_one_rank(void **state)
     for (s.faulty = 0; s.faulty < RANKS; s.faulty++)
         for (int i = 0; i < 2; i++) {
             s.is_async = i != s.faulty;
-            sweep_by(save_on_ranks, &s, kinds[i], stride());
+            fail_every_nth_call(save_on_ranks, &s, kinds[i], stride());
         }
 }
 
-/* ---- what is read back for its checksum ---- */
+/* ---- reading back for checksums ---- */
 
-static void save_or_say(const void *arg)
+static void save_or_print_error(const void *arg)
 {
     const struct saving *s = arg;
     struct meg_err e;
-    struct box b;
+    struct ckpt_fixture b;
 
-    make_box(&b, 1, 8, s->seed);
+    make_fixture(&b, 1, 8, s->seed);
     b.is_async = s->is_async;
-    if (save_box(&b, "d", s->iteration, s->keep, -1, &e) == 0)
+    if (save_fixture(&b, "d", s->iteration, s->keep, -1, &e) == 0)
         exit(0);
-    put("said", e.msg, strlen(e.msg));
+    put_file("said", e.msg, strlen(e.msg));
     exit(meg_exit_status(e.code));
 }
 
@@ -347,25 +346,25 @@ static void survives_a_tensor_that_cannot_be_read_back(void **state)
     for (int i = 0; i < 2; i++)
         for (int k = 1; k < 40; k += 19) {
             s.is_async = k > 1;
-            begin_anew();
+            restart();
             snprintf(at, sizeof at, "%d", k);
             setenv("MEG_FAULT_PREAD", at, 1);
             setenv("MEG_FAULT_ERRNO", fault[i].kind, 1);
-            assert_int_equal(in_child(save_or_say, &s, NULL, 0), 74 << 8);
+            assert_int_equal(in_child(save_or_print_error, &s, NULL, 0), 74 << 8);
             unsetenv("MEG_FAULT_PREAD");
             unsetenv("MEG_FAULT_ERRNO");
-            said = slurp("said");
+            said = read_bytes("said");
             assert_says(said.s, fault[i].says);
             meg_str_free(&said);
-            found(now, sizeof now);
+            assert_found(now, sizeof now);
             assert_string_equal(now, "10 1");
             assert_tidy(k);
         }
 }
 
-/* ---- what is on the disk ---- */
+/* ---- syncing ---- */
 
-/* Which files each process has written to since it last called fsync on them. */
+/* The files that each process has written since its last fsync of them. */
 struct unsynced {
     struct {
         int pid;
@@ -374,7 +373,7 @@ struct unsynced {
     int n;
 };
 
-static void note_call(struct unsynced *u, int pid, const char *call, const char *path)
+static void record_call(struct unsynced *u, int pid, const char *call, const char *path)
 {
     int i = 0;
 
@@ -389,18 +388,18 @@ static void note_call(struct unsynced *u, int pid, const char *call, const char 
     }
 }
 
-/* Each rank puts what it writes on the disk before rank 0 gives the checkpoint its name. */
+/* Each rank syncs its files before rank 0 renames the checkpoint. */
 static void assert_synced_before_commit(save_fn *f, const struct saving *s, int ranks)
 {
     struct unsynced u = { .n = 0 };
     struct meg_str text;
     int ncommits = 0, nwrites = 0;
 
-    begin_anew();
+    restart();
     setenv("MEG_FAULT_LOG", "calls", 1);
     assert_int_equal(in_child(f, s, NULL, 0), 0);
     unsetenv("MEG_FAULT_LOG");
-    text = slurp("calls");
+    text = read_bytes("calls");
     unlink("calls");
     for (char *save = NULL, *l = strtok_r(text.s, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
         char call[20], path[200], to[200] = "";
@@ -408,7 +407,7 @@ static void assert_synced_before_commit(save_fn *f, const struct saving *s, int 
 
         assert_in_range(sscanf(l, "%d %19s %199s %199s", &pid, call, path, to), 3, 4);
         nwrites += !strcmp(call, "pwrite") && strstr(path, "/optim-1-layer-00000.safetensors");
-        note_call(&u, pid, call, path);
+        record_call(&u, pid, call, path);
         if (strcmp(call, "rename") || strcmp(to, "d/iter_0000020"))
             continue;
         ncommits++;
@@ -421,7 +420,7 @@ static void assert_synced_before_commit(save_fn *f, const struct saving *s, int 
     meg_str_free(&text);
 }
 
-static void all_is_on_the_disk_before_the_commit(void **state)
+static void all_files_are_synced_before_the_commit(void **state)
 {
     struct saving s = next;
 
@@ -441,10 +440,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(survives_kill),
         cmocka_unit_test(survives_kill_while_replacing),
         cmocka_unit_test(finishes_short_writes),
-        cmocka_unit_test(survives_a_fault_in_the_background),
+        cmocka_unit_test(survives_a_fault_in_an_async_save),
         cmocka_unit_test(survives_a_fault_of_one_rank),
         cmocka_unit_test(survives_a_tensor_that_cannot_be_read_back),
-        cmocka_unit_test(all_is_on_the_disk_before_the_commit),
+        cmocka_unit_test(all_files_are_synced_before_the_commit),
     };
 
     (void)argc;
@@ -455,7 +454,7 @@ int main(int argc, char **argv)
         meg_str_printf(&so, "%s/../../fault.so", dirname(self));
         setenv("MEG_FAULT_LIBRARY", so.s, 1);
         preload(so.s);
-        setenv("OMP_NUM_THREADS", "1", 1); /* calls come in the same order each time */
+        setenv("OMP_NUM_THREADS", "1", 1); /* the order of calls is reproducible */
         setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
         execv("/proc/self/exe", argv);
         return 1;

@@ -1,22 +1,22 @@
-/* Hugging Face's GPT-2: layouts, widened types, settings, and what is refused. */
-#include "ckpt_box.h"
+/* Hugging Face's GPT-2: layouts, conversion to f32, settings, refusals. */
+#include "ckpt_fixture.h"
 
 #define CONFIG(more)                                                                                                   \
     "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_"                      \
     "size\":11" more "}"
 
-static void put_config(const char *dir, const char *text)
+static void put_gpt2_config(const char *dir, const char *text)
 {
     char path[100];
     struct meg_err e;
 
     assert_int_equal(meg_mkdirs(dir, &e), 0);
     snprintf(path, sizeof path, "%s/config.json", dir);
-    put(path, text, strlen(text));
+    put_file(path, text, strlen(text));
 }
 
-/* A folder as export writes it, with settings of its own. */
-static void export(struct box *b, const char *dir, const char *config)
+/* Make a Hugging Face folder with these members in config.json. */
+static void export_gpt2(struct ckpt_fixture *b, const char *dir, const char *config)
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
     struct meg_err e;
@@ -24,12 +24,12 @@ static void export(struct box *b, const char *dir, const char *config)
     if (meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e) < 0)
         fail_msg("%s", e.msg);
     if (config)
-        put_config(dir, config);
+        put_gpt2_config(dir, config);
 }
 
-/* All pieces of theirs, there or back. */
-static void lay_out(float *ours, float *theirs, const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                    enum ckpt_remap how, bool is_back)
+/* Apply all row maps of a tensor, in one direction or the other. */
+static void gpt2_row_maps_to_native(float *ours, float *theirs, const struct ckpt_tp_shard *cut,
+                                    const struct meg_param *row, enum ckpt_remap how, bool is_back)
 {
     struct ckpt_row_map piece[3];
 
@@ -37,12 +37,12 @@ static void lay_out(float *ours, float *theirs, const struct ckpt_tp_shard *cut,
         if (is_back)
             ckpt_to_foreign(theirs, ours, &piece[i]);
         else
-            from_theirs(ours, theirs, &piece[i]);
+            rows_from_foreign(ours, theirs, &piece[i]);
 }
 
-static void qkv_rows_go_head_by_head(void **state)
+static void qkv_rows_are_interleaved_by_head(void **state)
 {
-    /* 2 heads of 2 channels, 3 inputs; theirs [in, out]: column c is q0 q0 q1 q1 k0 .. v1, in row r 100 r + c */
+    /* 2 heads of 2 channels, 3 inputs; foreign tensor [in, out]: columns are q0 q0 q1 q1 k0 .. v1, element (r, c) is 100 r + c */
     float theirs[3 * 12], ours[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     const struct meg_gpt_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
@@ -54,19 +54,19 @@ static void qkv_rows_go_head_by_head(void **state)
     for (int r = 0; r < 3; r++)
         for (int c = 0; c < 12; c++)
             theirs[12 * r + c] = (float)(100 * r + c);
-    lay_out(ours, theirs, &cut, &weight, CKPT_QKV_TRANSPOSED, false);
+    gpt2_row_maps_to_native(ours, theirs, &cut, &weight, CKPT_QKV_TRANSPOSED, false);
     for (int r = 0; r < 12; r++)
         for (int c = 0; c < 3; c++)
             assert_true(ours[3 * r + c] == (float)(100 * c + want[r]));
-    lay_out(ours, back, &cut, &weight, CKPT_QKV_TRANSPOSED, true);
+    gpt2_row_maps_to_native(ours, back, &cut, &weight, CKPT_QKV_TRANSPOSED, true);
     assert_memory_equal(back, theirs, sizeof theirs);
-    lay_out(ours, theirs, &cut, &bias, CKPT_QKV, false);
+    gpt2_row_maps_to_native(ours, theirs, &cut, &bias, CKPT_QKV, false);
     for (int r = 0; r < 12; r++)
         assert_true(ours[r] == (float)want[r]);
 }
 
-/* Wider than a strip, and not a multiple of it. */
-static void transposes(void **state)
+/* More columns than CKPT_ROWS_MAX, and not a multiple of it. */
+static void linear_weights_are_transposed(void **state)
 {
     static float theirs[37 * 5], ours[5 * 37], back[37 * 5];
     const struct meg_gpt_conf m = { 0 };
@@ -76,17 +76,17 @@ static void transposes(void **state)
     (void)state;
     for (int i = 0; i < 37 * 5; i++)
         theirs[i] = (float)i;
-    lay_out(ours, theirs, &cut, &row, CKPT_TRANSPOSED, false);
+    gpt2_row_maps_to_native(ours, theirs, &cut, &row, CKPT_TRANSPOSED, false);
     for (int r = 0; r < 5; r++)
         for (int c = 0; c < 37; c++)
             assert_true(ours[37 * r + c] == (float)(5 * c + r));
-    lay_out(ours, back, &cut, &row, CKPT_TRANSPOSED, true);
+    gpt2_row_maps_to_native(ours, back, &cut, &row, CKPT_TRANSPOSED, true);
     assert_memory_equal(back, theirs, sizeof theirs);
 }
 
-static void widens(void **state)
+static void bf16_and_f16_convert_to_f32_exactly(void **state)
 {
-    /* IEEE 754: 1, -2, 65504, least normal, least subnormal, 3 of those, the largest subnormal, -0, infinity */
+    /* IEEE 754: 1, -2, 65504, smallest normal, smallest subnormal, 3 times that, largest subnormal, -0, infinity */
     static const uint16_t f16[] = { 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x0003, 0x03ff, 0x8000, 0x7c00, 0x7e01 };
     static const float want[] = {
         1, -2, 65504, 0x1p-14f, 0x1p-24f, 3 * 0x1p-24f, 1023 * 0x1p-24f, -0.0f, __builtin_inff()
@@ -102,20 +102,20 @@ static void widens(void **state)
     assert_true(out[0] == 1 && out[1] == -3.140625f && out[2] == __builtin_inff());
 }
 
-static void goes_out_and_comes_back(void **state)
+static void gpt2_round_trip_is_bit_identical(void **state)
 {
-    struct box a, b;
+    struct ckpt_fixture a, b;
     struct meg_ckpt *c;
     struct meg_gpt_conf m;
     struct meg_err e;
 
     (void)state;
-    make_box(&a, 1, 8, 1);
-    make_box(&b, 1, 8, 2);
+    make_fixture(&a, 1, 8, 1);
+    make_fixture(&b, 1, 8, 2);
     a.m.bias_gelu_fusion = false;
-    export(&a, "out", NULL);
+    export_gpt2(&a, "out", NULL);
     if (meg_ckpt_open(&c, "out", MEG_UNSET, &e) < 0 || meg_ckpt_gpt_conf(c, &m, &e) < 0 ||
-        load_weights(c, &b.p, b.w, &e) < 0)
+        load_f32_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     assert_false(meg_ckpt_is_native(c));
@@ -127,30 +127,30 @@ static void goes_out_and_comes_back(void **state)
     meg_ckpt_close(c);
     assert_int_equal(meg_ckpt_open(&c, "out", 3, &e), MEG_EUSAGE);
     assert_says(e.msg, "--ckpt-step 3|out");
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
-/* The same weights as old files have them: no prefix, masks, the tied head again, in bf16 shards. */
-static void reads_older_and_smaller_files(void **state)
+/* The weights in the form of old files: without prefix, with masks and a copy of the tied head, in bf16 shards. */
+static void reads_older_names_shards_and_missing_prefixes(void **state)
 {
     static const char mask[4] = { 0 };
     struct meg_st_tensor t[2][40];
     struct meg_str index = { 0 };
     struct meg_ckpt *c;
     struct meg_st *st;
-    struct box a, b;
+    struct ckpt_fixture a, b;
     struct meg_err e;
     uint16_t *half[40];
     int n[2] = { 0 }, nhalf = 0;
 
     (void)state;
-    make_box(&a, 1, 8, 1);
-    make_box(&b, 1, 8, 2);
-    for (int i = 0; i < a.p.n; i++) /* numbers that bf16 holds */
+    make_fixture(&a, 1, 8, 1);
+    make_fixture(&b, 1, 8, 2);
+    for (int i = 0; i < a.p.n; i++) /* values that bf16 represents exactly */
         for (int64_t k = 0; k < a.p.row[i].numel; k++)
             a.w[a.p.row[i].offset + k] = (float)((k * 7 + i) % 128);
-    export(&a, "old", CONFIG(",\"tie_word_embeddings\":true"));
+    export_gpt2(&a, "old", CONFIG(",\"tie_word_embeddings\":true"));
     assert_int_equal(meg_st_open(&st, "old/model.safetensors", &e), 0);
     meg_str_printf(&index, "{\"weight_map\":{");
     for (int i = 0; i < st->n; i++) {
@@ -180,16 +180,16 @@ static void reads_older_and_smaller_files(void **state)
     meg_str_printf(&index, "\"lm_head.weight\":\"part-0.safetensors\"}}");
     put_tensors("old/part-0.safetensors", t[0], n[0], true);
     put_tensors("old/part-1.safetensors", t[1], n[1], true);
-    put("old/model.safetensors.index.json", index.s, index.n);
+    put_file("old/model.safetensors.index.json", index.s, index.n);
     assert_int_equal(unlink("old/model.safetensors"), 0);
 
-    if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
+    if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     for (int i = 0; i < a.p.n; i++)
         assert_memory_equal(a.w + a.p.row[i].offset, b.w + a.p.row[i].offset, (size_t)a.p.row[i].numel * 4);
     meg_ckpt_close(c);
 
-    /* a head that is said to be tied and is not */
+    /* a head that differs from the embedding it is tied to */
     for (int i = 0; i < n[0]; i++)
         if (!strcmp(t[0][i].name, "lm_head.weight")) {
             uint16_t *other = meg_new((size_t)t[0][i].nbytes);
@@ -200,7 +200,7 @@ static void reads_older_and_smaller_files(void **state)
     put_tensors("old/part-0.safetensors", t[0], n[0], true);
     assert_int_equal(meg_ckpt_open(&c, "old", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "1 mismatched: lm_head.weight differs from the word embedding");
-    /* the same tensor in two files */
+    /* a tensor in two files */
     put_tensors("old/part-1.safetensors", t[0], n[0], true);
     assert_int_equal(meg_ckpt_open(&c, "old", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "part-|is also in");
@@ -208,11 +208,11 @@ static void reads_older_and_smaller_files(void **state)
         free(half[--nhalf]);
     meg_str_free(&index);
     meg_st_close(st);
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
-static void refuses_settings_it_cannot_follow(void **state)
+static void refuses_unsupported_gpt2_settings(void **state)
 {
     static const struct {
         const char *config, *says;
@@ -241,38 +241,38 @@ static void refuses_settings_it_cannot_follow(void **state)
     static const char outside[] = "{\"weight_map\":{\"a\":\"../x\"}}";
     struct meg_ckpt *c;
     struct meg_err e;
-    struct box b;
+    struct ckpt_fixture b;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
-    export(&b, "set", NULL);
+    make_fixture(&b, 1, 8, 1);
+    export_gpt2(&b, "set", NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        put_config("set", bad[i].config);
+        put_gpt2_config("set", bad[i].config);
         if (meg_ckpt_open(&c, "set", MEG_UNSET, &e) != MEG_EFORMAT)
             fail_msg("not refused as a format: %s", bad[i].config);
         assert_says(e.msg, bad[i].says);
     }
-    put_config("set", CONFIG(""));
+    put_gpt2_config("set", CONFIG(""));
     assert_int_equal(unlink("set/model.safetensors"), 0);
     assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_ENOENT);
     assert_says(e.msg, "model.safetensors|pytorch_model.bin");
-    put("set/pytorch_model.bin", "", 0);
+    put_file("set/pytorch_model.bin", "", 0);
     assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "set/pytorch_model.bin: no end record of a ZIP file in 0 bytes");
-    put("set/model.safetensors.index.json", outside, strlen(outside));
+    put_file("set/model.safetensors.index.json", outside, strlen(outside));
     assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "../x");
-    free_box(&b);
+    free_fixture(&b);
 }
 
-static void does_not_write_what_gpt2_cannot_express(void **state)
+static void refuses_to_export_what_gpt2_cannot_express(void **state)
 {
     struct meg_ckpt_save_args s = { .dir = "wide" };
     struct meg_gpt_conf m;
     struct meg_err e;
 
     (void)state;
-    m = small_model(1, 8);
+    m = small_gpt_conf(1, 8);
     m.kv_channels = 16;
     s.model = &m;
     assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e), MEG_EUSAGE);
@@ -283,13 +283,13 @@ static void does_not_write_what_gpt2_cannot_express(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(qkv_rows_go_head_by_head),
-        cmocka_unit_test(transposes),
-        cmocka_unit_test(widens),
-        cmocka_unit_test(goes_out_and_comes_back),
-        cmocka_unit_test(reads_older_and_smaller_files),
-        cmocka_unit_test(refuses_settings_it_cannot_follow),
-        cmocka_unit_test(does_not_write_what_gpt2_cannot_express),
+        cmocka_unit_test(qkv_rows_are_interleaved_by_head),
+        cmocka_unit_test(linear_weights_are_transposed),
+        cmocka_unit_test(bf16_and_f16_convert_to_f32_exactly),
+        cmocka_unit_test(gpt2_round_trip_is_bit_identical),
+        cmocka_unit_test(reads_older_names_shards_and_missing_prefixes),
+        cmocka_unit_test(refuses_unsupported_gpt2_settings),
+        cmocka_unit_test(refuses_to_export_what_gpt2_cannot_express),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

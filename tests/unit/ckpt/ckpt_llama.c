@@ -1,8 +1,8 @@
-/* Hugging Face's Llama, Mistral and Qwen2: what goes out comes back, and what is refused. */
-#include "ckpt_box.h"
+/* Hugging Face's Llama, Mistral and Qwen2: round trips and refusals. */
+#include "ckpt_fixture.h"
 
-/* A Llama of 2 layers, 4 heads in 2 groups; tune may change it before it is checked. */
-static void make_llama(struct box *b, int seed, void (*tune)(struct meg_gpt_conf *m))
+/* Make a Llama of 2 layers and 4 heads in 2 groups; tune may modify it before it is checked. */
+static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_gpt_conf *m))
 {
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
     struct meg_err e;
@@ -28,17 +28,17 @@ static void make_llama(struct box *b, int seed, void (*tune)(struct meg_gpt_conf
     if (meg_gpt_conf_check(&b->m, &e) < 0)
         fail_msg("%s", e.msg);
     meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
-    b->w = flat(&b->p, seed);
+    b->w = new_params(&b->p, seed);
 }
 
-static int export(const struct box *b, const char *dir, struct meg_err *e)
+static int export_llama(const struct ckpt_fixture *b, const char *dir, struct meg_err *e)
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
 
     return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
 }
 
-static void as_it_is(struct meg_gpt_conf *m)
+static void unchanged(struct meg_gpt_conf *m)
 {
     m->rotary_base = 500000;
 }
@@ -69,13 +69,13 @@ static void qwen(struct meg_gpt_conf *m)
     m->num_query_groups = MEG_UNSET;
 }
 
-static void goes_out_and_comes_back(void **state)
+static void llama_round_trip_is_bit_identical(void **state)
 {
     static const struct {
         void (*tune)(struct meg_gpt_conf *m);
-        const char *config; /* what its config.json says */
+        const char *config; /* expected members of config.json */
     } kind[] = {
-        { as_it_is, "\"LlamaForCausalLM\"|\"rope_theta\": 500000.0|\"rope_scaling\": null" },
+        { unchanged, "\"LlamaForCausalLM\"|\"rope_theta\": 500000.0|\"rope_scaling\": null" },
         { tied_llama3, "\"rope_type\": \"llama3\"|\"factor\": 32.0|\"rms_norm_eps\": 1e-06" },
         { wide_heads_interpolated, "\"head_dim\": 8|\"linear\"|\"factor\": 2.0" },
         { all_biases, "\"attention_bias\": true|\"mlp_bias\": true" },
@@ -85,18 +85,18 @@ static void goes_out_and_comes_back(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
         struct meg_str config, was = { 0 }, is = { 0 };
-        struct box a, b;
+        struct ckpt_fixture a, b;
         struct meg_ckpt *c;
         struct meg_err e;
 
         make_llama(&a, 1, kind[i].tune);
         make_llama(&b, 2, kind[i].tune);
-        if (export(&a, "out", &e) < 0)
+        if (export_llama(&a, "out", &e) < 0)
             fail_msg("%s", e.msg);
-        config = slurp("out/config.json");
+        config = read_bytes("out/config.json");
         assert_says(config.s, kind[i].config);
         c = open_ok("out", MEG_UNSET);
-        if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
+        if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);
         assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
         meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);
@@ -106,12 +106,12 @@ static void goes_out_and_comes_back(void **state)
         meg_str_free(&config);
         meg_str_free(&was);
         meg_str_free(&is);
-        free_box(&a);
-        free_box(&b);
+        free_fixture(&a);
+        free_fixture(&b);
     }
 }
 
-/* Keys after the first ones that are enough. */
+/* Members of config.json after the required ones. */
 #define LLAMA(more) CONFIG("llama", more)
 #define LONG_MISTRAL                                                                                                   \
     "{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                          \
@@ -122,13 +122,13 @@ static void goes_out_and_comes_back(void **state)
     "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
     "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
 
-static int open_with(const char *config, struct meg_ckpt **c, struct meg_err *e)
+static int open_llama_config(const char *config, struct meg_ckpt **c, struct meg_err *e)
 {
-    put("set/config.json", config, strlen(config));
+    put_file("set/config.json", config, strlen(config));
     return meg_ckpt_open(c, "set", MEG_UNSET, e);
 }
 
-static void takes_what_means_the_same(void **state)
+static void accepts_equivalent_settings(void **state)
 {
     static const char *const good[] = {
         LLAMA(""),
@@ -139,24 +139,24 @@ static void takes_what_means_the_same(void **state)
         CONFIG("mistral", ""),
         CONFIG("mistral", ",\"sliding_window\":8"),
     };
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_err e;
 
     (void)state;
     make_llama(&b, 1, NULL);
-    assert_int_equal(export(&b, "set", &e), 0);
+    assert_int_equal(export_llama(&b, "set", &e), 0);
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct meg_ckpt *c;
 
-        if (open_with(good[i], &c, &e) < 0)
+        if (open_llama_config(good[i], &c, &e) < 0)
             fail_msg("%s: %s", good[i], e.msg);
         assert_int_equal(meg_ckpt_eod(c), i == 3 ? 7 : -1);
         meg_ckpt_close(c);
     }
-    free_box(&b);
+    free_fixture(&b);
 }
 
-static void refuses_settings_it_cannot_follow(void **state)
+static void refuses_unsupported_llama_settings(void **state)
 {
     static const struct {
         const char *config, *says;
@@ -176,25 +176,25 @@ static void refuses_settings_it_cannot_follow(void **state)
         { CONFIG("mistral", ",\"sliding_window\":\"8\""), "\"sliding_window\"" },
         { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5"), "sliding-window attention over 5" },
         { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":8"),
-          "6 missing|model.layers.0.self_attn.q_proj.bias" }, /* no window, but no biases either */
+          "6 missing|model.layers.0.self_attn.q_proj.bias" }, /* the window is accepted, but biases are missing */
         { CONFIG("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":5"), "6 missing" },
         { CONFIG("qwen2", ""), "6 missing|model.layers.0.self_attn.q_proj.bias" },
         { CONFIG("qwen3", ""), "model_type qwen3|gpt2, llama, mistral, qwen2" },
     };
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_err e;
 
     (void)state;
     make_llama(&b, 1, NULL);
-    assert_int_equal(export(&b, "set", &e), 0);
+    assert_int_equal(export_llama(&b, "set", &e), 0);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct meg_ckpt *c;
 
-        if (open_with(bad[i].config, &c, &e) != MEG_EFORMAT)
+        if (open_llama_config(bad[i].config, &c, &e) != MEG_EFORMAT)
             fail_msg("not refused as a format: %s", bad[i].config);
         assert_says(e.msg, bad[i].says);
     }
-    free_box(&b);
+    free_fixture(&b);
 }
 
 static void interleaved(struct meg_gpt_conf *m)
@@ -212,7 +212,7 @@ static void learned(struct meg_gpt_conf *m)
     m->position_embedding_type = MEG_POSITION_LEARNED;
 }
 
-static void does_not_write_what_cannot_be_expressed(void **state)
+static void refuses_to_export_what_llama_cannot_express(void **state)
 {
     static const struct {
         void (*tune)(struct meg_gpt_conf *m);
@@ -223,25 +223,25 @@ static void does_not_write_what_cannot_be_expressed(void **state)
         { learned, "Hugging Face's gpt2|LayerNorm, GELU and biases" },
     };
     struct meg_err e;
-    struct box b;
+    struct ckpt_fixture b;
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         make_llama(&b, 1, bad[i].tune);
-        assert_int_equal(export(&b, "not", &e), MEG_EUSAGE);
+        assert_int_equal(export_llama(&b, "not", &e), MEG_EUSAGE);
         assert_says(e.msg, bad[i].says);
         assert_int_equal(access("not", F_OK), -1);
-        free_box(&b);
+        free_fixture(&b);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_out_and_comes_back),
-        cmocka_unit_test(takes_what_means_the_same),
-        cmocka_unit_test(refuses_settings_it_cannot_follow),
-        cmocka_unit_test(does_not_write_what_cannot_be_expressed),
+        cmocka_unit_test(llama_round_trip_is_bit_identical),
+        cmocka_unit_test(accepts_equivalent_settings),
+        cmocka_unit_test(refuses_unsupported_llama_settings),
+        cmocka_unit_test(refuses_to_export_what_llama_cannot_express),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

@@ -1,11 +1,11 @@
-/* Megatron's files of ranks: written and read at any sizes, older row orders, parts of stages, and what is refused. */
+/* Megatron's per-rank files: round trips at all parallel sizes, older row orders, virtual stages, refusals. */
 #define _GNU_SOURCE /* memmem */
-#include "ckpt_made.h"
+#include "ckpt_pt_builder.h"
 
 #define RANK "iter_0000007/mp_rank_00/model_optim_rng.pt"
 
-static int export(const struct box *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
-                  enum meg_ckpt_names names, struct meg_err *e)
+static int export_ranks(const struct ckpt_fixture *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
+                        enum meg_ckpt_names names, struct meg_err *e)
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
     const struct meg_ckpt_megatron_conf to = { .tensor = t,
@@ -19,18 +19,18 @@ static int export(const struct box *b, const char *dir, int64_t t, int64_t p, in
     return meg_ckpt_export_megatron(&s, &to, e);
 }
 
-static void export_ok(const struct box *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
-                      enum meg_ckpt_names names)
+static void export_ranks_ok(const struct ckpt_fixture *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
+                            enum meg_ckpt_names names)
 {
     struct meg_err e;
 
     meg_remove_tree(dir, NULL);
-    if (export(b, dir, t, p, multiple, names, &e) < 0)
+    if (export_ranks(b, dir, t, p, multiple, names, &e) < 0)
         fail_msg("%s", e.msg);
 }
 
-/* A gated model with groups, of 4 layers, so that everything there is to cut is cut. */
-static void make_gated(struct box *b, int seed)
+/* Make a gated model of 4 layers with query groups, so that every kind of sharding occurs. */
+static void make_gated(struct ckpt_fixture *b, int seed)
 {
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
     struct meg_err e;
@@ -49,12 +49,12 @@ static void make_gated(struct box *b, int seed)
     if (meg_gpt_conf_check(&b->m, &e) < 0)
         fail_msg("%s", e.msg);
     meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
-    b->w = flat(&b->p, seed);
+    b->w = new_params(&b->p, seed);
 }
 
-static void any_sizes_hold_the_same(void **state)
+static void every_parallel_size_has_the_same_weights(void **state)
 {
-    struct box a, b;
+    struct ckpt_fixture a, b;
 
     (void)state;
     make_gated(&a, 1);
@@ -68,10 +68,10 @@ static void any_sizes_hold_the_same(void **state)
                     struct meg_ckpt *c;
                     struct meg_err e;
 
-                    export_ok(&a, "out", t, p, multiple, (enum meg_ckpt_names)names);
+                    export_ranks_ok(&a, "out", t, p, multiple, (enum meg_ckpt_names)names);
                     c = open_ok("out", MEG_UNSET);
-                    fill(b.w, &b.p, 2);
-                    if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
+                    fill_params(b.w, &b.p, 2);
+                    if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
                         fail_msg("%s", e.msg);
                     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
                     meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);
@@ -81,7 +81,7 @@ static void any_sizes_hold_the_same(void **state)
                     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
                     assert_int_equal(meg_ckpt_source_iteration(c), 7);
                     assert_int_equal(meg_ckpt_consumed_samples(c), 91);
-                    assert_int_equal(meg_ckpt_seq_length(c), 5); /* and 6 positions */
+                    assert_int_equal(meg_ckpt_seq_length(c), 5); /* not the 6 positions */
                     meg_ckpt_parallel_sizes(c, &tensor, &pipeline);
                     assert_int_equal(tensor, t);
                     assert_int_equal(pipeline, p);
@@ -89,47 +89,47 @@ static void any_sizes_hold_the_same(void **state)
                     meg_str_free(&is);
                     meg_ckpt_close(c);
                 }
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
-/* The bytes FROM of a file become TO, of the same length; they are there once. */
+/* Replace the only occurrence of the bytes from in a file by to, of equal length. */
 static void patch(const char *path, const void *from, const void *to, size_t n)
 {
-    struct meg_str s = slurp(path);
+    struct meg_str s = read_bytes(path);
     char *at = memmem(s.s, s.n, from, n);
 
     assert_non_null(at);
     memcpy(at, to, n);
-    put(path, s.s, s.n);
+    put_file(path, s.s, s.n);
     meg_str_free(&s);
 }
 
-/* A number that is not what was written. */
+/* Change an element of a tensor. */
 static void names_a_damaged_tensor(void **state)
 {
     struct meg_ckpt *c;
     struct meg_err e;
-    struct box a;
+    struct ckpt_fixture a;
 
     (void)state;
     make_gated(&a, 1);
-    export_ok(&a, "bad", 1, 1, 1, MEG_CKPT_NAMES_MCORE);
+    export_ranks_ok(&a, "bad", 1, 1, 1, MEG_CKPT_NAMES_MCORE);
     patch("bad/iter_0000007/mp_rank_00/model_optim_rng.pt", &a.w[a.p.row[0].offset + 3], "1234", 4);
     c = open_ok("bad", MEG_UNSET);
-    assert_int_equal(load_weights(c, &a.p, a.w, &e), MEG_EFORMAT);
+    assert_int_equal(load_f32_weights(c, &a.p, a.w, &e), MEG_EFORMAT);
     assert_says(e.msg, "mp_rank_00/model_optim_rng.pt|embedding.word_embeddings.weight|CRC-32");
     assert_int_equal(meg_ckpt_verify(c, &e), MEG_EFORMAT);
     meg_ckpt_close(c);
-    free_box(&a);
+    free_fixture(&a);
 }
 
-/* Rows past the vocabulary are copies of its last, and are the vocabulary where nobody says otherwise. */
+/* Padding rows are copies of the last row, and count as vocabulary unless its size is given. */
 static void pads_the_vocabulary(void **state)
 {
     struct meg_ckpt *c;
     struct meg_err e;
-    struct box a;
+    struct ckpt_fixture a;
     struct meg_params p;
     struct meg_gpt_conf m;
     const struct meg_param *word;
@@ -137,7 +137,7 @@ static void pads_the_vocabulary(void **state)
 
     (void)state;
     make_gated(&a, 1);
-    export_ok(&a, "pad", 2, 1, 8, MEG_CKPT_NAMES_MCORE);
+    export_ranks_ok(&a, "pad", 2, 1, 8, MEG_CKPT_NAMES_MCORE);
     for (int t = 0; t < 2; t++)
         patch(t ? "pad/iter_0000007/mp_rank_01/model_optim_rng.pt" : "pad/" RANK, "true_vocab_size", "hush_vocab_size",
               15);
@@ -146,12 +146,12 @@ static void pads_the_vocabulary(void **state)
     assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
     meg_gpt_params(&p, &m, &meg_mesh_one);
     w = meg_new((size_t)p.flat_numel * sizeof *w);
-    assert_int_equal(load_weights(c, &p, w, &e), 0);
+    assert_int_equal(load_f32_weights(c, &p, w, &e), 0);
     word = meg_params_find(&p, "embedding.word_embeddings.weight");
     for (int row = 11; row < 16; row++)
         assert_memory_equal(w + word->offset + row * 16, w + word->offset + 10 * 16, 64);
-    assert_int_equal(meg_ckpt_check_conf(c, &a.m, &e), 0); /* a tokenizer of 11 ids fits */
-    assert_int_equal(load_weights(c, &a.p, a.w, &e), 0);
+    assert_int_equal(meg_ckpt_check_conf(c, &a.m, &e), 0); /* a tokenizer of 11 ids is accepted */
+    assert_int_equal(load_f32_weights(c, &a.p, a.w, &e), 0);
     m.vocab_size = 17;
     assert_int_equal(meg_ckpt_check_conf(c, &m, &e), MEG_EUSAGE);
     assert_int_equal(meg_ckpt_set_vocab_size(c, 17, &e), MEG_EUSAGE);
@@ -160,13 +160,13 @@ static void pads_the_vocabulary(void **state)
     meg_ckpt_close(c);
     meg_params_free(&p);
     free(w);
-    free_box(&a);
+    free_fixture(&a);
 }
 
-/* The row of ours, of 2 heads of 4 channels on 2 ranks, that row r of rank t is in older files. */
+/* Return the native row for row r of rank t in older files: 2 heads of 4 channels on 2 ranks. */
 static int row0(int t, int r)
 {
-    return t * 12 + r; /* one head a rank: q, k, v either way */
+    return t * 12 + r; /* with one head per rank both orders are q, k, v */
 }
 
 static int row1(int t, int r)
@@ -174,7 +174,7 @@ static int row1(int t, int r)
     return t * 12 + r % 3 * 4 + r / 3; /* q, k, v of a channel */
 }
 
-static void older_versions_have_other_rows(void **state)
+static void qkv_rows_of_version_0_and_1_are_reordered(void **state)
 {
     static const unsigned char three[] = "checkpoint_versionG\x40\x08\0\0\0\0\0\0",
                                zero[] = "checkpoint_versionG\0\0\0\0\0\0\0\0",
@@ -184,58 +184,58 @@ static void older_versions_have_other_rows(void **state)
         int (*const row)(int t, int r) = version ? row1 : row0;
         const struct meg_param *qkv;
         struct meg_ckpt *c;
-        struct box a, b;
+        struct ckpt_fixture a, b;
         struct meg_err e;
 
-        make_box(&a, 1, 8, 1);
-        make_box(&b, 1, 8, 2);
-        export_ok(&a, "old", 2, 1, 11, MEG_CKPT_NAMES_LEGACY);
+        make_fixture(&a, 1, 8, 1);
+        make_fixture(&b, 1, 8, 2);
+        export_ranks_ok(&a, "old", 2, 1, 11, MEG_CKPT_NAMES_LEGACY);
         for (int t = 0; t < 2; t++)
             patch(t ? "old/iter_0000007/mp_rank_01/model_optim_rng.pt" : "old/" RANK, three, version ? one : zero,
                   sizeof three - 1);
         c = open_ok("old", MEG_UNSET);
-        if (load_weights(c, &b.p, b.w, &e) < 0)
+        if (load_f32_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);
         qkv = meg_params_find(&b.p, "decoder.layers.0.self_attention.linear_qkv.weight");
         for (int t = 0; t < 2; t++)
             for (int r = 0; r < 12; r++)
                 assert_memory_equal(b.w + qkv->offset + row(t, r) * 8, a.w + qkv->offset + (t * 12 + r) * 8, 32);
         meg_ckpt_close(c);
-        free_box(&a);
-        free_box(&b);
+        free_fixture(&a);
+        free_fixture(&b);
     }
 }
 
-/* Megatron reorders query_key_value only, so no version at all means nothing for core's names. */
-static void core_names_keep_their_rows_without_a_version(void **state)
+/* Megatron reorders query_key_value only, so that a missing version does not matter for core names. */
+static void qkv_rows_with_core_names_are_not_reordered(void **state)
 {
     (void)state;
     for (int names = MEG_CKPT_NAMES_MCORE; names <= MEG_CKPT_NAMES_TE; names++)
         for (int gated = 0; gated < 2; gated++) {
             struct meg_ckpt *c;
-            struct box a, b;
+            struct ckpt_fixture a, b;
             struct meg_err e;
 
             if (gated) {
                 make_gated(&a, 1);
                 make_gated(&b, 2);
             } else {
-                make_box(&a, 1, 8, 1);
-                make_box(&b, 1, 8, 2);
+                make_fixture(&a, 1, 8, 1);
+                make_fixture(&b, 1, 8, 2);
             }
-            export_ok(&a, "core", 1, 1, 1, (enum meg_ckpt_names)names);
+            export_ranks_ok(&a, "core", 1, 1, 1, (enum meg_ckpt_names)names);
             patch("core/" RANK, "checkpoint_version", "checkpoint_veto___", 18);
             c = open_ok("core", MEG_UNSET);
-            if (load_weights(c, &b.p, b.w, &e) < 0)
+            if (load_f32_weights(c, &b.p, b.w, &e) < 0)
                 fail_msg("%s", e.msg);
             assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
             meg_ckpt_close(c);
-            free_box(&a);
-            free_box(&b);
+            free_fixture(&a);
+            free_fixture(&b);
         }
 }
 
-/* With one rank of two heads, version 0 has both queries first. */
+/* Version 0 has the queries of all heads of a rank first. */
 static void version_0_has_queries_first(void **state)
 {
     const struct meg_gpt_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
@@ -249,7 +249,7 @@ static void version_0_has_queries_first(void **state)
     for (int i = 0; i < 12; i++)
         theirs[i] = (float)i;
     for (int i = ckpt_row_maps(piece, &cut, &row, CKPT_QKV); i-- > 0;) {
-        from_theirs(ours, theirs, &piece[i]);
+        rows_from_foreign(ours, theirs, &piece[i]);
         ckpt_to_foreign(back, ours, &piece[i]);
     }
     assert_memory_equal(ours + 12, want, sizeof want);
@@ -258,9 +258,9 @@ static void version_0_has_queries_first(void **state)
         assert_true(ours[i] == 0);
 }
 
-/* ---- files made by hand ---- */
+/* ---- files built value by value ---- */
 
-static void add_layer(struct made *f, const struct box *b, int ours, int theirs)
+static void add_layer(struct pt_builder *f, const struct ckpt_fixture *b, int ours, int theirs)
 {
     static const char *const name[] = {
         "input_layernorm",
@@ -277,11 +277,11 @@ static void add_layer(struct made *f, const struct box *b, int ours, int theirs)
 
             snprintf(from, sizeof from, "decoder.layers.%d.%s.%s", ours, name[i], k ? "bias" : "weight");
             snprintf(to, sizeof to, "decoder.layers.%d.%s.%s", theirs, name[i], k ? "bias" : "weight");
-            add_row(f, b, from, to);
+            pt_add_param(f, b, from, to);
         }
 }
 
-static void begin(struct made *f, const struct box *b)
+static void pt_begin(struct pt_builder *f, const struct ckpt_fixture *b)
 {
     memset(f, 0, sizeof *f);
     meg_pickle_begin(&f->pickle);
@@ -303,62 +303,62 @@ static void begin(struct made *f, const struct box *b)
     meg_pickle_put_int(&f->pickle, 3);
 }
 
-/* A weight whose storage has the other order of rows and columns. */
+/* A weight whose storage is transposed. */
 static void a_transposed_view_is_loaded(void **state)
 {
     const struct meg_param *row;
     struct meg_ckpt *c;
     struct meg_err e;
-    struct made f;
-    struct box a, b;
+    struct pt_builder f;
+    struct ckpt_fixture a, b;
     float *w;
 
     (void)state;
-    make_box(&a, 1, 8, 1);
-    make_box(&b, 1, 8, 2);
+    make_fixture(&a, 1, 8, 1);
+    make_fixture(&b, 1, 8, 2);
     assert_int_equal(meg_mkdirs("turned/mp_rank_00", &e), 0);
-    begin(&f, &a);
+    pt_begin(&f, &a);
     meg_pickle_put_str(&f.pickle, "model");
     meg_pickle_put_dict_begin(&f.pickle);
     for (int i = 0; i < a.p.n; i++) {
         const size_t at = f.numbers.n;
 
         row = &a.p.row[i];
-        add_row(&f, &a, row->name, row->name);
+        pt_add_param(&f, &a, row->name, row->name);
         if (strstr(row->name, "linear_proj.weight")) {
-            transpose_last(&f, 8);
+            pt_transpose_last(&f, 8);
             w = (float *)(void *)(f.numbers.s + at);
             for (int k = 0; k < 64; k++)
                 memcpy(&w[k], &a.w[row->offset + k % 8 * 8 + k / 8], sizeof *w);
         }
     }
     meg_pickle_put_dict_end(&f.pickle);
-    end(&f, "turned/mp_rank_00/model_optim_rng.pt");
+    pt_end(&f, "turned/mp_rank_00/model_optim_rng.pt");
     c = open_ok("turned", MEG_UNSET);
-    if (load_weights(c, &b.p, b.w, &e) < 0)
+    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     meg_ckpt_close(c);
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
-static void parts_of_stages_are_put_in_order(void **state)
+static void layers_of_virtual_stages_are_numbered_in_order(void **state)
 {
     struct meg_ckpt *c;
     struct meg_err e;
-    struct made f;
-    struct box a, b;
+    struct pt_builder f;
+    struct ckpt_fixture a, b;
 
     (void)state;
-    make_box(&a, 4, 8, 1);
-    make_box(&b, 4, 8, 2);
+    make_fixture(&a, 4, 8, 1);
+    make_fixture(&b, 4, 8, 2);
     assert_int_equal(meg_mkdirs("parts/mp_rank_00", &e), 0);
-    begin(&f, &a);
+    pt_begin(&f, &a);
     meg_pickle_put_str(&f.pickle, "model0");
     meg_pickle_put_dict_begin(&f.pickle);
-    add_row(&f, &a, "embedding.word_embeddings.weight", "embedding.word_embeddings.weight");
-    add_row(&f, &a, "embedding.position_embeddings.weight", "embedding.position_embeddings.weight");
+    pt_add_param(&f, &a, "embedding.word_embeddings.weight", "embedding.word_embeddings.weight");
+    pt_add_param(&f, &a, "embedding.position_embeddings.weight", "embedding.position_embeddings.weight");
     add_layer(&f, &a, 0, 0);
     add_layer(&f, &a, 1, 1);
     meg_pickle_put_dict_end(&f.pickle);
@@ -366,22 +366,22 @@ static void parts_of_stages_are_put_in_order(void **state)
     meg_pickle_put_dict_begin(&f.pickle);
     add_layer(&f, &a, 2, 0);
     add_layer(&f, &a, 3, 1);
-    add_row(&f, &a, "decoder.final_layernorm.weight", "decoder.final_layernorm.weight");
-    add_row(&f, &a, "decoder.final_layernorm.bias", "decoder.final_layernorm.bias");
+    pt_add_param(&f, &a, "decoder.final_layernorm.weight", "decoder.final_layernorm.weight");
+    pt_add_param(&f, &a, "decoder.final_layernorm.bias", "decoder.final_layernorm.bias");
     meg_pickle_put_str(&f.pickle, "decoder.layers.0.mlp.linear_fc1._extra_state");
     meg_pickle_put_none(&f.pickle);
     meg_pickle_put_dict_end(&f.pickle);
-    end(&f, "parts/mp_rank_00/model_optim_rng.pt");
+    pt_end(&f, "parts/mp_rank_00/model_optim_rng.pt");
     c = open_ok("parts", MEG_UNSET);
-    if (load_weights(c, &b.p, b.w, &e) < 0)
+    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     meg_ckpt_close(c);
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void refuses_sizes_that_do_not_divide(void **state)
 {
@@ -397,20 +397,21 @@ static void refuses_sizes_that_do_not_divide(void **state)
         { 1, 1, 0, "--make-vocab-size-divisible-by: 0 must be" },
     };
     struct meg_err e;
-    struct box a;
+    struct ckpt_fixture a;
 
     (void)state;
     make_gated(&a, 1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(export(&a, "no", bad[i].t, bad[i].p, bad[i].multiple, MEG_CKPT_NAMES_MCORE, &e), MEG_EUSAGE);
+        assert_int_equal(export_ranks(&a, "no", bad[i].t, bad[i].p, bad[i].multiple, MEG_CKPT_NAMES_MCORE, &e),
+                         MEG_EUSAGE);
         assert_says(e.msg, bad[i].says);
         assert_int_equal(access("no", F_OK), -1);
     }
-    free_box(&a);
+    free_fixture(&a);
 }
 
-/* Megatron's default format, with what each of its releases leaves in the folder. */
-static void distributed_checkpoints_are_named_as_what_they_are(void **state)
+/* The default format of Megatron, with the files of each of its releases. */
+static void refuses_distributed_checkpoints_with_advice(void **state)
 {
     static const char *const left[][2] = { { ".metadata", "common.pt" },
                                            { "metadata.json", "common.pt" },
@@ -425,12 +426,12 @@ static void distributed_checkpoints_are_named_as_what_they_are(void **state)
 
         meg_remove_tree("dist", NULL);
         assert_int_equal(meg_mkdirs("dist/iter_0000010", &e), 0);
-        put("dist/latest_checkpointed_iteration.txt", "10", 2);
+        put_file("dist/latest_checkpointed_iteration.txt", "10", 2);
         for (int k = 0; k < 2; k++) {
             snprintf(path, sizeof path, "dist/iter_0000010/%s", left[i][k]);
-            put(path, "{}", 2);
+            put_file(path, "{}", 2);
         }
-        for (int k = 0; k < 2; k++) { /* by the tracker, and by itself */
+        for (int k = 0; k < 2; k++) { /* through the tracker, and by the folder itself */
             assert_int_equal(meg_ckpt_open(&c, k ? "dist/iter_0000010" : "dist", MEG_UNSET, &e), MEG_EFORMAT);
             assert_says(e.msg, "dist/iter_0000010: distributed checkpoints of Megatron|torch_dist|"
                                "--ckpt-convert-format torch --ckpt-convert-save");
@@ -439,7 +440,7 @@ static void distributed_checkpoints_are_named_as_what_they_are(void **state)
     }
 }
 
-static void refuses_what_it_cannot_read(void **state)
+static void refuses_damaged_and_unsupported_files(void **state)
 {
 #define CHANGE(from, to) from, to, sizeof to - 1
     static const struct {
@@ -449,7 +450,7 @@ static void refuses_what_it_cannot_read(void **state)
     } bad[] = {
         { CHANGE("hidden_size", "hidden_path"), "--hidden-size is required" },
         { CHANGE("X\x05\0\0\0model", "X\x05\0\0\0mould"), "found 0 virtual stages" },
-        { CHANGE("argparse\nNamespace", "somebody\nElses    "), NULL }, /* only its attributes are asked for */
+        { CHANGE("argparse\nNamespace", "somebody\nElses    "), NULL }, /* only its attributes are read */
         { CHANGE("X\x04\0\0\0args", "X\x04\0\0\0arms"), "no Namespace called args" },
         { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\x02"),
           "mp_rank_01/model_optim_rng.pt does not exist|has 2 tensor-parallel and 1" },
@@ -472,7 +473,7 @@ static void refuses_what_it_cannot_read(void **state)
         { CHANGE("PK\5\6", "PK\5\7"), "no end record of a ZIP file" },
     };
     struct meg_err e;
-    struct box a;
+    struct ckpt_fixture a;
 
     (void)state;
     make_gated(&a, 1);
@@ -480,7 +481,7 @@ static void refuses_what_it_cannot_read(void **state)
         struct meg_ckpt *c;
         int r;
 
-        export_ok(&a, "bad", 1, 1, 1, MEG_CKPT_NAMES_MCORE);
+        export_ranks_ok(&a, "bad", 1, 1, 1, MEG_CKPT_NAMES_MCORE);
         patch("bad/" RANK, bad[i].from, bad[i].to, bad[i].n);
         r = meg_ckpt_open(&c, "bad", MEG_UNSET, &e);
         if (!bad[i].says) {
@@ -493,23 +494,23 @@ static void refuses_what_it_cannot_read(void **state)
         assert_says(e.msg, bad[i].says);
         assert_says(e.msg, "bad/iter_0000007");
     }
-    free_box(&a);
+    free_fixture(&a);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_sizes_hold_the_same),
+        cmocka_unit_test(every_parallel_size_has_the_same_weights),
         cmocka_unit_test(names_a_damaged_tensor),
         cmocka_unit_test(pads_the_vocabulary),
-        cmocka_unit_test(older_versions_have_other_rows),
-        cmocka_unit_test(core_names_keep_their_rows_without_a_version),
+        cmocka_unit_test(qkv_rows_of_version_0_and_1_are_reordered),
+        cmocka_unit_test(qkv_rows_with_core_names_are_not_reordered),
         cmocka_unit_test(version_0_has_queries_first),
         cmocka_unit_test(a_transposed_view_is_loaded),
-        cmocka_unit_test(parts_of_stages_are_put_in_order),
-        cmocka_unit_test(distributed_checkpoints_are_named_as_what_they_are),
+        cmocka_unit_test(layers_of_virtual_stages_are_numbered_in_order),
+        cmocka_unit_test(refuses_distributed_checkpoints_with_advice),
         cmocka_unit_test(refuses_sizes_that_do_not_divide),
-        cmocka_unit_test(refuses_what_it_cannot_read),
+        cmocka_unit_test(refuses_damaged_and_unsupported_files),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

@@ -1,6 +1,6 @@
 /*
- * Settings in the args of Megatron's files: those that change the model are refused by name, all others pass.
- * tests/data/megatron_args_*.json are the args that Megatron's own parse_args and validate_args gave, of core
+ * Settings in the args of Megatron's files: those that change the output are refused by name, all others are accepted.
+ * tests/data/megatron_args_*.json are the args returned by Megatron's own parse_args and validate_args, of core
  * 0.10 (GPT-2 settings), 0.14 and 0.20 (Llama settings), those of ModelOpt and the values that training adds;
  * objects are {"global": "module.name"} and {"call": "module.class", "value": N}.
  */
@@ -8,9 +8,9 @@
 
 #include "ckpt/megatron/megatron.h"
 #include "io/json.h"
-#include "ckpt_made.h"
+#include "ckpt_pt_builder.h"
 
-static char root[4096]; /* of the tree, where the tests begin */
+static char root[4096]; /* the repository, in which the tests start */
 
 static int enter(void **state)
 {
@@ -19,7 +19,7 @@ static int enter(void **state)
 
 /* ---- args from JSON ---- */
 
-static void put_global(struct meg_pickle_writer *p, const char *full)
+static void put_class(struct meg_pickle_writer *p, const char *full)
 {
     const char *dot = strrchr(full, '.');
     char *module = meg_strndup(full, (size_t)(dot - full));
@@ -28,7 +28,7 @@ static void put_global(struct meg_pickle_writer *p, const char *full)
     free(module);
 }
 
-/* A value as Python's pickle of protocol 2 has it; lists become tuples. */
+/* Put a JSON value as Python's pickle of protocol 2 does; arrays become tuples. */
 static void put_value(struct meg_pickle_writer *p, const json_t *v)
 {
     const json_t *class = json_object_get(v, "call"), *item;
@@ -47,7 +47,7 @@ static void put_value(struct meg_pickle_writer *p, const json_t *v)
         meg_str_add(&p->s, "t", 1);
         break;
     case JSON_OBJECT:
-        put_global(p, json_string_value(class ? class : json_object_get(v, "global")));
+        put_class(p, json_string_value(class ? class : json_object_get(v, "global")));
         if (class) {
             meg_pickle_put_int(p, json_integer_value(json_object_get(v, "value")));
             meg_str_add(&p->s, "\x85R", 2); /* class(value) */
@@ -55,13 +55,13 @@ static void put_value(struct meg_pickle_writer *p, const json_t *v)
     }
 }
 
-/* Write at/mp_rank_00 with args and the weights of a small model that has their shapes. */
+/* Write at/mp_rank_00 with args and weights of the shapes that they define. */
 static void write_with_args(const char *at, const json_t *args)
 {
     const bool is_llama = json_is_true(json_object_get(args, "swiglu"));
-    struct box b = { .m = small_model(2, 64) };
+    struct ckpt_fixture b = { .m = small_gpt_conf(2, 64) };
     struct meg_str file = { 0 };
-    struct made f = { 0 };
+    struct pt_builder f = { 0 };
     struct meg_err e;
     const char *name;
     const json_t *v;
@@ -80,7 +80,7 @@ static void write_with_args(const char *at, const json_t *args)
         b.m.num_query_groups = 2;
     }
     meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
-    b.w = flat(&b.p, 1);
+    b.w = new_params(&b.p, 1);
 
     meg_pickle_begin(&f.pickle);
     meg_pickle_put_dict_begin(&f.pickle);
@@ -97,18 +97,18 @@ static void write_with_args(const char *at, const json_t *args)
     meg_pickle_put_str(&f.pickle, "model");
     meg_pickle_put_dict_begin(&f.pickle);
     for (int i = 0; i < b.p.n; i++)
-        add_row(&f, &b, b.p.row[i].name, b.p.row[i].name);
+        pt_add_param(&f, &b, b.p.row[i].name, b.p.row[i].name);
     meg_pickle_put_dict_end(&f.pickle);
     meg_str_printf(&file, "%s/mp_rank_00", at);
     assert_int_equal(meg_mkdirs(file.s, &e), 0);
     meg_str_printf(&file, "/model_optim_rng.pt");
-    end(&f, file.s);
+    pt_end(&f, file.s);
     meg_str_free(&file);
-    free_box(&b);
+    free_fixture(&b);
 }
 
-/* Open a checkpoint with args, and with NAME = VALUE (JSON) in them where name is not NULL. */
-static int open_with(const json_t *args, const char *name, const char *value, struct meg_err *e)
+/* Open a checkpoint with args, to which name = value (JSON) is added unless name is NULL. */
+static int open_with_args(const json_t *args, const char *name, const char *value, struct meg_err *e)
 {
     json_t *changed = json_deep_copy(args);
     struct meg_ckpt *c = NULL;
@@ -141,8 +141,8 @@ static json_t *args_of(const char *release)
     return args;
 }
 
-/* The least that a model needs. */
-static json_t *few_args(void)
+/* Return the minimal args of a model. */
+static json_t *minimal_args(void)
 {
     return json_pack("{s:i,s:i,s:i,s:i}", "num_layers", 2, "hidden_size", 64, "num_attention_heads", 4,
                      "max_position_embeddings", 64);
@@ -152,20 +152,20 @@ static void accept(const json_t *args, const char *name, const char *value)
 {
     struct meg_err e;
 
-    if (open_with(args, name, value, &e) < 0)
+    if (open_with_args(args, name, value, &e) < 0)
         fail_msg("%s = %s is refused: %s", name ? name : "args", name ? value : "as they are", e.msg);
 }
 
-/* The message says NAME = and the file. */
+/* Check that the message names the setting and the file. */
 static void refuse(const json_t *args, const char *name, const char *value, const char *says)
 {
     struct meg_str want = { 0 };
     struct meg_err e;
 
     meg_str_printf(&want, "%s", name);
-    if (open_with(args, name, value, &e) != MEG_EFORMAT)
+    if (open_with_args(args, name, value, &e) != MEG_EFORMAT)
         fail_msg("%s = %s is not refused", name, value);
-    for (char *p = want.s; !strstr(e.msg, name) && *p; p++) /* an option is named as one */
+    for (char *p = want.s; !strstr(e.msg, name) && *p; p++) /* options are named with dashes */
         if (*p == '_')
             *p = '-';
     assert_says(e.msg, want.s);
@@ -192,7 +192,7 @@ static void complete_args_of_each_release_load(void **state)
     }
 }
 
-/* Every setting of TransformerConfig, and of args, that changes the output: values that do not, and that do. */
+/* Every setting of TransformerConfig and args that changes the output, with neutral and other values. */
 static const struct pair {
     const char *name, *neutral[3], *changed[2];
 } pairs[] = {
@@ -253,7 +253,7 @@ enum { NPAIRS = sizeof pairs / sizeof pairs[0] };
 
 static void settings_that_change_the_model_are_refused_by_name(void **state)
 {
-    json_t *args = few_args();
+    json_t *args = minimal_args();
 
     (void)state;
     assert_true(NPAIRS >= 45);
@@ -263,12 +263,12 @@ static void settings_that_change_the_model_are_refused_by_name(void **state)
     json_decref(args);
 }
 
-/* All of them at once in one file for each place of the list, since none may depend on another. */
+/* All settings together in one file for each index of the list, since none may depend on another. */
 static void neutral_settings_are_accepted(void **state)
 {
     (void)state;
     for (int k = 0; k < 3; k++) {
-        json_t *args = few_args();
+        json_t *args = minimal_args();
 
         for (int i = 0; i < NPAIRS; i++)
             json_object_set_new(args, pairs[i].name,
@@ -291,8 +291,8 @@ static bool is_model_option(const char *name)
     return !strcmp(name, "openai_gelu");
 }
 
-/* Whatever a release can switch on, but for the settings above and the model's options, is accepted. */
-static void other_switches_of_each_release_pass(void **state)
+/* Every switch of a release is accepted, except the settings above and the options of the model. */
+static void switches_without_effect_are_accepted(void **state)
 {
     static const char *const release[] = { "0.10", "0.14", "0.20" };
 
@@ -318,8 +318,8 @@ static void other_switches_of_each_release_pass(void **state)
     }
 }
 
-/* What no release knows passes where it is off or is about something else than the model. */
-static void unknown_settings_pass_only_where_harmless(void **state)
+/* A setting unknown to all releases is accepted if it is off or not about the model. */
+static void unknown_settings_are_accepted_only_when_off(void **state)
 {
     static const struct {
         const char *name, *value;
@@ -339,7 +339,7 @@ static void unknown_settings_pass_only_where_harmless(void **state)
         { "moe_new_router", "\"best\"" },
         { "_private_seed", "3" },
     };
-    json_t *args = few_args();
+    json_t *args = minimal_args();
 
     (void)state;
     for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
@@ -355,15 +355,15 @@ static void unknown_settings_pass_only_where_harmless(void **state)
     json_decref(args);
 }
 
-/* Which form of GELU a checkpoint has been trained with. */
-static void gelu_is_exact_only_where_nothing_says_tanh(void **state)
+/* The form of GELU that a checkpoint was trained with. */
+static void gelu_is_exact_unless_an_option_selects_tanh(void **state)
 {
     static const char *const tanh_form[] = { "bias_gelu_fusion", "openai_gelu", "use_te_activation_func",
                                              "use_transformer_engine_op_fuser", NULL };
 
     (void)state;
     for (int i = 0; i < 5; i++) {
-        json_t *args = few_args();
+        json_t *args = minimal_args();
         struct meg_gpt_conf m;
         struct meg_ckpt *c;
         struct meg_err e;
@@ -382,7 +382,7 @@ static void gelu_is_exact_only_where_nothing_says_tanh(void **state)
 
 static void all_refused_settings_are_named_at_once(void **state)
 {
-    json_t *args = few_args();
+    json_t *args = minimal_args();
 
     (void)state;
     json_object_set_new(args, "use_mup", json_true());
@@ -398,9 +398,9 @@ int main(void)
         cmocka_unit_test(complete_args_of_each_release_load),
         cmocka_unit_test(settings_that_change_the_model_are_refused_by_name),
         cmocka_unit_test(neutral_settings_are_accepted),
-        cmocka_unit_test(other_switches_of_each_release_pass),
-        cmocka_unit_test(unknown_settings_pass_only_where_harmless),
-        cmocka_unit_test(gelu_is_exact_only_where_nothing_says_tanh),
+        cmocka_unit_test(switches_without_effect_are_accepted),
+        cmocka_unit_test(unknown_settings_are_accepted_only_when_off),
+        cmocka_unit_test(gelu_is_exact_unless_an_option_selects_tanh),
         cmocka_unit_test(all_refused_settings_are_named_at_once),
     };
     return cmocka_run_group_tests(tests, enter, leave_folder);

@@ -1,12 +1,12 @@
-/* Tensors of files that torch.save wrote, where they are views of a storage. */
+/* Tensors in files of torch.save that are views of a storage. */
 #include <sys/resource.h>
 
-#include "ckpt_made.h"
+#include "ckpt_pt_builder.h"
 #include "ckpt/megatron/pt.h"
 
 static void write_views(const char *path, int nviews, int32_t n)
 {
-    struct made f = { 0 };
+    struct pt_builder f = { 0 };
     float v;
 
     meg_pickle_begin(&f.pickle);
@@ -17,16 +17,16 @@ static void write_views(const char *path, int nviews, int32_t n)
 
         snprintf(name, sizeof name, "v%d", i);
         meg_pickle_put_str(&f.pickle, name);
-        f.pickle.ntensors = 0; /* all of one storage */
+        f.pickle.ntensors = 0; /* all in one storage */
         meg_pickle_put_tensor(&f.pickle, dim, 2);
-        transpose_last(&f, n);
+        pt_transpose_last(&f, n);
     }
     f.nbytes[0] = (size_t)n * (size_t)n * sizeof v;
     for (int i = 0; i < n * n; i++) {
         v = (float)i;
         meg_str_add(&f.numbers, &v, sizeof v);
     }
-    end(&f, path);
+    pt_end(&f, path);
 }
 
 static void a_transposed_view_is_read_in_order(void **state)
@@ -55,7 +55,7 @@ static long peak_kib(void)
     return u.ru_maxrss;
 }
 
-/* 64 views of one storage: more than any weights that are tied. */
+/* 64 views of one storage, more than tied weights need. */
 static void refuses_many_tensors_of_one_storage(void **state)
 {
     struct meg_st *st = NULL;
@@ -67,7 +67,7 @@ static void refuses_many_tensors_of_one_storage(void **state)
     assert_says(e.msg, "many.bin: more than|bytes of tensors|repeatedly");
 }
 
-/* Eight files with two views of 8 MiB each: copies would be 128 MiB. */
+/* Eight files with two views of 8 MiB each, of which copies would need 128 MiB. */
 static void views_take_no_memory_until_they_are_read(void **state)
 {
     struct meg_st *st[8];

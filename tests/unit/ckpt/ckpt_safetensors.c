@@ -1,9 +1,9 @@
-/* safetensors: what is written is read back and has the reference writer's bytes; what is wrong is refused. */
+/* safetensors files: round trips, the bytes of the reference writer, refusals. */
 #include "ckpt_util.h"
 
 static void writes_the_bytes_of_the_format(void **state)
 {
-    /* by hand from the format's description: larger elements first, then by name; blanks up to 8 */
+    /* from the description of the format: larger elements first, then by name; padded with blanks to 8 bytes */
     static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
                                  "\"a.b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
                                  "\"z\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},"
@@ -16,7 +16,7 @@ static void writes_the_bytes_of_the_format(void **state)
 
     (void)state;
     put_tensors("w", t, 3, true);
-    s = slurp("w");
+    s = read_bytes("w");
     memcpy(&n, s.s, 8);
     assert_int_equal(n % 8, 0);
     assert_in_range(n, strlen(header), strlen(header) + 7);
@@ -29,7 +29,7 @@ static void writes_the_bytes_of_the_format(void **state)
     meg_str_free(&s);
 }
 
-static void reads_back(void **state)
+static void reads_what_it_wrote(void **state)
 {
     const float v[6] = { 1, 2, 3, 4, 5, 6 };
     struct meg_st_tensor t[] = { { .name = "y", .dtype = "F32", .ndim = 2, .dim = { 2, 3 }, .data = v },
@@ -55,7 +55,7 @@ static void reads_back(void **state)
     meg_st_close(st);
 }
 
-static void refuses_what_is_wrong(void **state)
+static void refuses_inconsistent_headers(void **state)
 {
     static const struct {
         const char *header;
@@ -102,7 +102,7 @@ static void refuses_what_is_wrong(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        put_raw("bad", bad[i].header, bad[i].nbytes);
+        put_safetensors("bad", bad[i].header, bad[i].nbytes);
         if (meg_st_open(&st, "bad", &e) != MEG_EFORMAT)
             fail_msg("accepted: %s", bad[i].header);
         assert_says(e.msg, "bad|");
@@ -110,7 +110,7 @@ static void refuses_what_is_wrong(void **state)
     }
 }
 
-static void refuses_headers_that_cannot_be(void **state)
+static void refuses_truncated_and_oversized_headers(void **state)
 {
     static const struct {
         unsigned char bytes[12];
@@ -128,14 +128,14 @@ static void refuses_headers_that_cannot_be(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        put("head", bad[i].bytes, bad[i].n);
+        put_file("head", bad[i].bytes, bad[i].n);
         assert_int_equal(meg_st_open(&st, "head", &e), MEG_EFORMAT);
         assert_says(e.msg, bad[i].says);
     }
     meg_str_printf(&deep, "{\"a\":");
     for (int i = 0; i < 100000; i++)
         meg_str_add(&deep, "[", 1);
-    put_raw("head", deep.s, 0);
+    put_safetensors("head", deep.s, 0);
     assert_int_equal(meg_st_open(&st, "head", &e), MEG_EFORMAT);
     meg_str_free(&deep);
     assert_int_equal(meg_st_open(&st, "nowhere", &e), MEG_ENOENT);
@@ -145,9 +145,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_the_bytes_of_the_format),
-        cmocka_unit_test(reads_back),
-        cmocka_unit_test(refuses_what_is_wrong),
-        cmocka_unit_test(refuses_headers_that_cannot_be),
+        cmocka_unit_test(reads_what_it_wrote),
+        cmocka_unit_test(refuses_inconsistent_headers),
+        cmocka_unit_test(refuses_truncated_and_oversized_headers),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

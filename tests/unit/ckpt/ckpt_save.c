@@ -1,13 +1,13 @@
-/* Checkpoints of ours: saved, loaded, replaced, removed; damage is named. */
+/* Native checkpoints: save, load, replace, remove; messages about damage. */
 #include <sys/stat.h>
 
-#include "ckpt_box.h"
+#include "ckpt_fixture.h"
 
 #include <dirent.h>
 
-static void comes_back_bit_for_bit(void **state)
+static void round_trip_is_bit_identical(void **state)
 {
-    struct box a, b;
+    struct ckpt_fixture a, b;
     struct meg_ckpt *c;
     struct meg_gpt_conf m;
     struct meg_tok_conf tok = { .vocab_size = MEG_UNSET };
@@ -15,8 +15,8 @@ static void comes_back_bit_for_bit(void **state)
     struct meg_err e;
 
     (void)state;
-    make_box(&a, 2, 8, 1);
-    make_box(&b, 2, 8, 2);
+    make_fixture(&a, 2, 8, 1);
+    make_fixture(&b, 2, 8, 2);
     a.w[a.p.row[0].offset] = __builtin_nanf("7");
     save_ok(&a, "back", 100, 0, -1);
     c = open_ok("back", MEG_UNSET);
@@ -31,38 +31,38 @@ static void comes_back_bit_for_bit(void **state)
     assert_int_equal(m.num_layers, 2);
     assert_int_equal(m.ffn_hidden_size, 32);
     assert_int_equal(m.vocab_size, 11);
-    if (load_box(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0)
+    if (load_fixture(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     assert_memory_equal(a.exp_avg, b.exp_avg, (size_t)a.p.flat_numel * 4);
     assert_memory_equal(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat_numel * 4);
-    /* the tokenizer's files are the checkpoint's own */
+    /* the tokenizer's files are those of the checkpoint */
     meg_ckpt_tok_conf(c, &tok);
     assert_string_equal(tok.type, "GPT2BPETokenizer");
-    s = slurp(tok.merge_file);
+    s = read_bytes(tok.merge_file);
     assert_string_equal(s.s, "a b\n");
     meg_str_free(&s);
-    s = slurp(tok.tokenizer_model);
+    s = read_bytes(tok.tokenizer_model);
     assert_int_equal(s.n, 3);
     assert_memory_equal(s.s, "\n\0x", 3);
     meg_str_free(&s);
     meg_ckpt_close(c);
-    /* one checkpoint of the folder, named itself */
+    /* open one checkpoint by its own folder */
     c = open_ok("back/iter_0000100", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), 100);
     meg_ckpt_close(c);
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
-static void takes_the_newest_without_a_tracker(void **state)
+static void opens_the_newest_complete_iteration_without_a_tracker(void **state)
 {
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_ckpt *c;
     struct meg_err e;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     for (int i = 8; i <= 10; i++)
         save_ok(&b, "lost", i, 0, -1);
     assert_int_equal(unlink("lost/latest_checkpointed_iteration.txt"), 0);
@@ -73,37 +73,37 @@ static void takes_the_newest_without_a_tracker(void **state)
     c = open_ok("lost", 8);
     assert_int_equal(meg_ckpt_iteration(c), 8);
     meg_ckpt_close(c);
-    /* one that is not whole is passed over */
+    /* an incomplete one is skipped */
     assert_int_equal(unlink("lost/iter_0000010/manifest.json"), 0);
     c = open_ok("lost", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), 9);
     meg_ckpt_close(c);
-    /* and with none that is whole, nothing may take their place */
+    /* without a complete one, none is opened */
     assert_int_equal(unlink("lost/iter_0000008/manifest.json"), 0);
     assert_int_equal(unlink("lost/iter_0000009/manifest.json"), 0);
     assert_true(meg_ckpt_exists("lost"));
     assert_int_equal(meg_ckpt_open(&c, "lost", MEG_UNSET, &e), MEG_ENOENT);
     assert_says(e.msg, "no iteration has a manifest.json|--ckpt-step");
-    free_box(&b);
+    free_fixture(&b);
 }
 
-static void keeps_what_it_should(void **state)
+static void keep_last_removes_only_older_iterations(void **state)
 {
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_ckpt *c;
     struct meg_err e;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     assert_false(meg_ckpt_exists("keep"));
     for (int i = 10; i <= 50; i += 10)
         save_ok(&b, "keep", i, 2, 10);
     assert_true(meg_ckpt_exists("keep"));
-    assert_int_equal(access("keep/iter_0000010", F_OK), 0); /* the one that was loaded */
+    assert_int_equal(access("keep/iter_0000010", F_OK), 0); /* the iteration that was loaded */
     assert_int_equal(access("keep/iter_0000020", F_OK), -1);
     assert_int_equal(access("keep/iter_0000030", F_OK), -1);
     assert_int_equal(access("keep/iter_0000040", F_OK), 0);
-    save_ok(&b, "keep", 45, 1, -1); /* newer ones are not its business */
+    save_ok(&b, "keep", 45, 1, -1); /* newer ones are not removed */
     assert_int_equal(access("keep/iter_0000010", F_OK), -1);
     assert_int_equal(access("keep/iter_0000040", F_OK), -1);
     assert_int_equal(access("keep/iter_0000050", F_OK), 0);
@@ -120,7 +120,7 @@ static void keeps_what_it_should(void **state)
     assert_int_equal(meg_ckpt_mark_done("keep", false, &e), 0);
     assert_int_equal(meg_ckpt_mark_done("keep", false, &e), 0);
     assert_int_equal(access("keep/done", F_OK), -1);
-    free_box(&b);
+    free_fixture(&b);
 }
 
 #define LIST "meg-commit 1 iter_0000010.tmp.1.h\niter_0000010\titer_0000010.tmp.1.h\n"
@@ -136,57 +136,57 @@ static int count_in(const char *dir)
     return n;
 }
 
-static void clears_what_a_killed_save_left(void **state)
+static void removes_leftovers_of_a_killed_save(void **state)
 {
-    struct box a, b;
+    struct ckpt_fixture a, b;
     struct meg_ckpt *c;
     struct meg_err e;
 
     (void)state;
-    make_box(&a, 1, 8, 1);
-    make_box(&b, 1, 8, 2);
+    make_fixture(&a, 1, 8, 1);
+    make_fixture(&b, 1, 8, 2);
     save_ok(&a, "killed", 10, 0, -1);
-    /* killed while it replaced 10, on a file system that cannot exchange names: decided but not renamed */
+    /* killed while it replaced 10, on a file system without an exchange of names: committed but not renamed */
     assert_int_equal(rename("killed/iter_0000010", "killed/iter_0000010.tmp.1.h"), 0);
-    put("killed/iter_0000010.commit", LIST, strlen(LIST));
-    /* and while it wrote another */
+    put_file("killed/iter_0000010.commit", LIST, strlen(LIST));
+    /* killed while it wrote another */
     assert_int_equal(meg_mkdirs("killed/iter_0000015.tmp.1.h", &e), 0);
-    put("killed/iter_0000015.tmp.1.h/model-0-embedding.safetensors", "x", 1);
+    put_file("killed/iter_0000015.tmp.1.h/model-0-embedding.safetensors", "x", 1);
     c = open_ok("killed", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), 10);
-    if (load_box(&b, c, &e) < 0)
+    if (load_fixture(&b, c, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     meg_ckpt_close(c);
     save_ok(&a, "killed", 20, 0, -1);
     assert_int_equal(access("killed/iter_0000010", F_OK), 0);
     assert_int_equal(count_in("killed"), 3); /* two checkpoints and the tracker */
-    /* and the same iteration again */
-    fill(b.w, &b.p, 9);
+    /* save the same iteration again */
+    fill_params(b.w, &b.p, 9);
     save_ok(&b, "killed", 20, 0, -1);
     assert_int_equal(count_in("killed"), 3);
     c = open_ok("killed", MEG_UNSET);
-    assert_int_equal(load_weights(c, &a.p, a.w, &e), 0);
+    assert_int_equal(load_f32_weights(c, &a.p, a.w, &e), 0);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     meg_ckpt_close(c);
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
 static void names_the_chunk_of_a_flipped_bit(void **state)
 {
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_ckpt *c;
     struct meg_err e;
     struct meg_str s;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     free(b.w);
     meg_params_free(&b.p);
-    b.m.vocab_size = 530000; /* 17 MB of word embedding: two chunks */
+    b.m.vocab_size = 530000; /* a word embedding of 17 MB, two chunks */
     meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
-    b.w = flat(&b.p, 1);
+    b.w = new_params(&b.p, 1);
     {
         const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b.m }, { 0 } };
         struct meg_str options = { 0 };
@@ -201,16 +201,16 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
         assert_int_equal(meg_ckpt_save(&save, &e), 0);
         meg_str_free(&options);
     }
-    s = slurp("flip/release/model-0-embedding.safetensors");
-    flip("flip/release/model-0-embedding.safetensors", s.n - 1);
+    s = read_bytes("flip/release/model-0-embedding.safetensors");
+    flip_byte("flip/release/model-0-embedding.safetensors", s.n - 1);
     meg_str_free(&s);
     c = open_ok("flip", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
-    assert_int_equal(load_weights(c, &b.p, b.w, &e), MEG_EFORMAT);
+    assert_int_equal(load_f32_weights(c, &b.p, b.w, &e), MEG_EFORMAT);
     assert_says(e.msg, "flip/release/model-0-embedding.safetensors|embedding.word_embeddings.weight|chunk "
                        "1 of 2|checksum");
     assert_int_equal(meg_ckpt_verify(c, &e), MEG_EFORMAT);
-    /* no optimizer state in it */
+    /* without optimizer state */
     {
         const struct meg_ckpt_shard slot = { .name = "exp_avg", .data = b.w };
         assert_int_equal(meg_ckpt_load(c, &b.p, &meg_mesh_one, &slot, 1, &e), MEG_EFORMAT);
@@ -218,11 +218,11 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
                            "|optimizer.state.exp_avg.decoder.layers.0.mlp.linear_fc2.bias|--no-load-optim");
     }
     meg_ckpt_close(c);
-    free_box(&b);
+    free_fixture(&b);
 }
 
-/* Load everything as each of n ranks, which all hold the whole model; how many refuse, and what the last says. */
-static int count_refusals(struct box *b, const struct meg_ckpt *c, int n, struct meg_err *e)
+/* Load everything as each of n ranks with the complete model; return how many fail, and the last message. */
+static int count_refusals(struct ckpt_fixture *b, const struct meg_ckpt *c, int n, struct meg_err *e)
 {
     struct meg_comm world = meg_comm_self;
     struct meg_mesh mesh = meg_mesh_one;
@@ -246,15 +246,15 @@ static int count_refusals(struct box *b, const struct meg_ckpt *c, int n, struct
     return refusals;
 }
 
-/* Ranks share the checksums of a load: of several, exactly one verifies each tensor, be it optimizer state or a weight. */
+/* Of several ranks, exactly one verifies each tensor of the weights and the optimizer state. */
 static void each_tensor_is_verified_by_one_rank(void **state)
 {
-    struct box b;
+    struct ckpt_fixture b;
     json_t *manifest, *t;
     const char *name;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     save_ok(&b, "verify", 1, 0, -1);
     manifest = json_load_file("verify/iter_0000001/manifest.json", 0, NULL);
     assert_non_null(manifest);
@@ -271,127 +271,127 @@ static void each_tensor_is_verified_by_one_rank(void **state)
         snprintf(said, sizeof said, "%s: tensor %s, chunk 0|checksum|--ckpt-step", file, name);
         assert_int_equal(count_refusals(&b, c, 3, &e), 0);
         meg_ckpt_close(c);
-        flip(path, at);
+        flip_byte(path, at);
         c = open_ok("verify", MEG_UNSET);
         for (int ranks = 1; ranks <= 3; ranks++) {
             assert_int_equal(count_refusals(&b, c, ranks, &e), 1);
             assert_says(e.msg, said);
         }
         meg_ckpt_close(c);
-        flip(path, at);
+        flip_byte(path, at);
     }
     json_decref(manifest);
-    free_box(&b);
+    free_fixture(&b);
 }
 
-static void refuses_small_files_that_changed(void **state)
+static void refuses_changed_metadata_files(void **state)
 {
     static const char *const name[] = { "state.json", "merges.txt", "model.safetensors.index.json" };
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_ckpt *c;
     struct meg_err e;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         char path[100];
 
         save_ok(&b, "small", 1, 0, -1);
         snprintf(path, sizeof path, "small/iter_0000001/%s", name[i]);
-        flip(path, 2);
+        flip_byte(path, 2);
         assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
         assert_says(e.msg, path);
         assert_says(e.msg, "checksum");
     }
     save_ok(&b, "small", 1, 0, -1);
-    put("small/iter_0000001/state.json", "{}", 2);
+    put_file("small/iter_0000001/state.json", "{}", 2);
     assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "size is 2 bytes, manifest.json has");
     save_ok(&b, "small", 1, 0, -1);
     assert_int_equal(unlink("small/iter_0000001/manifest.json"), 0);
     assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "no manifest.json");
-    put("small/iter_0000001/manifest.json", "{\"format\":\"meg checkpoint\",\"version\":2}", 39);
+    put_file("small/iter_0000001/manifest.json", "{\"format\":\"meg checkpoint\",\"version\":2}", 39);
     assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "version 2");
-    put("small/latest_checkpointed_iteration.txt", "soon\n", 5);
+    put_file("small/latest_checkpointed_iteration.txt", "soon\n", 5);
     assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "latest_checkpointed_iteration.txt|'soon'|iteration number");
     assert_int_equal(meg_ckpt_open(&c, "nowhere", MEG_UNSET, &e), MEG_ENOENT);
-    free_box(&b);
+    free_fixture(&b);
 }
 
-static void refuses_a_tensor_file_cut_short(void **state)
+static void refuses_a_truncated_tensor_file(void **state)
 {
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_ckpt *c;
     struct meg_err e;
     struct meg_str s;
     char said[80];
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     save_ok(&b, "cut", 1, 0, -1);
-    s = slurp("cut/iter_0000001/optim-2-head.safetensors");
-    put("cut/iter_0000001/optim-2-head.safetensors", s.s, s.n - 5);
-    c = open_ok("cut", MEG_UNSET); /* the weights are whole */
-    assert_int_equal(load_weights(c, &b.p, b.w, &e), 0);
-    assert_int_equal(load_box(&b, c, &e), MEG_EFORMAT);
+    s = read_bytes("cut/iter_0000001/optim-2-head.safetensors");
+    put_file("cut/iter_0000001/optim-2-head.safetensors", s.s, s.n - 5);
+    c = open_ok("cut", MEG_UNSET); /* the weights are complete */
+    assert_int_equal(load_f32_weights(c, &b.p, b.w, &e), 0);
+    assert_int_equal(load_fixture(&b, c, &e), MEG_EFORMAT);
     meg_ckpt_close(c);
     snprintf(said, sizeof said, "optim-2-head.safetensors|size is %zu bytes|needs %zu", s.n - 5, s.n);
     assert_says(e.msg, said);
     meg_str_free(&s);
-    free_box(&b);
+    free_fixture(&b);
 }
 
-/* The head's two norms with one renamed and the other of another size. */
-static void cut(const char *path)
+/* The two tensors of the final norm: one renamed, the other of another size. */
+static void truncate_file(const char *path)
 {
     assert_int_equal(truncate(path, 100), 0);
 }
 
-static void damage(const char *path)
+static void damage_file(const char *path)
 {
     struct stat st;
 
     assert_int_equal(stat(path, &st), 0);
-    flip(path, (size_t)st.st_size - 4);
+    flip_byte(path, (size_t)st.st_size - 4);
 }
 
-static void erase(const char *path)
+static void remove_file(const char *path)
 {
     assert_int_equal(unlink(path), 0);
 }
 
-static void blank(const char *path)
+static void empty_file(const char *path)
 {
-    put(path, "?", 1);
+    put_file(path, "?", 1);
 }
 
-/* Iterations 5, 10 and 15 are saved; 15 is the latest, and something happens to a file of it. */
-static void a_damaged_iteration_names_the_one_before(void **state)
+/* Iterations 5, 10 and 15 are saved; a file of 15, the latest, is damaged. */
+static void a_damaged_iteration_suggests_an_older_one(void **state)
 {
     static const struct {
-        const char *file, *too; /* and what is cut as well */
+        const char *file, *too; /* a further file to truncate */
         void (*harm)(const char *path);
         const char *says;
     } cases[] = {
-        { "manifest.json", NULL, erase, "--ckpt-step 10" },
-        { "state.json", NULL, damage, "--ckpt-step 10" },
-        { "model-0-embedding.safetensors", NULL, cut, "--ckpt-step 10" },
-        { "model-0-embedding.safetensors", NULL, erase, "--ckpt-step 10" },
-        { "model-2-head.safetensors", NULL, damage, "checksum|--ckpt-step 10" },
-        { "optim-2-head.safetensors", NULL, damage, "checksum|--ckpt-step 10" },
-        { "state.json", "old/iter_0000010/model-2-head.safetensors", damage, "--ckpt-step 5" },
-        { "../latest_checkpointed_iteration.txt", NULL, blank, "expected an iteration|--ckpt-step 15" },
+        { "manifest.json", NULL, remove_file, "--ckpt-step 10" },
+        { "state.json", NULL, damage_file, "--ckpt-step 10" },
+        { "model-0-embedding.safetensors", NULL, truncate_file, "--ckpt-step 10" },
+        { "model-0-embedding.safetensors", NULL, remove_file, "--ckpt-step 10" },
+        { "model-2-head.safetensors", NULL, damage_file, "checksum|--ckpt-step 10" },
+        { "optim-2-head.safetensors", NULL, damage_file, "checksum|--ckpt-step 10" },
+        { "state.json", "old/iter_0000010/model-2-head.safetensors", damage_file, "--ckpt-step 5" },
+        { "../latest_checkpointed_iteration.txt", NULL, empty_file, "expected an iteration|--ckpt-step 15" },
     };
     struct meg_ckpt *c;
     struct meg_err e;
-    struct box a, b;
+    struct ckpt_fixture a, b;
 
     (void)state;
-    make_box(&a, 1, 8, 1);
-    make_box(&b, 1, 8, 2);
+    make_fixture(&a, 1, 8, 1);
+    make_fixture(&b, 1, 8, 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char path[100];
 
@@ -401,59 +401,59 @@ static void a_damaged_iteration_names_the_one_before(void **state)
         snprintf(path, sizeof path, "old/iter_0000015/%s", cases[i].file);
         cases[i].harm(path);
         if (cases[i].too)
-            cut(cases[i].too);
+            truncate_file(cases[i].too);
         if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) == 0) {
-            assert_true(load_box(&b, c, &e) < 0);
+            assert_true(load_fixture(&b, c, &e) < 0);
             meg_ckpt_close(c);
         }
         assert_says(e.msg, cases[i].says);
         assert_says(e.msg, "can be opened");
     }
     meg_remove_tree("old", NULL);
-    save_ok(&a, "old", 5, 0, -1); /* there is nothing else to name */
-    erase("old/iter_0000005/state.json");
+    save_ok(&a, "old", 5, 0, -1); /* no older iteration exists */
+    remove_file("old/iter_0000005/state.json");
     assert_true(meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0);
     assert_null(strstr(e.msg, "--ckpt-step"));
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
-static void names_all_tensors_that_do_not_fit(void **state)
+static void lists_all_mismatched_tensors(void **state)
 {
     struct meg_st_tensor t[] = {
         { .name = "decoder.final_layernorm.weigh", .dtype = "F32", .ndim = 1, .dim = { 8 } },
         { .name = "decoder.final_layernorm.bias", .dtype = "F32", .ndim = 2, .dim = { 2, 4 } }
     };
     const float zero[8] = { 0 };
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_ckpt *c;
     struct meg_err e;
 
     (void)state;
     t[0].data = t[1].data = zero;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     save_ok(&b, "fit", 1, 0, -1);
     put_tensors("fit/iter_0000001/model-2-head.safetensors", t, 2, false);
     assert_int_equal(meg_ckpt_open(&c, "fit", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "1 missing: decoder.final_layernorm.weight;|1 mismatched: decoder.final_layernorm.bias "
                        "has shape [2,4], expected [8]|1 unknown: decoder.final_layernorm.weigh");
-    free_box(&b);
+    free_fixture(&b);
 }
 
-static void names_every_option_that_changed(void **state)
+static void lists_all_changed_options(void **state)
 {
-    struct box b;
+    struct ckpt_fixture b;
     struct meg_ckpt *c;
     struct meg_gpt_conf m;
     struct meg_err e;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     save_ok(&b, "shape", 1, 0, -1);
     c = open_ok("shape", MEG_UNSET);
     assert_int_equal(meg_ckpt_check_conf(c, &b.m, &e), 0);
     m = b.m;
-    m.hidden_dropout = 0.3; /* no shape */
+    m.hidden_dropout = 0.3; /* not a shape */
     assert_int_equal(meg_ckpt_check_conf(c, &m, &e), 0);
     m.num_layers = 3;
     m.is_untied = true;
@@ -463,18 +463,18 @@ static void names_every_option_that_changed(void **state)
         e.msg,
         "--num-layers was 1, is 3|--untie-embeddings-and-output-weights was no, is yes|vocabulary size was 11, is 12");
     meg_ckpt_close(c);
-    free_box(&b);
+    free_fixture(&b);
 }
 
-/* The bytes follow from the state: the same again in another folder, after other saves. */
-static void writes_the_same_bytes(void **state)
+/* The bytes depend on the state only: they are equal in another folder, after other saves. */
+static void files_are_reproducible(void **state)
 {
     static const char *const name[] = { "model-0-embedding.safetensors", "model-1-layer-00000.safetensors",
                                         "optim-2-head.safetensors", "state.json", "manifest.json" };
-    struct box b;
+    struct ckpt_fixture b;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     save_ok(&b, "one", 5, 0, -1);
     save_ok(&b, "two", 4, 0, -1);
     save_ok(&b, "two", 5, 1, 3);
@@ -484,56 +484,56 @@ static void writes_the_same_bytes(void **state)
 
         snprintf(path[0], 100, "one/iter_0000005/%s", name[i]);
         snprintf(path[1], 100, "two/iter_0000005/%s", name[i]);
-        s[0] = slurp(path[0]);
-        s[1] = slurp(path[1]);
+        s[0] = read_bytes(path[0]);
+        s[1] = read_bytes(path[1]);
         assert_int_equal(s[0].n, s[1].n);
         assert_memory_equal(s[0].s, s[1].s, s[0].n);
         meg_str_free(&s[0]);
         meg_str_free(&s[1]);
     }
-    free_box(&b);
+    free_fixture(&b);
 }
 
-static void a_lost_lock_ends_a_save(void **state)
+static void a_lost_lock_aborts_a_save(void **state)
 {
     struct meg_lock lock;
     struct meg_ckpt *c;
     struct meg_err e;
-    struct box b;
+    struct ckpt_fixture b;
 
     (void)state;
-    make_box(&b, 1, 8, 1);
+    make_fixture(&b, 1, 8, 1);
     save_ok(&b, "lost-lock", 5, 0, -1);
     assert_int_equal(meg_lock_dir(&lock, "lost-lock", &e), 0);
     b.lock = &lock;
     save_ok(&b, "lost-lock", 10, 0, -1);
     assert_int_equal(unlink("lost-lock/" MEG_LOCK_DIR_FILE), 0);
-    assert_int_equal(save_box(&b, "lost-lock", 15, 1, -1, &e), MEG_EIO);
+    assert_int_equal(save_fixture(&b, "lost-lock", 15, 1, -1, &e), MEG_EIO);
     assert_non_null(strstr(e.msg, "the lock of this process was removed"));
     c = open_ok("lost-lock", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), 10);
     meg_ckpt_close(c);
-    assert_int_equal(count_in("lost-lock"), 3); /* nothing was written or removed */
+    assert_int_equal(count_in("lost-lock"), 3); /* no file was written or removed */
     meg_lock_release(&lock);
-    free_box(&b);
+    free_fixture(&b);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(comes_back_bit_for_bit),
-        cmocka_unit_test(takes_the_newest_without_a_tracker),
-        cmocka_unit_test(keeps_what_it_should),
-        cmocka_unit_test(clears_what_a_killed_save_left),
-        cmocka_unit_test(a_lost_lock_ends_a_save),
+        cmocka_unit_test(round_trip_is_bit_identical),
+        cmocka_unit_test(opens_the_newest_complete_iteration_without_a_tracker),
+        cmocka_unit_test(keep_last_removes_only_older_iterations),
+        cmocka_unit_test(removes_leftovers_of_a_killed_save),
+        cmocka_unit_test(a_lost_lock_aborts_a_save),
         cmocka_unit_test(names_the_chunk_of_a_flipped_bit),
         cmocka_unit_test(each_tensor_is_verified_by_one_rank),
-        cmocka_unit_test(refuses_small_files_that_changed),
-        cmocka_unit_test(refuses_a_tensor_file_cut_short),
-        cmocka_unit_test(a_damaged_iteration_names_the_one_before),
-        cmocka_unit_test(names_all_tensors_that_do_not_fit),
-        cmocka_unit_test(names_every_option_that_changed),
-        cmocka_unit_test(writes_the_same_bytes),
+        cmocka_unit_test(refuses_changed_metadata_files),
+        cmocka_unit_test(refuses_a_truncated_tensor_file),
+        cmocka_unit_test(a_damaged_iteration_suggests_an_older_one),
+        cmocka_unit_test(lists_all_mismatched_tensors),
+        cmocka_unit_test(lists_all_changed_options),
+        cmocka_unit_test(files_are_reproducible),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

@@ -1,24 +1,24 @@
-/* What ranks write of a checkpoint, together, is each byte once and the same under every layout; and what they read. */
-#include "ckpt_box.h"
+/* The ranks of every layout together write each byte of a checkpoint once, with equal contents, and read their shards. */
+#include "ckpt_fixture.h"
 #include "tensor/half.h"
 
-/* Number k of a row of the whole model. */
-static float number(const struct meg_param *row, int64_t k)
+/* Return element k of a row. */
+static float value_of_element(const struct meg_param *row, int64_t k)
 {
     return (float)(strlen(row->name) % 7 * 2 + 1) * (float)(k % 64 + 1);
 }
 
-/* A rank on paper: its part of the model, and of each kind of state. */
+/* A simulated rank: its shard of the model, and of each optimizer state. */
 struct rank {
     struct meg_mesh mesh;
     struct meg_params p;
     struct meg_elem_range *span;
     int nspans;
-    float *flat, *packed; /* the whole buffer, and the spans of it */
+    float *flat, *packed; /* the flat buffer, and its ranges */
 };
 
-/* Spans of all sizes, dealt to the ranks in turn. */
-static void deal_spans(struct rank *r, int64_t i, int64_t n)
+/* Assign ranges of various sizes to the ranks, round-robin. */
+static void assign_ranges(struct rank *r, int64_t i, int64_t n)
 {
     int64_t at = 0;
 
@@ -48,9 +48,9 @@ static void make_rank(struct rank *r, const struct meg_gpt_conf *m, const struct
             const struct meg_param_shard_range run = meg_param_shard_range_at(&r->p.row[k], j);
 
             for (int64_t x = 0; x < run.n; x++)
-                r->flat[r->p.row[k].offset + run.local + x] = number(&r->p.row[k], run.global + x);
+                r->flat[r->p.row[k].offset + run.local + x] = value_of_element(&r->p.row[k], run.global + x);
         }
-    deal_spans(r, r->mesh.coords.dp, l->dp);
+    assign_ranges(r, r->mesh.coords.dp, l->dp);
 }
 
 static void free_rank(struct rank *r)
@@ -79,7 +79,7 @@ static struct meg_layout layout(int i)
 
 static struct meg_gpt_conf model(void)
 {
-    struct meg_gpt_conf m = small_model(4, 8);
+    struct meg_gpt_conf m = small_gpt_conf(4, 8);
     struct meg_err e;
 
     m.swiglu = true;
@@ -88,7 +88,7 @@ static struct meg_gpt_conf model(void)
     return m;
 }
 
-/* The files as the ranks of a layout write them; times: how often each byte. */
+/* Write the files as the ranks of a layout do; times counts the writes of each byte. */
 static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct meg_gpt_conf *m,
                         const struct meg_layout *l)
 {
@@ -143,7 +143,7 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
     }
 }
 
-static void every_layout_writes_the_same(void **state)
+static void every_layout_writes_the_same_files(void **state)
 {
     const struct meg_gpt_conf m = model();
     char *one[FILES], *more[FILES];
@@ -164,8 +164,8 @@ static void every_layout_writes_the_same(void **state)
         free(one[k]);
 }
 
-/* The ranks of all layouts load a checkpoint: in boxes, in spans, and rounded. */
-static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, int nslots)
+/* Load a checkpoint on the ranks of every layout: tensor shards, ranges, and rounded to bf16. */
+static void load_shards(const struct meg_ckpt *c, const struct meg_gpt_conf *m, int nslots)
 {
     struct meg_err e;
 
@@ -185,7 +185,7 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
                                                    { .name = MEG_CKPT_MAIN_PARAMS,
                                                      .data = packed,
                                                      .ranges = r.span,
-                                                     .nranges = r.nspans }, /* of the weights */
+                                                     .nranges = r.nspans }, /* for the weights */
                                                    { .name = "exp_avg", .data = flat } };
             assert_int_equal(meg_ckpt_load(c, &r.p, &r.mesh, slot, nslots, &e), 0);
             if (nslots == 3)
@@ -203,8 +203,8 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
     }
 }
 
-/* Tensors that lie as ours, and those of Megatron's ranks, which come in pieces. */
-static void every_layout_reads_its_part(void **state)
+/* Native tensors, and those of Megatron, which are sharded. */
+static void every_layout_reads_its_shards(void **state)
 {
     const struct meg_ckpt_megatron_conf to = {
         .tensor = 2, .pipeline = 1, .vocab_multiple = 8, .iteration = 3, .consumed_samples = -1
@@ -212,7 +212,7 @@ static void every_layout_reads_its_part(void **state)
     const struct meg_layout one = layout(0);
     struct meg_ckpt *c;
     struct meg_err e;
-    struct box b = { .m = model() };
+    struct ckpt_fixture b = { .m = model() };
     struct rank whole;
 
     (void)state;
@@ -223,12 +223,12 @@ static void every_layout_reads_its_part(void **state)
 
     save_ok(&b, "parts", 3, 0, -1);
     c = open_ok("parts", MEG_UNSET);
-    load_parts(c, &b.m, 3);
+    load_shards(c, &b.m, 3);
     meg_ckpt_close(c);
     assert_int_equal(meg_ckpt_export_megatron(&s, &to, &e), 0);
     c = open_ok("theirs", MEG_UNSET);
     assert_int_equal(meg_ckpt_set_vocab_size(c, 11, &e), 0);
-    load_parts(c, &b.m, 2);
+    load_shards(c, &b.m, 2);
     meg_ckpt_close(c);
     free_rank(&whole);
 }
@@ -236,8 +236,8 @@ static void every_layout_reads_its_part(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layout_writes_the_same),
-        cmocka_unit_test(every_layout_reads_its_part),
+        cmocka_unit_test(every_layout_writes_the_same_files),
+        cmocka_unit_test(every_layout_reads_its_shards),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

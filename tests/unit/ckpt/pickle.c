@@ -6,7 +6,7 @@
  *                   'ns': argparse.Namespace(tp=2, name='\xe9'), 'same': [shared, shared]}, protocol)
  *     pickle.dumps({'b': b'\0\xff', 'set': {7}, 'frozen': frozenset([8]), 'ba': bytearray(b'ab')}, 5)
  */
-#include "ckpt_box.h"
+#include "ckpt_fixture.h"
 #include "ckpt/megatron/pickle.h"
 #include "ckpt/megatron/zip.h"
 
@@ -50,7 +50,7 @@ static void show_members(struct meg_str *s, const struct meg_py *o, const char *
     meg_str_printf(s, "%c", brackets[1]);
 }
 
-/* What an object is made of: the call, its state, and what it was filled with. */
+/* Print the parts of an object: its call, its state, and its items. */
 static void show_object(struct meg_str *s, const struct meg_py *o)
 {
     show(s, o->fn);
@@ -102,7 +102,7 @@ static void reads(const char *bytes, size_t n, const char *want)
     meg_pickle_free(&k);
 }
 
-static void protocols_2_and_4_give_the_same(void **state)
+static void protocols_2_and_4_give_equal_trees(void **state)
 {
     static const char want[] =
         "{'ints':[0,255,65535,-1,2147483648,-9223372036854775808,big],'f':-0.5,'t':(1),'t4':(1,2,3,4),"
@@ -120,7 +120,7 @@ static void reads_bytes_and_sets(void **state)
     reads(BYTES(protocol5), "{'b':00ff,'set':<7>,'frozen':<8>,'ba':6162}");
 }
 
-/* LONG1 and LONG4 of any length, the long forms of texts, and places of the memo beyond a byte. */
+/* LONG1 and LONG4 of any length, the long forms of strings, and memo indices beyond a byte. */
 static void reads_the_long_forms(void **state)
 {
     (void)state;
@@ -149,7 +149,7 @@ static void refuses(const char *bytes, size_t n, const char *words)
     meg_pickle_free(&k);
 }
 
-static void refuses_what_is_damaged(void **state)
+static void refuses_damaged_pickles(void **state)
 {
     (void)state;
     for (size_t n = 2; n < sizeof protocol4 - 1; n++)
@@ -167,7 +167,7 @@ static void refuses_what_is_damaged(void **state)
 
 /* ---- a checkpoint of another protocol ---- */
 
-static void put_text(struct meg_str *out, const char *s, size_t n)
+static void put_short_string(struct meg_str *out, const char *s, size_t n)
 {
     const unsigned char length = (unsigned char)n;
 
@@ -178,18 +178,18 @@ static void put_text(struct meg_str *out, const char *s, size_t n)
     meg_str_add(out, "\x94", 1);
 }
 
-/* "MODULE\nNAME\n" at p as STACK_GLOBAL takes it; its length. */
-static size_t put_global(struct meg_str *out, const char *p)
+/* Put "MODULE\nNAME\n" at p in the form of STACK_GLOBAL; return its length. */
+static size_t put_stack_global(struct meg_str *out, const char *p)
 {
     const size_t nmodule = strcspn(p, "\n"), nname = strcspn(p + nmodule + 1, "\n");
 
-    put_text(out, p, nmodule);
-    put_text(out, p + nmodule + 1, nname);
+    put_short_string(out, p, nmodule);
+    put_short_string(out, p + nmodule + 1, nname);
     meg_str_add(out, "\x93\x94", 2);
     return nmodule + nname + 2;
 }
 
-/* The program of protocol 2 that our export writes, as CPython says the same in protocol 4. */
+/* Translate the pickle of protocol 2 of an export to protocol 4, as CPython would write it. */
 static void translate(struct meg_str *out, const char *p, size_t n)
 {
     meg_str_add(out, "\x80\4", 2);
@@ -200,10 +200,10 @@ static void translate(struct meg_str *out, const char *p, size_t n)
         used = op == 'J' ? 5 : op == 'G' ? 9 : op == 0x8a ? 2 + (size_t)p[at + 1] : 1;
         if (op == 'X') {
             memcpy(&length, p + at + 1, 4);
-            put_text(out, p + at + 5, length);
+            put_short_string(out, p + at + 5, length);
             used = 5 + length;
         } else if (op == 'c') {
-            used = 1 + put_global(out, p + at + 1);
+            used = 1 + put_stack_global(out, p + at + 1);
         } else {
             assert_non_null(memchr("J\x8aGN\x88\x89}()tuQR\x81"
                                    "b.",
@@ -217,7 +217,7 @@ static void translate(struct meg_str *out, const char *p, size_t n)
 
 static void rewrite_in_protocol_4(const char *path)
 {
-    struct meg_str was = slurp(path), text = { 0 };
+    struct meg_str was = read_bytes(path), text = { 0 };
     struct meg_file f = { 0 };
     struct meg_zip_writer w = { .f = &f };
     struct meg_zip z;
@@ -253,11 +253,11 @@ static void loads_a_checkpoint_of_protocol_4(void **state)
     };
     struct meg_ckpt *c;
     struct meg_err e;
-    struct box a, b;
+    struct ckpt_fixture a, b;
 
     (void)state;
-    make_box(&a, 1, 8, 1);
-    make_box(&b, 1, 8, 2);
+    make_fixture(&a, 1, 8, 1);
+    make_fixture(&b, 1, 8, 2);
     const struct meg_ckpt_save_args s = { .dir = "four", .model = &a.m, .params = &a.p, .weights = { .data = a.w } };
 
     assert_int_equal(meg_ckpt_export_megatron(&s, &to, &e), 0);
@@ -265,21 +265,21 @@ static void loads_a_checkpoint_of_protocol_4(void **state)
     c = open_ok("four", MEG_UNSET);
     assert_int_equal(meg_ckpt_source_iteration(c), 7);
     assert_int_equal(meg_ckpt_consumed_samples(c), 91);
-    if (load_weights(c, &b.p, b.w, &e) < 0)
+    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * sizeof *a.w);
     meg_ckpt_close(c);
-    free_box(&a);
-    free_box(&b);
+    free_fixture(&a);
+    free_fixture(&b);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(protocols_2_and_4_give_the_same),
+        cmocka_unit_test(protocols_2_and_4_give_equal_trees),
         cmocka_unit_test(reads_bytes_and_sets),
         cmocka_unit_test(reads_the_long_forms),
-        cmocka_unit_test(refuses_what_is_damaged),
+        cmocka_unit_test(refuses_damaged_pickles),
         cmocka_unit_test(loads_a_checkpoint_of_protocol_4),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);

@@ -1,5 +1,5 @@
 /*
- * ZIP containers of torch.save that pass 32 bits.  Records are compared with bytes made by hand from
+ * ZIP containers of torch.save that exceed 32 bits.  Records are compared with bytes built by hand after
  * APPNOTE.TXT 6.3.  Files are sparse: only FULL=1 writes a member of 4 GiB.
  */
 #include "ckpt_util.h"
@@ -10,8 +10,8 @@
 #define GIB (INT64_C(1) << 30)
 #define BYTES(s) (s), sizeof(s) - 1
 
-/* A container with its next member beyond at, as if members of so many bytes were there. */
-static void begin_at(struct meg_zip_writer *w, struct meg_file *f, const char *path, int64_t at)
+/* Begin a container whose next member starts after offset at, as if there were earlier members. */
+static void begin_zip_at(struct meg_zip_writer *w, struct meg_file *f, const char *path, int64_t at)
 {
     struct meg_err e;
 
@@ -58,7 +58,7 @@ static void assert_holds(const struct meg_zip *z, const char *name, const char *
 
 static void members_beyond_4_gib_are_found(void **state)
 {
-    /* from the ZIP64 field of the second entry to the end */
+    /* from the ZIP64 field of the second entry to the end of the file */
     static const char end[] = "a\1\0\10\0\106\0\0\0\1\0\0\0"         /* begins at 2^32 + 0x46 */
                               "PK\6\6\54\0\0\0\0\0\0\0\55\0\55\0"    /* 44 bytes follow; versions 4.5 */
                               "\0\0\0\0\0\0\0\0"                     /* disks */
@@ -73,7 +73,7 @@ static void members_beyond_4_gib_are_found(void **state)
     struct meg_err e;
 
     (void)state;
-    begin_at(&w, &f, "far", 4 * GIB);
+    begin_zip_at(&w, &f, "far", 4 * GIB);
     assert_int_equal(meg_zip_add(&w, "b", BYTES("first\n"), &e), 0);
     assert_int_equal(meg_zip_add(&w, "a", BYTES("2"), &e), 0);
     finish(&w);
@@ -97,7 +97,7 @@ static void more_members_than_16_bits_count(void **state)
     char name[16];
 
     (void)state;
-    begin_at(&w, &f, "many", 0);
+    begin_zip_at(&w, &f, "many", 0);
     for (int i = 0; i < N; i++) {
         snprintf(name, sizeof name, "%d", i);
         assert_int_equal(meg_zip_add(&w, name, name, strlen(name), &e), 0);
@@ -112,23 +112,23 @@ static void more_members_than_16_bits_count(void **state)
     close_mapped(&z, &map, "many");
 }
 
-/* ---- a member of 4 GiB and 7 bytes, made by hand ---- */
+/* ---- a member of 4 GiB and 7 bytes, built by hand ---- */
 
 #define LOCAL                                                                                                          \
     "PK\3\4\55\0\0\10\0\0\0\0\41\0\0\0\0\0\377\377\377\377\377\377\377\377\1\0\24\0b" /* 20 bytes of field */          \
     "\1\0\20\0\7\0\0\0\1\0\0\0\7\0\0\0\1\0\0\0"
-/* The entry's ZIP64 field, behind another one: size, stored size and offset. */
+/* The ZIP64 field of the entry, after another field: size, stored size and offset. */
 #define FIELD "XX\1\0!\1\0\30\0\7\0\0\0\1\0\0\0\7\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0"
 #define ENTRY                                                                                                          \
     "PK\1\2\55\0\55\0\0\10\0\0\0\0\41\0\0\0\0\0\377\377\377\377\377\377\377\377\1\0\41\0\0\0\0\0\0\0\0\0\0\0"          \
     "\377\377\377\377b" FIELD
-#define AT "\72\0\0\0\1\0\0\0" /* where the directory is: behind 51 bytes of LOCAL, and the member */
+#define AT "\72\0\0\0\1\0\0\0" /* the offset of the directory: after the 51 bytes of LOCAL and the member */
 #define END64 "PK\6\6\54\0\0\0\0\0\0\0\55\0\55\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\120\0\0\0\0\0\0\0" AT
 #define END "PK\6\7\0\0\0\0\212\0\0\0\1\0\0\0\1\0\0\0PK\5\6\0\0\0\0\1\0\1\0\120\0\0\0\377\377\377\377\0\0"
 
 static const char head[] = LOCAL, tail[] = "end" ENTRY END64 END;
 
-/* The container, n bytes at offset of its tail changed. */
+/* Open the container with n bytes at offset of its tail changed. */
 static int open_changed(struct meg_zip *z, struct meg_mmap *map, size_t offset, const void *bytes, size_t n,
                         struct meg_err *e)
 {
@@ -173,8 +173,8 @@ static void damaged_zip64_fields_are_refused(void **state)
         const char *says;
     } bad[] = {
         { SIZES + 2, BYTES("\20"), "big: member b: its sizes are damaged" }, /* a field too short */
-        { SIZES + 2, BYTES("\31"), "big: member b: its sizes are damaged" }, /* beyond the entry */
-        { SIZES + 4, BYTES("\6"), "big: member b: its sizes are damaged" },  /* they differ */
+        { SIZES + 2, BYTES("\31"), "big: member b: its sizes are damaged" }, /* exceeds the entry */
+        { SIZES + 4, BYTES("\6"), "big: member b: its sizes are damaged" },  /* the two sizes differ */
         { SIZES + 8, BYTES("\2\0\0\0\7\0\0\0\2"), "big: member b of 8589934599 bytes|exceeds the file" },
         { SIZES + 20, BYTES("\1"), "big: no member b at byte 1" },
         { RECORD, BYTES("X"), "big: no ZIP64 record at byte 4294967434" },
@@ -195,7 +195,7 @@ static void damaged_zip64_fields_are_refused(void **state)
     }
 }
 
-/* Its headers are those made by hand above, padding and checksum apart. */
+/* Its headers equal those above, except for padding and checksum. */
 static void a_member_of_4_gib_is_written(void **state)
 {
     const size_t n = (size_t)(4 * GIB + 7);
@@ -210,10 +210,10 @@ static void a_member_of_4_gib_is_written(void **state)
         print_message("# skipped: it writes 4 GiB; set FULL=1\n");
         skip();
     }
-    put("zeros", "", 0);
+    put_file("zeros", "", 0);
     assert_int_equal(truncate("zeros", (off_t)n), 0);
     assert_int_equal(meg_mmap_open(&from, "zeros", &e), 0);
-    begin_at(&w, &f, "written", 0);
+    begin_zip_at(&w, &f, "written", 0);
     assert_int_equal(meg_zip_add(&w, "b", from.p, n, &e), 0);
     assert_int_equal(meg_zip_add(&w, "c", BYTES("after\n"), &e), 0);
     finish(&w);

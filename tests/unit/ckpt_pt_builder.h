@@ -1,18 +1,19 @@
-/* A file of Megatron's, made value by value: a pickle, and the numbers of its tensors. */
-#ifndef CKPT_MADE_H
-#define CKPT_MADE_H
-#include "ckpt_box.h"
+/* ckpt_pt_builder.h - build a file of torch.save value by value: a pickle, and the data of its tensors. */
+#ifndef CKPT_PT_BUILDER_H
+#define CKPT_PT_BUILDER_H
+#include "ckpt_fixture.h"
 #include "ckpt/megatron/pt_write.h"
 #include "ckpt/megatron/zip.h"
 
-struct made {
+struct pt_builder {
     struct meg_pickle_writer pickle;
     struct meg_str numbers;
     size_t nbytes[64];
 };
 
-/* A tensor of ours under another name. */
-static inline void add_row(struct made *f, const struct box *b, const char *ours, const char *theirs)
+/* Add a native tensor under a foreign name. */
+static inline void pt_add_param(struct pt_builder *f, const struct ckpt_fixture *b, const char *ours,
+                                const char *theirs)
 {
     const struct meg_param *row = meg_params_find(&b->p, ours);
 
@@ -23,8 +24,8 @@ static inline void add_row(struct made *f, const struct box *b, const char *ours
     meg_pickle_put_tensor(&f->pickle, row->dim, row->ndim);
 }
 
-/* Make the last tensor, of n times n elements, a transposed view of what is stored. */
-static inline void transpose_last(struct made *f, int32_t n)
+/* Turn the last tensor, of n times n elements, into a transposed view of its storage. */
+static inline void pt_transpose_last(struct pt_builder *f, int32_t n)
 {
     char stride[] = { 'J', 0, 0, 0, 0, 'J', 1, 0, 0, 0, 't' };
     char *at = f->pickle.s.s + f->pickle.s.n - sizeof stride;
@@ -36,8 +37,8 @@ static inline void transpose_last(struct made *f, int32_t n)
     memcpy(at + 5, stride, 5);
 }
 
-/* Write the file; its dict ends here. */
-static inline void end(struct made *f, const char *path)
+/* End the dict and write the file. */
+static inline void pt_end(struct pt_builder *f, const char *path)
 {
     struct meg_file file = { 0 };
     struct meg_zip_writer z = { .f = &file };

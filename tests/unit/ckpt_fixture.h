@@ -1,38 +1,38 @@
-/* A small model with optimizer state, saved and loaded. */
-#ifndef CKPT_BOX_H
-#define CKPT_BOX_H
+/* ckpt_fixture.h - a small model with optimizer state to save and load. */
+#ifndef CKPT_FIXTURE_H
+#define CKPT_FIXTURE_H
 #include "ckpt_util.h"
 
-struct box {
+struct ckpt_fixture {
     struct meg_gpt_conf m;
-    const struct meg_mesh *mesh; /* NULL: of one rank */
-    bool is_async;               /* saved in the background */
+    const struct meg_mesh *mesh; /* NULL: one rank */
+    bool is_async;               /* saved asynchronously */
     struct meg_params p;
     float *w, *exp_avg, *exp_avg_sq;
     const struct meg_lock *lock; /* of the folder it is saved to, or NULL */
 };
 
-static inline float *flat(const struct meg_params *p, int seed)
+static inline float *new_params(const struct meg_params *p, int seed)
 {
     float *v = meg_new((size_t)p->flat_numel * sizeof *v);
 
-    fill(v, p, seed);
+    fill_params(v, p, seed);
     return v;
 }
 
-static inline void make_box(struct box *b, int64_t layers, int64_t hidden, int seed)
+static inline void make_fixture(struct ckpt_fixture *b, int64_t layers, int64_t hidden, int seed)
 {
-    b->m = small_model(layers, hidden);
+    b->m = small_gpt_conf(layers, hidden);
     b->mesh = &meg_mesh_one;
     b->is_async = false;
     b->lock = NULL;
     meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
-    b->w = flat(&b->p, seed);
-    b->exp_avg = flat(&b->p, 100 + seed);
-    b->exp_avg_sq = flat(&b->p, 200 + seed);
+    b->w = new_params(&b->p, seed);
+    b->exp_avg = new_params(&b->p, 100 + seed);
+    b->exp_avg_sq = new_params(&b->p, 200 + seed);
 }
 
-static inline void free_box(struct box *b)
+static inline void free_fixture(struct ckpt_fixture *b)
 {
     free(b->w);
     free(b->exp_avg);
@@ -40,8 +40,8 @@ static inline void free_box(struct box *b)
     meg_params_free(&b->p);
 }
 
-/* In the background, the run going on. */
-static inline int save_in_background(const struct meg_ckpt_save_args *s, struct meg_err *e)
+/* Save asynchronously, polling without waiting. */
+static inline int save_async(const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
     struct meg_ckpt_async_save *saving;
     int r = meg_ckpt_save_begin(&saving, s, e);
@@ -51,8 +51,8 @@ static inline int save_in_background(const struct meg_ckpt_save_args *s, struct 
     return r < 0 ? r : 0;
 }
 
-static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded,
-                           struct meg_err *e)
+static inline int save_fixture(struct ckpt_fixture *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded,
+                               struct meg_err *e)
 {
     const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .data = b->exp_avg },
                                            { .name = "exp_avg_sq", .data = b->exp_avg_sq } };
@@ -87,17 +87,17 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
 
     meg_opt_dump(groups, &options);
     s.options = options.s;
-    r = b->is_async ? save_in_background(&s, e) : meg_ckpt_save(&s, e);
+    r = b->is_async ? save_async(&s, e) : meg_ckpt_save(&s, e);
     meg_str_free(&options);
     json_decref(state);
     return r;
 }
 
-static inline void save_ok(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded)
+static inline void save_ok(struct ckpt_fixture *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded)
 {
     struct meg_err e;
 
-    if (save_box(b, dir, iteration, keep, loaded, &e) < 0)
+    if (save_fixture(b, dir, iteration, keep, loaded, &e) < 0)
         fail_msg("%s", e.msg);
 }
 
@@ -111,12 +111,12 @@ static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
     return c;
 }
 
-/* Load everything into a model that holds other numbers. */
-static inline int load_box(struct box *b, const struct meg_ckpt *c, struct meg_err *e)
+/* Load weights and optimizer state into b, which has other values. */
+static inline int load_fixture(struct ckpt_fixture *b, const struct meg_ckpt *c, struct meg_err *e)
 {
     const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .data = b->exp_avg },
                                            { .name = "exp_avg_sq", .data = b->exp_avg_sq } };
-    int r = load_weights(c, &b->p, b->w, e);
+    int r = load_f32_weights(c, &b->p, b->w, e);
 
     return r < 0 ? r : meg_ckpt_load(c, &b->p, &meg_mesh_one, slot, 2, e);
 }
