@@ -4,7 +4,7 @@
 
 #include "ckpt/internal.h"
 
-/* Match name against pattern, whose # stands for a number; copy the number to digits. */
+/* Match name against pattern, in which # matches a number; copy the number to digits. */
 static bool match(const char *pattern, const char *name, char digits[12])
 {
     const char *hash = strchr(pattern, '#');

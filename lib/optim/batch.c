@@ -72,7 +72,7 @@ int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err 
         (p->global - p->start) % p->increment)
         return meg_fail(e, MEG_EUSAGE,
                         "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
-                        ": needs a positive start, increment and number of samples, and a whole number of "
+                        ": needs a positive start, increment and number of samples, and an integral number of "
                         "increments up to --global-batch-size %" PRId64,
                         p->start, p->increment, p->rampup_samples, p->global);
     return check_ramp(p, e);

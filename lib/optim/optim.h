@@ -121,7 +121,7 @@ void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 /* Reduce the gradients over the data- and context-parallel ranks, so that replicas of a parameter have equal ones. */
 void meg_optim_reduce_grads(struct meg_optim *o);
 
-/* ---- reductions over the whole model, with equal results on every rank; collective ---- */
+/* ---- reductions over the model, with equal results on every rank; collective ---- */
 
 /* Return sqrt(sum of squares) of scale times the gradients; NaN or Inf iff one of them is. */
 double meg_optim_grad_norm(struct meg_optim *o, double scale);

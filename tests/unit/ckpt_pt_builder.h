@@ -12,26 +12,26 @@ struct pt_builder {
 };
 
 /* Add a native tensor under a foreign name. */
-static inline void pt_add_param(struct pt_builder *f, const struct ckpt_fixture *b, const char *ours,
-                                const char *theirs)
+static inline void pt_add_param(struct pt_builder *f, const struct ckpt_fixture *b, const char *native,
+                                const char *foreign)
 {
-    const struct meg_param *row = meg_params_find(&b->p, ours);
+    const struct meg_param *row = meg_params_find(&b->p, native);
 
     assert_non_null(row);
-    meg_pickle_put_str(&f->pickle, theirs);
+    meg_pickle_put_str(&f->pickle, foreign);
     f->nbytes[f->pickle.ntensors] = (size_t)row->numel * 4;
     meg_str_add(&f->numbers, b->w + row->offset, (size_t)row->numel * 4);
     meg_pickle_put_tensor(&f->pickle, row->dim, row->ndim);
 }
 
-/* Turn the last tensor, of n times n elements, into a transposed view of its storage. */
+/* Make the last tensor, of n times n elements, a transposed view of its storage. */
 static inline void pt_transpose_last(struct pt_builder *f, int32_t n)
 {
     char stride[] = { 'J', 0, 0, 0, 0, 'J', 1, 0, 0, 0, 't' };
     char *at = f->pickle.s.s + f->pickle.s.n - sizeof stride;
 
     memcpy(stride + 1, &n, 4);
-    while (memcmp(at, stride, sizeof stride))
+    while (memcmp(at, stride, sizeof stride) != 0)
         at--;
     memcpy(at, stride + 5, 5);
     memcpy(at + 5, stride, 5);

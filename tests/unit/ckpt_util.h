@@ -112,16 +112,16 @@ static inline void fill_params(float *flat, const struct meg_params *p, int seed
 }
 
 /* Copy the rows of a map from a foreign tensor to a native one. */
-static inline void rows_from_foreign(float *ours, const float *theirs, const struct ckpt_row_map *p)
+static inline void rows_from_foreign(float *native, const float *foreign, const struct ckpt_row_map *p)
 {
     float v[CKPT_ROWS_MAX * 64];
 
     assert_true(p->cols <= 64);
     for (int64_t i = 0, n; i < p->n; i += n) {
         n = p->n - i < CKPT_ROWS_MAX ? p->n - i : CKPT_ROWS_MAX;
-        ckpt_rows_from_foreign(v, theirs, "F32", p, i, n);
+        ckpt_rows_from_foreign(v, foreign, "F32", p, i, n);
         for (int64_t k = 0; k < n; k++)
-            memcpy(ours + ckpt_native_row(p, i + k), v + k * p->cols, (size_t)p->cols * sizeof *v);
+            memcpy(native + ckpt_native_row(p, i + k), v + k * p->cols, (size_t)p->cols * sizeof *v);
     }
 }
 

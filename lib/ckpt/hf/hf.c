@@ -164,7 +164,7 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
 
 /*
  * Guess the tokenizer type.  tokenizer.json is preferred, because vocab.json and merges.txt do not define the
- * pre-tokenizer.  A tokenizer.model is a SentencePiece protobuf (which starts with the field of pieces), base64 or JSON.
+ * pre-tokenizer.  A tokenizer.model is a SentencePiece protobuf (whose first field is the vocabulary), base64 or JSON.
  */
 static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config)
 {

@@ -33,7 +33,7 @@ static int broken(struct vm *m, const char *why)
 enum { BLOCK = 1024 };
 
 /* Allocate a node; NULL: too many. */
-static struct meg_py *node(struct vm *m, enum meg_py_type kind)
+static struct meg_py *node(struct vm *m, enum meg_py_type type)
 {
     struct meg_pickle *k = m->out;
     struct meg_py *o;
@@ -46,7 +46,7 @@ static struct meg_py *node(struct vm *m, enum meg_py_type kind)
     }
     o = &k->block[k->nnodes / BLOCK][k->nnodes % BLOCK];
     k->nnodes++;
-    o->type = kind;
+    o->type = type;
     return o;
 }
 
@@ -62,9 +62,9 @@ static int push(struct vm *m, struct meg_py *o)
     return 0;
 }
 
-static int push_int(struct vm *m, enum meg_py_type kind, int64_t v)
+static int push_int(struct vm *m, enum meg_py_type type, int64_t v)
 {
-    struct meg_py *o = node(m, kind);
+    struct meg_py *o = node(m, type);
 
     if (o)
         o->i = v;
@@ -115,7 +115,7 @@ static int number(struct vm *m, size_t n, uint64_t *out)
 }
 
 /* Push a string with a length of nlength bytes. */
-static int text(struct vm *m, enum meg_py_type kind, size_t nlength)
+static int text(struct vm *m, enum meg_py_type type, size_t nlength)
 {
     const unsigned char *b = NULL;
     struct meg_py *o;
@@ -124,7 +124,7 @@ static int text(struct vm *m, enum meg_py_type kind, size_t nlength)
 
     if ((r = number(m, nlength, &n)) < 0 || (r = take(m, (size_t)n, &b)) < 0)
         return r;
-    o = node(m, kind);
+    o = node(m, type);
     if (o) {
         o->s = (const char *)b;
         o->n = (size_t)n;
@@ -213,9 +213,9 @@ static int stack_global(struct vm *m)
 }
 
 /* Pop n values and push a node with these members. */
-static int gather(struct vm *m, enum meg_py_type kind, size_t n)
+static int gather(struct vm *m, enum meg_py_type type, size_t n)
 {
-    struct meg_py *o = node(m, kind);
+    struct meg_py *o = node(m, type);
 
     m->nstack -= n;
     for (size_t i = 0; o && i < n; i++)
@@ -231,14 +231,14 @@ static int pop_mark(struct vm *m, size_t *n)
     return 0;
 }
 
-static int gather_marked(struct vm *m, enum meg_py_type kind)
+static int gather_marked(struct vm *m, enum meg_py_type type)
 {
     size_t n = 0;
     int r = pop_mark(m, &n);
 
-    if (r == 0 && kind == MEG_PY_DICT && n % 2)
+    if (r == 0 && type == MEG_PY_DICT && n % 2)
         r = broken(m, "a key without a value");
-    return r < 0 ? r : gather(m, kind, n);
+    return r < 0 ? r : gather(m, type, n);
 }
 
 /* Pop n values and append them to the members of the node below. */

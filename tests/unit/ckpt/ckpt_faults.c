@@ -13,8 +13,8 @@
 #include "ckpt_fixture.h"
 #include "shared_comm.h"
 
-/* Run f in a child process whose call number at fails with an errno of this kind (at 0: none); return its wait status. */
-static int in_child(void (*f)(const void *), const void *arg, const char *kind, int at)
+/* Run f in a child process whose call number at fails with an errno fault_errno (at 0: none); return its wait status. */
+static int in_child(void (*f)(const void *), const void *arg, const char *fault_errno, int at)
 {
     int status = -1;
     pid_t pid;
@@ -27,7 +27,7 @@ static int in_child(void (*f)(const void *), const void *arg, const char *kind, 
         snprintf(number, sizeof number, "%d", at);
         if (at) {
             setenv("MEG_FAULT_AT", number, 1);
-            setenv("MEG_FAULT_ERRNO", kind, 1);
+            setenv("MEG_FAULT_ERRNO", fault_errno, 1);
         }
         meg_log_set_level(-1);
         f(arg);
@@ -59,7 +59,7 @@ static void save(const void *arg)
 }
 
 /* Copy the shard of a rank from unsharded values. */
-static float *shard_copy(const struct meg_params *p, const struct meg_params *whole, const float *numbers)
+static float *shard_copy(const struct meg_params *p, const struct meg_params *unsharded, const float *numbers)
 {
     float *v = meg_new((size_t)p->flat_numel * sizeof *v);
 
@@ -68,7 +68,8 @@ static float *shard_copy(const struct meg_params *p, const struct meg_params *wh
             const struct meg_param_shard_range run = meg_param_shard_range_at(&p->row[i], k);
 
             memcpy(v + p->row[i].offset + run.local,
-                   numbers + meg_params_find(whole, p->row[i].name)->offset + run.global, (size_t)run.n * sizeof *v);
+                   numbers + meg_params_find(unsharded, p->row[i].name)->offset + run.global,
+                   (size_t)run.n * sizeof *v);
         }
     return v;
 }
@@ -86,22 +87,22 @@ static void save_as(struct shared_comm *world, const struct saving *s)
                                        .last_layers = MEG_UNSET };
     struct meg_mesh mesh;
     struct meg_err e;
-    struct ckpt_fixture whole, b;
+    struct ckpt_fixture unsharded, b;
 
     meg_mesh_init_dry(&mesh, &layout, world->comm.rank);
     mesh.world = &world->comm;
-    make_fixture(&whole, 1, 8, s->seed);
-    b = whole;
+    make_fixture(&unsharded, 1, 8, s->seed);
+    b = unsharded;
     b.mesh = &mesh;
     b.is_async = s->is_async;
     meg_gpt_params(&b.p, &b.m, &mesh);
-    b.w = shard_copy(&b.p, &whole.p, whole.w);
-    b.exp_avg = shard_copy(&b.p, &whole.p, whole.exp_avg);
-    b.exp_avg_sq = shard_copy(&b.p, &whole.p, whole.exp_avg_sq);
+    b.w = shard_copy(&b.p, &unsharded.p, unsharded.w);
+    b.exp_avg = shard_copy(&b.p, &unsharded.p, unsharded.exp_avg);
+    b.exp_avg_sq = shard_copy(&b.p, &unsharded.p, unsharded.exp_avg_sq);
     if (save_fixture(&b, "d", s->iteration, s->keep, -1, &e) < 0)
         exit(meg_exit_status(e.code));
     free_fixture(&b);
-    free_fixture(&whole);
+    free_fixture(&unsharded);
 }
 
 /* Save by several processes; exit with their status, which must be equal on all. */
@@ -149,8 +150,9 @@ static void load(const void *arg)
     }
     seed = (int)(b.w[0] / 65536);
     make_fixture(&a, 1, 8, seed);
-    if (memcmp(a.w, b.w, (size_t)a.p.flat_numel * 4) || memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat_numel * 4) ||
-        memcmp(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat_numel * 4))
+    if (memcmp(a.w, b.w, (size_t)a.p.flat_numel * 4) != 0 ||
+        memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat_numel * 4) != 0 ||
+        memcmp(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat_numel * 4) != 0)
         seed = -1;
     snprintf(text, sizeof text, "%d %d", (int)meg_ckpt_iteration(c), seed);
     put_file("found", text, strlen(text));
@@ -177,8 +179,8 @@ static void assert_tidy(int at)
 
     assert_non_null(d);
     while ((ent = readdir(d)))
-        if (ent->d_name[0] != '.' && strcmp(ent->d_name, "latest_checkpointed_iteration.txt") &&
-            (strncmp(ent->d_name, "iter_", 5) || strlen(ent->d_name) != 12))
+        if (ent->d_name[0] != '.' && strcmp(ent->d_name, "latest_checkpointed_iteration.txt") != 0 &&
+            (strncmp(ent->d_name, "iter_", 5) != 0 || strlen(ent->d_name) != 12))
             fail_msg("fault %d left d/%s", at, ent->d_name);
     closedir(d);
 }
@@ -211,7 +213,7 @@ static int count_calls(save_fn *f, const struct saving *s)
 }
 
 /* Fail every stride-th call of a save, one at a time. */
-static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *kind, int stride)
+static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *fault_errno, int stride)
 {
     const struct saving again = { .iteration = 30, .seed = 3 };
     const int n = count_calls(f, s);
@@ -223,18 +225,18 @@ static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *
         int status;
 
         restart();
-        status = in_child(f, s, kind, at);
-        if (!strcmp(kind, "KILL"))
+        status = in_child(f, s, fault_errno, at);
+        if (strcmp(fault_errno, "KILL") == 0)
             assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-        else if (!strcmp(kind, "SHORT"))
+        else if (strcmp(fault_errno, "SHORT") == 0)
             assert_int_equal(status, 0);
         else
             assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 74 || WEXITSTATUS(status) == 0));
         assert_found(now, sizeof now);
-        if (status != 0 && !strcmp(now, new))
+        if (status != 0 && strcmp(now, new) == 0)
             is_committed = true;
-        else if (strcmp(now, status == 0 || is_committed ? new : "10 1"))
-            fail_msg("%s at call %d of %d, status %x: found '%s'", kind, at, n, status, now);
+        else if (strcmp(now, status == 0 || is_committed ? new : "10 1") != 0)
+            fail_msg("%s at call %d of %d, status %x: found '%s'", fault_errno, at, n, status, now);
         if (WIFEXITED(status) && WEXITSTATUS(status) == 74)
             assert_tidy(at);
         if (status == 0)
@@ -245,12 +247,12 @@ static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *
         assert_tidy(at);
     }
     if (stride == 1)
-        assert_int_equal(is_committed, strcmp(kind, "SHORT") != 0 && s->faulty == 0);
+        assert_int_equal(is_committed, strcmp(fault_errno, "SHORT") != 0 && s->faulty == 0);
 }
 
-static void fail_each_call(const struct saving *s, const char *kind)
+static void fail_each_call(const struct saving *s, const char *fault_errno)
 {
-    fail_every_nth_call(save, s, kind, 1);
+    fail_every_nth_call(save, s, fault_errno, 1);
 }
 
 /* Return the stride of a sweep that overlaps with another: without FULL=1 only a part is run. */
@@ -294,25 +296,25 @@ static void finishes_short_writes(void **state)
 
 static void survives_a_fault_in_an_async_save(void **state)
 {
-    static const char *const kinds[] = { "ENOSPC", "EIO", "KILL", "SHORT" };
+    static const char *const faults[] = { "ENOSPC", "EIO", "KILL", "SHORT" };
     struct saving s = next;
 
     (void)state;
     s.is_async = true;
     for (int i = 0; i < 4; i++)
-        fail_every_nth_call(save, &s, kinds[i], stride());
+        fail_every_nth_call(save, &s, faults[i], stride());
 }
 
 static void survives_a_fault_of_one_rank(void **state)
 {
-    static const char *const kinds[] = { "ENOSPC", "EIO" };
+    static const char *const faults[] = { "ENOSPC", "EIO" };
     struct saving s = next;
 
     (void)state;
     for (s.faulty = 0; s.faulty < RANKS; s.faulty++)
         for (int i = 0; i < 2; i++) {
             s.is_async = i != s.faulty;
-            fail_every_nth_call(save_on_ranks, &s, kinds[i], stride());
+            fail_every_nth_call(save_on_ranks, &s, faults[i], stride());
         }
 }
 
@@ -335,7 +337,7 @@ static void save_or_print_error(const void *arg)
 static void survives_a_tensor_that_cannot_be_read_back(void **state)
 {
     static const struct {
-        const char *kind, *says;
+        const char *fault_errno, *says;
     } fault[] = { { "EIO", "d/iter_0000020.tmp.|.safetensors: reading back: Input/output error" },
                   { "END", "d/iter_0000020.tmp.|.safetensors: reading back ends at byte " } };
     struct saving s = next;
@@ -349,7 +351,7 @@ static void survives_a_tensor_that_cannot_be_read_back(void **state)
             restart();
             snprintf(at, sizeof at, "%d", k);
             setenv("MEG_FAULT_PREAD", at, 1);
-            setenv("MEG_FAULT_ERRNO", fault[i].kind, 1);
+            setenv("MEG_FAULT_ERRNO", fault[i].fault_errno, 1);
             assert_int_equal(in_child(save_or_print_error, &s, NULL, 0), 74 << 8);
             unsetenv("MEG_FAULT_PREAD");
             unsetenv("MEG_FAULT_ERRNO");
@@ -377,7 +379,7 @@ static void record_call(struct unsynced *u, int pid, const char *call, const cha
 {
     int i = 0;
 
-    while (i < u->n && (u->v[i].pid != pid || strcmp(u->v[i].path, path)))
+    while (i < u->n && (u->v[i].pid != pid || strcmp(u->v[i].path, path) != 0))
         i++;
     if (strstr(call, "write") && i == u->n) {
         assert_true(u->n < 100);
@@ -406,9 +408,9 @@ static void assert_synced_before_commit(save_fn *f, const struct saving *s, int 
         int pid;
 
         assert_in_range(sscanf(l, "%d %19s %199s %199s", &pid, call, path, to), 3, 4);
-        nwrites += !strcmp(call, "pwrite") && strstr(path, "/optim-1-layer-00000.safetensors");
+        nwrites += strcmp(call, "pwrite") == 0 && strstr(path, "/optim-1-layer-00000.safetensors");
         record_call(&u, pid, call, path);
-        if (strcmp(call, "rename") || strcmp(to, "d/iter_0000020"))
+        if (strcmp(call, "rename") != 0 || strcmp(to, "d/iter_0000020") != 0)
             continue;
         ncommits++;
         if (u.n)

@@ -28,60 +28,60 @@ static void export_gpt2(struct ckpt_fixture *b, const char *dir, const char *con
 }
 
 /* Apply all row maps of a tensor, in one direction or the other. */
-static void gpt2_row_maps_to_native(float *ours, float *theirs, const struct ckpt_tp_shard *cut,
-                                    const struct meg_param *row, enum ckpt_remap how, bool is_back)
+static void gpt2_row_maps_to_native(float *native, float *foreign, const struct ckpt_tp_shard *shard,
+                                    const struct meg_param *row, enum ckpt_remap remap, bool is_back)
 {
-    struct ckpt_row_map piece[3];
+    struct ckpt_row_map map[3];
 
-    for (int i = ckpt_row_maps(piece, cut, row, how); i-- > 0;)
+    for (int i = ckpt_row_maps(map, shard, row, remap); i-- > 0;)
         if (is_back)
-            ckpt_to_foreign(theirs, ours, &piece[i]);
+            ckpt_to_foreign(foreign, native, &map[i]);
         else
-            rows_from_foreign(ours, theirs, &piece[i]);
+            rows_from_foreign(native, foreign, &map[i]);
 }
 
 static void qkv_rows_are_interleaved_by_head(void **state)
 {
     /* 2 heads of 2 channels, 3 inputs; foreign tensor [in, out]: columns are q0 q0 q1 q1 k0 .. v1, element (r, c) is 100 r + c */
-    float theirs[3 * 12], ours[12 * 3], back[3 * 12];
+    float foreign[3 * 12], native[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     const struct meg_gpt_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
-    const struct ckpt_tp_shard cut = { .model = &m, .tp_size = 1 };
+    const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
     const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .tp_axis = -1 };
     const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .tp_axis = -1 };
 
     (void)state;
     for (int r = 0; r < 3; r++)
         for (int c = 0; c < 12; c++)
-            theirs[12 * r + c] = (float)(100 * r + c);
-    gpt2_row_maps_to_native(ours, theirs, &cut, &weight, CKPT_QKV_TRANSPOSED, false);
+            foreign[12 * r + c] = (float)(100 * r + c);
+    gpt2_row_maps_to_native(native, foreign, &shard, &weight, CKPT_QKV_TRANSPOSED, false);
     for (int r = 0; r < 12; r++)
         for (int c = 0; c < 3; c++)
-            assert_true(ours[3 * r + c] == (float)(100 * c + want[r]));
-    gpt2_row_maps_to_native(ours, back, &cut, &weight, CKPT_QKV_TRANSPOSED, true);
-    assert_memory_equal(back, theirs, sizeof theirs);
-    gpt2_row_maps_to_native(ours, theirs, &cut, &bias, CKPT_QKV, false);
+            assert_true(native[3 * r + c] == (float)(100 * c + want[r]));
+    gpt2_row_maps_to_native(native, back, &shard, &weight, CKPT_QKV_TRANSPOSED, true);
+    assert_memory_equal(back, foreign, sizeof foreign);
+    gpt2_row_maps_to_native(native, foreign, &shard, &bias, CKPT_QKV, false);
     for (int r = 0; r < 12; r++)
-        assert_true(ours[r] == (float)want[r]);
+        assert_true(native[r] == (float)want[r]);
 }
 
 /* More columns than CKPT_ROWS_MAX, and not a multiple of it. */
 static void linear_weights_are_transposed(void **state)
 {
-    static float theirs[37 * 5], ours[5 * 37], back[37 * 5];
+    static float foreign[37 * 5], native[5 * 37], back[37 * 5];
     const struct meg_gpt_conf m = { 0 };
-    const struct ckpt_tp_shard cut = { .model = &m, .tp_size = 1 };
+    const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
     const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .tp_axis = -1 };
 
     (void)state;
     for (int i = 0; i < 37 * 5; i++)
-        theirs[i] = (float)i;
-    gpt2_row_maps_to_native(ours, theirs, &cut, &row, CKPT_TRANSPOSED, false);
+        foreign[i] = (float)i;
+    gpt2_row_maps_to_native(native, foreign, &shard, &row, CKPT_TRANSPOSED, false);
     for (int r = 0; r < 5; r++)
         for (int c = 0; c < 37; c++)
-            assert_true(ours[37 * r + c] == (float)(5 * c + r));
-    gpt2_row_maps_to_native(ours, back, &cut, &row, CKPT_TRANSPOSED, true);
-    assert_memory_equal(back, theirs, sizeof theirs);
+            assert_true(native[37 * r + c] == (float)(5 * c + r));
+    gpt2_row_maps_to_native(native, back, &shard, &row, CKPT_TRANSPOSED, true);
+    assert_memory_equal(back, foreign, sizeof foreign);
 }
 
 static void bf16_and_f16_convert_to_f32_exactly(void **state)
@@ -155,7 +155,7 @@ static void reads_older_names_shards_and_missing_prefixes(void **state)
     meg_str_printf(&index, "{\"weight_map\":{");
     for (int i = 0; i < st->n; i++) {
         struct meg_st_tensor x = st->t[i];
-        const int is_wte = !strcmp(x.name, "transformer.wte.weight");
+        const int is_wte = strcmp(x.name, "transformer.wte.weight") == 0;
         const float *v = x.data;
 
         half[nhalf] = meg_new((size_t)x.nbytes / 2);
@@ -191,7 +191,7 @@ static void reads_older_names_shards_and_missing_prefixes(void **state)
 
     /* a head that differs from the embedding it is tied to */
     for (int i = 0; i < n[0]; i++)
-        if (!strcmp(t[0][i].name, "lm_head.weight")) {
+        if (strcmp(t[0][i].name, "lm_head.weight") == 0) {
             uint16_t *other = meg_new((size_t)t[0][i].nbytes);
 
             other[3] = 1;

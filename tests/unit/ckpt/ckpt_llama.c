@@ -74,7 +74,7 @@ static void llama_round_trip_is_bit_identical(void **state)
     static const struct {
         void (*tune)(struct meg_gpt_conf *m);
         const char *config; /* expected members of config.json */
-    } kind[] = {
+    } variant[] = {
         { unchanged, "\"LlamaForCausalLM\"|\"rope_theta\": 500000.0|\"rope_scaling\": null" },
         { tied_llama3, "\"rope_type\": \"llama3\"|\"factor\": 32.0|\"rms_norm_eps\": 1e-06" },
         { wide_heads_interpolated, "\"head_dim\": 8|\"linear\"|\"factor\": 2.0" },
@@ -83,18 +83,18 @@ static void llama_round_trip_is_bit_identical(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
         struct meg_str config, was = { 0 }, is = { 0 };
         struct ckpt_fixture a, b;
         struct meg_ckpt *c;
         struct meg_err e;
 
-        make_llama(&a, 1, kind[i].tune);
-        make_llama(&b, 2, kind[i].tune);
+        make_llama(&a, 1, variant[i].tune);
+        make_llama(&b, 2, variant[i].tune);
         if (export_llama(&a, "out", &e) < 0)
             fail_msg("%s", e.msg);
         config = read_bytes("out/config.json");
-        assert_says(config.s, kind[i].config);
+        assert_says(config.s, variant[i].config);
         c = open_ok("out", MEG_UNSET);
         if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);

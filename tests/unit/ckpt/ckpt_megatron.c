@@ -29,7 +29,7 @@ static void export_ranks_ok(const struct ckpt_fixture *b, const char *dir, int64
         fail_msg("%s", e.msg);
 }
 
-/* Make a gated model of 4 layers with query groups, so that every kind of sharding occurs. */
+/* Make a gated model of 4 layers with query groups, so that every way of sharding occurs. */
 static void make_gated(struct ckpt_fixture *b, int seed)
 {
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
@@ -240,27 +240,27 @@ static void version_0_has_queries_first(void **state)
 {
     const struct meg_gpt_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
     const struct meg_param row = { .ndim = 1, .dim = { 24 }, .tp_axis = 0 };
-    const struct ckpt_tp_shard cut = { .model = &m, .tp_rank = 1, .tp_size = 2 };
+    const struct ckpt_tp_shard shard = { .model = &m, .tp_rank = 1, .tp_size = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
-    float theirs[12], ours[24] = { 0 }, back[12];
-    struct ckpt_row_map piece[3];
+    float foreign[12], native[24] = { 0 }, back[12];
+    struct ckpt_row_map map[3];
 
     (void)state;
     for (int i = 0; i < 12; i++)
-        theirs[i] = (float)i;
-    for (int i = ckpt_row_maps(piece, &cut, &row, CKPT_QKV); i-- > 0;) {
-        rows_from_foreign(ours, theirs, &piece[i]);
-        ckpt_to_foreign(back, ours, &piece[i]);
+        foreign[i] = (float)i;
+    for (int i = ckpt_row_maps(map, &shard, &row, CKPT_QKV); i-- > 0;) {
+        rows_from_foreign(native, foreign, &map[i]);
+        ckpt_to_foreign(back, native, &map[i]);
     }
-    assert_memory_equal(ours + 12, want, sizeof want);
-    assert_memory_equal(back, theirs, sizeof back);
+    assert_memory_equal(native + 12, want, sizeof want);
+    assert_memory_equal(back, foreign, sizeof back);
     for (int i = 0; i < 12; i++)
-        assert_true(ours[i] == 0);
+        assert_true(native[i] == 0);
 }
 
 /* ---- files built value by value ---- */
 
-static void add_layer(struct pt_builder *f, const struct ckpt_fixture *b, int ours, int theirs)
+static void add_layer(struct pt_builder *f, const struct ckpt_fixture *b, int native, int foreign)
 {
     static const char *const name[] = {
         "input_layernorm",
@@ -275,8 +275,8 @@ static void add_layer(struct pt_builder *f, const struct ckpt_fixture *b, int ou
         for (int k = 0; k < 2; k++) {
             char from[100], to[100];
 
-            snprintf(from, sizeof from, "decoder.layers.%d.%s.%s", ours, name[i], k ? "bias" : "weight");
-            snprintf(to, sizeof to, "decoder.layers.%d.%s.%s", theirs, name[i], k ? "bias" : "weight");
+            snprintf(from, sizeof from, "decoder.layers.%d.%s.%s", native, name[i], k ? "bias" : "weight");
+            snprintf(to, sizeof to, "decoder.layers.%d.%s.%s", foreign, name[i], k ? "bias" : "weight");
             pt_add_param(f, b, from, to);
         }
 }

@@ -285,10 +285,10 @@ static bool is_model_option(const char *name)
     for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
         const char *arg = ckpt_arg_name(buf, row);
 
-        if (arg && !strcmp(arg, name))
+        if (arg && strcmp(arg, name) == 0)
             return true;
     }
-    return !strcmp(name, "openai_gelu");
+    return strcmp(name, "openai_gelu") == 0;
 }
 
 /* Every switch of a release is accepted, except the settings above and the options of the model. */
@@ -308,7 +308,7 @@ static void switches_without_effect_are_accepted(void **state)
             bool is_pair = is_model_option(name);
 
             for (int k = 0; k < NPAIRS; k++)
-                is_pair = is_pair || !strcmp(pairs[k].name, name);
+                is_pair = is_pair || strcmp(pairs[k].name, name) == 0;
             if (!is_pair && json_is_false(v) && ++n)
                 json_object_set_new(args, name, json_true());
         }

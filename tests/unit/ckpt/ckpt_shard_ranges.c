@@ -24,10 +24,10 @@ static void assign_ranges(struct rank *r, int64_t i, int64_t n)
 
     r->packed = meg_new((size_t)r->p.flat_numel * sizeof *r->packed + 1);
     r->span = meg_new((size_t)r->p.flat_numel * sizeof *r->span);
-    for (int64_t begin = 0, turn = 0; begin < r->p.flat_numel; turn++) {
-        const int64_t len = 1 + turn * 37 % 101, end = begin + len < r->p.flat_numel ? begin + len : r->p.flat_numel;
+    for (int64_t begin = 0, i_range = 0; begin < r->p.flat_numel; i_range++) {
+        const int64_t len = 1 + i_range * 37 % 101, end = begin + len < r->p.flat_numel ? begin + len : r->p.flat_numel;
 
-        if (turn % n == i) {
+        if (i_range % n == i) {
             r->span[r->nspans++] = (struct meg_elem_range){ begin, end };
             memcpy(r->packed + at, r->flat + begin, (size_t)(end - begin) * sizeof *r->flat);
             at += end - begin;
@@ -213,12 +213,12 @@ static void every_layout_reads_its_shards(void **state)
     struct meg_ckpt *c;
     struct meg_err e;
     struct ckpt_fixture b = { .m = model() };
-    struct rank whole;
+    struct rank unsharded;
 
     (void)state;
-    make_rank(&whole, &b.m, &one, 0);
-    b.p = whole.p;
-    b.w = b.exp_avg = b.exp_avg_sq = whole.flat;
+    make_rank(&unsharded, &b.m, &one, 0);
+    b.p = unsharded.p;
+    b.w = b.exp_avg = b.exp_avg_sq = unsharded.flat;
     const struct meg_ckpt_save_args s = { .dir = "theirs", .model = &b.m, .params = &b.p, .weights = { .data = b.w } };
 
     save_ok(&b, "parts", 3, 0, -1);
@@ -230,7 +230,7 @@ static void every_layout_reads_its_shards(void **state)
     assert_int_equal(meg_ckpt_set_vocab_size(c, 11, &e), 0);
     load_shards(c, &b.m, 2);
     meg_ckpt_close(c);
-    free_rank(&whole);
+    free_rank(&unsharded);
 }
 
 int main(void)

@@ -43,7 +43,7 @@ static int word(const json_t *config, const char *key, const char *const *list)
     const char *s = json_string_value(json_object_get(config, key));
 
     for (int i = 0; s && list[i]; i++)
-        if (!strcmp(list[i], s))
+        if (strcmp(list[i], s) == 0)
             return i;
     assert_null(s);
     return 0;
@@ -157,7 +157,7 @@ static int check_rampup(const char *dir)
     return n;
 }
 
-/* Compare whole runs: options, ramp-up, schedule and skipped steps together. */
+/* Compare complete runs: options, ramp-up, schedule and skipped steps together. */
 static int check_runs(const char *dir)
 {
     static const char *const lr[] = { "constant", "linear", "cosine", NULL };
@@ -323,7 +323,7 @@ static void refuses_invalid_schedules(void **state)
         struct meg_err e = { 0 };
 
         if (meg_lr_schedule_make(&s, &c, 10, MEG_UNSET, 10, &e) != MEG_EUSAGE ||
-            strncmp(e.msg, refusals[i][1], strlen(refusals[i][1])))
+            strncmp(e.msg, refusals[i][1], strlen(refusals[i][1])) != 0)
             fail_msg("%s: message is '%s', expected '%s'", refusals[i][0], e.msg, refusals[i][1]);
     }
 }
