@@ -171,8 +171,8 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
 }
 
 /*
- * Copy the ids of an entry to ids and return their number n.  ids needs a capacity of n + MEG_WORD_IDS, and one more if n
- * is 0; the elements after the first n are overwritten.
+ * Copy the ids of an entry to ids and return their number n.  ids needs a capacity of n + MEG_WORD_IDS, and one more if
+ * n is 0; the elements after the first n are overwritten.
  */
 static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_wordcache_entry *e, int32_t *ids)
 {

@@ -27,9 +27,9 @@ struct meg_gpt2_files {
 
 /*
  * meg_gpt2_files_load - read both files and check them against each other
- * MEG_EFORMAT, with the tokens and lines, if the ids are not 0 .. n-1, each once, <|endoftext|> is missing, a line of the
- * merges is not a pair, or a token or the result of a merge is not in the vocabulary.  As in Megatron-LM the first line
- * of the merges and the text after the last newline are ignored, with a warning if that loses a merge.
+ * MEG_EFORMAT, with the tokens and lines, if the ids are not 0 .. n-1, each once, <|endoftext|> is missing, a line of
+ * the merges is not a pair, or a token or the result of a merge is not in the vocabulary.  As in Megatron-LM the first
+ * line of the merges and the text after the last newline are ignored, with a warning if that loses a merge.
  */
 int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path, struct meg_err *e);
 void meg_gpt2_files_free(struct meg_gpt2_files *f); /* accepts NULL */
