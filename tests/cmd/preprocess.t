@@ -519,7 +519,7 @@ is '--decode --json with such a folder prints text' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --json --tokenizer-name-or-path "$T/hf" | jq -r .text)" 'a u a'
 
 # A text without safe split points is encoded up to a limit; with them, the limit applies to each word.
-word() { # BYTES: a text of so many bytes after a short one
+word() { # BYTES: print a line with a text of BYTES bytes after a short one
     printf '{"text":"a"}\n{"text":"'
     head -c "$1" /dev/zero | tr '\0' x
     echo ' a"}'

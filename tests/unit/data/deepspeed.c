@@ -20,12 +20,12 @@ static struct meg_data_conf deepspeed(void)
     return (struct meg_data_conf){ .dataloader_type = "single", .data_order = "megatron-deepspeed" };
 }
 
-static struct meg_data_splits *opened(const struct meg_data_conf *c, const struct meg_dataset_spec *need)
+static struct meg_data_splits *opened(const struct meg_data_conf *c, const struct meg_dataset_spec *spec)
 {
     struct meg_data_splits *d;
     struct meg_err e;
 
-    if (meg_gpt_data_open(&d, c, need, &e) < 0)
+    if (meg_gpt_data_open(&d, c, spec, &e) < 0)
         fail_msg("%s", e.msg);
     return d;
 }
@@ -132,7 +132,7 @@ static void golden_indices_and_file_names(void **state)
     json_array_foreach(all, i, x)
     {
         struct meg_data_conf c = deepspeed();
-        struct meg_dataset_spec need = {
+        struct meg_dataset_spec spec = {
             .seq_length = get_int(x, "sequence_length"), .seed = get_int(x, "seed"), .eod = -1, .pad = -1
         };
         const json_t *wanted = json_object_get(x, "num_samples");
@@ -142,15 +142,15 @@ static void golden_indices_and_file_names(void **state)
         c.data_path = words(prefix);
         c.split = get_str(x, "split");
         if (json_object_get(x, "error")) {
-            need.num_samples[MEG_SPLIT_TRAIN] = int_at(wanted, 0);
-            need.num_samples[MEG_SPLIT_VALID] = int_at(wanted, 1);
-            meg_data_splits_close(opened(&c, &need));
+            spec.num_samples[MEG_SPLIT_TRAIN] = int_at(wanted, 0);
+            spec.num_samples[MEG_SPLIT_VALID] = int_at(wanted, 1);
+            meg_data_splits_close(opened(&c, &spec));
             continue;
         }
         assert_string_equal(get_str(x, "which"), "train");
-        need.num_samples[MEG_SPLIT_TRAIN] = json_integer_value(wanted);
+        spec.num_samples[MEG_SPLIT_TRAIN] = json_integer_value(wanted);
         for (int pass = 0; pass < 2; pass++) {
-            d = opened(&c, &need);
+            d = opened(&c, &spec);
             if (pass)
                 assert_non_null(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p);
             same_index(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), x);
@@ -181,7 +181,7 @@ static void golden_blends(void **state)
     json_array_foreach(all, i, x)
     {
         struct meg_data_conf c = deepspeed();
-        struct meg_dataset_spec need = {
+        struct meg_dataset_spec spec = {
             .seq_length = get_int(x, "sequence_length"), .seed = get_int(x, "seed"), .eod = -1, .pad = -1
         };
         const char *path[16] = { NULL };
@@ -194,8 +194,8 @@ static void golden_blends(void **state)
         c.split = get_str(x, "split");
         while (strcmp(meg_split_names[which], get_str(x, "which")) != 0)
             which++;
-        need.num_samples[which] = int_at(json_object_get(x, "targets"), (size_t)which);
-        d = opened(&c, &need);
+        spec.num_samples[which] = int_at(json_object_get(x, "targets"), (size_t)which);
+        d = opened(&c, &spec);
         ds = meg_data_splits_dataset(d, which);
         assert_int_equal(meg_dataset_len(ds), get_int(x, "size"));
         for (int m = 0; m < ds->nmember; m++)
@@ -216,7 +216,7 @@ static void a_sample_past_the_end_of_a_blended_dataset_is_an_error(void **state)
     static const int length[] = { 20, 20 };
     const char *path[] = { "0.2", "ra", "0.8", "rb", NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_dataset_spec need = { .seq_length = 4, .num_samples = { 10, 0, 0 }, .eod = -1, .pad = -1 };
+    const struct meg_dataset_spec spec = { .seq_length = 4, .num_samples = { 10, 0, 0 }, .eod = -1, .pad = -1 };
     int32_t ids[4][4];
     float mask[4];
     struct meg_batch got = {
@@ -231,7 +231,7 @@ static void a_sample_past_the_end_of_a_blended_dataset_is_an_error(void **state)
     make_dataset("rb", length, 2);
     c.data_path = words(path);
     c.split = "1";
-    d = opened(&c, &need);
+    d = opened(&c, &spec);
     ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
     assert_int_equal(meg_dataset_len(ds), 18); /* 9 of each, where 10 are needed */
     for (int64_t i = 0; i < 10; i++)
@@ -247,7 +247,7 @@ static void a_group_reads_ranges_of_files(void **state)
     static const int length[] = { 9, 9, 9, 9, 9, 9, 9, 9, 9, 9 };
     const char *train[] = { "T: 0.25 0:0.6 ga, 0.75 0.5:1 sub/gb", NULL }, *valid[] = { "V1: 1 0.6:0.8 ga", NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_dataset_spec need = {
+    const struct meg_dataset_spec spec = {
         .seq_length = 4, .num_samples = { 8, 3, 2 }, .eod = -1, .pad = -1, .seed = 5
     };
     const struct meg_mid_dataset *p;
@@ -264,7 +264,7 @@ static void a_group_reads_ranges_of_files(void **state)
     spew_text("test.txt", "\"X: 1 0.8:1 ga\"\n");
     c.weighted_split_file[MEG_SPLIT_TEST] = "test.txt";
     for (int pass = 0; pass < 2; pass++) {
-        d = opened(&c, &need);
+        d = opened(&c, &spec);
         p = meg_data_splits_mid_datasets(d, &n);
         assert_int_equal(n, 4);
         assert_true(p[0].begin == 0 && p[0].end == 6 && p[0].weight == 0.25);
@@ -283,14 +283,14 @@ static void a_group_reads_ranges_of_files(void **state)
     /* The same file name for another range: its arrays are not used. */
     valid[0] = "V1: 1 0.4:0.6 ga";
     for (int pass = 0; pass < 2; pass++) {
-        d = opened(&c, &need);
+        d = opened(&c, &spec);
         assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->map[0].p != NULL, pass);
         for (int64_t i = 0; i < meg_data_splits_dataset(d, MEG_SPLIT_VALID)->index.ndocument; i++)
             assert_in_range(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->index.document[i], 4, 5);
         meg_data_splits_close(d);
     }
     c.data_cache_path = "kept";
-    meg_data_splits_close(opened(&c, &need));
+    meg_data_splits_close(opened(&c, &spec));
     assert_int_equal(access("kept/gb_T_indexmap_7ns_4sl_5s_shuffle_idx.npy", F_OK), 0);
 }
 
@@ -303,7 +303,7 @@ static void sentence_maps_are_cached_under_deepspeeds_names(void **state)
     };
     struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     struct meg_data_conf conf = deepspeed();
-    const struct meg_dataset_spec need = { .seq_length = 32, .seed = 9, .num_samples = { 4, 0, 0 } };
+    const struct meg_dataset_spec spec = { .seq_length = 32, .seed = 9, .num_samples = { 4, 0, 0 } };
     struct meg_indexed_writer *w;
     struct meg_data_splits *d;
     struct meg_err e;
@@ -318,7 +318,7 @@ static void sentence_maps_are_cached_under_deepspeeds_names(void **state)
     conf.data_path = words(path);
     conf.split = "1";
     for (int pass = 0; pass < 2; pass++) {
-        assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+        assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
         assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p != NULL, pass);
         meg_data_splits_close(d);
     }
@@ -329,7 +329,7 @@ static void sentence_maps_are_cached_under_deepspeeds_names(void **state)
     do {                                                                                                               \
         struct meg_data_splits *d_;                                                                                    \
         struct meg_err e_;                                                                                             \
-        assert_int_equal(meg_gpt_data_plan(&d_, &c, &need, &e_), code);                                                \
+        assert_int_equal(meg_gpt_data_plan(&d_, &c, &spec, &e_), code);                                                \
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
@@ -342,7 +342,7 @@ static void an_invalid_group_is_refused(void **state)
     };
     const char *group[] = { NULL, NULL, NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_dataset_spec need = { .seq_length = 4, .num_samples = { 8, 0, 0 } };
+    const struct meg_dataset_spec spec = { .seq_length = 4, .num_samples = { 8, 0, 0 } };
     char want[256];
 
     (void)state;

@@ -30,7 +30,7 @@ static struct meg_str_list words(const char **v)
     return l;
 }
 
-static struct meg_dataset_spec need_of(int64_t train, int64_t valid, int64_t test)
+static struct meg_dataset_spec spec_of(int64_t train, int64_t valid, int64_t test)
 {
     const struct meg_dataset_spec n = { T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER, NULL };
     return n;
@@ -66,7 +66,7 @@ static void reset_options_and_loss_mask_follow_the_eod_token(void **state)
     const int length[] = { 4, 20 }; /* 1 2 3 0 | 1 2 ... 19 0 */
     const char *path[] = { "mark", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(1, 0, 0);
+    struct meg_dataset_spec spec = spec_of(1, 0, 0);
     struct meg_data_splits *d;
     struct meg_err e;
     struct row r;
@@ -77,8 +77,8 @@ static void reset_options_and_loss_mask_follow_the_eod_token(void **state)
     c.data_path = words(path);
     c.split = "1";
     c.reset_position_ids = c.reset_attention_mask = c.eod_mask_loss = true;
-    need.eod = 0;
-    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    spec.eod = 0;
+    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
     for (int64_t i = 0; i < meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)); i++) {
         read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &r);
         for (int t = 0; t + 1 < T; t++)
@@ -107,7 +107,7 @@ static void a_pad_token_in_the_text_is_masked(void **state)
     static const float mask[T] = { 1, 1, 0, 1, 1, 1, 1, 1 };
     const char *path[] = { "padded", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(1, 0, 0);
+    struct meg_dataset_spec spec = spec_of(1, 0, 0);
     struct meg_data_splits *d;
     struct meg_err e;
     struct row r;
@@ -116,8 +116,8 @@ static void a_pad_token_in_the_text_is_masked(void **state)
     make_dataset("padded", length, 1);
     c.data_path = words(path);
     c.split = "1";
-    need.pad = 4;
-    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    spec.pad = 4;
+    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
     read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &r);
     assert_memory_equal(r.tokens, tokens, sizeof tokens);
     assert_memory_equal(r.labels, labels, sizeof labels);
@@ -125,11 +125,11 @@ static void a_pad_token_in_the_text_is_masked(void **state)
     meg_data_splits_close(d);
 }
 
-#define FAILS(conf, need, code, message)                                                                               \
+#define FAILS(conf, spec, code, message)                                                                               \
     do {                                                                                                               \
         struct meg_data_splits *d_;                                                                                    \
         struct meg_err e_;                                                                                             \
-        assert_int_equal(meg_gpt_data_open(&d_, conf, need, &e_), code);                                               \
+        assert_int_equal(meg_gpt_data_open(&d_, conf, spec, &e_), code);                                               \
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
@@ -138,19 +138,19 @@ static void too_few_tokens_for_one_sample_are_an_error(void **state)
     const int length[] = { 5, 3 }, more[] = { 10, 10, 10, 10, 10, 10, 10, 10, 10, 10 };
     const char *small[] = { "small", NULL }, *ten[] = { "ten", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(4, 0, 1);
+    struct meg_dataset_spec spec = spec_of(4, 0, 1);
 
     (void)state;
     make_dataset("small", length, 2);
     make_dataset("ten", more, 10);
     c.data_path = words(small);
     c.split = "1";
-    FAILS(&c, &need, MEG_EFORMAT,
+    FAILS(&c, &spec, MEG_EFORMAT,
           "small: 8 tokens, but one sample needs 9 (--seq-length 8 and the label of the last); "
           "use more text or a shorter --seq-length");
     c.data_path = words(ten);
     c.split = "949,50,1";
-    FAILS(&c, &need, MEG_EUSAGE,
+    FAILS(&c, &spec, MEG_EUSAGE,
           "--split 949,50,1: the range of ten for test is empty: sequences 10 to 10 of 10, 0 of 100 tokens, but one "
           "sample needs 9; give a larger ratio, or 0 for no such data");
 }
@@ -161,7 +161,7 @@ static void a_short_split_is_repeated(void **state)
     const int length[] = { 40, 5 };
     const char *path[] = { "short", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(0, 3, 0);
+    struct meg_dataset_spec spec = spec_of(0, 3, 0);
     const struct meg_mid_dataset *part;
     struct meg_data_splits *d;
     struct meg_err e;
@@ -171,14 +171,14 @@ static void a_short_split_is_repeated(void **state)
     make_dataset("short", length, 2);
     c.data_path = words(path);
     c.split = "1,1";
-    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
     part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 1);
     assert_true(part->tokens == 5 && part->epochs == 5 && part->samples == 3);
     assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_VALID)), 3);
     meg_data_splits_close(d);
-    need.num_samples[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
-    FAILS(&c, &need, MEG_EFORMAT, "short: 5 tokens for valid, but one sample needs 9");
+    spec.num_samples[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
+    FAILS(&c, &spec, MEG_EFORMAT, "short: 5 tokens for valid, but one sample needs 9");
 }
 
 static void an_id_outside_the_vocabulary_is_refused(void **state)
@@ -186,7 +186,7 @@ static void an_id_outside_the_vocabulary_is_refused(void **state)
     const int length[] = { 40 };
     const char *path[] = { "ids", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(1, 0, 0);
+    struct meg_dataset_spec spec = spec_of(1, 0, 0);
     struct meg_data_splits *d;
     struct meg_batch s;
     struct meg_err e;
@@ -197,9 +197,9 @@ static void an_id_outside_the_vocabulary_is_refused(void **state)
     make_dataset("ids", length, 1);
     c.data_path = words(path);
     c.split = "1";
-    need.vocab_size = 30;
+    spec.vocab_size = 30;
     s = sample_of(&r);
-    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
     for (int64_t i = 0; i < 4; i++)
         if (meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT)
             bad++;
@@ -214,41 +214,41 @@ static void contradicting_options_are_refused(void **state)
     const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL }, *zero[] = { "0", "ten", NULL },
                *huge[] = { "1e308", "ten", "1e308", "ten", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(4, 0, 0);
+    struct meg_dataset_spec spec = spec_of(4, 0, 0);
 
     (void)state;
-    FAILS(&c, &need, MEG_EUSAGE, "no data is given; use --data-path PREFIX, or --mock-data for generated tokens");
+    FAILS(&c, &spec, MEG_EUSAGE, "no data is given; use --data-path PREFIX, or --mock-data for generated tokens");
     c.data_path = words(path);
     c.mock_data = true;
     FAILS(
-        &c, &need, MEG_EUSAGE,
+        &c, &spec, MEG_EUSAGE,
         "several sources of data are given; give only one of --data-path, --data-args-path, --train-data-path and its "
         "like, --per-split-data-args-path, --train-weighted-split-paths and its like, and --mock-data");
     c.mock_data = false;
     c.data_path = words(mixed);
-    FAILS(&c, &need, MEG_EUSAGE,
+    FAILS(&c, &spec, MEG_EUSAGE,
           "--data-path: only 1 of the 2 words where a weight would be are numbers; give a weight "
           "before every prefix or before none");
     c.data_path = words(zero);
-    FAILS(&c, &need, MEG_EUSAGE, "--data-path: weight 0 of ten is not above 0");
+    FAILS(&c, &spec, MEG_EUSAGE, "--data-path: weight 0 of ten is not above 0");
     c.data_path = words(huge);
-    FAILS(&c, &need, MEG_EUSAGE,
+    FAILS(&c, &spec, MEG_EUSAGE,
           "--data-path: the sum of the weights exceeds 1.79769e+308; only their ratios count, so give smaller ones");
     c.data_path.n = 0;
     c.per_split_path[MEG_SPLIT_TRAIN] = words(path);
     c.split = "1,1";
-    FAILS(&c, &need, MEG_EUSAGE,
+    FAILS(&c, &spec, MEG_EUSAGE,
           "--split divides --data-path, but here each split has its own datasets; leave out --split");
     c.split = NULL;
-    need.seed = -1;
-    FAILS(&c, &need, MEG_EUSAGE, "--seed: -1 is not in 0 to 4294967295");
+    spec.seed = -1;
+    FAILS(&c, &spec, MEG_EUSAGE, "--seed: -1 is not in 0 to 4294967295");
 }
 
 static void argument_files_name_the_datasets(void **state)
 {
     const int length[] = { 30, 30 };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(4, 2, 1);
+    struct meg_dataset_spec spec = spec_of(4, 2, 1);
     const struct meg_mid_dataset *part;
     struct meg_data_splits *d;
     struct meg_err e;
@@ -260,7 +260,7 @@ static void argument_files_name_the_datasets(void **state)
     spew_text("args", " 0.25 wa\n0.75\twb \n");
     c.data_args_path = "args";
     c.split = "1";
-    assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
+    assert_int_equal(meg_gpt_data_plan(&d, &c, &spec, &e), 0);
     part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 2);
     assert_string_equal(part[0].name, "wa");
@@ -272,26 +272,26 @@ static void argument_files_name_the_datasets(void **state)
     c = defaults();
     spew_text("split.json", "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
     c.per_split_data_args_path = "split.json";
-    assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
+    assert_int_equal(meg_gpt_data_plan(&d, &c, &spec, &e), 0);
     part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 3);
     assert_true(part[2].split == MEG_SPLIT_VALID && part[2].num_samples == 2 && part[2].begin == 0 && part[2].end == 2);
     meg_data_splits_close(d);
     spew_text("split.json", "{\"train\": [\"wa\"]}");
-    FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or not a list, string or null");
+    FAILS(&c, &spec, MEG_EFORMAT, "split.json: \"valid\" is missing, or not a list, string or null");
 }
 
 static void mock_data_needs_no_file(void **state)
 {
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(10, 4, 0);
+    struct meg_dataset_spec spec = spec_of(10, 4, 0);
     struct meg_data_splits *d;
     struct meg_err e;
     struct row r;
 
     (void)state;
     c.mock_data = true;
-    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
     read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 3, &r);
     assert_int_equal(r.labels[0], r.tokens[1]);
     assert_null(meg_data_splits_dataset(d, MEG_SPLIT_TEST));
@@ -304,12 +304,12 @@ static int open_train(struct meg_data_splits **d, const char *prefix, const char
 {
     const char *path[] = { prefix, NULL };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(9, 0, 0);
+    struct meg_dataset_spec spec = spec_of(9, 0, 0);
 
     c.data_path = words(path);
     c.split = "1";
     c.data_cache_path = cache;
-    return meg_gpt_data_open(d, &c, &need, e);
+    return meg_gpt_data_open(d, &c, &spec, e);
 }
 
 static const struct meg_dataset *train_of(struct meg_data_splits **d, const char *prefix, const char *cache)
@@ -533,7 +533,7 @@ static void the_size_of_a_blend_depends_on_the_megatron_release(void **state)
     make_dataset("two", length, 3);
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         struct meg_data_conf c = defaults();
-        struct meg_dataset_spec need = need_of(20, 0, 0);
+        struct meg_dataset_spec spec = spec_of(20, 0, 0);
         struct meg_data_splits *d;
         struct meg_err e;
         char dir[32], *text;
@@ -545,8 +545,8 @@ static void the_size_of_a_blend_depends_on_the_megatron_release(void **state)
         c.mid_level_dataset_surplus = NAN;
         snprintf(dir, sizeof dir, "blend.%zu", i);
         c.data_cache_path = dir;
-        need.megatron_release = of[i].release;
-        assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+        spec.megatron_release = of[i].release;
+        assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
         assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), of[i].size);
         for (int k = 0; k < 2; k++)
             assert_int_equal(meg_data_splits_mid_datasets(d, &parts)[k].num_samples, of[i].built[k]);
@@ -729,7 +729,7 @@ static void golden_cache_bytes(void **state)
     char example[4096];
     const char *path[] = { "tiny_text_document", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_dataset_spec need = need_of(68, 9, 5);
+    struct meg_dataset_spec spec = spec_of(68, 9, 5);
     struct meg_data_splits *d;
     struct meg_err e;
     struct dirent *f;
@@ -741,7 +741,7 @@ static void golden_cache_bytes(void **state)
     copy_golden("tiny_text_document");
     c.data_path = words(path);
     c.split = "80,15,5";
-    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    assert_int_equal(meg_gpt_data_open(&d, &c, &spec, &e), 0);
     meg_data_splits_close(d);
     dir = opendir(example);
     assert_non_null(dir);
@@ -814,14 +814,14 @@ static void golden_blends(void **state)
     {
         json_t *per_split = json_object_get(c, "per_split_data_path"), *targets = json_object_get(c, "targets");
         struct meg_data_conf conf = defaults();
-        struct meg_dataset_spec need = need_of(0, 0, 0);
+        struct meg_dataset_spec spec = spec_of(0, 0, 0);
         int w = 0;
 
         while (strcmp(meg_split_names[w], get_str(c, "which")) != 0)
             w++;
-        need.seed = get_int(c, "seed");
-        need.seq_length = get_int(c, "sequence_length");
-        need.num_samples[w] =
+        spec.seed = get_int(c, "seed");
+        spec.seq_length = get_int(c, "sequence_length");
+        spec.num_samples[w] =
             json_is_null(json_array_get(targets, (size_t)w)) ? MEG_ONE_EPOCH : int_at(targets, (size_t)w);
         if (per_split) {
             conf.per_split_path[w] = list_of(json_array_get(per_split, (size_t)w));
@@ -834,7 +834,7 @@ static void golden_blends(void **state)
         for (int again = 0; again < 2; again++) { /* built, then from the cache */
             struct meg_data_splits *d;
             struct meg_err e;
-            if (meg_gpt_data_open(&d, &conf, &need, &e) < 0)
+            if (meg_gpt_data_open(&d, &conf, &spec, &e) < 0)
                 fail_msg("case %zu: %s", i, e.msg);
             check_blend(meg_data_splits_dataset(d, w), c, "blends");
             if (again)

@@ -45,13 +45,13 @@ static struct meg_data_conf conf_of(const char **paths, int64_t n)
 
 static uint64_t hash_gpt(const struct meg_data_conf *c, bool *is_mapped)
 {
-    const struct meg_dataset_spec need = { S, 7, { 60, 9, 0 }, 1000, -1, 1001, NULL, NULL };
+    const struct meg_dataset_spec spec = { S, 7, { 60, 9, 0 }, 1000, -1, 1001, NULL, NULL };
     struct meg_data_splits *d;
     struct meg_err e;
     struct meg_str all = { 0 };
     uint64_t hash;
 
-    if (meg_gpt_data_open(&d, c, &need, &e) < 0)
+    if (meg_gpt_data_open(&d, c, &spec, &e) < 0)
         fail_msg("%s", e.msg);
     *is_mapped = true;
     for (int split = MEG_SPLIT_TRAIN; split <= MEG_SPLIT_VALID; split++) {
@@ -111,7 +111,7 @@ static uint64_t hash_sentences(bool *is_mapped)
 {
     const char *paths[] = { "s" };
     const struct meg_data_conf c = conf_of(paths, 1);
-    const struct meg_dataset_spec need = { 32, 7, { 40, 9, 0 }, -1, 0, 100, NULL, NULL };
+    const struct meg_dataset_spec spec = { 32, 7, { 40, 9, 0 }, -1, 0, 100, NULL, NULL };
     const struct meg_masked_conf masked = {
         .type = MEG_MASKED_BERT, .mask = { .prob = 0.15, .max_ngram = 3 }, .short_seq_prob = 0.1, .has_pairs = true
     };
@@ -120,7 +120,7 @@ static uint64_t hash_sentences(bool *is_mapped)
     struct meg_err e;
     uint64_t hash = 0;
 
-    if (meg_masked_data_open(&d, &c, &need, &masked, &vocab, &e) < 0)
+    if (meg_masked_data_open(&d, &c, &spec, &masked, &vocab, &e) < 0)
         fail_msg("%s", e.msg);
     *is_mapped = true;
     for (int split = MEG_SPLIT_TRAIN; split <= MEG_SPLIT_VALID; split++) {

@@ -156,7 +156,7 @@ static void check_run(const json_t *x, enum meg_masked_type type)
     const struct meg_masked_conf c = golden_conf(config, type);
     const struct meg_masked_vocab v = golden_vocab(json_object_get(x, "special"));
     const struct meg_data_conf conf = data_of(prefix, get_str(config, "split"));
-    struct meg_dataset_spec need = { .seq_length = get_int(config, "sequence_length"),
+    struct meg_dataset_spec spec = { .seq_length = get_int(config, "sequence_length"),
                                      .seed = get_int(config, "random_seed") };
     struct meg_data_splits *d;
     struct meg_err e;
@@ -166,16 +166,16 @@ static void check_run(const json_t *x, enum meg_masked_type type)
 
     while (strcmp(meg_split_names[split], get_str(x, "which")) != 0)
         split++;
-    need.num_samples[split] = get_int(x, "num_samples");
+    spec.num_samples[split] = get_int(x, "num_samples");
     snprintf(tokenizer, sizeof tokenizer,
              "{\n    \"class\": \"_BertWordPieceTokenizer\",\n    \"tokenizer_path\": [\n"
              "        \"vocab.txt\"\n    ],\n    \"lower_case\": \"True\",\n"
              "    \"vocab_extra_ids\": \"%d\"\n}",
              (int)v.nsentinel);
-    need.tokenizer = tokenizer;
+    spec.tokenizer = tokenizer;
     for (int pass = 0; pass < 2; pass++) {
         const struct meg_dataset *ds;
-        const int r = meg_masked_data_open(&d, &conf, &need, &c, &v, &e);
+        const int r = meg_masked_data_open(&d, &conf, &spec, &c, &v, &e);
 
         if (get_int(x, "length") == 0) { /* the reference counts epochs without end */
             assert_int_equal(r, MEG_EFORMAT);
@@ -191,9 +191,9 @@ static void check_run(const json_t *x, enum meg_masked_type type)
         json_array_foreach(json_object_get(x, "samples"), i, sample)
         {
             if (type == MEG_MASKED_BERT)
-                same_bert(ds, sample, need.seq_length);
+                same_bert(ds, sample, spec.seq_length);
             else
-                same_t5(ds, sample, need.seq_length, c.decoder_seq_length);
+                same_t5(ds, sample, spec.seq_length, c.decoder_seq_length);
         }
         meg_data_splits_close(d);
         same_cache(x, class_names[type]);
@@ -266,7 +266,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     struct meg_data_conf conf = {
         .data_path = { (const char **)words, 4 }, .split = "1", .dataloader_type = "single", .data_order = "auto"
     };
-    const struct meg_dataset_spec need = { .seq_length = 32, .seed = 7, .num_samples = { 20, 0, 0 } };
+    const struct meg_dataset_spec spec = { .seq_length = 32, .seed = 7, .num_samples = { 20, 0, 0 } };
     const struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     const struct meg_masked_vocab v = small_vocab();
     struct meg_data_splits *d;
@@ -279,7 +279,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     (void)state;
     make_sentences("sa", 5);
     make_sentences("sb", 9);
-    if (meg_masked_data_open(&d, &conf, &need, &c, &v, &e) < 0)
+    if (meg_masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
         fail_msg("%s", e.msg);
     ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
     assert_int_equal(meg_dataset_len(ds), 22); /* 1.005 * 5 and 1.005 * 15, rounded up */
@@ -291,7 +291,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     meg_data_splits_close(d);
 
     conf.data_path.n = 2; /* "0.25 sa": a blend of one */
-    if (meg_masked_data_open(&d, &conf, &need, &c, &v, &e) < 0)
+    if (meg_masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
         fail_msg("%s", e.msg);
     assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), 21);
     meg_data_splits_close(d);
@@ -301,7 +301,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     do {                                                                                                               \
         struct meg_data_splits *d_;                                                                                    \
         struct meg_err e_ = { 0, "" };                                                                                 \
-        assert_int_equal(meg_masked_data_open(&d_, &conf, &need, &c, &v, &e_), code);                                  \
+        assert_int_equal(meg_masked_data_open(&d_, &conf, &spec, &c, &v, &e_), code);                                  \
         assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
@@ -309,7 +309,7 @@ static void invalid_settings_are_refused(void **state)
 {
     static const char *const prefix[] = { "sc", NULL };
     struct meg_data_conf conf = data_of(prefix, "1");
-    struct meg_dataset_spec need = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
+    struct meg_dataset_spec spec = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
     struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_T5);
     struct meg_masked_vocab v = small_vocab();
 
@@ -326,11 +326,11 @@ static void invalid_settings_are_refused(void **state)
     v.eos = -1;
     REFUSES(MEG_EUSAGE, "the vocabulary has no [EOS] token");
     v.eos = 55;
-    need.seq_length = 4;
+    spec.seq_length = 4;
     REFUSES(MEG_EUSAGE, "--seq-length: 4 is not in 5 to 2147483647");
-    need.seq_length = 32;
+    spec.seq_length = 32;
     conf.split = "98,1,1";
-    need.num_samples[MEG_SPLIT_VALID] = 1;
+    spec.num_samples[MEG_SPLIT_VALID] = 1;
     REFUSES(MEG_EUSAGE, "--split 98,1,1: the range of sc for valid is empty: documents 2 to 2 of 2; give a larger "
                         "ratio, or request no samples of it");
     conf.split = NULL;
@@ -343,7 +343,7 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
 {
     static const char *const prefix[] = { "sd", NULL };
     const struct meg_data_conf conf = data_of(prefix, "1");
-    const struct meg_dataset_spec need = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
+    const struct meg_dataset_spec spec = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
     struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_T5);
     struct meg_masked_vocab v = small_vocab();
     int32_t a[6][MOST];
@@ -354,14 +354,14 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     (void)state;
     make_sentences("sd", 10);
     c.decoder_seq_length = 3;
-    assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+    assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "more than --decoder-seq-length"));
     meg_data_splits_close(d);
 
     c.decoder_seq_length = 32;
     v.nsentinel = 0;
-    assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+    assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "but the vocabulary only 0 sentinels; raise --vocab-extra-ids"));
     meg_data_splits_close(d);
@@ -369,7 +369,7 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     v = small_vocab();
     v.size = 9; /* ids of the data and the special ids are outside */
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
-    assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+    assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);
     assert_string_equal(e.msg, "sd.bin: token id 9 is not below the vocabulary size 9; preprocess the text "
                                "with the tokenizer of this run");
@@ -380,7 +380,7 @@ static void a_damaged_cache_is_rebuilt(void **state)
 {
     static const char *const prefix[] = { "se", NULL };
     const struct meg_data_conf conf = data_of(prefix, "1");
-    const struct meg_dataset_spec need = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
+    const struct meg_dataset_spec spec = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
     const struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     const struct meg_masked_vocab v = small_vocab();
     struct meg_data_splits *d;
@@ -393,10 +393,10 @@ static void a_damaged_cache_is_rebuilt(void **state)
     (void)state;
     make_sentences("se", 10);
     for (int how = 0; how < 4; how++) {
-        assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+        assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
         assert_null(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p);
         meg_data_splits_close(d);
-        assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+        assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
         assert_non_null(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p);
         meg_data_splits_close(d);
         dir = opendir("se/cache/BERTMaskedWordPieceDataset_indices");
