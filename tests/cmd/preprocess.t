@@ -570,7 +570,7 @@ forged=$(printf 'no\nmeg-preprocess: 7 documents\033[2J')
 status 'a missing file with a line break in its name ends with 66' 66 meg-preprocess --input "$forged" --tokenizer-type NullTokenizer \
     --vocab-size 9 --output-prefix bad
 is 'the message has one line' "$(cat "$T/err")" \
-    'meg-preprocess: no?meg-preprocess: 7 documents?[2J: no file matches'
+    'meg-preprocess: no?meg-preprocess: 7 documents?[2J: no file matches this pattern'
 echo 'no json' >"$forged"
 status 'an invalid file with a line break in its name ends with 65' 65 meg-preprocess --input "$forged" --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix bad
 is 'the message on a line of it has one line' "$(wc -l <"$T/err") $(grep -c '^meg-preprocess: no?meg-preprocess: 7 documents?\[2J, line 1: ' "$T/err")" '1 1'
