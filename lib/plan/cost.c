@@ -1,5 +1,4 @@
 #include "plan/cost.h"
-#include "plan/internal.h"
 
 struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro)
 {
@@ -18,19 +17,6 @@ struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t 
     m.saves_optim = job->ckpt.save_optim;
     m.num_scalar_reduces = has_grad_norm + job->log.log_num_zeros + job->log.log_params_norm;
     return m;
-}
-
-struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
-                                                  int64_t *group)
-{
-    struct meg_pipe_schedule_conf shorter = *c;
-    int64_t limit;
-
-    *group = c->microbatch_group ? c->microbatch_group : c->stages;
-    limit = 4 * *group;
-    *groups = c->microbatches > limit ? (c->microbatches - limit) / *group : 0;
-    shorter.microbatches -= *groups * *group;
-    return shorter;
 }
 
 int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l)

@@ -179,6 +179,19 @@ static double chunk_total(const struct chunk_time *s)
     return total(s->fwd) + total(s->bwd_input) + total(s->bwd_weight);
 }
 
+struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
+                                                  int64_t *group)
+{
+    struct meg_pipe_schedule_conf shorter = *c;
+    int64_t limit;
+
+    *group = c->microbatch_group ? c->microbatch_group : c->stages;
+    limit = 4 * *group;
+    *groups = c->microbatches > limit ? (c->microbatches - limit) / *group : 0;
+    shorter.microbatches -= *groups * *group;
+    return shorter;
+}
+
 static double makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t)
 {
     struct meg_pipe_schedule_cost cost = { 0 };

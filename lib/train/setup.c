@@ -112,7 +112,7 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
         "splits, or --skip-train to evaluate only");
 }
 
-/* Plan the samples of each split, and the files that they come from. */
+/* Plan the samples of each split, and find its files. */
 static int plan_data(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;

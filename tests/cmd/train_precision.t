@@ -50,16 +50,16 @@ is 'without the check the iteration is skipped' "$? $(grep -c 'skipped iteration
 
 # ---- resuming ----
 for options in --bf16 '--fp16 --loss-scale-window 4 --fp32-residual-connection'; do
-    rm -rf "$T/whole" "$T/half"
-    train $options --train-iters 40 --eval-iters 0 --save "$T/whole" --save-interval 20 >"$T/log"
+    rm -rf "$T/full_run" "$T/half"
+    train $options --train-iters 40 --eval-iters 0 --save "$T/full_run" --save-interval 20 >"$T/log"
     train $options --train-iters 40 --eval-iters 0 --save "$T/half" --load "$T/half" --exit-interval 20 >"$T/log" 2>&1
     is "$options: a run stops after 20 steps" "$(cat "$T/half/latest_checkpointed_iteration.txt")" 20
     train $options --train-iters 40 --eval-iters 0 --save "$T/half" --load "$T/half" >"$T/log" 2>&1
     is 'it resumes for 20 steps' "$(grep -c ' consumed samples:' "$T/log")" 20
-    ok 'the tensors are those of 40 steps' same_tensors "$T/whole/iter_0000040" "$T/half/iter_0000040"
-    is "$options: so is the state" "$(jq -c .run "$T/half/iter_0000040/state.json")" "$(jq -c .run "$T/whole/iter_0000040/state.json")"
+    ok 'the tensors are those of 40 steps' same_tensors "$T/full_run/iter_0000040" "$T/half/iter_0000040"
+    is "$options: so is the state" "$(jq -c .run "$T/half/iter_0000040/state.json")" "$(jq -c .run "$T/full_run/iter_0000040/state.json")"
 done
-like 'the state has the loss scale' "$(jq -c .run.grad_scaler "$T/whole/iter_0000040/state.json")" \
+like 'the state has the loss scale' "$(jq -c .run.grad_scaler "$T/full_run/iter_0000040/state.json")" \
     '^\{"scale":[0-9.]+,"growth_tracker":[0-3],"hysteresis_tracker":-?[0-9]+\}$'
 is 'the state of an fp32 run has none' "$(train --train-iters 20 --eval-iters 0 --exit-interval 2 --save "$T/f" >"$T/log"
     jq -c .run.grad_scaler "$T/f/iter_0000002/state.json")" null

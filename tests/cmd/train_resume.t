@@ -46,12 +46,12 @@ meg-preprocess -q --input "$T/same.jsonl" --tokenizer-type NullTokenizer --vocab
 train_same() { train --data-path "$T/same_text_document" --eval-iters 0 "$@" >"$T/log"; }
 train_same --seed 7 --save "$T/seed7"
 train_same --seed 7 --save "$T/seed8" --exit-interval 5
-cp -R "$T/seed8" "$T/anew"
+cp -R "$T/seed8" "$T/seed8_fresh"
 train_same --seed 8 --save "$T/seed8" --load "$T/seed8"
-train_same --seed 8 --save "$T/anew" --load "$T/anew" --no-load-rng
+train_same --seed 8 --save "$T/seed8_fresh" --load "$T/seed8_fresh" --no-load-rng
 ok "dropout continues with the seed of the checkpoint, whatever --seed is" \
     same_tensors "$T/seed7/iter_0000010" "$T/seed8/iter_0000010"
-isnt 'with --no-load-rng it uses --seed' "$(cat "$T"/anew/iter_0000010/model-*.safetensors | cksum)" \
+isnt 'with --no-load-rng it uses --seed' "$(cat "$T"/seed8_fresh/iter_0000010/model-*.safetensors | cksum)" \
     "$(cat "$T"/seed7/iter_0000010/model-*.safetensors | cksum)"
 
 # ---- momentum SGD ----
@@ -82,8 +82,8 @@ is 'it trains from the first step, and moves the tracker' \
 
 # ---- TensorBoard ----
 # A run that ended at iteration 8, and one resumed after 5, write iterations 6 to 8 twice.
-cp -R "$T/halves" "$T/board"
-tb() { train --save "$T/board" --load "$T/board" --ckpt-step "$1" --tensorboard-dir "$T/tb" --exit-interval "$2"; }
+cp -R "$T/halves" "$T/tb_run"
+tb() { train --save "$T/tb_run" --load "$T/tb_run" --ckpt-step "$1" --tensorboard-dir "$T/tb" --exit-interval "$2"; }
 tb 5 8 >"$T/log" 2>"$T/err"
 sleep 1 # file names have the time in seconds, and are read in that order
 tb 5 10 >"$T/log" 2>"$T/err"

@@ -272,7 +272,7 @@ static const struct {
     enum meg_hardware_type hw;
     struct shape shape;
     struct layout_case where;
-    double peak, flops, params_a_rank, memory_bw; /* of the whole step; 0: not checked */
+    double peak, flops, params_per_rank, memory_bw; /* of the step, over all ranks; 0: not checked */
 } by_hand[] = {
     { "GPT-3 175B on 1,024 GPUs",
       MEG_HARDWARE_A100,
@@ -337,8 +337,8 @@ static void flops_mfu_and_updates_follow_their_formulas(void **state)
                  1e-12);
             near(by_hand[i].name, "MFU", t.mfu, by_hand[i].flops / (t.step * by_hand[i].peak), 1e-12);
         }
-        if (by_hand[i].params_a_rank > 0)
-            near(by_hand[i].name, "time of an update", t.update, 34 * by_hand[i].params_a_rank / by_hand[i].memory_bw,
+        if (by_hand[i].params_per_rank > 0)
+            near(by_hand[i].name, "time of an update", t.update, 34 * by_hand[i].params_per_rank / by_hand[i].memory_bw,
                  1e-4);
     }
 }

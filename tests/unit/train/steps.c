@@ -149,7 +149,7 @@ static void five_steps(void **state)
     const struct meg_optim_conf conf = {
         .optimizer = MEG_OPTIMIZER_ADAM, .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
     };
-    const struct meg_zero_conf share = { .num_instances = 1 };
+    const struct meg_zero_conf zero = { .num_instances = 1 };
     int32_t tokens[B * S], labels[B * S], position[B * S];
     float mask[B * S];
     struct meg_batch x = {
@@ -179,7 +179,7 @@ static void five_steps(void **state)
     g = open_model();
     for (int i = 0; i < g->params.n; i++)
         key_squares[i] = squares(&g->params.row[i], (float *)g->w + g->params.row[i].offset, true);
-    assert_int_equal(meg_optim_create(&o, &conf, &share, g, NULL), 0);
+    assert_int_equal(meg_optim_create(&o, &conf, &zero, g, NULL), 0);
 
     for (size_t step = 0; step <= 5; step++) {
         double loss = meg_gpt_forward_backward(g, &x, 1 / den) / den, norm = meg_optim_grad_norm(o, 1);
