@@ -337,7 +337,8 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
             v = load_i64(p, i);
             if (v != (int32_t)v)
                 return meg_fail(e, MEG_EFORMAT,
-                                "%s.bin: token %" PRId64 " of sequence %" PRId64 " is %" PRId64 ", which exceeds int32",
+                                "%s.bin: token %" PRId64 " of sequence %" PRId64 " is %" PRId64
+                                ", out of the range of int32",
                                 d->prefix, offset + i, seq, v);
             out[i] = (int32_t)v;
         }

@@ -77,7 +77,7 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype,
                        struct meg_err *e);
-/* Append a sequence of n >= 0 tokens.  Returns MEG_EFORMAT, with nothing written, for an id that exceeds the type. */
+/* Append a sequence of n >= 0 tokens.  Returns MEG_EFORMAT, with nothing written, for an id out of range. */
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
  * Append in three steps, so that threads can write at once.  Not for a writer on which append was called.

@@ -141,7 +141,8 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < lo || ids[i] > hi)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s.bin: token id %" PRId32 " exceeds %s; the vocabulary is larger than declared",
+                            "%s.bin: token id %" PRId32
+                            " is out of the range of %s; the vocabulary is larger than declared",
                             w->prefix, ids[i], meg_idx_dtype_name(w->dtype));
     }
     return 0;

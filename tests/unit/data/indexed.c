@@ -167,7 +167,8 @@ static void an_id_too_large_for_the_type_is_refused(void **state)
     (void)state;
     assert_int_equal(meg_indexed_create(&w, "wide", MEG_IDX_U16, &e), 0);
     assert_int_equal(meg_indexed_append(w, (int32_t[]){ 65535, 65536 }, 2, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "wide.bin: token id 65536 exceeds uint16; the vocabulary is larger than declared");
+    assert_string_equal(
+        e.msg, "wide.bin: token id 65536 is out of the range of uint16; the vocabulary is larger than declared");
     assert_int_equal(meg_indexed_append(w, (int32_t[]){ -1 }, 1, &e), MEG_EFORMAT);
     meg_indexed_abandon(w);
     assert_int_equal(file_size("wide.bin"), -1);
@@ -351,7 +352,7 @@ static void refuses_ids_that_exceed_int32_and_types_without_ids(void **state)
     spew("bad.bin", "\1\0\0\0\1\0\0\0", 8);
     assert_int_equal(meg_indexed_open(&d, "bad", &e), 0);
     assert_int_equal(meg_indexed_get(d, 0, 0, 1, &id, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "bad.bin: token 0 of sequence 0 is 4294967297, which exceeds int32");
+    assert_string_equal(e.msg, "bad.bin: token 0 of sequence 0 is 4294967297, out of the range of int32");
     meg_indexed_close(d);
 }
 
