@@ -87,10 +87,10 @@ static int count_bytes(int64_t *total, const struct meg_tokenizer *tok, const in
     return 0;
 }
 
-int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src, int64_t seq_length,
-            int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl_result *),
-            void *ctx, struct meg_err *e)
+int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src,
+            const struct meg_ppl_conf *c, struct meg_err *e)
 {
+    const int64_t seq_length = c->seq_length, stride = c->stride;
     int32_t *ids = meg_new((size_t)(seq_length + 1) * sizeof *ids);
     float *logprob = meg_new((size_t)seq_length * sizeof *logprob);
     struct meg_str scratch = { 0 };
@@ -111,12 +111,12 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
             goto out;
         for (t = w.first; t < w.first + w.ntargets; t++)
             out->loss -= logprob[t];
-        if (tok && (r = count_bytes(&out->bytes, tok, ids + w.first + 1, w.ntargets, &scratch, e)) < 0)
+        if (c->tok && (r = count_bytes(&out->bytes, c->tok, ids + w.first + 1, w.ntargets, &scratch, e)) < 0)
             goto out;
         out->num_targets += w.ntargets;
         out->windows++;
-        if (progress)
-            progress(ctx, out);
+        if (c->progress)
+            c->progress(c->ctx, out);
     }
 out:
     meg_str_free(&scratch);

@@ -55,17 +55,19 @@ struct meg_ppl_result {
     double loss;         /* sum of -log p over targets, nats */
 };
 
+struct meg_ppl_conf {
+    int64_t seq_length, stride;      /* 1 <= stride <= seq_length <= run.s of the model */
+    const struct meg_tokenizer *tok; /* counts the bytes; or NULL */
+    void (*progress)(void *ctx, const struct meg_ppl_result *so_far); /* called after each window; or NULL */
+    void *ctx;
+};
+
 /*
- * meg_ppl - score every token of src except the first
- *   src         at least two tokens
- *   seq_length  at most run.s of the scorer's model; 1 <= stride <= seq_length
- *   tok         counts the bytes; or NULL
- *   progress    called after each window; or NULL
+ * meg_ppl - score every token of src, which has at least two, except the first
  * Fails as src->read, meg_score and meg_tokenizer_bytes do.
  */
-int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src, int64_t seq_length,
-            int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl_result *),
-            void *ctx, struct meg_err *e);
+int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src,
+            const struct meg_ppl_conf *c, struct meg_err *e);
 
 /* Return exp(min(20, loss / num_targets)), as Megatron does. */
 double meg_ppl_value(const struct meg_ppl_result *p);

@@ -166,6 +166,7 @@ static int ppl_of_corpus(const struct meg_eval_conf *c, const struct meg_loaded_
 {
     const double began_s = meg_now_s();
     struct ppl_progress progress = { .targets = corpus->tokens.n - 1 };
+    const struct meg_ppl_conf ppl = { c->seq_length, c->overlapping_eval, corpus->tok, show_progress, &progress };
     struct meg_scorer s;
     struct meg_ppl_result p;
     int r;
@@ -175,7 +176,7 @@ static int ppl_of_corpus(const struct meg_eval_conf *c, const struct meg_loaded_
                         corpus->name, corpus->tokens.n, corpus->tokens.n == 1 ? "" : "s");
     meg_scorer_init(&s, m->g);
     meg_progress_init(&progress.line, 0);
-    r = meg_ppl(&p, &s, &corpus->tokens, c->seq_length, c->overlapping_eval, corpus->tok, show_progress, &progress, e);
+    r = meg_ppl(&p, &s, &corpus->tokens, &ppl, e);
     meg_progress_end(&progress.line);
     meg_scorer_free(&s);
     if (r < 0 || (r = write_ppl(c, corpus->documents, &p, e)) < 0)

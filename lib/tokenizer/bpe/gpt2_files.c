@@ -174,22 +174,27 @@ static char *next_word(char **line)
     return s;
 }
 
-/* Merges of tokens that are not in the vocabulary, for one message. */
-struct bad_merges {
-    int64_t n;
-    struct meg_str names;
+/* State of reading the merges. */
+struct merge_reader {
+    struct meg_gpt2_files *f;
+    const struct raw_vocab *vocab;
+    const char *path;
+    int64_t line;        /* number of the current line */
+    int32_t rank;        /* of the next merge */
+    struct meg_str both; /* scratch: the concatenation of the two tokens */
+    int64_t nbad;        /* merges of tokens that are not in the vocabulary */
+    struct meg_str bad;  /* the first MAX_REPORTED of these, for one message */
 };
 
-static void add_bad_merge(struct bad_merges *w, int64_t line, const char *left, const char *right, const char *lacks)
+static void add_bad_merge(struct merge_reader *m, const char *left, const char *right, const char *missing)
 {
-    if (w->n++ < MAX_REPORTED)
-        meg_str_printf(&w->names, "%s line %" PRId64 ": '%s' + '%s' needs the token '%s'", w->n > 1 ? ";" : "", line,
-                       left, right, lacks);
+    if (m->nbad++ < MAX_REPORTED)
+        meg_str_printf(&m->bad, "%s line %" PRId64 ": '%s' + '%s' needs the token '%s'", m->nbad > 1 ? ";" : "",
+                       m->line, left, right, missing);
 }
 
-/* Add the merge of a line with the given rank.  Returns 1, or 0 if the line is empty. */
-static int load_merge(struct meg_gpt2_files *f, const struct raw_vocab *vocab, char *line, int64_t number, int32_t rank,
-                      const char *path, struct meg_str *both, struct bad_merges *bad, struct meg_err *e)
+/* Add the merge of a line, unless the line is empty. */
+static int load_merge(struct merge_reader *m, char *line, struct meg_err *e)
 {
     char *left = next_word(&line), *right = next_word(&line);
     int32_t l, r, id;
@@ -197,28 +202,28 @@ static int load_merge(struct meg_gpt2_files *f, const struct raw_vocab *vocab, c
     if (!left)
         return 0;
     if (!right || next_word(&line))
-        return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": expected two tokens separated by a space", path, number);
-    both->n = 0;
-    meg_str_add(both, left, strlen(left));
-    meg_str_add(both, right, strlen(right));
-    l = id_of(vocab, left, strlen(left));
-    r = id_of(vocab, right, strlen(right));
-    id = id_of(vocab, both->s, both->n);
+        return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": expected two tokens separated by a space", m->path,
+                        m->line);
+    m->both.n = 0;
+    meg_str_add(&m->both, left, strlen(left));
+    meg_str_add(&m->both, right, strlen(right));
+    l = id_of(m->vocab, left, strlen(left));
+    r = id_of(m->vocab, right, strlen(right));
+    id = id_of(m->vocab, m->both.s, m->both.n);
     if (l < 0 || r < 0 || id < 0)
-        add_bad_merge(bad, number, left, right, l < 0 ? left : r < 0 ? right : both->s);
+        add_bad_merge(m, left, right, l < 0 ? left : r < 0 ? right : m->both.s);
     else
-        meg_bpe_add(&f->vocab.bpe, l, r, rank, id);
-    return 1;
+        meg_bpe_add(&m->f->vocab.bpe, l, r, m->rank, id);
+    m->rank++;
+    return 0;
 }
 
 static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, const char *path, char *text, size_t n,
                        struct meg_err *e)
 {
-    struct bad_merges bad = { 0 };
-    struct meg_str both = { 0 };
-    int64_t lines = 0, number = 1;
+    struct merge_reader m = { .f = f, .vocab = vocab, .path = path, .line = 1 };
     char *line = memchr(text, '\n', n), *end;
-    int32_t rank = 0;
+    int64_t lines = 0;
     int r = 0;
 
     for (size_t i = 0; i < n; i++)
@@ -238,19 +243,18 @@ static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, 
         meg_warn("%s: the first line is not a version, but is ignored as in Megatron-LM", path);
     for (line = line ? line + 1 : text + n; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        if ((r = load_merge(f, vocab, line, ++number, rank, path, &both, &bad, e)) < 0)
+        m.line++;
+        if ((r = load_merge(&m, line, e)) < 0)
             goto out;
-        rank += r;
     }
     if (*line)
         meg_warn("%s: the last line has no newline and is ignored, as in Megatron-LM", path);
-    r = 0;
-    if (bad.n > 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%" PRId64 " of %d merges):%s%s", path, vocab->path, bad.n,
-                     rank, bad.names.s, bad.n > MAX_REPORTED ? "; ..." : "");
+    if (m.nbad > 0)
+        r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%" PRId64 " of %d merges):%s%s", path, vocab->path, m.nbad,
+                     m.rank, m.bad.s, m.nbad > MAX_REPORTED ? "; ..." : "");
 out:
-    meg_str_free(&both);
-    meg_str_free(&bad.names);
+    meg_str_free(&m.both);
+    meg_str_free(&m.bad);
     return r;
 }
 

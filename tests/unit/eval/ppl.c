@@ -47,7 +47,7 @@ static void ppl(struct meg_ppl_result *p, const struct meg_token_stream *src, in
 {
     struct meg_err e;
 
-    if (meg_ppl(p, &scorer, src, seq_length, stride, NULL, NULL, NULL, &e) < 0)
+    if (meg_ppl(p, &scorer, src, &(struct meg_ppl_conf){ .seq_length = seq_length, .stride = stride }, &e) < 0)
         fail_msg("%s", e.msg);
 }
 
@@ -115,7 +115,8 @@ static void a_dataset_is_the_concatenation_of_its_documents(void **state)
         assert_memory_equal(&p, &want, sizeof p);
     }
     src = meg_token_stream_from_dataset(&reader, d, 40);
-    assert_int_equal(meg_ppl(&p, &scorer, &src, 10, 10, NULL, NULL, NULL, &e), MEG_EFORMAT);
+    assert_int_equal(meg_ppl(&p, &scorer, &src, &(struct meg_ppl_conf){ .seq_length = 10, .stride = 10 }, &e),
+                     MEG_EFORMAT);
     assert_non_null(strstr(e.msg, "d.bin: token 4 of sequence 1 is 40; the model has ids 0 to 39"));
     meg_indexed_close(d);
     for (int i = 0; i < 2; i++) {
