@@ -79,7 +79,7 @@ bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s);
  */
 void meg_watchdog_await_report(struct meg_watchdog *w);
 
-/* Tell the other ranks that this process exits with status because of reason, so that they exit, too. */
+/* Send status and reason of this process's exit to the other ranks, which then exit, too. */
 void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char *reason);
 
 MEG_END_DECLS
