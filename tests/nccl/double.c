@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <inttypes.h>
 #include <nccl.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -120,9 +121,8 @@ static void progress_op(struct ncclComm *c, struct op *o)
     if (o->header_moved < sizeof o->header) {
         is_alive = move_bytes(c->fd[o->peer], o->is_send, (char *)&o->header, sizeof o->header, &o->header_moved);
         if (o->header_moved == sizeof o->header && memcmp(&want, &o->header, sizeof want) != 0)
-            fail("rank %d receives %llu elements of type %u from rank %d, which sends %llu of type %u", c->rank,
-                 (unsigned long long)want.count, want.type, o->peer, (unsigned long long)o->header.count,
-                 o->header.type);
+            fail("rank %d receives %" PRIu64 " elements of type %u from rank %d, which sends %" PRIu64 " of type %u",
+                 c->rank, want.count, want.type, o->peer, o->header.count, o->header.type);
         if (!o->is_send && o->header_moved < sizeof o->header) {
             if (o->header_moved)
                 fail("a header was received in parts");
