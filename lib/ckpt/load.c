@@ -91,11 +91,11 @@ static void check_shape(const struct source *s, struct issues *is)
     const struct meg_param *row = s->row;
     int64_t dim[2];
     const int ndim = ckpt_foreign_shape(dim, &s->tp, row, s->remap);
-    char have[MEG_ST_SHAPE_CHARS], want[MEG_ST_SHAPE_CHARS];
+    char found[MEG_ST_SHAPE_CHARS], expected[MEG_ST_SHAPE_CHARS];
 
     if (s->t->ndim != ndim || memcmp(s->t->dim, dim, (size_t)ndim * sizeof *dim) != 0)
         add_issue(&is->mismatched, "%s has shape %s, expected %s", s->t->name,
-                  meg_st_shape(have, s->t->dim, s->t->ndim), meg_st_shape(want, dim, ndim));
+                  meg_st_shape(found, s->t->dim, s->t->ndim), meg_st_shape(expected, dim, ndim));
     else if (!ckpt_is_float(s->t->dtype))
         add_issue(&is->mismatched, "%s has dtype %s, expected F32, BF16 or F16", s->t->name, s->t->dtype);
     else if (row->is_decoupled && s->tp.vocab_rows < row->dim[0])
@@ -431,11 +431,11 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e)
 {
     struct meg_gpt_conf m;
-    struct meg_err mine;
+    struct meg_err local_error;
     int r;
 
     if (!e)
-        e = &mine;
+        e = &local_error;
     r = meg_ckpt_gpt_conf(c, &m, e);
     for (int i = 0; r == 0 && i < n; i++)
         r = load_shard(c, &m, p, mesh->world, &shard[i], e);

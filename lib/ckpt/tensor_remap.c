@@ -14,7 +14,7 @@ static bool is_transposed(enum ckpt_remap remap)
     return remap == CKPT_TRANSPOSED || remap == CKPT_QKV_TRANSPOSED;
 }
 
-/* Count the rows of a foreign tensor, if it is not sharded along its columns. */
+/* Count the rows of a foreign tensor, before any transposition. */
 static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_param *row, enum ckpt_remap remap)
 {
     const struct meg_gpt_conf *m = shard->model;

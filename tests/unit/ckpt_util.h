@@ -134,7 +134,7 @@ static inline int load_f32_weights(const struct meg_ckpt *c, const struct meg_pa
 }
 
 /* Check that msg contains all parts of words, which are separated by bars. */
-static inline void assert_says(const char *msg, const char *words)
+static inline void assert_contains(const char *msg, const char *words)
 {
     char copy[512], *save = NULL;
 

@@ -29,7 +29,7 @@ static const struct item *item_of(const struct item *v, int n, const char *name)
     return NULL;
 }
 
-/* List the foreign tensors of all rows, malloc'ed; return remap many. */
+/* List the foreign tensors of all rows, malloc'ed; return how many. */
 static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;

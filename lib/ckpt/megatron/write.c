@@ -132,7 +132,7 @@ static void add_item(struct item *v, int *n, const struct export *x, const struc
     name_of(it->name, x, row->name, first_layer, is_tied_copy);
 }
 
-/* List the tensors of tensor-parallel rank t of stage p, malloc'ed; return remap many. */
+/* List the tensors of tensor-parallel rank t of stage p, malloc'ed; return how many. */
 static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
     const struct meg_params *params = x->s->params;

@@ -78,7 +78,7 @@ static void end_bucket(struct meg_reducer *r)
 static void begin_bucket(struct meg_reducer *r, int b)
 {
     const struct meg_mesh *m = r->mesh;
-    const struct meg_elem_range all = r->params->bucket[b], mine = shard_of(m->dp_shard, all);
+    const struct meg_elem_range all = r->params->bucket[b], shard = shard_of(m->dp_shard, all);
 
     end_bucket(r);
     r->bucket_in_flight = b;
@@ -88,8 +88,8 @@ static void begin_bucket(struct meg_reducer *r, int b)
         r->work = r->comm->op->all_reduce(r->comm, elem(r, all.begin), all.end - all.begin, r->dtype, MEG_REDUCE_SUM);
     } else {
         r->comm = m->dp_shard;
-        r->work = r->comm->op->reduce_scatter(r->comm, elem(r, mine.begin), elem(r, all.begin), mine.end - mine.begin,
-                                              r->dtype, MEG_REDUCE_SUM);
+        r->work = r->comm->op->reduce_scatter(r->comm, elem(r, shard.begin), elem(r, all.begin),
+                                              shard.end - shard.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }
 
@@ -165,15 +165,15 @@ void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, 
 static void begin_gather(struct meg_gatherer *q, int b)
 {
     const size_t size = meg_dtype_size(q->dtype);
-    struct meg_elem_range all, mine;
+    struct meg_elem_range all, shard;
 
     q->bucket_in_flight = b;
     if (b < 0)
         return;
     all = q->params->bucket[b];
-    mine = shard_of(q->shard_group, all);
+    shard = shard_of(q->shard_group, all);
     q->work = q->shard_group->op->all_gather(q->shard_group, q->w + (size_t)all.begin * size,
-                                             q->w + (size_t)mine.begin * size, mine.end - mine.begin, q->dtype);
+                                             q->w + (size_t)shard.begin * size, shard.end - shard.begin, q->dtype);
 }
 
 void meg_gatherer_begin(struct meg_gatherer *q)

@@ -126,7 +126,7 @@ static void gpt2_round_trip_is_bit_identical(void **state)
     assert_int_equal(m.vocab_size, 11);
     meg_ckpt_close(c);
     assert_int_equal(meg_ckpt_open(&c, "out", 3, &e), MEG_EUSAGE);
-    assert_says(e.msg, "--ckpt-step 3|out");
+    assert_contains(e.msg, "--ckpt-step 3|out");
     free_fixture(&a);
     free_fixture(&b);
 }
@@ -199,11 +199,11 @@ static void reads_older_names_shards_and_missing_prefixes(void **state)
         }
     put_tensors("old/part-0.safetensors", t[0], n[0], true);
     assert_int_equal(meg_ckpt_open(&c, "old", MEG_UNSET, &e), MEG_EFORMAT);
-    assert_says(e.msg, "1 mismatched: lm_head.weight differs from the word embedding");
+    assert_contains(e.msg, "1 mismatched: lm_head.weight differs from the word embedding");
     /* a tensor in two files */
     put_tensors("old/part-1.safetensors", t[0], n[0], true);
     assert_int_equal(meg_ckpt_open(&c, "old", MEG_UNSET, &e), MEG_EFORMAT);
-    assert_says(e.msg, "part-|is also in");
+    assert_contains(e.msg, "part-|is also in");
     while (nhalf)
         free(half[--nhalf]);
     meg_str_free(&index);
@@ -215,7 +215,7 @@ static void reads_older_names_shards_and_missing_prefixes(void **state)
 static void refuses_unsupported_gpt2_settings(void **state)
 {
     static const struct {
-        const char *config, *says;
+        const char *config, *message;
     } bad[] = {
         { "{\"model_type\":\"gpt_neo\"}", "model_type gpt_neo|expected one of gpt2, llama" },
         { "{\"n_layer\":1}", "\"model_type\" is missing" },
@@ -250,18 +250,18 @@ static void refuses_unsupported_gpt2_settings(void **state)
         put_gpt2_config("set", bad[i].config);
         if (meg_ckpt_open(&c, "set", MEG_UNSET, &e) != MEG_EFORMAT)
             fail_msg("not refused as a format: %s", bad[i].config);
-        assert_says(e.msg, bad[i].says);
+        assert_contains(e.msg, bad[i].message);
     }
     put_gpt2_config("set", CONFIG(""));
     assert_int_equal(unlink("set/model.safetensors"), 0);
     assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_ENOENT);
-    assert_says(e.msg, "model.safetensors|pytorch_model.bin");
+    assert_contains(e.msg, "model.safetensors|pytorch_model.bin");
     put_file("set/pytorch_model.bin", "", 0);
     assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
-    assert_says(e.msg, "set/pytorch_model.bin: no end record of a ZIP file in 0 bytes");
+    assert_contains(e.msg, "set/pytorch_model.bin: no end record of a ZIP file in 0 bytes");
     put_file("set/model.safetensors.index.json", outside, strlen(outside));
     assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
-    assert_says(e.msg, "../x");
+    assert_contains(e.msg, "../x");
     free_fixture(&b);
 }
 
@@ -276,7 +276,7 @@ static void refuses_to_export_what_gpt2_cannot_express(void **state)
     m.kv_channels = 16;
     s.model = &m;
     assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e), MEG_EUSAGE);
-    assert_says(e.msg, "gpt2|--kv-channels");
+    assert_contains(e.msg, "gpt2|--kv-channels");
     assert_int_equal(access("wide", F_OK), -1);
 }
 

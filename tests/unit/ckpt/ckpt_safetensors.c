@@ -60,7 +60,7 @@ static void refuses_inconsistent_headers(void **state)
     static const struct {
         const char *header;
         size_t nbytes;
-        const char *says;
+        const char *message;
     } bad[] = {
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "truncated|header needs" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "data after the last tensor" },
@@ -105,8 +105,8 @@ static void refuses_inconsistent_headers(void **state)
         put_safetensors("bad", bad[i].header, bad[i].nbytes);
         if (meg_st_open(&st, "bad", &e) != MEG_EFORMAT)
             fail_msg("accepted: %s", bad[i].header);
-        assert_says(e.msg, "bad|");
-        assert_says(e.msg, bad[i].says);
+        assert_contains(e.msg, "bad|");
+        assert_contains(e.msg, bad[i].message);
     }
 }
 
@@ -115,7 +115,7 @@ static void refuses_truncated_and_oversized_headers(void **state)
     static const struct {
         unsigned char bytes[12];
         size_t n;
-        const char *says;
+        const char *message;
     } bad[] = {
         { { 1, 2, 3 }, 3, "3 bytes|at least 8" },
         { { 255, 255, 255, 255, 255, 255, 255, 255 }, 8, "18446744073709551615|at most 100000000" },
@@ -130,7 +130,7 @@ static void refuses_truncated_and_oversized_headers(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put_file("head", bad[i].bytes, bad[i].n);
         assert_int_equal(meg_st_open(&st, "head", &e), MEG_EFORMAT);
-        assert_says(e.msg, bad[i].says);
+        assert_contains(e.msg, bad[i].message);
     }
     meg_str_printf(&deep, "{\"a\":");
     for (int i = 0; i < 100000; i++)

@@ -219,14 +219,14 @@ static void every_layout_reads_its_shards(void **state)
     make_rank(&unsharded, &b.m, &one, 0);
     b.p = unsharded.p;
     b.w = b.exp_avg = b.exp_avg_sq = unsharded.flat;
-    const struct meg_ckpt_save_args s = { .dir = "theirs", .model = &b.m, .params = &b.p, .weights = { .data = b.w } };
+    const struct meg_ckpt_save_args s = { .dir = "foreign", .model = &b.m, .params = &b.p, .weights = { .data = b.w } };
 
     save_ok(&b, "parts", 3, 0, -1);
     c = open_ok("parts", MEG_UNSET);
     load_shards(c, &b.m, 3);
     meg_ckpt_close(c);
     assert_int_equal(meg_ckpt_export_megatron(&s, &to, &e), 0);
-    c = open_ok("theirs", MEG_UNSET);
+    c = open_ok("foreign", MEG_UNSET);
     assert_int_equal(meg_ckpt_set_vocab_size(c, 11, &e), 0);
     load_shards(c, &b.m, 2);
     meg_ckpt_close(c);

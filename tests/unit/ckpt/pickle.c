@@ -145,7 +145,7 @@ static void refuses(const char *bytes, size_t n, const char *words)
     struct meg_err e;
 
     assert_int_equal(meg_pickle_read(&k, bytes, n, "p", &e), MEG_EFORMAT);
-    assert_says(e.msg, words);
+    assert_contains(e.msg, words);
     meg_pickle_free(&k);
 }
 

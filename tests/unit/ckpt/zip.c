@@ -170,7 +170,7 @@ static void damaged_zip64_fields_are_refused(void **state)
         size_t offset;
         const char *bytes;
         size_t n;
-        const char *says;
+        const char *message;
     } bad[] = {
         { SIZES + 2, BYTES("\20"), "big: member b: its sizes are damaged" }, /* a field too short */
         { SIZES + 2, BYTES("\31"), "big: member b: its sizes are damaged" }, /* exceeds the entry */
@@ -190,7 +190,7 @@ static void damaged_zip64_fields_are_refused(void **state)
         struct meg_err e;
 
         assert_int_equal(open_changed(&z, &map, bad[i].offset, bad[i].bytes, bad[i].n, &e), MEG_EFORMAT);
-        assert_says(e.msg, bad[i].says);
+        assert_contains(e.msg, bad[i].message);
         close_mapped(&z, &map, "big");
     }
 }
