@@ -21,11 +21,21 @@ struct item {
     char name[CKPT_NAME_CHARS];
 };
 
-static const struct item *item_of(const struct item *v, int n, const char *name)
+/* State of an export. */
+struct export
 {
-    for (int i = 0; i < n; i++)
-        if (strcmp(v[i].name, name) == 0)
-            return &v[i];
+    const char *dir;
+    const struct meg_ckpt_save_args *s;
+    enum meg_dtype dtype;
+    struct item *item; /* [nitems] */
+    int nitems;
+};
+
+static const struct item *item_of(const struct export *x, const char *name)
+{
+    for (int i = 0; i < x->nitems; i++)
+        if (strcmp(x->item[i].name, name) == 0)
+            return &x->item[i];
     return NULL;
 }
 
@@ -54,9 +64,9 @@ static int list_items(struct item **out, const struct ckpt_format *f, const stru
     return n;
 }
 
-static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const struct item *it,
-                        const struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
+static int write_tensor(struct meg_file *f, const struct export *x, const struct meg_st_tensor *t, struct meg_err *e)
 {
+    const struct item *it = item_of(x, t->name);
     const int64_t n = meg_st_numel(t);
     float *foreign = malloc((size_t)n * sizeof *foreign);
     void *converted = malloc((size_t)t->nbytes);
@@ -68,8 +78,8 @@ static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const
         goto out;
     }
     for (int i = ckpt_row_maps(map, &it->shard, it->row, it->remap); i-- > 0;)
-        ckpt_to_foreign(foreign, (const float *)s->weights.data + it->row->offset, &map[i]);
-    ckpt_from_f32(converted, dtype, foreign, n);
+        ckpt_to_foreign(foreign, (const float *)x->s->weights.data + it->row->offset, &map[i]);
+    ckpt_from_f32(converted, x->dtype, foreign, n);
     r = meg_file_pwrite(f, converted, (size_t)t->nbytes, t->file_offset, e);
 out:
     free(foreign);
@@ -78,10 +88,9 @@ out:
 }
 
 /* Write a file of n tensors, which are sorted into the order of the file. */
-static int write_file(const char *dir, const char *name, struct meg_st_tensor *t, int n, const struct item *items,
-                      int nitems, const struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
+static int write_file(const struct export *x, const char *name, struct meg_st_tensor *t, int n, struct meg_err *e)
 {
-    char *path = ckpt_path(dir, name);
+    char *path = ckpt_path(x->dir, name);
     struct meg_str header = { 0 };
     struct meg_file f = { 0 };
     int r;
@@ -90,7 +99,7 @@ static int write_file(const char *dir, const char *name, struct meg_st_tensor *t
     if ((r = meg_file_create(&f, path, e)) < 0 || (r = meg_file_pwrite(&f, header.s, header.n, 0, e)) < 0)
         goto out;
     for (int i = 0; i < n; i++)
-        if ((r = write_tensor(&f, &t[i], item_of(items, nitems, t[i].name), s, dtype, e)) < 0)
+        if ((r = write_tensor(&f, x, &t[i], e)) < 0)
             goto out;
     r = meg_file_commit(&f, e);
 out:
@@ -114,17 +123,17 @@ static int fill_shard(const struct meg_st_tensor *t, int first, int n, int64_t e
     return k - first;
 }
 
-static int write_index(const char *dir, const struct meg_ckpt_save_args *s, enum meg_dtype dtype, json_t *map,
-                       struct meg_err *e)
+static int write_index(const struct export *x, json_t *map, struct meg_err *e)
 {
-    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size",
-                              (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(dtype), "weight_map", map);
+    json_t *index =
+        json_pack("{s:{s:I},s:O}", "metadata", "total_size",
+                  (json_int_t)x->s->params->numel * (json_int_t)meg_dtype_size(x->dtype), "weight_map", map);
     struct meg_str text = { 0 };
     int r;
 
     meg_json_dump(index, 2, &text);
     meg_str_add(&text, "\n", 1);
-    r = ckpt_write_text(dir, CKPT_HF_WEIGHTS ".safetensors.index.json", &text, e);
+    r = ckpt_write_text(x->dir, CKPT_HF_WEIGHTS ".safetensors.index.json", &text, e);
     meg_str_free(&text);
     json_decref(index);
     return r;
@@ -134,16 +143,16 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
                           const struct meg_ckpt_hf_conf *to, struct meg_err *e)
 {
     const int64_t element = (int64_t)meg_dtype_size(to->dtype);
-    struct item *items;
-    const int n = list_items(&items, format, s);
+    struct export x = { .dir = dir, .s = s, .dtype = to->dtype };
+    const int n = x.nitems = list_items(&x.item, format, s);
     struct meg_st_tensor *t = meg_new((size_t)n * sizeof *t);
     json_t *map = json_object();
     char name[64] = CKPT_HF_WEIGHTS ".safetensors";
     int nshards = 0, r = 0;
 
     for (int i = 0; i < n; i++) {
-        t[i] = (struct meg_st_tensor){ .name = items[i].name, .dtype = meg_dtype_name(to->dtype) };
-        t[i].ndim = ckpt_foreign_shape(t[i].dim, &items[i].shard, items[i].row, items[i].remap);
+        t[i] = (struct meg_st_tensor){ .name = x.item[i].name, .dtype = meg_dtype_name(to->dtype) };
+        t[i].ndim = ckpt_foreign_shape(t[i].dim, &x.item[i].shard, x.item[i].row, x.item[i].remap);
     }
     for (int i = 0; i < n; i += fill_shard(t, i, n, element, to->shard_bytes))
         nshards++;
@@ -153,12 +162,12 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
             snprintf(name, sizeof name, CKPT_HF_WEIGHTS "-%05d-of-%05d.safetensors", shard, nshards);
         for (int j = i; j < i + k; j++)
             json_object_set_new(map, t[j].name, json_string(name));
-        r = write_file(dir, name, t + i, k, items, n, s, to->dtype, e);
+        r = write_file(&x, name, t + i, k, e);
     }
     if (r == 0 && nshards > 1)
-        r = write_index(dir, s, to->dtype, map, e);
+        r = write_index(&x, map, e);
     json_decref(map);
     free(t);
-    free(items);
+    free(x.item);
     return r;
 }
