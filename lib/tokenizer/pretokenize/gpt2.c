@@ -3,7 +3,7 @@
  * nonspace after it, and that the last of several spaces before a nonspace is split off.  Only contractions, which are
  * rare, need code for single bytes.
  */
-#include "tokenizer/pretokenize/masks.h"
+#include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
 /* Return the length of the contraction at s, which begins with a quote; 0 if there is none. */

@@ -12,7 +12,7 @@
 #include "golden.h"
 #include "base/mem.h"
 #include "base/regex.h"
-#include "tokenizer/pretokenize/masks.h"
+#include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "unicode/utf8.h"
 

@@ -4,7 +4,7 @@
  * third digit.  Punctuation takes one preceding U+0020 and all following line ends.  Other spaces are one pre-token up
  * to their last line end; those after it except the last are another.
  */
-#include "tokenizer/pretokenize/masks.h"
+#include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
 /* State carried over from the previous block. */

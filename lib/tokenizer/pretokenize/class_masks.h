@@ -1,10 +1,10 @@
 /*
- * masks.h - character classes of a text as bit masks of 64 bytes: letters, numbers, spaces and others.  Bit i is that
- * of byte i, and all bytes of a character have the same bits.  A pattern is then a few shifts and logical operations.
- * Private to lib/tokenizer/pretokenize.
+ * * class_masks.h - character classes of a text as bit masks of 64 bytes: letters, numbers, spaces and others.  Bit i
+ * is that of byte i, and all bytes of a character have the same bits.  A pattern is then a few shifts and logical
+ * operations. Private to lib/tokenizer/pretokenize.
  */
-#ifndef MEG_TOKENIZER_PRETOKENIZE_MASKS_H
-#define MEG_TOKENIZER_PRETOKENIZE_MASKS_H
+#ifndef MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
+#define MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
 
 #include <stdint.h>
 

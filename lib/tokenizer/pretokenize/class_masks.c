@@ -1,5 +1,5 @@
 /* Classify 64 bytes of text in one AVX-512 register, two AVX2 registers or four SSE registers. */
-#include "tokenizer/pretokenize/masks.h"
+#include "tokenizer/pretokenize/class_masks.h"
 
 #include <string.h>
 #ifdef __x86_64__
