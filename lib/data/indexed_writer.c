@@ -148,7 +148,7 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
     return 0;
 }
 
-/* Copy the low bytes of each id, which are its first bytes: libmeg supports little-endian machines only.  to may be ids. */
+/* Copy the low bytes of each id, its first ones: libmeg supports little-endian machines only.  to may be ids. */
 static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {
     int64_t i = 0;
