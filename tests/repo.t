@@ -32,7 +32,7 @@ for header in lib/*/*.h; do
     ! grep -q '^MEG_BEGIN_DECLS' "$header" || cat "$T/one.c" >>"$T/all.cc"
 done
 if command -v c++ >/dev/null; then
-    ok 'headers with MEG_BEGIN_DECLS compile as C++' c++ -std=c++17 -Ilib -fsyntax-only -Wall -Werror "$T/all.cc"
+    ok 'headers with MEG_BEGIN_DECLS compile as C++' c++ -std=c++17 -fopenmp -Ilib -DMEG_ISA=base -fsyntax-only -Wall -Werror "$T/all.cc"
 else
     skip 'headers with MEG_BEGIN_DECLS compile as C++' 'no C++ compiler'
 fi

@@ -9,6 +9,8 @@
 #include "base/philox.h"
 #include "cpu/internal.h"
 
+MEG_BEGIN_DECLS
+
 enum { DROP_BLOCK = 512 }; /* maximum number of units per call */
 
 struct dropout {
@@ -19,7 +21,7 @@ struct dropout {
 
 static inline struct dropout drop_begin(const struct meg_drop *d)
 {
-    struct dropout r = { .threshold = d ? (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f) : 0 };
+    struct dropout r = { { 0, 0 }, d ? (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f) : 0, 0.0f };
     if (r.threshold) {
         MEG_ASSERT(d->p > 0.0f && d->p < 1.0f && d->sample);
         MEG_ASSERT_LT(0, d->b);
@@ -102,5 +104,7 @@ static inline int64_t drop_sample(const struct meg_drop *d, int64_t r)
 {
     return d->sample[r % d->b];
 }
+
+MEG_END_DECLS
 
 #endif

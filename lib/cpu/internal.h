@@ -8,6 +8,8 @@
 #include "base/err.h"
 #include "cpu/cpu.h"
 
+MEG_BEGIN_DECLS
+
 /*
  * A file marked "isa: baseline v3 v4" is compiled once for each x86-64 level, with MEG_ISA set to base, v3 or v4; on
  * other processors once, as base.  MEG_FN(name) is meg_cpu_NAME_ISA, for example meg_cpu_rope_v3.
@@ -35,7 +37,7 @@ static inline float *f32(struct meg_mat m)
 {
     MEG_ASSERT_EQ(m.dtype, MEG_DTYPE_F32);
     MEG_ASSERT_LE(m.cols, m.ld);
-    return m.p;
+    return (float *)m.p;
 }
 
 /* Return the address of element (r, c) of m. */
@@ -47,7 +49,9 @@ static inline void *element(struct meg_mat m, int64_t r, int64_t c)
 /* Return a vector of parameters as a matrix of one row. */
 static inline struct meg_mat row_vector(const void *p, enum meg_dtype t, int64_t n)
 {
-    return (struct meg_mat){ (void *)p, t, 1, n, n };
+    const struct meg_mat m = { (void *)p, t, 1, n, n };
+
+    return m;
 }
 
 static inline int64_t min64(int64_t a, int64_t b)
@@ -113,8 +117,8 @@ OP(sgd);
 #    undef OP
 
 /* Convert n elements of type t to f32, and f32 to type t, rounding to nearest even. */
-void MEG_FN(to_f32)(float *restrict out, const void *restrict p, enum meg_dtype t, int64_t n);
-void MEG_FN(from_f32)(void *restrict out, enum meg_dtype t, const float *restrict p, int64_t n);
+void MEG_FN(to_f32)(float *out, const void *p, enum meg_dtype t, int64_t n);
+void MEG_FN(from_f32)(void *out, enum meg_dtype t, const float *p, int64_t n);
 
 /*
  * Compute c [m,n] = op(a) op(b) + beta c by one thread, beta 0 or 1; a and b are f32, bf16 or f16.  Call it only inside a
@@ -129,5 +133,7 @@ void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x);
 
 extern const struct meg_ops MEG_FN(ops);
 #endif
+
+MEG_END_DECLS
 
 #endif

@@ -3,6 +3,8 @@
 #define MEG_CPU_ROW_H
 #include "cpu/dropout.h"
 
+MEG_BEGIN_DECLS
+
 /*
  * Operations compute in f32, on at most COL_BLOCK columns at a time: in place in an f32 matrix, and in a buffer that is
  * converted from and to bf16 or f16, rounding once when it is stored.
@@ -13,7 +15,7 @@ enum { COL_BLOCK = 1024 };
 static inline const float *row_read(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf)
 {
     if (m.dtype == MEG_DTYPE_F32)
-        return m.p ? element(m, r, c0) : NULL;
+        return m.p ? (const float *)element(m, r, c0) : NULL;
     if (!m.p)
         return NULL;
     MEG_FN(to_f32)(buf, element(m, r, c0), m.dtype, n);
@@ -23,7 +25,7 @@ static inline const float *row_read(struct meg_mat m, int64_t r, int64_t c0, int
 /* Return where to compute row r from column c0 on: in place, or in buf; row_store then writes it to the matrix. */
 static inline float *row_out(struct meg_mat m, int64_t r, int64_t c0, float *buf)
 {
-    return m.dtype == MEG_DTYPE_F32 ? element(m, r, c0) : buf;
+    return m.dtype == MEG_DTYPE_F32 ? (float *)element(m, r, c0) : buf;
 }
 
 /* Like row_out, with the present values loaded, for accumulation. */
@@ -121,5 +123,7 @@ static inline float row_max(const float *x, int64_t n)
         m = x[c] > m ? x[c] : m;
     return m;
 }
+
+MEG_END_DECLS
 
 #endif
