@@ -95,7 +95,7 @@ static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
     l->attn.rope = &g->state->rope;
     l->attn.a = d->width.a;
     l->attn.g = d->width.g;
-    l->attn.d = c->kv_channels;
+    l->attn.d = d->width.d;
     l->attn.head0 = g->mesh->coords.tp * d->width.a;
     l->attn.layer = (int)i;
     l->attn.cp = &g->state->cp[g->state->ncp > 1 ? i : 0];
