@@ -30,7 +30,7 @@
 # CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL needs nccl.h, not CUDA=1
 # STRICT=1         fail a test that is skipped for lack of MPI, MEG_SHARED or a program; TEST_S=: seconds per test
 # MEG_SHARED=      a folder with real tokenizers, corpora and weights, for the tests that need them
-# V=1              print whole command lines
+# V=1              print complete command lines
 
 VERSION := 0.1.0
 MODULES := base file option unicode io sentence tokenizer data preprocess tensor cpu cuda watchdog comm parallel nn model \
@@ -178,7 +178,7 @@ MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
 MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
-# Stands in for NCCL and the CUDA runtime where there is no GPU, and what runs over it.
+# A stand-in for NCCL and the CUDA runtime on machines without a GPU, and the tests that run over it.
 DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nccl/comm)
 
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(if $(DEBUG),-DMEG_DEBUG) $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
@@ -268,7 +268,7 @@ RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t,$(shell grep -lE 'mpirun
 # ThreadSanitizer does not see into OpenMP's library, and takes every one of its barriers for a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/*.t tests/cmd/*.t))
-# A failed dlopen leaves its message to the thread, whose storage the leak checker must not walk: it
+# A failed dlopen stores its message in the thread, whose storage the leak checker must not scan: it
 # dies of what libraries opened at run time keep there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"

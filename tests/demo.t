@@ -47,7 +47,7 @@ for file in gpt/eval.json gpt/samples.txt gpt/loss.png gpt/log gpt/metrics.jsonl
     like "the last lines name it" "$screen" "$file"
 done
 is 'tabs, quotes and backslashes are preserved' "$(jq -r .text "$T/out/corpus.jsonl" | grep tab)" "$(printf 'tab\there, a "quote", a \\ and  what is not UTF-8')"
-is 'hidden and binary files are left out' "$(jq -r .text "$T/out/corpus.jsonl" | grep -cxE 'hidden|a.?b')" 0
+is 'hidden and binary files are omitted' "$(jq -r .text "$T/out/corpus.jsonl" | grep -cxE 'hidden|a.?b')" 0
 is 'each document is in one of the two parts' "$(cat "$T/out/train.jsonl" "$T/out/valid.jsonl" | wc -l)" \
     "$(wc -l <"$T/out/corpus.jsonl")"
 ok 'the validation loss falls' jq -se 'map(select(.split == "valid")) | first.lm_loss - last.lm_loss > 0.5' "$T/out/gpt/metrics.jsonl"

@@ -3,7 +3,7 @@
 # A refactoring that changes no byte prints the same lines before and after:
 #   tests/fingerprint.sh >before; (change, make); tests/fingerprint.sh >after; diff before after
 # Covers datasets by each tokenizer, vocabularies, merges, index caches, checkpoints (f32, bf16, several layouts),
-# conversions to and from Hugging Face and Megatron, and the output of meg-eval and meg-generate.  Left out are the
+# conversions to and from Hugging Face and Megatron, and the output of meg-eval and meg-generate.  Omitted are the
 # times in logs.  With mpirun and a build that has MPI, two ranks train, too.
 set -eu
 LC_ALL=C

@@ -3,7 +3,7 @@
 #
 # Every line that a page shows after '$ ' is run, in order, all those of a page in one folder; so are
 # the README's that begin with a command of ours, with the README's tiny.conf.
-# What lies in that folder at first:
+# Files in that folder at the start:
 #   corpus.jsonl corpus.jsonl.zst   {"text": ...} a line        notes.txt   plain text
 #   vocab.json merges.txt           512 tokens learnt from it   ids.jsonl   {"ids": [...]} a line
 #   corpus_text_document.bin .idx   it in those tokens          prompts.txt a prompt a line
@@ -20,7 +20,7 @@ page_options() {
         tr _ - | sort
 }
 
-# what stands after '$ '; a line that ends in a backslash goes on in the next
+# Print the commands after '$ '; a backslash at the end of a line continues it.
 shown() {
     awk '
         more || /^ *\$ / {
@@ -53,7 +53,7 @@ for main in cmd/*/main.c; do
     is "$name: options and page agree" "$(diff "$T/options" "$T/page")" ''
     "$name" --help | grep -oE -e '--[a-z0-9][-_a-zA-Z0-9]*' | sed 's/^--//' | tr _ - | sort -u >"$T/help"
     is "$name: --help shows each option" "$(sort -u "$T/options" | comm -23 - "$T/help")" ''
-    is "$name: no option stands twice" "$(uniq -d "$T/options")" ''
+    is "$name: no option is listed twice" "$(uniq -d "$T/options")" ''
     like "$name: --version" "$("$name" --version)" "^$name [0-9]+\.[0-9]+\.[0-9]+\$"
 done
 

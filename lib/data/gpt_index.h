@@ -1,6 +1,6 @@
 /*
  * gpt_index.h - document, sample and shuffle index: the three arrays that define the samples of a GPT dataset.
- * Elements (sequences of the file, usually whole documents) are repeated for as many epochs as the samples need and
+ * Elements (sequences of the file, usually complete documents) are repeated for as many epochs as the samples need and
  * shuffled.  Their tokens, in that order, form one stream, which is cut every seq_length tokens; the samples are
  * shuffled again.  As Megatron-LM's GPTDataset; files that store the arrays: data/index_cache.h.
  */

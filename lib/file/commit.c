@@ -27,7 +27,7 @@ struct set {
     int n;
 };
 
-static char *join(const char *a, const char *b)
+static char *concatenate(const char *a, const char *b)
 {
     struct meg_str s = { 0 };
 
@@ -37,12 +37,12 @@ static char *join(const char *a, const char *b)
 
 static char *journal_path(const char *path)
 {
-    return join(path, MEG_COMMIT_JOURNAL);
+    return concatenate(path, MEG_COMMIT_JOURNAL);
 }
 
 static char *backup_path(const struct member *m)
 {
-    return join(m->tmp, MEG_TEMPORARY_BACKUP);
+    return concatenate(m->tmp, MEG_TEMPORARY_BACKUP);
 }
 
 static const char *base_name(const char *path)

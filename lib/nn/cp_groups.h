@@ -1,5 +1,5 @@
 /*
- * cp_groups.h - context parallelism: the c ranks of a group share each sequence.
+ * cp_groups.h - context parallelism: each sequence is sharded over the c ranks of a group.
  *
  * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention.  Only
  * attention needs the tokens of other ranks:

@@ -17,7 +17,7 @@ struct meg_norm_stats {
     float *mean, *rstd; /* [n]; RMSNorm does not use mean */
 };
 
-/* The residual addition of a sublayer's output: the bias of its last linear, which the sublayer left out, and dropout. */
+/* The residual addition of a sublayer's output: the bias of its last linear, which the sublayer omits, and dropout. */
 struct meg_residual_epilogue {
     void *bias; /* [h], or NULL */
     void *dbias;

@@ -146,7 +146,7 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
- * Options of other programs that this command does not support, and the hint that is printed in place of "unknown
+ * Options of other programs that this command does not support, and the hint that is printed instead of "unknown
  * option".  A name that ends in * matches all names with that prefix; the first row that matches counts.  The rows end
  * with { 0 } and are borrowed until the process ends.
  */

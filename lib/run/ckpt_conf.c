@@ -14,7 +14,7 @@ const struct meg_opt meg_train_ckpt_opts[] = {
       "end the run when a checkpoint cannot be saved; otherwise it is tried again at the next interval" },
     { "load", 0, MEG_STR(C, load), "DIR", NULL,
       "start from the latest checkpoint in DIR; also a Megatron checkpoint or a Hugging Face model" },
-    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "load iteration N in place of the latest" },
+    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "load iteration N instead of the latest" },
     { "exit-on-missing-checkpoint", 0, MEG_BOOL(C, exit_on_missing), NULL, "no",
       "fail when the --load directory has no checkpoint; otherwise training starts from scratch" },
     { "finetune", 0, MEG_BOOL(C, finetune), NULL, "no", "load only the weights, and start at iteration 0" },

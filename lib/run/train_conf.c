@@ -17,7 +17,7 @@ const struct meg_opt meg_train_opts[] = {
     { "seq-length", 0, MEG_I64(C, seq_length), "N", NULL, "tokens per sample" },
     MEG_ALIAS("encoder-seq-length", "seq-length"),
     { "train-iters", 0, MEG_I64(C, train_iters), "N", NULL, "iterations to train" },
-    { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL, "samples to train on, in place of --train-iters" },
+    { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL, "samples to train on, instead of --train-iters" },
     { "exit-interval", 0, MEG_I64(C, exit_interval), "N", NULL, "save and exit after an iteration divisible by N" },
     { "exit-duration-in-mins", 0, MEG_F64(C, exit_duration_min), "MINUTES", NULL,
       "save and exit after the first iteration that ends later than this" },

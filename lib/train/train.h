@@ -11,8 +11,8 @@ MEG_BEGIN_DECLS
 
 /*
  * Run the job whose options groups hold (meg_train_option_groups).  Every rule is checked before memory is allocated
- * or a file written.  Returns 0 when training is complete or an exit condition was met, MEG_ESTOP when a signal asked
- * to stop and the state is saved.  With train.dry_run or train.plan: print the report and return.
+ * or a file written.  Returns 0 when training is complete or an exit condition holds, MEG_ESTOP if a signal requested
+ * a stop and the state is saved.  With train.dry_run or train.plan: print the report and return.
  *
  * Every rank of world calls it with the same options; rank 0 logs.  When all ranks fail in the same way, one rank's
  * call returns the error, and the others wait until its meg_die ends them.  With several ranks a call that fails

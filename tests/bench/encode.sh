@@ -1,7 +1,7 @@
 #!/bin/sh
 # meg-preprocess beside other encoders, each on as many threads: MB of text a second of CPU time (10^6 bytes), which
 # other work on the machine changes least, and CPU seconds per second meanwhile (200% is two processors at work): their
-# product is the speed by the clock.  Cold: the whole program over a text, from the start to fsync.  Warm: what the same
+# product is the speed by the clock.  Cold: the complete program over a text, from the start to fsync.  Warm: what the same
 # text a second time adds.  Of the others encoding alone, texts in memory, but for gigatoken and Megatron-LM, which read
 # the JSON lines, too; those that are slow have a part of the text.  Their own parallelism is on: TOKENIZERS_PARALLELISM
 # and RAYON_NUM_THREADS, SentencePiece's threads, Megatron-LM's processes.  Ours runs once more before, which does not
@@ -11,7 +11,7 @@
 #   MEG_SHARED, BENCH_MB, BENCH_RUNS    as tests/bench/texts has them
 #   BENCH_THREADS  threads of each (all processors)
 #   BENCH_PART_MB  of a text for those that are slow (5 for each thread)
-#   MEG_PYTHON     a python that has tokenizers, sentencepiece, gigatoken, regex; what it lacks is left out (python3)
+#   MEG_PYTHON     a Python; peers whose modules it lacks are skipped: tokenizers, sentencepiece, gigatoken, regex (python3)
 #   MEG_MEGATRON   a checkout of Megatron-LM (January 2025); else its algorithm as tests/peers/encode.py has it
 set -eu
 cd "${0%/*}/../.."

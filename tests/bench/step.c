@@ -1,6 +1,6 @@
 /*
  * step T B STEPS [f32|bf16 [LAYERS HIDDEN HEADS VOCAB [DROPOUT]]] - time the training step of a GPT (GPT-2's
- * 124M in f32 unless told otherwise) as meg-train runs it, with --bf16 for bf16: forward and backward, norm of
+ * 124M in f32 by default) as meg-train runs it, with --bf16 for bf16: forward and backward, norm of
  * the gradient, AdamW; random weights and tokens.
  * Prints one JSON line: threads, CPU seconds per second of all steps but the first, medians in ms of the step
  * and its parts, tokens/s, GF/s by the formula tokens * (6 N + 12 L h T), N without the position table and
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     struct meg_precision_conf pc;
     struct meg_precision precision;
     struct meg_scaler scaler;
-    const struct meg_zero_conf share = { .num_instances = 1 };
+    const struct meg_zero_conf zero = { .num_instances = 1 };
     const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &c },
                                            { "optimizer", meg_optim_opts, &oc },
                                            { "precision", meg_precision_opts, &pc },
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
     run.residual_dtype = precision.residual;
     run.grad_dtype = precision.grads;
     if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, op, &meg_mesh_one, &e) < 0 ||
-        meg_optim_create(&o, &oc, &share, g, &e) < 0)
+        meg_optim_create(&o, &oc, &zero, g, &e) < 0)
         meg_die_err(&e);
     meg_optim_init(o, 1);
     x.tokens = token = random_tokens(n, b, c.vocab_size);

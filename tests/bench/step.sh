@@ -27,8 +27,8 @@ steps() { # T
     if [ "$1" -le 256 ]; then echo "${BENCH_STEPS:-7}"; else echo 2; fi
 }
 
-# PyTorch at its best: all processors, threads bound (which leaves it one thread unless it is told, see step.py), the
-# OpenBLAS of Debian's build told of AVX-512 and to use OpenMP, and memory kept between steps: else a third of a short
+# PyTorch at its best: all processors, threads bound (step.py sets their number, else binding leaves one), Debian's
+# OpenBLAS with AVX-512 and OpenMP, and memory kept between steps: else a third of a short
 # step goes into page faults.
 peer() { # PYTHON T MODE
     (
@@ -42,7 +42,7 @@ peer() { # PYTHON T MODE
     )
 }
 
-# llm.c prints "step 3: train loss 4.1 (took 2680.1 ms)"; the first is left out.  The CPU share is of the whole run.
+# llm.c prints "step 3: train loss 4.1 (took 2680.1 ms)"; the first is skipped.  The CPU share is that of the complete run.
 llmc() {
     cpu=$(
         cd "$MEG_LLMC"
@@ -86,10 +86,10 @@ for p in ${MEG_PYTHON:-python3}; do
     if "$p" -c 'import torch' 2>/dev/null; then
         pythons="$pythons $p"
     else
-        echo "PyTorch left out: $p has no torch (MEG_PYTHON names one that has)"
+        echo "PyTorch skipped: $p has no torch (set MEG_PYTHON)"
     fi
 done
-[ -n "${MEG_LLMC:-}" ] || echo "llm.c left out: MEG_LLMC does not name a folder with train_gpt2 and its data"
+[ -n "${MEG_LLMC:-}" ] || echo "llm.c skipped: MEG_LLMC does not name a folder with train_gpt2 and its data"
 
 for run in $(seq "$runs"); do
     for t in $lengths; do

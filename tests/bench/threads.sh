@@ -1,6 +1,6 @@
 #!/bin/sh
 # Two workers of meg-preprocess and one, over the English text six times, by the clock, and their peak memory; and two
-# runs of one worker at once, each over half of that: as much work that shares nothing but the machine, which is as fast
+# runs of one worker at once, each over half of that: as much work with nothing in common but the machine, which is as fast
 # as two cores of it are.  A run before does not count, see encode.sh.  Seven minutes on two cores that do nothing else.
 #   MEG_SHARED, BENCH_MB, BENCH_RUNS    as tests/bench/texts has them; two runs more
 #   BENCH_WITH     goes before the command: on a machine with much else to do, "chrt -f 1"

@@ -286,7 +286,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(vo
     return most && started++ >= atoi(most) ? EAGAIN : real(thread, how, run, arg);
 }
 
-__attribute__((destructor)) static void tell(void)
+__attribute__((destructor)) static void report(void)
 {
     const char *path = getenv("MEG_FAULT_COUNT");
     FILE *f = path ? fopen(path, "w") : NULL;

@@ -13,19 +13,19 @@
 static void decode_both(const struct meg_tokenizer *t, const struct meg_ids *ids)
 {
     struct meg_detok d = { .tok = t };
-    struct meg_str whole = { 0 }, grown = { 0 };
+    struct meg_str full = { 0 }, grown = { 0 };
     struct meg_err e;
 
-    if (meg_tokenizer_decode(t, ids->v, ids->n, &whole, &e) < 0)
+    if (meg_tokenizer_decode(t, ids->v, ids->n, &full, &e) < 0)
         abort();
     for (int64_t i = 0; i < ids->n; i++) {
         if (meg_detok_add(&d, ids->v + i, 1, i + 1 == ids->n, &grown, &e) < 0)
             abort();
     }
-    if (grown.n != whole.n || (whole.n && memcmp(grown.s, whole.s, whole.n)))
+    if (grown.n != full.n || (full.n && memcmp(grown.s, full.s, full.n)))
         abort();
     meg_detok_free(&d);
-    meg_str_free(&whole);
+    meg_str_free(&full);
     meg_str_free(&grown);
 }
 

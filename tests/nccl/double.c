@@ -3,7 +3,7 @@
  * processes with a common $TMPDIR.  Device memory is host memory, kernels progress whenever a stream is queried, and
  * ranks communicate over Unix sockets, whose path is the NCCL id.
  *
- * It is strict where the real libraries hang, corrupt data or fail only sometimes: host pointers in place of device
+ * It is strict where the real libraries hang, corrupt data or fail only sometimes: host pointers instead of device
  * memory, copies on a busy stream, peers that disagree on type or count, groups that are not closed, a communicator
  * used before its last call is complete, resources not released at exit.  Each ends the process with a message and
  * SIGABRT. MEG_DOUBLE_DEVICES is the number of devices (default 16).

@@ -52,7 +52,7 @@ def has_stack(text):
 
 
 def ids(tokenizer, name, path):
-    """Compare ids of texts without special tokens.  With a unigram model the order of ids may differ, and two kinds of
+    """Compare ids of texts without special tokens.  With a unigram model the order of ids may differ, and two types of
     texts are skipped: long ones, because SentencePiece rounds the score of all text so far to float, and letters with
     several accents, some of which tokenizers' Precompiled removes; see tokenizer/export/spm.c."""
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]

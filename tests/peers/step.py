@@ -97,13 +97,13 @@ def main():
         nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
         seconds.append(time.perf_counter() - start)
-    share = (cpu_s() - began_cpu) / (time.perf_counter() - began)
+    fraction = (cpu_s() - began_cpu) / (time.perf_counter() - began)
     step = statistics.median(seconds[1:])
     n = sum(p.numel() for p in params) - T * HIDDEN
     flop = B * T * (6 * n + 12 * LAYERS * HIDDEN * T)
     print(json.dumps({
         'name': 'PyTorch ' + torch.__version__ + LABEL, 'dtype': 'f32' if MODE == 'f32' else 'bf16', 'T': T, 'B': B,
-        'params': n, 'threads': torch.get_num_threads(), 'cpu_share': round(share, 2), 'step_ms': round(step * 1e3, 2),
+        'params': n, 'threads': torch.get_num_threads(), 'cpu_share': round(fraction, 2), 'step_ms': round(step * 1e3, 2),
         'tokens_per_s': round(B * T / step, 1), 'gflops': round(flop / step / 1e9, 1),
         'peak_mib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, 'loss': round(loss.item(), 4),
     }, separators=(',', ':')))

@@ -2,7 +2,7 @@
  * Every write, fsync, close and rename of a save fails once: with ENOSPC, with EIO, or by the death of the process.
  * Afterwards a complete checkpoint is found in every case: the older one until the commit, then the newer one.  This
  * also holds for asynchronous saves, and if one of several ranks fails.  Runs under tests/fault/fault.c, which it puts before itself; each save is a process of
- * its own, and each of its ranks.  FULL=1: no call is left out.
+ * its own, and each of its ranks.  FULL=1: no call is skipped.
  */
 #include <dirent.h>
 #include <libgen.h>

@@ -158,25 +158,25 @@ static void a_prompt_does_not_depend_on_its_batch(void **state)
 
 static void eod_ends_a_continuation_and_is_not_among_its_ids(void **state)
 {
-    struct meg_continuation whole[PROMPTS], c[PROMPTS];
+    struct meg_continuation full[PROMPTS], c[PROMPTS];
 
     (void)state;
-    generate(whole, drawn, 12, -1, 4);
+    generate(full, drawn, 12, -1, 4);
     for (int k = 0; k < 3; k++) {
-        int32_t eod = whole[0].ids[4 * k];
+        int32_t eod = full[0].ids[4 * k];
         generate(c, drawn, 12, eod, 4);
         for (int i = 0; i < PROMPTS; i++) {
             int64_t n = 0;
-            while (n < whole[i].n && whole[i].ids[n] != eod)
+            while (n < full[i].n && full[i].ids[n] != eod)
                 n++;
             assert_int_equal(c[i].n, n);
-            assert_int_equal(c[i].finish, n < whole[i].n ? MEG_FINISH_STOP : MEG_FINISH_LENGTH);
+            assert_int_equal(c[i].finish, n < full[i].n ? MEG_FINISH_STOP : MEG_FINISH_LENGTH);
             if (n > 0)
-                assert_memory_equal(c[i].ids, whole[i].ids, (size_t)n * sizeof *c[i].ids);
+                assert_memory_equal(c[i].ids, full[i].ids, (size_t)n * sizeof *c[i].ids);
         }
         release(c);
     }
-    release(whole);
+    release(full);
 }
 
 static void other_seeds_and_prompts_are_sampled_differently(void **state)

@@ -304,20 +304,20 @@ static void detokenized_text_grows_by_complete_characters(void **state)
             ids[j] = (unsigned char)texts[i][j];
         for (int64_t step = 1; step <= 3; step++) {
             struct meg_detok d = { .tok = tok };
-            struct meg_str whole = { 0 }, grown = { 0 };
-            assert_int_equal(meg_tokenizer_decode(tok, ids, n, &whole, &e), MEG_OK);
+            struct meg_str full = { 0 }, grown = { 0 };
+            assert_int_equal(meg_tokenizer_decode(tok, ids, n, &full, &e), MEG_OK);
             for (int64_t j = 0; j < n; j += step) {
                 assert_int_equal(meg_detok_add(&d, ids + j, n - j < step ? n - j : step, false, &grown, &e), MEG_OK);
-                assert_true(grown.n <= whole.n);
+                assert_true(grown.n <= full.n);
                 if (grown.n > 0)
-                    assert_memory_equal(grown.s, whole.s, grown.n);
+                    assert_memory_equal(grown.s, full.s, grown.n);
             }
             assert_int_equal(meg_detok_add(&d, NULL, 0, true, &grown, &e), MEG_OK);
-            assert_int_equal(grown.n, whole.n);
-            if (whole.n > 0)
-                assert_memory_equal(grown.s, whole.s, whole.n);
+            assert_int_equal(grown.n, full.n);
+            if (full.n > 0)
+                assert_memory_equal(grown.s, full.s, full.n);
             meg_detok_free(&d);
-            meg_str_free(&whole);
+            meg_str_free(&full);
             meg_str_free(&grown);
         }
     }

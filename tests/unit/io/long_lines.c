@@ -23,17 +23,17 @@ static char dir[4000];
 static const char *write_lines(const char *what, int64_t nbytes, int lines)
 {
     static char path[4100], text[1 << 16];
-    size_t n = strlen(what), room = sizeof text / n * n;
+    size_t n = strlen(what), capacity = sizeof text / n * n;
     FILE *f;
 
     snprintf(path, sizeof path, "%s/in.jsonl", dir);
     assert_non_null(f = fopen(path, "w"));
-    for (size_t i = 0; i < room; i++)
+    for (size_t i = 0; i < capacity; i++)
         text[i] = what[i % n];
     for (; lines > 0; lines--) {
         fputs("{\"text\": \"", f);
-        for (int64_t k = 0; k < nbytes; k += (int64_t)room)
-            fwrite(text, 1, room, f);
+        for (int64_t k = 0; k < nbytes; k += (int64_t)capacity)
+            fwrite(text, 1, capacity, f);
         fputs("\"}\n", f);
     }
     assert_int_equal(fclose(f), 0);

@@ -372,13 +372,13 @@ static void llama_five_steps(void **state)
     struct input in;
     struct meg_batch x = batch_of(&in);
     struct meg_optim *o = NULL;
-    const struct meg_zero_conf share = { .num_instances = 1 };
+    const struct meg_zero_conf zero = { .num_instances = 1 };
     double den;
 
     (void)state;
     read_input(&in, "llama-tiny");
     den = mask_sum(in.mask);
-    assert_int_equal(meg_optim_create(&o, &conf, &share, g, NULL), 0);
+    assert_int_equal(meg_optim_create(&o, &conf, &zero, g, NULL), 0);
     for (size_t step = 0; step <= 5; step++) {
         const double loss = json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step));
         const double norm = json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step));

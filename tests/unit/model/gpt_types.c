@@ -21,7 +21,7 @@ enum { S = 40, B = 3, N = S * B, V = 97, H = 64, A = 4, L = 3, F = 160 };
 static const struct types {
     enum meg_dtype dtype, residual, grad;
     double tol;
-} kinds[] = {
+} modes[] = {
     { MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_F32, 0x1p-6 },
     { MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_DTYPE_F32, 0x1p-6 },
     { MEG_DTYPE_F16, MEG_DTYPE_F16, MEG_DTYPE_F16, 0x1p-9 },
@@ -138,8 +138,8 @@ static void gpt2_in_bf16_and_f16_agrees_with_f32(void **state)
     const struct meg_gpt_conf c = conf(0);
 
     (void)state;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        check(&c, &kinds[i]);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        check(&c, &modes[i]);
 }
 
 static void llama_in_bf16_and_f16_agrees_with_f32(void **state)
@@ -147,8 +147,8 @@ static void llama_in_bf16_and_f16_agrees_with_f32(void **state)
     const struct meg_gpt_conf c = conf(1);
 
     (void)state;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        check(&c, &kinds[i]);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        check(&c, &modes[i]);
 }
 
 int main(void)

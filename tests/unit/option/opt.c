@@ -22,7 +22,7 @@ struct conf {
 
 static const struct meg_opt opts[] = {
     MEG_ALIAS("tokenizer", "tokenizer-type"),
-    { "tokenizer-type", 't', MEG_STR(struct conf, type), "GPT2|Null", "Null", "kind of tokenizer" },
+    { "tokenizer-type", 't', MEG_STR(struct conf, type), "GPT2|Null", "Null", "type of tokenizer" },
     { "seq-length", 's', MEG_I64(struct conf, n), "N", "2048", "tokens of a sample" },
     { "lr", 0, MEG_F64(struct conf, lr), "RATE", "1e-4", "learning rate" },
     { "append-eod", 'e', MEG_BOOL(struct conf, eod), NULL, "no", "end each document with an id" },
@@ -417,7 +417,7 @@ static void each_command_has_the_common_options(void **state)
     ends("--version", 0, "opt " MEG_VERSION "\nbuilt with nothing else\n", "");
     ends("--help", 0, "usage: opt [options] --output-prefix PREFIX\nDo nothing.\n\nmodel:\n", "");
     ends("-h", 0, "  -s, --seq-length N          tokens of a sample (default: 2048)\n", "");
-    ends("--help", 0, "kind of tokenizer (default: Null) (also\n                              --tokenizer)\n", "");
+    ends("--help", 0, "type of tokenizer (default: Null) (also\n                              --tokenizer)\n", "");
     ends("--help", 0, "--gc-interval N         no effect: there is no Python here\n", "");
     ends("--help", 0, "--no-append-eod         the opposite of --append-eod", "");
     ends("--list-options", 0, "\nseq-length\tN\t2048\tmodel\ts\t\n", "");

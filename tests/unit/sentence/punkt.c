@@ -101,8 +101,8 @@ static void parameters_change_the_boundaries(void **state)
     struct meg_punkt *p;
 
     (void)state;
-    write_params("told", "dr\r\n\r\nx-y\nco\n", "the\n", "##number##\tstreet\nco\thouse", "we\t40\nhe\t32\n");
-    p = opened("told", false);
+    write_params("learned", "dr\r\n\r\nx-y\nco\n", "the\n", "##number##\tstreet\nco\thouse", "we\t40\nhe\t32\n");
+    p = opened("learned", false);
     splits(p, "Dr. No left. Bye.", "Dr. No left.|Bye.|");
     splits(p, "So did the wo-Dr. No. Bye.", "So did the wo-Dr. No.|Bye.|"); /* after a hyphen */
     splits(p, "See Dr. The end.", "See Dr.|The end.|");                     /* a frequent first word */

@@ -152,7 +152,7 @@ static uint64_t lcg(uint64_t *x)
 /* Ids do not depend on the texts encoded before, and decode to the text. */
 static void ids_do_not_depend_on_the_word_cache(void **state)
 {
-    struct meg_tokenizer *warm = open_gpt2(dir), *share = meg_tokenizer_clone(warm);
+    struct meg_tokenizer *warm = open_gpt2(dir), *clone = meg_tokenizer_clone(warm);
     uint64_t x = 3;
 
     (void)state;
@@ -173,7 +173,7 @@ static void ids_do_not_depend_on_the_word_cache(void **state)
         meg_str_add(&text, "", 0);
         assert_int_equal(meg_tokenizer_encode(warm, text.s, (int64_t)text.n, &a, &e), MEG_OK);
         assert_int_equal(meg_tokenizer_encode(cold, text.s, (int64_t)text.n, &b, &e), MEG_OK);
-        assert_int_equal(meg_tokenizer_encode(share, text.s, (int64_t)text.n, &c, &e), MEG_OK);
+        assert_int_equal(meg_tokenizer_encode(clone, text.s, (int64_t)text.n, &c, &e), MEG_OK);
         assert_int_equal(a.n, b.n);
         assert_int_equal(a.n, c.n);
         if (a.n > 0) {
@@ -190,7 +190,7 @@ static void ids_do_not_depend_on_the_word_cache(void **state)
         free(b.v);
         free(c.v);
     }
-    meg_tokenizer_close(share);
+    meg_tokenizer_close(clone);
     meg_tokenizer_close(warm);
 }
 

@@ -82,13 +82,13 @@ static void same_tokenizer(json_t *want, const char *release, const char *name)
 {
     json_t *options = json_object_get(want, "options"), *line;
     const char *type = str(options, "tokenizer-type");
-    struct meg_tokenizer *t, *share;
+    struct meg_tokenizer *t, *clone;
     struct meg_err e;
     size_t i;
 
     if (open_as(&t, options, release, &e) < 0)
         fail_msg("%s of %s: %s", type, name, e.msg);
-    share = meg_tokenizer_clone(t);
+    clone = meg_tokenizer_clone(t);
     if (meg_tokenizer_eod(t) != json_integer_value(json_object_get(want, "eod")) ||
         meg_tokenizer_special_ids(t)->pad != json_integer_value(json_object_get(want, "pad")) ||
         meg_tokenizer_vocab_size(t) != json_integer_value(json_object_get(want, "vocab_size")))
@@ -97,9 +97,9 @@ static void same_tokenizer(json_t *want, const char *release, const char *name)
     json_array_foreach(json_object_get(want, "lines"), i, line)
     {
         same_ids(t, line, type, name);
-        same_ids(share, line, type, name);
+        same_ids(clone, line, type, name);
     }
-    meg_tokenizer_close(share);
+    meg_tokenizer_close(clone);
     meg_tokenizer_close(t);
 }
 

@@ -30,12 +30,12 @@ static void same_as_the_table(meg_class_masks_fn *way, const unsigned char *tabl
     assert_int_equal((got.class_bit[0] | got.class_bit[1] | got.non_bmp) & ~first, 0);
     for (; first; first &= first - 1) {
         int at = __builtin_ctzll(first);
-        uint64_t kind = (got.class_bit[0] >> at & 1) | (got.class_bit[1] >> at & 1) << 1;
+        uint64_t cls = (got.class_bit[0] >> at & 1) | (got.class_bit[1] >> at & 1) << 1;
         int32_t cp;
 
         meg_utf8_decode_unchecked(text + at, &cp);
         assert_int_equal(got.non_bmp >> at & 1, cp >= 0x10000);
-        assert_int_equal(kind, cp < 0x10000 ? table[cp] : 0);
+        assert_int_equal(cls, cp < 0x10000 ? table[cp] : 0);
     }
 }
 

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Words of the left column of the glossary in CONTRIBUTING.md do not occur in code, comments, messages, tests and manuals.
+# language.except lists, as extended regular expressions of FILE:LINE, where such a word is right.
+. "${0%/*}/lib.sh"
+cd "${0%/*}/.." || exit 1
+
+words='rooms?|on paper|meg_paper|shares?|pieces?|slices?|takes? turns|givers?|takers?|places?|kinds?|carriers?
+meets?|met|by_heads|by_keys|joins?|addends?|adds? up|added up|walks?|board|notes|meetings?|last words|strangers|speaks
+left out|seams?|stretch(es)?|sought|seeks?|comes?|came|whole|widens?|narrows?|tells?|told|stands?|stood|lies?|goes on|go on'
+words=$(printf '%s' "$words" | tr '\n' '|')
+
+grep -v '^#' tests/language.except >"$T/except"
+find lib cmd man recipes tests Makefile .ci ./*.md -type f ! -path 'tests/data/*' ! -path 'tests/fuzz/*.seeds/*' \
+    ! -name 'language.*' ! -name CONTRIBUTING.md ! -name .clang-format -exec grep -nwiE "$words" /dev/null {} + >"$T/found"
+is 'no word of the glossary is used in its place' "$(grep -vE -f "$T/except" "$T/found" | cut -c1-160)" ''
+# an exception that matches nothing is out of date
+unused=$(while IFS= read -r regex; do grep -qE -e "$regex" "$T/found" || printf '%s\n' "$regex"; done <"$T/except")
+is 'every exception is needed' "$unused" ''
+done_testing
