@@ -35,7 +35,7 @@ for layout in '2 1' '3 0' '3 2' '2 1 --tensor-model-parallel-size 2'; do
     one_differs $layout
     is "$layout: a differing weight ends the run" "$differs_status" 1
     like "$layout: rank and tensor are named" "$(cat "$T/err")" \
-        "rank $differs_rank of $differs_n on $(hostname): iteration 4: decoder.layers.1.*norm.*weight is not what the other"
+        "rank $differs_rank of $differs_n on $(hostname): iteration 4: decoder.layers.1.*norm.*weight differs from its replicas"
     is "$layout: at the first comparison" "$(grep -c 'iteration  ' "$T/out")" 1
 done
 one_differs 3 9 --log-straggler
