@@ -2,6 +2,7 @@
  * Learning rate, weight decay and batch ramp-up equal values printed by Megatron's own modules.   They are in
  * tests/data/golden/schedules.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,7 +99,7 @@ static int check_schedules(const char *dir)
                 }
                 if (lr_mult * meg_lr_at(&s, max, min, steps) != json_number_value(json_array_get(g, 0)) ||
                     wd_mult * meg_wd_at(&s, steps) != json_number_value(json_array_get(g, 1)))
-                    fail_msg("schedule %zu, step %lld, group %zu: %.17g %.17g", i, (long long)steps, k - 1,
+                    fail_msg("schedule %zu, step %" PRId64 ", group %zu: %.17g %.17g", i, steps, k - 1,
                              lr_mult * meg_lr_at(&s, max, min, steps), wd_mult * meg_wd_at(&s, steps));
                 n++;
             }
@@ -277,9 +278,8 @@ static void options_set_the_schedule(void **state)
         lr = meg_lr_at(&s, s.max_lr, s.min_lr, schedules[i].n);
         wd = meg_wd_at(&s, schedules[i].n);
         if (!(fabs(lr - schedules[i].lr) < 1e-12 && fabs(wd - schedules[i].weight_decay) < 1e-12))
-            fail_msg("%s: after %lld samples: learning rate %.15g, weight decay %.15g; expected %.15g and %.15g",
-                     schedules[i].options, (long long)schedules[i].n, lr, wd, schedules[i].lr,
-                     schedules[i].weight_decay);
+            fail_msg("%s: after %" PRId64 " samples: learning rate %.15g, weight decay %.15g; expected %.15g and %.15g",
+                     schedules[i].options, schedules[i].n, lr, wd, schedules[i].lr, schedules[i].weight_decay);
     }
 }
 

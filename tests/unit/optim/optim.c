@@ -1,4 +1,5 @@
 /* AdamW, SGD, clipping and the norms equal the formulas in double, element by element. */
+#include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -110,7 +111,7 @@ static void run(struct fixture *f, double grad_scale)
         meg_optim_update(f->optim, &rates, norm);
         for (int64_t i = 0; i < f->params.flat_numel; i++) {
             if (!(fabs(f->w[i] - w[i]) <= 2e-6 * (fabs(w[i]) + 1e-2)))
-                fail_msg("step %d, element %lld: %.9g, expected %.9g", step, (long long)i, f->w[i], w[i]);
+                fail_msg("step %d, element %" PRId64 ": %.9g, expected %.9g", step, i, f->w[i], w[i]);
             assert_true(f->g[i] == 0);
         }
     }
