@@ -295,9 +295,9 @@ ci:
 
 C_FILES = $(wildcard $(foreach d,lib/* lib/*/* cmd/* tests/* tests/unit/*,$d/*.c $d/*.h))
 format:
-	clang-format -i $(C_FILES)
+	@clang-format -i $(C_FILES)
 check-format:
-	clang-format --dry-run -Werror $(C_FILES)
+	@clang-format --dry-run -Werror $(C_FILES)
 
 SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/texts tests/bench/*.sh)
 # cppcheck does not see that an out-parameter is set, that a create keeps no pointer, or that a sum of exp is above 0.

@@ -14,7 +14,7 @@ static struct meg_tokenizer *open_with(json_t *options)
 {
     struct meg_tok_conf c = { 0 };
     const struct meg_optgroup groups[] = { { "tokenizer", meg_tok_opts, &c }, { 0 } };
-    struct meg_tokenizer *t;
+    struct meg_tokenizer *t = NULL;
     struct meg_str lines = { 0 };
     const char *name;
     json_t *value;
