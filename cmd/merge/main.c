@@ -7,8 +7,8 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "data/indexed.h"
-#include "data/list_datasets.h"
+#include "data/indexed/indexed.h"
+#include "data/indexed/list_datasets.h"
 #include "option/opt.h"
 
 struct conf {

@@ -1,6 +1,6 @@
 /* meg-preprocess - tokenize JSON lines into token datasets, and inspect those. */
 #include "base/err.h"
-#include "data/inspect.h"
+#include "data/indexed/inspect.h"
 #include "option/opt.h"
 #include "preprocess/preprocess.h"
 #include "tokenizer/tokenizer.h"

@@ -9,7 +9,7 @@
  */
 #ifndef MEG_EVAL_PPL_H
 #define MEG_EVAL_PPL_H
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 #include "eval/score.h"
 #include "tokenizer/tokenizer.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/decls.h"
 #include "base/log.h"
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 #include "io/block_reader.h"
 #include "io/jsonl.h"
 #include "preprocess/preprocess.h"

@@ -1,5 +1,5 @@
-#include "run/ckpt_conf.h"
 #include "option/check.h"
+#include "run/ckpt_conf.h"
 
 #define C struct meg_train_ckpt_conf
 const struct meg_opt meg_train_ckpt_opts[] = {

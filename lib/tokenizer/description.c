@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/json.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/megatron_release.h"
-#include "io/json.h"
 
 #define CLASS "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText"
 

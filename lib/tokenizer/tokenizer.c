@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/internal.h"
 #include "io/json.h"
+#include "tokenizer/internal.h"
 #include "unicode/utf8.h"
 
 const struct meg_opt meg_tok_opts[] = {

@@ -2,9 +2,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/hash.h"
-#include "train/trainer.h"
 #include "train/rank_config_check.h"
 #include "train/stop.h"
+#include "train/trainer.h"
 
 /* Block until the meg_die of the rank that reports the error ends this process. */
 static void wait_for_abort(const struct meg_trainer *t)

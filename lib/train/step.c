@@ -3,9 +3,9 @@
 #include <math.h>
 #include "base/clock.h"
 #include "base/log.h"
-#include "watchdog/watchdog.h"
-#include "train/trainer.h"
 #include "train/nan.h"
+#include "train/trainer.h"
+#include "watchdog/watchdog.h"
 
 /* Sum this rank's loss *num and its unmasked tokens *den over all ranks. */
 static void reduce_loss(const struct meg_trainer *t, double *num, double *den)

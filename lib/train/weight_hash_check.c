@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/hash.h"
-#include "train/trainer.h"
 #include "train/rank_config_check.h"
+#include "train/trainer.h"
 
 /* Hash each parameter of this rank, [params.n], 0 for those of other ranks; the caller frees it. */
 static int64_t *hash_weights(const struct meg_gpt *g)

@@ -1,7 +1,7 @@
 /* Any bytes as the index of 256 bytes of tokens are rejected, or all tokens can be read. */
 #include <string.h>
 
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)

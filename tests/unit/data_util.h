@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 #include "tmp.h"
 #include "reference.h"
 

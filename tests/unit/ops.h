@@ -16,8 +16,8 @@
 #include <string.h>
 #include "base/philox.h"
 #include "cpu/internal.h"
-#include "tensor/suballoc.h"
 #include "tensor/half.h"
+#include "tensor/suballoc.h"
 
 #define EPS 5.9604645e-8 /* half an ulp of 1 in f32 */
 #define LEN(a) (sizeof(a) / sizeof *(a))

@@ -11,7 +11,7 @@
 
 #include "base/decls.h"
 #include "base/err.h"
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 
 MEG_BEGIN_DECLS
 

@@ -1,9 +1,9 @@
 /* Order of samples as in Megatron-DeepSpeed: splits, indices, blends, dataset groups and cache file names. */
 #include "data_util.h"
 
-#include "data/gpt_data.h"
 #include "data/data_group.h"
 #include "data/dataset_internal.h"
+#include "data/gpt_data.h"
 #include "data/masked/bert_t5_dataset.h"
 
 static struct meg_str_list words(const char *const *v)

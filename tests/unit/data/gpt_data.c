@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "data/gpt_data.h"
 #include "data/dataset_internal.h"
+#include "data/gpt_data.h"
 #include "data/loader.h"
 
 #define NULL_TOKENIZER                                                                                                 \

@@ -8,8 +8,8 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "data/gpt_data.h"
 #include "data/dataset_internal.h"
+#include "data/gpt_data.h"
 #include "data/masked/bert_t5_dataset.h"
 
 enum { S = 8, MAX_FILES = 64 };

@@ -3,8 +3,8 @@
 
 #include <inttypes.h>
 
-#include "data/idx_format.h"
-#include "data/legacy_index.h"
+#include "data/indexed/idx_format.h"
+#include "data/indexed/legacy_index.h"
 
 static void writes_the_bytes_of_the_format(void **state)
 {

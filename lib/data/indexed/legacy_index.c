@@ -1,9 +1,9 @@
-#include "data/legacy_index.h"
+#include "data/indexed/legacy_index.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 
 enum { LEGACY_HEADER = 56 };
 

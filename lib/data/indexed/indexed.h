@@ -2,8 +2,8 @@
  * indexed.h - token datasets on disk: PREFIX.bin has the tokens, PREFIX.idx the lengths and offsets of sequences and
  * the sequence at which each document starts.  Byte by byte: meg-idx(5).
  */
-#ifndef MEG_DATA_INDEXED_H
-#define MEG_DATA_INDEXED_H
+#ifndef MEG_DATA_INDEXED_INDEXED_H
+#define MEG_DATA_INDEXED_INDEXED_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* idx_format.h - the header of an index file PREFIX.idx; all its bytes: meg-idx(5). */
-#ifndef MEG_DATA_IDX_FORMAT_H
-#define MEG_DATA_IDX_FORMAT_H
+#ifndef MEG_DATA_INDEXED_IDX_FORMAT_H
+#define MEG_DATA_INDEXED_IDX_FORMAT_H
 
 /* 9 bytes of magic, u64 version, u8 token type, u64 sequences, u64 document index entries */
 #define MEG_IDX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's terminating zero */

@@ -1,6 +1,6 @@
 /* list_datasets.h - the token datasets of a folder. */
-#ifndef MEG_DATA_LIST_DATASETS_H
-#define MEG_DATA_LIST_DATASETS_H
+#ifndef MEG_DATA_INDEXED_LIST_DATASETS_H
+#define MEG_DATA_INDEXED_LIST_DATASETS_H
 
 #include <stddef.h>
 

@@ -3,7 +3,7 @@
  * The document index and modes, which follow the lengths and offsets in .idx, are written to temporary files and copied
  * by the commit, when the number of lengths is known; offsets are summed then, too.
  */
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "data/idx_format.h"
+#include "data/indexed/idx_format.h"
 #include "file/commit.h"
 #include "file/file.h"
 #include "file/lock.h"

@@ -1,5 +1,5 @@
 /* Read .bin and .idx.  The arrays of .idx begin at odd offsets, so every load is unaligned. */
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
-#include "data/idx_format.h"
-#include "data/legacy_index.h"
+#include "data/indexed/idx_format.h"
+#include "data/indexed/legacy_index.h"
 #include "file/file.h"
 
 struct meg_indexed {

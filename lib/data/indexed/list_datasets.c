@@ -1,4 +1,4 @@
-#include "data/list_datasets.h"
+#include "data/indexed/list_datasets.h"
 
 #include <dirent.h>
 #include <errno.h>

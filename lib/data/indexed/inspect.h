@@ -1,6 +1,6 @@
 /* inspect.h - print a token dataset: its counts and types (--info), or its documents as ids and text (--decode). */
-#ifndef MEG_DATA_INSPECT_H
-#define MEG_DATA_INSPECT_H
+#ifndef MEG_DATA_INDEXED_INSPECT_H
+#define MEG_DATA_INDEXED_INSPECT_H
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* legacy_index.h - the index format of Megatron-LM's --dataset-impl lazy and cached, byte by byte in meg-idx(5). */
-#ifndef MEG_DATA_LEGACY_INDEX_H
-#define MEG_DATA_LEGACY_INDEX_H
+#ifndef MEG_DATA_INDEXED_LEGACY_INDEX_H
+#define MEG_DATA_INDEXED_LEGACY_INDEX_H
 
 #include <stdbool.h>
 #include <stddef.h>

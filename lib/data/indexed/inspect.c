@@ -1,4 +1,4 @@
-#include "data/inspect.h"
+#include "data/indexed/inspect.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "base/num.h"
-#include "data/indexed.h"
+#include "data/indexed/indexed.h"
 #include "io/json.h"
 
 const struct meg_opt meg_inspect_opts[] = {
