@@ -28,4 +28,34 @@ for dir in lib/*/; do
     *) is "lib/$module is in MODULES" missing listed ;;
     esac
 done
+includes=$(find lib -name '*.[ch]' -exec grep -HoE '^#include "[^"]+"' {} + |
+    sed 's!^lib/\([^:]*\):#include "\(.*\)"!\1 \2!')
+is 'includes have no cycle' "$(printf '%s\n' "$includes" | tsort 2>&1 >/dev/null)" ''
+
+# Tags and enumerators of headers; those of one .c file are its own.
+twice=$(find lib -name '*.[ch]' | sort | perl -e '
+    my (%where, %is_public);
+    while (my $file = <STDIN>) {
+        chomp $file;
+        open my $in, "<", $file or die "$file: $!";
+        my $text = do { local $/; <$in> };
+        $text =~ s!/\*.*?\*/!!gs;
+        my @names;
+        push @names, "$1" while $text =~ /\b(?:struct|enum|union)\s+(\w+)\s*\{/g;
+        while ($text =~ /\benum\s*\w*\s*\{([^}]*)\}/g) {
+            for (split /,/, $1) { push @names, $1 if /^\s*(\w+)/ }
+        }
+        for (@names) {
+            push @{$where{$_}}, $file;
+            $is_public{$_} = 1 if $file =~ /h$/;
+        }
+    }
+    for (sort keys %is_public) { print "$_: @{$where{$_}}\n" if @{$where{$_}} > 1 }')
+is 'a tag or enumerator of a header is declared once' "$twice" ''
+
+crowded=$(find lib -type d | while read -r dir; do
+    n=$(find "$dir" -maxdepth 1 -name '*.[ch]' | wc -l)
+    [ "$n" -le 34 ] || echo "$dir: $n files"
+done)
+is 'no folder has more than 34 files' "$crowded" ''
 done_testing

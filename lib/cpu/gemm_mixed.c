@@ -11,20 +11,20 @@
 enum { TILE = 4, PANEL_A = GEMM_BLOCK_M * 256, PANEL_B = GEMM_BLOCK_N * 256 };
 
 #if defined __AVX512F__
-enum { LANES = 16 };
+enum { VEC_LANES = 16 };
 #elif defined __AVX__
-enum { LANES = 8 };
+enum { VEC_LANES = 8 };
 #else
-enum { LANES = 4 };
+enum { VEC_LANES = 4 };
 #endif
-typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+typedef float vec __attribute__((vector_size(VEC_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* Sum all lanes, adding the upper half to the lower one until one lane is left. */
 static float sum_lanes(vec v)
 {
-    float lane[LANES];
+    float lane[VEC_LANES];
     memcpy(lane, &v, sizeof lane);
-    for (int half = LANES / 2; half; half /= 2)
+    for (int half = VEC_LANES / 2; half; half /= 2)
         for (int l = 0; l < half; l++)
             lane[l] += lane[l + half];
     return lane[0];
@@ -45,7 +45,7 @@ static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy
         xr[t] = x + min64(t, nr - 1) * ldx;
         wc[t] = w + min64(t, nc - 1) * ldw;
     }
-    for (; i + LANES <= k; i += LANES) {
+    for (; i + VEC_LANES <= k; i += VEC_LANES) {
         for (int c = 0; c < TILE; c++)
             __builtin_prefetch(wc[c] + i + TILE * ldw);
         for (int r = 0; r < TILE; r++)
