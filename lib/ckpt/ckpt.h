@@ -105,9 +105,9 @@ enum { MEG_CKPT_RELEASE = -1 };
 
 /*
  * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: every rank writes its
- * shards of each tensor at their offsets in the files; no rank gathers the model.  Until the tracker is renamed, readers
- * find the previous checkpoint, whatever fails.  A checkpoint of the same iteration is replaced, and leftovers of a
- * killed save are removed first.  The bytes of the files, except run.conf, depend on the state only and not on the
+ * shards of each tensor at their offsets in the files; no rank gathers the model.  Until the tracker is renamed,
+ * readers find the previous checkpoint, whatever fails.  A checkpoint of the same iteration is replaced, and leftovers
+ * of a killed save are removed first.  The bytes of the files, except run.conf, depend on the state only and not on the
  * layout.  If a write fails on any rank nothing gets a final name, and all ranks return the error of the first of them
  * (MEG_EIO).  A failure to remove an older checkpoint is a warning.
  */

@@ -1,8 +1,8 @@
 /* isa: baseline v3 v4 */
 /*
  * attention.c - attention in tiles of scores that fit in cache, with a running maximum and sum for each query
- * (Milakov and Gimelshein 2018; Dao et al. 2022).  Only the log-sum-exp of each row is kept; the backward pass recomputes
- * the scores.  Tiles in which no query sees a key are skipped, so causal attention costs half.
+ * (Milakov and Gimelshein 2018; Dao et al. 2022).  Only the log-sum-exp of each row is kept; the backward pass
+ * recomputes the scores.  Tiles in which no query sees a key are skipped, so causal attention costs half.
  *
  * A task of the forward pass is a block of queries of one head.  A task of the backward pass is one key-value group of
  * one sequence with all its query heads, so that one thread sums dk and dv, in a fixed order.
@@ -12,8 +12,8 @@
 #include "cpu/vmath.h"
 
 /*
- * Queries (BQ) and keys (BK) of a tile, and queries of a forward task.  Operands of products are copied to contiguous f32
- * rows: the stride of packed heads is a power of two or close to it, which makes rows share cache sets (175 against
+ * Queries (BQ) and keys (BK) of a tile, and queries of a forward task.  Operands of products are copied to contiguous
+ * f32 rows: the stride of packed heads is a power of two or close to it, which makes rows share cache sets (175 against
  * 215 GF/s).  A packed operand has at most PACK_FLOATS elements, so it has fewer rows if d is large.
  */
 enum { BQ = 128, BK = 256, TASK_ROWS = 2 * BQ, PACK_FLOATS = BK * 128 };
@@ -41,7 +41,9 @@ static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
     return (struct view){ head_at(x.p, x.dtype, i * x.ld_b + grp * x.ld_g), x.dtype, x.ld_s };
 }
 
-/* Return how many rows of a head, at most `most`, fit into PACK_FLOATS elements; a multiple of 8 if that is the limit. */
+/*
+ * Return how many rows of a head, at most `most`, fit into PACK_FLOATS elements; a multiple of 8 if that is the limit.
+ */
 static int64_t rows_of_pack(int64_t most, int64_t d)
 {
     MEG_ASSERT_LE(8 * d, PACK_FLOATS);
@@ -117,8 +119,8 @@ static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_geo
 }
 
 /*
- * Replace the scores s [nk] of one query by dropout(exp(scale s - max)), update the running max and sum, and rescale the
- * output o [d] accumulated so far to the new max.
+ * Replace the scores s [nk] of one query by dropout(exp(scale s - max)), update the running max and sum, and rescale
+ * the output o [d] accumulated so far to the new max.
  */
 static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, int64_t nk, float scale, float *max,
                         float *sum, const float *factor)
@@ -217,7 +219,10 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
                          d, &drop);
 }
 
-/* Merge one row: o = (w o + w_part o_part) / (w + w_part) with w = exp(lse - m), w_part = exp(lse_part - m), m their max. */
+/*
+ * Merge one row: o = (w o + w_part o_part) / (w + w_part) with w = exp(lse - m), w_part = exp(lse_part - m), m their
+ * max.
+ */
 static void merge_row(float *o, float *lse, const float *o_part, float lse_part, int64_t d)
 {
     const float m = lse_part > *lse || lse_part != lse_part ? lse_part : *lse;

@@ -1,4 +1,6 @@
-/* cpu.c - choice of the table of operations for this machine, and the operations without vector code: memory, handles. */
+/*
+ * cpu.c - choice of the table of operations for this machine, and the operations without vector code: memory, handles.
+ */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -57,7 +59,9 @@ const char *meg_cpu_supports(enum meg_dtype dtype)
     return dtype <= MEG_DTYPE_F16 ? NULL : "the CPU computes in f32, bf16 and f16";
 }
 
-/* Allocate large buffers in huge pages and zero them by all threads, so that first touch spreads pages over NUMA nodes. */
+/*
+ * Allocate large buffers in huge pages and zero them by all threads, so that first touch spreads pages over NUMA nodes.
+ */
 void *meg_cpu_alloc(size_t nbytes)
 {
     const size_t huge = (size_t)2 << 20, align = nbytes >= 2 * huge ? huge : 64;

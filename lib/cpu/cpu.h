@@ -10,8 +10,8 @@ MEG_BEGIN_DECLS
  * are NULL.  Operations run on OpenMP's threads and give the same bits for any number of threads.
  *
  * The first call binds each thread to one processor if there are as many threads as processors that the process may use
- * and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY is set: unbound, two threads occasionally run on one processor during a
- * matrix product, which then takes twice as long.  Processes that share processors (MPI ranks) must be bound by their
+ * and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY is set: unbound, two threads occasionally run on one processor during
+ * a matrix product, which then takes twice as long.  Processes that share processors (MPI ranks) must be bound by their
  * launcher or run with fewer threads.  The calling thread keeps its affinity mask, so threads that it creates later are
  * not bound.
  *

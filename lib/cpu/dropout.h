@@ -1,6 +1,6 @@
 /*
- * dropout.h - dropout masks (defined at struct meg_drop in tensor/ops.h), computed for many consecutive units at once so
- * that the compiler vectorizes the rounds of Philox.
+ * dropout.h - dropout masks (defined at struct meg_drop in tensor/ops.h), computed for many consecutive units at once
+ * so that the compiler vectorizes the rounds of Philox.
  */
 #ifndef MEG_CPU_DROPOUT_H
 #define MEG_CPU_DROPOUT_H

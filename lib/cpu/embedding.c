@@ -1,5 +1,8 @@
 /* isa: baseline v3 v4 */
-/* embedding.c - word and position embeddings; their gradients are split over threads by columns and sum tokens in order. */
+/*
+ * embedding.c - word and position embeddings; their gradients are split over threads by columns and sum tokens in
+ * order.
+ */
 #include "cpu/row.h"
 
 enum { ROWS = 8, COLS = 128 }; /* rows per task, columns per task */

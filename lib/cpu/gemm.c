@@ -4,8 +4,8 @@
  * some programs multiply nothing.
  *
  * oneDNN uses one thread if it is called inside an active parallel region, and all threads otherwise.  Callers split
- * their work into blocks whose size depends only on the shape and call from inside a parallel region, so that the result
- * does not depend on the number of threads.
+ * their work into blocks whose size depends only on the shape and call from inside a parallel region, so that the
+ * result does not depend on the number of threads.
  */
 #include <dlfcn.h>
 #include <inttypes.h>

@@ -1,7 +1,8 @@
 /* isa: baseline v3 v4 */
 /*
- * gemm_mixed.c - one block of a matrix product with operands of any type and f32 sums: f32 by oneDNN's sgemm, bf16 by its
- * bf16 product if the machine has bf16 instructions (twice as fast), and other types converted into f32 panels first.
+ * gemm_mixed.c - one block of a matrix product with operands of any type and f32 sums: f32 by oneDNN's sgemm, bf16 by
+ * its bf16 product if the machine has bf16 instructions (twice as fast), and other types converted into f32 panels
+ * first.
  *
  * Products of at most GEMM_SKINNY_M rows (decoding) are limited by reading w, which oneDNN would copy first.  They are
  * computed as dot products here; the result of a row does not depend on the number of rows.

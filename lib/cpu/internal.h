@@ -121,8 +121,8 @@ void MEG_FN(to_f32)(float *out, const void *p, enum meg_dtype t, int64_t n);
 void MEG_FN(from_f32)(void *out, enum meg_dtype t, const float *p, int64_t n);
 
 /*
- * Compute c [m,n] = op(a) op(b) + beta c by one thread, beta 0 or 1; a and b are f32, bf16 or f16.  Call it only inside a
- * parallel region.  m <= GEMM_BLOCK_M and n <= GEMM_BLOCK_N unless a and b are f32 (gemm_mixed.c).
+ * Compute c [m,n] = op(a) op(b) + beta c by one thread, beta 0 or 1; a and b are f32, bf16 or f16.  Call it only inside
+ * a parallel region.  m <= GEMM_BLOCK_M and n <= GEMM_BLOCK_N unless a and b are f32 (gemm_mixed.c).
  */
 void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
                         float beta, float *c, int64_t ldc);

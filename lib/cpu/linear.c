@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /*
- * linear.c - linear layers: matrix products in blocks of the output, with bias and activation applied to each block while
- * it is in cache.  Block sizes depend only on the shape.
+ * linear.c - linear layers: matrix products in blocks of the output, with bias and activation applied to each block
+ * while it is in cache.  Block sizes depend only on the shape.
  *
  * Sums are f32: in the result if it is f32, else in a tile on the stack, which is rounded to bf16 or f16 after bias and
  * activation.

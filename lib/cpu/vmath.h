@@ -1,7 +1,7 @@
 /*
  * vmath.h - exp and GELU without branches, so that the compiler vectorizes loops that call them.  The errors given are
- * the largest measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The coefficients
- * are Remez fits for these intervals.
+ * the largest measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The
+ * coefficients are Remez fits for these intervals.
  */
 #ifndef MEG_CPU_VMATH_H
 #define MEG_CPU_VMATH_H

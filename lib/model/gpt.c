@@ -177,7 +177,9 @@ static void bind_all(struct meg_gpt *g)
         bind_head(g);
 }
 
-/* Return the bytes in use of a flat buffer, up to the end of its last bucket, or of the unsharded buffers of ZeRO-2/3. */
+/*
+ * Return the bytes in use of a flat buffer, up to the end of its last bucket, or of the unsharded buffers of ZeRO-2/3.
+ */
 static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
 {
     int64_t most = is_layerwise ? 0 : p->bucket[p->nbuckets - 1].end;

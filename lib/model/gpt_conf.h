@@ -91,7 +91,9 @@ static inline struct meg_gpt_widths meg_gpt_layer_widths(const struct meg_gpt_co
 /* Make the parameter table, and shard it for the mesh's rank; free it with meg_params_free. */
 void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const struct meg_mesh *mesh);
 
-/* Return the floating-point operations of forward and backward of batch sequences of length s, without recomputation. */
+/*
+ * Return the floating-point operations of forward and backward of batch sequences of length s, without recomputation.
+ */
 double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s);
 
 MEG_END_DECLS

@@ -1,6 +1,7 @@
 /*
- * gpt_decode.h - token-by-token decoding with a KV cache: the keys and values of b sequences ("slots") of up to s tokens.
- * The logits of a slot depend on its own tokens only, to the last bit: rows are computed in blocks of a fixed size.
+ * gpt_decode.h - token-by-token decoding with a KV cache: the keys and values of b sequences ("slots") of up to s
+ * tokens. The logits of a slot depend on its own tokens only, to the last bit: rows are computed in blocks of a fixed
+ * size.
  */
 #ifndef MEG_MODEL_GPT_DECODE_H
 #define MEG_MODEL_GPT_DECODE_H

@@ -258,7 +258,10 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
     gpt_layers_fwd(g, chunk, slot, out);
 }
 
-/* Recompute the activations of layers [begin, end) from the input of the first one; the last one's output is not needed. */
+/*
+ * Recompute the activations of layers [begin, end) from the input of the first one; the last one's output is not
+ * needed.
+ */
 static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end)
 {
     struct meg_gpt_state *st = g->state;
@@ -271,7 +274,9 @@ static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *
     }
 }
 
-/* Return the layer group that is read after that of layer i: the first one to recompute, or that of layer i - 1; or -1. */
+/*
+ * Return the layer group that is read after that of layer i: the first one to recompute, or that of layer i - 1; or -1.
+ */
 static int64_t next_bwd_group(const struct meg_gpt *g, int64_t chunk, int64_t i)
 {
     int64_t begin, end;

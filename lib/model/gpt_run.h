@@ -1,4 +1,7 @@
-/* gpt_run.h - runtime configuration of a GPT: batch dimensions, data types, recomputation; and the memory that it needs. */
+/*
+ * gpt_run.h - runtime configuration of a GPT: batch dimensions, data types, recomputation; and the memory that it
+ * needs.
+ */
 #ifndef MEG_MODEL_GPT_RUN_H
 #define MEG_MODEL_GPT_RUN_H
 #include "model/gpt_conf.h"

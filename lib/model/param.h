@@ -1,20 +1,20 @@
 /*
  * param.h - the parameter table of a model: a row per tensor, in the order of the forward pass.  Allocation, initial
- * weights, checkpoint files, conversion, the memory count of --dry-run and the optimizer's hyper-parameter ranges iterate
- * over it.
+ * weights, checkpoint files, conversion, the memory count of --dry-run and the optimizer's hyper-parameter ranges
+ * iterate over it.
  *
- * The parameters of a rank are in one flat buffer in backward order (the last row first), each aligned to MEG_PARAM_ALIGN
- * elements.  Gradients, main parameters and optimizer state have the same layout, so that one loop over ranges updates
- * all.  Elements between two parameters are zero.
+ * The parameters of a rank are in one flat buffer in backward order (the last row first), each aligned to
+ * MEG_PARAM_ALIGN elements.  Gradients, main parameters and optimizer state have the same layout, so that one loop over
+ * ranges updates all.  Elements between two parameters are zero.
  *
- * The flat buffer is split into buckets.  Gradients are reduced one bucket at a time, and with a distributed optimizer each
- * bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  A bucket ends after the
- * parameter with which it reaches zero.bucket_numel elements, on the first stage only: other stages could not overlap the
- * reduction of a bucket.  A tied embedding has a bucket of its own, so that the first and the last stage shard it alike.
- * With ZeRO-2 and ZeRO-3 each layer group is a bucket.
+ * The flat buffer is split into buckets.  Gradients are reduced one bucket at a time, and with a distributed optimizer
+ * each bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  A bucket ends after
+ * the parameter with which it reaches zero.bucket_numel elements, on the first stage only: other stages could not
+ * overlap the reduction of a bucket.  A tied embedding has a bucket of its own, so that the first and the last stage
+ * shard it alike. With ZeRO-2 and ZeRO-3 each layer group is a bucket.
  *
- * Layer groups are numbered 0 the embedding, 1..L the layers, L+1 the head.  Every rank has all rows, but holds shards of
- * the rows of its pipeline stages only; a tensor-parallel rank holds its part of a row along tp_axis.
+ * Layer groups are numbered 0 the embedding, 1..L the layers, L+1 the head.  Every rank has all rows, but holds shards
+ * of the rows of its pipeline stages only; a tensor-parallel rank holds its part of a row along tp_axis.
  */
 #ifndef MEG_MODEL_PARAM_H
 #define MEG_MODEL_PARAM_H
@@ -73,12 +73,15 @@ struct meg_params {
 struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
                                  ...) __attribute__((format(printf, 5, 6)));
 
-/* Compute each row's shard and offset on the mesh's rank, the layer groups and the buckets; call it after all rows are added. */
+/*
+ * Compute each row's shard and offset on the mesh's rank, the layer groups and the buckets; call it after all rows are
+ * added.
+ */
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
 
 /*
- * Unsharded buffers of ZeRO-2 (gradients) and ZeRO-3 (parameters): one for the embedding, one for the head, and two that
- * layers use alternately.  Return the offset of a layer group's buffer, and the elements of all of them.
+ * Unsharded buffers of ZeRO-2 (gradients) and ZeRO-3 (parameters): one for the embedding, one for the head, and two
+ * that layers use alternately.  Return the offset of a layer group's buffer, and the elements of all of them.
  */
 int64_t meg_params_unsharded_offset(const struct meg_params *p, int layer_group);
 int64_t meg_params_unsharded_numel(const struct meg_params *p);
@@ -94,15 +97,15 @@ bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *me
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);
 
 /*
- * Split the flat buffer into ranges of equal weight decay and learning rate, in order; padding belongs to the range before
- * it.  Store the ranges in *range, which the caller frees, and return their number.
+ * Split the flat buffer into ranges of equal weight decay and learning rate, in order; padding belongs to the range
+ * before it.  Store the ranges in *range, which the caller frees, and return their number.
  */
 int meg_params_hparam_ranges(const struct meg_params *p, struct meg_hparam_range **range);
 
 /*
  * Compute elements [first, first + n) of a row's initial weights: 0, 1, std * N(0, 1), or uniform in
- * +-sqrt(6 / (fan_in + fan_out)).  Random numbers are those of element i of the global tensor, a function of the seed, the
- * row's name and i (base/philox.h), so that weights do not depend on the layout.
+ * +-sqrt(6 / (fan_in + fan_out)).  Random numbers are those of element i of the global tensor, a function of the seed,
+ * the row's name and i (base/philox.h), so that weights do not depend on the layout.
  */
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 /* The same for elements [first, first + n) of the row's shard. */

@@ -1,6 +1,7 @@
 /*
  * attention.h - causal self-attention: qkv linear, rotary positions, attention over this rank's heads, output linear.
- * A row of qkv holds, for each key-value group, its r = a/g query heads, its key head and its value head, d columns each.
+ * A row of qkv holds, for each key-value group, its r = a/g query heads, its key head and its value head, d columns
+ * each.
  *
  * attention.c is attention of complete sequences; cp_*.c add context parallelism (nn/cp_groups.h).
  */
@@ -31,8 +32,8 @@ struct meg_attn {
 };
 
 /*
- * Activations kept for backward.  With all-to-all context parallelism, qkv and lse are those of the rows of all ranks of
- * the group and of some heads.
+ * Activations kept for backward.  With all-to-all context parallelism, qkv and lse are those of the rows of all ranks
+ * of the group and of some heads.
  */
 struct meg_attn_acts {
     struct meg_mat qkv; /* [n, (a+2g)d], after rotary positions */
@@ -47,8 +48,8 @@ struct meg_attn_grads {
 };
 
 /*
- * Compute y [n,h] from x without the output bias, which the residual epilogue adds.  If c->kv is set, append the keys and
- * values of the rows to the cache and attend each row to its sequence in the cache.
+ * Compute y [n,h] from x without the output bias, which the residual epilogue adds.  If c->kv is set, append the keys
+ * and values of the rows to the cache and attend each row to its sequence in the cache.
  */
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l);

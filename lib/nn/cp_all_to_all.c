@@ -5,8 +5,8 @@
 #include "nn/internal.h"
 
 /*
- * Return the index, in sequence order, of chunk p of rank j among the 2h chunks of h ranks: the first chunks are in rank
- * order, the second ones in reverse order.
+ * Return the index, in sequence order, of chunk p of rank j among the 2h chunks of h ranks: the first chunks are in
+ * rank order, the second ones in reverse order.
  */
 static int64_t chunk_index(int64_t h, int64_t j, int64_t p)
 {

@@ -1,6 +1,6 @@
 /*
- * cp_attention.c - attention with context parallelism: this rank's query chunks attend to the key chunks of each rank of
- * the ring in turn, where any key is visible.  Forward merges the partial outputs, backward sums the gradients.
+ * cp_attention.c - attention with context parallelism: this rank's query chunks attend to the key chunks of each rank
+ * of the ring in turn, where any key is visible.  Forward merges the partial outputs, backward sums the gradients.
  */
 #include "nn/internal.h"
 

@@ -1,14 +1,14 @@
 /*
  * cp_groups.h - context parallelism: each sequence is sharded over the c ranks of a group.
  *
- * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention.  Only
- * attention needs the tokens of other ranks:
+ * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention. 
+ * Only attention needs the tokens of other ranks:
  *   p2p         keys and values circulate in a ring, overlapped with attention to those received (Liu et al. 2023)
  *   all_gather  keys and values are all-gathered, and their gradients reduce-scattered (Dubey et al. 2024, 3.3.2)
  *   a2a         an all-to-all gives each rank all rows of some heads, another one returns them (Jacobs et al. 2023)
  *   a2a+p2p     a2a among neighbouring ranks, whose chunks together are two chunks of a coarser split; p2p among those
- * So every type combines an all-to-all over a2a_size ranks with a ring (or all-gather) over ring_size ranks; either size
- * may be 1, and both are 1 without context parallelism.
+ * So every type combines an all-to-all over a2a_size ranks with a ring (or all-gather) over ring_size ranks; either
+ * size may be 1, and both are 1 without context parallelism.
  */
 #ifndef MEG_NN_CP_GROUPS_H
 #define MEG_NN_CP_GROUPS_H

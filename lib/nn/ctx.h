@@ -8,8 +8,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Decoding: rows [row0, row0 + rows) of the micro-batch are tokens at positions position0 .. of one sequence, whose keys
- * and values of a layer are at cache + layer * layer_bytes, as [position, g, 2, d].
+ * Decoding: rows [row0, row0 + rows) of the micro-batch are tokens at positions position0 .. of one sequence, whose
+ * keys and values of a layer are at cache + layer * layer_bytes, as [position, g, 2, d].
  */
 struct meg_kv_cache_seq {
     int64_t row0, rows, position0;

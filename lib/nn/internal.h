@@ -1,4 +1,6 @@
-/* internal.h - declarations shared by the files of attention: head views, and context parallelism behind nn_cp_attn_*. */
+/*
+ * internal.h - declarations shared by the files of attention: head views, and context parallelism behind nn_cp_attn_*.
+ */
 #ifndef MEG_NN_INTERNAL_H
 #define MEG_NN_INTERNAL_H
 #include "nn/attention.h"
@@ -41,8 +43,9 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
 /* Return m with the memory that holds it before (or after) the all-to-all; m itself if a2a_size is 1. */
 struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m);
 /*
- * Exchange rows [n, cols] with all heads for full_seq [n h, cols/h]: the rows of all h ranks, in sequence order, with this
- * rank's heads.  Heads of one group are adjacent columns.  full_seq may be the memory of rows.  No-op with one rank.
+ * Exchange rows [n, cols] with all heads for full_seq [n h, cols/h]: the rows of all h ranks, in sequence order, with
+ * this rank's heads.  Heads of one group are adjacent columns.  full_seq may be the memory of rows.  No-op with one
+ * rank.
  */
 void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full_seq, struct meg_mat rows);
 /* The inverse.  full_seq may be the memory of rows, or that of nn_a2a_buffer. */

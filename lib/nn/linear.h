@@ -5,8 +5,8 @@
  * (inputs).  The input of the former and the output of the latter are rows of the residual stream, which sequence
  * parallelism splits over the ranks (nn/sequence_parallel.h).
  *
- * The backward functions add to the gradient of w and compute that of the input.  With c->defers_wgrad they compute that
- * of the input only, and *_bwd_weight, called later with the same dy and x, adds to the gradient of w.
+ * The backward functions add to the gradient of w and compute that of the input.  With c->defers_wgrad they compute
+ * that of the input only, and *_bwd_weight, called later with the same dy and x, adds to the gradient of w.
  */
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H

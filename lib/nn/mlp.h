@@ -1,6 +1,6 @@
 /*
- * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2, or gated: fc1's output is [gate | up] and fc2's input is
- * silu(gate) * up.
+ * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2, or gated: fc1's output is [gate | up] and fc2's input
+ * is silu(gate) * up.
  */
 #ifndef MEG_NN_MLP_H
 #define MEG_NN_MLP_H

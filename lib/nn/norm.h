@@ -1,4 +1,6 @@
-/* norm.h - LayerNorm and RMSNorm, and the residual addition before one: z = x + drop(sublayer_out + bias), y = norm(z). */
+/*
+ * norm.h - LayerNorm and RMSNorm, and the residual addition before one: z = x + drop(sublayer_out + bias), y = norm(z).
+ */
 #ifndef MEG_NN_NORM_H
 #define MEG_NN_NORM_H
 #include "nn/ctx.h"
@@ -27,7 +29,10 @@ struct meg_residual_epilogue {
 /* Compute y = norm(x) and its statistics; x, y: rows of the residual stream. */
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l);
-/* Compute dx = skip + the gradient of dy through the norm; add to the gradients of w and b.  skip may be dx, or have p NULL. */
+/*
+ * Compute dx = skip + the gradient of dy through the norm; add to the gradients of w and b.  skip may be dx, or have p
+ * NULL.
+ */
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l);
 

@@ -1,4 +1,7 @@
-/* nan_guard.h - find the parameter whose gradient is NaN or Inf on this rank, before a reduction hides which rank it was. */
+/*
+ * nan_guard.h - find the parameter whose gradient is NaN or Inf on this rank, before a reduction hides which rank it
+ * was.
+ */
 #ifndef MEG_OPTIM_NAN_GUARD_H
 #define MEG_OPTIM_NAN_GUARD_H
 #include "model/param.h"

@@ -51,7 +51,7 @@ enum {
 
 /*
  * metavar        the name of the value in the help.  "a|b|c" restricts the value, or each value of a list, to these
- *                choices.  For a list it also gives the count: "START STEP SAMPLES" requires three values, "KEY..." one or
+ *                choices.  A list: it also gives the count: "START STEP SAMPLES" requires three values, "KEY..." one or
  *                more.  NULL for a flag.
  * default_value  as it is written in a config file; NULL leaves the field unset.
  * help           one phrase without a full stop; the help text wraps it.

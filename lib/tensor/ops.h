@@ -2,20 +2,20 @@
  * ops.h - the operations that every backend provides, in one table: meg_cpu_ops in cpu/ defines what each computes, and
  * meg_cuda_ops in cuda/ will follow it.  Layers and the optimizer compute by these operations only.
  *
- * Shapes: s sequence, b micro-batch, n = s*b tokens, h hidden, f feed-forward, a query heads, g key-value groups, d head
- * size, v vocabulary.  Activations are sequence first: token t of sequence i is row t*b + i.
+ * Shapes: s sequence, b micro-batch, n = s*b tokens, h hidden, f feed-forward, a query heads, g key-value groups, d
+ * head size, v vocabulary.  Activations are sequence first: token t of sequence i is row t*b + i.
  *
- * Data types: every tensor argument carries its type, f32, bf16 or f16, and the types of one call may differ: with an f32
- * residual stream, the outputs of sublayers and norms and the parameters may be bf16 or f16.  A backend that does not
- * support a type reports it when a model is created (see supports).  Inputs are converted to f32, computed and summed in
- * f32, and rounded once, to nearest even, when they are stored.  Statistics, losses and log-sum-exps are f32.  Vectors of
- * parameters (void *) have the type of the matrix that they belong to: the bias of a linear that of w, the bias of an
- * addition that of the sublayer's output, w and b of a norm that of its output y (of dy in backward).  Gradients of
- * parameters are f32, or bf16 or f16 to save memory, and then rounded each time they are added to.
+ * Data types: every tensor argument carries its type, f32, bf16 or f16, and the types of one call may differ: with an
+ * f32 residual stream, the outputs of sublayers and norms and the parameters may be bf16 or f16.  A backend that does
+ * not support a type reports it when a model is created (see supports).  Inputs are converted to f32, computed and
+ * summed in f32, and rounded once, to nearest even, when they are stored.  Statistics, losses and log-sum-exps are
+ * f32.  Vectors of parameters (void *) have the type of the matrix that they belong to: the bias of a linear that of w,
+ * the bias of an addition that of the sublayer's output, w and b of a norm that of its output y (of dy in backward). 
+ * Gradients of parameters are f32, or bf16 or f16 to save memory, and then rounded each time they are added to.
  *
- * Operations return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a comment allows
- * it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at once.  Results do not
- * depend on the number of threads: work is split into blocks of fixed size, and sums have a fixed order.
+ * Operations return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a comment
+ * allows it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at once. 
+ * Results do not depend on the number of threads: work is split into blocks of fixed size, and sums have a fixed order.
  */
 #ifndef MEG_TENSOR_OPS_H
 #define MEG_TENSOR_OPS_H
@@ -34,8 +34,8 @@ struct meg_mat {
 };
 
 /*
- * A view of the heads in a tensor whose rows contain other columns, too (qkv, a KV cache).  With r = a/g query heads per
- * key-value group, column c of query head j at token t of sequence i is
+ * A view of the heads in a tensor whose rows contain other columns, too (qkv, a KV cache).  With r = a/g query heads
+ * per key-value group, column c of query head j at token t of sequence i is
  *   p[t*ld_s + i*ld_b + (j/r)*ld_g + (j%r)*ld_h + c]
  * and column c of the key or value head of group j is p[t*ld_s + i*ld_b + j*ld_g + c].
  */
@@ -60,9 +60,9 @@ struct meg_step_hparams {
 
 /*
  * Dropout masks are a function of the position of each unit, so that they do not depend on the layout.  Philox
- * (base/philox.h) with key (seed, 1 + 16*layer + site) and counter (unit/8, position, sample low, sample high) gives eight
- * 16-bit lanes, one per unit.  A unit is kept iff its lane is >= T = min(round(65536 p), 65535), and is then multiplied by
- * 65536/(65536-T).
+ * (base/philox.h) with key (seed, 1 + 16*layer + site) and counter (unit/8, position, sample low, sample high) gives
+ * eight 16-bit lanes, one per unit.  A unit is kept iff its lane is >= T = min(round(65536 p), 65535), and is then
+ * multiplied by 65536/(65536-T).
  *   hidden dropout: unit = unit0 + column; position and sample are those of the row
  *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, s the full sequence length;
  *                   position is that of the query (both from struct meg_attn_geom)
@@ -127,8 +127,8 @@ struct meg_ops {
     void (*linear_destroy)(struct meg_linear *l);
 
     /*
-     * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.  pre [n,o] out: x w^T + bias, kept for backward, in a
-     * buffer other than y's; not written if its p is NULL or act is NONE.
+     * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.  pre [n,o] out: x w^T + bias, kept for backward, in
+     * a buffer other than y's; not written if its p is NULL or act is NONE.
      */
     void (*linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act);
@@ -155,15 +155,15 @@ struct meg_ops {
                  float sign);
 
     /*
-     * LayerNorm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), biased variance; or RMSNorm (Zhang
-     * and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps), with b NULL and mean not written.
-     * x, y [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
+     * LayerNorm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), biased variance; or RMSNorm
+     * (Zhang and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps), with b NULL and mean not written. x, y
+     * [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
      */
     void (*norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps);
     /*
-     * dx [n,h] = skip + the gradient of dy through the norm; skip [n,h] may be dx itself, or have p NULL.  Add to dw and
-     * db [h] of type grad; db is NULL for RMSNorm.
+     * dx [n,h] = skip + the gradient of dy through the norm; skip [n,h] may be dx itself, or have p NULL.  Add to dw
+     * and db [h] of type grad; db is NULL for RMSNorm.
      */
     void (*norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
@@ -183,15 +183,15 @@ struct meg_ops {
 
     /*
      * o = dropout(softmax(scale q k^T, masked)) v; query head j uses group j/r of k and v.
-     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.  A query that sees none of the keys gets
-     * o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
+     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.  A query that sees none of the keys
+     * gets o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
      */
     void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
     /*
      * Merge o, lse of some keys with o_part, lse_part of other keys, in place (Dao 2023, section 3.1):
-     * o = sum of exp(lse_i - lse) o_i with lse = log sum of exp(lse_i).  o is f32.  If a query sees no key of one of them,
-     * the result is exactly the other.
+     * o = sum of exp(lse_i - lse) o_i with lse = log sum of exp(lse_i).  o is f32.  If a query sees no key of one of
+     * them, the result is exactly the other.
      */
     void (*attn_merge)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part);
@@ -199,8 +199,8 @@ struct meg_ops {
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*
-     * Gradients of attn_fwd (Dao et al. 2022, appendix B): add to dq, dk, dv f32, or write them if accumulate is 0.  Scores
-     * are recomputed.  For a chunk of the keys, lse and delta are those of all keys.
+     * Gradients of attn_fwd (Dao et al. 2022, appendix B): add to dq, dk, dv f32, or write them if accumulate is 0. 
+     * Scores are recomputed.  For a chunk of the keys, lse and delta are those of all keys.
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
                      struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
@@ -211,7 +211,10 @@ struct meg_ops {
     void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
                        int64_t g, int64_t d);
 
-    /* x [n,h] = word[token - v0], token [n] i32; a zero row if the token is outside [v0, v0 + word.rows), on other shards. */
+    /*
+     * x [n,h] = word[token - v0], token [n] i32; a zero row if the token is outside [v0, v0 + word.rows), on other
+     * shards.
+     */
     void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
     /* dword[token - v0] += dx [n,h], in the order of rows; dword [v,h]. */
     void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token);
@@ -224,9 +227,9 @@ struct meg_ops {
 
     /*
      * Cross-entropy with the vocabulary split over ranks; logits [n,v] are columns v0 .. of the vocabulary.
-     * xent_partial: part [2,n] f32 = log sum exp of these columns, and the target's logit, or 0 if it is on another rank;
-     * target [n] i32, numbers of the full vocabulary.
-     * xent_combine: part [nparts,2,n] of all ranks gives lse [n] and loss [n] = lse - target's logit, both f32.
+     * xent_partial: part [2,n] f32 = log sum exp of these columns, and the target's logit, or 0 if it is on another
+     * rank; target [n] i32, numbers of the full vocabulary. xent_combine: part [nparts,2,n] of all ranks gives lse [n]
+     * and loss [n] = lse - target's logit, both f32.
      */
     void (*xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
     void (*xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);

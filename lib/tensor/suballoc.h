@@ -1,6 +1,6 @@
 /*
- * suballoc.h - a sub-allocator: buffers taken one after the other from one block of memory.  With base NULL the same calls
- * only count bytes, so that a memory estimate equals what is used.
+ * suballoc.h - a sub-allocator: buffers taken one after the other from one block of memory.  With base NULL the same
+ * calls only count bytes, so that a memory estimate equals what is used.
  */
 #ifndef MEG_TENSOR_SUBALLOC_H
 #define MEG_TENSOR_SUBALLOC_H

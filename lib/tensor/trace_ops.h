@@ -1,15 +1,15 @@
 /*
  * trace_ops.h - MEG_TRACE=ops: print each operation with its shapes, data types and time.
  *
- * If the environment variable MEG_TRACE contains "ops", each operation prints one line on stderr after it returns: a JSON
- * object with
+ * If the environment variable MEG_TRACE contains "ops", each operation prints one line on stderr after it returns: a
+ * JSON object with
  *   op       the name of the operation in struct meg_ops (tensor/ops.h)
  *   rank     the rank of the process in its run
  *   time_us  microseconds from call to return; on a backend with streams, of queueing the work
  * and the arguments of the operation under their names in ops.h: a matrix as {"dtype":"F32","shape":[rows,cols]}, heads
  * as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, null where it has no memory, sizes and options as numbers or strings.
  * For example:
- *   {"op":"swiglu_fwd","rank":0,"time_us":14.1,"y":{"dtype":"F32","shape":[32,64]},"x":{"dtype":"F32","shape":[32,128]}}
+ * {"op":"swiglu_fwd","rank":0,"time_us":14.1,"y":{"dtype":"F32","shape":[32,64]},"x":{"dtype":"F32","shape":[32,128]}}
  * Memory management (alloc, release, linear_create, linear_destroy) is not traced.
  */
 #ifndef MEG_TENSOR_TRACE_OPS_H

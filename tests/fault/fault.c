@@ -65,7 +65,9 @@ static enum fault next(void)
     return FAIL;
 }
 
-/* Append a line to the log by an uncounted call; each line is one write, so that lines of several processes do not mix. */
+/*
+ * Append a line to the log by an uncounted call; each line is one write, so that lines of several processes do not mix.
+ */
 static void note(const char *call, const char *path, const char *to)
 {
     const char *log = getenv("MEG_FAULT_LOG");

@@ -182,8 +182,8 @@ static inline void near_of(enum meg_dtype t, double got, double want, double tol
 }
 
 /*
- * Compare samples of a gradient with (loss(x + h) - loss(x - h)) / 2h; loss computes in f64 from the values at x.  tol is
- * absolute, before rounding to the type of the gradient.
+ * Compare samples of a gradient with (loss(x + h) - loss(x - h)) / 2h; loss computes in f64 from the values at x.  tol
+ * is absolute, before rounding to the type of the gradient.
  */
 struct fd {
     double (*loss)(void *arg);

@@ -1,5 +1,6 @@
 /*
- * weights.c - write the weights of a Hugging Face folder: one safetensors file, or shards of limited size with an index.
+ * weights.c - write the weights of a Hugging Face folder: one safetensors file, or shards of limited size with an
+ * index.
  *
  * A shard is filled with tensors in the order of the model until the next does not fit, as in save_pretrained of
  * transformers.

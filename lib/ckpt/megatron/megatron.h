@@ -15,7 +15,9 @@ MEG_BEGIN_DECLS
 
 /* Return whether dir has per-rank files. */
 bool ckpt_is_megatron(const char *dir);
-/* Return whether dir is a distributed checkpoint of Megatron (torch_dist, zarr, fsdp_dtensor), which is not supported. */
+/*
+ * Return whether dir is a distributed checkpoint of Megatron (torch_dist, zarr, fsdp_dtensor), which is not supported.
+ */
 bool ckpt_is_distributed(const char *dir);
 /* Fail with MEG_EFORMAT and a message how to convert a distributed checkpoint. */
 int ckpt_refuse_distributed(const char *dir, struct meg_err *e);

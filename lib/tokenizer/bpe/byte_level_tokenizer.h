@@ -1,6 +1,6 @@
 /*
- * byte_level_tokenizer.h - what GPT2BPETokenizer and TikTokenizer have in common: byte-level BPE between special tokens,
- * and clones that borrow the files (private to lib/tokenizer/bpe).
+ * byte_level_tokenizer.h - what GPT2BPETokenizer and TikTokenizer have in common: byte-level BPE between special
+ * tokens, and clones that borrow the files (private to lib/tokenizer/bpe).
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H

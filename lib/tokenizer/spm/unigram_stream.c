@@ -25,7 +25,9 @@ static void relax(struct score_ring *s, unsigned char *last, int64_t from, int64
     }
 }
 
-/* Set last [n+1] to the length of the last piece of the best path to each position; return the score of the path to n. */
+/*
+ * Set last [n+1] to the length of the last piece of the best path to each position; return the score of the path to n.
+ */
 static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_t n, float sum, unsigned char *last)
 {
     const struct spm_unigram *u = &spm->unigram;

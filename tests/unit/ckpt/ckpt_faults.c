@@ -1,8 +1,8 @@
 /*
  * Every write, fsync, close and rename of a save fails once: with ENOSPC, with EIO, or by the death of the process.
  * Afterwards a complete checkpoint is found in every case: the older one until the commit, then the newer one.  This
- * also holds for asynchronous saves, and if one of several ranks fails.  Runs under tests/fault/fault.c, which it puts before itself; each save is a process of
- * its own, and each of its ranks.  FULL=1: no call is skipped.
+ * also holds for asynchronous saves, and if one of several ranks fails.  Runs under tests/fault/fault.c, which it puts
+ * before itself; each save is a process of its own, and each of its ranks.  FULL=1: no call is skipped.
  */
 #include <dirent.h>
 #include <libgen.h>
@@ -13,7 +13,9 @@
 #include "ckpt_fixture.h"
 #include "shared_comm.h"
 
-/* Run f in a child process whose call number at fails with an errno fault_errno (at 0: none); return its wait status. */
+/*
+ * Run f in a child process whose call number at fails with an errno fault_errno (at 0: none); return its wait status.
+ */
 static int in_child(void (*f)(const void *), const void *arg, const char *fault_errno, int at)
 {
     int status = -1;

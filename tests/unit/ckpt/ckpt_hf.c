@@ -42,7 +42,10 @@ static void gpt2_row_maps_to_native(float *native, float *foreign, const struct 
 
 static void qkv_rows_are_interleaved_by_head(void **state)
 {
-    /* 2 heads of 2 channels, 3 inputs; foreign tensor [in, out]: columns are q0 q0 q1 q1 k0 .. v1, element (r, c) is 100 r + c */
+    /*
+     * 2 heads of 2 channels, 3 inputs; foreign tensor [in, out]: columns are q0 q0 q1 q1 k0 .. v1, element (r, c) is
+     * 100 r + c
+     */
     float foreign[3 * 12], native[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     const struct meg_gpt_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };

@@ -1,4 +1,6 @@
-/* The ranks of every layout together write each byte of a checkpoint once, with equal contents, and read their shards. */
+/*
+ * The ranks of every layout together write each byte of a checkpoint once, with equal contents, and read their shards.
+ */
 #include "ckpt_fixture.h"
 #include "tensor/half.h"
 

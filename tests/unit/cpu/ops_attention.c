@@ -1,13 +1,13 @@
 /*
- * ops_attention.c - attention against f64: full and causal, packed documents, groups, dropout, decoding, bf16 and f16, and
- * chunks of the keys that are merged.  Gradients are checked against central differences.
+ * ops_attention.c - attention against f64: full and causal, packed documents, groups, dropout, decoding, bf16 and f16,
+ * and chunks of the keys that are merged.  Gradients are checked against central differences.
  */
 #include "ops.h"
 #include "tensor/half.h"
 
 /*
- * One problem: queries, keys and values in rows, grouped as in a model.  The values of q, kv and d_o are exact in dtype,
- * the type in which the operations read them.
+ * One problem: queries, keys and values in rows, grouped as in a model.  The values of q, kv and d_o are exact in
+ * dtype, the type in which the operations read them.
  */
 struct attn {
     struct meg_attn_geom ge;
@@ -272,8 +272,8 @@ static void decoding(const struct meg_ops *ops)
 }
 
 /*
- * Attend queries [t0, t1) to chunks of the keys: merge the outputs, sum the gradients.  The first chunks may be invisible
- * to the queries.
+ * Attend queries [t0, t1) to chunks of the keys: merge the outputs, sum the gradients.  The first chunks may be
+ * invisible to the queries.
  */
 static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_t t0, int64_t t1, const int64_t *bound,
                                int nchunks)

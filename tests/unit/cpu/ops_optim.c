@@ -240,7 +240,9 @@ static void copy_heads(const struct meg_ops *ops)
     }
 }
 
-/* Return x rounded to `bits` of significand, ties to even, with exponents of at least `least`; infinite beyond `most`. */
+/*
+ * Return x rounded to `bits` of significand, ties to even, with exponents of at least `least`; infinite beyond `most`.
+ */
 static double rounded(double x, int bits, int least, double most)
 {
     const double ulp = x == 0.0 || isinf(x) ? 1.0 : ldexp(1.0, (int)fmax(ilogb(x), least) - bits + 1);

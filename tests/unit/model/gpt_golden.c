@@ -1,7 +1,7 @@
 /*
- * gpt_golden.c - gpt2-tiny and llama-tiny against an independent float64 implementation (golden/models/README.md): loss,
- * logits, every gradient, and the loss and gradient norm under other options.  Tolerances are ten times the error of the
- * reference's own float32 run.
+ * gpt_golden.c - gpt2-tiny and llama-tiny against an independent float64 implementation (golden/models/README.md):
+ * loss, logits, every gradient, and the loss and gradient norm under other options.  Tolerances are ten times the error
+ * of the reference's own float32 run.
  */
 #include <math.h>
 #include "golden.h"
