@@ -278,8 +278,8 @@ static int check_blend(const struct meg_data_splits *d, const struct meg_dataset
     for (int64_t i = 0; i < ds->blend.n; i++) {
         int k = ds->blend.dataset[i];
         if (k < 0 || k >= ds->nmember || ds->blend.sample[i] < 0)
-            return meg_fail(e, MEG_EFORMAT,
-                            "the cached index of the blend does not fit its datasets; remove the cache folder");
+            return meg_fail(e, MEG_EFORMAT, "the cached index of the blend does not match its datasets; remove %s",
+                            d->cache_dir);
         if (ds->blend.sample[i] >= ds->member[k]->len && !d->is_deepspeed)
             return meg_dataset_exhausted(ds->member[k], e);
     }

@@ -21,9 +21,9 @@ const struct meg_opt meg_eval_opts[] = {
     { "data-path", 0, MEG_STR(struct meg_eval_conf, data_path), "PREFIX", NULL,
       "ppl: read the dataset PREFIX.bin and PREFIX.idx instead of --input" },
     { "seq-length", 0, MEG_I64(struct meg_eval_conf, seq_length), "N", NULL,
-      "ppl: window length in tokens; as many as the model has positions when not given" },
+      "ppl: window length in tokens; default: the model's max_position_embeddings" },
     { "overlapping-eval", 0, MEG_I64(struct meg_eval_conf, overlapping_eval), "N", NULL,
-      "ppl: stride between windows in tokens; --seq-length when not given" },
+      "ppl: stride between windows in tokens; default: --seq-length" },
     { 0 }
 };
 

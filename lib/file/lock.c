@@ -359,10 +359,10 @@ int meg_lock_check(const struct meg_lock *l, struct meg_err *e)
 
     if (is_ours(h))
         return 0;
-    return meg_fail(
-        e, MEG_EIO,
-        "%s: the lock of this process was removed; as another process may be writing here, no file is replaced",
-        h->path);
+    return meg_fail(e, MEG_EIO,
+                    "%s: the lock file of this process was removed; nothing was replaced, since another process may be "
+                    "writing here",
+                    h->path);
 }
 
 void meg_lock_release(struct meg_lock *l)

@@ -15,7 +15,8 @@ const struct meg_opt meg_sampling_opts[] = {
       "sample from the K most likely tokens; 0 is off, 1 is greedy" },
     { "top_p", 0, MEG_F64(struct meg_sampling, top_p), "P", "0.0",
       "sample from the most likely tokens whose probabilities sum to P; 0 is off" },
-    { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234", "random seed of sampling; -1 takes a random one" },
+    { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234",
+      "seed of the random numbers of sampling; -1: choose one at random" },
     MEG_ALIAS("random-seed", "seed"),
     { 0 }
 };
@@ -33,7 +34,7 @@ int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct me
     if (!(c->top_p >= 0 && c->top_p <= 1))
         return meg_fail(e, MEG_EUSAGE, "--top_p %g: it must be from 0 to 1", c->top_p);
     if (c->top_k > 0 && c->top_p > 0)
-        return meg_fail(e, MEG_EUSAGE, "--top_k %" PRId64 " and --top_p %g: give one of them", c->top_k, c->top_p);
+        return meg_fail(e, MEG_EUSAGE, "--top_k %" PRId64 " and --top_p %g: give only one of them", c->top_k, c->top_p);
     if (c->greedy && (c->top_k > 1 || c->top_p > 0))
         return meg_fail(e, MEG_EUSAGE, "--greedy always takes the most likely token: remove --top_k and --top_p");
     if (c->seed < -1 || c->seed > UINT32_MAX)

@@ -33,8 +33,10 @@ const struct meg_opt meg_optim_opts[] = {
     { "weight-decay", 0, MEG_F64(C, weight_decay), "F", "0.01", "weight decay of all parameters but biases and norms" },
     { "weight-decay-incr-style", 0, MEG_ENUM(C, weight_decay_incr_style), "constant|linear|cosine", "constant",
       "how weight decay changes over the run" },
-    { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL, "weight decay at the start" },
-    { "end-weight-decay", 0, MEG_F64(C, end_weight_decay), "F", NULL, "weight decay at the end" },
+    { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL,
+      "weight decay at the first iteration, with --weight-decay-incr-style linear or cosine" },
+    { "end-weight-decay", 0, MEG_F64(C, end_weight_decay), "F", NULL,
+      "weight decay at the last iteration, with --weight-decay-incr-style linear or cosine" },
     { "clip-grad", 0, MEG_F64(C, clip_grad), "NORM", "1.0",
       "clip gradients to this global L2 norm; 0: neither clip nor compute the norm" },
     { "adam-beta1", 0, MEG_F64(C, adam_beta1), "F", "0.9", "decay rate of the first moment" },
@@ -59,7 +61,7 @@ const char *meg_wd_style_name(enum meg_wd_style style)
     return meg_opt_choice(meg_optim_opts, "weight-decay-incr-style", &c);
 }
 
-/* Set the field of c that the option called name fills; false when word is not one of its choices. */
+/* Parse word as a choice of option name into its field of c; return false if it is not one. */
 static bool parse_choice(struct meg_optim_conf *c, const char *name, const char *word)
 {
     const struct meg_opt *row = meg_optim_opts;
@@ -195,7 +197,7 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
     return 0;
 }
 
-/* Convert an option in samples or in iterations to samples; dflt: neither is given. */
+/* Return samples if set, else iters in samples, else dflt. */
 static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, int64_t dflt)
 {
     if (samples != MEG_UNSET)

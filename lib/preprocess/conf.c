@@ -12,7 +12,7 @@ enum { MAX_WORKERS = 1024 };
 
 const struct meg_opt meg_preprocess_opts[] = {
     { "input", 0, MEG_LIST(struct meg_preprocess_conf, input), "FILE...", NULL,
-      "read JSON lines, plain or compressed by gzip, zstd or xz; expand patterns; - is standard input" },
+      "read JSON lines, plain or compressed by gzip, zstd or xz; FILE may be a shell pattern; - is standard input" },
     { "json-keys", 0, MEG_LIST(struct meg_preprocess_conf, json_keys), "KEY...", "text",
       "encode the texts of these keys, one dataset for each" },
     MEG_ALIAS("json-key", "json-keys"),
@@ -23,7 +23,7 @@ const struct meg_opt meg_preprocess_opts[] = {
     { "keep-newlines", 0, MEG_BOOL(struct meg_preprocess_conf, keep_newlines), NULL, "no",
       "with --split-sentences: keep the white space after a sentence" },
     { "lang", 0, MEG_STR(struct meg_preprocess_conf, lang), "LANGUAGE", "english",
-      "select the language of the text, a folder of --punkt-data" },
+      "with --split-sentences: language of the text; selects the folder of --punkt-data" },
     { "punkt-data", 0, MEG_STR(struct meg_preprocess_conf, punkt_data), "FOLDER", NULL,
       "with --split-sentences: read abbreviations and collocations from FOLDER/LANGUAGE" },
     { "append-eod", 0, MEG_BOOL(struct meg_preprocess_conf, append_eod), NULL, "no",
@@ -36,7 +36,8 @@ const struct meg_opt meg_preprocess_opts[] = {
       "order the documents as Megatron-LM does for N partitions" },
     { "keep-sequential-samples", 0, MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples), NULL, "no",
       "with --partitions: keep the order of the lines" },
-    { "dataset-impl", 0, MEG_STR(struct meg_preprocess_conf, dataset_impl), "mmap", "mmap", "write this index format" },
+    { "dataset-impl", 0, MEG_STR(struct meg_preprocess_conf, dataset_impl), "mmap", "mmap",
+      "format of the dataset; mmap is the only one" },
     { "log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
       "log progress every N documents" },
     { 0 }

@@ -50,7 +50,7 @@ int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_er
         { c->use_checkpoint_args && !c->load, "use-checkpoint-args", ": needs --load DIR" },
         { c->finetune && !c->load, "finetune", ": needs --load DIR" },
         { c->override_scheduler && c->use_checkpoint_scheduler, "override-opt_param-scheduler",
-          ": contradicts --use-checkpoint-opt_param-scheduler; give one of them" },
+          ": contradicts --use-checkpoint-opt_param-scheduler; give only one of them" },
         { 0 },
     };
     const int r = meg_opt_check_ranges(ranges, c, e);

@@ -35,7 +35,8 @@ const struct meg_opt meg_train_opts[] = {
       "layers that full recomputation applies to: all, in groups of N that store one input (uniform), or the first N "
       "of "
       "each stage (block)" },
-    { "recompute-num-layers", 0, MEG_I64(C, recompute_layers), "N", NULL, "the N of --recompute-method" },
+    { "recompute-num-layers", 0, MEG_I64(C, recompute_layers), "N", NULL,
+      "layers per group (uniform) or recomputed layers per stage (block)" },
     { "distribute-saved-activations", 0, MEG_BOOL(C, distribute_saved_activations), NULL, "no",
       "shard the inputs stored for full recomputation over the tensor-parallel ranks" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
@@ -88,10 +89,10 @@ int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
         { c->world_size != MEG_UNSET && !is_estimate, "world-size",
           ": needs --dry-run or --plan; the launcher determines how many ranks run" },
         { !c->check_for_nan && c->on_nan != MEG_ON_NAN_ABORT, "on-nan",
-          ": contradicts --no-check-for-nan-in-loss-and-grad; give one of them" },
+          ": contradicts --no-check-for-nan-in-loss-and-grad; give only one of them" },
         { !(c->timeout_min > 0), "distributed-timeout-minutes", ": must be above 0" },
         { !isnan(c->exit_duration_min) && !(c->exit_duration_min > 0), "exit-duration-in-mins", ": must be above 0" },
-        { has_iters && has_samples, "train-samples", ": --train-iters is given, too; give one of them" },
+        { has_iters && has_samples, "train-samples", ": --train-iters is given, too; give only one of them" },
         { !has_iters && !has_samples && !c->skip_train, "train-iters", " or --train-samples is required" },
         { c->rampup_batch_size.n > 0 && !has_samples, "rampup-batch-size",
           ": a batch size that changes needs --train-samples, not --train-iters" },

@@ -152,8 +152,9 @@ static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const ch
     append_differences(&diff, run, saved);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
-                     "the schedule of the command line differs from that of %s: %s; use the former with "
-                     "--override-opt_param-scheduler, the latter with --use-checkpoint-opt_param-scheduler",
+                     "the schedule of the command line differs from that of %s: %s; give "
+                     "--override-opt_param-scheduler to use the "
+                     "command line's, --use-checkpoint-opt_param-scheduler to use the checkpoint's",
                      from, diff.s);
     json_decref(run);
     meg_str_free(&diff);

@@ -48,7 +48,9 @@ void watchdog_rendezvous(struct meg_watchdog *w)
         wait_for_all(w);
     } else if (!watchdog_join(w, w->timeout_s)) {
         if (w->conn[0].fd >= 0)
-            meg_die(MEG_EPEER, "the process that listens at port %d of %s is not rank 0 of this run", r->port, host);
+            meg_die(MEG_EPEER,
+                    "the process that listens at port %d of %s is not rank 0 of this run; set another MASTER_PORT",
+                    r->port, host);
         meg_die(MEG_EPEER, "rank %d of %d on %s could not connect to rank 0 at port %d of %s within %.1f s: %s",
                 w->rank, w->size, w->host, r->port, host, w->timeout_s, strerror(errno));
     }

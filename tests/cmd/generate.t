@@ -164,7 +164,7 @@ refuse 'top_k above the vocabulary' '{"prompt":"a","top_k":258}' 'top_k 258: it 
 refuse 'top_k of another type' '{"prompt":"a","top_k":2.5}' '"top_k" is 2.5; it must be an integer'
 refuse 'top_p out of range' '{"prompt":"a","top_p":1.5}' '"top_p" is 1.5; it must be a number from 0 to 1$'
 refuse 'top_p of another type' '{"prompt":"a","top_p":[1]}' '"top_p" is \[1\]; it must be a number'
-refuse 'top_k and top_p of a line' '{"prompt":"a","top_p":0.5,"top_k":5}' 'top_k 5 and --top_p 0.5: give one of them'
+refuse 'top_k and top_p of a line' '{"prompt":"a","top_p":0.5,"top_k":5}' 'top_k 5 and --top_p 0.5: give only one of them'
 refuse 'a seed out of range' '{"prompt":"a","seed":-1}' '"seed" is -1; it must be an integer from 0 to 4294967295$'
 refuse 'a seed of another type' '{"prompt":"a","seed":1.5}' '"seed" is 1.5; it must be an integer'
 refuse 'an empty stop string' '{"prompt":"a","stop":""}' '"stop" is ""; it must be a string or an array of strings, none of them empty$'

@@ -206,7 +206,7 @@ static void suggest_prefix(const char *prefix, const char *missing, struct meg_e
     else if (access(guess.s, F_OK) == 0)
         meg_fail(e, MEG_ENOENT, "%s: no such file; did you mean %s_text_document?", missing, prefix);
     else if (access(prefix, F_OK) == 0)
-        meg_fail(e, MEG_ENOENT, "%s: no such file; %s is not a dataset: make one of text with meg-preprocess(1)",
+        meg_fail(e, MEG_ENOENT, "%s: no such file; %s is not a dataset: convert text to one with meg-preprocess(1)",
                  missing, prefix);
     else if (meg_parse_f64(prefix, &weight))
         meg_fail(e, MEG_ENOENT, "%s: no such file; give a weight before every dataset or before none", missing);

@@ -509,7 +509,7 @@ static void a_lost_lock_aborts_a_save(void **state)
     save_ok(&b, "lost-lock", 10, 0, -1);
     assert_int_equal(unlink("lost-lock/" MEG_LOCK_DIR_FILE), 0);
     assert_int_equal(save_fixture(&b, "lost-lock", 15, 1, -1, &e), MEG_EIO);
-    assert_non_null(strstr(e.msg, "the lock of this process was removed"));
+    assert_non_null(strstr(e.msg, "the lock file of this process was removed"));
     c = open_ok("lost-lock", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), 10);
     meg_ckpt_close(c);

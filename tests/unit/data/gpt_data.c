@@ -469,7 +469,7 @@ static void a_cache_overwritten_during_a_run_is_refused(void **state)
     for (int64_t i = 0; i < meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)); i++)
         bad += meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT;
     assert_true(bad > 0);
-    assert_string_equal(e.msg, "flip: the cached index does not fit this dataset; remove the cache folder");
+    assert_string_equal(e.msg, "flip: the cached index does not match this dataset; remove the cache folder");
     meg_data_splits_close(d);
 }
 
