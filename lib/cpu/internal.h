@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 #define MEG_PASTE(a, b, c) MEG_PASTE_(a, b, c)
 #define MEG_FN(name) MEG_PASTE(meg_cpu_, name, MEG_ISA)
 
-/* The levels that this program contains, best first; meg_cpu_level returns NULL if the machine lacks the level. */
+/* Instruction-set levels, best first; meg_cpu_level returns NULL if the build or the machine lacks the level. */
 enum { MEG_CPU_V4, MEG_CPU_V3, MEG_CPU_BASE, MEG_CPU_LEVELS };
 const struct meg_ops *meg_cpu_level(int level);
 

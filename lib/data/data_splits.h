@@ -35,10 +35,10 @@ struct meg_mid_dataset {
     const char *name;    /* prefix as given, or "mock data" */
     double weight;       /* in the blend, normalised; 1 without a blend */
     int64_t begin, end;  /* its range of elements: sequences for GPT, documents for BERT and T5 */
-    int64_t tokens;      /* in that range */
-    int64_t num_samples; /* that it is built for, or MEG_ONE_EPOCH */
-    int64_t num_taken;   /* that a weighted blend takes of it; else num_samples */
-    int64_t samples;     /* that its epochs hold */
+    int64_t tokens;      /* tokens in that range */
+    int64_t num_samples; /* samples that it is built for, or MEG_ONE_EPOCH */
+    int64_t num_taken;   /* samples that a weighted blend takes of it; num_samples without a blend */
+    int64_t samples;     /* samples in its epochs */
     int64_t epochs;
 };
 

@@ -26,11 +26,11 @@ struct meg_gpt_index_conf {
 
 /* Sizes of the arrays. */
 struct meg_gpt_index_sizes {
-    int64_t elements; /* of one epoch */
+    int64_t elements; /* elements in one epoch */
     int64_t tokens_per_epoch, epochs;
-    int64_t samples;                   /* of all epochs: often more than are needed */
-    int64_t samples_before_last_epoch; /* that end before it, where separate_last_epoch */
-    bool separate_last_epoch;          /* little of the last epoch is needed: shuffle it apart, after the others */
+    int64_t samples;                   /* samples in all epochs: often more than are needed */
+    int64_t samples_before_last_epoch; /* samples that end before it, if separate_last_epoch */
+    bool separate_last_epoch;          /* few samples of the last epoch are needed: shuffle it separately */
 };
 
 /*

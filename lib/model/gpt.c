@@ -78,7 +78,7 @@ static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, c
         bind_vector(g, &l->bias, &l->dbias, prefix, name, "bias");
 }
 
-/* Bind layer i of the model. */
+/* Point the weights and gradients of layer i to its parameters. */
 static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
 {
     const struct meg_gpt_conf *c = &g->conf;

@@ -21,7 +21,7 @@ static float *dkv_block(const struct nn_cp_attn *p, int64_t i)
     return p->l->workspace->dkv + i * block_numel(p);
 }
 
-/* Return the key and value heads of a block [s,b,g,2,d]. */
+/* Return views of the keys and of the values of a block [s,b,g,2,d]. */
 static struct nn_kv_block kv_heads(const struct nn_cp_attn *p, void *block, enum meg_dtype t)
 {
     const int64_t row = 2 * p->g * p->d;

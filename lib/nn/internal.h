@@ -89,7 +89,7 @@ struct nn_kv_exchange {
     int64_t (*fetch)(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv);
     /* Return the block to which the gradients of a step are added. */
     struct nn_kv_block (*grad_block)(struct nn_cp_attn *p, int64_t step);
-    /* Send the gradients of a step, which are complete. */
+    /* Send the gradients of a step to the next rank of the ring; call it when they are complete. */
     void (*send_grads)(struct nn_cp_attn *p, int64_t step);
     /* Write the reduced gradients of this rank's keys and values to dqkv. */
     void (*return_grads)(struct nn_cp_attn *p);

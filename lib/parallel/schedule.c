@@ -1,6 +1,7 @@
 /*
- * Making a schedule in three stages: the order of steps, which is all that schedules differ in; the step before which
- * each receive starts; and the list, which adds waits, slots and buffers to the steps.
+ * schedule.c - pipeline schedules, made in three passes: choose the order of forward and backward steps, which is the
+ * only difference between schedules; choose the step before which each receive starts; and write the list of actions,
+ * which adds waits, slots and buffers to the steps.
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>

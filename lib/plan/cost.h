@@ -16,7 +16,7 @@ struct meg_cost_model {
     const struct meg_gpt_conf *model; /* checked */
     const struct meg_optim_conf *optim;
     struct meg_layout layout;               /* fitted to the model */
-    struct meg_pipe_schedule_conf schedule; /* of a step's micro-batches */
+    struct meg_pipe_schedule_conf schedule; /* pipeline schedule of one step */
     struct meg_gpt_run run;                 /* of every stage; see meg_run_spec_stage */
     bool overlaps_grad_reduce;              /* gradients are reduced during the last backward pass */
     bool overlaps_param_gather;             /* parameters are gathered during the next forward pass */

@@ -28,7 +28,7 @@ struct search {
     const struct meg_hardware *hw;
     int64_t world_size, num_tried;
     double memory;        /* bytes per rank that are available */
-    double weight_nbytes; /* of parameters and gradients of the model */
+    double weight_nbytes; /* bytes of the parameters and gradients of the model */
     struct candidate best[MAX_CANDIDATES];
     int nbest; /* in order of time.step */
 };

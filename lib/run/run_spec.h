@@ -17,7 +17,7 @@ struct meg_run_spec {
     struct meg_layout layout;
     struct meg_batch_schedule batch;
     int64_t train_iters;
-    struct meg_pipe_schedule_conf schedule; /* of a step with the most micro-batches */
+    struct meg_pipe_schedule_conf schedule; /* for the largest global batch: the most micro-batches per step */
     struct meg_gpt_run model_run; /* of every stage; meg_run_spec_stage adds the fields that depend on the stage */
 };
 

@@ -16,7 +16,7 @@
 #define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
 #define INDEX WEIGHTS ".index.json"
 enum { GENERATION_CONFIG }; /* index in meg_ckpt_extra_files */
-/* The file of --tokenizer-model where other programs would misread it as tokenizer.model. */
+/* Name of the tokenizer model file if it is not SentencePiece BPE: other programs would misread a tokenizer.model. */
 #define MEG_MODEL "meg_tokenizer.model"
 
 /* ---- reading ---- */

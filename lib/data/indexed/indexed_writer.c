@@ -22,7 +22,7 @@ struct meg_indexed_writer {
     struct meg_lock lock;
     enum meg_idx_dtype dtype;
     struct meg_file bin, idx;    /* idx: space for the header, then the lengths */
-    struct meg_file docs, modes; /* temporary, never committed; modes: { 0 } without modes */
+    struct meg_file docs, modes; /* temporary files, never committed; modes is { 0 } if the dataset has none */
     int64_t nseq, ndoc_entries;  /* document index entries */
     int32_t last_length;         /* of the sequence appended last, which extend may lengthen */
     int64_t nseq_ended;          /* sequences of documents that were ended */

@@ -26,7 +26,7 @@ struct meg_reducer {
     bool *is_tp_reduced;   /* [nlayer_groups] reduction 1 is done */
     int *groups_pending;   /* [nbuckets] layer groups in the bucket that reduction 1 has not finished */
     bool *is_started;      /* [nbuckets] reduction 2 has started */
-    struct meg_comm *comm; /* of the operation in flight */
+    struct meg_comm *comm; /* communicator of the operation in flight */
     struct meg_work *work;
     int bucket_in_flight; /* -1: none */
 };

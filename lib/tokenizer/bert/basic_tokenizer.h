@@ -16,7 +16,10 @@
 
 MEG_BEGIN_DECLS
 
-/* Return true for U+0009, U+000A, U+000D, U+0020 and ideographs: no word of Megatron-LM's contains one with others. */
+/*
+ * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs: text can be split next to them, since no word of
+ * Megatron-LM contains one of them and another character.
+ */
 bool meg_bert_is_safe_split(int32_t cp);
 /* Return true for category P, and ASCII that is neither letter, digit, space nor control character. */
 bool meg_bert_is_punctuation(int32_t cp);

@@ -254,7 +254,7 @@ static void byte_fallback(struct tokens *t)
     t->n = n;
 }
 
-/* Decode all tokens into one. */
+/* Replace all tokens by one: their decoded bytes, with U+FFFD for invalid UTF-8. */
 static void byte_level(struct tokens *t)
 {
     struct meg_str bytes = { 0 }, text = { 0 };

@@ -16,7 +16,7 @@ struct bpe {
     int32_t unk;          /* -1: unknown characters are dropped */
     int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback, else -1; -1 where there is no such token */
     bool fuse_unk, ignore_merges;
-    int32_t min_byte, max_byte; /* range of byte_id */
+    int32_t min_byte, max_byte; /* lowest and highest id in byte_id */
     bool has_all_bytes;         /* no byte_id is -1 */
     bool merges_bytes;          /* some merge has a part with an id in that range */
     char *prefix, *suffix;      /* of each character but the first, and of the last one; may be "" */

@@ -66,7 +66,7 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
     }
 }
 
-/* Build the table of the first family. */
+/* Build the table of files that can be split at spaces. */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                            struct meg_err *e)
 {
@@ -119,7 +119,7 @@ static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, 
     }
 }
 
-/* Build the table of the second family; the mark is one character. */
+/* Build the table of files that can be split between characters; the mark is one character. */
 static int split_between_chars(struct meg_hf_files *f, const struct meg_span *mark, struct meg_err *e)
 {
     struct meg_hf_safe_split *s;

@@ -12,7 +12,7 @@ struct prev_block {
     struct class_masks m;  /* its masks, without the line ends in absorbed_eol */
     uint64_t absorbed_eol; /* line ends that belong to punctuation before them */
     uint64_t nonbreak;     /* spaces that are not line ends */
-    uint64_t lead;         /* bytes of a punctuation character that a following word takes */
+    uint64_t lead;         /* bytes of a punctuation character that belongs to the word after it */
     int64_t indent;        /* start of the spaces after a line end that extend to the end of the block; -1: none */
     int ndigits;           /* since the last split of a number */
     struct pending_contractions pending;
