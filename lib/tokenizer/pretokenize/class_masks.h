@@ -1,5 +1,5 @@
 /*
- * * class_masks.h - character classes of a text as bit masks of 64 bytes: letters, numbers, spaces and others.  Bit i
+ * class_masks.h - character classes of a text as bit masks of 64 bytes: letters, numbers, spaces and others.  Bit i
  * is that of byte i, and all bytes of a character have the same bits.  A pattern is then a few shifts and logical
  * operations. Private to lib/tokenizer/pretokenize.
  */
