@@ -207,7 +207,7 @@ struct meg_ops {
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
                      int accumulate);
 
-    /* dst = src, key or value heads [s, b, g, d] of equal type; for example into a KV cache. */
+    /* dst = src, key or value heads [s, b, g, d] of equal type, which may be any; for example into a KV cache. */
     void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
                        int64_t g, int64_t d);
 
