@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include "base/mem.h"
 #include "cpu/internal.h"
+#include "tensor/check_ops.h"
 #include "tensor/trace_ops.h"
 
 extern const struct meg_ops meg_cpu_ops_base;
@@ -51,6 +52,9 @@ const struct meg_ops *meg_cpu_ops(void)
     pthread_once(&once, meg_cpu_bind_threads);
     for (int l = 0; !t; l++)
         t = meg_cpu_level(l);
+#ifdef MEG_DEBUG
+    t = meg_check_ops(t);
+#endif
     return meg_trace_ops(t);
 }
 

@@ -15,7 +15,8 @@ MEG_BEGIN_DECLS
  * launcher or run with fewer threads.  The calling thread keeps its affinity mask, so threads that it creates later are
  * not bound.
  *
- * With MEG_TRACE=ops in the environment, each operation is also printed on stderr: tensor/trace_ops.h.
+ * With MEG_TRACE=ops in the environment, each operation is also printed on stderr: tensor/trace_ops.h.  With MEG_DEBUG
+ * defined (make DEBUG=1), each operation checks its arguments first: tensor/check_ops.h.
  *
  * linear_create and attn_fwd load oneDNN on first use; if it is not installed, they end the process with a message.
  */

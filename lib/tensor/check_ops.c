@@ -1,0 +1,591 @@
+/* check_ops.c - a table of operations that asserts the shapes and types of arguments, then calls another table. */
+#include "tensor/check_ops.h"
+#include <pthread.h>
+#include "base/err.h"
+
+static const struct meg_ops *op; /* the checked table */
+static struct meg_ops checked;
+
+/* ---- a check per type of argument: macros, so that a failure prints the operation's line and argument names ---- */
+
+/* Check a tensor's type. */
+#define CHECK_DTYPE(t) MEG_ASSERT_LE(t, MEG_DTYPE_F16)
+
+/* Check a matrix [nrows, ncols]; an empty one needs no memory. */
+#define CHECK_MAT(m, nrows, ncols)                                                                                     \
+    do {                                                                                                               \
+        CHECK_DTYPE(m.dtype);                                                                                          \
+        MEG_ASSERT_EQ(m.rows, nrows);                                                                                  \
+        MEG_ASSERT_EQ(m.cols, ncols);                                                                                  \
+        MEG_ASSERT_LE(0, m.rows);                                                                                      \
+        MEG_ASSERT_LE(0, m.cols);                                                                                      \
+        MEG_ASSERT_LE(m.cols, m.ld);                                                                                   \
+        MEG_ASSERT(m.p || m.rows * m.cols == 0);                                                                       \
+    } while (0)
+
+/* Do the same for a matrix that may have p NULL. */
+#define CHECK_OPTIONAL_MAT(m, nrows, ncols)                                                                            \
+    do {                                                                                                               \
+        if (m.p)                                                                                                       \
+            CHECK_MAT(m, nrows, ncols);                                                                                \
+    } while (0)
+
+/* Check a vector of n elements; an empty one needs no memory. */
+#define CHECK_VECTOR(v, n)                                                                                             \
+    do {                                                                                                               \
+        MEG_ASSERT_LE(0, n);                                                                                           \
+        MEG_ASSERT(v || n == 0);                                                                                       \
+    } while (0)
+
+/* Check heads [ns, nb, ng, heads, nd] of any type: strides of dimensions of more than one element keep the heads apart. */
+#define CHECK_HEADS(h, ns, nb, ng, heads, nd)                                                                          \
+    do {                                                                                                               \
+        CHECK_VECTOR(h.p, (ns) * (nb) * (ng) * (heads) * (nd));                                                        \
+        if (ns > 1)                                                                                                    \
+            MEG_ASSERT_LE(nd, h.ld_s);                                                                                 \
+        if (nb > 1)                                                                                                    \
+            MEG_ASSERT_LE(nd, h.ld_b);                                                                                 \
+        if (ng > 1)                                                                                                    \
+            MEG_ASSERT_LE(nd, h.ld_g);                                                                                 \
+        if (heads > 1)                                                                                                 \
+            MEG_ASSERT_LE(nd, h.ld_h);                                                                                 \
+    } while (0)
+#define CHECK_QUERY_HEADS(h)                                                                                           \
+    do {                                                                                                               \
+        CHECK_DTYPE(h.dtype);                                                                                          \
+        CHECK_HEADS(h, geom->s_q, geom->b, geom->g, geom->a / geom->g, geom->d);                                       \
+    } while (0)
+#define CHECK_KEY_HEADS(h)                                                                                             \
+    do {                                                                                                               \
+        CHECK_DTYPE(h.dtype);                                                                                          \
+        CHECK_HEADS(h, geom->s_k, geom->b, geom->g, 1, geom->d);                                                       \
+    } while (0)
+
+/* Check a vector [b,a,s_q]. */
+#define CHECK_LSE(v) CHECK_VECTOR(v, geom->b * geom->a * geom->s_q)
+
+/* Check attention's geometry. */
+#define CHECK_GEOM()                                                                                                   \
+    do {                                                                                                               \
+        MEG_ASSERT(geom);                                                                                              \
+        MEG_ASSERT_LE(0, geom->s_q);                                                                                   \
+        MEG_ASSERT_LE(0, geom->s_k);                                                                                   \
+        MEG_ASSERT_LE(0, geom->b);                                                                                     \
+        MEG_ASSERT_LT(0, geom->g);                                                                                     \
+        MEG_ASSERT_EQ(geom->a % geom->g, 0);                                                                           \
+        MEG_ASSERT_LE(0, geom->q0);                                                                                    \
+        MEG_ASSERT_LE(0, geom->k0);                                                                                    \
+        MEG_ASSERT_LE(geom->q0 + geom->s_q, geom->s);                                                                  \
+        MEG_ASSERT_LE(geom->k0 + geom->s_k, geom->s);                                                                  \
+    } while (0)
+
+/* Check dropout's arguments, which are used if p is not 0. */
+#define CHECK_DROP()                                                                                                   \
+    do {                                                                                                               \
+        if (drop && drop->p > 0) {                                                                                     \
+            MEG_ASSERT_LT(0, drop->b);                                                                                 \
+            MEG_ASSERT(drop->sample);                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+/* Check that the first nout matrices, which are written, overlap no other of the list. */
+#define CHECK_DISJOINT(nout, ...)                                                                                      \
+    (are_disjoint(nout, (const struct meg_mat[]){ __VA_ARGS__ },                                                       \
+                  (int)(sizeof(struct meg_mat[]){ __VA_ARGS__ } / sizeof(struct meg_mat)))                             \
+         ? (void)0                                                                                                     \
+         : meg_assert_failed(__FILE__, __LINE__, "no overlap between " #__VA_ARGS__))
+
+static struct meg_mat vector(const void *p, enum meg_dtype t, int64_t n)
+{
+    return (struct meg_mat){ (void *)p, t, 1, n, n };
+}
+
+static struct meg_mat f32(const float *p, int64_t n)
+{
+    return vector(p, MEG_DTYPE_F32, n);
+}
+
+static struct meg_mat i32(const int32_t *p, int64_t n)
+{
+    return vector(p, MEG_DTYPE_I32, n);
+}
+
+/* Return m, or a matrix without memory if m is out itself: an argument of an operation that may work in place. */
+static struct meg_mat unless_in_place(struct meg_mat m, struct meg_mat out)
+{
+    return m.p == out.p && m.dtype == out.dtype && m.ld == out.ld ? vector(NULL, m.dtype, 0) : m;
+}
+
+static int is_empty(struct meg_mat m)
+{
+    return !m.p || m.rows <= 0 || m.cols <= 0;
+}
+
+/* Return whether a and b have a byte in common.  Columns of one larger matrix are apart if their columns are. */
+static int overlaps(struct meg_mat a, struct meg_mat b)
+{
+    const char *pa = a.p, *pb = b.p;
+    const int64_t sa = (int64_t)meg_dtype_size(a.dtype), sb = (int64_t)meg_dtype_size(b.dtype), ld = a.ld * sa;
+    int64_t distance;
+
+    if (is_empty(a) || is_empty(b))
+        return 0;
+    if (pa + ((a.rows - 1) * a.ld + a.cols) * sa <= pb || pb + ((b.rows - 1) * b.ld + b.cols) * sb <= pa)
+        return 0;
+    if (a.rows == 1 || b.rows == 1 || ld != b.ld * sb)
+        return 1;
+    distance = ((pb - pa) % ld + ld) % ld; /* from a column of a to the next column of b */
+    return distance < a.cols * sa || ld - distance < b.cols * sb;
+}
+
+static int are_disjoint(int nout, const struct meg_mat *m, int n)
+{
+    for (int i = 0; i < nout; i++)
+        for (int k = i + 1; k < n; k++)
+            if (overlaps(m[i], m[k]))
+                return 0;
+    return 1;
+}
+
+/* ---- the operations, in the order of struct meg_ops ---- */
+
+static void upload(struct meg_stream *st, void *dev, const void *host, size_t nbytes)
+{
+    CHECK_VECTOR(dev, (int64_t)nbytes);
+    CHECK_VECTOR(host, (int64_t)nbytes);
+    op->upload(st, dev, host, nbytes);
+}
+
+static void download(struct meg_stream *st, void *host, const void *dev, size_t nbytes)
+{
+    CHECK_VECTOR(host, (int64_t)nbytes);
+    CHECK_VECTOR(dev, (int64_t)nbytes);
+    op->download(st, host, dev, nbytes);
+}
+
+static void zero(struct meg_stream *st, void *dev, size_t nbytes)
+{
+    CHECK_VECTOR(dev, (int64_t)nbytes);
+    op->zero(st, dev, nbytes);
+}
+
+static void linear_fwd(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
+                       struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
+{
+    MEG_ASSERT(l);
+    MEG_ASSERT_LE(act, MEG_ACT_GELU_ERF);
+    CHECK_MAT(x, x.rows, x.cols);
+    CHECK_MAT(w, w.rows, x.cols);
+    CHECK_MAT(y, x.rows, w.rows);
+    CHECK_OPTIONAL_MAT(pre, x.rows, w.rows);
+    CHECK_DISJOINT(2, y, pre, x, w, vector(bias, w.dtype, w.rows));
+    op->linear_fwd(st, l, y, pre, x, w, bias, act);
+}
+
+static void linear_bwd_data(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
+                            struct meg_mat w, struct meg_mat pre, enum meg_act act)
+{
+    MEG_ASSERT(l);
+    MEG_ASSERT_LE(act, MEG_ACT_GELU_ERF);
+    CHECK_MAT(dy, dy.rows, dy.cols);
+    CHECK_MAT(w, dy.cols, w.cols);
+    CHECK_MAT(dx, dy.rows, w.cols);
+    CHECK_DISJOINT(1, dx, dy, w);
+    if (act != MEG_ACT_NONE) {
+        CHECK_MAT(pre, dy.rows, w.cols);
+        CHECK_DISJOINT(1, dx, pre);
+    }
+    op->linear_bwd_data(st, l, dx, dy, w, pre, act);
+}
+
+static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
+                              struct meg_mat dy, struct meg_mat x)
+{
+    MEG_ASSERT(l);
+    CHECK_MAT(x, x.rows, x.cols);
+    CHECK_MAT(dy, x.rows, dy.cols);
+    CHECK_MAT(dw, dy.cols, x.cols);
+    CHECK_DISJOINT(2, dw, vector(dbias, dw.dtype, dw.rows), dy, x);
+    op->linear_bwd_weight(st, l, dw, dbias, dy, x);
+}
+
+static void swiglu_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x)
+{
+    CHECK_MAT(y, y.rows, y.cols);
+    CHECK_MAT(x, y.rows, 2 * y.cols);
+    CHECK_DISJOINT(1, y, x);
+    op->swiglu_fwd(st, y, x);
+}
+
+static void swiglu_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x)
+{
+    CHECK_MAT(dy, dy.rows, dy.cols);
+    CHECK_MAT(x, dy.rows, 2 * dy.cols);
+    CHECK_MAT(dx, dy.rows, 2 * dy.cols);
+    CHECK_DISJOINT(1, dx, dy, unless_in_place(x, dx));
+    op->swiglu_bwd(st, dx, dy, x);
+}
+
+static void rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
+                 int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
+                 float sign)
+{
+    CHECK_DTYPE(x.dtype);
+    CHECK_HEADS(x, s, b, g, heads, 2 * half);
+    CHECK_VECTOR(cos, half);
+    CHECK_VECTOR(sin, half);
+    CHECK_VECTOR(position, s * b);
+    MEG_ASSERT(sign == 1 || sign == -1);
+    op->rope(st, x, s, b, g, heads, half, is_interleaved, cos, sin, position, sign);
+}
+
+static void norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
+                     struct meg_mat x, const void *w, const void *b, float eps)
+{
+    const int64_t n = x.rows, h = x.cols;
+
+    MEG_ASSERT_LE(type, MEG_NORM_RMS);
+    MEG_ASSERT_EQ(!b, type == MEG_NORM_RMS);
+    CHECK_MAT(x, n, h);
+    CHECK_MAT(y, n, h);
+    CHECK_VECTOR(w, h);
+    CHECK_VECTOR(rstd, n);
+    if (type == MEG_NORM_LAYER)
+        CHECK_VECTOR(mean, n);
+    CHECK_DISJOINT(3, y, f32(rstd, n), f32(type == MEG_NORM_LAYER ? mean : NULL, n), x, vector(w, y.dtype, h),
+                   vector(b, y.dtype, h));
+    op->norm_fwd(st, type, y, mean, rstd, x, w, b, eps);
+}
+
+static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
+                     enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
+                     const float *mean, const float *rstd)
+{
+    const int64_t n = x.rows, h = x.cols;
+
+    MEG_ASSERT_LE(type, MEG_NORM_RMS);
+    MEG_ASSERT_EQ(!db, type == MEG_NORM_RMS);
+    CHECK_DTYPE(grad);
+    CHECK_MAT(x, n, h);
+    CHECK_MAT(dy, n, h);
+    CHECK_MAT(dx, n, h);
+    CHECK_OPTIONAL_MAT(skip, n, h);
+    CHECK_VECTOR(dw, h);
+    CHECK_VECTOR(w, h);
+    CHECK_VECTOR(rstd, n);
+    if (type == MEG_NORM_LAYER)
+        CHECK_VECTOR(mean, n);
+    CHECK_DISJOINT(3, dx, vector(dw, grad, h), vector(db, grad, h), unless_in_place(skip, dx), dy, x,
+                   vector(w, dy.dtype, h), f32(rstd, n), f32(type == MEG_NORM_LAYER ? mean : NULL, n));
+    op->norm_bwd(st, type, dx, dw, db, grad, skip, dy, x, w, mean, rstd);
+}
+
+static void add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
+                    const struct meg_drop *drop)
+{
+    CHECK_MAT(x, x.rows, x.cols);
+    CHECK_MAT(y, x.rows, x.cols);
+    CHECK_MAT(z, x.rows, x.cols);
+    CHECK_DROP();
+    CHECK_DISJOINT(1, z, unless_in_place(x, z), y, vector(bias, y.dtype, y.cols));
+    op->add_fwd(st, z, x, y, bias, drop);
+}
+
+static void add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
+                    const struct meg_drop *drop)
+{
+    CHECK_DTYPE(grad);
+    CHECK_MAT(dz, dz.rows, dz.cols);
+    CHECK_MAT(dy, dz.rows, dz.cols);
+    CHECK_DROP();
+    CHECK_DISJOINT(2, dy, vector(dbias, grad, dy.cols), dz);
+    op->add_bwd(st, dy, dbias, grad, dz, drop);
+}
+
+static void add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
+                         float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
+                         const struct meg_drop *drop, const void *w, const void *b, float eps)
+{
+    const int64_t n = x.rows, h = x.cols;
+
+    MEG_ASSERT_LE(type, MEG_NORM_RMS);
+    MEG_ASSERT_EQ(!b, type == MEG_NORM_RMS);
+    CHECK_MAT(x, n, h);
+    CHECK_MAT(sublayer_out, n, h);
+    CHECK_MAT(z, n, h);
+    CHECK_MAT(y, n, h);
+    CHECK_DROP();
+    CHECK_VECTOR(w, h);
+    CHECK_VECTOR(rstd, n);
+    if (type == MEG_NORM_LAYER)
+        CHECK_VECTOR(mean, n);
+    CHECK_DISJOINT(4, z, y, f32(rstd, n), f32(type == MEG_NORM_LAYER ? mean : NULL, n), unless_in_place(x, z),
+                   sublayer_out, vector(bias, sublayer_out.dtype, h), vector(w, y.dtype, h), vector(b, y.dtype, h));
+    op->add_norm_fwd(st, type, z, y, mean, rstd, x, sublayer_out, bias, drop, w, b, eps);
+}
+
+static void attn_fwd(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
+{
+    CHECK_GEOM();
+    CHECK_QUERY_HEADS(o);
+    CHECK_QUERY_HEADS(q);
+    CHECK_KEY_HEADS(k);
+    CHECK_KEY_HEADS(v);
+    CHECK_LSE(lse);
+    CHECK_DROP();
+    MEG_ASSERT(o.p != q.p && o.p != k.p && o.p != v.p);
+    op->attn_fwd(st, geom, o, lse, q, k, v, drop);
+}
+
+static void attn_merge(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+                       struct meg_heads o_part, const float *lse_part)
+{
+    CHECK_GEOM();
+    MEG_ASSERT_EQ(o.dtype, MEG_DTYPE_F32);
+    CHECK_QUERY_HEADS(o);
+    CHECK_QUERY_HEADS(o_part);
+    CHECK_LSE(lse);
+    CHECK_LSE(lse_part);
+    MEG_ASSERT(o.p != o_part.p && lse != lse_part);
+    op->attn_merge(st, geom, o, lse, o_part, lse_part);
+}
+
+static void attn_delta(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
+                       struct meg_heads o)
+{
+    CHECK_GEOM();
+    CHECK_LSE(delta);
+    CHECK_QUERY_HEADS(d_o);
+    CHECK_QUERY_HEADS(o);
+    op->attn_delta(st, geom, delta, d_o, o);
+}
+
+static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
+                     struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
+                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
+                     int accumulate)
+{
+    CHECK_GEOM();
+    MEG_ASSERT_EQ(dq.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(dk.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(dv.dtype, MEG_DTYPE_F32);
+    CHECK_QUERY_HEADS(dq);
+    CHECK_KEY_HEADS(dk);
+    CHECK_KEY_HEADS(dv);
+    CHECK_QUERY_HEADS(d_o);
+    CHECK_QUERY_HEADS(q);
+    CHECK_KEY_HEADS(k);
+    CHECK_KEY_HEADS(v);
+    CHECK_LSE(lse);
+    CHECK_LSE(delta);
+    CHECK_DROP();
+    MEG_ASSERT(dq.p != dk.p && dq.p != dv.p && dk.p != dv.p);
+    MEG_ASSERT(dq.p != q.p && dk.p != k.p && dv.p != v.p);
+    op->attn_bwd(st, geom, dq, dk, dv, d_o, lse, delta, q, k, v, drop, accumulate);
+}
+
+static void copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
+                       int64_t g, int64_t d)
+{
+    MEG_ASSERT_EQ(dst.dtype, src.dtype);
+    MEG_ASSERT_LT(dst.dtype, MEG_DTYPES);
+    CHECK_HEADS(dst, s, b, g, 1, d);
+    CHECK_HEADS(src, s, b, g, 1, d);
+    MEG_ASSERT(dst.p != src.p || !dst.p);
+    op->copy_heads(st, dst, src, s, b, g, d);
+}
+
+static void embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0)
+{
+    CHECK_MAT(x, x.rows, x.cols);
+    CHECK_MAT(word, word.rows, x.cols);
+    CHECK_VECTOR(token, x.rows);
+    CHECK_DISJOINT(1, x, i32(token, x.rows), word);
+    op->embed_fwd(st, x, token, word, v0);
+}
+
+static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token)
+{
+    CHECK_MAT(dx, dx.rows, dx.cols);
+    CHECK_MAT(dword, dword.rows, dx.cols);
+    CHECK_VECTOR(token, dx.rows);
+    CHECK_DISJOINT(1, dword, dx, i32(token, dx.rows));
+    op->embed_bwd(st, dword, v0, dx, token);
+}
+
+static void position_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
+                         const struct meg_drop *drop)
+{
+    CHECK_MAT(x, x.rows, x.cols);
+    CHECK_OPTIONAL_MAT(pos, pos.rows, x.cols);
+    if (pos.p)
+        CHECK_VECTOR(position, x.rows);
+    CHECK_DROP();
+    CHECK_DISJOINT(1, x, pos);
+    op->position_fwd(st, x, position, pos, drop);
+}
+
+static void position_bwd(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
+                         const struct meg_drop *drop)
+{
+    CHECK_MAT(dx, dx.rows, dx.cols);
+    CHECK_OPTIONAL_MAT(dpos, dpos.rows, dx.cols);
+    if (dpos.p)
+        CHECK_VECTOR(position, dx.rows);
+    CHECK_DROP();
+    CHECK_DISJOINT(2, dx, dpos);
+    op->position_bwd(st, dpos, dx, position, drop);
+}
+
+static void xent_partial(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
+{
+    const int64_t n = logits.rows;
+
+    CHECK_MAT(logits, n, logits.cols);
+    CHECK_VECTOR(part, n);
+    CHECK_VECTOR(target, n);
+    CHECK_DISJOINT(1, f32(part, 2 * n), logits, i32(target, n));
+    op->xent_partial(st, part, logits, target, v0);
+}
+
+static void xent_combine(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n)
+{
+    MEG_ASSERT_LT(0, nparts);
+    CHECK_VECTOR(loss, n);
+    CHECK_VECTOR(lse, n);
+    CHECK_VECTOR(part, n);
+    CHECK_DISJOINT(2, f32(loss, n), f32(lse, n), f32(part, 2 * n * nparts));
+    op->xent_combine(st, loss, lse, part, nparts, n);
+}
+
+static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
+                     const float *weight)
+{
+    const int64_t n = logits.rows;
+
+    CHECK_MAT(logits, n, logits.cols);
+    CHECK_VECTOR(lse, n);
+    CHECK_VECTOR(target, n);
+    CHECK_VECTOR(weight, n);
+    CHECK_DISJOINT(1, logits, f32(lse, n), i32(target, n), f32(weight, n));
+    op->xent_bwd(st, logits, lse, target, v0, weight);
+}
+
+static void cast(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
+                 int64_t n)
+{
+    CHECK_DTYPE(dst_type);
+    CHECK_DTYPE(src_type);
+    CHECK_VECTOR(dst, n);
+    CHECK_VECTOR(src, n);
+    CHECK_DISJOINT(1, vector(dst, dst_type, n), vector(src, src_type, n));
+    op->cast(st, dst, dst_type, src, src_type, n);
+}
+
+static void sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n)
+{
+    MEG_ASSERT(out);
+    CHECK_DTYPE(type);
+    CHECK_VECTOR(x, n);
+    CHECK_DISJOINT(1, vector(out, MEG_DTYPE_F64, 1), vector(x, type, n));
+    op->sumsq(st, out, x, type, n);
+}
+
+static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
+{
+    MEG_ASSERT(out);
+    CHECK_DTYPE(type);
+    CHECK_VECTOR(x, n);
+    CHECK_DISJOINT(1, vector(out, MEG_DTYPE_I64, 1), vector(x, type, n));
+    op->count_zeros(st, out, x, type, n);
+}
+
+/* Check the ranges of an optimizer step, and that its flat f32 buffers, at most 4, are disjoint in each. */
+static void check_ranges(const struct meg_hparam_range *range, int nranges, const float *const *buf, int nbuf)
+{
+    struct meg_mat m[4];
+
+    CHECK_VECTOR(range, nranges);
+    for (int i = 0; i < nranges; i++) {
+        const int64_t begin = range[i].begin, end = range[i].end;
+
+        MEG_ASSERT_LE(0, begin);
+        MEG_ASSERT_LE(begin, end);
+        MEG_ASSERT_LE(0, range[i].lr_index);
+        MEG_ASSERT_LE(range[i].lr_index, 1);
+        for (int k = 0; k < nbuf; k++) {
+            CHECK_VECTOR(buf[k], end);
+            m[k] = f32(buf[k] ? buf[k] + begin : NULL, end - begin);
+        }
+        MEG_ASSERT(are_disjoint(nbuf, m, nbuf));
+    }
+}
+
+static void adamw(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
+                  int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step)
+{
+    MEG_ASSERT(adam);
+    MEG_ASSERT(step);
+    check_ranges(range, nranges, (const float *const[]){ w, g, m, v }, 4);
+    op->adamw(st, w, g, m, v, range, nranges, adam, step);
+}
+
+static void sgd(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
+                int nranges, float momentum, const struct meg_step_hparams *step)
+{
+    MEG_ASSERT(step);
+    check_ranges(range, nranges, (const float *const[]){ w, g, buf }, 3);
+    op->sgd(st, w, g, buf, range, nranges, momentum, step);
+}
+
+/* ---- the table ---- */
+
+static void check(const struct meg_ops *table)
+{
+    op = table;
+    checked = *table; /* what is not replaced below is not checked */
+    checked.upload = upload;
+    checked.download = download;
+    checked.zero = zero;
+    checked.linear_fwd = linear_fwd;
+    checked.linear_bwd_data = linear_bwd_data;
+    checked.linear_bwd_weight = linear_bwd_weight;
+    checked.swiglu_fwd = swiglu_fwd;
+    checked.swiglu_bwd = swiglu_bwd;
+    checked.rope = rope;
+    checked.norm_fwd = norm_fwd;
+    checked.norm_bwd = norm_bwd;
+    checked.add_fwd = add_fwd;
+    checked.add_bwd = add_bwd;
+    checked.add_norm_fwd = add_norm_fwd;
+    checked.attn_fwd = attn_fwd;
+    checked.attn_merge = attn_merge;
+    checked.attn_delta = attn_delta;
+    checked.attn_bwd = attn_bwd;
+    checked.copy_heads = copy_heads;
+    checked.embed_fwd = embed_fwd;
+    checked.embed_bwd = embed_bwd;
+    checked.position_fwd = position_fwd;
+    checked.position_bwd = position_bwd;
+    checked.xent_partial = xent_partial;
+    checked.xent_combine = xent_combine;
+    checked.xent_bwd = xent_bwd;
+    checked.cast = cast;
+    checked.sumsq = sumsq;
+    checked.count_zeros = count_zeros;
+    checked.adamw = adamw;
+    checked.sgd = sgd;
+}
+
+const struct meg_ops *meg_check_ops(const struct meg_ops *table)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+    pthread_mutex_lock(&lock);
+    if (!op)
+        check(table);
+    MEG_ASSERT(op == table);
+    pthread_mutex_unlock(&lock);
+    return &checked;
+}
