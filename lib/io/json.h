@@ -21,11 +21,11 @@ MEG_BEGIN_DECLS
  * MEG_EFORMAT with SOURCE:LINE:COLUMN for anything else, including a duplicate key in an object.
  */
 int meg_json_load(json_t **out, const char *path, struct meg_err *e);
-/* The same for a file whose name is not from the user; see meg_read_regular. */
+/* Load a JSON file whose name is not from the user; see meg_read_regular. */
 int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e);
-/* The same for a text; source is its name in messages. */
+/* Parse a JSON text; source is its name in messages. */
 int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
-/* The same, but string values may contain \u0000; json_string_length is their length. */
+/* Parse a JSON text whose strings may contain \u0000; json_string_length is their length. */
 int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
 
 /*

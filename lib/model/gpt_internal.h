@@ -33,9 +33,9 @@ struct gpt_acts {
 
 /* Gradients of the activations of a layer; x, ln, attn_out and mlp_out are [residual_rows, h]. */
 struct gpt_grads {
-    struct meg_mat x;                 /* of the residual stream */
-    struct meg_mat ln;                /* of the output of either norm */
-    struct meg_mat attn_out, mlp_out; /* of the sublayers' outputs */
+    struct meg_mat x;                 /* gradient of the residual stream */
+    struct meg_mat ln;                /* gradient of the output of either norm */
+    struct meg_mat attn_out, mlp_out; /* gradients of the sublayers' outputs */
     struct meg_attn_grads attn;
     struct meg_mlp_acts mlp;
 };

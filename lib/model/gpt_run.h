@@ -12,8 +12,8 @@ MEG_BEGIN_DECLS
 enum meg_recompute {
     MEG_RECOMPUTE_NONE,
     MEG_RECOMPUTE_SELECTIVE, /* core attention: its output and log-sum-exp, from qkv */
-    MEG_RECOMPUTE_UNIFORM,   /* layers in groups of recompute_num_layers, of which only the first one's input is kept */
-    MEG_RECOMPUTE_BLOCK      /* each of the first recompute_num_layers layers of a chunk, of which the input is kept */
+    MEG_RECOMPUTE_UNIFORM,   /* all layers, in groups of recompute_num_layers: the input of each group is kept */
+    MEG_RECOMPUTE_BLOCK /* the first recompute_num_layers layers of a chunk, one by one: the input of each is kept */
 };
 
 struct meg_gpt_run {

@@ -50,7 +50,7 @@ struct meg_param {
     int64_t shard_begin;                 /* its first index along tp_axis, in each block */
     int64_t shard_numel;                 /* its elements; 0: the row is on other stages */
     bool is_tied_replica;                /* the last stage's replica of a tied tensor: neither counted nor saved */
-    int64_t offset;                      /* of its first element in the flat buffer */
+    int64_t offset;                      /* index of its first element in the flat buffer */
 };
 
 /* n elements that are contiguous in the global tensor, from global on, and in the shard, from local on. */

@@ -43,9 +43,8 @@ static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *
 
     if (m < c->stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "--global-batch-size gives %" PRId64 " micro-batches a step: %s %d requires at least as many "
-                        "as stages, %d",
-                        m, CHUNKS, c->chunks, c->stages);
+                        "--global-batch-size gives %" PRId64 " micro-batches a step: %s %d requires at least %d (%s)",
+                        m, CHUNKS, c->chunks, c->stages, STAGES);
     if (group < c->stages || group > m)
         return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be from %d (%s) to %" PRId64 " (micro-batches a step)",
                         GROUP, group, c->stages, STAGES, m);

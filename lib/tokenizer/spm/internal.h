@@ -103,7 +103,7 @@ int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
 /* Append the ids of a word; return false if it has an unknown character.  Space must be reserved. */
 bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n);
-/* The same for a long word; max_piece_bytes must be <= 255.  It reserves space; fails as the sink does. */
+/* Append the ids of a long word and reserve space; max_piece_bytes must be <= 255.  Fails as the sink does. */
 int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64_t n, struct meg_err *e);
 /* Bring score up to date with the last id appended. */
 void spm_unigram_update_score(struct meg_spm_encoder *enc);

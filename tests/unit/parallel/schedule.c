@@ -228,8 +228,7 @@ static void invalid_configurations_are_reported(void **state)
           "least 2, not 1" },
         { { MEG_PIPE_AUTO, 4, 2, 3, 0, false },
           "--global-batch-size gives 3 micro-batches a step: --num-virtual-stages-per-pipeline-rank 2 requires at "
-          "least "
-          "as many as stages, 4" },
+          "least 4 (--pipeline-model-parallel-size)" },
         { { MEG_PIPE_AUTO, 4, 2, 8, 3, false },
           "--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4 (--pipeline-model-parallel-size) to "
           "8 (micro-batches a step)" },
