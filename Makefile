@@ -314,7 +314,7 @@ check-clang:
 check-san:
 	+$(MAKE) SAN=1 DEPS=0 TESTS='$(UNITS:$(B)/%=build/san/%)' check
 check-mpich:
-	+$(MAKE) B=build/mpich MPI=mpich DEPS=0 TESTS='$(RANK_TESTS)' check
+	+$(MAKE) B=build/mpich MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check
 
 bench: all $(BENCH)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run $(BENCHES)
