@@ -69,7 +69,7 @@ for text in $texts; do
     printf '%s: %s MB of text, %s of them different, in %s documents; ' "${at##*/}" \
         "$((bytes / 1000000))" "$(cat "$at.different")" "$(wc -l <"$text")"
     printf 'MB/s of CPU, and CPU of %s threads, medians of %s runs\n' "$threads" "$runs"
-    printf 'x: ours is so many times as fast; but for gigatoken others have %s MB\n' "$part"
+    printf 'x: speed-up of meg-preprocess; peers other than gigatoken encode %s MB\n' "$part"
     # shellcheck disable=SC2059
     printf "$head" '' cold warm CPU tokenizers Megatron-LM SentencePiece 'gigatoken, cold' 'gigatoken, warm'
     for name in $tokenizers; do

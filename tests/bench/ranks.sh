@@ -1,6 +1,6 @@
 #!/bin/sh
 # The training step of GPT-2's 124M in f32 over ranks: one rank with two threads beside two data-parallel ranks of
-# one thread, with and without overlap of gradient reduction.  Two samples a step; contenders take turns, and medians
+# one thread, with and without overlap of gradient reduction.  Two samples a step; contenders alternate, and medians
 # of the turns are printed.
 #   BENCH_RUNS     turns (5); each is the median of 2 steps after the first
 #   BENCH_RANKS_T  length (1024)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The training step of GPT-2's 124M in f32 and in bf16, B=4, T=64 and T=1024, beside PyTorch's eager step and llm.c's
 # trainer: time, threads, CPU seconds per second (200% is two processors at work), and how much of the multiply-add
-# peak of its type, measured in the same turns, it is.  Contenders take turns; medians of the turns are printed.
+# peak of its type, measured in the same turns, it is.  Contenders alternate; medians of the turns are printed.
 # PyTorch in bf16 is measured twice: autocast over f32 weights, and all in bf16, with no f32 copies of the weights.
 #   BENCH_RUNS     turns (5); each is the median of BENCH_STEPS steps at T=64 (7) and of 2 at T=1024
 #   BENCH_DTYPES   the types ("f32 bf16")
