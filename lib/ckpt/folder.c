@@ -27,12 +27,13 @@ char *ckpt_path(const char *dir, const char *name)
     return s.s;
 }
 
-const char *ckpt_folder_name(char buf[64], int64_t iteration, const char *suffix)
+/* Print "iter_0000100" or "release" to buf; return buf. */
+static const char *folder_name(char buf[64], int64_t iteration)
 {
     if (iteration == MEG_CKPT_RELEASE)
-        snprintf(buf, 64, "release%s", suffix);
+        snprintf(buf, 64, "release");
     else
-        snprintf(buf, 64, "iter_%07" PRId64 "%s", iteration, suffix);
+        snprintf(buf, 64, "iter_%07" PRId64, iteration);
     return buf;
 }
 
@@ -162,7 +163,7 @@ int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e)
     int n = list_iterations(dir, &it);
 
     while (n > 0) {
-        snprintf(manifest, sizeof manifest, "%s/manifest.json", ckpt_folder_name(name, it[n - 1], ""));
+        snprintf(manifest, sizeof manifest, "%s/manifest.json", folder_name(name, it[n - 1]));
         if (ckpt_path_exists(dir, manifest))
             break;
         n--;
@@ -180,7 +181,7 @@ int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e)
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e)
 {
     struct meg_str available = { 0 };
-    char name[64], *final = ckpt_path(dir, ckpt_folder_name(name, iteration, ""));
+    char name[64], *final = ckpt_path(dir, folder_name(name, iteration));
     int64_t *it;
     int n, r;
 
@@ -193,7 +194,7 @@ int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct 
     n = list_iterations(dir, &it);
     for (int i = 0; i < n && available.n < 400; i++)
         meg_str_printf(&available, "%s%" PRId64, i ? ", " : "", it[i]);
-    r = meg_fail(e, MEG_ENOENT, "%s/%s does not exist; %s%s", dir, ckpt_folder_name(name, iteration, ""),
+    r = meg_fail(e, MEG_ENOENT, "%s/%s does not exist; %s%s", dir, folder_name(name, iteration),
                  n ? "available iterations: " : "there are no other iterations", n ? available.s : "");
     meg_str_free(&available);
     free(it);
@@ -235,7 +236,7 @@ static int recover_commit(const char *dir, const char *name, struct meg_err *e)
 
     if (!parse_name(name, &iteration, &suffix) || strcmp(suffix, ".commit") != 0)
         return 0;
-    path = ckpt_path(dir, ckpt_folder_name(buf, iteration, ""));
+    path = ckpt_path(dir, folder_name(buf, iteration));
     r = meg_commit_recover(path, e);
     free(path);
     return r;
@@ -257,7 +258,11 @@ static int remove_stale(const char *dir, const char *name, struct meg_err *e)
     return r;
 }
 
-int ckpt_recover(const char *dir, struct meg_err *e)
+/*
+ * Complete or roll back commits that were interrupted, and remove temporary folders of killed saves.  The caller holds
+ * the lock of SAVE, so that no other process writes them.
+ */
+static int recover(const char *dir, struct meg_err *e)
 {
     int r = for_each_name(dir, recover_commit, e);
 
@@ -266,11 +271,11 @@ int ckpt_recover(const char *dir, struct meg_err *e)
 
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e)
 {
-    char name[64], *final = ckpt_path(dir, ckpt_folder_name(name, iteration, ""));
+    char name[64], *final = ckpt_path(dir, folder_name(name, iteration));
     int r;
 
     *tmp = NULL;
-    if ((r = meg_mkdirs(dir, e)) == 0 && (r = ckpt_recover(dir, e)) == 0)
+    if ((r = meg_mkdirs(dir, e)) == 0 && (r = recover(dir, e)) == 0)
         r = meg_temporary_dir(tmp, final, e);
     free(final);
     return r;
@@ -279,7 +284,7 @@ int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e)
 {
     char name[64], text[32];
-    char *final = ckpt_path(dir, ckpt_folder_name(name, iteration, ""));
+    char *final = ckpt_path(dir, folder_name(name, iteration));
     char *tracker = ckpt_path(dir, CKPT_TRACKER);
     int r = meg_commit_dir(tmp, final, e);
 
@@ -298,7 +303,7 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
 static int remove_one(const char *dir, int64_t iteration, struct meg_err *e)
 {
     char name[64];
-    char *path = ckpt_path(dir, ckpt_folder_name(name, iteration, "")), *tmp = meg_temporary_name(path, 0);
+    char *path = ckpt_path(dir, folder_name(name, iteration)), *tmp = meg_temporary_name(path, 0);
     int r = meg_rename(path, tmp, e);
 
     if (r == 0)

@@ -137,8 +137,6 @@ void ckpt_from_f32(void *out, enum meg_dtype dtype, const float *in, int64_t n);
 
 /* Return DIR/NAME, malloc'ed. */
 char *ckpt_path(const char *dir, const char *name);
-/* Print "iter_0000100" or "release" and suffix to buf; return buf. */
-const char *ckpt_folder_name(char buf[64], int64_t iteration, const char *suffix);
 bool ckpt_path_exists(const char *dir, const char *name);
 /* Write the file DIR/NAME, as meg_write_file does. */
 int ckpt_write_text(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e);
@@ -151,11 +149,6 @@ int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
 int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e);
 /* Find the folder of an iteration in SAVE, malloc'ed; MEG_ENOENT lists the iterations that exist. */
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e);
-/*
- * Complete or roll back commits that were interrupted, and remove temporary folders of killed saves.  The caller holds
- * the lock of SAVE, so that no other process writes them.
- */
-int ckpt_recover(const char *dir, struct meg_err *e);
 /* Create SAVE if missing, recover it, and create the temporary folder for an iteration; *tmp is malloc'ed. */
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e);
 /* Rename the complete folder tmp to its iteration, and set the tracker. */

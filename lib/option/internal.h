@@ -26,8 +26,6 @@ void *opt_field(const struct meg_opt *row, void *conf);
 bool opt_is_flag(const struct meg_opt *row);
 /* Length of the prefix of metavar that is "a|b|c"; 0 if any value is allowed. */
 size_t opt_choices(const char *metavar);
-/* The choice at *p, of n bytes, and move *p to the next one; NULL at end. */
-const char *opt_next_choice(const char **p, const char *end, size_t *n);
 /* The choice with this index among those of a MEG_ENUM row; NULL for MEG_ENUM_UNSET. */
 const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n);
 

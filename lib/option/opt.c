@@ -259,7 +259,8 @@ size_t opt_choices(const char *arg)
     return !strchr(arg, '|') ? 0 : dots ? (size_t)(dots - arg) : strlen(arg);
 }
 
-const char *opt_next_choice(const char **p, const char *end, size_t *n)
+/* Return the choice at *p, of n bytes, and move *p to the next one; NULL at end. */
+static const char *next_choice(const char **p, const char *end, size_t *n)
 {
     const char *choice = *p;
 
@@ -280,7 +281,7 @@ static int find_choice(const struct meg_opt *row, const char *word, struct meg_e
 
     if (p == end)
         return 0;
-    for (int i = 0; (choice = opt_next_choice(&p, end, &n)); i++)
+    for (int i = 0; (choice = next_choice(&p, end, &n)); i++)
         if (n == strlen(word) && memcmp(choice, word, n) == 0)
             return i;
     return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of %s", row->name, word, row->metavar);
@@ -365,7 +366,7 @@ const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n)
     const char *p = row->metavar, *choice = NULL;
 
     for (int i = 0; i <= value; i++)
-        choice = opt_next_choice(&p, row->metavar + strlen(row->metavar), n);
+        choice = next_choice(&p, row->metavar + strlen(row->metavar), n);
     MEG_ASSERT(choice || value == MEG_ENUM_UNSET);
     return choice;
 }

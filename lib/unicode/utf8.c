@@ -56,7 +56,8 @@ int meg_utf8_encode(char out[4], int32_t cp)
     return len;
 }
 
-int64_t meg_utf8_ascii_prefix(const char *s, int64_t n)
+/* Return the length of the ASCII prefix of s [n], rounded down to a multiple of 32. */
+static int64_t ascii_prefix(const char *s, int64_t n)
 {
     int64_t i = 0;
 
@@ -129,7 +130,7 @@ int64_t meg_utf8_find_invalid(const char *s, int64_t n)
 
     while (n - i >= 64) {
         if (x.continuation == 0)
-            i += meg_utf8_ascii_prefix(s + i, n - i);
+            i += ascii_prefix(s + i, n - i);
         if (n - i < 64 || !is_valid_block(s + i, &x))
             break;
         i += 64;

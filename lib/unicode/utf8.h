@@ -62,9 +62,6 @@ static inline int meg_utf8_bom(const char *s, int64_t n)
     return n >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
 }
 
-/* The length of the ASCII prefix of s [n], rounded down to a multiple of 32. */
-int64_t meg_utf8_ascii_prefix(const char *s, int64_t n);
-
 /* The offset of the first byte that is not part of valid UTF-8, or -1. */
 int64_t meg_utf8_find_invalid(const char *s, int64_t n);
 
