@@ -121,17 +121,19 @@ OUT="$T/stop.log" ranks_but 2 1 "$stop" meg-train -q --config "$T/conf" --train-
     --save "$T/stop" >"$T/stop.log" 2>"$T/err"
 is 'a signal to one rank: the status is 75' $? 75
 ok 'and a checkpoint is saved' test -s "$T/stop/latest_checkpointed_iteration.txt"
-# A data file that is truncated during training: all ranks save, then one reports it.  Opening the pipe of --log-json
-# blocks until there is a reader; by then all ranks have mapped the data.
+
+# A data file that is truncated during training: all ranks save, then one reports it.  Rank 0 waits at the pipe of
+# --log-json, which has no reader yet, until both ranks have mapped the data.
 . "${0%/*}/train.sh"
 cp "$T/ids_text_document.idx" "$T/cut.idx"
 cp "$T/ids_text_document.bin" "$T/cut.bin"
 mkfifo "$T/pipe"
 start_ranks 2 meg-train -q --config "$T/conf" --micro-batch-size 1 --data-path "$T/cut" --split 1,0,0 --train-iters 60 \
     --save "$T/cutrun" --log-json "$T/pipe"
-catches_usr1() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$(cat "$T/pid.0")/status") & 0x200)) -ne 0 ]; }
-until_true 60 test -s "$T/pid.0"
-until_true 60 catches_usr1
+for r in 0 1; do
+    until_true 60 test -s "$T/pid.$r"
+    until_true 60 grep -qsF "$T/cut.bin" "/proc/$(cat "$T/pid.$r")/maps"
+done
 truncate -s $(($(wc -c <"$T/cut.bin") / 4096 * 4096)) "$T/cut.bin"
 cat "$T/pipe" >/dev/null &
 reader=$!

@@ -172,7 +172,7 @@ cut_run() { meg-train -q --config "$T/conf" --data-path "$T/cut" --split 1,0,0 -
 cut_run --save "$T/uncut" >"$T/uncut.log" 2>"$T/err"
 cut_run --save "$T/cutrun" --log-json "$T/pipe" >"$T/cut.log" 2>"$T/cut.err" &
 pid=$!
-until_true 60 catches_usr1
+until_true 60 grep -qsF "$T/cut.bin" /proc/$pid/maps
 kept=$(($(wc -c <"$T/cut.bin") / 4096 * 4096))
 truncate -s "$kept" "$T/cut.bin"
 cat "$T/pipe" >/dev/null &
