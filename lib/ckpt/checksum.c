@@ -34,8 +34,8 @@ void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct m
 struct expected_chunk {
     const struct ckpt_mapped_tensor *m;
     struct ckpt_chunk c;
-    int64_t i, n;         /* chunk i of the n of the tensor */
-    const char *expected; /* NULL: not a string in the manifest */
+    int64_t i, n;         /* index of the chunk, and the number of chunks of the tensor */
+    const char *expected; /* checksum in the manifest; NULL: it is not a string there */
 };
 
 static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t *manifest,
@@ -83,7 +83,7 @@ static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
                     t->file_offset + k->c.first + k->c.n, hash, k->expected ? k->expected : "none");
 }
 
-/* Check the CRC-32 of a tensor whose container has one. */
+/* Compare the CRC-32 of the container member of a tensor, if it has one, with the stored CRC-32. */
 static int check_crc(const struct ckpt_mapped_tensor *m, struct meg_err *e)
 {
     const uint32_t crc = m->t->container_data ? meg_zip_crc(m->t->container_data, m->t->container_nbytes) : 0;

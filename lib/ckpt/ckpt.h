@@ -3,20 +3,20 @@
  *
  * A checkpoint is one directory, which appears atomically once it is complete.  meg-ckpt(5) describes the files:
  *
- *     SAVE/latest_checkpointed_iteration.txt      the tracker: iteration of the newest, or "release"
+ *     SAVE/latest_checkpointed_iteration.txt      the tracker: the newest iteration, or "release"
  *     SAVE/iter_0000100/                          one checkpoint
  *         model-*.safetensors                     weights: unsharded tensors, one file per layer group
- *         optim-*.safetensors                     optimizer state, likewise
+ *         optim-*.safetensors                     optimizer state, one file per layer group
  *         model.safetensors.index.json            tensor -> file, in Hugging Face's format
  *         vocab.json vocab.txt merges.txt tokenizer.model   files of the tokenizer, if it has any
  *         state.json                              options, iteration, state of the run
- *         run.conf                                all options, including the layout's; for people only
- *         manifest.json                           offsets and checksums of all but run.conf; written last
+ *         run.conf                                all options; written for reference, never read back
+ *         manifest.json                           offsets and checksums of all files but run.conf; written last
  *     SAVE/release/                               converted weights, without optimizer state
  *     SAVE/done                                   exists once the last iteration of the run is saved
  *
- * Initial weights can also be loaded from a Hugging Face folder (config.json with safetensors or .bin files) and from
- * Megatron's SAVE/iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt, at any tensor and pipeline parallel sizes.
+ * Initial weights can also be loaded from a Hugging Face directory (config.json with safetensors or .bin files) and
+ * from Megatron's SAVE/iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt, at any tensor and pipeline parallel sizes.
  */
 #ifndef MEG_CKPT_CKPT_H
 #define MEG_CKPT_CKPT_H
@@ -41,10 +41,10 @@ struct meg_ckpt_shard {
     const char *name; /* NULL: the weights; fp32_param, exp_avg, exp_avg_sq, momentum_buffer */
     void *data;       /* host memory: the elements of the ranges, concatenated */
     enum meg_dtype dtype;
-    /* Elements of the flat buffer, in order; NULL: all, replicated over the ranks of mesh->dp_cp. */
+    /* Element ranges of the flat buffer, in ascending order; NULL: all elements, replicated over mesh->dp_cp. */
     const struct meg_elem_range *ranges;
     int nranges;
-    /* With ranges: this is replica number replica of nreplicas ranks with equal ranges; each writes a part. */
+    /* With ranges: nreplicas ranks hold the same ranges, and each writes a part.  This rank is number replica. */
     int replica, nreplicas; /* 0 and 0: not replicated */
 };
 
@@ -52,31 +52,32 @@ struct meg_ckpt_shard {
 #define MEG_CKPT_MAIN_PARAMS "fp32_param"
 
 enum { MEG_CKPT_EXTRA_FILES = 3 };
-/* Names of the files of a Hugging Face folder that are copied unchanged: generation_config.json and others. */
+/* Names of the files of a Hugging Face directory that are copied unchanged: generation_config.json and others. */
 extern const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES];
 
 /* The contents of the tokenizer's files, read when a run starts, because the files may be moved before a save. */
 struct meg_ckpt_tokenizer {
     struct meg_str file[MEG_NUM_TOK_FILES];          /* s NULL: no such file */
-    struct meg_str extra_file[MEG_CKPT_EXTRA_FILES]; /* likewise */
+    struct meg_str extra_file[MEG_CKPT_EXTRA_FILES]; /* s NULL: no such file */
     int32_t eod;                                     /* end-of-document id, or -1 */
     int32_t bos;                                     /* beginning-of-sequence id, or -1 */
     struct meg_ids eos_ids;                          /* further end-of-sequence ids */
-    bool is_not_spm_bpe;                             /* as in struct meg_tok_export_files */
+    /* tokenizer.model is not a SentencePiece BPE model */
+    bool is_not_spm_bpe;
 };
-/* Read the files that c names; t starts as { 0 }.  MEG_ENOENT or MEG_EIO if one cannot be read. */
+/* Read the files that c names into t, which starts as { 0 }.  MEG_ENOENT or MEG_EIO if one cannot be read. */
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
                             struct meg_err *e);
 struct meg_ckpt;
 /*
- * Add the bos and eos ids and the meg_ckpt_extra_files of a checkpoint.  If eod is not among the eos ids of the
- * checkpoint its tokenizer is a different one, and nothing is added.
+ * Add the bos and eos ids and the meg_ckpt_extra_files of checkpoint c to t.  Nothing is added if t->eod is not among
+ * the eos ids of c, because c then has a different tokenizer.
  */
 int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
- * Generate tokenizer.json, tokenizer_config.json and special_tokens_map.json of a Hugging Face folder from the files
- * of c, unless the first two exist.  If tokenizer.json cannot express the tokenizer, warn and leave it out.  eod and
- * bos are set to the tokenizer's if they are -1.
+ * Generate Hugging Face's tokenizer.json, tokenizer_config.json and special_tokens_map.json from the files that c
+ * names, unless the first two exist.  If tokenizer.json cannot express the tokenizer, warn and omit it.  Set t->eod and
+ * t->bos to the tokenizer's ids if they are -1.
  */
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
@@ -85,14 +86,15 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 
 /* What to save; everything is borrowed for the call. */
 struct meg_ckpt_save_args {
-    const char *dir;                  /* SAVE; created if missing */
-    const struct meg_lock *lock;      /* of dir, held by rank 0 and checked before anything is replaced; NULL: none */
-    int64_t iteration;                /* or MEG_CKPT_RELEASE: initial weights of later runs */
-    const char *options;              /* from meg_opt_dump: those independent of the layout */
-    const char *run_conf;             /* all options, for people; NULL: not saved */
-    const struct meg_gpt_conf *model; /* checked */
+    const char *dir; /* SAVE; created if missing */
+    /* lock on dir, held by rank 0 and checked before files are replaced; NULL: none */
+    const struct meg_lock *lock;
+    int64_t iteration;                /* iteration number; MEG_CKPT_RELEASE: initial weights for later runs */
+    const char *options;              /* dump (meg_opt_dump) of the options that are independent of the layout */
+    const char *run_conf;             /* contents of run.conf; NULL: not saved */
+    const struct meg_gpt_conf *model; /* already checked */
     const struct meg_mesh *mesh;
-    const struct meg_params *params; /* sharded over mesh */
+    const struct meg_params *params; /* parameter table, sharded over mesh */
     struct meg_ckpt_shard weights;
     const struct meg_ckpt_shard *optim; /* [noptim] optimizer state */
     int noptim;
@@ -106,24 +108,28 @@ enum { MEG_CKPT_RELEASE = -1 };
 /*
  * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: every rank writes its
  * shards of each tensor at their offsets in the files; no rank gathers the model.  Until the tracker is renamed,
- * readers find the previous checkpoint, whatever fails.  A checkpoint of the same iteration is replaced, and leftovers
- * of a killed save are removed first.  The bytes of the files, except run.conf, depend on the state only and not on the
- * layout.  If a write fails on any rank nothing gets a final name, and all ranks return the error of the first of them
- * (MEG_EIO).  A failure to remove an older checkpoint is a warning.
+ * readers open the previous checkpoint, even if the save fails.  A checkpoint of the same iteration is replaced, and
+ * leftovers of a killed save are removed first.  The bytes of the files, except run.conf, depend on the state only and
+ * not on the layout.  If a write fails on any rank, nothing is renamed to its final name, and all ranks return the
+ * error of the first failed rank (MEG_EIO).  A failure to remove an older checkpoint is a warning.
  */
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
 /*
- * Save asynchronously: copy this rank's shards to a staging buffer, which a thread of each rank writes in the
- * background.  meg_ckpt_save_poll starts the next stage once all ranks have finished one; with wait it waits for them.
- * It returns 1 when the checkpoint is committed, 0 before that, or an error as meg_ckpt_save does; unless it returns 0
- * the save is freed and *saving is NULL.  Both are collective over the world and called from the main thread.
+ * Save asynchronously.  meg_ckpt_save_begin copies this rank's shards to a staging buffer, which a background thread of
+ * each rank writes to the files.  meg_ckpt_save_poll starts the next stage once all ranks have finished the current
+ * one; if wait is true it blocks until the save ends.  It returns 0 while the save is in progress, 1 once the
+ * checkpoint is committed, or an error as meg_ckpt_save does.  After 1 or an error the save is freed and *saving is
+ * NULL.  Both functions are collective over mesh->world and are called from the main thread.
  */
 struct meg_ckpt_async_save;
 int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ckpt_save_args *s, struct meg_err *e);
 int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct meg_err *e);
 
-/* Compute the bytes that this rank writes of n shards, the size of the staging buffer; their data may be NULL. */
+/*
+ * Return the number of bytes of n shards that this rank writes, which is the size of the staging buffer.  The shards'
+ * data may be NULL.
+ */
 int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh,
                               const struct meg_ckpt_shard *shard, int n);
 
@@ -135,123 +141,128 @@ int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
 /* Return whether dir has anything to load: a tracker, an iteration, a checkpoint, or a config.json. */
 bool meg_ckpt_exists(const char *dir);
 
-/* Return the highest iteration that has a folder in dir; -1: none. */
+/* Return the highest iteration that has a directory in dir; -1: none. */
 int64_t meg_ckpt_newest_iteration(const char *dir);
 
 /*
  * meg_ckpt_open - open a checkpoint: read and check its metadata files, and check its tensors against its options
- *   dir   a SAVE folder of meg or Megatron, one SAVE/iter_NNNNNNN, or a Hugging Face folder
- *   step  the iteration to open; MEG_UNSET: that of the tracker, or without a tracker the newest one with a
- *         manifest, which is logged
+ *   dir   a SAVE directory of meg or Megatron, one SAVE/iter_NNNNNNN, or a Hugging Face directory
+ *   step  the iteration to open; MEG_UNSET: the iteration in the tracker, or if there is no tracker the newest one
+ *         with a manifest, which is logged
  * MEG_ENOENT: no checkpoint; MEG_EFORMAT: a file is damaged or of an unknown format; MEG_EUSAGE: step was given but
- * dir is a single checkpoint.  A message about one of several iterations ends with the newest older one that can be
- * opened.
+ * dir is a single checkpoint.  If dir has several iterations, the message ends with the newest older iteration that can
+ * be opened.
  */
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);
 
-const char *meg_ckpt_path(const struct meg_ckpt *c);              /* the folder with the weights */
+const char *meg_ckpt_path(const struct meg_ckpt *c);              /* directory of the weights */
 bool meg_ckpt_is_native(const struct meg_ckpt *c);                /* false: Hugging Face or Megatron */
 const char *meg_ckpt_format(const struct meg_ckpt *c);            /* native, hf or megatron */
-int64_t meg_ckpt_iteration(const struct meg_ckpt *c);             /* or MEG_CKPT_RELEASE: weights only */
-const json_t *meg_ckpt_run_state(const struct meg_ckpt *c);       /* args.state of the save; NULL: none */
+int64_t meg_ckpt_iteration(const struct meg_ckpt *c);             /* iteration number; MEG_CKPT_RELEASE: weights only */
+const json_t *meg_ckpt_run_state(const struct meg_ckpt *c);       /* state that the save stored; NULL: none */
 int32_t meg_ckpt_eod(const struct meg_ckpt *c);                   /* end-of-document id, or -1 */
 const struct meg_ids *meg_ckpt_eos_ids(const struct meg_ckpt *c); /* all end-of-sequence ids, eod first */
-/* Return the dtype of all weights; F32 if they differ. */
+/* Return the dtype of the weights; F32 if their dtypes differ. */
 enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c);
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c); /* rows of the word embedding without padding */
 
 /*
- * Return how far the run that wrote the weights had trained, also where the format cannot resume it: its iteration or
- * MEG_CKPT_RELEASE, and its consumed training samples or -1.
+ * Return the iteration (or MEG_CKPT_RELEASE) and the consumed training samples (or -1) of the run that wrote the
+ * weights.  Both are also known for formats from which a run cannot resume.
  */
 int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c);
 int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c);
-/* Return --seq-length of that run, or MEG_UNSET. */
+/* Return --seq-length of the run that wrote the weights, or MEG_UNSET. */
 int64_t meg_ckpt_seq_length(const struct meg_ckpt *c);
 
-/* Return the parallel sizes that the files are sharded for; 1 and 1: tensors are unsharded. */
+/* Get the tensor and pipeline parallel sizes of the files; both are 1 if the tensors are unsharded. */
 void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
 
 /*
- * Set the vocabulary size to n rows; later rows are padding.  MEG_EUSAGE: the checkpoint has fewer rows, or is not
- * Megatron's, the only format that pads.
+ * Set the vocabulary size to n; embedding rows from n on are padding.  MEG_EUSAGE: the checkpoint has fewer than n
+ * rows, or is not in Megatron's format, the only one with padding rows.
  */
 int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e);
 
-/* Return the saved options in the form of meg_opt_apply; for a Hugging Face folder those of the model. */
+/* Return the saved options as text for meg_opt_apply; for a Hugging Face directory, the model options only. */
 const char *meg_ckpt_options(const struct meg_ckpt *c);
 
-/* Return the configuration of its model, complete and checked. */
+/* Get the complete and checked configuration of the checkpoint's model. */
 int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct meg_err *e);
 
 /*
- * Set tok to the checkpoint's tokenizer and its saved files; c owns the strings.  Fields that are set are kept, and
- * nothing changes if the type is set.  type remains NULL if the checkpoint has no tokenizer.
+ * Set tok to the checkpoint's tokenizer options and saved files; c owns the strings.  If tok->type or tok->name_or_path
+ * is set, nothing changes; other fields that are set are kept.  tok->type remains NULL if the checkpoint has no
+ * tokenizer.
  */
 void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
 
 /*
- * Check that a run with this (checked) configuration can load the weights.  MEG_EUSAGE names every option that
- * changes the set of tensors or their shapes, with both values.
+ * Check that a run with this (checked) configuration can load the weights.  MEG_EUSAGE: the message lists the options
+ * that differ and that determine the tensors or their shapes, with both values.
  */
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e);
 
-/* Return whether it has the optimizer state called name. */
+/* Return whether the checkpoint has the optimizer state called name. */
 bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
 
 /*
  * meg_ckpt_load - verify checksums and fill shards, converting elements to the shard's dtype
  *   p, mesh  collective over mesh->world: each rank reads its shards and verifies a part of the checksums
  *   shard    [n] the shards to fill; gaps of the flat buffer are left unchanged
- * MEG_CKPT_MAIN_PARAMS is filled from the weights if the checkpoint has none.  MEG_EFORMAT lists all tensors that are
- * missing, unexpected or of another shape or dtype (for missing optimizer state also the options to continue without),
- * or names file, tensor and offset of bytes that do not match their checksum.  Every rank returns the error of the
- * first failed rank, and the contents of the shards are then undefined.
+ * MEG_CKPT_MAIN_PARAMS is filled from the weights if the checkpoint has none.  MEG_EFORMAT: the message lists all
+ * tensors that are missing, unexpected or of another shape or dtype; for missing optimizer state it also names the
+ * options to continue without it.  If bytes do not match their checksum, it names file, tensor and offset.  Every rank
+ * returns the error of the first failed rank, and the contents of the shards are then undefined.
  */
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e);
 
 /* ---- other formats ------------------------------------------------------------------------------ */
 
-/* Check that dir is a complete Hugging Face folder without other files, so that it may be replaced; else MEG_EUSAGE. */
+/*
+ * Check that dir is a complete Hugging Face directory without other files, so that it may be replaced; MEG_EUSAGE: it
+ * is not.
+ */
 int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
 
 /*
- * Write a Hugging Face folder: config.json, the weights and the tokenizer's files.  It is written under a temporary
- * name and committed as a folder (file/commit.h), which removes an existing dir with everything in it; the caller
- * checks that this is allowed.  A model with learned positions becomes a GPT-2, one with rotary positions a Llama or a
- * Qwen2; MEG_EUSAGE: these cannot express the model.  Used members of s: dir, model, params, weights (unsharded, f32),
- * tok.
+ * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  They are written to a temporary
+ * directory, which is renamed to dir (file/commit.h).  This removes an existing dir with all of its contents; the
+ * caller checks that it may be removed.  A model with learned positions is exported as GPT-2, a model with rotary
+ * positions as Llama or Qwen2.  MEG_EUSAGE: none of these can express the model.  Used members of s: dir, model,
+ * params, weights (unsharded, f32), tok.
  */
 struct meg_ckpt_hf_conf {
-    enum meg_dtype dtype; /* of the weights: F32, BF16 or F16 */
-    int64_t shard_bytes;  /* maximum bytes of tensors per file, exceeded by a single larger tensor; 0: one file */
+    enum meg_dtype dtype; /* dtype of the weights: F32, BF16 or F16 */
+    int64_t shard_bytes;  /* maximum tensor bytes per file; a larger tensor has a file of its own; 0: one file */
 };
 int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
-/* Megatron's naming schemes of tensors. */
+/* Naming schemes of tensors in Megatron's checkpoints. */
 enum meg_ckpt_names {
-    MEG_CKPT_NAMES_LEGACY, /* before Megatron core: language_model.encoder.layers.0.input_norm.weight */
-    MEG_CKPT_NAMES_MCORE,  /* core: decoder.layers.0.input_layernorm.weight */
-    MEG_CKPT_NAMES_TE /* core with Transformer Engine: decoder.layers.0.self_attention.linear_qkv.layer_norm_weight */
+    MEG_CKPT_NAMES_LEGACY, /* names before Megatron core: language_model.encoder.layers.0.input_norm.weight */
+    MEG_CKPT_NAMES_MCORE,  /* Megatron core: decoder.layers.0.input_layernorm.weight */
+    /* Megatron core with Transformer Engine: decoder.layers.0.self_attention.linear_qkv.layer_norm_weight */
+    MEG_CKPT_NAMES_TE
 };
 
 /* Parallel sizes of an export to Megatron, and the state of the run that it records. */
 struct meg_ckpt_megatron_conf {
     int64_t tensor, pipeline; /* parallel sizes */
-    int64_t vocab_multiple;   /* vocabulary rows per tensor-parallel rank are padded to a multiple of it */
-    int64_t iteration;        /* or MEG_CKPT_RELEASE */
+    int64_t vocab_multiple;   /* vocabulary rows per tensor-parallel rank are padded to a multiple of this number */
+    int64_t iteration;        /* iteration number, or MEG_CKPT_RELEASE */
     int64_t consumed_samples; /* consumed training samples; -1: unknown */
-    int64_t seq_length;       /* of the run; MEG_UNSET: max_position_embeddings */
+    int64_t seq_length;       /* --seq-length to record; MEG_UNSET: max_position_embeddings */
     enum meg_ckpt_names names;
 };
 
 /*
- * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every rank, in the format of torch.save that Megatron
- * loads, without optimizer state, and make it the latest; atomically, as meg_ckpt_save.  Padding rows of the vocabulary
- * are copies of its last row.  MEG_EUSAGE: the parallel sizes do not divide the model.  Used members of s: dir, model,
- * params, weights (unsharded, f32).
+ * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every rank, without optimizer state, in the torch.save
+ * format that Megatron loads, and make it the latest checkpoint.  The write is atomic, as in meg_ckpt_save.  Padding
+ * rows of the vocabulary are copies of its last row.  MEG_EUSAGE: the parallel sizes do not divide the model.  Used
+ * members of s: dir, model, params, weights (unsharded, f32).
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e);
@@ -264,7 +275,7 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
 /* Append a description as text: a line per member, then the options and the tensors, one per line. */
 void meg_ckpt_format_description(struct meg_str *out, json_t *about);
 
-/* Verify all checksums; errors as of meg_ckpt_load. */
+/* Verify all checksums; fails as meg_ckpt_load does. */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
 
 MEG_END_DECLS

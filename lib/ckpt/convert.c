@@ -52,7 +52,7 @@ const struct meg_opt meg_convert_opts[] = {
 enum target_format { TO_NATIVE, TO_HF, TO_MEGATRON, TO_MCORE };
 static const char *const target_names[] = { "native", "hf", "megatron", "mcore" };
 
-/* Resolve --saver; is_source_native decides auto without target sizes. */
+/* Resolve --saver; if it is auto and no target size is given, is_source_native decides. */
 static enum target_format target_format_of(const struct meg_convert_conf *c, bool is_source_native)
 {
     for (int i = TO_NATIVE; i <= TO_MCORE; i++)
@@ -115,7 +115,7 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
 
 /* ---- the source ---- */
 
-/* Check --loader against the format that was detected. */
+/* Check --loader against the detected format. */
 static int check_loader(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, struct meg_err *e)
 {
     const char *format = meg_ckpt_format(ckpt), *expected = c->loader;
@@ -161,7 +161,7 @@ static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c,
 
 /* ---- the target ---- */
 
-/* Return the folder of --save-dir with symbolic links resolved, malloc'ed. */
+/* Return the directory of --save-dir with symbolic links resolved, malloc'ed. */
 static char *resolve_target(const char *save_dir)
 {
     char *target = realpath(save_dir, NULL);
@@ -175,8 +175,8 @@ static char *resolve_target(const char *save_dir)
 }
 
 /*
- * Lock the target.  A Hugging Face folder is replaced itself, so that its lock is next to it, and an interrupted
- * replacement is completed first; in other formats only names inside the folder are replaced.
+ * Lock the target.  A Hugging Face directory is itself replaced, so its lock is next to it; an interrupted replacement
+ * is completed first.  In the other formats only names inside the directory are replaced.
  */
 static int lock_target(struct meg_lock *l, const char *dir, enum target_format to, struct meg_err *e)
 {
@@ -192,7 +192,7 @@ static int lock_target(struct meg_lock *l, const char *dir, enum target_format t
     return r;
 }
 
-/* Return whether dir is missing or has nothing but a lock file. */
+/* Return whether dir does not exist or contains only a lock file. */
 static bool is_empty_dir(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -207,7 +207,7 @@ static bool is_empty_dir(const char *dir)
     return is_empty;
 }
 
-/* Refuse a folder with other files, and one with a checkpoint without --overwrite. */
+/* Refuse a directory with files that are not a checkpoint's, and a checkpoint if --overwrite is not given. */
 static int check_target(const struct meg_convert_conf *c, const char *dir, enum target_format to, struct meg_err *e)
 {
     if (is_empty_dir(dir))
@@ -268,7 +268,7 @@ static int write_target(const struct meg_convert_conf *c, const struct meg_ckpt 
     }
 }
 
-/* The loaded source. */
+/* The loaded source checkpoint. */
 struct source {
     struct meg_gpt_conf model;
     struct meg_tok_conf tok;

@@ -18,10 +18,10 @@ extern const struct meg_opt meg_convert_opts[];
 int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e);
 
 /*
- * Convert the checkpoint in load_dir to save_dir, in the format of saver; c is checked.  Rank and format of the source
- * are detected.  The lock of save_dir is held until the end, and its contents are replaced atomically.  MEG_EUSAGE:
- * save_dir is not empty (and --overwrite is not given, or it has other files), or the target format cannot express the
- * model; other errors are those of meg_ckpt_open, meg_ckpt_load and the writer.
+ * Convert the checkpoint in load_dir to save_dir, in the format of saver; c is checked.  The format and the ranks of
+ * the source are detected.  The lock of save_dir is held until the end, and its contents are replaced atomically.
+ * MEG_EUSAGE: save_dir is not empty and --overwrite is not given; save_dir has files that are not a checkpoint's; or
+ * the target format cannot express the model.  Other errors are those of meg_ckpt_open, meg_ckpt_load and the writer.
  */
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
 

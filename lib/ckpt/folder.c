@@ -1,9 +1,9 @@
 /*
- * folder.c - the files and folders in SAVE.
+ * folder.c - the files and directories in SAVE.
  *
- * A checkpoint is written to NAME.tmp.PID.HOST and committed as a folder (file/commit.h), so that every committed
- * checkpoint can be opened at any time.  The writer holds the lock of SAVE and may therefore remove the temporary
- * folders of killed saves.
+ * A checkpoint is written to NAME.tmp.PID.HOST and committed by renaming that directory (file/commit.h), so that every
+ * committed checkpoint can be opened at any time.  The writer holds the lock of SAVE and may therefore remove the
+ * temporary directories of killed saves.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -37,7 +37,7 @@ static const char *folder_name(char buf[64], int64_t iteration)
     return buf;
 }
 
-/* Parse the name of a checkpoint folder into its iteration and the suffix after it; false: another name. */
+/* Parse the name of a checkpoint directory into its iteration and the suffix after it; return false for other names. */
 static bool parse_name(const char *name, int64_t *iteration, const char **suffix)
 {
     char digits[24];
@@ -105,7 +105,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* List the iterations with a folder in dir, ascending, malloc'ed; return how many. */
+/* List in ascending order the iterations that have a directory in dir; return how many.  *out is malloc'ed. */
 static int list_iterations(const char *dir, int64_t **out)
 {
     DIR *d = opendir(dir);
@@ -206,7 +206,7 @@ static bool begins_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Call visit on each name in dir.  All names are read first, so that visit may rename and remove them. */
+/* Call visit on each name in dir.  All names are read first, so visit may rename and remove them. */
 static int for_each_name(const char *dir, int (*visit)(const char *dir, const char *name, struct meg_err *e),
                          struct meg_err *e)
 {
@@ -259,8 +259,8 @@ static int remove_stale(const char *dir, const char *name, struct meg_err *e)
 }
 
 /*
- * Complete or roll back commits that were interrupted, and remove temporary folders of killed saves.  The caller holds
- * the lock of SAVE, so that no other process writes them.
+ * Complete or roll back interrupted commits, and remove temporary directories of killed saves.  The caller holds the
+ * lock of SAVE, so no other process writes them.
  */
 static int recover(const char *dir, struct meg_err *e)
 {
@@ -299,7 +299,7 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
     return r;
 }
 
-/* Remove a checkpoint.  It is renamed first, because a partly removed folder must not look like a checkpoint. */
+/* Remove a checkpoint.  It is renamed first, because a partly removed directory must not look like a checkpoint. */
 static int remove_one(const char *dir, int64_t iteration, struct meg_err *e)
 {
     char name[64];

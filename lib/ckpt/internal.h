@@ -10,25 +10,25 @@ MEG_BEGIN_DECLS
 
 /* An open checkpoint of any format. */
 struct meg_ckpt {
-    char *path;     /* folder of the weights */
-    char *save_dir; /* the SAVE folder in which the iteration was found; NULL: the user named path itself */
+    char *path;     /* directory of the weights */
+    char *save_dir; /* SAVE directory that contains the iteration; NULL: the user named path itself */
     int64_t step;   /* the iteration opened in save_dir; INT64_MAX: the release */
     bool is_native;
     int64_t iteration, vocab_size;
     int32_t bos;                            /* beginning-of-sequence id, or -1 */
     struct meg_ids eos_ids;                 /* end-of-sequence ids, end-of-document first */
-    char *options;                          /* as written by meg_opt_dump */
-    json_t *state;                          /* state.json, or config.json of a Hugging Face folder */
+    char *options;                          /* text written by meg_opt_dump */
+    json_t *state;                          /* state.json, or config.json of a Hugging Face directory */
     json_t *manifest;                       /* "tensors" of manifest.json; NULL: no checksums */
     char *tok_file[MEG_NUM_TOK_FILES];      /* NULL: no such file */
-    char *extra_file[MEG_CKPT_EXTRA_FILES]; /* likewise */
-    struct meg_st **file; /* [nfiles] of the weights; file i belongs to tensor-parallel rank i mod tp */
+    char *extra_file[MEG_CKPT_EXTRA_FILES]; /* NULL: no such file */
+    struct meg_st **file; /* [nfiles] files of the weights; file i belongs to tensor-parallel rank i mod tp */
     int nfiles;
     int64_t source_iteration; /* iteration of the run that wrote the weights, or MEG_CKPT_RELEASE */
     int64_t consumed_samples; /* consumed training samples of that run, or -1 */
-    int64_t seq_length;       /* of that run, from Megatron's args; else MEG_UNSET */
+    int64_t seq_length;       /* --seq-length of that run, known from Megatron's args only; else MEG_UNSET */
     int64_t tp;               /* tensor-parallel ranks of the files; 1: unsharded */
-    int64_t vocab_rows;       /* of the word embedding with padding; 0: the format has no padding */
+    int64_t vocab_rows;       /* rows of the word embedding with padding; 0: the format has no padding */
     const struct ckpt_format *format;
 };
 
@@ -52,14 +52,17 @@ static inline bool ckpt_is_optim_name(const char *name)
 
 /* ---- rename.c: tensor names of other formats ---- */
 
-/* How a foreign tensor maps to a native one.  Native qkv rows are, for each query group: its queries, key, value. */
+/*
+ * How a foreign tensor maps to a native one.  The native qkv tensor has, for each query group, the rows of its queries,
+ * then of its key, then of its value.
+ */
 enum ckpt_remap {
     CKPT_SAME,
     CKPT_TRANSPOSED, /* [in, out] instead of [out, in] */
-    CKPT_QKV,        /* rows: queries of all heads, keys of all, values of all */
+    CKPT_QKV,        /* all queries, then all keys, then all values */
     CKPT_QKV_TRANSPOSED,
-    CKPT_QKV_INTERLEAVED, /* rows of a head: q, k, v of its first channel, then of its second, ... */
-    CKPT_Q,               /* queries of all heads; likewise keys, values */
+    CKPT_QKV_INTERLEAVED, /* rows of a head: q, k, v of its first channel, q, k, v of its second channel, ... */
+    CKPT_Q,               /* all queries; CKPT_K: all keys; CKPT_V: all values */
     CKPT_K,
     CKPT_V,
     CKPT_GATE, /* the first half of the native rows; CKPT_UP: the second */
@@ -74,9 +77,9 @@ struct ckpt_rename {
 };
 
 /*
- * A format.  Names that are not in rename are native; a native name in several rows is composed of several foreign
- * tensors.  If prefix is not NULL, foreign names may lack it.  ignored: tensors that are not weights.  The lists end
- * with { 0 } and NULL.
+ * The names of a format.  A tensor whose name is not in rename has its native name.  A native name in several rows is
+ * composed of several foreign tensors.  prefix: the prefix that foreign names may lack; NULL: none.  ignored: tensors
+ * that are not weights.  The lists end with { 0 } and NULL.
  */
 struct ckpt_format {
     const char *name;
@@ -85,27 +88,30 @@ struct ckpt_format {
     const char *const *ignored;
 };
 
-/* If row is about a native name, put the foreign name in buf, without the prefix if drop_prefix, and return true. */
+/* If row matches a native name, print the foreign name to buf, without the prefix if drop_prefix, and return true. */
 bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native, bool drop_prefix,
                        char buf[CKPT_NAME_CHARS]);
 bool ckpt_is_ignored(const struct ckpt_format *f, const char *foreign);
 
-/* ---- tensor_remap.c: rows of foreign tensors in native ones ---- */
+/* ---- tensor_remap.c: map rows of foreign tensors to rows of native tensors ---- */
 
-/* Which shard a foreign tensor is: of tensor-parallel rank tp_rank, the vocabulary padded to vocab_rows. */
+/*
+ * Identifies the shard that a foreign tensor is: of tensor-parallel rank tp_rank, with vocab_rows rows of a padded
+ * vocabulary.
+ */
 struct ckpt_tp_shard {
     const struct meg_gpt_conf *model;
     int64_t tp_rank, tp_size, vocab_rows;
 };
 
-/* Compute the shape of the foreign tensor; return its number of dimensions. */
+/* Compute the shape of a foreign tensor; return its number of dimensions. */
 int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const struct meg_param *row,
                        enum ckpt_remap remap);
 
 /*
- * n rows of a foreign tensor [rows, cols] (is_transposed: stored as [cols, rows]) and their rows in the native tensor
- * [, native_cols]: foreign row src_row + i src_step is native row dst_row + i / dst_block dst_stride + i % dst_block,
- * columns col to col + cols.
+ * Maps n rows of a foreign tensor to rows of a native tensor [, native_cols].  The foreign tensor is [rows, cols], or
+ * stored as [cols, rows] if is_transposed.  Foreign row src_row + i * src_step is native row dst_row + i / dst_block *
+ * dst_stride + i % dst_block, columns col to col + cols.
  */
 struct ckpt_row_map {
     int64_t n, src_row, src_step, dst_row, dst_block, dst_stride;
@@ -115,7 +121,7 @@ struct ckpt_row_map {
 /* List the row maps of one foreign tensor; return how many, at most 3. */
 int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
                   enum ckpt_remap remap);
-/* Return the element of the native tensor at which row i of the map begins. */
+/* Return the element offset in the native tensor at which row i of the map begins. */
 int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i);
 /* Convert rows [first, first + n) of the map to f32, out [n, p->cols]; n is at most CKPT_ROWS_MAX. */
 enum { CKPT_ROWS_MAX = 16 };
@@ -131,54 +137,62 @@ void ckpt_to_f32(float *out, const void *in, const char *dtype, int64_t n);
 /* Convert n elements from f32, rounding to nearest even. */
 void ckpt_from_f32(void *out, enum meg_dtype dtype, const float *in, int64_t n);
 
-/* ---- folder.c: the files and folders in SAVE ---- */
+/* ---- folder.c: the files and directories in SAVE ---- */
 
 #define CKPT_TRACKER "latest_checkpointed_iteration.txt"
 
 /* Return DIR/NAME, malloc'ed. */
 char *ckpt_path(const char *dir, const char *name);
 bool ckpt_path_exists(const char *dir, const char *name);
-/* Write the file DIR/NAME, as meg_write_file does. */
+/* Write text to the file DIR/NAME with meg_write_file. */
 int ckpt_write_text(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e);
-/* Read the iteration in the tracker, or MEG_CKPT_RELEASE. */
+/* Read the iteration, or MEG_CKPT_RELEASE, from the tracker. */
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
 bool ckpt_has_iterations(const char *dir);
-/* List the iterations below than with a folder in dir, ascending, malloc'ed; return how many. */
+/*
+ * List in ascending order the iterations below than that have a directory in dir; return how many. *out is malloc'ed.
+ */
 int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
-/* Find the newest iteration with a manifest, for a SAVE without tracker; MEG_ENOENT: none. */
+/* Find the newest iteration with a manifest in a SAVE directory without tracker; MEG_ENOENT: none. */
 int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e);
-/* Find the folder of an iteration in SAVE, malloc'ed; MEG_ENOENT lists the iterations that exist. */
+/*
+ * Find the directory of an iteration in SAVE; *path is malloc'ed.  MEG_ENOENT: the message lists the iterations that
+ * exist.
+ */
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e);
-/* Create SAVE if missing, recover it, and create the temporary folder for an iteration; *tmp is malloc'ed. */
+/*
+ * Create SAVE if it is missing, recover interrupted commits in it, and create the temporary directory for an iteration;
+ * *tmp is malloc'ed.
+ */
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e);
-/* Rename the complete folder tmp to its iteration, and set the tracker. */
+/* Rename the complete directory tmp to the name of its iteration, and update the tracker. */
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e);
 /* Remove checkpoints older than iteration, except the keep - 1 newest and the iteration loaded. */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
 /* ---- shard_ranges.c: which elements of a tensor a shard holds ---- */
 
-/* n elements of a tensor from tensor_offset on, which are at shard_offset in the data of a shard. */
+/* The n elements from tensor_offset of a tensor, which are at shard_offset in the data of a shard. */
 struct ckpt_shard_range {
     int64_t tensor_offset, shard_offset, n;
 };
 
-/* Iterate in order over the elements of [first, first + n) of a tensor that a shard holds. */
+/* Iterates in order over the ranges of elements [first, first + n) of a tensor that a shard holds. */
 struct ckpt_range_iter {
     const struct meg_param *row;
-    const struct meg_elem_range *range; /* the current one and those after it */
+    const struct meg_elem_range *range; /* current range, followed by the later ones */
     struct meg_elem_range full;
-    int64_t nranges, skipped; /* elements of the shard before the current range */
+    int64_t nranges, skipped; /* nranges: ranges from the current one on; skipped: elements of the shard before it */
     int64_t period, at, end;
 };
 void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *p, const struct meg_ckpt_shard *shard,
                            const struct meg_param *row, int64_t first, int64_t n);
 bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *out);
 
-/* Return the elements of a shard that this rank writes: its part of a shard that has replicas, else all. */
+/* Return the elements of a shard that this rank writes: a part if the shard has replicas, else all. */
 struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
                                        const struct meg_ckpt_shard *shard);
-/* Intersect a range with the elements to write; return whether any are left. */
+/* Intersect a range with the elements to write; return whether any elements remain. */
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 
 /* ---- hf/weights.c ---- */
@@ -189,38 +203,41 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
 
 /* ---- tokenizer.c ---- */
 
-/* Add an id to a set, unless it is negative or not below vocab_size. */
+/* Add id to a set if 0 <= id < vocab_size. */
 void ckpt_add_id(struct meg_ids *set, int64_t id, int64_t vocab_size);
 /* Add the ids of a JSON value: an integer or an array of integers. */
 void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size);
-/* Return one id as a JSON integer, several as an array. */
+/* Return a set of one id as a JSON integer, a larger one as an array. */
 json_t *ckpt_ids_json(const struct meg_ids *set);
 
 /* ---- consensus.c ---- */
 
-/* Combine the results of all ranks; collective: 0 if all succeeded, else the error of the first failed rank. */
+/* Combine the results of all ranks (collective): return 0 if all succeeded, else the error of the first failed rank. */
 int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 
 /* ---- tensors.c: the tensor files of a checkpoint, computed equally on every rank ---- */
 
 struct ckpt_file {
     char name[64];
-    struct meg_st_tensor *t; /* with file offsets, without data */
+    struct meg_st_tensor *t; /* [n] file_offset is set, data is not */
     int n;
     struct meg_str header;
-    int64_t nbytes; /* of the file */
+    int64_t nbytes; /* size of the file */
 };
-/* Bytes to write to a file. */
+/* A range of bytes to write to a file. */
 struct ckpt_extent {
     int file;
     int64_t offset;
     const char *data;
     size_t nbytes;
 };
-/* List the files of the weights and the optimizer state, malloc'ed; return how many. */
+/* List the files of the weights and the optimizer state; return how many. *out is malloc'ed. */
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s);
 void ckpt_free_files(struct ckpt_file *f, int n);
-/* List what this rank writes, ordered by file, in extents of at most CKPT_CHUNK bytes, malloc'ed; return how many. */
+/*
+ * List the bytes that this rank writes, ordered by file, in extents of at most CKPT_CHUNK bytes; return how many. *out
+ * is malloc'ed.
+ */
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
                           const struct meg_ckpt_save_args *s);
 
@@ -231,28 +248,28 @@ enum { CKPT_CHUNK = 16 << 20, CKPT_HEX = 32 /* digits of a checksum */ };
 
 struct ckpt_chunk {
     const struct meg_st_tensor *t;
-    int64_t first, n; /* bytes of the tensor */
+    int64_t first, n; /* byte range of the tensor */
 };
 /* Append the chunks of n tensors.  A tensor without elements has one empty chunk. */
 void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n);
 
-/* A tensor of a memory-mapped file. */
+/* A tensor in a memory-mapped file. */
 struct ckpt_mapped_tensor {
     const struct meg_st *st;
     const struct meg_st_tensor *t;
 };
 /*
- * Compare tensors with their checksums in manifest, or if that is NULL in their containers.  Of nranks ranks, rank
- * checks every nranks-th chunk.  MEG_EFORMAT names a chunk that differs.
+ * Compare tensors with their checksums in manifest or, if manifest is NULL, with the CRCs of their containers.  Each of
+ * nranks ranks checks every nranks-th chunk.  MEG_EFORMAT: the message names a chunk that differs.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);
 
 /* ---- open.c ---- */
 
-/* Open another file of weights in the folder, unless it is open. */
+/* Open a file of weights in the directory, unless it is already open. */
 int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
-/* Find a tensor of a tensor-parallel rank by name, and its file; NULL: none. */
+/* Find a tensor of tensor-parallel rank tp by name and set *st to its file; NULL: none. */
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st);
 
@@ -261,21 +278,21 @@ void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e);
 
 void ckpt_close_files(struct meg_ckpt *c);
 
-/* ---- native.c, hf/hf.c, megatron/megatron.c: open the folder c->path ---- */
+/* ---- native.c, hf/hf.c, megatron/megatron.c: open the directory c->path ---- */
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
- * Open the optimizer state of c: a view of c with these files instead of those of the weights.  Close it with
- * ckpt_close_files before c.
+ * Open the optimizer state of c: out is a view of c with the optimizer's files instead of the weights' files.  Close it
+ * with ckpt_close_files before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
 /* ---- hf/gpt2.c, hf/llama.c ---- */
 
 /* A Hugging Face model family: model types with common tensor names and settings. */
 struct ckpt_hf_family {
-    const char *const *model_types; /* ends with NULL; the first is for messages */
+    const char *const *model_types; /* list that ends with NULL; messages print the first name */
     const struct ckpt_format *format;
     int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
     /* Return why the family cannot express a model; NULL: it can. */
@@ -286,7 +303,7 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 
 /* ---- load.c ---- */
 
-/* Check that the files have exactly the weights p of model m; the message lists all differences. */
+/* Check that the files have exactly the weights p of model m.  The message lists all differences. */
 int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
                      struct meg_err *e);
 

@@ -1,4 +1,6 @@
-/* load.c - fill shards from the tensors of files, after all names and shapes match the parameter table. */
+/*
+ * load.c - check that all names and shapes match the parameter table, then fill shards from the tensors of the files.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +11,11 @@
 struct issues {
     struct issue {
         const char *what;
-        struct meg_str names; /* a line each */
+        struct meg_str names; /* one name per line */
         int n;
     } missing, mismatched, unknown;
 };
-enum { NAMES_MAX = 1500 }; /* bytes of all names in a message, which fit in struct meg_err */
+enum { NAMES_MAX = 1500 }; /* limit in bytes of all names in a message, so that it fits in struct meg_err */
 
 static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, const char *fmt, ...)
 {
@@ -45,7 +47,7 @@ static void list_names(struct meg_str *out, const struct issue *is, size_t max)
         meg_str_printf(out, " and %d more", is->n - n);
 }
 
-/* Fail with the lists, if any is not empty; free them. */
+/* Fail with a message of all lists if any is not empty; free the lists. */
 static int report(struct issues *is, const char *path, const char *advice, struct meg_err *e)
 {
     struct issue *const all[] = { &is->missing, &is->mismatched, &is->unknown };
@@ -64,7 +66,7 @@ static int report(struct issues *is, const char *path, const char *advice, struc
     return r;
 }
 
-/* One of the foreign tensors of which a parameter is composed. */
+/* One of the foreign tensors that compose a parameter. */
 struct source {
     const struct meg_param *row;
     const struct meg_st *st;
@@ -103,7 +105,7 @@ static void check_shape(const struct source *s, struct issues *is)
                   row->dim[0]);
 }
 
-/* Append the tensor called name; false: the files have none. */
+/* Append the tensor called name to all; return false if the files do not have it. */
 static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
                        const struct meg_param *row, const char *name, enum ckpt_remap remap, struct issues *is)
 {
@@ -118,7 +120,9 @@ static bool add_source(struct sources *all, const struct meg_ckpt *c, const stru
     return true;
 }
 
-/* Find the tensors of one rank for one row: by foreign names, with and without prefix, or else by the native name. */
+/*
+ * Find the tensors of one rank for one row by their foreign names, with and without prefix, or else by the native name.
+ */
 static void find_sources(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
                          const struct meg_param *row, struct issues *is)
 {
@@ -164,7 +168,7 @@ static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, c
     return strcmp(head, t->name) == 0;
 }
 
-/* Return whether two tensors of equal size have equal bytes; false if memory is short. */
+/* Return whether two tensors of equal size have equal bytes; false if memory allocation fails. */
 static bool is_equal(const struct meg_st_tensor *a, const struct meg_st_tensor *b)
 {
     void *block[2];
@@ -188,7 +192,7 @@ static bool is_embedding(const struct sources *all, int64_t tp, const struct meg
     return false;
 }
 
-/* Return whether t is loaded, or is a replica on another tensor-parallel rank of one that is. */
+/* Return whether t, or its replica of another tensor-parallel rank, is a source of a parameter. */
 static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t, const struct sources *all)
 {
     const struct meg_st *st;
@@ -219,8 +223,8 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
 }
 
 /*
- * Find the sources of all parameters for the weights, or with shard for one state of the optimizer.  *out is malloc'ed
- * and refers to m.
+ * Find the sources of all parameters: of the weights if shard is NULL, else of the optimizer state shard->name.  *out
+ * is malloc'ed and refers to m.
  */
 static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_gpt_conf *m,
                  const struct meg_params *p, const struct meg_ckpt_shard *shard, struct meg_err *e)
@@ -269,7 +273,7 @@ struct target {
     const struct meg_ckpt_shard *shard;
 };
 
-/* Store v, elements [first, first + n) of a row in f32, as far as the shard holds them. */
+/* Store v, the f32 elements [first, first + n) of a row; elements that the shard does not hold are skipped. */
 static void store(const struct target *to, const struct meg_param *row, int64_t first, int64_t n, const float *v)
 {
     const size_t size = meg_dtype_size(to->shard->dtype);
@@ -282,7 +286,7 @@ static void store(const struct target *to, const struct meg_param *row, int64_t 
                       v + (s.tensor_offset - first), s.n);
 }
 
-/* Copy an unsharded tensor in native layout; read only the elements that the shard holds. */
+/* Copy an unsharded tensor in native layout.  Only the elements that the shard holds are read. */
 static void copy_contiguous(const struct target *to, const struct source *s, const char *data, float *buf, int64_t nbuf)
 {
     const size_t size = meg_dtype_size(to->shard->dtype), src_size = (size_t)(s->t->nbytes / s->row->numel);
@@ -315,7 +319,7 @@ static bool is_in_shard(const struct target *to, const struct meg_param *row, in
     return ckpt_range_iter_next(&it, &s);
 }
 
-/* Copy the rows of one map of a tensor in another layout, a few at a time. */
+/* Copy the rows of one row map from a tensor in a foreign layout, a few at a time. */
 static void copy_row_map(const struct target *to, const struct source *s, const char *data,
                          const struct ckpt_row_map *p, float *buf)
 {
@@ -396,7 +400,10 @@ static int check_sources(const struct meg_ckpt *c, const struct sources *all, co
     return r;
 }
 
-/* Return whether a shard is filled from the weights: it is the weights, or missing main parameters. */
+/*
+ * Return whether a shard is filled from the weights: it is the weights, or the main parameters and the checkpoint has
+ * none.
+ */
 static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *shard)
 {
     return !shard->name ||

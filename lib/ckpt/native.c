@@ -7,7 +7,7 @@
 #include "ckpt/internal.h"
 #include "io/json.h"
 
-/* Also read Transformer Engine's names of norms. */
+/* Accept Transformer Engine's names of norms, too. */
 /* clang-format off */
 #define LAYER "decoder.layers.#."
 static const struct ckpt_rename fused_norms[] = {

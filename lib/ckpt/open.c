@@ -1,4 +1,4 @@
-/* open.c - find the checkpoint in a folder, open it, and access its configuration. */
+/* open.c - find the checkpoint in a directory, open it, and access its configuration. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,9 @@
 #include "file/file.h"
 #include "io/json.h"
 
-/* Return the name under which a folder's content is, which differs while its commit is incomplete; malloc'ed. */
+/*
+ * Return the current name of a committed directory, malloc'ed.  The name differs from dir while a commit is incomplete.
+ */
 static char *committed_folder(const char *dir)
 {
     char *name = meg_strdup(dir), *at;
@@ -74,7 +76,7 @@ const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t t
     return NULL;
 }
 
-/* Check that no tensor is in two files of a rank. */
+/* Check that no tensor occurs in two files of one rank. */
 static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
 {
     const struct meg_st *st = NULL;
@@ -90,7 +92,7 @@ static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
     return 0;
 }
 
-/* Remember the SAVE folder and the iteration, for ckpt_suggest_older; a release is newer than any iteration. */
+/* Store the SAVE directory and the iteration for ckpt_suggest_older; a release is newer than any iteration. */
 static void set_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration)
 {
     free(c->save_dir);
@@ -98,7 +100,7 @@ static void set_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration
     c->step = iteration == MEG_CKPT_RELEASE ? INT64_MAX : iteration;
 }
 
-/* Set c->path, the folder of the weights, from the folder that the user named. */
+/* Set c->path, the directory of the weights, from the directory that the user named. */
 static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
     int64_t it = step;
@@ -134,7 +136,7 @@ static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct
     return 0;
 }
 
-/* Open the folder in the format that its files show. */
+/* Detect the format of the directory from its files, and open it. */
 static int open_folder(struct meg_ckpt *c, struct meg_err *e)
 {
     if (ckpt_path_exists(c->path, "manifest.json"))
@@ -312,7 +314,7 @@ enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c)
             const char *dtype = c->file[i]->t[k].dtype;
 
             if (!ckpt_is_float(dtype))
-                continue; /* such as a mask */
+                continue; /* not a weight, e.g. an integer mask */
             if (all && strcmp(all, dtype) != 0)
                 return MEG_DTYPE_F32;
             all = dtype;
@@ -384,10 +386,10 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
         return;
     meg_opt_defaults(groups);
     if (meg_opt_apply(groups, c->options, "options", NULL) < 0)
-        return; /* a tokenizer unknown to this version counts as none */
+        return; /* unknown tokenizer option: treat the checkpoint as one without tokenizer */
     tok->type = own.type;
     if (!own.type && c->tok_file[MEG_TOK_FILE_JSON])
-        tok->type = "HuggingFaceTokenizer"; /* a folder that does not state the type */
+        tok->type = "HuggingFaceTokenizer"; /* tokenizer.json implies the type */
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         if (!*meg_tok_file_path(tok, i))
             *meg_tok_file_path(tok, i) = c->tok_file[i];
@@ -404,7 +406,7 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
         tok->megatron_release = own.megatron_release;
 }
 
-/* Return the value of an option in a dump, malloc'ed; "unset": the dump has none. */
+/* Return the value of an option in a dump, malloc'ed; "unset" if the dump does not have the option. */
 static char *value_of(const char *dump, const char *name)
 {
     const size_t n = strlen(name);

@@ -1,4 +1,4 @@
-/* rename.c - tensor names of other formats, from the table of a format. */
+/* rename.c - convert tensor names with the rename table of a format. */
 #include <stdio.h>
 #include <string.h>
 

@@ -9,7 +9,7 @@
 
 #include "io/json.h"
 
-#define HEADER_MAX 100000000 /* bytes: the limit of the reference implementation */
+#define HEADER_MAX 100000000 /* maximum bytes of the JSON header, as in the reference implementation */
 
 static const struct {
     const char *name;
@@ -71,7 +71,7 @@ const void *meg_st_data(const struct meg_st_tensor *t, void **block)
 
 /* ---- reading ---- */
 
-/* Parse one member of the header; its offset is left relative to the data. */
+/* Parse one member of the header; file_offset remains relative to the data. */
 static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *entry, const char *path,
                       struct meg_err *e)
 {

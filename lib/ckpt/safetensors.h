@@ -23,17 +23,17 @@ enum { MEG_ST_MAXDIM = 8 };
 /* A strided view of the data, such as a transposed tensor. */
 struct meg_st_view {
     const unsigned char *first;
-    int64_t stride[MEG_ST_MAXDIM]; /* elements from one index to the next in each dimension */
-    int nbytes;                    /* of one element */
+    int64_t stride[MEG_ST_MAXDIM]; /* elements between consecutive indices of each dimension */
+    int nbytes;                    /* bytes per element */
 };
 
 struct meg_st_tensor {
     const char *name;
-    const char *dtype; /* the name in the file: F32, BF16, ... */
+    const char *dtype; /* name in the file: F32, BF16, ... */
     int ndim;          /* 0: one element */
     int64_t dim[MEG_ST_MAXDIM];
-    int64_t file_offset, nbytes;    /* from the beginning of the file */
-    const void *data;               /* nbytes, possibly unaligned; NULL: see view */
+    int64_t file_offset, nbytes;    /* file_offset is relative to the beginning of the file */
+    const void *data;               /* [nbytes] the elements, possibly unaligned; NULL: see view */
     const struct meg_st_view *view; /* NULL: the elements are in data */
     /* The member of a ZIP container that has the data, with its CRC-32; NULL: no container, or no CRC. */
     const void *container_data;
@@ -53,19 +53,19 @@ struct meg_st {
 };
 
 /*
- * Open a file and check everything but the values of the elements.  MEG_EFORMAT names the file, what was found and what
- * was expected: header too long, invalid JSON, duplicate name, unknown dtype, size that contradicts shape and dtype,
- * ranges that overlap, leave a gap, or do not end at the end of the file.
+ * Open a file and check everything but the values of the elements.  MEG_EFORMAT: the message names the file, what was
+ * found and what was expected.  Causes: header too long, invalid JSON, duplicate name, unknown dtype, size that
+ * contradicts shape and dtype, ranges that overlap, leave a gap, or do not end at the end of the file.
  */
 int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e);
 void meg_st_close(struct meg_st *st);
 
-/* Free block, malloc'ed memory such as a name, when st is closed. */
+/* Transfer a malloc'ed block, such as a name, to st; meg_st_close frees it. */
 void meg_st_own(struct meg_st *st, void *block);
 
 /*
- * Return the elements of a tensor in row-major order: its data, or a contiguous copy of its view in *block, which the
- * caller frees.  NULL: out of memory.
+ * Return the elements of a tensor in row-major order. *block is set to a contiguous copy if the tensor has a view, else
+ * to NULL; the caller frees it.  NULL: out of memory.
  */
 const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 
@@ -78,7 +78,7 @@ const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *nam
 /*
  * Build the header of a file to write: sort the tensors as Hugging Face's writer does (larger elements first, then by
  * name), set their file_offset and nbytes from shape and dtype, and append the header, padded with blanks so that the
- * data is 8-byte aligned.  is_hf: add the metadata that Hugging Face's readers require.
+ * data is 8-byte aligned.  If is_hf, add the metadata that Hugging Face's readers require.
  */
 void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header);
 

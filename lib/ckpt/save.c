@@ -1,10 +1,10 @@
 /*
  * save.c - write a checkpoint in stages; all ranks finish a stage before the next one begins:
  *
- *     begin    rank 0 creates the temporary folder and in it the tensor files with their headers
+ *     begin    rank 0 creates the temporary directory and in it the tensor files with their headers
  *     write    each rank writes its shards of the tensors at their offsets in the files
  *     hash     each rank reads back a part of the files and computes its checksums
- *     commit   rank 0 writes the metadata files, the manifest last, and renames the folder
+ *     commit   rank 0 writes the metadata files, the manifest last, and renames the directory
  *
  * In an asynchronous save a thread of each rank writes and hashes; collectives and the commit are on the main thread.
  */
@@ -24,7 +24,7 @@
 
 #define INDEX "model.safetensors.index.json"
 
-/* A metadata file of the folder. */
+/* A metadata file of the checkpoint. */
 struct metadata_file {
     const char *name;
     struct meg_str text;
@@ -35,21 +35,21 @@ enum { METADATA_FILES = MEG_NUM_TOK_FILES + MEG_CKPT_EXTRA_FILES + 3 };
 struct meg_ckpt_async_save {
     struct meg_comm *world;
     int64_t iteration, keep_last, loaded_iteration;
-    char *dir, *path; /* SAVE, and the temporary name of the folder */
+    char *dir, *path; /* SAVE, and the temporary directory */
     const struct meg_lock *lock;
     struct ckpt_file *file;
     int nfiles;
-    struct ckpt_extent *extent; /* of this rank */
+    struct ckpt_extent *extent; /* [nextents] byte ranges that this rank writes */
     int64_t nextents;
-    char *staging;            /* copy of the bytes of the extents; NULL: they are in the caller's memory */
-    struct ckpt_chunk *chunk; /* of all tensors */
+    char *staging;            /* copy of the extents' bytes; NULL: the extents point to the caller's memory */
+    struct ckpt_chunk *chunk; /* [nchunks] chunks of all tensors */
     int64_t nchunks;
     char (*hash)[CKPT_HEX]; /* [nchunks] checksum of each chunk, once computed */
     struct metadata_file metadata[METADATA_FILES];
     int nmetadata;
     int threads;
 
-    int (*stage)(struct meg_ckpt_async_save *s, struct meg_err *e); /* the current one */
+    int (*stage)(struct meg_ckpt_async_save *s, struct meg_err *e); /* current stage */
     pthread_t thread;
     bool has_thread;
     atomic_bool is_done;
@@ -79,7 +79,7 @@ static void add_json(struct meg_ckpt_async_save *v, const char *name, const json
     meg_str_free(&text);
 }
 
-/* Split a text into a JSON array of its lines. */
+/* Split text into a JSON array of its lines. */
 static json_t *lines_of(const char *text)
 {
     json_t *lines = json_array();
@@ -91,7 +91,7 @@ static json_t *lines_of(const char *text)
     return lines;
 }
 
-/* Add the bos and eos ids; most models have the end-of-document id only. */
+/* Add the bos and eos ids to state; most models have an end-of-document id only. */
 static void add_text_ids(json_t *state, const struct meg_ckpt_tokenizer *tok)
 {
     json_t *ends = json_array();
@@ -184,7 +184,7 @@ static int create_folder(struct meg_ckpt_async_save *v, struct meg_err *e)
     return r;
 }
 
-/* Send rank 0's temporary name of the folder, which contains its process id and host. */
+/* Broadcast the path of the temporary directory from rank 0, whose process id and host it contains. */
 static void broadcast_folder_name(struct meg_ckpt_async_save *v)
 {
     char name[256] = "";
@@ -202,7 +202,7 @@ static void broadcast_folder_name(struct meg_ckpt_async_save *v)
         v->path = ckpt_path(v->dir, name);
 }
 
-/* Copy the bytes of the extents to a staging buffer. */
+/* Copy the extents' bytes to a staging buffer. */
 static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     size_t n = 0, at = 0;
@@ -242,7 +242,7 @@ static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, str
     return 0;
 }
 
-/* Write the extents [first, last), which are in one file. */
+/* Write the extents [first, last) of one file. */
 static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd, const char *path,
                          struct meg_err *e)
 {
@@ -267,7 +267,7 @@ static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int
     return r;
 }
 
-/* Write the extents [first, last) of one file and sync it, since the commit on rank 0 relies on it. */
+/* Write the extents [first, last) of one file and fsync the file, which the commit on rank 0 relies on. */
 static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, struct meg_err *e)
 {
     char *path = ckpt_path(v->path, v->file[v->extent[first].file].name);
@@ -325,7 +325,7 @@ static int read_all(int fd, char *p, const struct ckpt_chunk *c, const char *pat
     return 0;
 }
 
-/* Read back chunk i, which is in file, and hash it. */
+/* Read back chunk i from file and hash it. */
 static int hash_chunk(struct meg_ckpt_async_save *v, int64_t i, const struct ckpt_file *file, struct meg_err *e)
 {
     const struct ckpt_chunk *c = &v->chunk[i];
@@ -460,7 +460,7 @@ static void close_saving(struct meg_ckpt_async_save *v)
     free(v);
 }
 
-/* End a save that failed on all ranks; rank 0 removes the temporary folder. */
+/* Clean up after a failed save, on all ranks; rank 0 removes the temporary directory. */
 static int abort_save(struct meg_ckpt_async_save *v, int r)
 {
     if (v->world->rank == 0 && v->path)
@@ -478,7 +478,7 @@ static void *run_stage(void *saving)
     return NULL;
 }
 
-/* Start a stage: in an asynchronous save on a thread, if one can be created, else run it now. */
+/* Start a stage.  An asynchronous save runs it on a thread if one can be created; otherwise it runs now. */
 static void start_stage(struct meg_ckpt_async_save *v, int (*stage)(struct meg_ckpt_async_save *, struct meg_err *))
 {
     v->stage = stage;
@@ -488,7 +488,7 @@ static void start_stage(struct meg_ckpt_async_save *v, int (*stage)(struct meg_c
         run_stage(v);
 }
 
-/* Return whether every rank has finished the stage; then *r is its combined result. */
+/* Return whether every rank has finished the stage; if so, set *r to the combined result. */
 static bool end_stage(struct meg_ckpt_async_save *v, bool wait, int *r, struct meg_err *e)
 {
     int32_t busy = !wait && !atomic_load(&v->is_done);

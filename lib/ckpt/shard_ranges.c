@@ -1,4 +1,4 @@
-/* shard_ranges.c - which elements of a tensor a shard holds: the rank's blocks of it, intersected with the ranges. */
+/* shard_ranges.c - list the elements of a tensor that a shard holds: the rank's blocks, intersected with the ranges. */
 #include "ckpt/internal.h"
 
 void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *p, const struct meg_ckpt_shard *shard,
@@ -24,7 +24,7 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *o
         const int64_t first = it->at > block.global ? it->at : block.global,
                       last = it->end < block.global + block.n ? it->end : block.global + block.n;
         const int64_t shift =
-            it->row->offset + block.local - block.global; /* from a tensor offset to the flat buffer */
+            it->row->offset + block.local - block.global; /* add to a tensor offset to get its flat buffer offset */
 
         if (first >= last) {
             it->at = (i + 1) * it->period;

@@ -1,8 +1,8 @@
 /*
  * tensor_remap.c - convert between the layouts of foreign and native tensors.
  *
- * In every format a tensor consists of blocks of rows that are at regular distances in the native tensor; a row map
- * describes them.
+ * In every format, a tensor consists of blocks of rows that are at regular intervals in the native tensor; struct
+ * ckpt_row_map describes them.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@ static bool is_transposed(enum ckpt_remap remap)
     return remap == CKPT_TRANSPOSED || remap == CKPT_QKV_TRANSPOSED;
 }
 
-/* Count the rows of a foreign tensor, before any transposition. */
+/* Return the number of rows of a foreign tensor before any transposition. */
 static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_param *row, enum ckpt_remap remap)
 {
     const struct meg_gpt_widths w = meg_gpt_layer_widths(shard->model, 1);
@@ -44,7 +44,9 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const 
     return row->ndim;
 }
 
-/* Map n foreign rows from src on to native blocks of block rows, one every stride rows from dst on. */
+/*
+ * Map n foreign rows, starting at src, to native blocks of block rows, which begin every stride rows, starting at dst.
+ */
 static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t block, int64_t stride)
 {
     return (struct ckpt_row_map){
@@ -52,7 +54,7 @@ static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t 
     };
 }
 
-/* Map the queries, keys and values of the rank's query groups, which native tensors interleave by group. */
+/* Map the queries, keys and values of the rank's query groups, which the native tensor interleaves by group. */
 static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, enum ckpt_remap remap)
 {
     const struct meg_gpt_widths w = meg_gpt_layer_widths(shard->model, 1);
@@ -65,7 +67,7 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
         out[0] = row_map(groups * d, 0, dst + q + (remap == CKPT_V ? d : 0), d, group);
     if (remap == CKPT_Q || remap == CKPT_K || remap == CKPT_V)
         return 1;
-    for (int part = 0; part < 3; part++) { /* these formats have one key head per query head, so that q is d */
+    for (int part = 0; part < 3; part++) { /* these formats have one key head per query head, so q == d */
         out[part] = row_map(groups * d, part * groups * d, dst + part * d, d, group);
         if (remap == CKPT_QKV_INTERLEAVED) {
             out[part].src_row = part;
@@ -116,7 +118,7 @@ int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i)
     return (p->dst_row + i / p->dst_block * p->dst_stride + i % p->dst_block) * p->native_cols + p->col;
 }
 
-/* Return the element of the foreign tensor at which row i of the map begins. */
+/* Return the element offset in the foreign tensor at which row i of the map begins. */
 static int64_t foreign_row(const struct ckpt_row_map *p, int64_t i)
 {
     const int64_t r = p->src_row + i * p->src_step;
@@ -124,7 +126,7 @@ static int64_t foreign_row(const struct ckpt_row_map *p, int64_t i)
     return p->is_transposed ? r : r * p->cols;
 }
 
-/* A transposed tensor is read by columns, CKPT_ROWS_MAX adjacent ones at a time, to use complete cache lines. */
+/* Reads a transposed tensor in blocks of CKPT_ROWS_MAX adjacent columns, to use complete cache lines. */
 void ckpt_rows_from_foreign(float *out, const void *foreign, const char *dtype, const struct ckpt_row_map *p,
                             int64_t first, int64_t n)
 {

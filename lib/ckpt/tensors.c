@@ -1,10 +1,10 @@
-/* tensors.c - the tensor files of a checkpoint, from the parameter table, and the bytes that a rank writes. */
+/* tensors.c - list the tensor files of a checkpoint from the parameter table, and the bytes that a rank writes. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "ckpt/internal.h"
 
-/* Name the file of layer group i: "model-1-layer-00000.safetensors" is layer 0. */
+/* Print the file name of layer group i to buf: "model-1-layer-00000.safetensors" is layer 0. */
 static void name_file(char buf[64], const char *prefix, int i, int nlayer_groups)
 {
     if (i == 0)
@@ -104,10 +104,10 @@ static const struct meg_st_tensor *tensor_of(const struct ckpt_file *f, const ch
 }
 
 /*
- * Add what this rank writes of one tensor.  A tensor sharded along its inner axis has one extent per row, of h/t
- * elements or more; they are written one by one, and the kernel and the file system merge them.  Exchanging them over
- * the tensor-parallel group first would need a second copy of the state, and the shards of a distributed optimizer
- * are not aligned between the ranks of the group.
+ * Add the extents that this rank writes of one tensor.  A tensor sharded along its inner axis has one extent per row,
+ * of h/t elements or more; extents are written one by one, and the kernel and the file system merge them.  Exchanging
+ * them over the tensor-parallel group first would need a second copy of the state, and the shards of a distributed
+ * optimizer are not aligned between the ranks of the group.
  */
 static void add_param(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
                       const struct meg_ckpt_shard *shard, const struct meg_param *row)

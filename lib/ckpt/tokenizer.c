@@ -93,7 +93,7 @@ int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ck
     return r;
 }
 
-/* Replace a file by text, which is moved. */
+/* Replace the contents of a file by text; the ownership of text is transferred. */
 static void set_file(struct meg_ckpt_tokenizer *t, int file, struct meg_str *text)
 {
     meg_str_free(&t->file[file]);

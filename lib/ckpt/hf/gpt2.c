@@ -1,7 +1,7 @@
 /*
  * gpt2.c - Hugging Face's GPT-2: tensor names, layouts and config.json of GPT2LMHeadModel.
  *
- * Its linear layers are Conv1D, [in, out]; c_attn has all queries, then all keys, then all values.
+ * GPT-2's linear layers are Conv1D with weights [in, out]; c_attn has all queries, then all keys, then all values.
  */
 #include <string.h>
 
@@ -34,11 +34,11 @@ static const struct ckpt_rename names[] = {
     { 0 }
 };
 /* clang-format on */
-/* The causal mask. */
+/* Buffers of the causal mask, which are not weights. */
 static const char *const ignored[] = { FOREIGN "attn.bias", FOREIGN "attn.masked_bias", NULL };
 static const struct ckpt_format format = { "hf", names, "transformer.", ignored };
 
-/* Settings that change the output and that meg's GPT lacks, with the only value that it supports. */
+/* Settings that change the output, each with the only value that meg's GPT supports. */
 static const struct {
     const char *key;
     bool value;

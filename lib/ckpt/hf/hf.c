@@ -1,4 +1,4 @@
-/* hf.c - Hugging Face folders: config.json, weights in one file or in shards with an index, tokenizer files. */
+/* hf.c - Hugging Face directories: config.json, weights in one file or in shards with an index, tokenizer files. */
 #include <ctype.h>
 #include <dirent.h>
 #include <fnmatch.h>
@@ -16,12 +16,12 @@
 #define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
 #define INDEX WEIGHTS ".index.json"
 enum { GENERATION_CONFIG }; /* index in meg_ckpt_extra_files */
-/* Name of the tokenizer model file if it is not SentencePiece BPE: other programs would misread a tokenizer.model. */
+/* Name of a tokenizer model file that is not SentencePiece BPE; other programs would misread it as tokenizer.model. */
 #define MEG_MODEL "meg_tokenizer.model"
 
 /* ---- reading ---- */
 
-/* Open the files that an index of shards names. */
+/* Open the weight files that an index of shards lists. */
 static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name_of_index);
@@ -47,7 +47,7 @@ out:
     return r;
 }
 
-/* Open the weights; prefer an index to a single file, and safetensors to pickles. */
+/* Open the weights.  An index takes precedence over a single file, and safetensors over pickles. */
 static int open_weights(struct meg_ckpt *c, struct meg_err *e)
 {
     static const char *const candidates[][2] = { { INDEX, WEIGHTS },
@@ -79,7 +79,7 @@ static const struct ckpt_hf_family *family_of(const char *model_type, struct meg
     return NULL;
 }
 
-/* Add the bos and eos ids of one file. */
+/* Add the bos and eos ids of one JSON file to c. */
 static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_size)
 {
     struct meg_ids bos = { 0 };
@@ -91,7 +91,7 @@ static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_s
     free(bos.v);
 }
 
-/* Read the bos and eos ids of config.json and of generation_config.json, which often has more. */
+/* Read the bos and eos ids of config.json and generation_config.json; the latter often has more eos ids. */
 static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err *e)
 {
     json_t *generation = NULL;
@@ -122,7 +122,7 @@ static void find_tokenizer(struct meg_ckpt *c)
     }
 }
 
-/* Return whether the folder has the files of a tokenizer type. */
+/* Return whether the directory has the files of a tokenizer type. */
 static bool has_files_of(const struct meg_ckpt *c, const char *type)
 {
     static const struct {
@@ -140,7 +140,10 @@ static bool has_files_of(const struct meg_ckpt *c, const char *type)
     return c->tok_file[MEG_TOK_FILE_MODEL] != NULL;
 }
 
-/* Set the options that meg's export saved in tokenizer_config.json; false: none, or files are missing. */
+/*
+ * Set the tokenizer options that meg's export saved in tokenizer_config.json.  Return false if there are none or files
+ * are missing.
+ */
 static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
                              const struct meg_tok_conf *tok)
 {
@@ -164,7 +167,7 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
 
 /*
  * Guess the tokenizer type.  tokenizer.json is preferred, because vocab.json and merges.txt do not define the
- * pre-tokenizer.  A tokenizer.model is a SentencePiece protobuf (whose first field is the vocabulary), base64 or JSON.
+ * pre-tokenizer.  tokenizer.model is a SentencePiece protobuf (whose first field is the vocabulary), base64 or JSON.
  */
 static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config)
 {
@@ -184,7 +187,7 @@ static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *
     return json_is_false(json_object_get(config, "add_bos_token")) ? "GPTSentencePieceTokenizer" : "Llama2Tokenizer";
 }
 
-/* Set the tokenizer options from the files of the folder. */
+/* Set the tokenizer options from the files of the directory. */
 static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, struct meg_tok_conf *tok,
                           struct meg_err *e)
 {
@@ -274,7 +277,7 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
     return r;
 }
 
-/* Set the bos and eos ids; GPT-2 has one for both. */
+/* Set the bos and eos ids.  For GPT-2 an unknown bos id defaults to the end-of-document id. */
 static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok)
 {
     struct meg_ids ends = { 0 };
@@ -307,7 +310,10 @@ static int write_config(const char *dir, const struct ckpt_hf_family *family, co
     return r;
 }
 
-/* Write the files copied from the source, or else a generation_config.json with the bos and eos ids. */
+/*
+ * Write the extra files copied from the source.  Without a generation_config.json among them, write one with the bos
+ * and eos ids.
+ */
 static int write_extras(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok,
                         struct meg_err *e)
 {
@@ -341,7 +347,9 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
     return r;
 }
 
-/* Choose the family by the position embedding; MEG_EUSAGE says why it cannot express the model. */
+/*
+ * Choose the family by the position embedding.  MEG_EUSAGE: the family cannot express the model; the message says why.
+ */
 static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m, struct meg_err *e)
 {
     const struct ckpt_hf_family *f = meg_gpt_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
@@ -353,7 +361,7 @@ static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt
     return 0;
 }
 
-/* The files of Hugging Face folders, as transformers and the model hub name them. */
+/* Names of files in Hugging Face directories, as transformers and the model hub write them. */
 static const char *const known_files[] = {
     "config.json",
     "generation_config.json",

@@ -2,7 +2,7 @@
  * llama.c - Hugging Face's Llama, and models with its tensor names and layouts: Mistral, and Qwen2, whose queries, keys
  * and values have biases.
  *
- * Linear layers are [out, in]; rotary embeddings rotate the two halves of a head, as the native ones do.
+ * Weights of linear layers are [out, in]; rotary embeddings rotate the two halves of a head, as in the native format.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -40,7 +40,7 @@ static const struct ckpt_rename names[] = {
 static const char *const ignored[] = { FOREIGN "self_attn.rotary_emb.inv_freq", NULL };
 static const struct ckpt_format format = { "hf", names, "model.", ignored };
 
-/* Check that a number has the only supported value, or is missing. */
+/* Check that the number called key has the only supported value or is missing. */
 static int check_number(const json_t *o, const char *key, double expected, const char *from, struct meg_err *e)
 {
     double v = expected;
@@ -103,8 +103,8 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
 }
 
 /*
- * Refuse sliding-window attention, unless the window covers all positions.  Mistral has a window of 4096 tokens unless
- * sliding_window is null; Qwen2 has one if use_sliding_window is true.
+ * Refuse sliding-window attention unless the window covers all positions.  Mistral has a window of 4096 tokens unless
+ * sliding_window is null; Qwen2 has a window if use_sliding_window is true.
  */
 static int check_window(const struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
                         struct meg_err *e)
@@ -129,7 +129,10 @@ static int check_window(const struct meg_gpt_conf *m, const json_t *config, cons
                     from, tokens, m->max_position_embeddings);
 }
 
-/* Llama has biases in all linear layers or in none; Qwen2 has those of queries, keys and values. */
+/*
+ * Read the bias settings.  Llama has biases in all linear layers or in none; Qwen2 has biases of queries, keys and
+ * values.
+ */
 static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
                        struct meg_err *e)
 {

@@ -1,8 +1,8 @@
 /*
- * weights.c - write the weights of a Hugging Face folder: one safetensors file, or shards of limited size with an
+ * weights.c - write the weights of a Hugging Face directory: one safetensors file, or shards of limited size with an
  * index.
  *
- * A shard is filled with tensors in the order of the model until the next does not fit, as in save_pretrained of
+ * Tensors are added to a shard in the order of the model until the next tensor does not fit, as in save_pretrained of
  * transformers.
  */
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 #include "file/file.h"
 #include "io/json.h"
 
-/* A foreign tensor, and the row that it is a part of. */
+/* A foreign tensor, and the row of the parameter table that contains it. */
 struct item {
     const struct meg_param *row;
     enum ckpt_remap remap;
@@ -22,7 +22,7 @@ struct item {
     char name[CKPT_NAME_CHARS];
 };
 
-/* State of an export. */
+/* State of an export to Hugging Face's format. */
 struct export
 {
     const char *dir;
@@ -40,7 +40,7 @@ static const struct item *item_of(const struct export *x, const char *name)
     return NULL;
 }
 
-/* List the foreign tensors of all rows, malloc'ed; return how many. */
+/* List the foreign tensors of all rows; return how many.  *out is malloc'ed. */
 static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;
@@ -88,7 +88,7 @@ out:
     return r;
 }
 
-/* Write a file of n tensors, which are sorted into the order of the file. */
+/* Write a file of n tensors; t is sorted into the order of the file. */
 static int write_file(const struct export *x, const char *name, struct meg_st_tensor *t, int n, struct meg_err *e)
 {
     char *path = ckpt_path(x->dir, name);
@@ -110,7 +110,7 @@ out:
     return r;
 }
 
-/* Return the number of tensors from first on that fit in one shard of max bytes. */
+/* Return the number of tensors, starting with first, that fit in one shard of max bytes. */
 static int fill_shard(const struct meg_st_tensor *t, int first, int n, int64_t element, int64_t max)
 {
     int64_t nbytes = 0;

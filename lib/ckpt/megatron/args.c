@@ -1,5 +1,5 @@
 /*
- * args.c - find settings in the args of a Megatron checkpoint that meg's GPT does not support.
+ * args.c - find unsupported settings in the args of a Megatron checkpoint.
  *
  * Names and defaults are those of megatron/core/transformer/transformer_config.py, megatron/training/arguments.py and
  * megatron/post_training/arguments.py, core 0.8 to 0.20.
@@ -12,9 +12,9 @@
 #include "ckpt/megatron/megatron.h"
 
 /*
- * Settings that change the output of the model.  neutral lists the values that do not, separated by blanks, and
- * compared as numbers if both are numbers; None is always neutral.  A tuple or list is neutral if it is in the list or
- * all of its elements are.
+ * Settings that change the output of the model.  neutral lists, separated by blanks, the values that do not change it;
+ * two numbers are compared as numbers; None is always neutral.  A tuple or list is neutral if it is in the list or all
+ * of its elements are.
  */
 /* clang-format off */
 static const struct rule {
@@ -82,7 +82,10 @@ static const char *const no_effect_prefix[] = {
     "export_", "manual_gc",
 };
 
-/* Words in names of settings about files, logs, schedules, the optimizer, data, ranks or precision. */
+/*
+ * A setting whose name contains one of these words is about files, logs, schedules, the optimizer, data, ranks or
+ * precision.
+ */
 static const char *const no_effect_word[] = {
     "dir", "path", "file", "filename", "url", "name", "id", "log", "logging", "logger",
     "tensorboard", "wandb", "timing", "profile", "profiler", "nvtx", "otel", "straggler", "timeout",
@@ -194,7 +197,7 @@ static const struct rule *find_rule(const char *name)
 
 /* ---- values ---- */
 
-/* Append a value as Python prints it, or a description. */
+/* Append a value as Python prints it, or a description of it. */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {
     switch (v->type) {
@@ -257,7 +260,7 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
     return true;
 }
 
-/* Return whether a value means that a setting is off, whatever the setting. */
+/* Return whether a value means "off" for every setting. */
 static bool is_off(const struct meg_py *v)
 {
     switch (v->type) {
@@ -271,7 +274,9 @@ static bool is_off(const struct meg_py *v)
     }
 }
 
-/* Return whether a value is a path or an object of Python or torch, such as a dtype, independent of the model. */
+/*
+ * Return whether a value is a path or an object of Python or torch, such as a dtype, that does not depend on the model.
+ */
 static bool is_plain_object(const struct meg_py *v)
 {
     static const char *const modules[] = { "torch", "pathlib", "datetime", "collections", "argparse" };
@@ -284,7 +289,7 @@ static bool is_plain_object(const struct meg_py *v)
 
 /* ---- the check ---- */
 
-/* Append an attribute and its value if it is not supported. */
+/* Append an attribute and its value to wrong if it is not supported. */
 static void check_attribute(struct meg_str *wrong, const char *name, const struct meg_py *v)
 {
     const struct rule *rule = find_rule(name);

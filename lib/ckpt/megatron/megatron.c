@@ -20,7 +20,7 @@ enum { RANKS_MAX = 4096, STAGES_MAX = 999, CHUNKS_MAX = 64 };
     { LAYER "mlp.linear_fc1.bias", LAYER "mlp.linear_fc1.bias", CKPT_GATE_UP }, \
     { 0 } }
 /* clang-format on */
-/* By checkpoint_version: 0, 1, and 2 or later, whose qkv rows are in native order. */
+/* Tables for checkpoint_version 0, 1, and 2 or later.  Since version 2, qkv rows are in native order. */
 static const struct ckpt_rename rename0[] = RENAMES(CKPT_QKV), rename1[] = RENAMES(CKPT_QKV_INTERLEAVED),
                                 rename2[] = RENAMES(CKPT_SAME);
 static const char *const ignored[] = { "rotary_pos_emb.inv_freq", NULL };
@@ -28,7 +28,7 @@ static const struct ckpt_format formats[] = { { "megatron", rename0, NULL, ignor
                                               { "megatron", rename1, NULL, ignored },
                                               { "megatron", rename2, NULL, ignored } };
 
-/* The tensors of a pipeline stage, or of one of its virtual stages. */
+/* The tensors of a pipeline stage or a virtual stage. */
 struct chunk {
     struct meg_st *st;
     int first, n; /* tensors [first, first + n) of st */
@@ -37,7 +37,7 @@ struct chunk {
 /* State of opening the files of all ranks. */
 struct reader {
     struct meg_ckpt *c;
-    const char *first; /* path of the first rank's file, for messages */
+    const char *first; /* path of the first rank's file, used in messages */
     const struct meg_py *args;
     int64_t tp, pp, vp;
     struct chunk *chunk; /* [pp][tp][vp] */
@@ -45,7 +45,7 @@ struct reader {
 
 /* ---- settings ---- */
 
-/* Append a value of args in the form of an option; false: it has none. */
+/* Append a value of args as an option value; return false if it has no such form. */
 static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposite)
 {
     switch (v->type) {
@@ -71,7 +71,7 @@ static bool is_true(const struct meg_py *v)
 /* Append the model options in args, one per line. */
 static int collect_options(const struct reader *rd, struct meg_str *out, struct meg_err *e)
 {
-    /* These, too, select the tanh form of GELU, the only one of Transformer Engine. */
+    /* These settings also select the tanh approximation of GELU, the only GELU in Transformer Engine. */
     static const char *const tanh_gelu[] = { "openai_gelu", "use_te_activation_func",
                                              "use_transformer_engine_op_fuser" };
     const bool is_grouped = is_true(meg_py_attr(rd->args, "group_query_attention"));
@@ -126,7 +126,7 @@ static int version_of(const struct meg_py *v)
     return x >= 2 ? 2 : x >= 1 ? 1 : 0;
 }
 
-/* Read a number of ranks from args, by its name or an older one. */
+/* Read a number of ranks from args under its name or an older name. */
 static int read_count(const struct reader *rd, const char *name, const char *older, int64_t max, int64_t *out,
                       struct meg_err *e)
 {
@@ -168,7 +168,9 @@ static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_
 
 /* ---- names ---- */
 
-/* Append name with its prefix replaced by the first row of the table that matches; false: none does. */
+/*
+ * Append name with its prefix replaced according to the first row of the table that matches; return false if none does.
+ */
 static bool replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
     for (; table->foreign; table++)
@@ -179,7 +181,10 @@ static bool replace_prefix(struct meg_str *out, const char *name, const struct c
     return false;
 }
 
-/* Convert a tensor name to the native one, malloc'ed; first_layer is added to its layer number, *layer. */
+/*
+ * Return the native name of a tensor, malloc'ed.  *layer is set to its layer number, or -1; first_layer is added to the
+ * number in the result.
+ */
 static char *native_name(const char *foreign, int64_t first_layer, int64_t *layer)
 {
     static const char *const stack[] = { "decoder.", "encoder.", "transformer." };
@@ -231,7 +236,7 @@ static void drop_extra_state(struct chunk *k)
     k->st->n = k->first + kept;
 }
 
-/* Rename the tensors of a chunk whose first layer is first_layer; return its number of layers. */
+/* Rename the tensors of a chunk that begins with layer first_layer; return the number of its layers. */
 static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
 {
     struct meg_st_tensor *t = k->st->t + k->first;
@@ -248,8 +253,8 @@ static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
 }
 
 /*
- * Return whether the qkv tensors have the name of Megatron core.  Their rows are in the order of version 2 for any
- * checkpoint_version, also a missing one: Megatron's fix_query_key_value_ordering reorders query_key_value only.
+ * Return whether the qkv tensors have their Megatron core name.  Their rows are then in the order of version 2 whatever
+ * checkpoint_version is, even if it is missing: Megatron's fix_query_key_value_ordering reorders query_key_value only.
  */
 static bool has_core_names(const struct meg_st *st)
 {
@@ -283,7 +288,7 @@ static int rename_all(const struct reader *rd, struct meg_err *e)
 
 /* ---- files ---- */
 
-/* Return "model", or with virtual stages model0, model1, ...; NULL: none. */
+/* Return the dict "model", or for virtual stage v of several "model0", "model1", ...; NULL: none. */
 static const struct meg_py *model_of(const struct meg_py *root, int64_t v, int64_t vp)
 {
     char name[32];
@@ -303,7 +308,7 @@ static int64_t count_chunks(const struct meg_py *root)
     return n;
 }
 
-/* Append the file of one rank to c, with its tensors. */
+/* Append the file of one rank and its tensors to c. */
 static int add_rank(struct reader *rd, struct meg_pt *pt, struct chunk *chunk, struct meg_err *e)
 {
     struct meg_ckpt *c = rd->c;
@@ -355,7 +360,7 @@ static int add_all(struct reader *rd, struct meg_err *e)
     return r;
 }
 
-/* Find the rows of the word embedding, with and without padding. */
+/* Find the number of rows of the word embedding, with and without padding. */
 static int find_vocab(struct reader *rd, struct meg_err *e)
 {
     static const char word[] = "embedding.word_embeddings.weight";

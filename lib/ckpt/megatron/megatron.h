@@ -1,8 +1,8 @@
 /*
  * megatron.h - Megatron's per-rank checkpoints (private to lib/ckpt).
  *
- * A checkpoint is the files iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt.  Each is a dict saved by torch.save, with
- * "args", a Namespace of all options, and "model", the tensors of the rank.
+ * A checkpoint consists of the files iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt.  Each is a dict saved by
+ * torch.save, with "args", a Namespace of all options, and "model", the tensors of the rank.
  */
 #ifndef MEG_CKPT_MEGATRON_MEGATRON_H
 #define MEG_CKPT_MEGATRON_MEGATRON_H
@@ -19,22 +19,22 @@ bool ckpt_is_megatron(const char *dir);
  * Return whether dir is a distributed checkpoint of Megatron (torch_dist, zarr, fsdp_dtensor), which is not supported.
  */
 bool ckpt_is_distributed(const char *dir);
-/* Fail with MEG_EFORMAT and a message how to convert a distributed checkpoint. */
+/* Fail with MEG_EFORMAT and a message that explains how to convert a distributed checkpoint. */
 int ckpt_refuse_distributed(const char *dir, struct meg_err *e);
-/* Print "mp_rank_01/FILE", with several stages "mp_rank_01_000/FILE", to buf; return buf. */
+/* Print "mp_rank_01/FILE", or if there are several stages "mp_rank_01_000/FILE", to buf; return buf. */
 const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 
 /* Return the attribute of args for an option of the model; NULL: none. */
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
 /*
- * Check that meg's GPT supports the settings in args, an object with attributes.  MEG_EFORMAT lists, with their values,
- * settings known to change the output that are not neutral, and unknown settings that are not off.  from is the file
- * with args.
+ * Check that meg's GPT supports the settings in args, an object with attributes, which was read from the file from.
+ * MEG_EFORMAT: the message lists, with their values, the settings that are known to change the output and do not have a
+ * neutral value, and the unknown settings that are not off.
  */
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
-/* Prefixes of tensor names after "decoder." or "decoder.layers.N.": foreign and native. */
+/* Maps prefixes of foreign tensor names to native ones, after "decoder." or "decoder.layers.N." is removed. */
 struct ckpt_prefix_map {
     const char *foreign, *native;
 };

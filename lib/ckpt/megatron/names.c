@@ -1,4 +1,4 @@
-/* names.c - Megatron's names of files, options and tensors. */
+/* names.c - names of files, options and tensors in Megatron's checkpoints. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ bool ckpt_is_megatron(const char *dir)
     return ckpt_path_exists(dir, "mp_rank_00") || ckpt_path_exists(dir, "mp_rank_00_000");
 }
 
-/* Every such folder has metadata.json or common.pt; .metadata is written by torch.distributed.checkpoint. */
+/* Every distributed checkpoint has metadata.json or common.pt; torch.distributed.checkpoint writes .metadata. */
 bool ckpt_is_distributed(const char *dir)
 {
     return ckpt_path_exists(dir, ".metadata") || ckpt_path_exists(dir, "common.pt") ||
@@ -51,7 +51,7 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
     return buf;
 }
 
-/* Names before Megatron core; the first row of each native name is written, later ones are older. */
+/* Names before Megatron core.  The writer uses the first row of each native name; later rows are older names. */
 const struct ckpt_prefix_map ckpt_legacy_names[] = { { "input_norm.", "input_layernorm." },
                                                      { "self_attention.query_key_value.",
                                                        "self_attention.linear_qkv." },

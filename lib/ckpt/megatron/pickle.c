@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 
-/* ---- the machine: a stack of nodes, marks in it, a memo ---- */
+/* ---- the virtual machine: a stack of nodes with marks, and a memo ---- */
 
 struct vm {
     struct meg_pickle *out;
@@ -32,7 +32,7 @@ static int broken(struct vm *m, const char *why)
 
 enum { BLOCK = 1024 };
 
-/* Allocate a node; NULL: too many. */
+/* Allocate a node; NULL: too many nodes. */
 static struct meg_py *node(struct vm *m, enum meg_py_type type)
 {
     struct meg_pickle *k = m->out;
@@ -71,7 +71,7 @@ static int push_int(struct vm *m, enum meg_py_type type, int64_t v)
     return push(m, o);
 }
 
-/* Return the index of the lowest value that an opcode may pop: that above the last mark. */
+/* Return the index of the lowest value that an opcode may pop, which is directly above the last mark. */
 static size_t floor_of(const struct vm *m)
 {
     return m->nmarks ? m->mark[m->nmarks - 1] : 0;
@@ -114,7 +114,7 @@ static int number(struct vm *m, size_t n, uint64_t *out)
     return r;
 }
 
-/* Push a string with a length of nlength bytes. */
+/* Read a string, preceded by its length in nlength bytes, and push it. */
 static int text(struct vm *m, enum meg_py_type type, size_t nlength)
 {
     const unsigned char *b = NULL;
@@ -132,7 +132,7 @@ static int text(struct vm *m, enum meg_py_type type, size_t nlength)
     return push(m, o);
 }
 
-/* Push an integer with a length of nlength bytes: two's complement, little-endian. */
+/* Read a two's complement little-endian integer, preceded by its length in nlength bytes, and push it. */
 static int big_int(struct vm *m, size_t nlength)
 {
     const unsigned char *b = NULL;
@@ -212,7 +212,7 @@ static int stack_global(struct vm *m)
     return push(m, o);
 }
 
-/* Pop n values and push a node with these members. */
+/* Pop n values and push a node with these values as members. */
 static int gather(struct vm *m, enum meg_py_type type, size_t n)
 {
     struct meg_py *o = node(m, type);
@@ -241,7 +241,7 @@ static int gather_marked(struct vm *m, enum meg_py_type type)
     return r < 0 ? r : gather(m, type, n);
 }
 
-/* Pop n values and append them to the members of the node below. */
+/* Pop n values and append them to the members of the node below them on the stack. */
 static int fill(struct vm *m, size_t n, bool is_pairs)
 {
     struct meg_py *o;
@@ -267,7 +267,7 @@ static int fill_marked(struct vm *m, bool is_pairs)
     return r < 0 ? r : fill(m, n, is_pairs);
 }
 
-/* Pop a function and nargs values, of which the first is its arguments, and push the call. */
+/* Pop a function and nargs values, of which the first is the tuple of its arguments, and push a call node. */
 static int call(struct vm *m, size_t nargs)
 {
     struct meg_py *o;

@@ -2,7 +2,7 @@
  * pickle.h - read Python pickles safely, without executing them.
  *
  * The objects that a pickle builds become a tree of nodes; calls of classes and functions are nodes with their
- * arguments.  Protocols 2 to 5, after the comments in CPython's Lib/pickletools.py.
+ * arguments.  Supports protocols 2 to 5, as specified by the comments in CPython's Lib/pickletools.py.
  */
 #ifndef MEG_CKPT_MEGATRON_PICKLE_H
 #define MEG_CKPT_MEGATRON_PICKLE_H
@@ -30,16 +30,16 @@ enum meg_py_type {
     MEG_PY_PERSID  /* a persistent id, args, which the container resolves */
 };
 
-/* A node.  It may contain itself: a traversal must bound its depth. */
+/* A node.  A node may contain itself, so a traversal must bound its depth. */
 struct meg_py {
     enum meg_py_type type;
     int64_t i;     /* BOOL, INT */
     double f;      /* FLOAT */
-    const char *s; /* STR, BYTES, the module of a GLOBAL: points into the pickle, not terminated */
+    const char *s; /* [n] STR, BYTES; GLOBAL: its module; points into the pickle, not NUL-terminated */
     size_t n;
-    const char *name; /* GLOBAL: its name in the module */
+    const char *name; /* [nname] GLOBAL: its name in the module */
     size_t nname;
-    const struct meg_py **v; /* members */
+    const struct meg_py **v; /* [nv] members */
     size_t nv, cap;
     const struct meg_py *fn, *args, *state;
 };
@@ -53,9 +53,9 @@ struct meg_pickle {
 };
 
 /*
- * Read the pickle at p of at most n bytes, which must outlive the nodes.  Call meg_pickle_free afterwards, also after
- * an error.  MEG_EFORMAT names from and the offset of an opcode that is unknown, truncated or invalid at its position,
- * or that exceeds MEG_PICKLE_NODES nodes.
+ * Read the pickle at p, which has at most n bytes and must outlive the nodes.  Call meg_pickle_free afterwards, also
+ * after an error.  MEG_EFORMAT: an opcode is unknown, truncated or invalid at its position, or there are more than
+ * MEG_PICKLE_NODES nodes; the message begins with from and has the offset of the opcode.
  */
 enum { MEG_PICKLE_NODES = 1 << 22 };
 int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from, struct meg_err *e);
@@ -64,7 +64,7 @@ void meg_pickle_free(struct meg_pickle *p);
 /* Comparisons and look-ups; NULL is a valid node that matches nothing. */
 bool meg_py_is_str(const struct meg_py *o, const char *text);
 bool meg_py_is_global(const struct meg_py *o, const char *module, const char *name);
-/* Return the last value of a key of a dict, or of an object with items; NULL: none. */
+/* Return the last value stored under key in a dict or an object with items; NULL: none. */
 const struct meg_py *meg_py_get(const struct meg_py *o, const char *key);
 /* Return an attribute of an object; NULL: none. */
 const struct meg_py *meg_py_attr(const struct meg_py *o, const char *name);

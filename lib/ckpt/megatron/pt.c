@@ -106,7 +106,7 @@ static bool is_call(const struct meg_py *o, const char *name)
            o->args->type == MEG_PY_TUPLE;
 }
 
-/* Return the call that builds a tensor or a parameter; NULL: another object. */
+/* Return the call node that builds a tensor or a parameter; NULL: o is another object. */
 static const struct meg_py *tensor_call(const struct meg_py *o)
 {
     if ((is_call(o, "_rebuild_parameter") || is_call(o, "_rebuild_parameter_with_state")) && o->args->nv > 0)
@@ -114,14 +114,14 @@ static const struct meg_py *tensor_call(const struct meg_py *o)
     return is_call(o, "_rebuild_tensor_v2") || is_call(o, "_rebuild_tensor") ? o : NULL;
 }
 
-/* A tensor of the pickle while it is decoded. */
+/* A tensor of the pickle during decoding. */
 struct view {
     const struct meg_pt *pt;
     const char *name;
     struct meg_st_tensor t;
     int64_t stride[MEG_ST_MAXDIM];
-    int64_t first, storage_numel; /* first element in the storage; elements of the storage */
-    int nbytes;                   /* of one element */
+    int64_t first, storage_numel; /* index of the first element in the storage; number of elements of the storage */
+    int nbytes;                   /* bytes per element */
     const struct meg_zip_member *member;
     struct meg_err *e;
 };
@@ -131,7 +131,7 @@ static int bad(const struct view *v, const char *why)
     return meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: %s", v->pt->path, v->name, why);
 }
 
-/* Read the non-negative integers of a tuple or a torch.Size; return how many, -1: invalid. */
+/* Read the non-negative integers of a tuple or a torch.Size; return how many, or -1 if invalid. */
 static int sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
 {
     if (o && o->type == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch", "Size") && o->args &&
@@ -173,7 +173,7 @@ static int find_storage(struct view *v, const struct meg_py *id)
     return r;
 }
 
-/* Return whether all elements are inside the storage, without repetition. */
+/* Return whether all elements are inside the storage and none occurs twice. */
 static bool fits(const struct view *v)
 {
     int64_t last = v->first, numel = 1, reach;
@@ -199,7 +199,7 @@ static bool is_contiguous(const struct view *v)
     return true;
 }
 
-/* Make a view of the elements, which st owns. */
+/* Create a view of the elements; st owns it. */
 static const struct meg_st_view *add_view(struct meg_st *st, const struct view *v)
 {
     struct meg_st_view *out = meg_new(sizeof *out);
@@ -287,8 +287,8 @@ static int traverse(struct traversal *w, const struct meg_py *o)
 }
 
 /*
- * Check that the tensors from first on have at most twice the bytes of the file, since a storage is used once or by two
- * tied weights.  Without a limit a small file could request any amount of memory.
+ * Check that the tensors from first on have at most twice the bytes of the file, because at most two tied weights use
+ * the same storage.  Without this limit a small file could request any amount of memory.
  */
 static int check_total(const struct meg_st *st, int first, const struct meg_pt *pt, struct meg_err *e)
 {
@@ -296,7 +296,7 @@ static int check_total(const struct meg_st *st, int first, const struct meg_pt *
     int64_t sum = 0;
 
     for (int i = first; i < st->n && sum <= max; i++)
-        sum += st->t[i].nbytes; /* each is at most one member, so that sum cannot overflow */
+        sum += st->t[i].nbytes; /* each tensor is at most as large as a member, so sum cannot overflow */
     if (sum <= max)
         return 0;
     return meg_fail(e, MEG_EFORMAT,

@@ -18,18 +18,18 @@ struct meg_pt {
     char *folder; /* NAME/ */
 };
 
-/* Open a file; MEG_EFORMAT names file and member if it is not such a container. */
+/* Open a file.  MEG_EFORMAT: it is not a container as torch.save writes; the message names file and member. */
 int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e);
 void meg_pt_close(struct meg_pt *pt);
 
 /*
- * Append the tensors of a dict and of nested dicts to st, named by their keys joined with dots; other values are
- * ignored.  The elements remain in the file, which meg_pt_move gives to st; a transposed tensor has a view of them.
- * MEG_EFORMAT: a tensor exceeds its member or repeats elements, all tensors exceed twice the size of the file, or dicts
- * are nested deeper than 16.
+ * Append the tensors of a dict and of its nested dicts to st, named by their keys joined with dots; other values are
+ * ignored.  The elements remain in the mapped file, whose ownership meg_pt_move transfers to st; a transposed tensor
+ * has a view of them.  MEG_EFORMAT: a tensor exceeds its member or repeats elements, all tensors exceed twice the size
+ * of the file, or dicts are nested deeper than 16.
  */
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e);
-/* Move the mapped file to st. */
+/* Transfer the ownership of the mapped file to st. */
 void meg_pt_move(struct meg_st *st, struct meg_pt *pt);
 
 /* Open a file with a dict of tensors, such as pytorch_model.bin; tensors are sorted by name. */

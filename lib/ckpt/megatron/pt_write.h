@@ -1,6 +1,6 @@
 /*
- * pt_write.h - write a pickle of protocol 2 as torch.save does; the elements of its tensors are further members of the
- * container.  Values are put in the order of the pickle: dict_begin, key, value, key, value, ..., dict_end.
+ * pt_write.h - write a pickle of protocol 2 as torch.save does; the elements of its tensors are separate members of the
+ * container.  Values are written in the order of the pickle: dict_begin, key, value, key, value, ..., dict_end.
  */
 #ifndef MEG_CKPT_MEGATRON_PT_WRITE_H
 #define MEG_CKPT_MEGATRON_PT_WRITE_H
@@ -17,7 +17,7 @@ struct meg_pickle_writer {
 };
 
 void meg_pickle_begin(struct meg_pickle_writer *p);
-/* End the pickle; the one value on its stack is the result of loading it. */
+/* End the pickle; loading it returns the one value on its stack. */
 void meg_pickle_end(struct meg_pickle_writer *p);
 void meg_pickle_put_none(struct meg_pickle_writer *p);
 void meg_pickle_put_bool(struct meg_pickle_writer *p, bool v);
@@ -27,10 +27,10 @@ void meg_pickle_put_str(struct meg_pickle_writer *p, const char *s);
 void meg_pickle_put_global(struct meg_pickle_writer *p, const char *module, const char *name);
 void meg_pickle_put_dict_begin(struct meg_pickle_writer *p);
 void meg_pickle_put_dict_end(struct meg_pickle_writer *p);
-/* Put an argparse.Namespace; between begin and end its attributes, as the keys and values of a dict. */
+/* Begin an argparse.Namespace.  The keys and values of its attributes follow, as in a dict. */
 void meg_pickle_put_namespace_begin(struct meg_pickle_writer *p);
 void meg_pickle_put_namespace_end(struct meg_pickle_writer *p);
-/* Put a contiguous f32 tensor; its elements are the member data/N, N = 0, 1, ... */
+/* Write a contiguous f32 tensor; its elements are the member data/N, where N counts tensors from 0. */
 void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int ndim);
 void meg_pickle_writer_free(struct meg_pickle_writer *p);
 

@@ -11,12 +11,12 @@
 
 #define FOLDER "model_optim_rng/" /* prefix of the members of the container */
 
-/* State of an export. */
+/* State of an export to Megatron's format. */
 struct export
 {
     const struct meg_ckpt_save_args *s;
     const struct meg_ckpt_megatron_conf *to;
-    int64_t vocab_rows; /* with padding */
+    int64_t vocab_rows; /* vocabulary rows, including padding */
 };
 
 /* A tensor of one rank. */
@@ -26,7 +26,7 @@ struct item {
     enum ckpt_remap remap;
     int64_t dim[2];
     int ndim;
-    char name[CKPT_NAME_CHARS]; /* with / as separator of nested dicts */
+    char name[CKPT_NAME_CHARS]; /* keys of nested dicts, separated by / */
 };
 
 /* ---- check ---- */
@@ -61,7 +61,7 @@ static int check(const struct export *x, struct meg_err *e)
 
 /* ---- names ---- */
 
-/* Append name with its prefix replaced by the foreign one of the first row that matches. */
+/* Append name with its prefix replaced by the foreign prefix of the first row that matches. */
 static void replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
     for (; table->foreign; table++)
@@ -72,7 +72,10 @@ static void replace_prefix(struct meg_str *out, const char *name, const struct c
     meg_str_printf(out, "%s", name);
 }
 
-/* Append the legacy name of a tensor outside the layers: nested dicts, with one key for a name in the encoder. */
+/*
+ * Append the legacy name of a tensor outside the layers.  Its parts are keys of nested dicts; in the encoder it is one
+ * key.
+ */
 static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
 {
     if (is_tied_copy) {
@@ -91,7 +94,7 @@ static void legacy_outside_layers(struct meg_str *out, const char *name, bool is
     }
 }
 
-/* Print the name of a row in a rank's file, with its layer number counted from first_layer. */
+/* Print the name of a row in a rank's file; its layer number is relative to first_layer. */
 static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const char *name, int64_t first_layer,
                     bool is_tied_copy)
 {
@@ -132,7 +135,7 @@ static void add_item(struct item *v, int *n, const struct export *x, const struc
     name_of(it->name, x, row->name, first_layer, is_tied_copy);
 }
 
-/* List the tensors of tensor-parallel rank t of stage p, malloc'ed; return how many. */
+/* List the tensors of tensor-parallel rank t of stage p; return how many.  *out is malloc'ed. */
 static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
     const struct meg_params *params = x->s->params;
@@ -165,7 +168,7 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
     meg_pickle_put_bool(p, v);
 }
 
-/* Put the options of the model, by their attribute names. */
+/* Write the options of the model under their attribute names. */
 static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *m)
 {
     char buf[64];
@@ -217,7 +220,10 @@ static void put_args(struct meg_pickle_writer *p, const struct export *x)
     meg_pickle_put_namespace_end(p);
 }
 
-/* Put the key of name; end the nested dicts of the previous name that it is not in, and begin its own. */
+/*
+ * Write the key of name.  First end the nested dicts of the previous name that do not contain name, and begin those of
+ * name.
+ */
 static void put_key(struct meg_pickle_writer *p, const char *previous, const char *name)
 {
     size_t shared = 0, depth;
@@ -259,7 +265,7 @@ static void put_model(struct meg_pickle_writer *p, const struct item *v, int n)
 
 /* ---- files ---- */
 
-/* Write the data of an item; padding rows of the vocabulary are copies of its last row. */
+/* Write the elements of an item; padding rows of the vocabulary are copies of its last row. */
 static int write_tensor_data(struct meg_zip_writer *z, const struct export *x, const struct item *it, int i,
                              struct meg_err *e)
 {

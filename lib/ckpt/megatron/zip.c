@@ -57,7 +57,7 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
     return 0;
 }
 
-/* Read from the ZIP64 field of an entry the values that do not fit in 32 bits, in this order. */
+/* Read the values that do not fit in 32 bits, in this order, from the ZIP64 field of an entry. */
 static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint64_t *stored, uint64_t *at)
 {
     uint64_t *const field[] = { size, stored, at };
@@ -80,7 +80,7 @@ static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint
     return 0;
 }
 
-/* Read one entry of the directory at p, of at most n bytes; *used is its length. */
+/* Read one directory entry at p of at most n bytes; set *used to its length. */
 static int read_entry(const struct reader *z, struct meg_zip_member *m, const unsigned char *p, size_t n, size_t *used)
 {
     uint64_t size, stored, at, head;
@@ -190,20 +190,20 @@ static void put(struct meg_str *s, uint64_t v, int nbytes)
     }
 }
 
-/* Limit a value to 32 bits; all ones refer to the ZIP64 field. */
+/* Limit a value to 32 bits; 0xFFFFFFFF refers readers to the ZIP64 field. */
 static uint64_t limit32(uint64_t v)
 {
     return v < UINT32_MAX ? v : UINT32_MAX;
 }
 
-/* Append the fields common to entries and local headers, up to the length of the name. */
+/* Append the fields that directory entries and local headers have in common, up to the length of the name. */
 static void put_common(struct meg_str *s, bool is_zip64, uint32_t crc, uint64_t n, size_t nname)
 {
     put(s, is_zip64 ? 45 : 20, 2); /* version needed */
     put(s, 1 << 11, 2);            /* the name is UTF-8 */
-    put(s, 0, 2);                  /* stored */
-    put(s, 0, 2);                  /* midnight */
-    put(s, 0x21, 2);               /* January 1, 1980: a constant date makes the bytes reproducible */
+    put(s, 0, 2);                  /* compression method: stored */
+    put(s, 0, 2);                  /* time: midnight */
+    put(s, 0x21, 2);               /* date: January 1, 1980, a constant so that the bytes are reproducible */
     put(s, crc, 4);
     put(s, limit32(n), 4);
     put(s, limit32(n), 4);
@@ -230,7 +230,7 @@ int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, s
         put(&s, n, 8);
         put(&s, n, 8);
     }
-    put(&s, 'F' | 'B' << 8, 2); /* padding, as torch marks it */
+    put(&s, 'F' | 'B' << 8, 2); /* id of the padding field that torch writes */
     put(&s, npad, 2);
     for (size_t i = 0; i < npad; i++)
         meg_str_add(&s, "Z", 1);
@@ -245,11 +245,11 @@ int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, s
     if (at >= UINT32_MAX)
         put(&zip64, at, 8);
     meg_str_add(&w->directory, "PK\1\2", 4);
-    put(&w->directory, 45, 2); /* made by */
+    put(&w->directory, 45, 2); /* version made by */
     put_common(&w->directory, zip64.n > 0, crc, n, nname);
     put(&w->directory, zip64.n ? 4 + zip64.n : 0, 2);
-    put(&w->directory, 0, 2); /* comment */
-    put(&w->directory, 0, 2); /* disk */
+    put(&w->directory, 0, 2); /* comment length */
+    put(&w->directory, 0, 2); /* disk number */
     put(&w->directory, 0, 2); /* attributes */
     put(&w->directory, 0, 4);
     put(&w->directory, limit32(at), 4);
@@ -277,7 +277,7 @@ int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e)
         put(&s, END64_BYTES - 12, 8);
         put(&s, 45, 2);
         put(&s, 45, 2);
-        put(&s, 0, 8); /* disks */
+        put(&s, 0, 8); /* disk numbers */
         put(&s, n, 8);
         put(&s, n, 8);
         put(&s, nbytes, 8);
@@ -288,12 +288,12 @@ int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e)
         put(&s, 1, 4);
     }
     meg_str_add(&s, "PK\5\6", 4);
-    put(&s, 0, 4); /* disks */
+    put(&s, 0, 4); /* disk numbers */
     put(&s, n < UINT16_MAX ? n : UINT16_MAX, 2);
     put(&s, n < UINT16_MAX ? n : UINT16_MAX, 2);
     put(&s, limit32(nbytes), 4);
     put(&s, limit32(at), 4);
-    put(&s, 0, 2); /* comment */
+    put(&s, 0, 2); /* comment length */
     if ((r = meg_file_write(w->f, w->directory.s, w->directory.n, e)) == 0)
         r = meg_file_write(w->f, s.s, s.n, e);
     meg_str_free(&s);

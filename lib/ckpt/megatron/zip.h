@@ -1,8 +1,8 @@
 /*
  * zip.h - ZIP containers of stored (uncompressed) members, as torch.save writes them.
  *
- * The central directory at the end of the file has the offset of each member; ZIP64 fields hold what exceeds 32 bits.
- * After PKWARE's APPNOTE.TXT 6.3.
+ * The central directory at the end of the file has the offset of each member; ZIP64 fields hold values that exceed 32
+ * bits.  The format is specified by PKWARE's APPNOTE.TXT 6.3.
  */
 #ifndef MEG_CKPT_MEGATRON_ZIP_H
 #define MEG_CKPT_MEGATRON_ZIP_H
@@ -26,8 +26,8 @@ struct meg_zip {
 };
 
 /*
- * List the members of a file of n bytes; from is its name for messages.  Members point into bytes, which must outlive
- * z.  MEG_EFORMAT: not a ZIP file, a compressed or encrypted member, one outside the file, a duplicate name.  Call
+ * List the members of a file of n bytes; from is the file's name in messages.  Members point into bytes, which must
+ * outlive z.  MEG_EFORMAT: not a ZIP file, or a member is compressed, encrypted, outside the file or a duplicate.  Call
  * meg_zip_free afterwards, also after an error.
  */
 int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from, struct meg_err *e);
@@ -36,7 +36,7 @@ void meg_zip_free(struct meg_zip *z);
 uint32_t meg_zip_crc(const void *bytes, size_t n);
 const struct meg_zip_member *meg_zip_find(const struct meg_zip *z, const char *name);
 
-/* A container that is written to f, a file just created; starts as { .f = &f }. */
+/* Writes a container to f, a newly created file; starts as { .f = &f }. */
 struct meg_zip_writer {
     struct meg_file *f;
     uint64_t at;
