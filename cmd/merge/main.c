@@ -17,12 +17,12 @@ struct conf {
     bool multimodal;
 };
 static const struct meg_opt merge_opts[] = {
-    { "input", 0, MEG_STR(struct conf, input), "FOLDER", NULL, "merge all datasets of FOLDER, sorted by name" },
+    { "input", 0, MEG_STR(struct conf, input), "DIR", NULL, "merge all datasets in DIR, sorted by name" },
     { "datasets", 0, MEG_LIST(struct conf, datasets), "PREFIX...", NULL,
-      "merge these datasets (without .bin and .idx), in this order" },
+      "merge these datasets, named without .bin and .idx, in this order" },
     { "output-prefix", 0, MEG_STR(struct conf, prefix), "PREFIX", NULL, "write PREFIX.bin and PREFIX.idx" },
     { "multimodal", 0, MEG_BOOL(struct conf, multimodal), NULL, "no",
-      "merge datasets that have a mode for each sequence" },
+      "merge multimodal datasets, which have a mode for each sequence" },
     { 0 }
 };
 
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
     const struct meg_optgroup groups[] = { { "merge", merge_opts, &c }, { 0 } };
     struct meg_err e;
 
-    meg_opt_parse(groups, "[options] (--input FOLDER | --datasets PREFIX...) --output-prefix PREFIX",
+    meg_opt_parse(groups, "[options] (--input DIR | --datasets PREFIX...) --output-prefix PREFIX",
                   "Concatenate token datasets into one.", argc, argv);
     if (!c.prefix)
         meg_usage("--output-prefix is required");

@@ -18,11 +18,11 @@ struct conf {
 
 static const struct meg_opt own_opts[] = {
     { "output-dir", 0, MEG_STR(struct conf, output_dir), "DIR", NULL,
-      "write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json to this directory" },
+      "write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json to DIR" },
     { "vocab-size", 0, MEG_I64(struct conf, vocab_size), "N", "30000",
       "maximum number of tokens, including <|endoftext|> and the 256 bytes" },
     { "min-frequency", 0, MEG_I64(struct conf, min_frequency), "N", "0",
-      "merge only pairs that occur at least this many times" },
+      "merge only pairs that occur at least N times" },
     { 0 }
 };
 

@@ -15,15 +15,16 @@
 
 const struct meg_opt meg_eval_opts[] = {
     { "task", 0, MEG_ENUM(struct meg_eval_conf, task), "logprobs|ppl", NULL,
-      "score each line of the input, or compute the perplexity of all of it" },
+      "logprobs: print the log-probabilities of each line of the input; ppl: compute the perplexity of the complete "
+      "input" },
     { "input", 0, MEG_STR(struct meg_eval_conf, input), "FILE", "-",
       "read text or JSON lines from FILE; - is standard input" },
     { "data-path", 0, MEG_STR(struct meg_eval_conf, data_path), "PREFIX", NULL,
-      "ppl: read the dataset PREFIX.bin and PREFIX.idx instead of --input" },
+      "with --task ppl: read the dataset PREFIX.bin and PREFIX.idx instead of --input" },
     { "seq-length", 0, MEG_I64(struct meg_eval_conf, seq_length), "N", NULL,
-      "ppl: window length in tokens; default: the model's max_position_embeddings" },
+      "with --task ppl: window length in tokens; default: the maximum sequence length of the model" },
     { "overlapping-eval", 0, MEG_I64(struct meg_eval_conf, overlapping_eval), "N", NULL,
-      "ppl: stride between windows in tokens; default: --seq-length" },
+      "with --task ppl: stride between windows in tokens; default: --seq-length" },
     { 0 }
 };
 

@@ -7,11 +7,12 @@
 #include "ckpt/ckpt.h"
 #include "cpu/cpu.h"
 
-const struct meg_opt meg_load_opts[] = { { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
-                                           "directory of the model: a checkpoint, or a Hugging Face model" },
-                                         { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL,
-                                           "load the checkpoint of iteration N instead of the latest one" },
-                                         { 0 } };
+const struct meg_opt meg_load_opts[] = {
+    { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
+      "load the model in DIR: a checkpoint of meg-train or Megatron, or a Hugging Face model" },
+    { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL, "iteration to load; default: the latest" },
+    { 0 }
+};
 
 /* Set the ids that end a continuation: those of the checkpoint and the tokenizer's end-of-document id. */
 static void set_eos_ids(struct meg_loaded_model *m, const struct meg_ckpt *ckpt)

@@ -9,14 +9,14 @@
 #include "base/philox.h"
 
 const struct meg_opt meg_sampling_opts[] = {
-    { "greedy", 0, MEG_BOOL(struct meg_sampling, greedy), NULL, "no", "always take the most likely token" },
-    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0", "divide the logits by T; 0 is greedy" },
+    { "greedy", 0, MEG_BOOL(struct meg_sampling, greedy), NULL, "no", "always choose the most likely token" },
+    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0", "divide the logits by T; 0: greedy" },
     { "top_k", 0, MEG_I64(struct meg_sampling, top_k), "K", "0",
-      "sample from the K most likely tokens; 0 is off, 1 is greedy" },
+      "sample from the K most likely tokens; 0: from all; 1: greedy" },
     { "top_p", 0, MEG_F64(struct meg_sampling, top_p), "P", "0.0",
-      "sample from the most likely tokens whose probabilities sum to P; 0 is off" },
+      "sample from the most likely tokens whose probabilities sum to P; 0: from all" },
     { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234",
-      "seed of the random numbers of sampling; -1: choose one at random" },
+      "random seed of sampling; -1: choose a seed at random" },
     MEG_ALIAS("random-seed", "seed"),
     { 0 }
 };

@@ -21,7 +21,7 @@ const struct meg_opt meg_serve_opts[] = { { "input", 0, MEG_STR(struct meg_serve
                                           { "return-log-probs", 0, MEG_BOOL(struct meg_serve_conf, return_log_probs),
                                             NULL, "no", "also print the log-probability of each token" },
                                           { "max-batch-size", 0, MEG_I64(struct meg_serve_conf, max_batch_size), "N",
-                                            "8", "continue at most N prompts at once" },
+                                            "8", "generate for at most N prompts at once" },
                                           { 0 } };
 
 int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_output_conf *output, struct meg_err *e)

@@ -11,12 +11,12 @@ enum { BLOCK = 1 << 20 };
 
 const struct meg_opt meg_text_reader_opts[] = {
     { "input", 0, MEG_LIST(struct meg_text_reader_conf, input), "FILE...", "-",
-      "read text or JSON lines from these files, which may be compressed by gzip, zstd or xz; patterns are expanded; "
-      "- is standard input" },
+      "read text or JSON lines from these files, plain or compressed with gzip, zstd or xz; shell patterns are "
+      "expanded; - is standard input" },
     { "input-format", 0, MEG_ENUM(struct meg_text_reader_conf, input_format), "auto|text|jsonl", "auto",
-      "format of the input; auto detects it from the name and the first line of each file" },
+      "format of the input; auto: detect it from the name and the first line of each file" },
     { "json-keys", 0, MEG_LIST(struct meg_text_reader_conf, json_keys), "KEY...", "text",
-      "keys of JSON lines whose texts are read" },
+      "read the texts of these keys of JSON lines" },
     MEG_ALIAS("json-key", "json-keys"),
     { 0 }
 };

@@ -3,21 +3,21 @@
 
 #define C struct meg_logging_conf
 const struct meg_opt meg_logging_opts[] = {
-    { "log-interval", 0, MEG_I64(C, log_interval), "N", "100", "iterations between log lines" },
+    { "log-interval", 0, MEG_I64(C, log_interval), "N", "100", "number of iterations between log lines" },
     { "log-json", 0, MEG_STR(C, log_json), "FILE", NULL, "append a JSON object to FILE for each log line" },
-    { "log-throughput", 0, MEG_BOOL(C, log_throughput), NULL, "no", "log TFLOP/s per rank" },
+    { "log-throughput", 0, MEG_BOOL(C, log_throughput), NULL, "no", "log the throughput in TFLOP/s per rank" },
     { "log-params-norm", 0, MEG_BOOL(C, log_params_norm), NULL, "no", "log the L2 norm of the weights" },
     { "log-num-zeros-in-grad", 0, MEG_BOOL(C, log_num_zeros), NULL, "no",
       "log the number of gradient elements that are zero" },
     { "log-straggler", 0, MEG_BOOL(C, log_straggler), NULL, "no",
-      "log the slowest rank in each phase of a step, with its time" },
+      "log the slowest rank of each phase of a step, with its time" },
     { "log-progress", 0, MEG_BOOL(C, log_progress), NULL, "no",
-      "append job starts and saves, with throughput, to progress.txt in the --save directory" },
+      "append a line to progress.txt in the --save directory at each job start and each save" },
     { "tensorboard-dir", 0, MEG_STR(C, tensorboard_dir), "DIR", NULL, "write TensorBoard events to DIR" },
     { "tensorboard-log-interval", 0, MEG_I64(C, tensorboard_log_interval), "N", "1",
-      "iterations between TensorBoard events" },
+      "number of iterations between TensorBoard events" },
     { "log-validation-ppl-to-tensorboard", 0, MEG_BOOL(C, log_validation_ppl), NULL, "no",
-      "write the validation perplexity to TensorBoard, too" },
+      "also write the validation perplexity to TensorBoard" },
     { 0 }
 };
 

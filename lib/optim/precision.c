@@ -12,13 +12,14 @@ const struct meg_opt meg_precision_opts[] = {
     { "fp32-residual-connection", 0, MEG_BOOL(C, fp32_residual), NULL, "no",
       "keep the residual stream in f32 with --fp16 or --bf16" },
     { "loss-scale", 0, MEG_F64(C, loss_scale), "F", NULL,
-      "constant loss scale; with 0 or when not given, --fp16 uses a dynamic scale" },
+      "constant loss scale; 0: a dynamic scale with --fp16; default: 0" },
     { "initial-loss-scale", 0, MEG_F64(C, initial_loss_scale), "F", "4294967296",
       "initial value of the dynamic loss scale" },
-    { "min-loss-scale", 0, MEG_F64(C, min_loss_scale), "F", "1", "lower limit of the dynamic loss scale" },
+    { "min-loss-scale", 0, MEG_F64(C, min_loss_scale), "F", "1", "minimum value of the dynamic loss scale" },
     { "loss-scale-window", 0, MEG_I64(C, loss_scale_window), "N", "1000",
-      "steps without overflow after which the loss scale doubles" },
-    { "hysteresis", 0, MEG_I64(C, hysteresis), "N", "2", "number of overflows before the loss scale is halved" },
+      "number of steps without overflow after which the dynamic loss scale is doubled" },
+    { "hysteresis", 0, MEG_I64(C, hysteresis), "N", "2",
+      "number of overflows after which the dynamic loss scale is halved" },
     { 0 }
 };
 #undef C

@@ -21,7 +21,7 @@ static const struct meg_opt common_opts[] = {
     { "help", 'h', MEG_BOOL(struct opt_common, help), NULL, NULL, "print this help and exit" },
     { "version", 0, MEG_BOOL(struct opt_common, version), NULL, NULL, "print the version and exit" },
     { "config", 0, MEG_STR(struct opt_common, config), "FILE", NULL,
-      "read options from lines `name = value`; an option after this one overrides the file" },
+      "read options from FILE, one `name = value` per line; later options override them" },
     { "dump-config", 0, MEG_BOOL(struct opt_common, dump_config), NULL, NULL,
       "print all options in the format of --config and exit" },
     { "list-options", 0, MEG_BOOL(struct opt_common, list_options), NULL, NULL,

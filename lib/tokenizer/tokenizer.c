@@ -15,29 +15,29 @@ const struct meg_opt meg_tok_opts[] = {
       "HuggingFaceTokenizer|PretrainedFromHF|NullTokenizer",
       NULL, "tokenizer type, as in Megatron-LM" },
     { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
-      "vocabulary file: vocab.json of GPT2BPETokenizer, vocab.txt of the BERT types" },
+      "GPT2BPETokenizer: vocab.json; BERT: vocab.txt" },
     MEG_ALIAS("vocab", "vocab-file"),
     { "merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
-      "merges.txt of GPT2BPETokenizer: one pair of tokens per line" },
+      "GPT2BPETokenizer: merges.txt, one pair of tokens per line" },
     { "tokenizer-model", 0, MEG_STR(struct meg_tok_conf, tokenizer_model), "FILE", NULL,
-      "SentencePiece model of SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer; "
-      "vocabulary of TikTokenizer, as JSON or as lines of base64 and rank; "
-      "directory of HuggingFaceTokenizer" },
+      "SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer: SentencePiece model; TikTokenizer: "
+      "vocabulary, as JSON or as lines of base64 and rank; HuggingFaceTokenizer: directory that contains "
+      "tokenizer.json" },
     { "tokenizer-name-or-path", 0, MEG_STR(struct meg_tok_conf, name_or_path), "DIR", NULL,
       "PretrainedFromHF, HuggingFaceTokenizer: directory that contains tokenizer.json" },
     { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
       "SentencePieceTokenizer, BERT: add N tokens <extra_id_0>, <extra_id_1>, ..." },
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
-      "NullTokenizer: ids are 0 to N, the end-of-document id is N (N - 1 from --megatron-release 0.18 on); "
+      "NullTokenizer: ids are 0 to N, and N is the end-of-document id (N - 1 from --megatron-release 0.18 on); "
       "TikTokenizer: number of ids of a JSON vocabulary" },
     { "tiktoken-pattern", 0, MEG_STR(struct meg_tok_conf, tiktoken_pattern), "v1|v2|cl100k|o200k", NULL,
-      "TikTokenizer: pre-tokenization pattern; v2 for a JSON vocabulary, else cl100k" },
+      "TikTokenizer: pre-tokenization pattern; default: v2 for a JSON vocabulary, else cl100k" },
     { "tiktoken-num-special-tokens", 0, MEG_I64(struct meg_tok_conf, tiktoken_num_special_tokens), "N", "1000",
       "TikTokenizer: reserve the first N ids of a JSON vocabulary for special tokens" },
     { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens), "TOKEN...", NULL,
-      "TikTokenizer: the first special tokens; <unk> <s> </s> when not given" },
+      "TikTokenizer: the first special tokens; default: <unk> <s> </s>" },
     { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_MEGATRON_RELEASES, NULL,
-      "write the token ids, blends and index cache of this release of Megatron-LM (core); 0.10 when not given" },
+      "reproduce the token ids, blends and index cache of this release of Megatron-LM (core); default: 0.10" },
     { 0 }
 };
 

@@ -11,11 +11,11 @@
 
 const struct meg_opt meg_inspect_opts[] = {
     { "decode", 0, MEG_LIST(struct meg_inspect_conf, decode), "PREFIX...", NULL,
-      "print the documents of a dataset; PREFIX FIRST[:COUNT]: only COUNT of them" },
+      "print the documents of dataset PREFIX; PREFIX FIRST[:COUNT]: only COUNT documents from document FIRST" },
     { "info", 0, MEG_STR(struct meg_inspect_conf, info), "PREFIX", NULL,
-      "print counts, token type and lengths of a dataset" },
+      "print the number of documents and tokens, the token type and the lengths of dataset PREFIX" },
     { "json", 0, MEG_BOOL(struct meg_inspect_conf, json), NULL, "no",
-      "print JSON: one object for --info; for --decode one for each document, with its ids" },
+      "print JSON: one object with --info; one object per document, with its token ids, with --decode" },
     { 0 }
 };
 

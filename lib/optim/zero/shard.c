@@ -10,16 +10,17 @@ const struct meg_opt meg_zero_opts[] = {
     { "use-distributed-optimizer", 0, MEG_BOOL(C, use_distributed_optimizer), NULL, "no",
       "shard the optimizer state over the data- and context-parallel ranks (ZeRO stage 1)" },
     { "num-distributed-optimizer-instances", 0, MEG_I64(C, num_instances), "N", "1",
-      "number of groups of data-parallel ranks, each of which shards one complete optimizer state" },
+      "number of replicas of the optimizer state, each of which is sharded over a group of data-parallel ranks" },
     { "overlap-grad-reduce", 0, MEG_BOOL(C, overlap_grad_reduce), NULL, "no",
-      "reduce gradients over the data-parallel ranks during the last backward pass" },
+      "overlap the data-parallel reduction of gradients with the last backward pass of a step" },
     { "overlap-param-gather", 0, MEG_BOOL(C, overlap_param_gather), NULL, "no",
-      "all-gather the updated parameters during the next forward pass" },
+      "overlap the all-gather of the updated parameters with the next forward pass" },
     { "ddp-bucket-size", 0, MEG_I64(C, bucket_size), "N", NULL,
-      "number of parameters in a gradient bucket; default: 40 million or 1 million per data-parallel rank, whichever "
-      "is more" },
+      "number of parameters per gradient bucket; default: 40 million, or 1 million times the data-parallel size if "
+      "that is more" },
     { "zero-stage", 0, MEG_I64(C, zero_stage), "N", NULL,
-      "shard over the data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters" },
+      "ZeRO stage: shard nothing (0), the optimizer state (1), also gradients (2), or also parameters (3) over the "
+      "data-parallel ranks" },
     { "use-torch-fsdp2", 0, MEG_BOOL(C, use_torch_fsdp2), NULL, "no", "same as --zero-stage 3" },
     { 0 }
 };
