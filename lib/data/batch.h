@@ -11,19 +11,20 @@ MEG_BEGIN_DECLS
 /*
  * A micro-batch of b sequences, s tokens each, in host memory.  Arrays are [s,b]: token t of sequence i is element
  * t * b + i.  With context parallelism s counts the tokens of this rank alone.
- * The loader fills every field; a batch that a caller makes over its own arrays may leave out what is marked optional.
+ * The loader fills every field.  A caller that builds a batch over its own arrays may set a field to NULL where the
+ * comment states the meaning of NULL.
  */
 struct meg_batch {
     int64_t s, b;
     int32_t *tokens;       /* ids in [0, vocabulary); padding is 0 */
-    int32_t *labels;       /* the token after each; optional where no loss is computed */
-    int32_t *position_ids; /* 0..s-1 of the full sequence; with reset_position_ids from 0 again after each eod */
-    int32_t *doc_start;    /* first key each query may attend to, besides causality: 0, or with reset_attention_mask
-                              the token after the last eod before it; optional: 0 */
-    float *loss_mask;     /* 1, or 0 where the label is padding or, with eod_mask_loss, the token is eod; optional: 1 */
-    int64_t *sample_id;   /* [b] number of the sample in the run, equal under every layout: the key of its dropout
-                              masks; optional: no dropout */
-    int64_t num_unmasked; /* tokens whose loss counts, over all context-parallel ranks; read by the training step */
+    int32_t *labels;       /* target ids: the token after each; NULL: no loss is computed */
+    int32_t *position_ids; /* position in the full sequence; with reset_position_ids, counted from the last eod */
+    int32_t *doc_start;    /* first key that each query may attend to, besides the causal mask: 0, or, with
+                              reset_attention_mask, the start of its document; NULL: 0 */
+    float *loss_mask;      /* 0 where the label is padding or, with eod_mask_loss, the token is eod; else 1; NULL: 1 */
+    int64_t *sample_id;    /* [b] global sample numbers, which do not depend on the parallel layout and seed the
+                              dropout masks; NULL: no dropout */
+    int64_t num_unmasked;  /* tokens with loss_mask 1, summed over the context-parallel ranks; normalises the loss */
 };
 
 /* Allocate all arrays of a batch of b sequences, s tokens each; the values are undefined.  Free with meg_batch_free. */

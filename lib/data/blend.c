@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 
-/* Add n numbers pairwise, in the order of numpy's sum of a contiguous array, so that even the last bit agrees. */
+/* Sum n numbers pairwise, in numpy's order for a contiguous array: the result is bit-identical to numpy.sum. */
 static double pairwise_sum(const double *a, int n)
 {
     double r[8], sum;
@@ -66,14 +66,14 @@ void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *
 }
 
 /*
- * Build either index: sample i is taken from the dataset with the largest error w * max(i, 1) - samples taken so far,
- * the first of equals, among those below their limit.
+ * Build the index of a blend: take sample i from the dataset with the largest error w * max(i, 1) - samples taken so
+ * far, the first of equals.  A dataset that has reached its limit is skipped; limit NULL: no limits.
  */
 static void build_indices(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
 {
     int16_t *dataset = meg_realloc_array(NULL, (size_t)n, sizeof *dataset);
     int64_t *sample = meg_realloc_array(NULL, (size_t)n, sizeof *sample);
-    int64_t *taken = meg_new((size_t)k * sizeof *taken); /* [k] samples taken of each dataset so far */
+    int64_t *taken = meg_new((size_t)k * sizeof *taken); /* [k] samples taken from each dataset so far */
 
     for (int64_t i = 0; i < n; i++) {
         double n_so_far = fmax((double)i, 1.0), max_error = 0;

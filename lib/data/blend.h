@@ -1,6 +1,6 @@
 /*
- * blend.h - blending of datasets by weight: which dataset, and which of its samples, each sample of a blend is.
- * Bit for bit as Megatron-LM's, including its sums in double precision.
+ * blend.h - blend datasets by weight: assign to each sample of the blend a dataset and a sample of that dataset.
+ * The result is bit-identical to Megatron-LM's, including its sums in double precision.
  */
 #ifndef MEG_DATA_BLEND_H
 #define MEG_DATA_BLEND_H
@@ -12,29 +12,29 @@
 
 MEG_BEGIN_DECLS
 
-/* Return MEG_EUSAGE unless the sum of n weights is finite; origin: their option or file, for the message. */
+/* Return MEG_EUSAGE unless the sum of n weights is finite; origin: option or file that the message names. */
 int meg_blend_check_weights(const double *w, int n, const char *origin, struct meg_err *e);
 
 /* Divide n weights by their sum, which is added pairwise as numpy does. */
 void meg_blend_normalize(double *w, int n);
 
 /*
- * meg_blend_sizes - compute the samples that each dataset is built for: its part of num_samples, 0.5% more, rounded up
- *   out  [n]  out
+ * meg_blend_sizes - compute how many samples to build of each dataset: its weight times num_samples, plus 0.5%
+ *   out  [n]  out  number of samples, rounded up
  *   w    [n]  normalised weights
  */
 void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t num_samples);
 
 /*
- * meg_blend_sizes_with_surplus - the same as Megatron core 0.11 and later do it: only the built size has the surplus
- *   taken    [n]  out  samples that the blend takes of each dataset
- *   built    [n]  out  samples that each dataset is built for
+ * meg_blend_sizes_with_surplus - compute the sample counts of Megatron core 0.11 and later
+ *   taken    [n]  out  samples that the blend takes from each dataset, without the surplus
+ *   built    [n]  out  samples to build of each dataset, with the surplus
  *   surplus  >= 0, 0.005 in Megatron-LM: built is taken * (1 + surplus), rounded up
  */
 void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *w, int n, int64_t num_samples,
                                   double surplus);
 
-/* The index of a blend: its sample i is sample[i] of dataset[i]. */
+/* The index of a blend: sample i of the blend is sample number sample[i] of dataset number dataset[i]. */
 struct meg_blend_index {
     int64_t n;
     const int16_t *dataset;
@@ -43,12 +43,11 @@ struct meg_blend_index {
 };
 
 /*
- * meg_blend_weighted - build the index of n samples, each from the dataset whose number of samples so far is furthest
- *                      below its weight
- * meg_blend_exhaustive - build the index that has every sample of every dataset once, interleaved evenly
+ * meg_blend_weighted - build the index of n samples, each from the dataset that is furthest below its weight so far
+ * meg_blend_exhaustive - build the index that contains every sample of every dataset once, interleaved evenly
  *   w     [k]  normalised weights
  *   size  [k]  samples of each dataset, > 0
- * k is in [1, 32766].  The index takes 10 bytes a sample.
+ * k is in [1, 32766].  The index uses 10 bytes per sample.
  */
 void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n);
 void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k);

@@ -1,6 +1,6 @@
 /*
- * cache_key.h - the descriptions whose hash names an index file: what an index depends on, as JSON text byte for byte
- * equal to Megatron-LM's unique_description, so that both programs find each other's files.
+ * cache_key.h - descriptions whose hash names an index file.  A description lists the inputs of an index as JSON text,
+ * byte for byte equal to Megatron-LM's unique_description: each program finds the files of the other.
  */
 #ifndef MEG_DATA_CACHE_KEY_H
 #define MEG_DATA_CACHE_KEY_H
@@ -15,17 +15,17 @@
 
 MEG_BEGIN_DECLS
 
-/* The identifiers of one mid-level dataset: a file's range for one split. */
+/* The identifiers of one mid-level dataset, which is the range of one file that one split reads. */
 struct meg_cache_key {
     const char *class_name; /* "GPTDataset" */
-    const char *path;       /* as given */
-    int64_t num_samples;    /* or MEG_ONE_EPOCH */
+    const char *path;       /* prefix, as in the option */
+    int64_t num_samples;    /* samples to build, or MEG_ONE_EPOCH */
     const char *split;      /* "train" */
     int64_t seed, seq_length;
     const char *split_string; /* value of --split; NULL when each split has its own datasets */
     const struct meg_split_matrix *split_matrix;
-    const char *tokenizer;                /* a JSON object, or NULL */
-    const struct meg_masked_conf *masked; /* of BERT and T5; NULL for GPT */
+    const char *tokenizer;                /* description of the tokenizer, a JSON object; or NULL */
+    const struct meg_masked_conf *masked; /* masking settings of BERT and T5; NULL for GPT */
 };
 /* Append the identifiers as Python's json.dumps(..., indent=4) prints them. */
 void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *id);
@@ -33,8 +33,8 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
 /*
  * meg_cache_key_add_blend - append the description of a blend of n datasets
  *   member       [n]  descriptions of the datasets
- *   weight       [n]  normalised; not used where count is given
- *   count        [n]  samples of each dataset where the blend takes all of them; else NULL
+ *   weight       [n]  normalised weights; not used if count is not NULL
+ *   count        [n]  sizes of the datasets, if the blend takes every sample of each; else NULL
  *   renormalize  value of --renormalize-blend-weights; NULL for a release without that option
  */
 void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *split, const double *weight,

@@ -127,7 +127,7 @@ static void free_words(struct word_list *w)
     *w = (struct word_list){ 0 };
 }
 
-/* Parse prefixes, or weights and prefixes; origin: the option or file that has the words, for messages. */
+/* Parse prefixes, or pairs of weight and prefix; origin: option or file of the words, used in messages. */
 static int parse_blend(struct meg_data_blend *b, const struct word_list *w, const char *origin, struct meg_err *e)
 {
     int64_t n = w->n, numbers = 0, step;

@@ -15,11 +15,11 @@ MEG_BEGIN_DECLS
 
 struct meg_megatron_release;
 struct meg_data_conf {
-    struct meg_str_list data_path; /* prefix | weight prefix ... | prefix prefix ... */
+    struct meg_str_list data_path; /* prefixes, or pairs of weight and prefix */
     const char *split;
-    struct meg_str_list per_split_path[MEG_NUM_SPLITS]; /* --train-data-path and its like */
+    struct meg_str_list per_split_path[MEG_NUM_SPLITS]; /* --train-data-path, --valid-data-path, ... */
     const char *data_args_path, *per_split_data_args_path;
-    struct meg_str_list weighted_split[MEG_NUM_SPLITS]; /* --train-weighted-split-paths and its like */
+    struct meg_str_list weighted_split[MEG_NUM_SPLITS]; /* --train-weighted-split-paths, ... */
     const char *weighted_split_file[MEG_NUM_SPLITS];
     bool mock_data;
     const char *data_order; /* "auto", "megatron-lm", "megatron-deepspeed" */
@@ -32,36 +32,36 @@ struct meg_data_conf {
 };
 extern const struct meg_opt meg_data_opts[];
 
-/* Return MEG_EUSAGE when an option is given that this release of Megatron-LM does not have, or is out of range. */
+/* Return MEG_EUSAGE if an option does not exist in this release of Megatron-LM or its value is out of range. */
 int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron_release *release, struct meg_err *e);
 
 /* Return the sampler that --dataloader-type and --no-data-sharding select. */
 enum meg_data_sampler_type meg_data_conf_sampler_type(const struct meg_data_conf *c);
 
-/* A list of datasets to blend; n is 0 where none is named. */
+/* A list of datasets to blend; n is 0 if no dataset is named. */
 struct meg_data_blend {
     int n;
     char **prefix;      /* [n] */
-    double *weight;     /* [n], or NULL: none is given */
-    double (*range)[2]; /* [n] the part of each dataset to read, as two fractions of it; NULL: --split determines it */
-    char *name;         /* of a Megatron-DeepSpeed group; else NULL */
+    double *weight;     /* [n] weights; NULL if none are given */
+    double (*range)[2]; /* [n] range of each dataset to read, as two fractions; NULL: determined by --split */
+    char *name;         /* name of the Megatron-DeepSpeed group, or NULL */
 };
 enum { MEG_MAX_BLEND_DATASETS = 32766 };
 
 /*
- * The data of all splits.  With is_per_split each split reads its own blend completely; else all splits read blend[0],
- * divided by --split.  With is_mock every blend is empty.
+ * The data of all splits.  With is_per_split each split reads its own blend completely; otherwise --split divides
+ * blend[0] among the splits.  With is_mock every blend is empty.
  */
 struct meg_data_blends {
     bool is_mock, is_per_split;
     bool is_deepspeed; /* order samples as Megatron-DeepSpeed does */
     struct meg_data_blend blend[MEG_NUM_SPLITS];
-    const char *split; /* value of --split or a default, borrowed; NULL with is_per_split */
+    const char *split; /* value of --split or its default, borrowed; NULL with is_per_split */
 };
 
 /*
  * meg_data_blends_read - resolve the options, and the argument files they name, to datasets and weights
- * Returns MEG_EUSAGE when no source of data is given, or several, or a value that has none of the documented forms.
+ * Returns MEG_EUSAGE if no data source or more than one is given, or if a value has none of the documented forms.
  * After success the caller frees *out with meg_data_blends_free.
  */
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e);

@@ -10,7 +10,7 @@
 
 static const char blank[] = " \t\n\r\v\f";
 
-/* Return the next word of [*at, end), allocated, and move *at to its end; or NULL. */
+/* Return an allocated copy of the next word of [*at, end) and advance *at past it; return NULL if there is none. */
 static char *next_word(const char **at, const char *end)
 {
     const char *s = *at;

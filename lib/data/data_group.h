@@ -1,4 +1,4 @@
-/* data_group.h - Megatron-DeepSpeed's dataset groups, the values of --train-weighted-split-paths and its like. */
+/* data_group.h - parse Megatron-DeepSpeed's dataset groups, the values of --train-weighted-split-paths and similar. */
 #ifndef MEG_DATA_DATA_GROUP_H
 #define MEG_DATA_DATA_GROUP_H
 
@@ -12,10 +12,10 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_data_parse_group - parse "NAME: WEIGHT BEGIN:END PREFIX, ..."
- *   b       zeroed; the caller frees its arrays, also after a failure
- *   origin  the option or file that holds text, for messages
- * Returns MEG_EUSAGE for text that is not a group.
- * meg_data_parse_group_file parses the only group of a file, which is between double quotes.
+ *   b       zeroed before the call; the caller frees its arrays, also after a failure
+ *   origin  option or file that contains text, used in messages
+ * meg_data_parse_group_file - parse the only group of a file, which is in double quotes
+ * Both return MEG_EUSAGE for text that is not a group.
  */
 int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *origin, struct meg_err *e);
 int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e);

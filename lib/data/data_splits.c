@@ -29,7 +29,7 @@ static int open_source(struct meg_data_splits *d, struct meg_source **out, const
     return 0;
 }
 
-/* Add a mid-level dataset: the range of src between two fractions, or with range NULL the one that --split gives it. */
+/* Add a mid-level dataset: the range of src between two fractions, or the range by --split if range is NULL. */
 static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_source *src, double weight,
                            const double *range, int64_t num_samples, int64_t num_taken, struct meg_err *e)
 {
@@ -58,7 +58,7 @@ static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_sour
     return r;
 }
 
-/* Compute the samples that a blend takes of each dataset, and those that each dataset is built for. */
+/* Compute how many samples a blend takes from each dataset and how many to build of each. */
 static void plan_num_samples(const struct meg_data_splits *d, const struct meg_split_members *g, const double *w, int n,
                              int64_t *num_taken, int64_t *num_samples)
 {
@@ -152,7 +152,7 @@ static int plan(struct meg_data_splits *d, const struct meg_data_conf *conf, str
     return r;
 }
 
-/* Set *out to d where r is 0, else close d; return r. */
+/* Set *out to d if r is 0, else close d; return r. */
 static int close_on_error(struct meg_data_splits **out, struct meg_data_splits *d, int r)
 {
     if (r < 0)
@@ -184,7 +184,7 @@ static char *mid_cache_key(const struct meg_data_splits *d, int mid)
     return s.s;
 }
 
-/* Append folder and file name prefix of an index: next to the dataset, or in --data-cache-path. */
+/* Set directory (--data-cache-path, or that of the dataset) and file name prefix of a Megatron-DeepSpeed index. */
 static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *dir,
                             struct meg_str *prefix)
 {
@@ -223,7 +223,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     is_cached = meg_source_indexed(ds->src) != NULL;
     if (d->is_deepspeed) {
         deepspeed_names(d, p, &dir, &prefix);
-        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* such an index has no file name */
+        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* such an index is never cached */
     } else {
         megatron_dir(d, p, &dir);
     }
@@ -246,7 +246,7 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
     struct meg_str text = { 0 };
     struct meg_npy a[2] = { { "dataset_index", "<i2", 2, ds->len, 0, NULL },
                             { "dataset_sample_index", "<i8", 8, ds->len, 0, NULL } };
-    const bool is_cached = d->cache_dir && !d->is_deepspeed; /* Megatron-DeepSpeed stores none */
+    const bool is_cached = d->cache_dir && !d->is_deepspeed; /* Megatron-DeepSpeed does not cache blends */
     struct meg_index_cache_entry c = { d->cache_dir, "BlendedDataset", split, NULL, NULL };
 
     for (int i = 0; i < g->n; i++)
@@ -272,7 +272,10 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
     meg_str_free(&text);
 }
 
-/* Check the index against its members.  Megatron-DeepSpeed's is longer than needed and may exceed a member. */
+/*
+ * Check the index of a blend against the lengths of its members.  Megatron-DeepSpeed builds more samples than the run
+ * needs, and the surplus may exceed a member.
+ */
 static int check_blend(const struct meg_data_splits *d, const struct meg_dataset *ds, struct meg_err *e)
 {
     for (int64_t i = 0; i < ds->blend.n; i++) {

@@ -1,8 +1,8 @@
 /*
- * data_splits.h - the training, validation and test data of a run: from the datasets that the options name to three
- * datasets of samples, in Megatron-LM's order.
- * A run first plans its data: it opens every file and computes its ranges, but builds no index and writes nothing
- * (meg_gpt_data_plan in data/gpt_data.h).  Then it builds the index arrays.
+ * data_splits.h - build the training, validation and test datasets of a run from the files that the options name; the
+ * samples are in Megatron-LM's order.
+ * A run first plans its data (meg_gpt_data_plan in data/gpt_data.h): planning opens every file and computes its ranges,
+ * but builds no index and writes nothing.  The run then builds the index arrays.
  */
 #ifndef MEG_DATA_DATA_SPLITS_H
 #define MEG_DATA_DATA_SPLITS_H
@@ -18,27 +18,27 @@
 
 MEG_BEGIN_DECLS
 
-/* What datasets depend on besides the data options. */
+/* Inputs of the datasets besides the data options. */
 struct meg_dataset_spec {
     int64_t seq_length;
     int64_t seed;                        /* --seed, in [0, 2^32) */
-    int64_t num_samples[MEG_NUM_SPLITS]; /* 0: the split is not opened; MEG_ONE_EPOCH: all of one epoch */
-    int32_t eod, pad;                    /* token ids, -1 where the tokenizer has none */
-    int64_t vocab_size;                  /* ids must be below it; 0: not checked */
-    const char *tokenizer;               /* its description in cache files, a JSON object; or NULL */
+    int64_t num_samples[MEG_NUM_SPLITS]; /* 0: the split is not opened; MEG_ONE_EPOCH: all samples of one epoch */
+    int32_t eod, pad;                    /* token ids; -1 if the tokenizer has none */
+    int64_t vocab_size;                  /* exclusive upper bound of the ids; 0: not checked */
+    const char *tokenizer;               /* description for cache files, a JSON object; or NULL */
     const char *megatron_release;        /* --megatron-release, or NULL: see tokenizer/megatron_release.h */
 };
 
-/* A mid-level dataset: the range that one split has of one file, as --dry-run prints it. */
+/* A mid-level dataset: the range of one file that one split reads, as --dry-run prints it. */
 struct meg_mid_dataset {
     int split;           /* MEG_SPLIT_TRAIN, ... */
-    const char *name;    /* prefix as given, or "mock data" */
-    double weight;       /* in the blend, normalised; 1 without a blend */
-    int64_t begin, end;  /* its range of elements: sequences for GPT, documents for BERT and T5 */
+    const char *name;    /* prefix as in the option, or "mock data" */
+    double weight;       /* normalised weight in the blend; 1 without a blend */
+    int64_t begin, end;  /* range of elements: sequences for GPT, documents for BERT and T5 */
     int64_t tokens;      /* tokens in that range */
-    int64_t num_samples; /* samples that it is built for, or MEG_ONE_EPOCH */
-    int64_t num_taken;   /* samples that a weighted blend takes of it; num_samples without a blend */
-    int64_t samples;     /* samples in its epochs */
+    int64_t num_samples; /* samples to build, or MEG_ONE_EPOCH */
+    int64_t num_taken;   /* samples that a weighted blend takes; num_samples without a blend */
+    int64_t samples;     /* samples in all epochs */
     int64_t epochs;
 };
 
@@ -52,10 +52,10 @@ struct meg_data_splits;
 int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e);
 void meg_data_splits_close(struct meg_data_splits *d); /* accepts NULL */
 
-/* Return a split's dataset, owned by d; NULL where the options name no data for it or no sample of it is needed. */
+/* Return the dataset of a split, owned by d; NULL if the options name no data for the split or request no samples. */
 const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split);
 
-/* Return the *n mid-level datasets of all splits in order, owned by d.  They are known once the data are planned. */
+/* Return the *n mid-level datasets of all splits, in the order of the splits, owned by d.  Planning sets them. */
 const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n);
 
 MEG_END_DECLS

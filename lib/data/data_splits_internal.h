@@ -1,4 +1,4 @@
-/* data_splits_internal.h - what GPT, BERT and T5 data have in common, and the operations in which they differ. */
+/* data_splits_internal.h - state common to GPT, BERT and T5 data, and the table of operations that differ. */
 #ifndef MEG_DATA_DATA_SPLITS_INTERNAL_H
 #define MEG_DATA_DATA_SPLITS_INTERNAL_H
 
@@ -11,19 +11,19 @@
 
 MEG_BEGIN_DECLS
 
-/* A type of dataset. */
+/* Operations of one type of dataset. */
 struct meg_data_class {
-    const char *name; /* Megatron-LM's, in the names of cache files */
+    const char *name; /* Megatron-LM's class name, used in the names of cache files */
     /* Return the number of elements that splits divide: sequences, or documents. */
     int64_t (*num_elements)(const struct meg_source *src);
-    /* Set the numbers of p that do not need the index; fail where p has too little data for a sample. */
+    /* Set the fields of p that do not depend on the index; fail if p has too little data for one sample. */
     int (*plan)(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
                 struct meg_err *e);
-    /* Append Megatron-LM's description of what the index of p depends on. */
+    /* Append Megatron-LM's description of the inputs of the index of p. */
     void (*add_cache_key)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
     /* Append the last part of Megatron-DeepSpeed's file name for the index of p. */
     void (*add_deepspeed_name)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
-    /* Load or build the index of ds, whose src is set; c: its cache files, or NULL. */
+    /* Load or build the index of ds, whose src is set; c: cache files of the index, or NULL. */
     int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                  const struct meg_index_cache_entry *c, struct meg_err *e);
 };
@@ -33,7 +33,7 @@ struct meg_split_members {
     int first, n;
     bool is_blend, is_weighted;
     int64_t num_samples;
-    char *name; /* in Megatron-DeepSpeed's file names: of the group, or of the split */
+    char *name; /* name of the group or split in Megatron-DeepSpeed's file names */
 };
 
 struct meg_data_splits {
@@ -48,16 +48,16 @@ struct meg_data_splits {
     struct meg_masked_sample_conf masked_conf; /* BERT, T5 */
     struct meg_source **src;
     int nsrc, nmid;
-    struct meg_mid_dataset *mid; /* [nmid] of all splits, in order */
-    struct meg_source **mid_src; /* [nmid] borrowed from src */
+    struct meg_mid_dataset *mid; /* [nmid] mid-level datasets of all splits, in order */
+    struct meg_source **mid_src; /* [nmid] source of each, borrowed from src */
     struct meg_split_members members[MEG_NUM_SPLITS];
     struct meg_dataset *ds[MEG_NUM_SPLITS];
 };
 
 /*
- * meg_data_splits_plan - plan the data of d, in which only the class and its own fields are set
- * meg_data_splits_open - build d
- * On success *out is d.  Errors as in data/data_splits.h; d is then closed and *out unchanged.
+ * meg_data_splits_plan - plan the data of d, of which the caller has set type and the sample settings of that type
+ * meg_data_splits_open - build the index arrays of d
+ * On success *out is d.  On failure d is closed, *out is unchanged, and the code is one of meg_data_splits_build.
  */
 int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, struct meg_err *e);

@@ -24,8 +24,8 @@ int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
 /* The tokens of a sample, filled element by element. */
 struct stream {
     int32_t *tokens;
-    int32_t next;  /* the extra token after the last */
-    int64_t s, at; /* tokens of a sample; tokens so far */
+    int32_t next;  /* extra token: the label of the last one */
+    int64_t s, at; /* tokens per sample; tokens read so far */
 };
 
 /* Append tokens [from, to) of an element, the last of which may be the extra token. */
@@ -45,7 +45,10 @@ static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t 
     return 0;
 }
 
-/* Read the tokens of sample j in stream order: the end of one element, complete ones, the beginning of another. */
+/*
+ * Read the tokens of the sample that is number j in stream order.  They are the end of one element, any number of
+ * complete elements, and the beginning of another.
+ */
 static int read_sample_tokens(const struct meg_dataset *ds, int64_t j, struct stream *f, struct meg_err *e)
 {
     const struct meg_gpt_index *x = &ds->index;

@@ -1,4 +1,4 @@
-/* dataset.h - samples of one split: a dataset of samples of equal length, from a file, of mock data or of a blend. */
+/* dataset.h - the dataset of one split: samples of equal length from a file, a blend of files, or mock data. */
 #ifndef MEG_DATA_DATASET_H
 #define MEG_DATA_DATASET_H
 
@@ -18,9 +18,9 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds);
  * meg_dataset_sample - read sample i, in [0, len), as a batch of one sequence
  *   out  tokens, labels, position_ids, doc_start and loss_mask are the caller's arrays [seq_length]; the other fields
  *        are neither read nor written
- * Any number of threads may call it at once.
- * Returns MEG_EFORMAT when an id is outside the vocabulary or an index file refers to data that is not there, MEG_EFAIL
- * when a blend in Megatron-DeepSpeed's order runs past the end of one of its datasets.
+ * The function is thread-safe.
+ * Returns MEG_EFORMAT when an id is outside the vocabulary or an index file refers to data that does not exist,
+ * MEG_EFAIL when a blend in Megatron-DeepSpeed's order exceeds one of its datasets.
  */
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 

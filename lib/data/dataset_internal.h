@@ -1,4 +1,4 @@
-/* dataset_internal.h - struct meg_dataset: what it owns and how its samples are made; private to lib/data. */
+/* dataset_internal.h - the members of struct meg_dataset and the settings of its samples; private to lib/data. */
 #ifndef MEG_DATA_DATASET_INTERNAL_H
 #define MEG_DATA_DATASET_INTERNAL_H
 
@@ -16,7 +16,7 @@
 
 MEG_BEGIN_DECLS
 
-/* How a GPT sample is read from the token stream, and its masks. */
+/* Settings for reading a GPT sample from the token stream and computing its masks. */
 struct meg_sample_conf {
     struct meg_gpt_index_conf index;
     int32_t eod, pad;   /* -1: the tokenizer has none */
@@ -24,7 +24,7 @@ struct meg_sample_conf {
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
 };
 
-/* How a BERT or T5 sample is made. */
+/* Settings for building a BERT or T5 sample. */
 struct meg_masked_sample_conf {
     struct meg_masked_conf conf;
     struct meg_masked_vocab vocab;
@@ -33,8 +33,8 @@ struct meg_masked_sample_conf {
 };
 
 /*
- * Either a range of one source for one split (src), with samples of GPT (index) or of BERT and T5 (masked_conf,
- * sentence_map); or a blend of such datasets (member, blend).
+ * A dataset is either the range of one source that one split reads (src), with the samples of GPT (index) or of BERT
+ * and T5 (masked_conf, sentence_map), or a blend of such datasets (member, blend).
  */
 struct meg_dataset {
     int64_t len;
@@ -46,19 +46,19 @@ struct meg_dataset {
     int nmember;
     struct meg_dataset **member; /* [nmember] owned */
     struct meg_blend_index blend;
-    struct meg_mmap map[3]; /* cache files of the arrays; zeroed where these are in memory */
+    struct meg_mmap map[3]; /* mapped cache files of the arrays; zeroed if the arrays are in memory */
 };
 
 /*
- * Resolve sample *i of *ds: replace a blend by the member that the sample is from, and *i by its number there.
+ * If *ds is a blend, replace *ds by the member that contains sample *i, and *i by the sample's number in that member.
  * Returns MEG_EFAIL when the member has no such sample.
  */
 int meg_dataset_resolve(const struct meg_dataset **ds, int64_t *i, struct meg_err *e);
-/* Return MEG_EFAIL with a message: a blend takes more samples of ds than it has. */
+/* Return MEG_EFAIL with the message that a blend takes more samples from ds than ds has. */
 int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e);
-/* Return MEG_EFORMAT with a message: the cached arrays of ds do not fit it. */
+/* Return MEG_EFORMAT with the message that the cached arrays do not match ds. */
 int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e);
-/* Return MEG_EFORMAT unless id is in [0, vocab_size); with vocab_size 0, unless it is 0 or more. */
+/* Return MEG_EFORMAT unless id is in [0, vocab_size); with vocab_size 0 the only condition is id >= 0. */
 int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size, struct meg_err *e);
 void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
 

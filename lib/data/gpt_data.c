@@ -12,7 +12,10 @@ static int64_t sample_tokens(const struct meg_data_splits *d)
     return d->sample_conf.index.seq_length + d->sample_conf.index.add_extra_token;
 }
 
-/* Fail where a range has no token.  With fewer tokens than a sample needs it is repeated, with a warning. */
+/*
+ * Fail if the file has too few tokens for one sample, or the range has none.  For a range shorter than one sample, fail
+ * if MEG_ONE_EPOCH is requested; otherwise warn that its tokens are repeated.
+ */
 static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                              const struct meg_source *src, struct meg_err *e)
 {
@@ -87,7 +90,7 @@ static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool 
                              x->shuffle };
 }
 
-/* Return whether the index is of this range: Megatron-DeepSpeed's file names do not contain it. */
+/* Return whether the index was built for the range of p, which Megatron-DeepSpeed's file names do not contain. */
 static bool index_matches_range(const struct meg_mid_dataset *p, const struct meg_npy *document)
 {
     const int32_t *element = document->data;

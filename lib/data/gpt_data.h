@@ -10,7 +10,8 @@ MEG_BEGIN_DECLS
 /*
  * meg_gpt_data_plan - open the files that conf names and compute the range and sample count of each split
  * meg_gpt_data_open - plan, then build the index arrays
- * conf and spec are not kept.  Errors as in data/data_splits.h; *out is then unchanged.
+ * conf and spec are borrowed for the call.  Both functions return the errors of meg_data_splits_build, with *out
+ * unchanged.
  */
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *spec, struct meg_err *e);

@@ -1,6 +1,6 @@
 /*
- * One generator shuffles first the elements, then the samples, as in Megatron-LM.  Counts are int64: a trillion tokens
- * times a few epochs fit.
+ * One random generator shuffles first the elements, then the samples, as in Megatron-LM.  Counts are int64, enough for
+ * a few epochs of a trillion tokens.
  */
 #include "data/gpt_index.h"
 

@@ -2,7 +2,7 @@
  * gpt_index.h - document, sample and shuffle index: the three arrays that define the samples of a GPT dataset.
  * Elements (sequences of the file, usually complete documents) are repeated for as many epochs as the samples need and
  * shuffled.  Their tokens, in that order, form one stream, which is cut every seq_length tokens; the samples are
- * shuffled again.  As Megatron-LM's GPTDataset; files that store the arrays: data/index_cache.h.
+ * shuffled in turn.  The arrays equal those of Megatron-LM's GPTDataset; data/index_cache.h stores them in files.
  */
 #ifndef MEG_DATA_GPT_INDEX_H
 #define MEG_DATA_GPT_INDEX_H
@@ -16,47 +16,47 @@
 
 MEG_BEGIN_DECLS
 
-enum { MEG_ONE_EPOCH = -1 }; /* as a number of samples: as many as one epoch has */
+enum { MEG_ONE_EPOCH = -1 }; /* value of num_samples that requests all samples of one epoch */
 
 struct meg_gpt_index_conf {
     int64_t seq_length;
-    int add_extra_token; /* 1: a sample reads one token more, the label of its last */
-    bool is_deepspeed;   /* shuffle the last epoch apart when less than 95% of it is needed, instead of 80% */
+    int add_extra_token; /* 1: a sample reads one extra token, the label of its last token */
+    bool is_deepspeed;   /* shuffle the last epoch separately if less than 95% of it is needed, instead of 80% */
 };
 
 /* Sizes of the arrays. */
 struct meg_gpt_index_sizes {
     int64_t elements; /* elements in one epoch */
     int64_t tokens_per_epoch, epochs;
-    int64_t samples;                   /* samples in all epochs: often more than are needed */
-    int64_t samples_before_last_epoch; /* samples that end before it, if separate_last_epoch */
-    bool separate_last_epoch;          /* few samples of the last epoch are needed: shuffle it separately */
+    int64_t samples;                   /* samples in all epochs, often more than requested */
+    int64_t samples_before_last_epoch; /* samples that end before the last of several epochs */
+    bool separate_last_epoch;          /* shuffle the last epoch separately, as few of its samples are needed */
 };
 
 /*
  * meg_gpt_index_plan - compute the epochs and sizes for num_samples samples (or MEG_ONE_EPOCH)
- * tokens_per_epoch is above 0.  Returns MEG_EFORMAT when the counts exceed 2^62.
+ * tokens_per_epoch must be above 0.  Returns MEG_EFORMAT when the counts exceed 2^62.
  */
 int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch, int64_t num_samples,
                        const struct meg_gpt_index_conf *conf, struct meg_err *e);
 
-/* The arrays, each of the type that Megatron-LM's files have: the smaller one that holds its values. */
+/* The arrays.  As in Megatron-LM's files, the element type is the smaller of two types if it fits all values. */
 struct meg_gpt_index {
     int64_t ndocument, nsample;
-    bool is_sample_int64, is_shuffle_int64; /* int64 instead of int32, uint32 */
-    const int32_t *document;                /* [ndocument] element of the source */
+    bool is_sample_int64, is_shuffle_int64; /* int64 instead of int32 (sample) or uint32 (shuffle) */
+    const int32_t *document;                /* [ndocument] element numbers of the source, shuffled */
     const void *sample;                     /* [nsample + 1, 2] index in document, token offset in that element */
-    const void *shuffle;                    /* [nsample] sample in stream order */
+    const void *shuffle;                    /* [nsample] numbers of the samples in stream order, shuffled */
     void *owned[3];                         /* allocations for meg_gpt_index_free; NULL when mapped from a file */
 };
 
-/* Return the sample in stream order that is sample i of the dataset. */
+/* Return the number in stream order of sample i of the dataset. */
 static inline int64_t meg_gpt_index_shuffled(const struct meg_gpt_index *x, int64_t i)
 {
     return x->is_shuffle_int64 ? ((const int64_t *)x->shuffle)[i] : ((const uint32_t *)x->shuffle)[i];
 }
 
-/* Read where a sample in stream order begins: *offset tokens into element document[*k]. */
+/* Look up where a sample, numbered in stream order, begins: *offset tokens into element document[*k]. */
 static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sample, int64_t *k, int64_t *offset)
 {
     const int64_t *i64 = (const int64_t *)x->sample;
@@ -65,13 +65,13 @@ static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sa
     *offset = x->is_sample_int64 ? i64[2 * sample + 1] : i32[2 * sample + 1];
 }
 
-/* Set the counts and types of the arrays; the arrays are NULL. */
+/* Set the lengths and element types of the arrays, and the arrays to NULL. */
 void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p);
 
 /*
  * meg_gpt_index_build - build the arrays for elements [begin, begin + p->elements) of src
- *   x     from meg_gpt_index_shape; the caller frees it with meg_gpt_index_free
- *   seed  of numpy's RandomState, in [0, 2^32)
+ *   x     set by meg_gpt_index_shape; the caller frees it with meg_gpt_index_free
+ *   seed  seed for numpy's RandomState, in [0, 2^32)
  */
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p, const struct meg_source *src,
                          int64_t begin, const struct meg_gpt_index_conf *conf, uint32_t seed);

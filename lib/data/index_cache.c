@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "file/commit.h"
 
-static const char CHECKSUMS[] = "checksums"; /* in the file's name */
+static const char CHECKSUMS[] = "checksums"; /* last part of the file's name */
 
 static char *file_name(const struct meg_index_cache_entry *c, const char *name, const char *ext)
 {
@@ -27,7 +27,7 @@ static char *file_name(const struct meg_index_cache_entry *c, const char *name, 
     return s.s;
 }
 
-/* Append a header of numpy's format 1.0: ten bytes and a dict, padded with spaces and a newline to 64 bytes. */
+/* Append a .npy header (version 1.0): ten bytes and a dict, padded by spaces and a newline to a multiple of 64 bytes. */
 static void npy_header(struct meg_str *h, const struct meg_npy *a)
 {
     struct meg_str dict = { 0 };
@@ -58,7 +58,7 @@ static bool is_older(const struct stat *a, const struct stat *b)
                                                   : a->st_mtim.tv_nsec < b->st_mtim.tv_nsec;
 }
 
-/* Return the number of rows in the header of a file, or -1. */
+/* Return the number of rows that the header of a .npy file states, or -1. */
 static int64_t npy_header_rows(const char *path)
 {
     static const char shape[] = "'shape': (";
@@ -79,7 +79,7 @@ static int64_t npy_header_rows(const char *path)
     return rows;
 }
 
-/* Map path if it consists of head and nbytes more and is not older than idx; else log why not. */
+/* Map path if it consists of head and nbytes of data and is not older than idx (if not NULL); else log the reason. */
 static bool map_file(struct meg_mmap *m, const char *path, const struct stat *idx, const struct meg_str *head,
                      size_t nbytes)
 {
@@ -128,7 +128,7 @@ static bool description_matches(const struct meg_index_cache_entry *c)
     return is;
 }
 
-/* Append the line of one array to an entry's checksums. */
+/* Append the line of one array to the checksums of an entry. */
 static void add_checksum(struct meg_str *sums, const struct meg_npy *a)
 {
     char hex[33];
@@ -137,7 +137,7 @@ static void add_checksum(struct meg_str *sums, const struct meg_npy *a)
     meg_str_printf(sums, "%s %s\n", hex, a->name ? a->name : "-");
 }
 
-/* Compare the mapped arrays with the entry's checksums; log why they cannot be trusted. */
+/* Return whether the mapped arrays match the entry's stored checksums; if not, log the reason. */
 static bool has_checksums(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n)
 {
     char *path = file_name(c, CHECKSUMS, ".txt");

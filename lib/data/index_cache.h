@@ -1,11 +1,11 @@
 /*
- * index_cache.h - files that store index arrays, named and laid out as Megatron-LM writes them, so that either program
- * reads the other's: meg-idx(5), section INDEX CACHE.
- *   DIR/MD5-CLASS-SPLIT-description.txt     what the arrays depend on; MD5 is the hash of these bytes
- *   DIR/MD5-CLASS-SPLIT-NAME.npy            one for each array
- *   DIR/MD5-CLASS-SPLIT-checksums.txt       written last, and only by meg: for each array a line with the XXH3-128 of
- *                                           its numbers in hexadecimal, and NAME
- * Megatron-DeepSpeed puts what its arrays depend on into a prefix:
+ * index_cache.h - files that store index arrays, with the names and format of Megatron-LM: each program reads the files
+ * of the other.  meg-idx(5), section INDEX CACHE, describes them.
+ *   DIR/MD5-CLASS-SPLIT-description.txt     inputs of the arrays; MD5 is the hash of these bytes
+ *   DIR/MD5-CLASS-SPLIT-NAME.npy            one file for each array
+ *   DIR/MD5-CLASS-SPLIT-checksums.txt       written last, and only by meg: one line for each array, with the XXH3-128
+ *                                           of its data in hexadecimal, and NAME
+ * Megatron-DeepSpeed encodes the inputs of the arrays in a file name prefix:
  *   DIR/PREFIX_NAME.npy, DIR/PREFIX_checksums.txt
  */
 #ifndef MEG_DATA_INDEX_CACHE_H
@@ -25,15 +25,15 @@ struct meg_index_cache_entry {
     const char *dir;
     const char *class_name;       /* "GPTDataset" */
     const char *split;            /* "train" */
-    const char *description;      /* of data/cache_key.h */
-    const char *deepspeed_prefix; /* not NULL: use Megatron-DeepSpeed's names; the three above are not read */
+    const char *description;      /* text from data/cache_key.h */
+    const char *deepspeed_prefix; /* if not NULL, use Megatron-DeepSpeed's names and ignore the three fields above */
 };
 
-/* One array, a file of numpy's format. */
+/* One array, stored in a .npy file. */
 struct meg_npy {
     const char *name; /* "document_index"; NULL: the file is DIR/PREFIX.npy */
     const char *type; /* numpy's type: "<i4" */
-    size_t item;      /* its bytes */
+    size_t item;      /* bytes per element */
     int64_t rows;     /* -1: meg_index_cache_load sets it from the file */
     int columns;      /* 0: the array has one axis */
     const void *data;
@@ -42,18 +42,19 @@ struct meg_npy {
 /*
  * meg_index_cache_load - map the arrays of an entry
  *   a    [n]  name, type, item, rows and columns in; data out
- *   map  [n]  out  the caller closes them
- * Returns false, with nothing mapped, unless every file exists, has the header and size that a describes, is not older
- * than PREFIX.idx (prefix may be NULL) and has the stored checksum.  Logs why files do not fit, and warns where a
- * checksum differs.  Files written by Megatron-LM have no checksum: the caller builds the arrays, and
- * meg_index_cache_store adds it.
+ *   map  [n]  out  mapped files; the caller closes them
+ * Returns false, with no file mapped, unless every file exists, has the header and size that a describes, is not older
+ * than PREFIX.idx (prefix may be NULL) and has the stored checksum.  Logs why a file is rejected, and warns if a
+ * checksum differs.  Entries written by Megatron-LM have no checksums: the caller rebuilds the arrays, and
+ * meg_index_cache_store adds the checksums.
  */
 bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
                           struct meg_mmap *map);
 
 /*
- * meg_index_cache_store - write n arrays, each first under a temporary name: processes may store one entry at once
- * A failure is only a warning, since the arrays can be used from memory.
+ * meg_index_cache_store - write n arrays; several processes may store an entry at once, as each file is renamed into
+ *                         its final name
+ * A failure only causes a warning, since the arrays can be used from memory.
  */
 void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n);
 

@@ -1,7 +1,8 @@
 /*
  * Prefetch of micro-batches through a ring of slots.  With read-ahead a thread fills the slot of batch number
- * `produced` and meg_data_loader_next empties that of batch number `consumed`; without, meg_data_loader_next fills the
- * only slot itself.  A slot's arrays are exchanged with those of the caller's batch, so none is copied.
+ * `produced`, and meg_data_loader_next empties the slot of batch number `consumed`.  Without read-ahead
+ * meg_data_loader_next fills the only slot itself.  Exchanging the arrays of a slot with those of the caller's batch
+ * avoids a copy.
  */
 #include "data/loader.h"
 
@@ -15,27 +16,27 @@
 
 struct slot {
     struct meg_batch batch;
-    int status; /* 0, or the code of err: the batch could not be read */
+    int status; /* 0, or the code of err if the batch could not be read */
     struct meg_err err;
 };
 
 struct meg_data_loader {
     const struct meg_dataset *ds;
     struct meg_data_sampler *sampler;
-    int64_t s, b;            /* of a batch */
-    int64_t *position;       /* [s] as in the configuration, or NULL */
-    int64_t *index;          /* [b] samples of the dataset */
+    int64_t s, b;            /* positions and sequences of a micro-batch */
+    int64_t *position;       /* [s] copy of the configuration's, or NULL */
+    int64_t *index;          /* [b] dataset indices of the samples of a micro-batch */
     struct meg_batch sample; /* one complete sequence, before its positions are selected and transposed into a slot */
     struct slot *slot;       /* [nslot] */
     int nslot, read_ahead;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t changed;     /* produced, consumed or is_closing */
-    int64_t produced, consumed; /* batches so far; batch n is in slot n % nslot */
+    pthread_cond_t changed;     /* signals a change of produced, consumed or is_closing */
+    int64_t produced, consumed; /* numbers of batches; batch n is in slot n % nslot */
     bool is_closing;
 };
 
-/* Write the sample's positions of this rank as sequence i of x. */
+/* Copy the positions of this rank from the complete sample to sequence i of x, and count the unmasked tokens. */
 static void put_sequence(const struct meg_data_loader *l, struct meg_batch *x, int64_t i)
 {
     const struct meg_batch *from = &l->sample;
@@ -58,7 +59,7 @@ struct read_args {
     struct meg_batch *batch;
 };
 
-/* Read the samples l->index into a batch. */
+/* Read the samples with the indices l->index into a batch. */
 static int read_batch(void *arg, struct meg_err *e)
 {
     const struct read_args *a = arg;
@@ -141,7 +142,7 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     if (l->read_ahead > 0 && pthread_create(&l->thread, NULL, read_ahead_thread, l) != 0)
-        l->read_ahead = 0; /* no thread is available: meg_data_loader_next reads */
+        l->read_ahead = 0; /* without a thread meg_data_loader_next reads the batches */
     *out = l;
     return 0;
 }
@@ -200,7 +201,7 @@ int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct 
     while (l->produced <= l->consumed)
         pthread_cond_wait(&l->changed, &l->lock);
     if ((r = take_batch(o, x, e)) == 0) {
-        l->consumed++; /* a batch that failed stays: the next call returns its error again */
+        l->consumed++; /* a failed batch is not consumed: the next call returns its error again */
         pthread_cond_broadcast(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);

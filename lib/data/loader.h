@@ -1,4 +1,4 @@
-/* loader.h - micro-batches of one rank, read ahead by a thread and in the order of elements that the model reads. */
+/* loader.h - load the micro-batches of one rank, in a prefetch thread if requested. */
 #ifndef MEG_DATA_LOADER_H
 #define MEG_DATA_LOADER_H
 
@@ -12,16 +12,16 @@
 MEG_BEGIN_DECLS
 
 struct meg_data_loader_conf {
-    struct meg_data_sampler_conf sampler; /* micro_batch is b; total is taken from the dataset */
+    struct meg_data_sampler_conf sampler; /* micro_batch is b; total is ignored: the dataset's length is used */
     int read_ahead;                       /* micro-batches that a thread prepares in advance; 0: no thread */
     const int64_t *position;              /* [s] positions of each sequence that this context-parallel rank reads, in
-                                             the order of its batches; NULL: all of them */
-    int64_t s;                            /* not used where position is NULL */
+                                             the order of the batch; NULL: all positions in order */
+    int64_t s;                            /* length of position; ignored if position is NULL */
 };
 
 /*
  * meg_data_loader_open - load micro-batches of ds, beginning after sampler.consumed samples
- * ds must outlive the loader; conf is copied, conf->position too.  Fails as meg_data_sampler_open.
+ * ds must outlive the loader; conf and conf->position are copied.  Returns the errors of meg_data_sampler_open.
  */
 struct meg_data_loader;
 int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset *ds,
@@ -30,9 +30,10 @@ void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
 
 /*
  * meg_data_loader_next - exchange *x for the next micro-batch
- *   x  in: zeroed, or a batch of this size, whose arrays the loader fills later; out: the caller's, for meg_batch_free
- * Returns MEG_EFAIL when the dataset has no complete step left, and the errors of meg_dataset_sample; *x is then as it
- * was.
+ *   x  in: zeroed, or a batch of this size, whose arrays the loader reuses; out: the micro-batch, which the caller
+ *      frees with meg_batch_free
+ * Returns MEG_EFAIL when the dataset has no complete step left, and the errors of meg_dataset_sample; *x is then
+ * unchanged.
  */
 int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct meg_err *e);
 

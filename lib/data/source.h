@@ -16,9 +16,9 @@ struct meg_source;
 int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err *e);
 
 /*
- * meg_source_mock - generate 100000 sequences of 1 to 4095 tokens, equal on every machine: their lengths from MT19937
- * seeded with 0, their ids 1, 2, 3, ... (from 1 again at vocab_size) and then eod.
- * The shape is that of Megatron-LM's mock data, whose lengths come from another generator.
+ * meg_source_mock - generate 100000 sequences of 1 to 4095 tokens, identical on every machine
+ * The lengths are drawn from MT19937 seeded with 0.  The ids are 1, 2, 3, ... (again from 1 at vocab_size), then eod.
+ * Megatron-LM's mock data has the same form, but draws the lengths from another generator.
  */
 struct meg_source *meg_source_mock(int64_t vocab_size, int32_t eod);
 void meg_source_close(struct meg_source *s); /* accepts NULL */
@@ -26,10 +26,10 @@ void meg_source_close(struct meg_source *s); /* accepts NULL */
 const char *meg_source_name(const struct meg_source *s);                  /* the prefix, or "mock data" */
 const struct meg_indexed *meg_source_indexed(const struct meg_source *s); /* NULL for mock data */
 int64_t meg_source_elements(const struct meg_source *s);
-int32_t meg_source_length(const struct meg_source *s, int64_t element); /* in tokens */
+int32_t meg_source_length(const struct meg_source *s, int64_t element); /* length in tokens */
 /* Return the number of tokens in elements [begin, end). */
 int64_t meg_source_tokens(const struct meg_source *s, int64_t begin, int64_t end);
-/* Read n tokens of an element, as meg_indexed_get does. */
+/* Read tokens [offset, offset + n) of an element as int32, with the errors of meg_indexed_get. */
 int meg_source_get(const struct meg_source *s, int64_t element, int64_t offset, int64_t n, int32_t *out,
                    struct meg_err *e);
 

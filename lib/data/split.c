@@ -1,4 +1,4 @@
-/* Compute in double precision and in Megatron-LM's order of operations, so that boundaries agree to the element. */
+/* Splits are computed in double precision, in Megatron-LM's order of operations, which makes boundaries identical. */
 #include "data/split.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@
 const char *const meg_split_names[MEG_NUM_SPLITS] = { "train", "valid", "test" };
 
 /*
- * Parse n bytes as a plain decimal number.  Others are refused because Megatron-LM searches for digits: it finds 0 and
- * 10 in 0x10, 1 and 2 in 1e2.
+ * Parse n bytes as a plain decimal number.  Other forms are rejected because Megatron-LM searches for digits: it finds
+ * 0 and 10 in 0x10, 1 and 2 in 1e2.
  */
 static int parse_ratio(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
 {
@@ -64,7 +64,7 @@ void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int
 {
     *begin = (int64_t)nearbyint(fraction[0] * (double)n);
     *end = (int64_t)nearbyint(fraction[1] * (double)n);
-    if (*end > n) /* an end above 1 by an ulp, n above 2^52 */
+    if (*end > n) /* if an end exceeds 1 by an ulp and n exceeds 2^52 */
         *end = n;
 }
 

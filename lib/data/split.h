@@ -1,4 +1,4 @@
-/* split.h - division of a dataset into training, validation and test split, and the samples a run takes of each. */
+/* split.h - divide a dataset into training, validation and test splits, and count the samples a run reads of each. */
 #ifndef MEG_DATA_SPLIT_H
 #define MEG_DATA_SPLIT_H
 
@@ -17,7 +17,7 @@ extern const char *const meg_split_names[MEG_NUM_SPLITS]; /* "train", "valid", "
 struct meg_split_matrix {
     double begin[MEG_NUM_SPLITS], end[MEG_NUM_SPLITS]; /* the last end may differ from 1 by one ulp */
     bool is_present[MEG_NUM_SPLITS];
-    double ratio[MEG_NUM_SPLITS]; /* normalised */
+    double ratio[MEG_NUM_SPLITS]; /* ratios of --split, with sum 1 */
     bool is_deepspeed;            /* round the size of each split instead of its boundaries */
 };
 
@@ -28,18 +28,18 @@ struct meg_split_matrix {
 int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err *e);
 
 /*
- * meg_split_range - compute the range [*begin, *end) that one split has of n elements
+ * meg_split_range - compute the range [*begin, *end) of n elements that belongs to one split
  * Boundaries are rounded half to even.  With is_deepspeed the sizes of the splits are rounded instead, and the excess
  * of their sum over n is subtracted from every boundary but the first.  The range of an absent split is empty.
  */
 void meg_split_range(const struct meg_split_matrix *s, int split, int64_t n, int64_t *begin, int64_t *end);
 
-/* Compute the range of n elements between two fractions, with boundaries rounded half to even. */
+/* Compute the range [*begin, *end) of n elements between two fractions, with boundaries rounded half to even. */
 void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int64_t *end);
 
 /*
- * meg_sample_counts - compute how many samples a run takes of each split
- *   train_samples  as given, or -1: train_iters * global_batch
+ * meg_sample_counts - compute how many samples a run reads of each split
+ *   train_samples  number of training samples, or -1 for train_iters * global_batch
  *   eval_interval  > 0; validation runs once in each interval, and once more after training
  */
 void meg_sample_counts(int64_t num_samples[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,

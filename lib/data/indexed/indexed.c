@@ -18,9 +18,9 @@ struct meg_indexed {
     struct meg_mmap idx, bin;
     bool is_legacy;
     enum meg_idx_dtype dtype;
-    size_t size;                                           /* of a token, in bytes */
-    int64_t nseq, ndoc, ntok;                              /* ndoc: documents, one fewer than document index entries */
-    const unsigned char *lengths, *offsets, *docs, *modes; /* into idx; modes may be NULL */
+    size_t size;              /* bytes per token */
+    int64_t nseq, ndoc, ntok; /* ndoc: documents, one fewer than the document index has entries */
+    const unsigned char *lengths, *offsets, *docs, *modes; /* pointers into idx; modes may be NULL */
 };
 
 static const struct {
@@ -84,7 +84,7 @@ static int fail_no_documents(const struct meg_indexed *d, int at, struct meg_err
     return meg_fail(e, MEG_EFORMAT, "%s.idx: 0 document index entries at byte %d, expected at least 1", d->prefix, at);
 }
 
-/* Parse the n bytes h of an index in the current format. */
+/* Parse the n bytes h of an index file in the current format. */
 static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, struct meg_err *e)
 {
     const char *p = d->prefix;
@@ -194,7 +194,7 @@ static bool has_suffix(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* For a missing dataset, replace the message by one that suggests the right prefix, where it can be guessed. */
+/* Replace the message for a missing dataset by one that suggests the right prefix, if it can be guessed. */
 static void suggest_prefix(const char *prefix, const char *missing, struct meg_err *e)
 {
     struct meg_str guess = { 0 };

@@ -1,6 +1,6 @@
 /*
- * indexed.h - token datasets on disk: PREFIX.bin has the tokens, PREFIX.idx the lengths and offsets of sequences and
- * the sequence at which each document starts.  Byte by byte: meg-idx(5).
+ * indexed.h - token datasets on disk: PREFIX.bin contains the tokens, PREFIX.idx the lengths and offsets of the
+ * sequences and the first sequence of each document.  meg-idx(5) documents both formats.
  */
 #ifndef MEG_DATA_INDEXED_INDEXED_H
 #define MEG_DATA_INDEXED_INDEXED_H
@@ -33,7 +33,7 @@ size_t meg_idx_dtype_size(enum meg_idx_dtype t);      /* bytes of one token */
 enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
 
 /*
- * meg_indexed_open - map a dataset and check all of its index
+ * meg_indexed_open - map a dataset and check its complete index
  *   prefix  path without ".bin" and ".idx"; copied
  * Checks magic, version, type, file size, lengths, offsets (which must be the sums of the lengths), the document index,
  * and that .bin is long enough; a longer .bin is a warning.  Reads the legacy index format, too.
@@ -50,10 +50,10 @@ bool meg_indexed_is_legacy(const struct meg_indexed *d);
 int64_t meg_indexed_sequences(const struct meg_indexed *d);
 int64_t meg_indexed_documents(const struct meg_indexed *d);
 int64_t meg_indexed_tokens(const struct meg_indexed *d);
-int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq); /* in tokens */
-/* Return the first sequence of document doc, in [0, documents]; for doc == documents the number of sequences. */
+int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq); /* length in tokens */
+/* Return the first sequence of document doc; if doc equals the number of documents, return the number of sequences. */
 int64_t meg_indexed_document(const struct meg_indexed *d, int64_t doc);
-/* A multimodal dataset has a mode for each sequence: 0 text, 1 image. */
+/* A multimodal dataset has a mode for each sequence: 0 is text, 1 is image. */
 bool meg_indexed_has_modes(const struct meg_indexed *d);
 int8_t meg_indexed_mode(const struct meg_indexed *d, int64_t seq);
 /* Return the bytes of a sequence in the mapped .bin, unaligned: its length times the size of the type. */
@@ -68,9 +68,9 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
                     struct meg_err *e);
 
 /*
- * Writing.  Tokens, lengths and document ends are written through buffers to temporary files next to PREFIX.bin and
- * PREFIX.idx as they are appended: memory does not grow with them.  create acquires PREFIX.lock, which excludes a
- * second writer; commit replaces the files of all writers at once (file/commit.h); abandon removes the temporary files.
+ * Writer.  Appended tokens, lengths and document ends are written through buffers to temporary files next to PREFIX.bin
+ * and PREFIX.idx, in constant memory.  create acquires PREFIX.lock, which excludes a second writer; commit replaces the
+ * files of all writers at once (file/commit.h); abandon removes the temporary files.
  * All return MEG_EIO on failure, after which the writer can only be abandoned.  An error in extend, reserve or
  * end_document is returned by the next append, pwrite or commit.
  */
@@ -80,8 +80,9 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum
 /* Append a sequence of n >= 0 tokens.  Returns MEG_EFORMAT, with nothing written, for an id out of range. */
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
- * Append in three steps, so that threads can write at once.  Not for a writer on which append was called.
- *   convert  checks ids and converts them to the type of the file; out [n] may be ids where that type has at most
+ * Append in three steps, which lets several threads write at once.  A writer on which append was called must not use
+ * these functions.
+ *   convert  checks ids and converts them to the type of the file; out [n] may be ids if that type has at most
  *            4 bytes
  *   reserve  adds a sequence of n tokens and returns its offset in .bin, in bytes; one thread at a time
  *   extend   adds n tokens to the sequence reserved last, and returns their offset; one thread at a time
@@ -93,14 +94,14 @@ int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, 
 int64_t meg_indexed_reserve(struct meg_indexed_writer *w, int32_t n);
 int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n);
 int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n, struct meg_err *e);
-/* End a document: the sequences since the last end, or none, which makes it empty. */
+/* End a document: it contains the sequences appended since the previous end, or is empty if there are none. */
 void meg_indexed_end_document(struct meg_indexed_writer *w);
 /*
- * Append all sequences and documents of d, byte for byte.  Every document so far must have been ended.  Returns
- * MEG_EFORMAT when the types differ, or when only one of the two has modes.
+ * Append all sequences and documents of d, byte for byte.  Every document appended before must have been ended.
+ * Returns MEG_EFORMAT when the types differ, or when only one of the two has modes.
  */
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d, struct meg_err *e);
-/* Rename the files of n datasets to their names, all or none.  On success free each w[i] and set it to NULL. */
+/* Rename the temporary files of n datasets to their final names, all or none.  On success free and clear each w[i]. */
 int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e);
 void meg_indexed_abandon(struct meg_indexed_writer *w); /* accepts NULL */
 

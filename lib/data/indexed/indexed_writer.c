@@ -24,9 +24,9 @@ struct meg_indexed_writer {
     struct meg_file bin, idx;    /* idx: space for the header, then the lengths */
     struct meg_file docs, modes; /* temporary files, never committed; modes is { 0 } if the dataset has none */
     int64_t nseq, ndoc_entries;  /* document index entries */
-    int32_t last_length;         /* of the sequence appended last, which extend may lengthen */
-    int64_t nseq_ended;          /* sequences of documents that were ended */
-    atomic_int index_status;     /* first failure to write a part of .idx, and its message */
+    int32_t last_length;         /* tokens of the sequence appended last, which extend may lengthen */
+    int64_t nseq_ended;          /* sequences in documents that were ended */
+    atomic_int index_status;     /* code of the first failure to write a part of .idx; index_err has its message */
     struct meg_err index_err;
 };
 
@@ -46,7 +46,7 @@ static int create(struct meg_file *f, const char *prefix, const char *ext, struc
     return r;
 }
 
-/* Write to a part of the index.  A failure is recorded, and returned by check_index. */
+/* Write to a part of the index.  Record a failure, which check_index returns. */
 static void write_index_part(struct meg_indexed_writer *w, struct meg_file *f, const void *v, size_t n)
 {
     int r;
@@ -110,7 +110,7 @@ static const struct {
     [MEG_IDX_I32] = { INT32_MIN, INT32_MAX }, [MEG_IDX_I64] = { INT64_MIN, INT64_MAX },
 };
 
-enum { VEC = 16 }; /* ids of a vector */
+enum { VEC = 16 }; /* ids per vector */
 typedef int32_t ids_vec __attribute__((vector_size(VEC * 4)));
 typedef uint16_t u16_vec __attribute__((vector_size(VEC * 2)));
 
@@ -148,12 +148,12 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
     return 0;
 }
 
-/* Copy the low bytes of each id, its first ones: libmeg supports little-endian machines only.  to may be ids. */
+/* Copy the low bytes of each id, which are its first bytes, as libmeg requires a little-endian CPU.  to may be ids. */
 static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {
     int64_t i = 0;
 
-    for (; size == 2 && n - i >= VEC; i += VEC) { /* the usual case */
+    for (; size == 2 && n - i >= VEC; i += VEC) { /* the usual token type, uint16 */
         ids_vec v;
         u16_vec low;
 
@@ -276,7 +276,7 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
     return check_index(w, e);
 }
 
-enum { CHUNK = 1 << 16 }; /* lengths, or bytes, that are copied at a time */
+enum { CHUNK = 1 << 16 }; /* number of lengths or bytes copied at a time */
 
 /* Append the offset of each sequence in .bin to .idx. */
 static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)

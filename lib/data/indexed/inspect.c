@@ -139,7 +139,7 @@ static int parse_range(const char *text, int64_t ndoc, int64_t *begin, int64_t *
     return 0;
 }
 
-/* Print a document as a JSON object; text: NULL where only ids are printed. */
+/* Print a document as a JSON object; text: NULL to print the ids only. */
 static void print_json(FILE *out, int64_t doc, const struct meg_ids *ids, const struct meg_ids *lengths,
                        const struct meg_str *text)
 {

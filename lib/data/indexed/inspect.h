@@ -21,10 +21,10 @@ extern const struct meg_opt meg_inspect_opts[];
 
 /*
  * meg_inspect_info - print format, token type, counts and lengths of the dataset c->info
- * meg_inspect_decode - print documents of the dataset c->decode, one a line
- *   tok  decodes the ids into text; NULL: print ids alone, which needs c->json
+ * meg_inspect_decode - print documents of the dataset c->decode, one per line
+ *   tok  decodes the ids into text; NULL: print only ids, which requires c->json
  * With c->json each line is a JSON object.
- * Return the errors of meg_indexed_open, and MEG_EUSAGE for a range that the dataset does not have.
+ * Both return the errors of meg_indexed_open, and MEG_EUSAGE for a range outside the dataset.
  */
 int meg_inspect_info(const struct meg_inspect_conf *c, FILE *out, struct meg_err *e);
 int meg_inspect_decode(const struct meg_inspect_conf *c, const struct meg_tokenizer *tok, FILE *out, struct meg_err *e);

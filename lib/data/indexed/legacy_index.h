@@ -1,4 +1,4 @@
-/* legacy_index.h - the index format of Megatron-LM's --dataset-impl lazy and cached, byte by byte in meg-idx(5). */
+/* legacy_index.h - the index format of Megatron-LM's --dataset-impl lazy and cached; meg-idx(5) documents it. */
 #ifndef MEG_DATA_INDEXED_LEGACY_INDEX_H
 #define MEG_DATA_INDEXED_LEGACY_INDEX_H
 
@@ -11,14 +11,14 @@
 
 MEG_BEGIN_DECLS
 
-/* The parsed header, and the arrays of i64 in the bytes that were read. */
+/* The parsed header, and pointers to the int64 arrays in the file. */
 struct meg_legacy_index {
     int dtype; /* enum meg_idx_dtype */
     int64_t sequences;
-    int64_t entries;              /* of the document index */
-    const unsigned char *sizes;   /* [sequences] in tokens */
-    const unsigned char *offsets; /* [sequences + 1] in tokens */
-    const unsigned char *docs;    /* [entries] */
+    int64_t entries;              /* document index entries */
+    const unsigned char *sizes;   /* [sequences] length of each sequence in tokens */
+    const unsigned char *offsets; /* [sequences + 1] offset of each sequence in .bin, in tokens */
+    const unsigned char *docs;    /* [entries] first sequence of each document */
 };
 
 /* Return true if the n bytes begin with the magic of this format. */
@@ -26,7 +26,7 @@ bool meg_legacy_index_detect(const void *idx, size_t n);
 
 /*
  * Parse the n bytes of NAME.idx and check header, dimensions and sizes.  The arrays of *l point into idx.
- * Returns MEG_EFORMAT, with the file's name, where they are wrong.
+ * Returns MEG_EFORMAT, with a message that names the file, if one of them is wrong.
  */
 int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n, struct meg_err *e);
 

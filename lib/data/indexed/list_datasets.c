@@ -41,7 +41,10 @@ static bool is_regular(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* Check a file of the folder, which must be one of a pair; add the prefix for .bin, so that it is added once. */
+/*
+ * Check a file of the directory, which must be the .bin or .idx of a pair.  Only the .bin adds the prefix, which is
+ * thus added once.
+ */
 static int add_pair_file(struct meg_prefix_list *out, const char *folder, const char *name, struct meg_err *e)
 {
     char *path = concat(folder, "/", name), *end = strrchr(path, '.'), *other = NULL;

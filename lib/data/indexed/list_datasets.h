@@ -1,4 +1,4 @@
-/* list_datasets.h - the token datasets of a folder. */
+/* list_datasets.h - list the token datasets in a directory. */
 #ifndef MEG_DATA_INDEXED_LIST_DATASETS_H
 #define MEG_DATA_INDEXED_LIST_DATASETS_H
 
@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Names of datasets without .bin and .idx.  Zeroed: empty. */
+/* Paths of datasets without .bin and .idx; a zeroed list is empty. */
 struct meg_prefix_list {
     char **v;
     size_t n;
@@ -18,9 +18,9 @@ void meg_prefix_list_add(struct meg_prefix_list *a, char *prefix); /* takes owne
 void meg_prefix_list_free(struct meg_prefix_list *a);
 
 /*
- * meg_list_datasets - append the datasets of a folder, sorted by path
- * Returns MEG_EFORMAT when the folder holds other regular files, MEG_ENOENT when it holds no dataset or one of the two
- * files of a dataset is missing; the caller frees *out in any case.
+ * meg_list_datasets - append the datasets in a directory, sorted by path
+ * Returns MEG_EFORMAT when the directory contains other regular files, MEG_ENOENT when it contains no dataset or one of
+ * the two files of a dataset is missing; the caller frees *out in any case.
  */
 int meg_list_datasets(struct meg_prefix_list *out, const char *folder, struct meg_err *e);
 

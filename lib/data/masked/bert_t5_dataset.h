@@ -9,12 +9,12 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_masked_data_open - plan and build the data; in the mid-level datasets samples and epochs are 0
- *   conf   its files have a sequence for each sentence; --split divides documents
- *   spec   seq_length is that of a BERT sample, or of the input of the T5 encoder
+ * meg_masked_data_open - plan and build the data; samples and epochs of the mid-level datasets are 0
+ *   conf   names files with one sequence for each sentence; --split divides documents
+ *   spec   seq_length is the length of a BERT sample or of the input of the T5 encoder
  *   masked, vocab  copied; the arrays of vocab are borrowed until the data are closed
- * Errors as in data/data_splits.h, and MEG_EUSAGE for numbers out of range or a vocabulary without a required id;
- * *out is then unchanged.
+ * Returns the errors of meg_data_splits_build, and MEG_EUSAGE for numbers out of range or a vocabulary without a
+ * required id; *out is then unchanged.
  */
 int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,

@@ -22,10 +22,10 @@ struct meg_masked_conf meg_masked_defaults(enum meg_masked_type type)
     return c;
 }
 
-/* The sentences of a sample, its target length and its random numbers. */
+/* The sentences of a sample, its target length and its random generator. */
 struct sentences {
     int64_t nsentence, target;
-    int64_t *first; /* [nsentence+1] offset of each in tokens */
+    int64_t *first; /* [nsentence+1] offset of each sentence in tokens */
     int32_t *tokens;
     struct meg_mt19937 rng;
 };
@@ -79,7 +79,10 @@ struct segment {
     int64_t n;
 };
 
-/* Divide the sentences into two segments at a random one, and swap them at random; without pairs, one segment. */
+/*
+ * Split the sentences into segments a and b at a random sentence, swap the segments with probability 1/2, and return
+ * whether they are swapped.  Without pairs a contains all sentences and b is empty.
+ */
 static bool choose_segments(struct sentences *x, bool has_pairs, struct segment *a, struct segment *b)
 {
     int64_t pivot = x->nsentence, cut;
@@ -101,7 +104,7 @@ static bool choose_segments(struct sentences *x, bool has_pairs, struct segment 
     return is_swapped;
 }
 
-/* Remove tokens from either end of the longer segment until both have max together; return whether any was. */
+/* Remove tokens from a random end of the longer segment until both have max together; return whether any were. */
 static bool truncate_segments(struct segment *a, struct segment *b, int64_t max, struct meg_mt19937 *g)
 {
     const bool is_long = a->n + b->n > max;
@@ -176,7 +179,7 @@ out:
 struct span {
     int32_t begin, end;
     int64_t n;
-    const int32_t *original; /* [n] */
+    const int32_t *original; /* [n] ids before masking */
 };
 
 static int by_begin(const void *a, const void *b)

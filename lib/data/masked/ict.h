@@ -1,6 +1,7 @@
 /*
  * ict.h - samples of the inverse cloze task (Lee et al. 2019): a sentence is the query, and the block of sentences
- * around it, with the title of the document, is the context to retrieve.  As Megatron-LM's ICTDataset.
+ * around it, with the title of the document, is the context to retrieve.  The samples equal those of Megatron-LM's
+ * ICTDataset.
  */
 #ifndef MEG_DATA_MASKED_ICT_H
 #define MEG_DATA_MASKED_ICT_H
@@ -19,17 +20,18 @@ struct meg_ict_conf {
     int64_t seq_length;
     bool use_one_sent_docs;     /* also use documents of one sentence */
     bool has_titles;            /* the context begins with the title */
-    double query_in_block_prob; /* probability that the context keeps the query */
-    int64_t num_samples;        /* or MEG_ONE_EPOCH */
+    double query_in_block_prob; /* probability that the context contains the query */
+    int64_t num_samples;        /* samples to build, or MEG_ONE_EPOCH */
     uint32_t seed;
     int32_t cls, sep, pad;
 };
 
 /*
  * meg_ict_open - map documents [begin, end) of d to blocks
- *   d       a sequence for each sentence; titles: one for each document.  Both are borrowed until close
- * Returns MEG_EUSAGE for a seq_length out of range; MEG_EFORMAT when titles does not fit d, a title fills the context,
- * or no document has a block.
+ *   d       dataset with one sequence for each sentence; borrowed until meg_ict_close
+ *   titles  dataset with one sequence for each document of d; borrowed until meg_ict_close
+ * Returns MEG_EUSAGE for a seq_length out of range; MEG_EFORMAT when titles does not match d, a title is too long for
+ * seq_length, or no document has a block.
  */
 struct meg_ict;
 int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct meg_indexed *titles, int64_t begin,
@@ -37,7 +39,7 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
 void meg_ict_close(struct meg_ict *x); /* accepts NULL */
 int64_t meg_ict_len(const struct meg_ict *x);
 
-/* A sample, in arrays of the caller's, each [seq_length]: ids followed by pad; masks: 1 on ids, 0 on padding. */
+/* A sample, in arrays of the caller, each [seq_length]: ids, then pad.  The masks are 1 at ids and 0 at padding. */
 struct meg_ict_sample {
     int32_t *query, *query_mask;     /* CLS sentence SEP */
     int32_t *context, *context_mask; /* CLS title SEP block SEP, or CLS block SEP */
@@ -45,10 +47,10 @@ struct meg_ict_sample {
 };
 
 /*
- * meg_ict_sample - make sample i, in [0, len)
- *   g  Python's generator, seeded once by meg_mt19937_seed_python.  Samples draw from it in the order in which they are
- *      made, so a sample depends on those before it, as in Megatron-LM
- * Returns MEG_EFORMAT when the dataset holds no token ids.
+ * meg_ict_sample - build sample i, in [0, len)
+ *   g  Python's random generator, seeded once by meg_mt19937_seed_python.  All samples draw from g, so a sample depends
+ *      on the samples built before it, as in Megatron-LM
+ * Returns MEG_EFORMAT when the dataset contains no token ids.
  */
 int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g, struct meg_ict_sample *out,
                    struct meg_err *e);

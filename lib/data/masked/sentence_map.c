@@ -59,7 +59,7 @@ static void shuffle(struct meg_sentence_map *m, uint32_t seed)
 
 /* ---- building ----------------------------------------------------------------------------------- */
 
-/* State of building either map: with titles the block map. */
+/* State while building a map: the block map if titles is not NULL, else the sentence map. */
 struct map_builder {
     struct meg_sentence_map *m;
     int64_t cap;
@@ -116,7 +116,7 @@ static void add_document(struct map_builder *g, int64_t doc)
         else
             add_row(g->m, &g->cap, (const int64_t[]){ start, s + 1, target });
         start = s + 1;
-        target = draw_target(g, doc); /* after the last one, too, as Megatron-LM does */
+        target = draw_target(g, doc); /* also drawn after the last row, as Megatron-LM does */
         length = count = 0;
     }
 }

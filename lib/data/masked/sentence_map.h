@@ -1,7 +1,7 @@
 /*
- * sentence_map.h - the map from samples of BERT, T5 and ICT to sentences: adjacent sentences of one document, added
- * until they reach a length, over as many epochs as are needed, and shuffled.  As Megatron-LM's helpers build_mapping
- * and build_blocks_mapping.
+ * sentence_map.h - the map from samples of BERT, T5 and ICT to sentences.  A sample consists of adjacent sentences of
+ * one document that reach a target length.  All documents are mapped for as many epochs as the samples require; the
+ * rows are then shuffled.  The maps equal those of Megatron-LM's helpers build_mapping and build_blocks_mapping.
  */
 #ifndef MEG_DATA_MASKED_SENTENCE_MAP_H
 #define MEG_DATA_MASKED_SENTENCE_MAP_H
@@ -16,11 +16,11 @@
 MEG_BEGIN_DECLS
 
 enum {
-    MEG_LONG_SENTENCE = 512,              /* tokens; a document with a longer sentence has no sample */
+    MEG_LONG_SENTENCE = 512,              /* maximum tokens per sentence; documents with a longer one are skipped */
     MEG_UNLIMITED_EPOCHS = INT32_MAX - 1, /* more than any run needs */
 };
 
-/* A row for each sample: of uint32, or of uint64 where the dataset has 2^32 sequences or more. */
+/* One row for each sample.  The elements are uint32, or uint64 if the dataset has 2^32 sequences or more. */
 struct meg_sentence_map {
     int64_t n;
     int columns;
@@ -35,14 +35,14 @@ static inline int64_t meg_sentence_map_at(const struct meg_sentence_map *m, int6
     const uint32_t *u32 = (const uint32_t *)m->row;
     return m->is_uint64 ? (int64_t)u64[i * m->columns + column] : u32[i * m->columns + column];
 }
-/* Set columns and type of the rows for d; the map has no row. */
+/* Initialise a map without rows: set the number of columns, and the element type for d. */
 void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns);
 void meg_sentence_map_free(struct meg_sentence_map *m);
 
 struct meg_sentence_map_conf {
-    int64_t max_length; /* tokens of a sample, without those added between sentences; >= 2 */
+    int64_t max_length; /* maximum target length in tokens, without special tokens; >= 2 */
     int min_sentences;
-    double short_seq_prob; /* fraction of samples that are made shorter, in [2^-31, 1], or 0 */
+    double short_seq_prob; /* fraction of samples with a shorter target length, in [2^-31, 1], or 0 */
     int64_t max_epochs, max_samples;
     uint32_t seed;
 };
@@ -50,19 +50,18 @@ struct meg_sentence_map_conf {
 /*
  * meg_sentence_map_build - build rows (first sentence, end of the sentences, target length)
  *   [begin, end)  documents of d
- * Sentences are numbered as sequences of d.  Epochs are mapped completely until there are max_samples rows, so there
- * may be more; an epoch without any row is the last.
+ * Sentences are numbered as the sequences of d.  A document of one sentence is used whatever its length.  Every epoch is
+ * mapped completely, so the map may have more than max_samples rows.  Mapping ends after an epoch that adds no row.
  */
 void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin, int64_t end,
                             const struct meg_sentence_map_conf *c);
 
 /*
- * meg_block_map_build - build rows (first sentence, end of the sentences, document, number of the block in its epoch),
- *   of blocks that are shorter than max_length by the title of their document
- *   titles  a sequence for each document of d
- *   c       min_sentences: 2, or 1 to use documents of one sentence, too; short_seq_prob is not used
- * Documents are numbered as those of d, so that each has its own title in any split.  Returns MEG_EFORMAT when titles
- * does not have one sequence for each document.
+ * meg_block_map_build - build rows (first sentence, end of the sentences, document, number of the block in its epoch)
+ *   titles  dataset with one sequence for each document of d
+ *   c       min_sentences is 2, or 1 to use documents of one sentence, too; short_seq_prob is not used
+ * The target length of a block is max_length minus the length of its document's title.  Documents have the same numbers
+ * in d and titles, in every split.  Returns MEG_EFORMAT when titles does not have one sequence for each document.
  */
 int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
                         int64_t begin, int64_t end, const struct meg_sentence_map_conf *c, struct meg_err *e);

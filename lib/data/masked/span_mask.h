@@ -1,4 +1,4 @@
-/* span_mask.h - masking of BERT and T5 samples: spans of complete words, drawn until enough tokens are masked. */
+/* span_mask.h - mask BERT and T5 samples: draw spans of complete words until enough tokens are masked. */
 #ifndef MEG_DATA_MASKED_SPAN_MASK_H
 #define MEG_DATA_MASKED_SPAN_MASK_H
 
@@ -14,17 +14,17 @@ MEG_BEGIN_DECLS
 struct meg_masked_spans {
     int64_t n, nspan;
     int32_t *position; /* [n] masked token positions */
-    int32_t *original; /* [n] their ids before masking */
-    int64_t *first;    /* [nspan+1] */
+    int32_t *original; /* [n] ids at these positions before masking */
+    int64_t *first;    /* [nspan+1] start of each span in position */
 };
 void meg_masked_spans_free(struct meg_masked_spans *m);
 
 /*
  * meg_mask_tokens - mask some of the tokens of a sample
- *   m       out     the caller frees it with meg_masked_spans_free
+ *   m       out  masked spans; the caller frees them with meg_masked_spans_free
  *   tokens  [n]  in/out  ids of v
- *   target  length that the sample was made for
- *   type    BERT replaces a token by MASK, a random id or itself; T5 always by MASK
+ *   target  target length of the sample in tokens
+ *   type    BERT replaces a masked token by MASK, a random id or itself; T5 always by MASK
  */
 void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
                      const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g);
