@@ -31,7 +31,8 @@ int main(int argc, char **argv)
         meg_usage("--decode takes PREFIX and FIRST[:COUNT] only");
     if (in.json && in.decode.n == 0 && !in.info)
         meg_usage("--json has an effect only with --decode or --info");
-    has_tokenizer = tc.type || tc.name_or_path || tc.tokenizer_model; /* the type of a folder is detected */
+    /* if no type is given, it is detected from the files */
+    has_tokenizer = tc.type || tc.name_or_path || tc.tokenizer_model;
     if (in.decode.n > 0 && !in.json && !has_tokenizer)
         meg_usage("--decode needs --tokenizer-type to print text; with --json it prints ids");
     if (!in.info && (has_tokenizer || !(in.decode.n > 0 && in.json)) && meg_tokenizer_open(&tok, &tc, &e) < 0)

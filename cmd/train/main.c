@@ -21,7 +21,7 @@ int main(int argc, char **argv)
     meg_opt_set_unsupported(meg_train_unsupported_opts);
     meg_train_option_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
-    timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train refuses an invalid one */
+    timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train rejects an invalid value */
     meg_comm_set_timeout(ranks.world, timeout_s);
     meg_comm_watchdog_open(&ranks, timeout_s);
     if (ranks.world->size > 1)
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 
     r = meg_train(&job, groups, ranks.world, &e);
     if (r < 0 && r != MEG_ESTOP)
-        meg_die_err(&e); /* ends the other ranks, too */
+        meg_die_err(&e); /* also ends the other ranks */
     meg_comm_watchdog_close(&ranks);
     meg_comm_close(ranks.world);
     if (r == MEG_ESTOP && rank == 0)

@@ -81,7 +81,7 @@ int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, 
         if (!first)
             first = first_nonspace(&b);
         if (first == '{')
-            text.n = 0; /* whitespace before the first line */
+            text.n = 0; /* drop whitespace before the first line */
         else
             meg_str_add(&text, b.s, (size_t)b.n);
         if (first == '{' && (r = add_lines(&b, &format, ids, documents, e)) < 0)

@@ -9,10 +9,10 @@ MEG_BEGIN_DECLS
 /*
  * meg_tokenize_corpus - append the tokens of an input to ids
  *   documents  out  number of documents
- * If the first byte that is not whitespace is '{', the input is JSON lines: each is a document, its "text" or "ids"
- * followed by the end-of-document id of the tokenizer, if there is one and the document is not empty, as written by
- * meg-preprocess --append-eod.  Any other input is one plain text without end-of-document id.  Fails as
- * meg_prompt_read.
+ * If the first byte that is not whitespace is '{', the input is JSON lines.  Each line is a document: the tokens of its
+ * "text" or its "ids", followed by the tokenizer's end-of-document id (if the tokenizer has one and the document is not
+ * empty), as meg-preprocess --append-eod writes it.  Any other input is one plain text without end-of-document id.
+ * Fails as meg_prompt_read does.
  */
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                         int64_t *documents, struct meg_err *e);

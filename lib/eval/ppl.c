@@ -72,7 +72,7 @@ struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader 
     return (struct meg_token_stream){ meg_indexed_tokens(d), r, read_dataset };
 }
 
-/* Add the number of bytes of the text of ids [n]; end-of-document ids have none. */
+/* Add the number of bytes of the text of ids [n] to *total; end-of-document ids have no text. */
 static int count_bytes(int64_t *total, const struct meg_tokenizer *tok, const int32_t *ids, int64_t n,
                        struct meg_str *scratch, struct meg_err *e)
 {
@@ -106,7 +106,7 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
     for (i = 0; i < windows; i++) {
         w = meg_window_at(src->n, seq_length, stride, i);
         if (w.ntargets == 0)
-            break; /* nor do those after it */
+            break; /* no later window has targets, either */
         if ((r = src->read(src->ctx, w.start, w.ntok, ids, e)) < 0 || (r = meg_score(s, ids, w.ntok, logprob, e)) < 0)
             goto out;
         for (t = w.first; t < w.first + w.ntargets; t++)

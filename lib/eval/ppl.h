@@ -1,11 +1,11 @@
 /*
- * ppl.h - perplexity of a long sequence of tokens by sliding windows, as Megatron-LM's WIKITEXT103 task.
+ * ppl.h - perplexity of a long token sequence by sliding windows, as in Megatron-LM's WIKITEXT103 task.
  *
  * Window i holds tokens start .. start+ntok-1, start = i*stride, at most seq_length + 1 of them: all but the last are
- * inputs, all but the first are targets.  Window 0 scores all of its targets, the others those at the last stride
- * positions of seq_length.  Each of the tokens - 1 targets is thus scored exactly once, from window 1 on with at least
- * seq_length - stride tokens of context.  Megatron's number of windows includes some at the end that score nothing;
- * meg_ppl does not run these.
+ * inputs, all but the first are targets.  Window 0 scores all of its targets, the other windows score the targets at
+ * the last stride of seq_length positions.  So each of the tokens - 1 targets is scored exactly once, with at least
+ * seq_length - stride tokens of context from window 1 on.  Megatron's number of windows includes some at the end that
+ * score nothing; meg_ppl does not run them.
  */
 #ifndef MEG_EVAL_PPL_H
 #define MEG_EVAL_PPL_H
@@ -23,12 +23,12 @@ struct meg_window {
 /* Return Megatron's number of windows; tokens >= 1, stride >= 1. */
 int64_t meg_window_count(int64_t tokens, int64_t stride);
 
-/* Return window i, 1 <= stride <= seq_length; ntargets is 0 in a window that scores nothing. */
+/* Return window i.  1 <= stride <= seq_length.  ntargets is 0 if the window scores nothing. */
 struct meg_window meg_window_at(int64_t tokens, int64_t seq_length, int64_t stride, int64_t i);
 
 /*
- * A sequence of n tokens that is read front to back: read copies tokens first .. first+count-1 to out; first never
- * decreases from call to call.
+ * A sequence of n tokens that is read sequentially.  read copies tokens first .. first+count-1 to out; first never
+ * decreases between calls.
  */
 struct meg_token_stream {
     int64_t n;
@@ -36,28 +36,28 @@ struct meg_token_stream {
     int (*read)(void *ctx, int64_t first, int64_t count, int32_t *out, struct meg_err *e);
 };
 
-/* Stream of ids, which are borrowed. */
+/* Create a stream of ids, which are borrowed. */
 struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids);
 
-/* Stream of the concatenated sequences of a dataset.  MEG_EFORMAT for an id outside of the vocabulary. */
+/* Streams the concatenated sequences of a dataset.  read returns MEG_EFORMAT for an id outside of the vocabulary. */
 struct meg_dataset_reader {
     const struct meg_indexed *d;
     int64_t vocab_size;
-    int64_t seq, seq_start; /* sequence at the last position read, and the position of its first token */
+    int64_t seq, seq_start; /* seq: sequence at the last position read; seq_start: position of its first token */
 };
 struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
                                                       int64_t vocab_size);
 
 struct meg_ppl_result {
-    int64_t num_targets; /* scored: tokens - 1 */
-    int64_t windows;     /* evaluated */
-    int64_t bytes;       /* of the targets' text, end-of-document ids excluded; 0 without a tokenizer */
-    double loss;         /* sum of -log p over targets, nats */
+    int64_t num_targets; /* number of scored targets: tokens - 1 */
+    int64_t windows;     /* number of evaluated windows */
+    int64_t bytes;       /* bytes of the targets' text without end-of-document ids; 0 without a tokenizer */
+    double loss;         /* sum of -log p over the targets, in nats */
 };
 
 struct meg_ppl_conf {
     int64_t seq_length, stride;      /* 1 <= stride <= seq_length <= run.s of the model */
-    const struct meg_tokenizer *tok; /* counts the bytes; or NULL */
+    const struct meg_tokenizer *tok; /* used to count bytes; or NULL */
     void (*progress)(void *ctx, const struct meg_ppl_result *so_far); /* called after each window; or NULL */
     void *ctx;
 };

@@ -25,7 +25,7 @@ void meg_scorer_free(struct meg_scorer *s)
 
 int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_err *e)
 {
-    /* the model does not write to a batch */
+    /* cast away const: the model does not write to a batch */
     int32_t *const tokens = (int32_t *)ids;
     const struct meg_batch x = {
         .s = n - 1, .b = 1, .tokens = tokens, .labels = tokens + 1, .position_ids = s->position

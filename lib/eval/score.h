@@ -6,12 +6,12 @@
 
 MEG_BEGIN_DECLS
 
-/* Scores one sequence at a time, each in a micro-batch of its own, so that results do not depend on other sequences. */
+/* Scores one sequence per micro-batch, so that results do not depend on other sequences. */
 struct meg_scorer {
     struct meg_gpt *g; /* borrowed; run.s >= length of the longest sequence - 1 */
     int32_t *position; /* [run.s] 0, 1, … */
-    float *logits;     /* scratch of meg_score_top, NULL until its first call */
-    int32_t *heap;     /* the same */
+    float *logits;     /* [rows,v] scratch of meg_score_top, NULL until its first call */
+    int32_t *heap;     /* [v] scratch of meg_score_top, NULL until its first call */
 };
 void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g);
 void meg_scorer_free(struct meg_scorer *s);
@@ -20,13 +20,13 @@ void meg_scorer_free(struct meg_scorer *s);
  * meg_score - compute log p(ids[i+1] | ids[0..i]), the log-softmax over the vocabulary
  *   ids      [n]    2 <= n <= run.s + 1
  *   logprob  [n-1]  out  nats
- * MEG_EFAIL if one is not finite.
+ * MEG_EFAIL if a log-probability is not finite.
  */
 int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_err *e);
 
 /*
- * meg_score_top - the same, and list the ntop most likely ids at each position
- *   top  [n-1,ntop]  out  as meg_top_logprobs; ids[i+1] has the same float as in logprob
+ * meg_score_top - compute logprob as meg_score does, and list the ntop most likely ids at each position
+ *   top  [n-1,ntop]  out  in the order of meg_top_logprobs; an entry for ids[i+1] equals logprob[i] exactly
  */
 int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
                   int64_t ntop, struct meg_err *e);

@@ -117,10 +117,10 @@ out:
 
 /* A corpus whose perplexity is computed. */
 struct corpus {
-    const char *name; /* in messages */
+    const char *name; /* name used in messages */
     struct meg_token_stream tokens;
     int64_t documents;
-    const struct meg_tokenizer *tok; /* counts the bytes of the text; NULL: they are not reported */
+    const struct meg_tokenizer *tok; /* used to count the bytes of the text; NULL: they are not reported */
 };
 
 struct ppl_progress {
@@ -220,7 +220,7 @@ static int ppl_of_input(const struct meg_eval_conf *c, const struct meg_loaded_m
     return r;
 }
 
-/* Set the defaults of the window options, which depend on the positions of the model, and check their ranges. */
+/* Set the defaults of the window options, which depend on the model's positions, and check their ranges. */
 static int resolve_windows(struct meg_eval_conf *c, int64_t positions, struct meg_err *e)
 {
     if (c->seq_length == MEG_UNSET)

@@ -12,17 +12,17 @@ struct meg_eval_conf {
     enum meg_eval_task task;  /* --task */
     const char *input;        /* --input */
     const char *data_path;    /* --data-path, or NULL */
-    int64_t seq_length;       /* --seq-length, or MEG_UNSET: the positions of the model */
-    int64_t overlapping_eval; /* --overlapping-eval, or MEG_UNSET: seq_length */
+    int64_t seq_length;       /* --seq-length; MEG_UNSET: the positions of the model */
+    int64_t overlapping_eval; /* --overlapping-eval; MEG_UNSET: seq_length */
 };
 extern const struct meg_opt meg_eval_opts[];
 
-/* Check which options were given together.  MEG_EUSAGE. */
+/* Check combinations of options.  MEG_EUSAGE: invalid. */
 int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_conf *output, struct meg_err *e);
 
 /*
  * meg_eval_run - run c->task and write its result to standard output
- *   logprobs  a JSON line for each line of the input: its ids, their log-probabilities, sum and count
+ *   logprobs  a JSON line for each input line: ids, their log-probabilities, and the sum and count of these
  *   ppl       one JSON object for the corpus: tokens, windows, loss, perplexity, bits per byte
  * MEG_EUSAGE for options out of the model's range, MEG_EFORMAT for invalid input, MEG_EFAIL for numbers that are not
  * finite, MEG_EIO; fails as meg_prompt_read and meg_indexed_open do.

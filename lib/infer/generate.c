@@ -12,9 +12,9 @@ struct meg_generator {
     int64_t slots, active, ntop;
     const struct meg_ids *eos_ids;
     struct meg_continuation **slot; /* [slots] NULL: free */
-    int64_t *active_slot;           /* [slots] slots of the current step */
-    int32_t *input_token;           /* [slots] the token that each of them reads */
-    float *logits;                  /* [slots,v] the logits after it */
+    int64_t *active_slot;           /* [slots] indices of the slots active in the current step */
+    int32_t *input_token;           /* [slots] input token of each active slot */
+    float *logits;                  /* [slots,v] logits of each active slot */
     int32_t *heap;                  /* [v] scratch */
 };
 

@@ -1,8 +1,8 @@
 /*
- * generate.h - autoregressive generation with continuous batching.  A fixed number of slots each hold the KV cache of
- * one sequence; a prompt is prefilled into a free slot at any time, and each decode step generates one token for every
- * active slot.  A continuation is a function of its prompt, its request and, unless the request sets a seed, the
- * prompt's number; it does not depend on the other slots.
+ * generate.h - autoregressive generation with continuous batching.  Each of a fixed number of slots holds the KV
+ * cache of one sequence.  A prompt can be prefilled into a free slot at any time, and each decode step generates one
+ * token for every active slot.  A continuation is a function of its prompt, its request and, unless the request sets a
+ * seed, the prompt's number; it does not depend on the other slots.
  */
 #ifndef MEG_INFER_GENERATE_H
 #define MEG_INFER_GENERATE_H
@@ -20,11 +20,11 @@ enum meg_finish_reason {
 
 /* One continuation. */
 struct meg_continuation {
-    int64_t prompt;                    /* number of the prompt: a counter of the random numbers */
+    int64_t prompt;                    /* number of the prompt, which selects its random numbers */
     const struct meg_request *request; /* borrowed */
-    int32_t *ids;                      /* [n] generated */
+    int32_t *ids;                      /* [n] generated ids */
     float *logprob;                    /* [n] log p of each id given all ids before it, in nats */
-    struct meg_token_logprob *top;     /* [n,ntop] most likely ids of the model at the position of each id */
+    struct meg_token_logprob *top;     /* [n,ntop] the model's most likely ids at the position of each id */
     int64_t n, cap;
     enum meg_finish_reason finish;
 };
@@ -32,9 +32,9 @@ struct meg_continuation {
 /*
  * meg_generator_open - allocate the slots of a generator
  *   g               created with is_training = false; borrowed until close
- *   unpadded_vocab  ids below it may be sampled; at most the model's vocabulary size
+ *   unpadded_vocab  limit of the ids that may be sampled; at most the model's vocabulary size
  *   eos_ids         ids that end a continuation, borrowed until close; NULL: none
- *   slots           sequences generated at once
+ *   slots           number of sequences generated concurrently
  *   ntop            number of most likely ids to keep for each position, at most the model's vocabulary size
  */
 struct meg_generator;

@@ -7,7 +7,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_load_conf {
-    const char *load;  /* --load: a checkpoint directory of this toolkit or of Hugging Face */
+    const char *load;  /* --load: checkpoint directory in meg's, Hugging Face's or Megatron's format */
     int64_t ckpt_step; /* --ckpt-step, or MEG_UNSET: the latest */
 };
 extern const struct meg_opt meg_load_opts[];
@@ -17,7 +17,7 @@ struct meg_loaded_model {
     struct meg_tokenizer *tok; /* NULL if the checkpoint has none and none was given */
     int32_t eod;               /* end-of-document id, or -1 */
     struct meg_ids eos_ids;    /* ids that end a continuation, eod included */
-    int64_t unpadded_vocab;    /* ids below it are in both the model's and the tokenizer's vocabulary */
+    int64_t unpadded_vocab;    /* smaller of the model's and the tokenizer's vocabulary sizes */
 };
 
 /*

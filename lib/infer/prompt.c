@@ -6,7 +6,7 @@
 #include "io/json.h"
 #include "unicode/utf8.h"
 
-/* Location of a line, for messages. */
+/* File name and line number for messages. */
 struct source_line {
     const char *name;
     int64_t line;
@@ -74,7 +74,7 @@ static int unknown_member(const struct meg_prompt_format *format, const struct s
     return r;
 }
 
-/* Set the options: all members but the prompt. */
+/* Set the options: all members except the prompt. */
 static int read_options(const struct meg_prompt_format *format, const struct source_line *at, json_t *root,
                         struct meg_request *request, struct meg_err *e)
 {

@@ -6,21 +6,21 @@
 
 MEG_BEGIN_DECLS
 
-/* The format of the lines. */
+/* The format of input lines. */
 struct meg_prompt_format {
     const char *key;           /* member of a JSON line that holds the text: "prompt" or "text" */
     bool is_plain_allowed;     /* a line that does not begin with '{' is plain text */
     struct meg_tokenizer *tok; /* NULL: lines must hold ids */
     int64_t vocab_size;        /* ids in the input must be below it */
-    int64_t unpadded_vocab;    /* limit of top_k: ids from here on are never sampled */
-    bool is_corpus;            /* members other than key and "ids" are ignored, as by meg-preprocess */
+    int64_t unpadded_vocab;    /* ids from unpadded_vocab on are never sampled; the limit of top_k */
+    bool is_corpus;            /* ignore members other than key and "ids", as meg-preprocess does */
 };
 
 /*
- * meg_prompt_read - append the token ids of a line to ids and set the options that the line has
+ * meg_prompt_read - append the token ids of a line to ids and set the options that the line contains
  *   name, line  file name and line number for messages
  *   text  [n]   the line without its line end
- *   request     in: the defaults; out: with the options of the line; NULL: lines have no options
+ *   request     in: the defaults; out: overridden by the options of the line; NULL: lines have no options
  * A JSON line may begin with a byte order mark.  It is an object with either the member format->key, a string, or
  * "ids", an array of integers; its other members are options (meg_request_set).  MEG_EFORMAT for invalid JSON or UTF-8,
  * neither or both of these members, an id outside of the vocabulary, an unknown member or an invalid value; MEG_EUSAGE

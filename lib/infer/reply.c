@@ -118,7 +118,7 @@ int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const 
     return err;
 }
 
-/* Return the number of bytes at the beginning of text that belong to the prompt. */
+/* Return how many bytes at the beginning of text belong to the prompt. */
 static size_t prompt_bytes(const struct meg_reply *r, const struct meg_str *text)
 {
     return begins_with(text, &r->pending) ? r->pending.n : 0;
@@ -133,7 +133,7 @@ static size_t longest_stop(const struct meg_request *q)
     return most;
 }
 
-/* Return the offset of the first stop string in text at or after an offset; text->n if there is none. */
+/* Return the offset of the first stop string in text at or after from; text->n if there is none. */
 static size_t find_stop(const struct meg_request *q, const struct meg_str *text, size_t from)
 {
     size_t first = text->n;
@@ -160,7 +160,7 @@ static int add_pending(struct meg_str *out, const struct meg_detok *detok, struc
     return err;
 }
 
-/* End the text before the first stop string; also search the text that the detokenizer still buffers. */
+/* Truncate the text before the first stop string.  The text that the detokenizer still buffers is searched, too. */
 static int end_at_stop(struct meg_reply *r, size_t was, struct meg_err *e)
 {
     const size_t reach = longest_stop(&r->request) - 1;
@@ -209,7 +209,7 @@ void meg_reply_add_text(struct meg_str *out, struct meg_reply *r)
     size_t end = r->text.n > reach ? r->text.n - reach : 0;
 
     while (end > 0 && end < r->text.n && (r->text.s[end] & 0xC0) == 0x80)
-        end--; /* do not split a character */
+        end--; /* do not split a UTF-8 character */
     meg_str_add(out, r->prompt_text.s, r->prompt_text.n);
     r->prompt_text.n = 0;
     if (end > r->nprinted) {

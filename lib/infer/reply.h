@@ -1,5 +1,5 @@
 /*
- * reply.h - the reply to a prompt: incremental detokenization of its continuation, stop strings, and its output as text
+ * reply.h - build the reply to a prompt: detokenize its continuation incrementally, find stop strings, and print text
  * or JSON.
  */
 #ifndef MEG_INFER_REPLY_H
@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* What is printed for each token in addition to its id. */
+/* Selects the output for each token in addition to its id. */
 struct meg_token_output_conf {
     bool return_tokens;     /* --return-tokens */
     int64_t top_n_logprobs; /* --top-n-logprobs */
@@ -20,17 +20,20 @@ extern const struct meg_opt meg_token_output_opts[];
 int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v,
                            struct meg_err *e);
 
-/* Starts as { 0 }.  The caller sets request, c.prompt and c.request, which points to request. */
+/* A reply.  It starts as { 0 }; the caller sets request, c.prompt and c.request, which points to request. */
 struct meg_reply {
     struct meg_request request;
     struct meg_continuation c;
-    struct meg_detok detok;     /* decodes the prompt's ids and then c.ids; without a tokenizer there is no text */
+    struct meg_detok detok;     /* decodes the prompt's ids, then c.ids; unused without a tokenizer */
     struct meg_str prompt_text; /* text of the prompt that no later id can change */
-    struct meg_str pending;     /* the rest of the prompt's text, as decoded if no id followed */
-    struct meg_str text;        /* text of c.ids after prompt_text: while running the part that no later id can change,
-                                   once complete all of it up to the stop string */
-    int64_t ndecoded;           /* ids of c that text contains */
-    size_t nprinted;            /* bytes of text that meg_reply_add_text has returned */
+    struct meg_str pending;     /* rest of the prompt's text, decoded as if no id followed */
+    /*
+     * text after prompt_text: during generation, the part that no later id can change; once complete, all of it up to
+     * the stop string
+     */
+    struct meg_str text;
+    int64_t ndecoded; /* number of ids of c decoded into text */
+    size_t nprinted;  /* bytes of text that meg_reply_add_text has returned */
     bool is_complete;
 };
 void meg_reply_free(struct meg_reply *r);
@@ -41,29 +44,31 @@ int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const 
 
 /*
  * meg_reply_update - decode the ids generated since the last call and search the text for stop strings
- * Returns 1 if it found one; the text then ends before it, and the caller calls meg_generator_stop.  Otherwise 0.  The
- * reply is complete after a 1, or once c.finish is not MEG_FINISH_RUNNING.
+ * Returns 1 if it found a stop string: the text then ends before that string, and the caller must call
+ * meg_generator_stop.  Returns 0 otherwise.  The reply is complete after a return of 1, or once c.finish is not
+ * MEG_FINISH_RUNNING.
  */
 int meg_reply_update(struct meg_reply *r, struct meg_err *e);
 
 /*
- * Append the text of prompt and continuation that earlier calls have not appended, except for an end that may turn out
- * to be part of a stop string.
+ * Append the text of prompt and continuation that earlier calls have not appended, except an end that may be the
+ * beginning of a stop string.
  */
 void meg_reply_add_text(struct meg_str *out, struct meg_reply *r);
 
 /*
- * meg_reply_add_json - append a complete reply as a JSON line with "text" (of the continuation, if there is a
- * tokenizer), "ids", on request "tokens", "logprobs" (nats) and "top_logprobs", and "finish": "stop" or "length"
+ * meg_reply_add_json - append a complete reply as a JSON line
+ * Its members are "text" of the continuation (if there is a tokenizer), "ids", "tokens", "logprobs" (nats) and
+ * "top_logprobs" if output and with_logprobs ask for them, and "finish": "stop" or "length".
  */
 void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *output,
                         bool with_logprobs);
 
 /*
  * Append a member to an open JSON object if output asks for it:
- * meg_reply_add_tokens - "tokens":[...], the text of each of ids [n] decoded by itself; null for an id that tok lacks
- * meg_reply_add_top_logprobs - "top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] for n positions; with
- * "token" if output asks for tokens
+ * meg_reply_add_tokens - "tokens":[...], the text of each of ids [n], decoded separately; null for an id that tok lacks
+ * meg_reply_add_top_logprobs - "top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] for n positions; "token"
+ * is present if output asks for tokens
  *   top  [n,output->top_n_logprobs]
  */
 void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_conf *output,

@@ -9,9 +9,9 @@
 struct member {
     const char *name, *allowed;
     int (*set)(struct meg_request *q, const struct member *m, const json_t *value);
-    size_t offset; /* in struct meg_request */
+    size_t offset; /* byte offset in struct meg_request */
     double min, max;
-    bool clears_greedy; /* a line that sets it overrides --greedy */
+    bool clears_greedy; /* setting this option in a line overrides --greedy */
 };
 
 static bool is_in_range(const struct member *m, const json_t *value)

@@ -10,8 +10,8 @@ MEG_BEGIN_DECLS
 
 struct meg_request {
     int64_t max_tokens;           /* generate at most this many tokens, >= 1 */
-    struct meg_sampling sampling; /* checked */
-    bool has_seed;                /* the line sets the seed: sampling does not depend on the prompt's number */
+    struct meg_sampling sampling; /* already checked */
+    bool has_seed;                /* the line sets the seed, so sampling does not depend on the prompt's number */
     struct meg_str *stop;         /* [nstop] strings that end the text: UTF-8, not empty */
     size_t nstop;
 };
@@ -27,12 +27,12 @@ void meg_request_free(struct meg_request *q);
 int meg_request_set(struct meg_request *q, const char *name, const json_t *value, struct meg_err *e);
 
 /*
- * Check the options against each other and unpadded_vocab after the last one was set (meg_sampling_check).
- * MEG_EFORMAT.
+ * Check combinations of options, and top_k against unpadded_vocab (meg_sampling_check), after all options are set.
+ * MEG_EFORMAT: invalid.
  */
 int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_err *e);
 
-/* Append the names of the options as , "NAME". */
+/* Append , "NAME" for each option. */
 void meg_request_add_names(struct meg_str *out);
 
 MEG_END_DECLS

@@ -75,7 +75,7 @@ static bool is_better(const float *logits, int32_t a, int32_t b)
     return logits[a] == logits[b] ? a < b : logits[a] > logits[b];
 }
 
-/* Restore the heap order of heap [n] below entry i; the entry with the argmax logit is at 0. */
+/* Restore the heap order of heap [n] below entry i.  heap[0] is the id with the largest logit. */
 static void sift_down(int32_t *heap, int64_t n, int64_t i, const float *logits)
 {
     int32_t x = heap[i];
@@ -91,7 +91,7 @@ static void sift_down(int32_t *heap, int64_t n, int64_t i, const float *logits)
     heap[i] = x;
 }
 
-/* Build a heap of ids 0 .. n-1. */
+/* Build a heap of the ids 0 .. n-1. */
 static void heapify(int32_t *heap, int64_t n, const float *logits)
 {
     int64_t i;
@@ -140,7 +140,7 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
 }
 
 /*
- * Apply top-k and top-p.  A filter rarely keeps more than a few ids, so they are popped off a heap instead of sorted.
+ * Apply top-k and top-p.  A filter rarely keeps more than a few ids, so they are popped from a heap instead of sorted.
  */
 static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling *c, const float *logits, double max,
                           double total)

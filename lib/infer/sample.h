@@ -1,10 +1,11 @@
 /*
  * sample.h - token sampling: temperature, top-k, top-p and greedy decoding.
  *
- * The filters are Megatron-LM's.  With x = logits / temperature, top-k keeps the entries that are not below the k-th
- * largest, ties with it included.  Top-p visits x in descending order (equal entries in ascending order of id) and
- * keeps an entry while the softmax mass of those before it is at most p; it always keeps the first one.  The token is
- * sampled from the softmax over the entries kept.  Greedy decoding takes the largest logit, on a tie the lowest id.
+ * The filters are the same as in Megatron-LM.  With x = logits / temperature, top-k keeps the entries that are at least
+ * as large as the k-th largest, including ties.  Top-p visits x in descending order (equal entries in ascending order
+ * of id) and keeps an entry while the softmax mass of those before it is at most p; it always keeps the first one.  The
+ * token is sampled from the softmax over the entries kept.  Greedy decoding takes the largest logit, on a tie the
+ * lowest id.
  */
 #ifndef MEG_INFER_SAMPLE_H
 #define MEG_INFER_SAMPLE_H
@@ -21,20 +22,23 @@ struct meg_sampling {
     double temperature; /* 0: greedy */
     int64_t top_k;      /* 0: off, 1: greedy */
     double top_p;       /* 0: off */
-    int64_t seed;       /* -1: meg_sampling_check replaces it by a random one */
+    int64_t seed;       /* -1: meg_sampling_check replaces it with a random seed */
 };
 extern const struct meg_opt meg_sampling_opts[];
 
-/* Check ranges and combinations, top_k against unpadded_vocab; replace a seed of -1 by a random one.  MEG_EUSAGE. */
+/*
+ * Check ranges and combinations of options, and top_k against unpadded_vocab.  Replace a seed of -1 with a random seed.
+ * MEG_EUSAGE: invalid.
+ */
 int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct meg_err *e);
 
 /* Return whether decoding is greedy: --greedy, --top_k 1 or --temperature 0. */
 bool meg_sampling_is_greedy(const struct meg_sampling *c);
 
-/* The distribution that a token is sampled from: in descending order of probability if a filter is on, else by id. */
+/* The distribution from which a token is sampled, in descending order of probability if a filter is on, else by id. */
 struct meg_token_sampler {
-    int64_t v, unpadded_vocab; /* logits per row; ids from unpadded_vocab on are padding and are never sampled */
-    int64_t n;                 /* ids kept */
+    int64_t v, unpadded_vocab; /* v: logits per row; ids from unpadded_vocab on are padding and are never sampled */
+    int64_t n;                 /* number of ids kept by the filters */
     int32_t *id;               /* [unpadded_vocab] */
     double *p;                 /* [unpadded_vocab] probabilities of id[0..n), which sum to 1 */
     int32_t *heap;             /* [unpadded_vocab] scratch */
@@ -43,7 +47,10 @@ struct meg_token_sampler {
 void meg_token_sampler_init(struct meg_token_sampler *s, int64_t v, int64_t unpadded_vocab);
 void meg_token_sampler_free(struct meg_token_sampler *s);
 
-/* Set n, id and p from logits [v], none of them NaN and at least one below unpadded_vocab finite.  conf is checked. */
+/*
+ * Set n, id and p from logits [v].  No logit is NaN, and at least one below unpadded_vocab is finite.  conf is already
+ * checked.
+ */
 void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits);
 
 /*
@@ -51,9 +58,9 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
  *   conf     checked
  *   logits   [v]
  *   logprob  out  log softmax(logits)[id] in nats, before temperature and filters
- * The sample is a function of (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt) is in (0,1], and the
- * first kept entry at which the cumulative sum of p reaches u is taken (base/philox.h).
- * Returns -1 if a logit is NaN or none below unpadded_vocab is finite.
+ * The sample is a function of (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt) is in (0,1]
+ * (base/philox.h), and the sample is the first kept entry at which the cumulative sum of p reaches u.  Returns -1 if a
+ * logit is NaN or none below unpadded_vocab is finite.
  */
 int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
                          int64_t prompt, int64_t step, double *logprob);
@@ -67,9 +74,9 @@ struct meg_token_logprob {
 /*
  * meg_top_logprobs - list the n most likely ids in descending order, on ties the lower id first
  *   out     [n]  n <= v
- *   logits  [v]  not NaN; that of id is finite
+ *   logits  [v]  none is NaN; logits[id] is finite
  *   id, logprob  an id and its log-probability.  The others are computed as logprob plus the difference of the logits,
- *                so that the same id, or one of equal probability, gets the same float.
+ *                so the same id, or one of equal probability, has the same float.
  *   heap    [v]  scratch
  */
 void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id,

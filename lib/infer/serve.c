@@ -39,7 +39,7 @@ int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_outpu
     return 0;
 }
 
-/* A reply that is being generated or waits for those before it to be printed. */
+/* A reply that is being generated, or that waits until earlier replies are printed. */
 struct pending_reply {
     struct pending_reply *next;
     struct meg_reply reply;
@@ -53,8 +53,8 @@ struct server {
     struct meg_line_reader *in;
     struct meg_request defaults;
     struct meg_generator *gen;
-    struct pending_reply *first, **last; /* queue in the order of the prompts */
-    struct meg_ids ids;                  /* of the prompt being read */
+    struct pending_reply *first, **last; /* queue of replies in the order of the prompts */
+    struct meg_ids ids;                  /* ids of the prompt being read */
     struct meg_str out;
     int64_t prompts, tokens;
 };
@@ -84,7 +84,10 @@ static int update_replies(struct server *s, struct meg_err *e)
     return 0;
 }
 
-/* Print the complete replies at the front of the queue; as text also the part of the first one that is final. */
+/*
+ * Print the complete replies at the front of the queue.  In text format, also print the final part of the first
+ * incomplete one.
+ */
 static int print_replies(struct server *s, struct meg_err *e)
 {
     const bool is_text = s->conf->format == MEG_REPLY_TEXT;
@@ -110,7 +113,10 @@ static int print_replies(struct server *s, struct meg_err *e)
     return 0;
 }
 
-/* Read the next prompt into s->ids; it is empty where a document is to begin.  1, or 0 at the end of the input. */
+/*
+ * Read the next prompt into s->ids.  s->ids is empty if the continuation begins a new document.  Return 1, or 0 at the
+ * end of the input.
+ */
 static int read_prompt(struct server *s, struct meg_request *request, struct meg_err *e)
 {
     const int64_t positions = s->m->g->conf.max_position_embeddings;
@@ -135,7 +141,7 @@ static int read_prompt(struct server *s, struct meg_request *request, struct meg
     return 1;
 }
 
-/* Read the next prompt, append its reply to the queue and prefill it.  1, or 0 at the end of the input. */
+/* Read the next prompt, append a reply to the queue and prefill the prompt.  Return 1, or 0 at the end of the input. */
 static int start_reply(struct server *s, struct meg_err *e)
 {
     struct pending_reply *p = meg_new(sizeof *p);
@@ -147,7 +153,7 @@ static int start_reply(struct server *s, struct meg_err *e)
     r = read_prompt(s, &reply->request, e);
     if (r > 0 && meg_reply_begin(reply, s->m->tok, s->ids.v, s->ids.n, &undecodable) < 0 &&
         s->conf->format == MEG_REPLY_TEXT) {
-        *e = undecodable; /* JSON does not contain the text of the prompt */
+        *e = undecodable; /* JSON replies do not contain the prompt's text */
         r = undecodable.code;
     }
     if (r <= 0) {

@@ -1,5 +1,5 @@
 /*
- * serve.h - answer the prompts of an input stream: batches them into the slots of a generator and prints the replies in
+ * serve.h - answer the prompts of an input stream: batch them into the slots of a generator and print the replies in
  * the order of the prompts.
  */
 #ifndef MEG_INFER_SERVE_H
@@ -21,16 +21,16 @@ struct meg_serve_conf {
 };
 extern const struct meg_opt meg_serve_opts[];
 
-/* Check ranges and combinations of options.  MEG_EUSAGE. */
+/* Check ranges and combinations of options.  MEG_EUSAGE: invalid. */
 int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_output_conf *output, struct meg_err *e);
 
 /*
  * meg_serve - continue each prompt read from in and write the replies to standard output
- *   sampling  checked; used for prompts whose line does not set these options
- * A prompt is read when a slot is free and, while replies are being generated, only if a line is available without
- * blocking: a program that writes a line and waits gets its reply.  MEG_EFORMAT at the first invalid line, after the
- * replies to the lines before it; MEG_EUSAGE for text without a tokenizer; MEG_EFAIL if the logits are not finite;
- * MEG_EIO.
+ *   sampling  checked defaults of the sampling options, which a prompt's line may override
+ * A prompt is read when a slot is free.  While replies are being generated, it is read only if a line is available
+ * without blocking, so a program can write one line and wait for its reply.  MEG_EFORMAT at the first invalid line,
+ * after the replies to the lines before it; MEG_EUSAGE for text without a tokenizer; MEG_EFAIL if the logits are not
+ * finite; MEG_EIO.
  */
 int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
               const struct meg_sampling *sampling, const struct meg_loaded_model *m, struct meg_line_reader *in,

@@ -10,7 +10,7 @@
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
-/* Make a table of one row: that of the option name. */
+/* Make a table with only the row of the option called name. */
 static void copy_row(struct meg_opt out[2], const struct meg_opt *rows, const char *name)
 {
     while (strcmp(rows->name, name) != 0)
@@ -32,15 +32,13 @@ static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
     return meg_opt_apply(groups, meg_ckpt_options(t->checkpoint), meg_ckpt_path(t->checkpoint), e);
 }
 
-/* Whether the run resumes the one of the checkpoint, rather than only start from its weights. */
+/* Return whether the run resumes the checkpoint's run, as opposed to starting from its weights only. */
 static bool is_resumed(const struct meg_trainer *t)
 {
     return t->checkpoint && !t->job->ckpt.finetune && meg_ckpt_iteration(t->checkpoint) != MEG_CKPT_RELEASE;
 }
 
-/*
- * Refuse to resume with another --megatron-release, which determines the order of samples: some would be repeated.
- */
+/* Refuse to resume with another --megatron-release.  It determines the order of samples, so some would be repeated. */
 static int check_release(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_tok_conf *tok = &t->job->tok, saved = { 0 };
@@ -107,7 +105,7 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
     return 0;
 }
 
-/* Append "OPTION A, not B" for each setting of the run that the checkpoint has another value of. */
+/* Append "OPTION A, not B" for each setting whose value A in the run differs from its value B in the checkpoint. */
 static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {
     static const char *const option[][2] = {
@@ -134,8 +132,8 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
 }
 
 /*
- * Use the schedule of the command line or of the checkpoint, as the options require.  Without such an option, refuse a
- * difference.
+ * Use the schedule of the command line or of the checkpoint, as requested by options.  Without such an option, refuse
+ * schedules that differ.
  */
 static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e)
 {
@@ -254,7 +252,7 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
 
 enum { MAX_OPTIM_SHARDS = 4 };
 
-/* The elements that this rank updates, without name and data. */
+/* Return the shard of elements that this rank updates, without name and data. */
 static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
 {
     return (struct meg_ckpt_shard){ .ranges = o->mesh->layout.zero.nshards ? o->shard.range : NULL,
@@ -263,7 +261,7 @@ static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
                                     .nreplicas = o->mesh->dp_replica->size };
 }
 
-/* List this rank's shards of the optimizer state, as a checkpoint stores them; return their number. */
+/* List this rank's shards of the optimizer state as a checkpoint stores them; return their number. */
 static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard shard[MAX_OPTIM_SHARDS])
 {
     const struct meg_ckpt_shard common = optim_shard(o);
@@ -295,7 +293,7 @@ static struct meg_ckpt_shard weight_shard(const struct meg_trainer *t)
     return s;
 }
 
-/* Load weights, and with_optim the optimizer state, from a checkpoint that every rank has opened. */
+/* Load weights and, if with_optim, the optimizer state from a checkpoint that every rank has opened. */
 static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
 {
     struct meg_ckpt_shard shard[1 + MAX_OPTIM_SHARDS] = { weight_shard(t) };
@@ -307,7 +305,7 @@ static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, i
         t->optim->step_count = steps;
         n += list_optim_shards(t->optim, shard + 1);
         if (shard[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
-            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* the checkpoint is of a run in bf16 or fp16 */
+            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* the run of the checkpoint was in bf16 or fp16 */
     }
     if ((r = meg_ckpt_load(from, &t->model->params, &t->mesh, shard, n, e)) < 0)
         return meg_train_fail_on_rank0(t, r);
@@ -338,7 +336,7 @@ int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-/* Log the checkpoint that was loaded; when only its weights were, also how long they were trained. */
+/* Log the loaded checkpoint; if only its weights were loaded, also log how long they were trained. */
 static void log_loaded(const struct meg_trainer *t)
 {
     const struct meg_ckpt *c = t->checkpoint;
@@ -397,7 +395,7 @@ static json_t *pack_state(const struct meg_trainer *t)
     return state;
 }
 
-/* Whether a line of an option dump sets the option called name. */
+/* Return whether a line of an option dump sets the option called name. */
 static bool sets_option(const char *line, const char *name)
 {
     const size_t n = strlen(name);
@@ -405,7 +403,7 @@ static bool sets_option(const char *line, const char *name)
     return strncmp(line, name, n) == 0 && line[n] == ' ';
 }
 
-/* Whether a line sets an option of layout or memory, which does not change the results. */
+/* Return whether a line sets an option of parallel layout or memory use, which does not change the results. */
 static bool is_layout_option(const char *line)
 {
     static const char *const others[] = {
@@ -424,7 +422,7 @@ static bool is_layout_option(const char *line)
     return false;
 }
 
-/* Append the lines of an option dump that do not depend on the layout. */
+/* Append the lines of an option dump that do not depend on the parallel layout. */
 static void keep_options(struct meg_str *out, const char *dump)
 {
     meg_str_add(out, "", 0);
@@ -435,7 +433,7 @@ static void keep_options(struct meg_str *out, const char *dump)
     }
 }
 
-/* Return the iteration after which the run saves next. */
+/* Return the iteration after which the next checkpoint is saved. */
 static int64_t next_save(const struct meg_trainer *t)
 {
     const int64_t interval = t->job->ckpt.save_interval;
@@ -444,7 +442,7 @@ static int64_t next_save(const struct meg_trainer *t)
     return next < t->spec.train_iters ? next : t->spec.train_iters;
 }
 
-/* Finish a save of this state, which ended with r on all ranks. */
+/* Handle the end of a save of state, whose result was r on all ranks. */
 static int finish_save(struct meg_trainer *t, const struct meg_train_state *state, int r, enum meg_save_failure failure,
                        struct meg_err *e)
 {

@@ -11,7 +11,7 @@
 
 /* ---- evaluation ---- */
 
-/* End the run when the loss, which is the same on all ranks, is not finite, unless the options allow that. */
+/* Fail if the loss, which is equal on all ranks, is not finite, unless the options allow that. */
 static int check_evaluation(const struct meg_trainer *t, const char *split, double loss, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
@@ -40,7 +40,7 @@ static int evaluate(struct meg_trainer *t, struct meg_data_loader *l, int split,
 }
 
 /*
- * Evaluate before the first step, as a baseline.  The first evaluation during training reads the same samples again.
+ * Evaluate before the first step to get a baseline.  The first evaluation during training reads the same samples again.
  */
 static int evaluate_before(struct meg_trainer *t, struct meg_err *e)
 {
@@ -59,7 +59,7 @@ static int evaluate_during(struct meg_trainer *t, struct meg_err *e)
 
     if (!t->valid || t->state.iteration % t->job->train.eval_interval)
         return 0;
-    t->state.consumed_valid += /* a checkpoint saved from here on resumes after this evaluation */
+    t->state.consumed_valid += /* checkpoints saved from here on resume after this evaluation */
         t->job->train.eval_iters * (p->global / (p->micro * p->dp_size) * p->micro * p->dp_size);
     return evaluate(t, t->valid, MEG_SPLIT_VALID, false, e);
 }
@@ -124,7 +124,7 @@ static void add_iteration(struct log_totals *sum, const struct meg_iteration_sta
     sum->flops += stats->flops;
 }
 
-/* Replace the numbers of the last iteration by the means and counts of the interval. */
+/* Replace the values of the last iteration with the means and counts of the log interval. */
 static void set_interval_means(struct meg_iteration_stats *stats, const struct log_totals *sum)
 {
     const double n = (double)sum->n;
@@ -172,7 +172,7 @@ static int save_once(struct meg_trainer *t, enum meg_save_failure failure, struc
     return t->job->ckpt.save && t->last_saved != t->state.iteration ? meg_train_save(t, failure, e) : 0;
 }
 
-/* Save at the end of a run, and wait for it. */
+/* Save at the end of a run and wait for the save to finish. */
 static int save_and_wait(struct meg_trainer *t, struct meg_err *e)
 {
     int r = save_once(t, MEG_SAVE_MUST_NOT_FAIL, e);
@@ -200,7 +200,7 @@ static int stop_error(struct meg_trainer *t, struct meg_err *e)
                     t->state.iteration, dir, dir);
 }
 
-/* Save a checkpoint when one is due; *is_over is set when an exit condition ends the run before its last iteration. */
+/* Save a checkpoint if one is due.  Set *is_over when an exit condition ends the run before its last iteration. */
 static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
@@ -232,7 +232,7 @@ static int save_at_rampup(struct meg_trainer *t, int64_t *num_micro, struct meg_
     return before && now != before ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
 }
 
-/* Run a step, and count the bytes that this rank sends in it. */
+/* Run a step and count the bytes that this rank sends during the step. */
 static int measured_step(struct meg_trainer *t, struct meg_step_result *s, struct meg_err *e)
 {
     double before[MEG_COST_GROUPS], after[MEG_COST_GROUPS];

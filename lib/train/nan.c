@@ -11,7 +11,7 @@ void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_na
     local->param = meg_optim_nonfinite(t->optim);
 }
 
-/* Return the first rank whose own loss or gradient is not finite; rank 0 when only the sum overflowed. */
+/* Return the first rank whose local loss or gradient is not finite, or rank 0 if only the sum overflowed. */
 static int first_failing_rank(const struct meg_trainer *t, bool is_failing)
 {
     struct meg_comm *world = t->mesh.world;
@@ -40,7 +40,7 @@ static void describe(struct meg_err *e, const struct meg_trainer *t, const struc
     meg_fail(e, MEG_EFAIL, "%siteration %" PRId64 ": %s%s; %s", where, t->state.iteration + 1, loss, gradient, action);
 }
 
-/* Apply --on-nan to this iteration, and describe the decision in action; true when the run ends. */
+/* Apply --on-nan to this iteration and print the decision to action; return whether the run ends. */
 static bool decide(struct meg_trainer *t, char *action, size_t size)
 {
     const struct meg_train_conf *c = &t->job->train;
@@ -71,12 +71,12 @@ int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, str
     bool is_end;
     int r;
 
-    /* finish a save in progress: its state is from before this iteration */
+    /* finish a save in progress, which has the state before this iteration */
     if ((r = meg_train_save_poll(t, true, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
     is_end = decide(t, action, sizeof action);
     if (is_end && !is_first)
-        meg_barrier(t->mesh.world); /* until the meg_die of the first rank */
+        meg_barrier(t->mesh.world); /* blocks until the first rank's meg_die ends this process */
     if (is_first || is_end)
         describe(is_end ? e : &message, t, local, action);
     if (is_end)

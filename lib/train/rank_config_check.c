@@ -46,7 +46,7 @@ int64_t meg_majority_value(const int64_t *v, int n)
     return best;
 }
 
-/* Return the text of rank root on all ranks; the caller frees it. */
+/* Broadcast the text of rank root and return it on all ranks; the caller frees it. */
 static char *broadcast_text(struct meg_comm *world, const char *mine, int root)
 {
     int32_t n = (int32_t)strlen(mine);
@@ -67,7 +67,7 @@ static size_t line_length(const char *line)
     return strcspn(line, "\n");
 }
 
-/* Find the line that begins with the n bytes of name and "=", or equals them; NULL when there is none. */
+/* Find the line that equals name [n] or, if name ends with "=", begins with it; NULL: none. */
 static const char *find_line(const char *text, const char *name, size_t n)
 {
     for (const char *line = text; *line; line += line_length(line) + (line[line_length(line)] == '\n'))
@@ -136,7 +136,7 @@ int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, c
         }
     expected = broadcast_text(world, lines, root);
     if (world->rank != first)
-        meg_barrier(world); /* until the meg_die of the first rank that differs */
+        meg_barrier(world); /* blocks until the meg_die of the first rank that differs ends this process */
     gethostname(host, sizeof host - 1);
     if (differing > 1)
         snprintf(others, sizeof others, ", as do %d others", differing - 1);
@@ -175,7 +175,7 @@ void meg_rank_config_add_file(struct meg_str *lines, const char *path)
     meg_mmap_close(&m);
 }
 
-/* Whether an option may differ: each rank may have its own cache, and only rank 0 writes the logs. */
+/* Return whether an option may differ between ranks: each may have its own cache, and only rank 0 writes logs. */
 static bool may_differ(const char *line, size_t n)
 {
     static const char *const names[] = { "data-cache-path", "log-json", "tensorboard-dir" };

@@ -12,18 +12,18 @@ MEG_BEGIN_DECLS
 
 /*
  * Compare lines "name = value" over all ranks of world.  Returns 0 when they are equal.  Otherwise the first rank that
- * differs from the majority (of two ranks, from rank 0) returns code, with a message of both values of the first line
- * that differs, and rule.  The other ranks do not return; its meg_die ends them.
+ * differs from the majority (with two ranks, from rank 0) returns code; its message has both values of the first line
+ * that differs, and rule.  The other ranks do not return: they wait until the meg_die of that rank ends them.
  */
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
 
-/* Return the most frequent of n values; of several, v[0] if it is among them, else the lowest. */
+/* Return the most frequent of n values.  On a tie, return v[0] if it is one of them, else the lowest. */
 int64_t meg_majority_value(const int64_t *v, int n);
 
-/* Check the program and its options, except names of files that may differ between ranks. */
+/* Check that the program and its options are equal on all ranks, except file names that may differ between ranks. */
 int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e);
 
-/* Append "path = nbytes, XXH3 hash".  Of a file larger than 16 MiB 256 samples of 4 KiB are hashed. */
+/* Append "path = nbytes, XXH3 hash".  For a file larger than 16 MiB, 256 samples of 4 KiB are hashed. */
 void meg_rank_config_add_file(struct meg_str *lines, const char *path);
 
 MEG_END_DECLS

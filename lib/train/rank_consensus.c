@@ -1,4 +1,4 @@
-/* Agreement of all ranks: on failures, on stop requests, and on their input files. */
+/* Agree over all ranks on failures and stop requests, and check that all have the same input files. */
 #include <string.h>
 #include <unistd.h>
 #include "base/hash.h"
@@ -20,7 +20,10 @@ static void add_tokenizer_file(struct meg_str *lines, int i, const struct meg_st
     meg_str_printf(lines, "tokenizer file %d = %zu bytes, XXH3 %s\n", i + 1, bytes->n, hex);
 }
 
-/* Add the manifest, which has the checksums of the other files, or the config.json of a foreign checkpoint. */
+/*
+ * Add the manifest, which has the checksums of the other files, or else the config.json of a Hugging Face directory, or
+ * else the path.
+ */
 static void add_checkpoint(struct meg_str *lines, const struct meg_ckpt *c)
 {
     struct meg_str path = { 0 };
@@ -51,7 +54,7 @@ int meg_train_fail_on_rank0(const struct meg_trainer *t, int r)
     return r;
 }
 
-/* Whether a dataset of an earlier split is the same file. */
+/* Return whether dataset i is already listed for an earlier split. */
 static bool is_listed_before(const struct meg_mid_dataset *p, int i)
 {
     for (int k = 0; k < i; k++)

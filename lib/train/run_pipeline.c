@@ -1,6 +1,4 @@
-/*
- * Run the micro-batches of a global batch through the pipeline schedule.  A single stage has a schedule, too.
- */
+/* Run the micro-batches of a global batch through the pipeline schedule; a single stage also uses a schedule. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
@@ -76,7 +74,7 @@ static struct meg_pipe_tensor stage_boundary(const struct meg_gpt *g)
     return x;
 }
 
-/* Make the schedule of num_micro micro-batches, and its buffers, unless they are made already. */
+/* Create the schedule for num_micro micro-batches and its buffers, unless they exist. */
 static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_forward_only, struct meg_err *e)
 {
     struct meg_train_pipeline *p = &t->pipeline;
@@ -154,7 +152,7 @@ static void evaluate(void *user, const struct meg_pipe_step *s)
     struct meg_trainer *t = user;
     struct meg_batch x = t->batches.micro[s->microbatch];
 
-    x.sample_id = NULL; /* no dropout */
+    x.sample_id = NULL; /* disables dropout */
     meg_gpt_forward(t->model, s->chunk, s->slot, &x, 1, first_tensor(s->x), first_tensor(s->y));
     if (meg_layout_is_last(&t->mesh.layout, t->mesh.coords.pp, s->chunk))
         t->pipeline.loss += meg_gpt_slot_loss(t->model, s->slot, NULL);

@@ -1,4 +1,4 @@
-/* The set-up of a run: check the options, plan the data, allocate model and optimizer; and its end. */
+/* Set up a run: check the options, plan the data, allocate model and optimizer.  Release them at the end. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,9 @@
 #include "train/train.h"
 #include "train/trainer.h"
 
-/* ---- rules; nothing large is allocated ---- */
+/* ---- checks of options, before large allocations ---- */
 
-/* The number of ranks to plan for: --world-size, or those of this run. */
+/* Return the number of ranks to plan for: --world-size, or else the ranks of this run. */
 static int64_t world_size(const struct meg_trainer *t)
 {
     const int64_t planned = t->job->train.world_size;
@@ -26,7 +26,7 @@ static int64_t world_size(const struct meg_trainer *t)
     return planned != MEG_UNSET ? planned : t->mesh.world->size;
 }
 
-/* Check the rules between options of training, logging, checkpoints and precision. */
+/* Check combinations of options for training, logging, checkpoints and precision. */
 static int check_groups(const struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_job *job = t->job;
@@ -65,7 +65,7 @@ static int check_options(struct meg_trainer *t, struct meg_err *e)
                                                 t->spec.batch.global, e);
 }
 
-/* As in Megatron's pretrain_gpt.py, a vocabulary with merges implies the type. */
+/* Set the type that a vocabulary file with a merges file implies, as Megatron's pretrain_gpt.py does. */
 static void set_default_tokenizer_type(struct meg_tok_conf *c)
 {
     if (!c->type && c->vocab_file && c->merge_file)
@@ -78,7 +78,8 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
     int r;
 
     set_default_tokenizer_type(&job->tok);
-    job->tok.megatron_release = meg_megatron_release_find(job->tok.megatron_release)->name; /* for checkpoints */
+    /* the canonical name, which checkpoints store */
+    job->tok.megatron_release = meg_megatron_release_find(job->tok.megatron_release)->name;
     if ((r = meg_tokenizer_open(&t->tokenizer, &job->tok, e)) < 0 ||
         (r = meg_ckpt_tokenizer_read(&t->tok_files, &job->tok, t->tokenizer, e)) < 0 ||
         (t->checkpoint && (r = meg_ckpt_tokenizer_inherit(&t->tok_files, t->checkpoint, e)) < 0))
@@ -92,7 +93,7 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
     return 0;
 }
 
-/* Refuse a run without training data: --split may give it none, or its own paths may be missing. */
+/* Refuse a run without training data: its --split part may be 0, or the training paths may be missing. */
 static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
 {
     const char *split = t->job->data.split;
@@ -112,7 +113,7 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
         "splits, or --skip-train to evaluate only");
 }
 
-/* Plan the samples of each split, and find its files. */
+/* Plan the samples of each split and find its files. */
 static int plan_data(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
@@ -137,7 +138,7 @@ static int plan_data(struct meg_trainer *t, struct meg_err *e)
     return check_train_split(t, e);
 }
 
-/* Check every rule, complete the run specification, and plan the data. */
+/* Check all options, complete the run specification, and plan the data. */
 static int check_and_plan(struct meg_trainer *t, struct meg_err *e)
 {
     int r;
@@ -188,7 +189,7 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
     return r;
 }
 
-/* Log each line of an option dump with -v. */
+/* Log each line of an option dump if -v is given. */
 static void debug_options(const char *text)
 {
     for (size_t n; *text; text += n + (text[n] == '\n')) {
@@ -277,7 +278,8 @@ static int run(struct meg_trainer *t, struct meg_err *e)
     int r;
 
     if (t->job->ckpt.save && !t->job->train.skip_train)
-        meg_stop_catch(); /* before the slow set-up: a signal during it stops the run after one step */
+        /* catch signals before the slow set-up; one that arrives during set-up stops the run after one step */
+        meg_stop_catch();
     if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 || (r = build_data(t, e)) < 0 ||
         (r = open_loaders(t, e)) < 0 || (r = open_logger(t, e)) < 0 || (r = meg_train_loop(t, e)) < 0)
         return r;
@@ -285,7 +287,7 @@ static int run(struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-/* Lock --save on rank 0 before any of it is read, so that two jobs cannot both use it. */
+/* Lock the --save directory on rank 0 before it is read, so that two jobs cannot use it at once. */
 static int lock_save_dir(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
@@ -329,7 +331,7 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
     meg_mesh_make(&t.mesh, world, &t.spec.layout);
     r = run(&t, e);
     if (r < 0 && r != MEG_ESTOP && world->size > 1)
-        return r; /* without cleanup: closing collectives would block on the other ranks */
+        return r; /* no cleanup, because closing collectives would wait for the other ranks */
 out:
     meg_logger_close(t.logger);
     meg_data_loader_close(t.train);

@@ -7,7 +7,7 @@
 #include "train/trainer.h"
 #include "watchdog/watchdog.h"
 
-/* Sum this rank's loss *num and its unmasked tokens *den over all ranks. */
+/* Sum the loss *num and the unmasked tokens *den of each rank over all ranks. */
 static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
@@ -19,10 +19,10 @@ static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
 }
 
 /*
- * Compute the gradients of a global batch.  Each micro-batch has the same weight: its loss is divided by its unmasked
- * tokens and by the number of micro-batches.  With --calculate-per-token-loss each token has the same weight: gradients
- * are divided once by all unmasked tokens.  *scale is the factor that remains to be applied to them.  *loss is the mean
- * over tokens either way.
+ * Compute the gradients of a global batch.  By default each micro-batch has the same weight: its loss is divided by its
+ * unmasked tokens and by the number of micro-batches.  With --calculate-per-token-loss each token has the same weight:
+ * gradients are divided once by the number of all unmasked tokens.  *scale is the factor by which the caller must still
+ * multiply the gradients.  *loss is the mean over tokens in both cases.
  */
 static int forward_backward(struct meg_trainer *t, int64_t num_micro, double *loss, double *scale,
                             struct meg_nan_local *local, struct meg_err *e)
@@ -67,8 +67,8 @@ static void update(struct meg_trainer *t, double norm, struct meg_optim_rates *r
 }
 
 /*
- * Skip the step when gradients overflow, and lower a dynamic loss scale.  At the minimum scale that is not possible,
- * and MEG_NAN_MAX_CONSECUTIVE such steps in a row end the run.
+ * Skip the step when gradients overflow, and reduce a dynamic loss scale.  If the scale is already the minimum,
+ * MEG_NAN_MAX_CONSECUTIVE consecutive overflows end the run.
  */
 static int check_overflow(struct meg_trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {
@@ -124,7 +124,7 @@ int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct me
         t->state.lr_steps += s.batch.effective;
     }
     if (!(o->clip_grad > 0) || s.is_skipped)
-        s.grad_norm = NAN; /* as Megatron, which logs none then */
+        s.grad_norm = NAN; /* Megatron logs no gradient norm in this case, either */
     if (job->log.log_params_norm)
         s.params_norm = meg_optim_params_norm(t->optim);
     meg_straggler_end_step(&t->straggler);

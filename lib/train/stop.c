@@ -8,8 +8,8 @@ static volatile sig_atomic_t caught;
 
 static const struct {
     int number;
-    bool may_be_ignored; /* stays ignored if it was at start */
-    bool ends_second;    /* ends the process when another was caught before */
+    bool may_be_ignored; /* stays ignored if it was ignored when the process started */
+    bool ends_second;    /* ends the process if a signal was already caught */
 } signals[] = {
     { SIGTERM, false, true },
     { SIGUSR1, false, true },
@@ -22,7 +22,7 @@ static void handle(int sig)
 {
     for (int i = 0; caught && i < NSIGNALS; i++)
         if (signals[i].number == sig && signals[i].ends_second) {
-            meg_temporary_unlink_all(); /* the lock of --save, too */
+            meg_temporary_unlink_all(); /* also removes the lock of --save */
             signal(sig, SIG_DFL);
             raise(sig);
         }

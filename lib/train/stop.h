@@ -1,7 +1,7 @@
 /*
  * stop.h - stop a run on SIGTERM, SIGUSR1, SIGINT or SIGHUP, after the current iteration.  A second signal, except
- * SIGHUP, removes temporary files and locks (file/temporary.h) and ends the process at once; a terminal that closes
- * often sends two SIGHUP.
+ * SIGHUP, removes temporary files and locks (file/temporary.h) and ends the process at once.  SIGHUP is excepted
+ * because a closing terminal often sends it twice.
  */
 #ifndef MEG_TRAIN_STOP_H
 #define MEG_TRAIN_STOP_H
@@ -10,12 +10,12 @@
 MEG_BEGIN_DECLS
 
 /*
- * Catch these signals from now on; the first is recorded and does not end the process.  A SIGINT or SIGHUP that is
- * ignored, as under nohup(1), stays ignored.
+ * Catch these signals from now on.  The first signal is recorded and does not end the process.  A SIGINT or SIGHUP that
+ * is ignored, as under nohup(1), stays ignored.
  */
 void meg_stop_catch(void);
 
-/* The signal that was caught, or 0. */
+/* Return the signal that was caught, or 0. */
 int meg_stop_signal(void);
 
 MEG_END_DECLS

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-/* Return the time that this rank has not waited for others. */
+/* Return the current time minus the time that this rank has waited for others. */
 static double busy_now_s(void)
 {
     return meg_now_s() - meg_comm_waited_s();
@@ -37,7 +37,7 @@ static int by_size(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Return the slowest of n ranks in a phase, with its time and the median of all. */
+/* Return the slowest of n ranks in a phase; set *ms to its time and *median to the median time of all ranks. */
 static int slowest(const double *all, int n, int phase, double *ms, double *median)
 {
     double *one = meg_new((size_t)n * sizeof *one);

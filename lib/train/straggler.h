@@ -1,5 +1,5 @@
 /*
- * straggler.h - --log-straggler: the slowest rank in each phase of a step, without its waits for other ranks.
+ * straggler.h - find the slowest rank in each phase of a step, not counting waits for other ranks (--log-straggler).
  */
 #ifndef MEG_TRAIN_STRAGGLER_H
 #define MEG_TRAIN_STRAGGLER_H
@@ -11,19 +11,19 @@ enum meg_phase { MEG_PHASE_BATCH, MEG_PHASE_FORWARD_BACKWARD, MEG_PHASE_GRAD_RED
 
 /* Initialized by { 0 }. */
 struct meg_straggler {
-    double busy_s[MEG_PHASES]; /* since the last report */
-    double phase_start_s;      /* of the current phase, less the waits until then; 0 between steps */
+    double busy_s[MEG_PHASES]; /* seconds in each phase since the last report, without waits */
+    double phase_start_s;      /* start of the current phase, minus the waits until then; 0 between steps */
     enum meg_phase phase;
     int64_t steps;
 };
 
-/* Begin a phase, which ends the one before; end a step. */
+/* Begin phase p, which ends the previous phase.  meg_straggler_end_step ends the last phase of a step. */
 void meg_straggler_enter(struct meg_straggler *s, enum meg_phase p);
 void meg_straggler_end_step(struct meg_straggler *s);
 
 /*
  * Print, on rank 0's stdout, the slowest rank of each phase with its host, its milliseconds per step and the median of
- * all ranks; then restart the counts.  Every rank calls it.
+ * all ranks; then reset the counters.  Collective over world.
  */
 void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64_t iteration);
 

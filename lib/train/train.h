@@ -1,6 +1,5 @@
 /*
- * train.h - run the training, evaluation and saving of a GPT that the options of meg-train describe.  One process is
- * one rank.
+ * train.h - train, evaluate and save a GPT according to the options of meg-train.  One process is one rank.
  */
 #ifndef MEG_TRAIN_TRAIN_H
 #define MEG_TRAIN_TRAIN_H
@@ -10,12 +9,12 @@
 MEG_BEGIN_DECLS
 
 /*
- * Run the job whose options groups hold (meg_train_option_groups).  Every rule is checked before memory is allocated
- * or a file written.  Returns 0 when training is complete or an exit condition holds, MEG_ESTOP if a signal requested
- * a stop and the state is saved.  With train.dry_run or train.plan: print the report and return.
+ * Run the job; groups are its option groups (meg_train_option_groups).  All options are checked before memory is
+ * allocated or a file written.  Returns 0 when training is complete or an exit condition holds, MEG_ESTOP if a signal
+ * requested a stop and the state is saved.  With train.dry_run or train.plan, prints the report and returns.
  *
  * Every rank of world calls it with the same options; rank 0 logs.  When all ranks fail in the same way, one rank's
- * call returns the error, and the others wait until its meg_die ends them.  With several ranks a call that fails
+ * call returns the error, and the other ranks wait until its meg_die ends them.  If a call fails with several ranks, it
  * frees nothing, since closing collectives would block; the process is expected to exit.
  */
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world, struct meg_err *e);

@@ -1,5 +1,5 @@
 /*
- * trainer.h - the state of a training run, and the parts of lib/train that work on it.
+ * trainer.h - the state of a training run, and the functions of lib/train that use it.
  */
 #ifndef MEG_TRAIN_TRAINER_H
 #define MEG_TRAIN_TRAINER_H
@@ -18,34 +18,35 @@ MEG_BEGIN_DECLS
 /* The progress of a run, which a checkpoint stores besides weights and optimizer state. */
 struct meg_train_state {
     int64_t iteration;
-    int64_t consumed_train, consumed_valid; /* samples; the loaders resume there */
-    int64_t skipped_samples;                /* by --decrease-batch-size-if-needed */
-    int64_t lr_steps;                       /* of the schedules: samples of the iterations that were not skipped */
+    int64_t consumed_train, consumed_valid; /* samples read, at which the loaders resume */
+    int64_t skipped_samples;                /* samples skipped by --decrease-batch-size-if-needed */
+    /* position in the schedules: samples of the iterations that were not skipped */
+    int64_t lr_steps;
 };
 
 /* The micro-batches of a step or evaluation on this rank. */
 struct meg_train_batches {
     struct meg_batch *micro; /* [cap] */
-    double *scale;           /* [cap] factor of each one's summed loss in the loss that is differentiated */
+    double *scale;           /* [cap] factor of each micro-batch's summed loss in the differentiated loss */
     int64_t cap;
-    double tokens; /* unmasked tokens of all of them */
+    double tokens; /* unmasked tokens of all micro-batches */
 };
 
-/* The pipeline schedule of the current number of micro-batches, and its communication buffers. */
+/* The pipeline schedule for the current number of micro-batches, and its communication buffers. */
 struct meg_train_pipeline {
     struct meg_pipe_schedule schedule;
-    struct meg_pipe_tensor tensor; /* between stages */
+    struct meg_pipe_tensor tensor; /* tensor that stages send to each other */
     struct meg_pipe pipe;
     struct meg_arena arena;
-    double loss; /* sum over the micro-batches so far */
+    double loss; /* sum of the losses of the micro-batches so far */
 };
 
 struct meg_trainer {
     struct meg_train_job *job;
-    const struct meg_optgroup *groups; /* of the job; checkpoints store their dump */
+    const struct meg_optgroup *groups; /* option groups of the job; checkpoints store their dump */
     struct meg_run_spec spec;
-    struct meg_mesh mesh; /* world is set from the start, the other groups once the model is known */
-    struct meg_lock lock; /* of the --save directory, held by rank 0 */
+    struct meg_mesh mesh; /* world is set first, the other groups once the model is known */
+    struct meg_lock lock; /* lock on the --save directory, held by rank 0 */
     struct meg_lr_schedule lr_schedule;
     struct meg_scaler scaler;
     struct meg_tokenizer *tokenizer;
@@ -57,23 +58,23 @@ struct meg_trainer {
     struct meg_optim *optim; /* NULL with --skip-train */
     struct meg_train_batches batches;
     struct meg_train_pipeline pipeline;
-    struct meg_logger *logger; /* on rank 0 */
+    struct meg_logger *logger; /* NULL except on rank 0 */
     struct meg_straggler straggler;
 
     struct meg_train_state state;
-    int64_t num_consecutive_nan; /* skipped iterations since the last one that was not */
-    double start_s, start_flops; /* time and model FLOP when this process began */
+    int64_t num_consecutive_nan; /* consecutive skipped iterations, of which MEG_NAN_MAX_CONSECUTIVE end the run */
+    double start_s, start_flops; /* time and model FLOP at the start of this process */
 
-    struct meg_ckpt *checkpoint;            /* the one that the run starts from, or NULL */
-    int64_t checkpoint_optim_steps;         /* of its optimizer */
-    struct meg_ckpt_async_save *async_save; /* in progress, or NULL */
+    struct meg_ckpt *checkpoint;            /* checkpoint that the run starts from, or NULL */
+    int64_t checkpoint_optim_steps;         /* optimizer steps stored in that checkpoint */
+    struct meg_ckpt_async_save *async_save; /* save in progress, or NULL */
     struct meg_train_state async_save_state;
-    int64_t last_saved;       /* newest iteration in --save, that of async_save included; -1: none */
-    int64_t last_committed;   /* the same without async_save */
-    int64_t loaded_iteration; /* of --save, that the run resumed; -1: none */
+    int64_t last_saved;       /* newest iteration in --save, including async_save; -1: none */
+    int64_t last_committed;   /* newest iteration in --save, excluding async_save; -1: none */
+    int64_t loaded_iteration; /* iteration in --save from which the run resumed; -1: none */
 
-    double comm_bytes[MEG_COST_GROUPS]; /* sent by this rank in the last step */
-    int64_t comm_num_micro;             /* micro-batches of that step; 0: no step was run */
+    double comm_bytes[MEG_COST_GROUPS]; /* bytes that this rank sent in the last step */
+    int64_t comm_num_micro;             /* micro-batches of the last step; 0: no step was run */
 };
 
 /* The numbers of one iteration. */
@@ -81,7 +82,7 @@ struct meg_step_result {
     struct meg_batch_size batch;
     double lm_loss, grad_norm, params_norm, seconds;
     int64_t num_zeros;
-    bool is_skipped; /* by --on-nan or the loss scale: no update */
+    bool is_skipped; /* no update, because of --on-nan or the loss scale */
 };
 
 /* ---- rank_consensus.c: agreement of all ranks ---- */
@@ -92,53 +93,55 @@ static inline bool meg_train_is_rank0(const struct meg_trainer *t)
 }
 
 /*
- * Compare the results of all ranks for the same work.  Returns 0 when all succeeded.  Otherwise the first rank that
- * failed returns its r, and the others wait until its meg_die ends them.
+ * Compare the results of all ranks after a step that each of them runs.  Returns 0 when all succeeded.  Otherwise the
+ * first failed rank returns its r, and the others wait until its meg_die ends them.
  */
 int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
-/* For a failure that every rank detects: return r on rank 0; the others wait until its meg_die ends them. */
+/* Handle a failure that every rank detects: return r on rank 0; the other ranks wait until its meg_die ends them. */
 int meg_train_fail_on_rank0(const struct meg_trainer *t, int r);
 /*
  * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise a rank that differs returns
- * MEG_EFORMAT with the name of the file, and the others do not return.
+ * MEG_EFORMAT and a message with the name of the file, and the others do not return.
  */
 int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e);
-/* Whether a signal asked any rank to stop. */
+/* Return whether any rank received a signal to stop.  Collective. */
 bool meg_train_stop_requested(const struct meg_trainer *t);
 double meg_train_max_over_ranks(const struct meg_trainer *t, double x);
 
-/* ---- run_pipeline.c: micro-batches through the pipeline schedule ---- */
+/* ---- run_pipeline.c: run micro-batches through the pipeline schedule ---- */
 
 /*
- * Read the next num_micro micro-batches into t->batches; every rank calls it between steps.  When a rank fails, all
- * save a checkpoint (with --save), and the first rank that failed returns its error.
+ * Read the next num_micro micro-batches into t->batches; every rank calls it between steps.  If a rank fails, all ranks
+ * save a checkpoint (with --save), and the first failed rank returns its error.
  */
 int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);
 
 /*
- * Run forward, and backward if training, over t->batches; gradients accumulate.  Evaluation has no dropout.  *loss is
- * the sum of loss times loss mask on the last stage, 0 on the others.  MEG_EFAIL when memory runs out.
+ * Run forward, and backward if training, over t->batches; gradients accumulate.  Dropout is disabled in evaluation.
+ * *loss is the sum of loss times loss mask on the last stage, 0 on the others.  MEG_EFAIL: out of memory.
  */
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
 void meg_train_pipeline_free(struct meg_train_pipeline *p);
 
 /* ---- step.c: one iteration ---- */
 
-/* Whether NaN and Inf are errors; with a dynamic loss scale they only lower it. */
+/* Return whether NaN and Inf are errors; with a dynamic loss scale they only reduce the scale. */
 static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 {
     return t->job->train.check_for_nan && t->scaler.type != MEG_SCALER_DYNAMIC;
 }
 
-/* The learning rate of word embedding and output layer now. */
+/* Return the current learning rate of the word embedding and the output layer. */
 double meg_train_decoupled_lr(const struct meg_trainer *t);
 
-/* Run one iteration: forward and backward of a global batch, clipping, update; advances t->state. */
+/*
+ * Run one iteration: forward and backward of a global batch, gradient clipping, optimizer update.  Advances t->state.
+ */
 int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e);
 
 /*
- * Compute the mean loss over --eval-iters global batches of l.  A request to stop ends the evaluation early, with *loss
+ * Compute the mean loss over --eval-iters global batches of l.  A stop request ends the evaluation early, with *loss
  * NaN.
  */
 int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const char *split, double *loss,
@@ -146,40 +149,43 @@ int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const c
 
 /* ---- setup.c ---- */
 
-/* Open a loader of a split after consumed samples; *out is NULL when the split has no data. */
+/* Open a loader of a split that skips the first consumed samples; *out is NULL when the split has no data. */
 int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, int split, int64_t consumed,
                           struct meg_err *e);
 
 /* ---- checkpointing.c: save, load, resume ---- */
 
-/* Open the --load checkpoint; with --use-checkpoint-args apply its options, before they are checked. */
+/* Open the --load checkpoint.  With --use-checkpoint-args, apply its options; they have not been checked yet. */
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e);
-/* With checked options: check that the checkpoint fits them, and read the state to resume from. */
+/* Check that the checkpoint matches the (checked) options, and read the state to resume from. */
 int meg_train_read_state(struct meg_trainer *t, struct meg_err *e);
 /*
- * Refuse to save over the checkpoints of a run that this one does not resume (MEG_EUSAGE), unless
+ * Refuse to overwrite the checkpoints of a run that this run does not resume (MEG_EUSAGE), unless
  * --overwrite-checkpoints is given.
  */
 int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e);
 /* Load weights and optimizer state from the checkpoint, or initialize them. */
 int meg_train_load(struct meg_trainer *t, struct meg_err *e);
-/* Load weights and optimizer state from the newest checkpoint in --save; t->state stays as it is. */
+/* Load weights and optimizer state from the newest checkpoint in --save; t->state is unchanged. */
 int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e);
 /*
- * The effect of a save that fails: a warning, or the end of the run.  A save may fail when a later one will follow and
- * --exit-on-save-failure is not given.
+ * Determines whether a failed save is a warning or ends the run.  MEG_SAVE_MAY_FAIL: warn if a later save will follow
+ * and --exit-on-save-failure is not given.
  */
 enum meg_save_failure {
     MEG_SAVE_MAY_FAIL,
     MEG_SAVE_MUST_NOT_FAIL,
-    MEG_SAVE_BEFORE_ERROR /* the run ends with another error; a failure only warns */
+    MEG_SAVE_BEFORE_ERROR /* another error is about to end the run; a failed save is a warning */
 };
 
-/* Save a checkpoint, atomically; with --async-save only start it. */
+/* Save a checkpoint atomically; with --async-save, only start the save. */
 int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e);
-/* Save before the run ends with the error *e, and say so in its message; NULL: another rank has the error. */
+/*
+ * Save before the run ends with the error *e, and append the result to its message.  e is NULL if another rank has the
+ * error.
+ */
 void meg_train_save_before_error(struct meg_trainer *t, struct meg_err *e);
-/* Progress a save in the background, or with wait finish it.  Every rank calls it between steps. */
+/* Advance the asynchronous save, or finish it if wait is true.  Every rank calls it between steps. */
 int meg_train_save_poll(struct meg_trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e);
 
 /* ---- progress.c: progress.txt of --log-progress ---- */

@@ -6,7 +6,7 @@
 #include "train/rank_config_check.h"
 #include "train/trainer.h"
 
-/* Hash each parameter of this rank, [params.n], 0 for those of other ranks; the caller frees it. */
+/* Return a hash of each parameter [params.n], 0 for parameters that other ranks hold; the caller frees the array. */
 static int64_t *hash_weights(const struct meg_gpt *g)
 {
     const struct meg_params *p = &g->params;
@@ -37,7 +37,7 @@ static bool is_replicated(const struct meg_param *row, enum replication type)
            (type == REPLICATED_ALL || (type == REPLICATED_TP ? row->tp_axis < 0 : row->reduce_group == MEG_PARAM_TIED));
 }
 
-/* Return the first parameter whose hash is not the same in the group, or -1. */
+/* Return the index of the first parameter whose hash differs within the group, or -1. */
 static int first_difference(const struct meg_params *p, const int64_t *hash, struct meg_comm *group,
                             enum replication type)
 {

@@ -12,8 +12,8 @@ struct meg_trainer;
 /*
  * Compare the XXH3 of every weight of this rank over the ranks that replicate it: data- and context-parallel ranks
  * for all weights, tensor-parallel ranks for unsharded ones, first and last stage for a tied embedding.  Every rank
- * calls it.  When replicas differ, the first rank that differs from the majority (of two, the second) returns
- * MEG_EFAIL with its number and the tensor; the others do not return.
+ * calls it.  When replicas differ, the first rank that differs from the majority (of two ranks, the second) returns
+ * MEG_EFAIL; its message has the rank and the tensor.  The others do not return.
  */
 int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e);
 
