@@ -1,7 +1,7 @@
 /*
- * The unique_identifiers of a tokenizer in Megatron-LM's index cache.  Up to core 0.14 each class lists its files and
- * options (meg_tok_set_description).  From 0.15 on there is one class, which lists the keyword arguments that it was
- * constructed with; these depend on the library that implements the type.
+ * Write the unique_identifiers of a tokenizer as in Megatron-LM's index cache.  Up to core 0.14 each class lists its
+ * files and options (meg_tok_set_description).  From 0.15 on there is one class, which lists the keyword arguments of
+ * its constructor.  These depend on the library that implements the tokenizer type.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,11 +15,11 @@
 
 enum kwarg_source { TEXT, VOCAB_FILE, MERGE_FILE, VOCAB_SIZE, PATTERN, NUM_SPECIAL, SPECIALS };
 
-/* A keyword argument, spelled as in Python; PATTERN and VOCAB_SIZE are omitted if the option is not given. */
+/* A keyword argument with its name in Python.  PATTERN and VOCAB_SIZE are omitted if their option is not set. */
 struct kwarg {
     const char *name;
     enum kwarg_source source;
-    const char *text; /* the value, if source is TEXT */
+    const char *text; /* the value if source is TEXT */
 };
 
 /* clang-format off */
@@ -91,7 +91,7 @@ static void add_int(struct meg_str *out, int64_t v)
         meg_str_printf(out, "%" PRId64, v);
 }
 
-/* Append str() of the value of an argument; nothing for one that is omitted. */
+/* Append the value of an argument as Python's str() prints it, or nothing if the argument is omitted. */
 static void add_value(struct meg_str *out, const struct kwarg *k, const struct meg_tok_conf *c)
 {
     switch (k->source) {

@@ -1,4 +1,4 @@
-/* internal.h - the interface that each tokenizer type implements, and helpers they share. */
+/* internal.h - the interface that each tokenizer type implements, and helper functions used by several types. */
 #ifndef MEG_TOKENIZER_INTERNAL_H
 #define MEG_TOKENIZER_INTERNAL_H
 
@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The library that Megatron-LM (core 0.15 and later) implements the type with. */
+/* The library that Megatron-LM (core 0.15 and later) uses for a tokenizer type. */
 enum meg_tok_library {
     MEG_TOK_LIB_MEGATRON, /* transformers, with vocabulary files in Megatron's formats */
     MEG_TOK_LIB_HF,
@@ -20,25 +20,25 @@ enum meg_tok_library {
 };
 
 struct meg_tok_class {
-    const char *name; /* as --tokenizer-type spells it */
-    /* Implements meg_tokenizer_open; sets all members of struct meg_tokenizer. */
+    const char *name; /* value of --tokenizer-type */
+    /* Implement meg_tokenizer_open and set all members of struct meg_tokenizer. */
     int (*open)(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);
     void (*close)(struct meg_tokenizer *t);
-    /* Implements meg_tokenizer_clone; the caller sets the members of struct meg_tokenizer. */
+    /* Implement meg_tokenizer_clone.  The caller sets the members of struct meg_tokenizer. */
     struct meg_tokenizer *(*clone)(const struct meg_tokenizer *t);
-    /* Implements meg_tokenizer_encode_to_sink; text is well-formed and n < INT32_MAX.  On failure the caller restores
-     * out. */
+    /* Implement meg_tokenizer_encode_to_sink.  text is well-formed UTF-8 and n < INT32_MAX.  On failure the caller
+     * removes the ids that were appended to out. */
     int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                   const struct meg_id_sink *sink, struct meg_err *e);
-    /* Implements meg_tokenizer_bytes; the ids are in the vocabulary. */
+    /* Implement meg_tokenizer_bytes.  The caller has checked that the ids are in the vocabulary. */
     void (*bytes)(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out);
-    /* Implements meg_detok_add; the ids are in the vocabulary and the caller adds them to d->n. */
+    /* Implement meg_detok_add.  The caller has checked that the ids are in the vocabulary; it then adds n to d->n. */
     void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
-    bool has_extra_ids; /* supports --vocab-extra-ids */
+    bool has_extra_ids; /* the type supports --vocab-extra-ids */
     enum meg_tok_library library;
 };
 
-/* The first member of every tokenizer. */
+/* The data common to all types, which each type's own struct has as its first member. */
 struct meg_tokenizer {
     const struct meg_tok_class *type;
     int64_t vocab_size;
@@ -46,12 +46,12 @@ struct meg_tokenizer {
     struct meg_str description; /* see meg_tokenizer_description */
 };
 
-/* Write the first n ids to the sink and remove them. */
+/* Write the first n ids to the sink and remove them from ids. */
 int meg_ids_write(struct meg_ids *ids, int64_t n, const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * Write all ids but the last one to sink (NULL: none) if there are more than MEG_IDS_FLUSH_COUNT.  Tokenizers call this
- * during encode; the id that remains is one of the current text.
+ * If ids holds more than MEG_IDS_FLUSH_COUNT ids, write all but the last one to sink; do nothing if sink is NULL.
+ * Tokenizers call this during encode.  The last id remains, so after a flush ids still holds an id of the current text.
  */
 static inline int meg_ids_flush(struct meg_ids *ids, const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -59,8 +59,8 @@ static inline int meg_ids_flush(struct meg_ids *ids, const struct meg_id_sink *s
 }
 
 /*
- * Map a tokenizer file, or append its contents and a zero byte to out.  MEG_EFORMAT if it is larger than
- * MEG_TOK_MAX_FILE_BYTES.
+ * Map a tokenizer file into memory, or append its contents and a zero byte to out.  Return MEG_EFORMAT if the file is
+ * larger than MEG_TOK_MAX_FILE_BYTES.
  */
 enum { MEG_TOK_MAX_FILE_BYTES = 64 << 20 };
 int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e);
@@ -70,29 +70,30 @@ extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepi
     meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case, meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
 
 /*
- * The decode function of types whose text is the concatenated bytes of the ids: replaces each maximal ill-formed
+ * Decode ids of a type whose text is the concatenation of the bytes of its ids.  Replace each maximal ill-formed
  * subpart by U+FFFD.
  */
 void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
 
 /*
- * Remove the spaces before punctuation and contractions as transformers' clean_up_tokenization does, or (is_wordpiece)
- * the WordPiece decoder of tokenizers.
+ * Remove the spaces before punctuation and contractions: as transformers' clean_up_tokenization does or, if
+ * is_wordpiece, as the WordPiece decoder of Hugging Face's tokenizers does.
  */
 void meg_tok_clean_up(struct meg_str *text, bool is_wordpiece);
 
 /*
- * Set the description of releases before 0.15: the class in Megatron, the files (NULL-terminated; [null] if there are
- * none) and the options as NULL-terminated "name", "value" pairs.
+ * Set the description that releases before 0.15 write: the name of the class in Megatron-LM, the files and the options.
+ * files is NULL-terminated; an empty list is written as [null].  options is a NULL-terminated list of "name", "value"
+ * pairs.
  */
 void meg_tok_set_description(struct meg_tokenizer *t, const char *class_name, const char *const *files,
                              const char *const *options);
 
-/* Set the description of releases from 0.15 on: class, path and keyword arguments. */
+/* Set the description that releases from 0.15 on write: class, path and keyword arguments. */
 void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf *c,
                              const struct meg_megatron_release *release);
 
-/* Append Python's str() of a list of strings; None if it is empty. */
+/* Append a list of strings as Python's str() prints it, or None if the list is empty. */
 void meg_tok_add_python_list(struct meg_str *out, const struct meg_str_list *list);
 
 MEG_END_DECLS

@@ -1,7 +1,7 @@
 /*
  * megatron_release.h - differences between releases of Megatron-LM (core) in token ids, blend sizes and index cache
- * descriptions, which this toolkit reproduces byte by byte.  Each row describes the last patch release of that number.
- * The user documentation is in meg(7), section MEGATRON RELEASES.
+ * descriptions, which this toolkit reproduces byte by byte.  Each row describes the last patch release of its minor
+ * version.  The user documentation is in meg(7), section MEGATRON RELEASES.
  */
 #ifndef MEG_TOKENIZER_MEGATRON_RELEASE_H
 #define MEG_TOKENIZER_MEGATRON_RELEASE_H
@@ -12,11 +12,11 @@
 
 MEG_BEGIN_DECLS
 
-#define MEG_MEGATRON_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* as choices of an option */
+#define MEG_MEGATRON_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* choices of an option */
 
 /* The keyword arguments listed in the description of a tokenizer (tokenizer/description.c). */
 enum meg_tok_kwargs {
-    MEG_TOK_KWARGS_NONE, /* class, files and options instead */
+    MEG_TOK_KWARGS_NONE, /* the description lists class, files and options instead */
     MEG_TOK_KWARGS_0_15,
     MEG_TOK_KWARGS_0_16,
     MEG_TOK_KWARGS_0_17,
@@ -25,23 +25,25 @@ enum meg_tok_kwargs {
 
 struct meg_megatron_release {
     const char *name;
-    /* tokenizers */
+    /* differences in tokenizers */
     bool has_bert;                   /* the BERT types add [BOS], [EOS] and extra ids to vocab.txt */
     bool has_llama2_bos;             /* Llama2Tokenizer prepends <s> to each text */
     bool has_spm_special_tokens;     /* SentencePieceTokenizer adds special tokens and parses them in text */
     bool has_hf_template;            /* HuggingFaceTokenizer adds the tokens of the post-processor's template */
     bool parses_special_tokens;      /* GPT2BPETokenizer and TikTokenizer parse special tokens in text */
     bool needs_seven_special_tokens; /* TikTokenizer requires <mask> <pad> <cls> <sep> after <unk> <s> </s> */
-    bool null_vocab_includes_eod;    /* NullTokenizer of size n has n ids, the last one eod; else n + 1 */
-    bool has_pad;           /* all types have the padding id of their files; else only SentencePiece and BERT */
-    bool unsets_shared_pad; /* an id that is also eod or eos is not a padding id */
+    bool null_vocab_includes_eod;    /* --vocab-size n of NullTokenizer counts eod: n ids, not n + 1 */
+    bool has_pad;                    /* all types use the padding id of their files, not only SentencePiece and BERT */
+    bool unsets_shared_pad;          /* an id that is also eod or eos is not a padding id */
     enum meg_tok_kwargs kwargs;
-    /* data */
-    bool blend_sizes_with_surplus; /* datasets of a blend are built with a surplus of samples */
-    bool renormalizes;             /* has --renormalize-blend-weights, and its value in descriptions of blends */
+    /* differences in datasets */
+    bool blend_sizes_with_surplus; /* the datasets of a blend are built with extra samples */
+    bool renormalizes;             /* has --renormalize-blend-weights; descriptions of blends contain its value */
 };
 
-/* Return the row of a release in MEG_MEGATRON_RELEASES; NULL is the default, the first one. */
+/*
+ * Return the row of a release listed in MEG_MEGATRON_RELEASES; a NULL name selects the default, which is the first one.
+ */
 const struct meg_megatron_release *meg_megatron_release_find(const char *name);
 
 MEG_END_DECLS

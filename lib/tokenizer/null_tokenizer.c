@@ -1,4 +1,4 @@
-/* NullTokenizer: the text is decimal ids, separated by single spaces. */
+/* NullTokenizer: a text consists of decimal ids separated by single spaces. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -55,7 +55,7 @@ void meg_safe_split_add_token(struct meg_safe_split *s, const char *token, int64
     }
 }
 
-/* Return the safe split points before bytes 0 .. n-1, n <= 64; text[-1] is readable. */
+/* Return a mask of the safe split points before bytes 0 .. n-1, n <= 64.  text[-1] must be readable. */
 static inline uint64_t safe_splits_of(const struct meg_safe_split *s, const char *text, int n)
 {
     uint64_t bits = 0;
@@ -65,7 +65,7 @@ static inline uint64_t safe_splits_of(const struct meg_safe_split *s, const char
     return bits;
 }
 
-/* Return whether one of n bytes begins a character of three bytes or more; n is a multiple of 8. */
+/* Return whether any of n bytes begins a character of three or more bytes.  n is a multiple of 8. */
 static bool has_3byte_char(const char *text, int n)
 {
     uint64_t high = 0;
@@ -79,7 +79,7 @@ static bool has_3byte_char(const char *text, int n)
     return high & 0x8080808080808080u;
 }
 
-/* Return the safe split points between characters of three bytes that is_safe misses. */
+/* Return a mask of the safe split points between three-byte characters, which is_safe alone does not find. */
 static uint64_t safe_splits_3byte(const struct meg_safe_split *s, const char *text, int from, int n)
 {
     uint64_t bits = 0;

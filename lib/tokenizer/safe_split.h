@@ -1,7 +1,6 @@
 /*
- * safe_split.h - find safe split points: offsets at which a text can be split before it is tokenized, without
- * changing its tokens.  A point between two characters is safe if no token of the vocabulary contains the two next to
- * each other.
+ * safe_split.h - find safe split points: offsets at which a text can be split before it is tokenized, without changing
+ * its tokens.  The point between two characters is safe if no token of the vocabulary contains them as neighbors.
  */
 #ifndef MEG_TOKENIZER_SAFE_SPLIT_H
 #define MEG_TOKENIZER_SAFE_SPLIT_H
@@ -14,17 +13,18 @@
 MEG_BEGIN_DECLS
 
 /*
- * The character pairs of a vocabulary, stored coarsely, so that some safe split points are missed: as pairs of the
- * last byte of one and the first byte of the other character and, if both have three bytes, also as a hash of all six.
+ * The pairs of neighboring characters in a vocabulary's tokens.  A pair is stored as the last byte of its left
+ * character and the first byte of its right one; if both characters have three bytes, also as a hash of all six.
+ * Different pairs can have the same entry, so some safe split points are not found.
  */
 struct meg_safe_split {
-    unsigned char is_safe[1 << 16]; /* by the two bytes, as a native uint16; 0 inside a character */
-    uint64_t joined_hash[1 << 12];  /* bit set by hash: some token may contain the pair */
+    unsigned char is_safe[1 << 16]; /* indexed by the two bytes as a native uint16; 0 inside a character */
+    uint64_t joined_hash[1 << 12];  /* bit mask indexed by the hash; 1: some token may contain the pair */
 };
 
-/* Initialize for the empty vocabulary: all points between characters are safe. */
+/* Initialize s for the empty vocabulary: all points between characters are safe. */
 void meg_safe_split_init(struct meg_safe_split *s);
-/* Add a token of n bytes, well-formed UTF-8: the points between its characters are not safe. */
+/* Add a token of n bytes, which must be well-formed UTF-8.  The points between its characters are then not safe. */
 void meg_safe_split_add_token(struct meg_safe_split *s, const char *token, int64_t n);
 
 /* Return the number of 64-bit words of the mask of a text of n bytes. */
@@ -35,7 +35,7 @@ static inline int64_t meg_safe_split_mask_words(int64_t n)
 
 /*
  * meg_safe_split_find - find the safe split points of a text
- *   mask  out  bit i: the text can be split before byte i; bits 0 and n are set, the bits after n are 0;
+ *   mask  out  bit i is set if the text can be split before byte i; bits 0 and n are set, the bits after n are 0;
  *              meg_safe_split_mask_words(n) elements
  *   text  [n]  well-formed UTF-8
  */

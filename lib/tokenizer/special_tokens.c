@@ -22,7 +22,10 @@ void meg_special_tokens_free(struct meg_special_tokens *s)
     free(s->nbytes);
 }
 
-/* Return the offset of the first special token in text [n], or n; *index is its index in the list. */
+/*
+ * Return the offset of the first special token in text [n] and set *index to its index in the list; return n if there
+ * is none.
+ */
 static int64_t find_special_token(const struct meg_special_tokens *s, const char *text, int64_t n, int32_t *index)
 {
     for (int64_t at = 0; at < n; at++) {

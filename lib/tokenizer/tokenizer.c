@@ -100,8 +100,8 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 }
 
 /*
- * Without --tokenizer-type the directory must contain tokenizer.json.  A bad --tokenizer-name-or-path is reported by
- * the open function of the class.
+ * Select HuggingFaceTokenizer if --tokenizer-type is not set.  The directory must then contain tokenizer.json; for
+ * --tokenizer-name-or-path, the open function of the class checks this.
  */
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
@@ -132,7 +132,7 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
     return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: unknown type '%s'", c->type);
 }
 
-/* Unset a padding id that is also an end id: end ids must not be masked as padding. */
+/* Unset a padding id that is also the eod or eos id, so that those are not masked as padding. */
 static void unset_shared_pad(struct meg_tok_special_ids *r)
 {
     if (r->pad == r->eod || r->pad == r->eos)
@@ -193,7 +193,7 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
     int64_t before;
     int r;
 
-    if (n >= INT32_MAX) /* the length of a document with its end-of-document id is an int32 in the index */
+    if (n >= INT32_MAX) /* a document's length, including its eod id, is an int32 in the index */
         return meg_fail(e, MEG_EFORMAT, "a text of %" PRId64 " bytes; at most %d can be encoded at once", n,
                         INT32_MAX - 1);
     if (sink && out->n > MEG_IDS_FLUSH_COUNT && (r = meg_ids_write(out, out->n, sink, e)) < 0)
@@ -275,7 +275,7 @@ static void replace(struct meg_str *s, const char *from, const char *to)
 
     for (size_t i = 0; i < s->n;) {
         if (s->n - i >= nfrom && memcmp(s->s + i, from, nfrom) == 0) {
-            memcpy(s->s + kept, to, nto); /* never longer than from */
+            memcpy(s->s + kept, to, nto); /* to is never longer than from */
             kept += nto;
             i += nfrom;
         } else {
@@ -289,7 +289,7 @@ void meg_tok_clean_up(struct meg_str *s, bool is_wordpiece)
 {
     static const struct {
         const char *from, *to;
-        bool is_wordpieces; /* only applied by the WordPiece decoder */
+        bool is_wordpieces; /* applied by the WordPiece decoder only */
     } rule[] = {
         { " .", ".", false },   { " ?", "?", false },     { " !", "!", false },     { " ,", ",", false },
         { " ' ", "'", false },  { " n't", "n't", false }, { " 'm", "'m", false },   { " do not", " don't", true },

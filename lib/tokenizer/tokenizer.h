@@ -13,7 +13,7 @@
 
 MEG_BEGIN_DECLS
 
-/* A growable array of token ids; starts as { 0 }, freed by free(v). */
+/* A growable array of token ids.  It starts as { 0 } and is freed by free(v). */
 struct meg_ids {
     int32_t *v;
     int64_t n, cap;
@@ -22,13 +22,13 @@ struct meg_ids {
 /* Grow the capacity to at least n more ids. */
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
 
-/* Consumer of the ids of a text that is still being encoded. */
+/* A callback that receives ids while their text is still being encoded. */
 struct meg_id_sink {
     void *ctx;
-    /* Consume ids [n], which it may overwrite.  A negative return value, with e filled, ends the encoding. */
+    /* Consume ids [n], which the function may overwrite.  A negative return value, with e set, ends the encoding. */
     int (*write)(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
 };
-enum { MEG_IDS_FLUSH_COUNT = 1 << 20 }; /* ids buffered before they are written to a sink */
+enum { MEG_IDS_FLUSH_COUNT = 1 << 20 }; /* number of ids that are buffered before a write to a sink */
 
 struct meg_tok_conf {
     const char *type;                                                   /* --tokenizer-type */
@@ -46,10 +46,13 @@ struct meg_tok_conf {
 };
 extern const struct meg_opt meg_tok_opts[];
 
-/* The options that name a file, or a directory of files, and the usual name of each file in a model directory. */
+/*
+ * The options that name a tokenizer file or directory.  meg_tok_files has the usual name of each file in a model
+ * directory.
+ */
 enum {
     MEG_TOK_FILE_VOCAB,
-    MEG_TOK_FILE_BERT_VOCAB, /* also --vocab-file, of the BERT types */
+    MEG_TOK_FILE_BERT_VOCAB, /* --vocab-file of the BERT types */
     MEG_TOK_FILE_MERGES,
     MEG_TOK_FILE_MODEL,
     MEG_TOK_FILE_JSON,
@@ -59,7 +62,7 @@ enum {
 };
 extern const struct meg_tok_file {
     const char *name;
-    size_t offset; /* of the path in struct meg_tok_conf */
+    size_t offset; /* byte offset of the path in struct meg_tok_conf */
 } meg_tok_files[MEG_NUM_TOK_FILES];
 
 static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
@@ -69,29 +72,30 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 
 /*
  * meg_tok_find_files - if c names a Hugging Face directory or its tokenizer.json, set the paths of its files instead
- *   owned  out  the paths allocated, or NULL; the caller frees them
+ *   owned  out  the allocated paths, or NULL; the caller frees them
  */
 void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);
 
 /*
  * meg_tokenizer_open - load the tokenizer that c describes; c is borrowed for the call
- * MEG_EUSAGE if an option is missing or invalid, MEG_ENOENT if a file is missing, MEG_EFORMAT if one is invalid.
+ * Returns MEG_EUSAGE if an option is missing or invalid, MEG_ENOENT if a file is missing, MEG_EFORMAT if a file is
+ * invalid.
  */
 struct meg_tokenizer;
 int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_tokenizer_close(struct meg_tokenizer *t); /* accepts NULL */
 
 /*
- * meg_tokenizer_clone - create a tokenizer for another thread that shares the vocabulary of t, which must outlive it
- * A tokenizer has a cache of words and can be used by one thread at a time.
+ * meg_tokenizer_clone - create a tokenizer for another thread; t, whose vocabulary it uses, must outlive the clone
+ * A tokenizer has a word cache, so only one thread may use it at a time.
  */
 struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
 
 /*
  * meg_tokenizer_encode - append the ids of text to out
  *   text  [n]  UTF-8, which may contain zero bytes; n < INT32_MAX
- * MEG_EFORMAT if text is not well-formed (the message has the offset) or cannot be encoded by this type; out is then
- * unchanged.
+ * Returns MEG_EFORMAT if text is not well-formed UTF-8 (the message contains the offset) or cannot be encoded by this
+ * type; out is then unchanged.
  */
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 
@@ -100,50 +104,53 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
  *   out   receives the ids; may begin with ids of earlier texts
  *   sink  NULL, or called during the encoding whenever out holds more than MEG_IDS_FLUSH_COUNT ids: gets the first of
  *         them, which are then removed from out; the last ids of the text remain there
- * Returns as meg_tokenizer_encode, or what sink->write returned.  After a failure out holds no id of this text.
+ * Fails as meg_tokenizer_encode and sink->write do.  If it fails before the first write to the sink, out is unchanged;
+ * if it fails later, the contents of out are unspecified.
  */
 int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                                  const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * meg_tokenizer_bytes - append the bytes of each id by itself, which need not be complete UTF-8 characters
+ * meg_tokenizer_bytes - append the bytes of each id on its own, which need not be complete UTF-8 characters
  * meg_tokenizer_decode - append the text of ids [n] as the reference implementation decodes it, in UTF-8
- * MEG_EFORMAT for an id outside of the vocabulary; out is then unchanged.
+ * Both return MEG_EFORMAT for an id outside of the vocabulary; out is then unchanged.
  */
 int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                         struct meg_err *e);
 int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                          struct meg_err *e);
 
-/* Incremental detokenization.  Starts as { .tok = t }; the other fields are private to the tokenizer. */
+/* State of incremental detokenization.  It starts as { .tok = t }; the other fields are private to the tokenizer. */
 struct meg_detok {
     const struct meg_tokenizer *tok;
     struct meg_str pending; /* text or ids that the next ids may complete or change */
-    int64_t n;              /* ids so far */
-    int64_t nemitted;       /* of these, ids whose text was returned, if the type counts them */
+    int64_t n;              /* number of ids decoded so far */
+    int64_t nemitted;       /* number of ids whose text was returned; counted by some types only */
     int state;              /* private to the type */
 };
 
 /*
- * meg_detok_add - append the text that ids [n] add: complete characters that no later id can change
- *   is_last  no id follows: also append the pending text
- * All calls together append what meg_tokenizer_decode appends for all ids, and fail as it does.
+ * meg_detok_add - append the text of the pending ids and of ids [n]: all complete characters that no later id can
+ * change
+ *   is_last  true if no ids follow: also append the pending text
+ * The texts of all calls, concatenated, equal the text that meg_tokenizer_decode returns for all ids.  Fails as
+ * meg_tokenizer_decode does.
  */
 int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,
                   struct meg_err *e);
 void meg_detok_free(struct meg_detok *d);
 
-/* Return the number of ids, without padding; ids are 0 .. size-1. */
+/* Return the vocabulary size, without padding.  The ids are 0 .. size-1. */
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
 
-/* Special token ids, as defined by Megatron-LM's class of this type; -1: none. */
+/* Special token ids as Megatron-LM's class of this type defines them; -1: none. */
 struct meg_tok_special_ids {
     int32_t eod; /* end of document */
     int32_t bos; /* begin of text */
     int32_t eos; /* end of text */
     int32_t pad, cls, sep, mask;
 };
-extern const struct meg_tok_special_ids meg_tok_no_special_ids; /* all -1 */
+extern const struct meg_tok_special_ids meg_tok_no_special_ids; /* all ids are -1 */
 const struct meg_tok_special_ids *meg_tokenizer_special_ids(const struct meg_tokenizer *t);
 
 static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
@@ -152,8 +159,8 @@ static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
 }
 
 /*
- * Return Megatron's unique_identifiers of the tokenizer, which are hashed into the names of cached indices: a JSON
- * object of class, files and options, indented by 4 spaces, without a final newline.  The string belongs to t.
+ * Return Megatron-LM's unique_identifiers of the tokenizer, which are hashed into the names of cached indices.  They
+ * are a JSON object of class, files and options, indented by 4 spaces, without a final newline.  t owns the string.
  */
 const char *meg_tokenizer_description(const struct meg_tokenizer *t);
 

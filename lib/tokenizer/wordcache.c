@@ -1,7 +1,7 @@
 /*
- * A word is in one of MEG_WORD_PROBES neighbouring buckets of two entries.  New words go to their home bucket, and a
- * word found in another bucket moves back to it.  The table doubles as words are added: a small table stays in the CPU
- * caches, and memory that is never touched is never committed.
+ * A word is in one of MEG_WORD_PROBES neighboring buckets of two entries.  A new word is stored in its home bucket, and
+ * a word found in another bucket is moved back to its home bucket.  The table doubles as words are added: a small table
+ * fits in the CPU caches, and the kernel commits no memory for entries that are not yet used.
  */
 #include "tokenizer/wordcache.h"
 
@@ -9,17 +9,17 @@
 #include "base/mem.h"
 
 enum {
-    MIN_BUCKETS = 1 << 15, /* 2 MiB of entries */
+    MIN_BUCKETS = 1 << 15, /* 2 MiB */
     MAX_BUCKETS = 1 << 19,
-    OVERFLOW_SIZE = 3 << 20, /* ids */
-    MAX_CACHED_BYTES = 1024  /* maximum length of a cached word, and of its ids */
+    OVERFLOW_SIZE = 3 << 20, /* number of int32 elements */
+    MAX_CACHED_BYTES = 1024  /* limit on the bytes, and on the ids, of a cached word */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c)
 {
     const size_t words = 2 * MAX_BUCKETS * sizeof *c->word;
     const size_t overflow =
-        (OVERFLOW_SIZE + MEG_WORD_LINE_IDS) * sizeof *c->overflow; /* copied in fours, prefetched in lines */
+        (OVERFLOW_SIZE + MEG_WORD_LINE_IDS) * sizeof *c->overflow; /* padded for copies and prefetches */
     struct meg_err e;
 
     if (meg_arena_init(&c->arena, "word cache", words + overflow, &e) < 0)
@@ -81,7 +81,8 @@ static bool is_free(const struct meg_wordcache_entry *e)
 }
 
 /*
- * Return the entry for a word that is displaced from its home bucket: a free one in the other buckets, else a victim.
+ * Return an entry for a word that is displaced from its home bucket: a free entry in its other buckets, else the entry
+ * to evict.
  */
 static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, const struct meg_wordcache_entry *home)
 {
@@ -97,8 +98,8 @@ static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, cons
 }
 
 /*
- * Double the number of buckets: each word stays or moves to the same offset in the new half.  Lookups in progress may
- * then miss.
+ * Double the number of buckets.  Each word stays where it is or moves to the same offset in the new half.  Lookups that
+ * began before may not find their word.
  */
 static void grow(struct meg_wordcache *c)
 {
@@ -113,7 +114,10 @@ static void grow(struct meg_wordcache *c)
     c->mask = 2 * nbuckets - 1;
 }
 
-/* Allocate n elements of the overflow array; remove all words from the cache if it is full. */
+/*
+ * Allocate n elements of the overflow array and return the index of the first.  If the array is full, remove all words
+ * from the cache.
+ */
 static int32_t alloc_overflow(struct meg_wordcache *c, int64_t n)
 {
     if (c->noverflow + n > OVERFLOW_SIZE) {

@@ -1,6 +1,7 @@
 /*
- * wordcache.h - a hash table from words (pre-tokens) to their ids, since nearly every word of a text has occurred
- * before.  It has bounded memory: a new word evicts an old one from its buckets.  Each thread has its own cache.
+ * wordcache.h - word cache: a hash table that maps words (pre-tokens) to their ids, since most words of a text have
+ * occurred before.  Its memory is bounded: if the buckets of a new word are full, it evicts an old word from them.
+ * Each thread has its own cache.
  */
 #ifndef MEG_TOKENIZER_WORDCACHE_H
 #define MEG_TOKENIZER_WORDCACHE_H
@@ -16,44 +17,45 @@ MEG_BEGIN_DECLS
 
 enum {
     MEG_WORD_BYTES = 15,           /* maximum length of a short word; longer words are called long */
-    MEG_WORD_IDS = 3,              /* maximum number of ids stored inside an entry */
+    MEG_WORD_IDS = 3,              /* maximum number of ids in an entry itself */
     MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n of an entry whose ids are in the overflow array */
 };
 
 /*
- * A cached word.  The key of a short word is its bytes, zero padding, and its length in the last byte; that of a long
- * word is a hash and its length, the last byte being 0xFF.  Two entries form a bucket, which is one cache line.
+ * A cached word.  The key of a short word consists of its bytes, zero padding, and its length in the last byte.  The
+ * key of a long word consists of a hash, its length, and 0xFF in the last byte.  Two entries form a bucket, which is
+ * one cache line.
  */
 struct meg_wordcache_entry {
     uint64_t key[2];
     union {
         int32_t id[MEG_WORD_IDS];
-        int32_t offset; /* in overflow, of the ids and, for a long word, its bytes */
+        int32_t offset; /* index in overflow of the ids, followed by the bytes of a long word */
     };
-    uint16_t n, tag; /* n: number of ids; tag: for the tokenizer's use */
+    uint16_t n, tag; /* n: number of ids and flag; tag: a value that the tokenizer chooses */
 };
 
 struct meg_wordcache {
-    struct meg_arena arena;           /* memory of the arrays */
-    struct meg_wordcache_entry *word; /* [2 (mask + 1)]: mask + 1 buckets, a power of two */
+    struct meg_arena arena;           /* allocator of the arrays */
+    struct meg_wordcache_entry *word; /* [2 (mask + 1)]; mask + 1 is the number of buckets, a power of two */
     uint64_t mask, nwords;
     int32_t *overflow; /* ids and bytes that do not fit in an entry */
     int32_t noverflow;
-    unsigned evict_clock; /* counts evictions; selects the next victim */
+    unsigned evict_clock; /* number of evictions; selects the entry to evict */
 };
 enum {
-    MEG_WORD_PROBES = 4,   /* buckets in which a word may be: its home bucket and its neighbours */
-    MEG_WORD_LINE_IDS = 16 /* ids in a cache line; two lines of the overflow array are prefetched */
+    MEG_WORD_PROBES = 4,   /* buckets that may hold a word: its home bucket and three neighbors */
+    MEG_WORD_LINE_IDS = 16 /* ids per cache line; two lines of the overflow array are prefetched */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c);
 void meg_wordcache_free(struct meg_wordcache *c);
 
-/* A word to be looked up. */
+/* State of a word's lookup. */
 struct meg_wordcache_lookup {
     uint64_t key[2];
     struct meg_wordcache_entry *bucket;      /* home bucket */
-    const struct meg_wordcache_entry *entry; /* in the home bucket, with the same key if there is one */
+    const struct meg_wordcache_entry *entry; /* entry of the home bucket that has the key, if one has it */
     const char *s;
     int64_t n;
 };
@@ -61,7 +63,7 @@ struct meg_wordcache_lookup {
 /* Compute the key of a long word. */
 void meg_word_key_long(uint64_t key[2], const char *s, int64_t n);
 
-/* Compute the key of a short word of n bytes; 16 bytes at s must be readable. */
+/* Compute the key of a short word of n bytes.  16 bytes at s must be readable. */
 static inline void meg_word_key(uint64_t key[2], const char *s, int64_t n)
 {
     static const uint64_t mask[MEG_WORD_BYTES + 1][2] = {
@@ -98,8 +100,8 @@ static inline uint64_t meg_word_hash(const uint64_t key[2])
 }
 
 /*
- * Begin the lookup of the word of n >= 1 bytes at s: compute its key and prefetch its home bucket.  Bytes before end
- * are readable.  Call meg_wordcache_prefetch_rest and then meg_wordcache_find next.
+ * Begin the lookup of the word of n >= 1 bytes at s: compute its key and prefetch its home bucket.  The bytes before
+ * end must be readable.  Call meg_wordcache_prefetch_rest next, then meg_wordcache_find.
  */
 static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, const char *s,
                                           int64_t n, const char *end)
@@ -120,7 +122,7 @@ static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct 
     __builtin_prefetch(w->bucket);
 }
 
-/* Return the k-th bucket in which a word may be; 0 is the home bucket. */
+/* Return the k-th bucket that may hold a word; bucket 0 is the home bucket. */
 static inline struct meg_wordcache_entry *meg_word_probe(const struct meg_wordcache *c,
                                                          const struct meg_wordcache_entry *home, int k)
 {
@@ -133,8 +135,8 @@ static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const u
 }
 
 /*
- * Second prefetch stage of n lookups, whose home buckets are in the cache by now: prefetch the overflow ids of words
- * that are found there, and the other buckets of the rest.
+ * Continue n lookups whose home buckets have been prefetched.  For each word found in its home bucket, prefetch its ids
+ * in the overflow array; for each other word, prefetch its other buckets.
  */
 static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, int n)
 {
@@ -151,8 +153,8 @@ static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, st
 }
 
 /*
- * Return the entry of a word, valid until the next find or add; NULL if it is not cached.  The slow variant handles
- * long words and words outside of their home bucket.
+ * Return the entry of a word, which is valid until the next find or add, or NULL if the word is not cached.  The slow
+ * variant handles long words and words outside of their home bucket.
  */
 const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c,
                                                           const struct meg_wordcache_lookup *w);
@@ -171,12 +173,12 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
 }
 
 /*
- * Copy the ids of an entry to ids and return their number n.  ids needs a capacity of n + MEG_WORD_IDS, and one more if
- * n is 0; the elements after the first n are overwritten.
+ * Copy the ids of an entry to ids and return their number n.  ids must have a capacity of n + MEG_WORD_IDS, or one more
+ * if n is 0, since elements after the first n are overwritten.
  */
 static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_wordcache_entry *e, int32_t *ids)
 {
-    enum { AT_ONCE = MEG_WORD_IDS + 1 }; /* the ids of an entry are followed by n and tag */
+    enum { AT_ONCE = MEG_WORD_IDS + 1 }; /* in an entry, n and tag follow the ids */
     const int32_t *from;
     int64_t n = meg_word_ids(c, e, &from);
 
@@ -186,11 +188,14 @@ static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct 
     return n;
 }
 
-/* Add a word of n >= 1 bytes and its ids; a very long word is not cached. */
+/* Add a word of n >= 1 bytes and its ids.  Very long words are not cached. */
 void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids, int64_t nids,
                        uint16_t tag);
 
-/* Look up a word: return the number of its ids, which *ids points to until the next add; 0 if it is not cached. */
+/*
+ * Look up a word and return the number of its ids, or 0 if the word is not cached.  *ids points to the ids until the
+ * next add.
+ */
 int64_t meg_wordcache_get(struct meg_wordcache *c, const char *s, int64_t n, const int32_t **ids);
 
 MEG_END_DECLS

@@ -1,7 +1,7 @@
 /*
- * Decoders of tokenizer.json.  Each step maps the list of tokens.  Most steps map every token on its own; a step may
- * also depend on whether a token is the first or the last one, on the run of byte tokens around it, and, after Fuse,
- * on the entire text.
+ * Decoders of tokenizer.json.  Each step maps the list of tokens.  Most steps map each token on its own.  The result of
+ * a step can also depend on whether a token is the first or the last one, on the run of byte tokens around it, and,
+ * after Fuse, on the entire text.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +19,10 @@ static const char *const names[] = { "ByteLevel", "WordPiece", "Metaspace", "Byt
 
 struct step {
     enum step_type type;
-    struct meg_hf_pattern pattern; /* METASPACE, BPE, REPLACE: what to replace */
-    struct meg_str content;        /* REPLACE: the replacement; WORDPIECE: the prefix; STRIP: a character */
+    struct meg_hf_pattern pattern; /* METASPACE, BPE, REPLACE: the pattern to replace */
+    struct meg_str content;        /* REPLACE: replacement; WORDPIECE: prefix; STRIP: the string to remove */
     bool flag;                     /* METASPACE: remove the mark of the first token; WORDPIECE: clean up */
-    int64_t start, stop;           /* STRIP: how many to remove at most at either end */
+    int64_t start, stop;           /* STRIP: maximum number of strings to remove at each end */
 };
 
 struct meg_hf_decoder {
@@ -176,14 +176,16 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
     struct meg_str to = { (char *)(uintptr_t)by, strlen(by), 0 }, out = { 0 };
     struct meg_err e;
 
-    /* if the pattern takes too long on a token, leave the rest of the token unchanged */
+    /* if the pattern exceeds the match limits on a token, leave the rest of the token unchanged */
     meg_hf_pattern_replace(&s->pattern, t->s ? t->s : "", (int64_t)t->n, s->type == REPLACE ? &s->content : &to,
                            INT64_MAX, &out, &e);
     meg_str_free(t);
     *t = out;
 }
 
-/* Remove content from both ends.  *nremoved counts those removed in front over several calls; it may be NULL. */
+/*
+ * Remove content from both ends.  If nremoved is not NULL, *nremoved counts removals at the front over several calls.
+ */
 static void strip(const struct step *s, struct meg_str *t, int *nremoved)
 {
     size_t n = s->content.n, from = 0, stop;
@@ -193,7 +195,7 @@ static void strip(const struct step *s, struct meg_str *t, int *nremoved)
         from += n;
         ++*count;
     }
-    if (from < t->n) /* later tokens are no longer in front */
+    if (from < t->n) /* text remains, so later tokens are not at the front */
         *count = s->start < INT32_MAX ? (int)s->start : INT32_MAX;
     stop = t->n;
     for (int64_t i = 0; i < s->stop && stop >= from + n && memcmp(t->s + stop - n, s->content.s, n) == 0; i++)
@@ -228,7 +230,7 @@ static void fuse(struct tokens *t)
     t->n = t->n > 0;
 }
 
-/* Replace each run of byte tokens by its text, or each byte by U+FFFD if the run is not UTF-8. */
+/* Replace each run of byte tokens by its text, or each byte by U+FFFD if the run is not well-formed UTF-8. */
 static void byte_fallback(struct tokens *t)
 {
     int64_t n = 0;
@@ -254,7 +256,7 @@ static void byte_fallback(struct tokens *t)
     t->n = n;
 }
 
-/* Replace all tokens by one: their decoded bytes, with U+FFFD for invalid UTF-8. */
+/* Replace all tokens by one token: the text of their bytes, with U+FFFD for invalid UTF-8. */
 static void byte_level(struct tokens *t)
 {
     struct meg_str bytes = { 0 }, text = { 0 };

@@ -31,7 +31,7 @@ static int read_json(json_t **out, const char *path, struct meg_err *e)
     return r;
 }
 
-/* Parse tokenizer.json without vocabulary and merges; raw_vocab points to those in map. */
+/* Parse tokenizer.json without vocabulary and merges, and set raw to their text in map. */
 static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *raw, const char *path,
                           struct meg_err *e)
 {
@@ -43,13 +43,13 @@ static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_
         return r;
     cut = meg_hf_raw_vocab_extract(raw, (const char *)map->p, (int64_t)map->n, &rest, &why);
     r = cut < 0 ? parse(out, map->p, map->n, path, e) : parse(out, rest.s, rest.n, path, e);
-    if (r == 0 && cut < 0) /* report jansson's error where it finds one: it is more precise */
+    if (r == 0 && cut < 0) /* jansson found no error; its errors would be more precise */
         r = meg_fail(e, cut, "%s: %s", path, why.msg);
     meg_str_free(&rest);
     return r;
 }
 
-/* Return a member that is present and not null, or NULL. */
+/* Return the member name of file, or NULL if it is absent or null. */
 static const json_t *component_of(const json_t *file, const char *name)
 {
     const json_t *p = json_object_get(file, name);
@@ -66,8 +66,8 @@ static struct meg_hf_added_token *find_added(const struct meg_hf_files *f, const
     return k < 0 ? NULL : &f->added[k];
 }
 
-/* Return the id that Hugging Face's tokenizers assign to an added token, whatever id the file states: that of the
- * vocabulary, or the next free one. */
+/* Return the id that Hugging Face's tokenizers assign to an added token, regardless of the id in the file: the token's
+ * id in the vocabulary, else the next free id. */
 static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
 {
     int32_t id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
@@ -107,7 +107,7 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     f->is_renumbered |= a.id != given;
     meg_str_add(&a.content, s, n);
     meg_strtab_add(&f->contents, s, (int64_t)n);
-    if ((f->nadded & (f->nadded - 1)) == 0) /* capacity is the next power of two */
+    if ((f->nadded & (f->nadded - 1)) == 0) /* the capacity grows at powers of two */
         f->added = meg_realloc_array(f->added, (size_t)f->nadded * 2 + 1, sizeof *f->added);
     f->added[f->nadded++] = a;
     return 0;
@@ -143,7 +143,7 @@ static int compare_ids(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Add "added_tokens_decoder" of tokenizer_config.json, {"id": token, ...}, in the order of the ids. */
+/* Add the tokens of "added_tokens_decoder" in tokenizer_config.json, {"id": token, ...}, in the order of their ids. */
 static int load_more_added(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {
     json_t *map = (json_t *)(uintptr_t)component_of(config, "added_tokens_decoder"), *t;
@@ -173,7 +173,9 @@ static int load_more_added(struct meg_hf_files *f, const json_t *config, const c
     return r;
 }
 
-/* Build the matcher of the added tokens that are searched for in the text as given or, if is_normalized, normalized. */
+/*
+ * Build the matcher of the added tokens that are matched in normalized text or, if is_normalized is false, in raw text.
+ */
 static int build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_hf_added_matcher *to, const char *path,
                          struct meg_err *e)
 {
@@ -200,7 +202,7 @@ static int build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_
             r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: '%.*s' is empty after normalization", path,
                          (int)a->content.n, a->content.s);
         if (normalized.n > 0 && meg_strtab_add(&text, normalized.s, (int64_t)normalized.n) == was)
-            nth[was] = (int32_t)i; /* of tokens with equal text the first one wins */
+            nth[was] = (int32_t)i; /* among tokens with equal text the first one is used */
     }
     for (int64_t k = 0; k < text.n; k++) {
         struct meg_str s = meg_strtab_get(&text, k);
@@ -221,7 +223,7 @@ static int build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_
 
 /* ---- Post-processor ---- */
 
-/* Prepend ids to the ids before a text, or append them to those after it. */
+/* Prepend ids to template_before, or append them to template_after. */
 static void add_template_ids(struct meg_hf_files *f, bool is_before, const int32_t *ids, int64_t n)
 {
     struct meg_ids *to = is_before ? &f->template_before : &f->template_after;
@@ -290,7 +292,7 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
     return r;
 }
 
-/* Load BertProcessing or RobertaProcessing: [token, id] before and after the text. */
+/* Load BertProcessing or RobertaProcessing, which add cls before and sep after the text, each given as [token, id]. */
 static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *where, struct meg_err *e)
 {
     for (int side = 0; side < 2; side++) {
@@ -305,7 +307,10 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
     return 0;
 }
 
-/* A TemplateProcessing splits the text into several, and later steps would apply to each; so it must be the last. */
+/*
+ * Reject a template after a TemplateProcessing: that step produces several sequences, and a later step would apply to
+ * each of them.
+ */
 static int load_post_processor(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
                                const char *where, struct meg_err *e)
 {
@@ -343,7 +348,7 @@ static int load_post_processor(struct meg_hf_files *f, const json_t *post, int d
 
 /* ---- tokenizer_config.json and special_tokens_map.json ---- */
 
-/* Return the id of a special token, which is a string or an object with "content"; -1: none. */
+/* Return the id of a special token, or -1.  The token is a string or an object with the member "content". */
 static int32_t special_id_of(const struct meg_hf_files *f, const json_t *config, const char *role)
 {
     const json_t *v = json_object_get(config, role);
@@ -367,7 +372,10 @@ static void set_special_ids(struct meg_hf_files *f, const json_t *config)
     f->special_ids.eod = f->special_ids.eos;
 }
 
-/* Apply the template of those transformers classes that replace the one of tokenizer.json. */
+/*
+ * Apply add_bos_token and add_eos_token of tokenizer_config.json if the transformers class uses them instead of the
+ * post-processor of tokenizer.json.
+ */
 static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {
     static const char *const own[] = { "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer" };
@@ -416,7 +424,7 @@ out:
 
 /* ---- All files ---- */
 
-/* Build the table from id to token, and check the ids of the post-processor. */
+/* Build the table of tokens by id, and check the ids of the post-processor. */
 static int index_tokens(struct meg_hf_files *f, const char *path, struct meg_err *e)
 {
     int32_t max_id = f->model.vocab.max_id;

@@ -1,6 +1,6 @@
 /*
- * files.h - the files of a Hugging Face tokenizer directory: tokenizer.json, tokenizer_config.json and
- * special_tokens_map.json (private to lib/tokenizer, which exports and tests need it for).
+ * files.h - read the files of a Hugging Face tokenizer directory: tokenizer.json, tokenizer_config.json and
+ * special_tokens_map.json (private to lib/tokenizer; exports and tests use it, too).
  *
  * The components of tokenizer.json are declared in tokenizer/hf/internal.h.
  */
@@ -15,28 +15,28 @@
 
 MEG_BEGIN_DECLS
 
-/* An added token: matched in the text before the model sees it. */
+/* An added token, which is matched in the text before the model encodes the rest. */
 struct meg_hf_added_token {
     struct meg_str content;
     int32_t id;
-    bool single_word;    /* match only between characters that are not \w */
-    bool lstrip, rstrip; /* a match includes the whitespace on this side */
-    bool normalized;     /* match in normalized text */
+    bool single_word;    /* matched only if no character next to it is \w */
+    bool lstrip, rstrip; /* a match includes the whitespace before it (lstrip) or after it (rstrip) */
+    bool normalized;     /* matched in normalized text */
 };
 
-/* Finds added tokens in text; values of the trie are their indices. */
+/* A matcher that finds added tokens in text.  The trie maps each token to its index. */
 struct meg_hf_added_matcher {
     struct meg_trie trie;
-    bool is_first_byte[256];  /* some token begins with this byte */
-    int nfirst_bytes;         /* number of true elements; 0: there are no tokens */
-    unsigned char first_byte; /* one of them */
+    bool is_first_byte[256];  /* true if some token begins with this byte */
+    int nfirst_bytes;         /* number of true elements of is_first_byte; 0: there are no tokens */
+    unsigned char first_byte; /* a byte for which is_first_byte is true */
 };
 
-/* Safe split points of text before it is normalized. */
+/* Safe split points of text that is not yet normalized. */
 struct meg_hf_safe_split {
     struct meg_safe_split table;
-    bool is_tokenless[256]; /* the byte on its own has no ids: whitespace */
-    int64_t max_gap;        /* largest normalized chunk in bytes */
+    bool is_tokenless[256]; /* true for whitespace bytes that, on their own, are encoded to no ids */
+    int64_t max_gap;        /* maximum bytes of a chunk after normalization */
 };
 
 struct meg_hf_files {
@@ -44,44 +44,46 @@ struct meg_hf_files {
     struct meg_hf_pretokenizer *pretokenizer;
     struct meg_hf_model model;
     struct meg_hf_decoder *decoder;
-    bool is_byte_level; /* byte_level replaces pretokenizer and model */
+    bool is_byte_level; /* byte_level is used instead of pretokenizer and model */
     bool add_prefix_space;
     struct meg_bytebpe byte_level;
     struct meg_hf_safe_split *safe_split; /* NULL: no safe split points are known */
     struct meg_hf_added_token *added;
     int64_t nadded;
-    int32_t max_added;                                           /* largest id of added, or -1 */
-    bool is_renumbered;                                          /* some id of added differs from the one in the file */
-    struct meg_strtab contents;                                  /* of added, in the same order */
-    struct meg_hf_added_matcher raw_matcher, normalized_matcher; /* added tokens with normalized false, true */
+    int32_t max_added;          /* largest id of an added token, or -1 */
+    bool is_renumbered;         /* some added token has another id than in the file */
+    struct meg_strtab contents; /* contents of the added tokens, in the order of added */
+    struct meg_hf_added_matcher raw_matcher, normalized_matcher; /* match added tokens: normalized false, or true */
     struct meg_ids template_before, template_after;              /* ids that the post-processor adds to a text */
     bool clean_up;                                               /* decoding removes spaces before punctuation */
     struct meg_tok_special_ids special_ids;
     int64_t vocab_size;    /* largest id + 1 */
-    struct meg_str *token; /* [vocab_size] by id, borrowed from model.vocab and added; s NULL: no such id */
+    struct meg_str *token; /* [vocab_size] tokens by id, borrowed from model.vocab and added; s NULL: unused id */
 };
 
 /*
  * meg_hf_files_load - read c->tokenizer_json and, unless NULL, c->tokenizer_config and c->special_tokens_map.
- * MEG_EFORMAT, with file and component in the message, for malformed files, unsupported types, ids that are out of
- * range or used twice, merges of tokens that are not in the vocabulary, regular expressions that do not compile, and
+ * Returns MEG_EFORMAT, with file and component in the message, for malformed files, unsupported types, ids that are out
+ * of range or used twice, merges of tokens that are not in the vocabulary, regular expressions that do not compile, and
  * files of more than 64 MiB.
  */
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
 
 /*
- * Limits in bytes of text that is encoded at once: of a chunk between safe split points; between added tokens where
- * no split points are known; and of normalized text for byte-level BPE.  The first two need about 15 bytes of memory
- * per byte before, and 35 per byte after normalization.
+ * Maximum bytes of text that is encoded at once: MEG_HF_MAX_CHUNK for a chunk between safe split points,
+ * MEG_HF_MAX_UNSPLIT for text between added tokens if no safe split points are known, MEG_HF_MAX_BYTE_LEVEL for
+ * normalized text of byte-level BPE.  Encoding text of the first two types takes about 15 bytes of memory per byte
+ * before normalization and 35 bytes per byte after it.
  */
 enum { MEG_HF_MAX_CHUNK = 16 << 20, MEG_HF_MAX_UNSPLIT = 6 << 20, MEG_HF_MAX_BYTE_LEVEL = 64 << 20 };
 
-/* Return the files of a HuggingFaceTokenizer or PretrainedFromHF, which t owns. */
+/* Return the files of t, a HuggingFaceTokenizer or PretrainedFromHF.  t owns them. */
 struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t);
 
 /*
- * meg_hf_safe_split_build - set f->safe_split, unless the components allow no safe split points (safe_split.c)
+ * meg_hf_safe_split_build - set f->safe_split, or leave it NULL if the components allow no safe split points
+ * (safe_split.c)
  * All other fields must be set.
  */
 int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e);

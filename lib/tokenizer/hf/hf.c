@@ -1,11 +1,11 @@
 /*
  * HuggingFaceTokenizer and PretrainedFromHF: encode and decode as Hugging Face's tokenizers do with a tokenizer.json.
  *
- * Encoding splits the text at added tokens, normalizes what is between them, splits it at the added tokens that are
+ * Encoding splits the text at added tokens, normalizes the text between them, splits this at the added tokens that are
  * matched in normalized text, pre-tokenizes, and encodes each pre-token with the model.  If the pre-tokenizer is a
  * well-known pattern and the model is byte-level BPE, tokenizer/bpe/byte_level.h does the last two steps.  Otherwise
- * the ids of pre-tokens are cached here; where safe_split.c finds points at which the original text can be cut, the
- * ids of the chunks between them are cached instead, which also saves normalizing and pre-tokenizing them.
+ * the ids of pre-tokens are cached here.  If safe_split.c finds points at which the original text can be cut, the ids
+ * of the chunks between these points are cached instead; cached chunks are neither normalized nor pre-tokenized again.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ struct hf {
     struct meg_bytebpe_encoder encoder;
     struct meg_wordcache cache;
     struct meg_hf_pretokens pretokens, scratch;
-    struct meg_pretokens chunks; /* between safe split points */
+    struct meg_pretokens chunks; /* chunks between safe split points */
     struct meg_str normalized, prefixed;
 };
 
@@ -79,7 +79,10 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3])
     c->tokenizer_model = NULL;
 }
 
-/* Adapt to Megatron-LM's class of this release.  PretrainedFromHF, of Megatron-DeepSpeed, does not call this. */
+/*
+ * Apply the behavior of Megatron-LM's class in this release.  PretrainedFromHF, a type of Megatron-DeepSpeed, does not
+ * call this.
+ */
 static void apply_release(struct hf *t, const struct meg_megatron_release *release)
 {
     struct meg_tok_special_ids *r = &t->base.special_ids;
@@ -180,7 +183,7 @@ static int encode_pretoken(struct hf *t, const char *s, int64_t n, struct meg_id
     int64_t nids, first = out->n;
     int r;
 
-    if (t->files->safe_split) /* chunks are cached instead */
+    if (t->files->safe_split) /* the ids of chunks are cached instead */
         return meg_hf_model_encode(&t->files->model, s, n, out, e);
     if ((nids = meg_wordcache_get(&t->cache, s, n, &known)) > 0) {
         meg_ids_reserve(out, nids);
@@ -244,7 +247,7 @@ static bool is_word(int32_t cp)
     }
 }
 
-/* Return the number of the longest added token that begins at s, and its end in *stop; -1: none does. */
+/* Return the index of the longest added token that begins at s and set *stop to its end; return -1 if there is none. */
 static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end, const char **stop)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -259,7 +262,7 @@ static int32_t longest_at(const struct meg_trie *trie, const char *s, const char
     return best;
 }
 
-/* Return the first position from p on where an added token may begin, or end. */
+/* Return the first position at or after p at which an added token may begin; return end if there is none. */
 static const char *skip(const struct meg_hf_added_matcher *f, const char *p, const char *end)
 {
     if (f->nfirst_bytes <= 1) {
@@ -271,13 +274,13 @@ static const char *skip(const struct meg_hf_added_matcher *f, const char *p, con
     return p;
 }
 
-/* An added token matched in a text. */
+/* The position of an added token that was matched in a text. */
 struct match {
-    const char *s, *stop; /* with the spaces that lstrip and rstrip remove */
-    const char *own_stop; /* without those of rstrip: the next match may begin in them */
+    const char *s, *stop; /* range including the spaces that lstrip and rstrip remove */
+    const char *own_stop; /* end without the spaces of rstrip; the next match may begin in these spaces */
 };
 
-/* Find the next added token after *at, and set *at to it; NULL: there is none. */
+/* Find the next added token after *at and set *at to its position; return NULL if there is none. */
 static const struct meg_hf_added_token *next_added(const struct hf *t, const struct meg_hf_added_matcher *f,
                                                    const char *text, const char *end, struct match *at)
 {
@@ -324,7 +327,7 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
 static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
                                 struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e);
 
-/* Normalize and encode text between added tokens, or one chunk of it; is_first_chunk: the first one. */
+/* Normalize and encode text between added tokens, or one chunk of it.  is_first_chunk is true for the first chunk. */
 static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_start, bool is_first_chunk,
                        struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -350,7 +353,7 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_star
 
 enum { BATCH = 128 };
 
-/* Collect the next chunks that have tokens, and prefetch their cache entries. */
+/* Collect up to BATCH next chunks that have tokens, prefetch their cache entries, and return their number. */
 static int next_chunks(struct hf *t, struct meg_wordcache_lookup *chunk)
 {
     const char *s;
@@ -431,7 +434,7 @@ static int encode_between_added(struct hf *t, bool is_normalized, const char *te
         if (stop > from)
             r = (is_normalized ? encode_plain : encode_raw)(t, from, stop - from, is_text_start && from == text, out,
                                                             sink, e);
-        if (a && m.s < m.stop) { /* false: rstrip of the previous token consumed it */
+        if (a && m.s < m.stop) { /* false if rstrip of the previous token consumed this one */
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
         }
@@ -449,7 +452,7 @@ static void add_all(struct meg_ids *out, const struct meg_ids *ids)
 
 enum { LARGE_TEXT = 1 << 20 };
 
-/* Free the buffers of a long text: such texts are rare. */
+/* Free the buffers after a long text, since long texts are rare. */
 static void free_large_buffers(struct hf *t)
 {
     meg_hf_pretokens_free(&t->pretokens);
@@ -496,7 +499,7 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
     }
 }
 
-/* d->pending buffers, as int32_t, the ids whose text depends on later ids. */
+/* Decode ids.  d->pending holds the ids, as int32_t, whose text depends on later ids. */
 static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;

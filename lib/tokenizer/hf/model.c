@@ -1,4 +1,4 @@
-/* Models of tokenizer.json: loading the vocabulary; WordPiece and WordLevel. */
+/* Models of tokenizer.json: load the vocabulary of any model; implement WordPiece and WordLevel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t 
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
-/* As meg_hf_vocab_add, without the hash index: call meg_strtab_index after the last token. */
+/* Append a token without adding it to the hash index.  Call meg_strtab_index after the last token. */
 static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t id)
 {
     int64_t cap = v->tokens.cap;
@@ -37,7 +37,7 @@ static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
-/* Parse an id from 0 to MAX_ID; -1: s [n] is not one. */
+/* Parse an id from 0 to MAX_ID; return -1 if s [n] is not such an id. */
 static int32_t read_id(const char *s, int64_t n)
 {
     int32_t id = 0;
@@ -50,7 +50,7 @@ static int32_t read_id(const char *s, int64_t n)
     return id > MAX_ID ? -1 : id;
 }
 
-/* Return an upper bound for the number of tokens: there is a comma after each but the last. */
+/* Return an upper bound for the number of tokens: a comma follows each token but the last. */
 static int64_t count_tokens(const struct meg_span *list)
 {
     int64_t n = 1, max_bytes = list->n / (int64_t)strlen("\"a\":0,") + 1;
@@ -101,7 +101,7 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
     return r;
 }
 
-/* Load {token: id, ...}; no two tokens may have the same id. */
+/* Load a vocabulary {token: id, ...} and check that no two tokens have the same id. */
 static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const json_t *part, const char *where,
                       struct meg_err *e)
 {
@@ -135,7 +135,7 @@ int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *wh
         return meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object", where);
     if ((r = meg_json_get_str(part, "type", MEG_JSON_OPTIONAL, &type, where, e)) < 0)
         return r;
-    if (!type) /* files of early releases do not state it */
+    if (!type) /* files of early releases have no member "type" */
         type = json_object_get(part, "merges")                      ? "BPE"
                : json_is_array(json_object_get(part, "vocab"))      ? "Unigram"
                : json_object_get(part, "continuing_subword_prefix") ? "WordPiece"
@@ -212,7 +212,7 @@ static int wordpiece_encode(const struct meg_hf_model *m, const char *s, int64_t
 
 const struct meg_hf_model_type meg_hf_wordpiece = { "WordPiece", wordpiece_load, wordpiece_free, wordpiece_encode };
 
-/* ---- WordLevel: impl is the id of the unknown token ---- */
+/* ---- WordLevel (impl points to the id of the unknown token) ---- */
 
 static int wordlevel_load(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e)
 {

@@ -14,12 +14,12 @@
 struct bpe {
     struct meg_bpe merges;
     int32_t unk;          /* -1: unknown characters are dropped */
-    int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback, else -1; -1 where there is no such token */
+    int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback */
     bool fuse_unk, ignore_merges;
     int32_t min_byte, max_byte; /* lowest and highest id in byte_id */
     bool has_all_bytes;         /* no byte_id is -1 */
-    bool merges_bytes;          /* some merge has a part with an id in that range */
-    char *prefix, *suffix;      /* of each character but the first, and of the last one; may be "" */
+    bool merges_bytes;          /* some merge has a token with an id from min_byte to max_byte */
+    char *prefix, *suffix;      /* prefix of each character but the first, suffix of the last one; may be "" */
 };
 
 static void bpe_free(void *impl)
@@ -32,7 +32,10 @@ static void bpe_free(void *impl)
     free(b);
 }
 
-/* Read the two parts of a merge, ["a", "b"] or "a b"; they point into the JSON text or buf.  false: it is neither. */
+/*
+ * Read the two tokens of a merge, ["a", "b"] or "a b".  They point into the JSON text or into buf.  Return false if the
+ * merge has another form.
+ */
 static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct meg_span part[2])
 {
     const char *end, *space;
@@ -55,17 +58,20 @@ static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct me
     return true;
 }
 
-/* Merges are read in batches: their parts are prefetched from the vocabulary before the first one is looked up. */
+/*
+ * Merges are read in batches, so that the vocabulary entries of all their tokens are prefetched before the first
+ * lookup.
+ */
 enum { BATCH = 32, LEFT = 0, RIGHT, BOTH, TOKENS };
 
 struct merge_batch {
     struct meg_str part[2]; /* scratch for read_parts */
     struct meg_str text;    /* all tokens of the batch, concatenated */
     struct {
-        int64_t offset, n; /* in text */
-        uint64_t hash;     /* of LEFT and RIGHT */
+        int64_t offset, n; /* byte range in text */
+        uint64_t hash;     /* hash of the token; set for LEFT and RIGHT */
     } token[BATCH][TOKENS];
-    int64_t last; /* index in the vocabulary of the result of the last merge looked up */
+    int64_t last; /* vocabulary index of the result of the last merge that was looked up */
 };
 
 static void collect_token(struct merge_batch *batch, int k, int which, const char *s, int64_t n)
@@ -75,7 +81,10 @@ static void collect_token(struct merge_batch *batch, int k, int which, const cha
     meg_str_add(&batch->text, s, (size_t)n);
 }
 
-/* Read up to BATCH merges and return their number; fewer at the end, or with *is_bad if one is malformed. */
+/*
+ * Read up to BATCH merges and return their number.  It is less than BATCH at the end, or if a merge is malformed; then
+ * set *is_bad to true.
+ */
 static int collect_merges(struct merge_batch *batch, const struct bpe *b, struct meg_json_scan *s, bool *is_bad)
 {
     const int64_t skip = (int64_t)strlen(b->prefix);
@@ -112,7 +121,7 @@ static void prefetch_parts(struct merge_batch *batch, const struct meg_hf_vocab 
     }
 }
 
-/* Find the result of a merge; it is mostly the next token of the vocabulary after that of the merge before. */
+/* Find the result of a merge.  Mostly, it is the token that follows the previous merge's result in the vocabulary. */
 static int64_t find_merged(struct merge_batch *batch, const struct meg_strtab *tokens, const char *s, int64_t n)
 {
     for (int64_t k = batch->last; k < tokens->n && k <= batch->last + 1; k++) {
@@ -124,7 +133,7 @@ static int64_t find_merged(struct merge_batch *batch, const struct meg_strtab *t
     return batch->last = meg_strtab_find(tokens, s, n);
 }
 
-/* Look up the three tokens of merge k of the batch. */
+/* Look up the two tokens and the result of merge k of the batch. */
 static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *v, struct merge_batch *batch, int k,
                       const char *where, struct meg_err *e)
 {
@@ -234,7 +243,7 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *wher
     return load_merges(b, m, part, where, e);
 }
 
-/* Return a character with its prefix and suffix, as the vocabulary has it; it points into s or buf. */
+/* Return a character with its prefix and suffix, as spelled in the vocabulary.  The result points into s or buf. */
 static struct meg_span spell_char(const struct bpe *b, const char *s, int len, bool is_first, bool is_last,
                                   struct meg_str *buf)
 {
@@ -249,8 +258,8 @@ static struct meg_span spell_char(const struct bpe *b, const char *s, int len, b
     return (struct meg_span){ buf->s, (int64_t)buf->n };
 }
 
-/* With byte_fallback, append the ids of all bytes of character c and reserve space for nleft more ids; false, and no
- * id, if one is missing. */
+/* With byte_fallback, append the ids of all bytes of character c and reserve space for nleft more ids.  If the id of a
+ * byte is missing, append nothing and return false. */
 static bool add_bytes(const struct bpe *b, struct meg_span c, int64_t nleft, struct meg_ids *out)
 {
     for (int64_t k = 0; k < c.n; k++) {
@@ -263,10 +272,10 @@ static bool add_bytes(const struct bpe *b, struct meg_span c, int64_t nleft, str
     return true;
 }
 
-/* Symbols that meg_bpe_stream reads, and overwrites with the merged ones. */
+/* The symbols that meg_bpe_stream reads and overwrites with the merged symbols. */
 struct stream_ctx {
     int32_t *v;
-    int64_t next, n, nwritten; /* of v: the next one to read; all; those written */
+    int64_t next, n, nwritten; /* index of the next symbol to read; number of all symbols; number of symbols written */
 };
 
 static int64_t read_symbols(void *ctx, int32_t *sym, int64_t n)
@@ -307,7 +316,7 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     int32_t token = b->ignore_merges ? meg_hf_vocab_find(&m->vocab, s, n) : -1;
     int64_t first = out->n;
     struct meg_str buf = { 0 };
-    bool has_pending_unk = false; /* fuse_unk may join it with the next one; as in the reference, bytes overtake it */
+    bool has_pending_unk = false; /* delayed for fuse_unk; as in the reference, byte ids are appended before it */
 
     meg_ids_reserve(out, n + 1);
     if (token >= 0) {
@@ -341,9 +350,9 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     return 0;
 }
 
-/* Without prefix, suffix and ignore_merges, text can be cut wherever no merge crosses the cut (tokenizer/bpe/
- * bpe_stream.c).  Unknown characters must become bytes that are not part of a merge: a dropped or pending one would
- * make its neighbors interact. */
+/* Return true if text can be cut wherever no merge crosses the cut (tokenizer/bpe/bpe_stream.c).  This requires that
+ * prefix, suffix and ignore_merges are not set, and that unknown characters become bytes that are in no merge: the
+ * neighbors of an unknown character that is dropped or pending could merge. */
 bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m)
 {
     const struct bpe *b = m->impl;
@@ -365,7 +374,7 @@ bool meg_hf_bpe_to_byte_level(struct meg_hf_model *m, struct meg_bytebpe *out)
 
         out->byte_id[i] = meg_hf_vocab_find(&m->vocab, s, meg_utf8_encode(s, meg_byte_alphabet_char(i)));
         if (out->byte_id[i] < 0 && is_in_text)
-            return false; /* unknown bytes may be fused, and a dropped one makes its neighbors adjacent */
+            return false; /* unknown bytes may be fused, and the neighbors of a dropped byte become adjacent */
     }
     out->unk = -1;
     out->is_leftmost = true;

@@ -3,8 +3,9 @@
  * the Viterbi algorithm in double precision.  Consecutive unknown characters become one unknown token or, with
  * byte_fallback, the tokens of their bytes.
  *
- * tokenizer/spm/unigram.c has the same algorithm for SentencePiece.  They do not share code because their ids differ:
- * SentencePiece computes in float, caches words, and streams texts of any length (tokenizer/spm/unigram_stream.c).
+ * tokenizer/spm/unigram.c has the same algorithm for SentencePiece.  The two do not share code because their ids
+ * differ: SentencePiece rounds sums to float.  That file also caches words and segments words of any length in a stream
+ * (tokenizer/spm/unigram_stream.c).
  */
 #include <inttypes.h>
 #include <math.h>
@@ -22,10 +23,10 @@
 struct unigram {
     struct meg_trie trie;
     double *score; /* [tokens] log probability by id */
-    int64_t ring;  /* a power of two > the bytes of any token: size of the buffer of path scores */
+    int64_t ring;  /* number of path scores in the ring buffer: a power of two, more than the bytes of any token */
     double unk_score;
     int32_t unk;          /* -1: none */
-    int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback, else -1; -1 where there is no such token */
+    int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback */
 };
 
 static void unigram_free(void *impl)
@@ -38,9 +39,10 @@ static void unigram_free(void *impl)
 }
 
 /*
- * Round x as Hugging Face's JSON parser (serde_json) reads its decimal digits: it rounds the digits as an integer to
- * double, multiplies or divides by a power of ten, and rounds again.  About a quarter of a file's scores differ in the
- * last bit from the nearest double, which decides ties.  Files have the shortest digits that identify x.
+ * Return x as rounded by Hugging Face's JSON parser (serde_json).  It rounds the decimal digits, as an integer, to
+ * double, multiplies or divides by a power of ten, and rounds again.  About a quarter of a file's scores then differ in
+ * the last bit from the nearest double, and this bit decides ties.  The digits in files are the shortest ones that
+ * identify x.
  */
 static double parse_like_serde(double x)
 {
@@ -63,7 +65,7 @@ static double parse_like_serde(double x)
     return copysign(exponent < 0 ? (double)digits / ten : (double)digits * ten, x);
 }
 
-/* Load [[text, score], ...]. */
+/* Load a vocabulary [[text, score], ...]. */
 static int load_tokens(struct meg_hf_model *m, const json_t *list, const char *where, struct meg_err *e)
 {
     struct unigram *u = m->impl;
@@ -139,8 +141,8 @@ static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *
 
 /* The best path to each byte position of a pre-token. */
 struct viterbi {
-    int32_t *last; /* [n+1] bytes of the last token of the path; 0: no path */
-    double *score; /* [mask+1] path score, indexed by position & mask: positions that the next token can reach */
+    int32_t *last; /* [n+1] bytes of the last token of the best path to each position; 0: no path */
+    double *score; /* [mask+1] ring buffer of path scores, indexed by position & mask */
     int64_t mask;
 };
 
@@ -174,7 +176,7 @@ static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, con
     }
 }
 
-/* Convert lengths of the tokens that end at each position of the path into those of the tokens that begin there. */
+/* Convert the lengths of the tokens that end at each position of the path to lengths of the tokens that begin there. */
 static void reverse_path(int32_t *length, int64_t n)
 {
     int32_t len = length[n];
@@ -189,7 +191,7 @@ static void reverse_path(int32_t *length, int64_t n)
     }
 }
 
-/* Return the id of token s [n], or that of the unknown token. */
+/* Return the id of token s [n], or the id of the unknown token. */
 static int32_t token_of(const struct unigram *u, const char *s, int64_t n)
 {
     int32_t id = meg_trie_find(&u->trie, s, n);

@@ -1,4 +1,4 @@
-/* Normalizers of tokenizer.json: a list of steps that each rewrite the text. */
+/* Normalizers of tokenizer.json: a list of steps, each of which rewrites the text. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -36,9 +36,9 @@ static const char *const names[] = { "NFC",          "NFD",   "NFKC",     "NFKD"
 
 struct step {
     enum step_type type;
-    bool left, right; /* STRIP: at which ends */
+    bool left, right; /* STRIP: ends at which whitespace is removed */
     struct meg_hf_pattern pattern;
-    struct meg_str content; /* REPLACE, PREPEND: what to insert */
+    struct meg_str content; /* REPLACE, PREPEND: the text to insert */
     struct meg_bert_normalizer bert;
     struct meg_charsmap map;
     struct meg_normal_form *form; /* NFC, NFD, NFKC, NFKD */
@@ -175,7 +175,7 @@ static const char *cluster_end(const char *s, const char *end)
 }
 
 /* Apply SentencePiece's character map as Hugging Face does: replace a short grapheme cluster by the value of the
- * shortest key that it begins with; otherwise map each character. */
+ * shortest key that it begins with.  If no key matches, map each character. */
 static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t max_bytes, struct meg_str *out)
 {
     const char *end = s + n;
@@ -202,7 +202,7 @@ static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, 
     }
 }
 
-/* Map a character by SentencePiece's nmt rules; -1: remove it. */
+/* Map a character by SentencePiece's nmt rules; return -1 if it is removed. */
 static int32_t nmt(int32_t cp)
 {
     if ((cp >= 1 && cp <= 8) || cp == 0x0B || (cp >= 0x0E && cp <= 0x1F) || cp == 0x7F || cp == 0x8F || cp == 0x9F)
@@ -305,9 +305,11 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
     return r;
 }
 
-/* ---- Where text can be cut before it is normalized ---- */
+/* ---- Points at which text can be cut before it is normalized ---- */
 
-/* Return true if no key begins with a space, nor with a character that forms one cluster with a following space. */
+/*
+ * Return true if no key begins with a space or with a character that forms one grapheme cluster with a following space.
+ */
 static bool keeps_spaces(const struct meg_charsmap *m)
 {
     const char *to;

@@ -1,4 +1,4 @@
-/* Pre-tokenizers of tokenizer.json: a list of steps that each split the pre-tokens of the one before. */
+/* Pre-tokenizers of tokenizer.json: a list of steps, each of which splits the pre-tokens of the previous step. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -10,7 +10,7 @@
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"
 
-/* What to do with the matches of a pattern ("delimiters") and the text between them. */
+/* How to combine the matches of a pattern ("delimiters") with the text between them. */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
 enum step_type { BYTE_LEVEL, SPLIT, DIGITS, PUNCTUATION, WHITESPACE, WHITESPACE_SPLIT, BERT, DELIMITER, METASPACE };
@@ -23,7 +23,7 @@ struct step {
     enum step_type type;
     enum behavior behavior;
     bool invert, use_regex, individual, splits;
-    enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme; /* BYTE_LEVEL: a space; METASPACE: a mark */
+    enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme; /* prepends a space, or METASPACE's mark */
     struct meg_hf_pattern pattern;                                        /* METASPACE: the mark */
 };
 
@@ -101,7 +101,7 @@ static int load_step(void *step, int type, const json_t *part, const char *where
         s->behavior = s->individual ? ISOLATED : CONTIGUOUS;
         return r;
     case PUNCTUATION: s->behavior = ISOLATED; return load_behavior(&s->behavior, part, where, e);
-    case WHITESPACE: /* the regex matches words; remove the rest */
+    case WHITESPACE: /* the regex matches words; other text is removed */
         s->invert = true;
         return meg_regex_compile(&s->pattern.regex,
                                  "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]+|"
@@ -240,11 +240,11 @@ struct delimited {
     bool is_match;
 };
 
-/* Iterates over a text's matches and the text between them. */
+/* An iterator over a text's matches and the text between them. */
 struct delimited_iter {
     const struct meg_spans *matches;
     bool invert;
-    int64_t i; /* next one of matches */
+    int64_t i; /* index of the next match */
     const char *at, *end;
 };
 
@@ -265,7 +265,7 @@ static bool next_delimited(struct delimited_iter *c, struct delimited *out)
     return true;
 }
 
-/* Return true if x and the part after it belong to one pre-token. */
+/* Return true if x and next, which follows it, belong to one pre-token. */
 static bool merges_with_next(enum behavior behavior, const struct delimited *x, const struct delimited *next)
 {
     switch (behavior) {
@@ -276,7 +276,7 @@ static bool merges_with_next(enum behavior behavior, const struct delimited *x, 
     }
 }
 
-/* Split text at its matches; merge or remove them as behavior says. */
+/* Split text at its matches, and keep, merge or remove the matches according to behavior. */
 static void split(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text, int64_t n,
                   bool is_text_start, struct meg_hf_pretokens *out)
 {
@@ -286,7 +286,7 @@ static void split(const struct meg_spans *m, enum behavior behavior, bool invert
     for (bool has = next_delimited(&c, &x); has; x = next) {
         while ((has = next_delimited(&c, &next)) && merges_with_next(behavior, &x, &next)) {
             x.n += next.n;
-            x.is_match = next.is_match; /* so that only one of differing neighbors is merged */
+            x.is_match = next.is_match; /* x ends with next, which decides whether the following part is merged */
         }
         if (behavior != REMOVED || !x.is_match)
             meg_hf_pretokens_add(out, x.s, x.n, is_text_start && x.s == text);

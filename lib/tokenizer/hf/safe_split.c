@@ -1,15 +1,16 @@
 /*
- * Safe split points of a tokenizer.json: where text can be cut before it is normalized, so that each chunk has the
- * ids that it has as part of the text.  The components of a file are slow and give equal results for equal chunks, so
- * hf.c caches the ids of chunks.  Two families of files have such points:
+ * Find the safe split points of a tokenizer.json: points at which text can be cut, before it is normalized, without
+ * changing its ids.  The components of a file are slow and encode equal chunks equally, so hf.c caches the ids of
+ * chunks.  Two families of files have such points:
  *
- * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, and the normalizer keeps a space whitespace and
- * does not combine it with its left neighbor.  There is a point before each space and, where the pre-tokenizer
- * isolates them, around punctuation and ideographs.  No added token may be matched in normalized text.
+ * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, and the normalizer maps a space to whitespace and
+ * does not combine it with its left neighbor.  There is a split point before each space and, if the pre-tokenizer
+ * isolates punctuation and ideographs, around these.  No added token may be matched in normalized text.
  *
- * Split between characters (Llama 2): no pre-tokenizer, and a normalizer that replaces each space by a mark.  BPE of
- * the entire text can be cut between two characters that are not adjacent in any token.  An added token that is
- * matched in normalized text counts as a token; it may not depend on its context (lstrip, rstrip, single_word).
+ * Split between characters (Llama 2): either the normalizer or the pre-tokenizer replaces each space by a mark, and the
+ * other is absent.  The entire text is one BPE word, which can be cut between two characters that are not adjacent in
+ * any token.  An added token that is matched in normalized text counts as a token; its match may not depend on its
+ * context (lstrip, rstrip, single_word).
  */
 #include <string.h>
 
@@ -26,7 +27,7 @@ static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, boo
     s->table.is_safe[at] = is_safe;
 }
 
-/* Find out if a space on its own remains whitespace when normalized, and if it has no tokens. */
+/* Set *is_space if the space c, on its own, is normalized to whitespace, and *is_tokenless if it then has no tokens. */
 static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_tokenless, struct meg_err *e)
 {
     struct meg_hf_pretokens pretokens = { 0 }, scratch = { 0 };
@@ -66,7 +67,7 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
     }
 }
 
-/* Build the table of files that can be split at spaces. */
+/* Build the table of split points for files of the first family, whose text is split at spaces. */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                            struct meg_err *e)
 {
@@ -90,7 +91,7 @@ static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_
     return r;
 }
 
-/* Forbid splits inside a token of normalized text, as it occurs in text before that: a mark may be a space there. */
+/* Forbid splits inside a token.  A token occurs in normalized text; in the original text its marks may be spaces. */
 static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, const struct meg_span *mark)
 {
     const char *at = token->s, *end = at + token->n;
@@ -119,7 +120,10 @@ static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, 
     }
 }
 
-/* Build the table of files that can be split between characters; the mark is one character. */
+/*
+ * Build the table of split points for files of the second family, whose text is split between characters.  The mark is
+ * one character.
+ */
 static int split_between_chars(struct meg_hf_files *f, const struct meg_span *mark, struct meg_err *e)
 {
     struct meg_hf_safe_split *s;
@@ -133,7 +137,7 @@ static int split_between_chars(struct meg_hf_files *f, const struct meg_span *ma
             return 0;
     }
     s = f->safe_split = meg_new(sizeof *s);
-    s->max_gap = 5 * MEG_HF_MAX_CHUNK; /* a mark has up to 4 bytes, and one more may be prepended */
+    s->max_gap = 5 * MEG_HF_MAX_CHUNK; /* a mark has up to 4 bytes, and a mark may be prepended */
     meg_safe_split_init(&s->table);
     for (int64_t k = 0; k < f->model.vocab.tokens.n; k++) {
         struct meg_str token = meg_strtab_get(&f->model.vocab.tokens, k);

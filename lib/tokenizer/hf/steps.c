@@ -1,4 +1,7 @@
-/* Load a normalizer, pre-tokenizer or decoder of a tokenizer.json: a step, or a Sequence of them, as a flat list. */
+/*
+ * Load a normalizer, pre-tokenizer or decoder of a tokenizer.json, which is one step or a Sequence of steps, as a flat
+ * list.
+ */
 #include <stdlib.h>
 #include <string.h>
 
