@@ -5,7 +5,10 @@
 #include <math.h>
 #include "nn/internal.h"
 
-/* Return column d * part of rows in which each key-value group has heads_per_group heads. */
+/*
+ * Return a view of m as heads, starting at column d * part.  A row of m has heads_per_group heads of d columns for each
+ * key-value group.
+ */
 static struct meg_heads heads(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d, int64_t part)
 {
     struct meg_heads h = { 0 };
@@ -56,7 +59,7 @@ void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum)
         c->op->cast(c->stream, m.p, m.dtype, sum.p, sum.dtype, m.rows * m.cols);
 }
 
-/* Rotate the query and key heads of rows of qkv by their positions; sign -1: rotate back, for gradients. */
+/* Rotate the query and key heads in the rows of qkv by their positions; sign -1 rotates back, for gradients. */
 static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g;
@@ -98,7 +101,7 @@ static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, stru
         c->op->attn_fwd(c->stream, &geom, nn_output_heads(a->o, c->b, r, l->d), a->lse, h.q, h.k, h.v, &drop);
 }
 
-/* d->qkv from d->o, summed in f32 */
+/* Compute d->qkv from d->o; sums are in f32. */
 static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, const struct meg_attn_acts *a,
                           const struct meg_attn *l)
 {
@@ -118,7 +121,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
     nn_from_f32(c, d->qkv, dqkv);
 }
 
-/* Append the keys and values of the rows of one sequence to its cache, and attend the rows to all of the cache. */
+/* Append the keys and values of one sequence's rows to its KV cache, and attend the rows to the complete cache. */
 static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv,
                             const struct meg_attn *l)
 {
@@ -144,7 +147,7 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l)
 {
-    const struct meg_mat none = { 0 }, qkv = nn_a2a_buffer(l, a->qkv); /* a->qkv, unless ranks exchange heads */
+    const struct meg_mat none = { 0 }, qkv = nn_a2a_buffer(l, a->qkv); /* a2a_recv with all-to-all */
 
     meg_column_parallel_fwd(c, qkv, none, x, &l->qkv, MEG_ACT_NONE);
     rotate(c, qkv, 1, l);

@@ -1,6 +1,6 @@
 /*
- * cp_all_to_all.c - all-to-all between sequence-parallel rows and head-parallel rows, and back (Jacobs et al. 2023,
- * DeepSpeed-Ulysses).
+ * cp_all_to_all.c - all-to-all between activations sharded by sequence and activations sharded by heads, in both
+ * directions (Jacobs et al. 2023, DeepSpeed-Ulysses).
  */
 #include "nn/internal.h"
 
@@ -13,7 +13,7 @@ static int64_t chunk_index(int64_t h, int64_t j, int64_t p)
     return p == 0 ? j : 2 * h - 1 - j;
 }
 
-/* Copy s times b vectors of d elements; *_s and *_b are the strides of both sides, in elements. */
+/* Copy s * b vectors of d elements.  to_s, to_b, from_s and from_b are strides in elements. */
 static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, int64_t to_b, const void *from,
                  int64_t from_s, int64_t from_b, int64_t s, int64_t b, int64_t d)
 {
@@ -22,7 +22,7 @@ static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, in
     c->op->copy_heads(c->stream, dst, src, s, b, 1, d);
 }
 
-/* Exchange blocks of n elements between a2a_send and a2a_recv. */
+/* All-to-all of n elements per rank, from a2a_send to a2a_recv. */
 static void all_to_all(const struct meg_attn *l, int64_t n, enum meg_dtype t)
 {
     struct meg_comm *g = l->cp->a2a;
@@ -37,7 +37,7 @@ struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m)
     return m;
 }
 
-/* Copy between full_seq, rows in sequence order, and blocks [h, n], the rows of each rank. */
+/* Copy between full_seq, whose rows are in sequence order, and blocks [h, n], which hold the rows of each rank. */
 static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *full_seq, void *blocks, int64_t n,
                          bool to_full_seq)
 {
@@ -52,7 +52,7 @@ static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *f
         }
 }
 
-/* Copy between rows with all heads and blocks [h, rows, cols/h], the heads of each rank. */
+/* Copy between rows, which have all heads, and blocks [h, rows, cols/h], which hold the heads of each rank. */
 static void reorder_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *blocks, bool to_rows)
 {
     const int64_t w = rows.cols / h;

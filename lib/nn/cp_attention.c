@@ -1,10 +1,14 @@
 /*
- * cp_attention.c - attention with context parallelism: this rank's query chunks attend to the key chunks of each rank
- * of the ring in turn, where any key is visible.  Forward merges the partial outputs, backward sums the gradients.
+ * cp_attention.c - attention with context parallelism.  In each ring step, this rank's query chunks attend to the key
+ * chunks of one rank; chunk pairs that the causal mask hides completely are skipped.  Forward merges the partial
+ * outputs, and backward sums the gradients.
  */
 #include "nn/internal.h"
 
-/* Compute which of s positions per rank the given rank of n has: both of its chunks, or all positions if count is 1. */
+/*
+ * Set chunk[0] and chunk[1] to the two chunks of rank `rank`, of n ranks with s positions each.  If count is 1, set
+ * chunk[0] to all s positions instead.
+ */
 static void rank_chunks(struct nn_cp_chunk *chunk, int64_t count, int64_t s, int64_t rank, int64_t n)
 {
     const int64_t half = s / 2;
@@ -13,13 +17,16 @@ static void rank_chunks(struct nn_cp_chunk *chunk, int64_t count, int64_t s, int
     chunk[1] = (struct nn_cp_chunk){ half, half, (2 * n - 1 - rank) * half };
 }
 
-/* Return whether any query sees any key, given the causal mask. */
+/* Return whether any query in q can see any key in k under the causal mask. */
 static bool is_visible(const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
 {
     return k->position0 < q->position0 + q->s;
 }
 
-/* Without a ring, each rank has the keys of the full sequence after the all-to-all: one key chunk. */
+/*
+ * Begin attention of one layer.  Without a ring, each rank has the keys of the full sequence after the all-to-all, as
+ * one key chunk.
+ */
 static struct nn_cp_attn start_attn(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat qkv)
 {
     const struct meg_cp *cp = l->cp;
@@ -59,7 +66,7 @@ static struct meg_attn_geom geometry(const struct nn_cp_attn *p, const struct nn
     return geom;
 }
 
-/* Return heads x starting at a row of each sequence. */
+/* Return a view of x that starts at the given row of each sequence. */
 static struct meg_heads rows_from(struct meg_heads x, int64_t row)
 {
     x.p = (char *)x.p + (size_t)(row * x.ld_s) * meg_dtype_size(x.dtype);
@@ -76,19 +83,19 @@ static struct meg_heads outputs(const struct nn_cp_attn *p, struct meg_mat o, in
     return rows_from(nn_output_heads(o, p->b, p->a / p->g, p->d), row);
 }
 
-/* Return the offset of a chunk's statistics; those of the two chunks are contiguous, [2,b,a,s/2]. */
+/* Return the element offset of a chunk's statistics in an array [2,b,a,s/2], which stores them chunk by chunk. */
 static int64_t stats_offset(const struct nn_cp_attn *p, const struct nn_cp_chunk *q)
 {
     return q->row0 * p->b * p->a;
 }
 
-/* Return m [n, cols] in the shape that it has after the all-to-all, at data. */
+/* Return a matrix at data, with the shape that m [n, cols] has after the all-to-all. */
 static struct meg_mat a2a_shape(const struct meg_cp *cp, struct meg_mat m, void *data)
 {
     return meg_mat(data, m.dtype, m.rows * cp->a2a_size, m.cols / cp->a2a_size);
 }
 
-/* Attend query chunk i to key chunk j, merging with the partial output in o and lse unless it is the first. */
+/* Attend query chunk i to key chunk j.  Write o and lse if is_first, else merge the result into them. */
 static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, int64_t i, int64_t j, bool is_first)
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
@@ -118,14 +125,14 @@ void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
         fetch_kv(&p, exchange, step);
         for (int64_t i = 0; i < p.nq_chunks; i++)
             for (int64_t j = 0; j < p.nk_chunks; j++)
-                if (is_visible(&p.q_chunk[i], &p.k_chunk[j])) /* always for step 0, j = 0: this rank's first chunk */
+                if (is_visible(&p.q_chunk[i], &p.k_chunk[j])) /* always true for step 0, j = 0 */
                     attn_chunk_fwd(&p, sum, a->lse, i, j, step == 0 && j == 0);
     }
     nn_from_f32(c, o, sum);
     nn_a2a_heads_to_seq(c, l, a->o, o.p);
 }
 
-/* Compute delta of this rank's rows and all its heads, one chunk after the other, and exchange it as the heads are. */
+/* Compute delta of this rank's rows and all heads, chunk by chunk, and redistribute it with nn_a2a_stats. */
 static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *delta, struct meg_mat d_o,
                           struct meg_mat o)
 {
@@ -142,7 +149,7 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
     nn_a2a_stats(c, l, delta);
 }
 
-/* Add the gradients of query chunk i and key chunk j. */
+/* Add the gradients from the attention of query chunk i to key chunk j. */
 static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, struct meg_mat d_o, const float *delta,
                            const float *lse, int64_t i, int64_t j)
 {

@@ -1,13 +1,15 @@
 /*
  * cp_groups.h - context parallelism: each sequence is sharded over the c ranks of a group.
  *
- * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention. 
+ * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention.
  * Only attention needs the tokens of other ranks:
- *   p2p         keys and values circulate in a ring, overlapped with attention to those received (Liu et al. 2023)
+ *   p2p         keys and values circulate in a ring, overlapped with attention to the block received before (Liu et al.
+ *               2023)
  *   all_gather  keys and values are all-gathered, and their gradients reduce-scattered (Dubey et al. 2024, 3.3.2)
- *   a2a         an all-to-all gives each rank all rows of some heads, another one returns them (Jacobs et al. 2023)
- *   a2a+p2p     a2a among neighbouring ranks, whose chunks together are two chunks of a coarser split; p2p among those
- * So every type combines an all-to-all over a2a_size ranks with a ring (or all-gather) over ring_size ranks; either
+ *   a2a         an all-to-all gives each rank all rows of some heads, and another one reverses it (Jacobs et al. 2023)
+ *   a2a+p2p     a2a within groups of consecutive ranks, whose chunks together form two larger chunks; p2p between the
+ *               groups
+ * Every type thus combines an all-to-all over a2a_size ranks with a ring (or all-gather) over ring_size ranks.  Either
  * size may be 1, and both are 1 without context parallelism.
  */
 #ifndef MEG_NN_CP_GROUPS_H
@@ -23,13 +25,13 @@ struct meg_cp {
     struct meg_comm *a2a, *ring;
 };
 
-/* No context parallelism. */
+/* The groups of a run without context parallelism. */
 extern const struct meg_cp meg_cp_one;
 
-/* Take the groups of a type from the mesh; from a dry mesh, their sizes only. */
+/* Set cp to the groups of a communication type.  If mesh is from meg_mesh_init_dry, set only their sizes. */
 void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type type, const struct meg_mesh *mesh);
 
-/* Return whether ranks share sequences. */
+/* Return whether sequences are sharded over several ranks. */
 static inline bool meg_cp_is_on(const struct meg_cp *cp)
 {
     return cp->a2a_size * cp->ring_size > 1;
@@ -42,14 +44,14 @@ struct meg_attn_size {
     bool is_training;
 };
 
-/* Buffers of attention, shared by all layers; those that a type does not need are NULL. */
+/* Workspace of attention, shared by all layers.  Buffers that the communication type does not use are NULL. */
 struct meg_attn_workspace {
-    void *a2a_recv, *a2a_send; /* [n, (a+2g)d]; a2a_recv also holds qkv before the all-to-all */
-    int32_t *doc_start;        /* [n a2a_size] */
-    void *kv;                  /* blocks [n, g, 2, d]: keys and values being sent and received */
-    float *dkv;                /* blocks of their gradients */
-    float *o_part, *lse_part;  /* o and lse of one query chunk and one key chunk, before merging */
-    float *o, *dqkv;           /* if dtype is not f32, f32 sums: [n, a d], [n, (a+2g)d] */
+    void *a2a_recv, *a2a_send; /* [n, (a+2g)d] all-to-all buffers; a2a_recv also holds qkv before the all-to-all */
+    int32_t *doc_start;        /* [n a2a_size] gathered doc_start of struct meg_ctx */
+    void *kv;                  /* blocks [n, g, 2, d] of keys and values that are sent and received */
+    float *dkv;                /* blocks [n, g, 2, d] of the gradients of keys and values */
+    float *o_part, *lse_part;  /* partial o and lse of one query chunk and one key chunk, before merging */
+    float *o, *dqkv;           /* f32 sums [n, a d] and [n, (a+2g)d]; NULL if dtype is f32 */
 };
 
 /* Sub-allocate a workspace that is large enough for each of cp [n]. */

@@ -4,7 +4,7 @@
  */
 #include "nn/internal.h"
 
-enum { RING_KV, RING_DKV }; /* index into recv and send of what is in flight */
+enum { RING_KV, RING_DKV }; /* indices into recv and send: KV blocks, gradient blocks */
 
 static int64_t block_numel(const struct nn_cp_attn *p)
 {
@@ -41,7 +41,10 @@ static struct nn_kv_block local_kv(const struct nn_cp_attn *p, struct meg_mat ro
     return kv;
 }
 
-/* Copy this rank's keys and values to a block; a group's key and value are adjacent in both, so one copy moves them. */
+/*
+ * Copy this rank's keys and values to a block.  The key and value of a group are adjacent in both, so one copy moves
+ * both.
+ */
 static void pack(struct nn_cp_attn *p, void *block)
 {
     p->c->op->copy_heads(p->c->stream, kv_heads(p, block, p->qkv.dtype).k, local_kv(p, p->qkv).k, p->s, p->b, p->g,
@@ -119,7 +122,7 @@ static int64_t ring_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block
     return (ring->rank - step + ring->size) % ring->size;
 }
 
-/* Two blocks alternate, so that one can be sent while the other accumulates; the third one receives. */
+/* Two blocks alternate: one is sent while gradients accumulate in the other.  The third block receives. */
 static struct nn_kv_block ring_grad_block(struct nn_cp_attn *p, int64_t step)
 {
     return zeroed_grads(p, dkv_block(p, step % 2));

@@ -8,8 +8,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * Decoding: rows [row0, row0 + rows) of the micro-batch are tokens at positions position0 .. of one sequence, whose
- * keys and values of a layer are at cache + layer * layer_bytes, as [position, g, 2, d].
+ * The rows of one sequence in a decoding step: rows [row0, row0 + rows) of the micro-batch are tokens at positions
+ * position0, position0 + 1, ...  The sequence's keys and values in a layer are at cache + layer * layer_bytes, with
+ * shape [position, g, 2, d].
  */
 struct meg_kv_cache_seq {
     int64_t row0, rows, position0;
@@ -20,24 +21,27 @@ struct meg_kv_cache_seq {
 struct meg_ctx {
     const struct meg_ops *op;
     struct meg_stream *stream;
-    struct meg_comm *tp;               /* tensor-parallel group */
-    bool has_sp;                       /* sequence parallelism: nn/sequence_parallel.h */
-    void *sp_buffer[2];                /* with it, workspace for all rows: gathered rows, partial sums */
-    bool defers_wgrad;                 /* backward leaves the weight gradients of linears to *_bwd_weight */
-    enum meg_dtype dtype;              /* of parameters and activations */
-    enum meg_dtype grad_dtype;         /* of gradients of parameters */
-    int64_t s, b;                      /* micro-batch: s positions of this context-parallel rank; n = s*b rows */
-    uint32_t seed;                     /* of dropout */
-    const int64_t *sample_id;          /* [b] device; NULL: no dropout */
-    const int32_t *position_ids;       /* [s,b] device */
-    const int32_t *doc_start;          /* [s,b] device: position of the first token that each may see; or NULL */
-    const int32_t *position_of_row;    /* device: global sequence position of each b rows of the residual stream of this
-                                          rank; NULL: rows start at position 0 and are consecutive */
-    const struct meg_kv_cache_seq *kv; /* [nkv] when decoding, else NULL */
+    struct meg_comm *tp;         /* tensor-parallel group */
+    bool has_sp;                 /* sequence parallelism is on (nn/sequence_parallel.h) */
+    void *sp_buffer[2];          /* workspace of sequence parallelism, [n, h] each: gathered rows, partial sums */
+    bool defers_wgrad;           /* backward leaves the weight gradients of linears to *_bwd_weight */
+    enum meg_dtype dtype;        /* dtype of parameters and activations */
+    enum meg_dtype grad_dtype;   /* dtype of parameter gradients */
+    int64_t s, b;                /* micro-batch: s positions on this context-parallel rank, b sequences; n = s*b rows */
+    uint32_t seed;               /* seed of dropout */
+    const int64_t *sample_id;    /* [b] device: number of each sequence in the run; NULL: no dropout */
+    const int32_t *position_ids; /* [s,b] device */
+    const int32_t *doc_start;    /* [s,b] device: position of the first token that each token may see; or NULL */
+    /* [rows/b] device: global position of each b consecutive rows of this rank's residual stream; NULL: 0, 1, ... */
+    const int32_t *position_of_row;
+    const struct meg_kv_cache_seq *kv; /* [nkv] sequences of a decoding step; NULL: not decoding */
     int64_t nkv;
 };
 
-/* Return the dropout of probability p at a site of a layer for the micro-batch; no dropout without sample ids. */
+/*
+ * Return the dropout with probability p at a site of a layer for the current micro-batch; there is no dropout without
+ * sample ids.
+ */
 static inline struct meg_drop meg_ctx_drop(const struct meg_ctx *c, double p, int layer, enum meg_drop_site site)
 {
     struct meg_drop d = { 0 };

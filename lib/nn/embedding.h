@@ -6,16 +6,16 @@
 MEG_BEGIN_DECLS
 
 struct meg_embed {
-    struct meg_mat word, dword; /* [v,h]: rows v0 .. of the vocabulary */
-    struct meg_mat pos, dpos;   /* [positions,h]; p NULL with rotary positions */
+    struct meg_mat word, dword; /* weight and gradient [v,h]: rows v0, v0 + 1, ... of the vocabulary */
+    struct meg_mat pos, dpos;   /* weight and gradient [positions,h]; p is NULL with rotary positions */
     int64_t v0;
     double dropout;
 };
 
-/* Embed token [n] at position [n] (i32 device, all rows) into x, this rank's rows of the residual stream. */
+/* Compute x, this rank's rows of the residual stream, from token [n] and position [n] (i32 device) of all rows. */
 void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const int32_t *token, const int32_t *position,
                    const struct meg_embed *l);
-/* Add the gradients of word and pos, given dx of x; dx is overwritten. */
+/* Add to the gradients of word and pos, given dx, the gradient of x.  dx is overwritten. */
 void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const int32_t *token, const int32_t *position,
                    const struct meg_embed *l);
 

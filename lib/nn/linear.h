@@ -1,12 +1,12 @@
 /*
  * linear.h - column-parallel and row-parallel linear layers (Shoeybi et al. 2019, section 3).
  *
- * A column-parallel linear holds some rows of w (outputs) on each tensor-parallel rank, a row-parallel one some columns
- * (inputs).  The input of the former and the output of the latter are rows of the residual stream, which sequence
- * parallelism splits over the ranks (nn/sequence_parallel.h).
+ * A column-parallel linear holds some rows of w (outputs) on each tensor-parallel rank, a row-parallel linear some
+ * columns (inputs).  The input of a column-parallel linear and the output of a row-parallel linear are rows of the
+ * residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
  *
- * The backward functions add to the gradient of w and compute that of the input.  With c->defers_wgrad they compute
- * that of the input only, and *_bwd_weight, called later with the same dy and x, adds to the gradient of w.
+ * The backward functions compute the gradient of the input and add to the gradient of w.  With c->defers_wgrad they
+ * compute only the gradient of the input; *_bwd_weight, called later with the same dy and x, adds to the gradient of w.
  */
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H
@@ -15,16 +15,16 @@
 MEG_BEGIN_DECLS
 
 struct meg_linear_weights {
-    struct meg_mat w, dw; /* [out, in] of this rank; dw.p NULL when not training */
+    struct meg_mat w, dw; /* [out, in] shard of this rank and its gradient; dw.p is NULL when not training */
     void *bias;           /* [out], or NULL */
     void *dbias;
-    struct meg_linear *plan; /* the backend's */
+    struct meg_linear *plan; /* plan of the backend (linear_create) */
 };
 
 /* Compute y [n,out] = act(x w^T + bias) and keep x w^T + bias in pre unless pre.p is NULL. */
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act);
-/* Compute dx from dy [n,out], reduced over tensor-parallel ranks; add to the gradients of w and bias. */
+/* Compute dx, reduced over tensor-parallel ranks, from dy [n,out]; add to the gradients of w and bias. */
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                              const struct meg_linear_weights *l);
 void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,

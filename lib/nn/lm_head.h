@@ -1,7 +1,7 @@
 /*
  * lm_head.h - language-model head: logits = x w^T and the cross-entropy of each token; the vocabulary is split over
- * tensor-parallel ranks.  Rows are processed in chunks, and the logits of a chunk are replaced by their gradient at
- * once, so that logits [n,v] are never stored.
+ * tensor-parallel ranks.  Rows are processed in chunks, and the gradient of a chunk's logits immediately overwrites the
+ * logits, so that logits [n,v] are never stored.
  */
 #ifndef MEG_NN_LM_HEAD_H
 #define MEG_NN_LM_HEAD_H
@@ -10,22 +10,24 @@
 MEG_BEGIN_DECLS
 
 struct meg_lm_head {
-    struct meg_linear_weights out; /* w [v,h]: rows v0 .. of the vocabulary; no bias */
+    struct meg_linear_weights out; /* w [v,h]: rows v0, v0 + 1, ... of the vocabulary; no bias */
     int64_t v0;
     struct meg_mat logits; /* [chunk,v], workspace */
     float *lse;            /* [chunk], workspace */
-    float *
-        partial_stats; /* [tp,2,chunk], workspace: log-sum-exp and target logit of each rank's part of the vocabulary */
+    float *partial_stats;  /* [tp,2,chunk], workspace: log-sum-exp and target logit, computed by each rank */
 };
 
-/* Return the rows of a chunk, for v columns on this rank and at most n tokens: about 100 MB of f32 logits. */
+/* Return the number of rows per chunk, at most n, for v columns on this rank: about 100 MB of f32 logits. */
 int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n);
 
-/* Compute loss [n] f32 of all rows against target [n]; x: this rank's rows of the residual stream, normed. */
+/* Compute loss [n] f32 of all rows against target [n].  x has this rank's rows of the final norm's output. */
 void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
                       const struct meg_lm_head *l);
 
-/* The same, and the gradient of sum(weight * loss), weight [n] f32: write that of x to dx, add that of w. */
+/*
+ * Compute loss as meg_lm_head_loss does, and the gradients of sum(weight * loss), weight [n] f32: write the gradient of
+ * x to dx, and add to the gradient of w.
+ */
 void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
                          const float *weight, const struct meg_lm_head *l);
 

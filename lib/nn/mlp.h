@@ -1,6 +1,6 @@
 /*
- * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2, or gated: fc1's output is [gate | up] and fc2's input
- * is silu(gate) * up.
+ * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2.  In a gated network, fc1's output is [gate | up] and
+ * fc2's input is silu(gate) * up.
  */
 #ifndef MEG_NN_MLP_H
 #define MEG_NN_MLP_H
@@ -10,22 +10,25 @@ MEG_BEGIN_DECLS
 
 struct meg_mlp {
     struct meg_linear_weights fc1, fc2;
-    enum meg_act act; /* NONE if gated */
+    enum meg_act act; /* MEG_ACT_NONE if gated */
     int is_gated;
 };
 
 struct meg_mlp_acts {
-    struct meg_mat pre; /* [n,f], gated [n,2f]: input of the activation; p NULL: not kept */
-    struct meg_mat mid; /* [n,f]: output of the activation */
+    struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; p is NULL if it is not kept */
+    struct meg_mat mid; /* output of the activation, [n,f] */
 };
 
 /* Compute y [n,h] without fc2's bias, which the residual epilogue adds. */
 void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a,
                  const struct meg_mlp *l);
-/* Compute dx from dy.  d: gradients of the activations, overwritten; d->mid is used only if gated. */
+/*
+ * Compute dx from dy and add to the weight gradients.  d, the gradients of the activations, is overwritten; d->mid is
+ * used only if gated.
+ */
 void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                  const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l);
-/* Add the weight gradients that meg_mlp_bwd deferred (c->defers_wgrad); the arguments are those of that call. */
+/* Add the weight gradients that meg_mlp_bwd deferred (c->defers_wgrad); pass the same arguments as to that call. */
 void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
                         const struct meg_mlp_acts *d, const struct meg_mlp *l);
 

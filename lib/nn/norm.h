@@ -1,5 +1,6 @@
 /*
- * norm.h - LayerNorm and RMSNorm, and the residual addition before one: z = x + drop(sublayer_out + bias), y = norm(z).
+ * norm.h - LayerNorm and RMSNorm, and the residual addition before a norm:
+ * z = x + drop(sublayer_out + bias), y = norm(z).
  */
 #ifndef MEG_NN_NORM_H
 #define MEG_NN_NORM_H
@@ -9,7 +10,7 @@ MEG_BEGIN_DECLS
 
 struct meg_norm_weights {
     enum meg_norm type;
-    void *w, *b; /* [h]; b NULL for RMSNorm */
+    void *w, *b; /* [h]; b is NULL for RMSNorm */
     void *dw, *db;
     float eps;
 };
@@ -19,19 +20,22 @@ struct meg_norm_stats {
     float *mean, *rstd; /* [n]; RMSNorm does not use mean */
 };
 
-/* The residual addition of a sublayer's output: the bias of its last linear, which the sublayer omits, and dropout. */
+/*
+ * The parameters of the residual addition of a sublayer's output: dropout, and the bias of the sublayer's last linear,
+ * which the sublayer does not add.
+ */
 struct meg_residual_epilogue {
     void *bias; /* [h], or NULL */
     void *dbias;
     struct meg_drop drop;
 };
 
-/* Compute y = norm(x) and its statistics; x, y: rows of the residual stream. */
+/* Compute y = norm(x) and the statistics of x.  x and y are rows of the residual stream. */
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l);
 /*
- * Compute dx = skip + the gradient of dy through the norm; add to the gradients of w and b.  skip may be dx, or have p
- * NULL.
+ * Compute dx = skip + the gradient of dy through the norm; add to the gradients of w and b.  skip may be dx; skip.p
+ * NULL means no skip.
  */
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l);
@@ -39,11 +43,11 @@ void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, str
 /* Compute z = x + drop(sublayer_out + bias). */
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
                  const struct meg_residual_epilogue *r);
-/* Compute the gradient of sublayer_out from dz and add to that of the bias. */
+/* Compute the gradient of sublayer_out from dz and add to the gradient of the bias. */
 void meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
                  const struct meg_residual_epilogue *r);
 
-/* meg_add_fwd into z, then meg_norm_fwd of z into y. */
+/* Compute z as meg_add_fwd does and y as meg_norm_fwd of z, in one operation. */
 void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x,
                       struct meg_mat sublayer_out, const struct meg_residual_epilogue *r, struct meg_norm_stats *a,
                       const struct meg_norm_weights *l);

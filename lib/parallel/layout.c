@@ -1,4 +1,4 @@
-/* Rank coordinates, layers of stages, and the rules that a layout must satisfy. */
+/* Rank coordinates, layers per pipeline stage, and the rules that a layout must satisfy. */
 #include "parallel/layout.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -87,7 +87,7 @@ enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_
     return (enum meg_cp_comm_type)type;
 }
 
-/* Number of layers of a stage. */
+/* Return the number of layers of a stage. */
 static int64_t stage_layers(const struct meg_layout *l, int64_t stage)
 {
     int64_t rest = l->layers, stages = l->pp;
@@ -111,7 +111,7 @@ void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk,
 {
     *n = stage_layers(l, stage) / l->vp;
     *first = chunk * (l->layers / l->vp);
-    if (stage > 0) /* the stages between the first and the last one have equally many */
+    if (stage > 0) /* the stages between the first and the last have equal numbers of layers */
         *first += stage_layers(l, 0) / l->vp + (stage - 1) * (stage_layers(l, 1) / l->vp);
 }
 
@@ -140,7 +140,7 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
         { "pipeline-model-parallel-size", c->pipeline },
         { "context-parallel-size", c->context },
     };
-    double model = 1; /* exact up to 2^53 */
+    double model = 1; /* product of the sizes; exact up to 2^53 */
 
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         if (size[i].v < 1)
@@ -178,7 +178,7 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     return 0;
 }
 
-/* Parse --hierarchical-context-parallel-sizes, if given, into size. */
+/* Parse --hierarchical-context-parallel-sizes, if given, into size, and check the values. */
 static int check_cp_sizes(int64_t size[2], const struct meg_layout_conf *c, struct meg_err *e)
 {
     for (int i = 0; i < c->hierarchical_cp_sizes.n; i++) {

@@ -13,16 +13,16 @@
 
 MEG_BEGIN_DECLS
 
-/* The options of meg_layout_opts.  MEG_UNSET in a count: not given. */
+/* The values of meg_layout_opts.  A count is MEG_UNSET if its option is not given. */
 struct meg_layout_conf {
-    int64_t tensor, pipeline, context; /* sizes of the groups */
+    int64_t tensor, pipeline, context; /* ranks per tensor-, pipeline- and context-parallel group */
     bool sequence_parallel, pp_before_dp;
-    struct meg_str_list cp_comm_types;         /* one for all layers, or one for each layer */
-    struct meg_str_list hierarchical_cp_sizes; /* of a2a+p2p: all-to-all size, ring size */
-    int64_t virtual_layers;                    /* layers per chunk; or */
-    int64_t virtual_stages;                    /* chunks per stage */
-    int64_t first_layers, last_layers;         /* of the first and of the last stage */
-    int64_t microbatch_group_size;             /* consecutive micro-batches of one chunk (interleaved schedule) */
+    struct meg_str_list cp_comm_types;         /* one value for all layers, or one per layer */
+    struct meg_str_list hierarchical_cp_sizes; /* all-to-all size and ring size of a2a+p2p */
+    int64_t virtual_layers;                    /* layers per chunk */
+    int64_t virtual_stages;                    /* chunks per stage; cannot be combined with virtual_layers */
+    int64_t first_layers, last_layers;         /* number of layers on the first and on the last stage */
+    int64_t microbatch_group_size; /* number of consecutive micro-batches per chunk (interleaved schedule) */
     enum meg_pipe_schedule_type schedule;
 };
 extern const struct meg_opt meg_layout_opts[];
@@ -31,12 +31,12 @@ extern const struct meg_opt meg_layout_opts[];
 enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
 
 struct meg_layout {
-    int64_t tp, cp, dp, pp; /* sizes of the groups */
+    int64_t tp, cp, dp, pp; /* number of ranks in each group */
     int64_t vp;             /* chunks of layers per stage (virtual pipeline size) */
     bool has_sp;            /* sequence parallelism: norms, dropout and residuals have s/tp positions */
-    bool pp_before_dp;      /* order of ranks is tp, pp, cp, dp */
+    bool pp_before_dp;      /* the order of ranks is tp, pp, cp, dp instead of tp, cp, dp, pp */
     int64_t layers, first_layers, last_layers;
-    int64_t a2a_size;                  /* ranks of the all-to-all of a2a+p2p; 0: no layer uses it */
+    int64_t a2a_size;                  /* ranks per all-to-all group of a2a+p2p; 0: no layer uses a2a+p2p */
     struct meg_str_list cp_comm_types; /* borrowed from the configuration */
     struct meg_zero_layout zero;
 };
@@ -48,14 +48,15 @@ struct meg_rank_coords {
 /* The layout of a run of one rank. */
 extern const struct meg_layout meg_layout_one;
 
-/* What the rules of a layout need to know of the model. */
+/* Model dimensions that meg_layout_set_model checks the layout against. */
 struct meg_layout_model {
-    int64_t layers, s, heads, groups, ffn, vocab; /* s: sequence length; groups: of keys and values */
+    int64_t layers, s, heads, groups, ffn, vocab; /* s: sequence length; groups: key-value groups */
 };
 
 /*
- * meg_layout_make sets the sizes and the order of `world` ranks; meg_layout_set_model then checks them against the
- * model and sets the rest, except zero.  Both fail with MEG_EUSAGE and a message that names option, value and rule.
+ * meg_layout_make sets the group sizes and the rank order of `world` ranks.  meg_layout_set_model then checks them
+ * against the model and sets the remaining fields, except `zero`, which meg_zero_fit sets.  Both fail with MEG_EUSAGE
+ * and a message that names the option, its value and the rule.
  */
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
@@ -65,27 +66,27 @@ int64_t meg_layout_world(const struct meg_layout *l);
 struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t rank);
 int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c);
 
-/* The layers [*first, *first + *n) of a chunk of a stage, as indices of the model's layers. */
+/* Set [*first, *first + *n) to the layers of a chunk of a stage, as indices of the model's layers. */
 void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first, int64_t *n);
 
-/* True if a chunk has the embedding. */
+/* Return whether a chunk contains the embedding. */
 static inline bool meg_layout_is_first(int64_t stage, int64_t chunk)
 {
     return stage == 0 && chunk == 0;
 }
 
-/* True if a chunk has the output layer. */
+/* Return whether a chunk contains the output layer. */
 static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage, int64_t chunk)
 {
     return stage == l->pp - 1 && chunk == l->vp - 1;
 }
 
-/* The communication type of a layer of the model. */
+/* Return the communication type of a layer, given by its index in the model. */
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer);
 
 /*
- * Position in the sequence (of s tokens) of token t of context-parallel rank i.  The sequence is split into 2 cp
- * chunks, and rank i has the chunks i and 2 cp - 1 - i, which balances causal attention.
+ * Return the position, in a sequence of s tokens, of local token t on context-parallel rank i.  The sequence is split
+ * into 2 cp chunks, and rank i has chunks i and 2 cp - 1 - i, which balances causal attention.
  */
 static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i, int64_t s, int64_t t)
 {
@@ -94,7 +95,10 @@ static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i,
     return l->cp == 1 ? t : t < half ? i * half + t : (2 * l->cp - 2 - i) * half + t;
 }
 
-/* Begin of part i of n elements that are divided into parts as equal as possible; part i ends where i + 1 begins. */
+/*
+ * Return the index of the first element of part i when n elements are divided into parts as equal as possible.  Part i
+ * ends where part i + 1 begins.
+ */
 static inline int64_t meg_partition_begin(int64_t n, int64_t parts, int64_t i)
 {
     return n / parts * i + (i < n % parts ? i : n % parts);

@@ -23,7 +23,10 @@ void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t r
     *m = (struct meg_mesh){ .layout = *l, .coords = meg_layout_coords(l, rank) };
 }
 
-/* Split off the group of `size` ranks whose first member has the coordinates `first`; its world rank is the color. */
+/*
+ * Split off the group of `size` ranks whose first rank has the coordinates `first`; that rank's world rank is the
+ * color.
+ */
 static struct meg_comm *split(struct meg_mesh *m, struct meg_rank_coords first, int64_t size, const char *name)
 {
     if (size == 1)
@@ -65,7 +68,7 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     m->dp_cp = split(m, (struct meg_rank_coords){ c.tp, 0, 0, c.pp }, l->dp * l->cp, "data- and context-parallel");
     split_dp_groups(m);
     m->mp = split(m, (struct meg_rank_coords){ 0, c.cp, c.dp, 0 }, l->tp * l->pp, "model-parallel");
-    /* split is collective: a stage between the first and the last one forms a group of its own */
+    /* split is collective, so each stage between the first and the last forms a group of one rank */
     c.pp = c.pp == l->pp - 1 ? 0 : c.pp;
     m->embd = split(m, c, l->pp > 1 ? 2 : 1, "embedding");
 }

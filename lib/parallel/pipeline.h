@@ -1,11 +1,12 @@
 /*
- * pipeline.h - executes the list of a pipeline schedule (parallel/schedule.h) on one stage.
+ * pipeline.h - the executor of a pipeline schedule (parallel/schedule.h) on one stage.
  *
- * The executor owns the boundary buffers and their transfers; the caller provides the steps, which get a chunk, a
- * micro-batch, a slot of activations and the boundary buffers of the chunk.
+ * The executor owns the boundary buffers and sends and receives them.  The caller provides functions for the steps;
+ * each is called with a chunk, a micro-batch, an activation slot and the chunk's boundary buffers.
  *
- * A boundary is a list of tensors, equal between all parts of the model; the gradient of a tensor has its type and
- * size.  A part that does not use a tensor copies it from X to Y, and its gradient from DY to DX.
+ * A boundary is a list of tensors whose sizes and dtypes are the same between all parts of the model.  The gradient of
+ * a tensor has the tensor's size and dtype.  A part that does not use a tensor copies it from X to Y, and its gradient
+ * from DY to DX.
  */
 #ifndef MEG_PARALLEL_PIPELINE_H
 #define MEG_PARALLEL_PIPELINE_H
@@ -16,22 +17,28 @@
 MEG_BEGIN_DECLS
 
 struct meg_pipe_tensor {
-    int64_t n; /* elements */
+    int64_t n; /* number of elements */
     enum meg_dtype dtype;
 };
 
-/* A step and its boundary buffers: arrays of one pointer per tensor, or NULL if the part has no such edge. */
+/*
+ * Arguments of a step.  x, dy, y and dx are arrays of one pointer per tensor, or NULL if the step does not use that
+ * edge.
+ */
 struct meg_pipe_step {
     int chunk;
     int64_t microbatch;
     int slot;
-    void *const *x;  /* in: all steps; only the last step of a slot may overwrite it */
-    void *const *dy; /* in: backward steps; only the last step of a slot may overwrite it */
-    void *const *y;  /* out: fwd */
-    void *const *dx; /* out: bwd, bwd_input; overwritten, not accumulated */
+    void *const *x;  /* input of all steps; only the last step of a slot may overwrite it */
+    void *const *dy; /* input of backward steps; only the last step of a slot may overwrite it */
+    void *const *y;  /* output of fwd */
+    void *const *dx; /* output of bwd and bwd_input; overwritten, not accumulated */
 };
 
-/* The steps; those that a schedule does not use may be NULL.  user is the argument of meg_pipe_run. */
+/*
+ * The functions that execute steps; those that the schedule does not use may be NULL.  `user` is the argument of
+ * meg_pipe_run.
+ */
 struct meg_pipe_ops {
     void (*fwd)(void *user, const struct meg_pipe_step *s);
     void (*bwd)(void *user, const struct meg_pipe_step *s);
@@ -44,25 +51,25 @@ struct meg_pipe {
     struct meg_comm *pp;
     const struct meg_pipe_tensor *tensor;
     int ntensors;
-    void **buffers[MEG_EDGES];         /* [bufs[edge], ntensors] */
-    struct meg_work **work[MEG_EDGES]; /* [bufs[edge], ntensors] of started transfers */
+    void **buffers[MEG_EDGES];         /* [bufs[edge], ntensors] boundary tensors */
+    struct meg_work **work[MEG_EDGES]; /* [bufs[edge], ntensors] handles of the transfers in flight */
 };
 
-/* Bytes of the boundary buffers of a list. */
+/* Return the bytes of all boundary buffers of a schedule. */
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
- * Allocate the buffers for list s from arena, meg_pipe_nbytes in all; pipes that do not run at the same time may use
- * the same memory (meg_arena_rewind).  pp is the group of the stages in order; no other messages may be in flight in
- * it while a list runs.  s, pp and tensor are borrowed until meg_pipe_free.
+ * Allocate the boundary buffers of schedule s from arena, meg_pipe_nbytes in total.  Pipes that do not run at the same
+ * time may use the same memory (meg_arena_rewind).  pp is the group of all stages, in order; during meg_pipe_run, no
+ * other messages may be in flight in pp. s, pp and tensor are borrowed until meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    const struct meg_pipe_tensor *tensor, int ntensors, struct meg_arena *arena);
 void meg_pipe_free(struct meg_pipe *p);
 
 /*
- * Execute the list once; collective over the stages.  On return all messages of this stage have been sent and received.
- * A lost peer ends the process (comm/comm.h).
+ * Execute the action list once.  Collective over the stages.  On return, all sends and receives of this stage are
+ * complete.  If a peer is lost, the process exits (comm/comm.h).
  */
 void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user);
 

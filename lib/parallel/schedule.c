@@ -1,7 +1,8 @@
 /*
- * schedule.c - pipeline schedules, made in three passes: choose the order of forward and backward steps, which is the
- * only difference between schedules; choose the step before which each receive starts; and write the list of actions,
- * which adds waits, slots and buffers to the steps.
+ * schedule.c - construction of pipeline schedules, in three passes:
+ *   1. choose the order of forward and backward steps; only this pass differs between schedules
+ *   2. choose the step before which each receive starts
+ *   3. write the list of actions, which adds transfers, slots and buffers to the steps
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>
@@ -10,8 +11,8 @@
 #include "base/mem.h"
 
 enum {
-    RECV_AHEAD = 1, /* receives of an edge that are started ahead of the one that is needed */
-    SEND_BUFS = 2   /* buffers of a sent edge */
+    RECV_AHEAD = 1, /* number of receives per edge that start ahead of the one needed next */
+    SEND_BUFS = 2   /* number of buffers per edge that is sent */
 };
 
 #define GROUP "--microbatch-group-size-per-virtual-pipeline-stage"
@@ -101,8 +102,8 @@ static int last_part(const struct meg_pipe_schedule_conf *c)
 }
 
 /*
- * The k-th forward step.  The order is by group of micro-batches, then by chunk, then by micro-batch of the group;
- * the last group may be smaller.
+ * Return the k-th forward step.  Forward steps are ordered by group of micro-batches, then by chunk, then by
+ * micro-batch in the group.  The last group may be smaller.
  */
 static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t k)
 {
@@ -117,7 +118,7 @@ static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t
     return a;
 }
 
-/* The k-th backward step: the same order with the chunks reversed. */
+/* Return the k-th backward step: the order of the forward steps with the chunks reversed. */
 static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_t k, enum meg_action_type type)
 {
     struct meg_action a = forward(c, k);
@@ -127,7 +128,7 @@ static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_
     return a;
 }
 
-/* Number of forward steps before the first one that is followed by a backward step. */
+/* Return the number of forward steps before the first one that is followed by a backward step. */
 static int64_t num_warmup(const struct meg_pipe_schedule_conf *c, int stage)
 {
     const int64_t n = c->microbatches * c->chunks, after = c->stages - 1 - stage;
@@ -136,7 +137,7 @@ static int64_t num_warmup(const struct meg_pipe_schedule_conf *c, int stage)
     return c->is_forward_only || warmup > n ? n : warmup;
 }
 
-/* Number of backward steps by which weight gradients are delayed; 0: backward is not split. */
+/* Return the number of backward steps by which weight gradients are delayed; 0: backward is not split. */
 static int64_t weight_grad_delay(const struct meg_pipe_schedule_conf *c, int stage)
 {
     return type_of(c) == MEG_PIPE_ZB_H1 ? stage : 0;
@@ -149,7 +150,7 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
     return c->is_forward_only ? 1 : peak < n ? peak : n;
 }
 
-/* The steps of a stage in order [*n]; freed by the caller. */
+/* Return the steps of a stage in order [*n]; the caller frees them. */
 static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stage, int64_t *n)
 {
     const int64_t all = c->microbatches * c->chunks, warmup = num_warmup(c, stage), delay = weight_grad_delay(c, stage);
@@ -171,7 +172,7 @@ static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stag
 
 /* ---- transfers ----------------------------------------------------------------- */
 
-/* The edge that a step computes for another part, and the stage of that part; false: none. */
+/* Return whether a step has an output for another part; set its edge and the stage of that part. */
 static bool output_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
                         enum meg_edge *edge, int *peer)
 {
@@ -182,7 +183,7 @@ static bool output_edge(const struct meg_pipe_schedule_conf *c, int stage, const
     return a->type != MEG_ACTION_BWD_WEIGHT && (a->type == MEG_ACTION_FWD ? part < last_part(c) : part > 0);
 }
 
-/* The edge that a step needs from another part, and the stage of that part; false: none. */
+/* Return whether a step waits for an input from another part; set its edge and the stage of that part. */
 static bool input_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
                        enum meg_edge *edge, int *peer)
 {
@@ -193,7 +194,7 @@ static bool input_edge(const struct meg_pipe_schedule_conf *c, int stage, const 
     return a->type != MEG_ACTION_BWD_WEIGHT && (a->type == MEG_ACTION_FWD ? part > 0 : part < last_part(c));
 }
 
-/* A receive, and the index of the step before which it starts, once earlier receives of its queue have started. */
+/* A receive.  It starts before step number before_step, after all earlier receives of its queue. */
 struct receive {
     struct meg_action a;
     int64_t before_step;
@@ -205,16 +206,16 @@ struct recv_queue {
     int64_t n, next;
 };
 
-/* Index of a (chunk, micro-batch) in a table of those of a stage. */
+/* Return the index of a (chunk, micro-batch) pair in the tables of a stage. */
 static int64_t index_of(const struct meg_pipe_schedule_conf *c, const struct meg_action *a)
 {
     return a->chunk * c->microbatches + a->microbatch;
 }
 
 /*
- * Set before_step[edge][index_of] to the step before which a receive starts: the step that needs the one RECV_AHEAD
- * receives earlier.  Receives of the first stage from the last one (the wrap-around between chunks) start earlier if a
- * group has more micro-batches than there are stages, because the message arrives before the rest of the group is
+ * Set before_step[edge][index_of] to the step before which a receive starts: the step that needs the receive RECV_AHEAD
+ * positions earlier.  Wrap-around receives between chunks (X of the first stage, DY of the last one) start earlier if a
+ * group has more micro-batches than there are stages, because their messages arrive before the rest of the group is
  * processed.
  */
 static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps,
@@ -240,7 +241,7 @@ static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, 
         free(needed[i]);
 }
 
-/* Set q to the receives of stage from peer. */
+/* Fill q with the receives of a stage from a peer. */
 static void plan_recvs(struct recv_queue *q, const struct meg_pipe_schedule_conf *c, int stage, int peer,
                        int64_t *const before_step[2])
 {
@@ -272,7 +273,7 @@ static void plan_recvs(struct recv_queue *q, const struct meg_pipe_schedule_conf
 
 /* ---- the list ---------------------------------------------------------------------------- */
 
-/* Slots or buffers; the lowest free number is used, so that their count is minimal. */
+/* A pool of slots or buffers. acquire returns the lowest free number, which keeps the pool as small as possible. */
 struct pool {
     bool *is_used;
     int n;
@@ -297,13 +298,13 @@ static void release(struct pool *p, int *i)
     *i = -1;
 }
 
-/* A list under construction. */
+/* A schedule under construction. */
 struct builder {
     struct meg_pipe_schedule *s;
     int64_t cap;
     struct pool slots, bufs[MEG_EDGES];
-    struct meg_action *in_flight;                          /* [index_of] slot, X and DY buffers */
-    struct meg_action pending_sends[MEG_EDGES][SEND_BUFS]; /* started, oldest first */
+    struct meg_action *in_flight; /* [index_of] slot, X buffer and DY buffer of each (chunk, micro-batch) */
+    struct meg_action pending_sends[MEG_EDGES][SEND_BUFS]; /* started sends, oldest first */
     int npending[MEG_EDGES];
 };
 
@@ -318,7 +319,7 @@ static void add(struct builder *b, const struct meg_action *a)
     s->action[s->n++] = *a;
 }
 
-/* A start or wait for the buffer of an edge of step a. */
+/* Return a START or WAIT for a buffer at an edge of step a. */
 static struct meg_action transfer(enum meg_action_type type, const struct meg_action *a, enum meg_edge edge, int peer,
                                   int buf)
 {
@@ -413,7 +414,7 @@ void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_s
         plan_recv_starts(c, stage, steps, n, before_step);
         plan_recvs(&from_prev, c, stage, (stage + c->stages - 1) % c->stages, before_step);
     }
-    if (c->stages > 2) /* with two stages they are the same peer */
+    if (c->stages > 2) /* with two stages, the previous and the next stage are the same peer */
         plan_recvs(&from_next, c, stage, (stage + 1) % c->stages, before_step);
     for (int64_t i = 0; i < n; i++) {
         start_receives(&b, &from_prev, i);

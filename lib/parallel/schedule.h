@@ -1,30 +1,30 @@
 /*
- * schedule.h - pipeline schedules as data: for each stage the list of its actions (steps and transfers).
+ * schedule.h - pipeline schedules as data: one list of actions (steps and transfers) per stage.
  *
- * meg_pipe_schedule_make computes a list from the number of stages, chunks and micro-batches and the name of a
- * schedule; parallel/pipeline.h executes it.  meg_pipe_schedule_simulate runs the lists of all stages in one process,
- * which proves that they fit together and gives their cost.  A new schedule needs only a new order of steps
- * (schedule.c, order).
+ * meg_pipe_schedule_make computes the list of a stage from the type of schedule and the numbers of stages, chunks and
+ * micro-batches; parallel/pipeline.h executes it.  meg_pipe_schedule_simulate simulates the lists of all stages in one
+ * process, checks that they are consistent, and computes their cost.  A new schedule requires only a new order of steps
+ * (function order in schedule.c).
  *
  * The model is divided into stages * chunks parts, in order; part chunk * stages + stage is chunk `chunk` of stage
  * `stage`.  The output of the last stage's chunk c is the input of the first stage's chunk c + 1.
  *
- *   1f1b         one forward, one backward (Narayanan et al. 2019); with one stage: no overlap
+ *   1f1b         one forward, one backward (Narayanan et al. 2019); one stage alternates forward and backward
  *   interleaved  1f1b over several chunks per stage, with micro-batches in groups, in the order of Megatron-LM
  *                (Narayanan et al. 2021, section 2.2)
  *   zb-h1        1f1b with backward split into input gradients and weight gradients; stage i delays weight gradients
  *                by i micro-batches (Qi et al. 2023, section 2)
  *
  * Invariants of every list:
- * - In each chunk the forward steps are in the order of micro-batches 0 .. microbatches-1, and so are the backward
- *   steps and the weight gradients: gradients accumulate in one order for all schedules, and those of the last
- *   micro-batch are the last of the chunk.
- * - A transfer is started and waited for separately, and overlaps with steps: receives start one step before they are
- *   needed, sends are waited for when their buffer is needed again or at the end.  Every start has one wait in the
- *   list.
- * - A stage receives messages from another in the order of sending, activations and gradients alike (two interleaved
- *   stages exchange both), so that messages need no tags.
- * - No deadlock, even if every send blocks until it is received.
+ * - In each chunk, the forward steps are in the order of micro-batches 0 .. microbatches-1, and so are the backward
+ *   steps and the weight-gradient steps.  Gradients therefore accumulate in the same order under every schedule, and
+ *   the last micro-batch is the last to add to a chunk's gradients.
+ * - A transfer has separate start and wait actions, so that it overlaps with steps.  A receive starts before the step
+ *   that uses the previous receive of its edge, or earlier.  A send is waited for when its buffer is needed again, or
+ *   at the end of the list.  Every start has exactly one wait.
+ * - A stage receives the messages of a peer in the order in which the peer sends them, so messages need no tags.  The
+ *   order covers activations and gradients together, because two interleaved stages send each other both.
+ * - The lists do not deadlock, even if every send blocks until it is received.
  */
 #ifndef MEG_PARALLEL_SCHEDULE_H
 #define MEG_PARALLEL_SCHEDULE_H
@@ -34,9 +34,12 @@
 
 MEG_BEGIN_DECLS
 
-/* The values of --pipeline-schedule, in the order of its choices; automatic: interleaved if chunks > 1, else 1f1b. */
+/*
+ * Values of --pipeline-schedule, in the order of its choices.  MEG_PIPE_AUTO selects interleaved if chunks > 1, else
+ * 1f1b.
+ */
 enum meg_pipe_schedule_type {
-    MEG_PIPE_AUTO = -1, /* MEG_ENUM_UNSET */
+    MEG_PIPE_AUTO = -1, /* equal to MEG_ENUM_UNSET */
     MEG_PIPE_1F1B,
     MEG_PIPE_INTERLEAVED,
     MEG_PIPE_ZB_H1
@@ -45,18 +48,18 @@ enum meg_pipe_schedule_type {
 struct meg_pipe_schedule_conf {
     enum meg_pipe_schedule_type type;
     int stages;               /* --pipeline-model-parallel-size */
-    int chunks;               /* per stage: --num-virtual-stages-per-pipeline-rank; 1: not interleaved */
-    int64_t microbatches;     /* per step and data-parallel rank */
-    int64_t microbatch_group; /* --microbatch-group-size-per-virtual-pipeline-stage; 0: stages */
-    bool is_forward_only;     /* evaluation: no backward */
+    int chunks;               /* chunks per stage (--num-virtual-stages-per-pipeline-rank); 1: not interleaved */
+    int64_t microbatches;     /* micro-batches per step and data-parallel rank */
+    int64_t microbatch_group; /* --microbatch-group-size-per-virtual-pipeline-stage; 0: the number of stages */
+    bool is_forward_only;     /* no backward steps (evaluation) */
 };
 
 /* The boundary tensors of a part of the model.  X and DY are received, Y and DX are sent. */
 enum meg_edge {
-    MEG_EDGE_X,  /* input activations; not of the first part */
-    MEG_EDGE_DY, /* gradient of Y; not of the last part */
-    MEG_EDGE_Y,  /* output activations; not of the last part */
-    MEG_EDGE_DX, /* gradient of X; not of the first part */
+    MEG_EDGE_X,  /* input activations; the first part has none */
+    MEG_EDGE_DY, /* gradient of Y; the last part has none */
+    MEG_EDGE_Y,  /* output activations; the last part has none */
+    MEG_EDGE_DX, /* gradient of X; the first part has none */
     MEG_EDGES
 };
 
@@ -66,27 +69,27 @@ static inline bool meg_edge_is_received(enum meg_edge e)
 }
 
 enum meg_action_type {
-    MEG_ACTION_FWD,        /* X -> Y, and activations into the slot */
-    MEG_ACTION_BWD,        /* X, slot, DY -> DX and weight gradients; releases slot, X and DY */
-    MEG_ACTION_BWD_INPUT,  /* X, slot, DY -> DX */
-    MEG_ACTION_BWD_WEIGHT, /* X, slot, DY -> weight gradients, after BWD_INPUT; releases slot, X and DY */
-    MEG_ACTION_START,      /* start to send or receive the buffer of edge */
-    MEG_ACTION_WAIT        /* wait until it is received, or sent and reusable */
+    MEG_ACTION_FWD,        /* forward: X -> Y; stores activations in the slot */
+    MEG_ACTION_BWD,        /* backward: X, slot, DY -> DX, weight gradients; releases slot, X and DY */
+    MEG_ACTION_BWD_INPUT,  /* input gradient: X, slot, DY -> DX */
+    MEG_ACTION_BWD_WEIGHT, /* weight gradients, after BWD_INPUT: X, slot, DY; releases slot, X and DY */
+    MEG_ACTION_START,      /* start to send or receive the buffer of an edge */
+    MEG_ACTION_WAIT        /* wait until the buffer of an edge is received, or is sent and reusable */
 };
 
 /*
- * One action.  A slot holds the activations of one (chunk, micro-batch) from its forward to its last backward step.
- * Boundary buffers are numbered per edge.  An X buffer is valid from its receive to the last backward step, so that a
- * slot needs no copy of it.  In a forward-only schedule FWD releases slot and X.
+ * One action of a list.  A slot holds the activations of one (chunk, micro-batch) from its forward to its last backward
+ * step.  Boundary buffers are numbered separately for each edge.  An X buffer remains valid until the last backward
+ * step, so the slot needs no copy of X.  In a forward-only schedule, FWD releases the slot and X.
  */
 struct meg_action {
     enum meg_action_type type;
-    enum meg_edge edge; /* START, WAIT */
+    enum meg_edge edge; /* START, WAIT: the edge that is transferred */
     int peer;           /* START, WAIT: the other stage */
     int chunk;
     int64_t microbatch;
-    int slot;           /* steps: in 0 .. slots-1 of the list; else -1 */
-    int buf[MEG_EDGES]; /* in 0 .. bufs[edge]-1 of the list; -1: not used by the action */
+    int slot;           /* activation slot of a step, 0 .. slots-1; -1 for START and WAIT */
+    int buf[MEG_EDGES]; /* buffer at each edge, 0 .. bufs[edge]-1; -1: the action does not use the edge */
 };
 
 struct meg_pipe_schedule {
@@ -94,20 +97,20 @@ struct meg_pipe_schedule {
     int stage;
     int64_t n;
     struct meg_action *action; /* [n] */
-    int slots;                 /* activation slots: the fewest possible, meg_pipe_schedule_in_flight */
-    int bufs[MEG_EDGES];       /* boundary buffers */
+    int slots;                 /* number of activation slots, equal to meg_pipe_schedule_in_flight */
+    int bufs[MEG_EDGES];       /* number of boundary buffers at each edge */
 };
 
 /*
- * Check a configuration: 0, or MEG_EUSAGE and a message that names option, value and rule.  The functions below
- * require a configuration that passes.
+ * Check a configuration.  Return 0, or MEG_EUSAGE with a message that names the option, its value and the rule.  The
+ * functions below require a configuration that passes this check.
  */
 int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e);
 
 /* Return the name of the schedule, as --pipeline-schedule spells it. */
 const char *meg_pipe_schedule_name(const struct meg_pipe_schedule_conf *c);
 
-/* True if backward has separate steps for the gradients of inputs and of weights (zb-h1). */
+/* Return whether backward is split into steps for input gradients and for weight gradients (zb-h1). */
 bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c);
 
 /* Compute the list of one stage; free it with meg_pipe_schedule_free. */
@@ -115,8 +118,8 @@ void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_s
 void meg_pipe_schedule_free(struct meg_pipe_schedule *s);
 
 /*
- * Largest number of micro-batches in flight (activation slots) on a stage, by the published formulas, with p stages, v
- * chunks, m micro-batches and groups of g:
+ * Return the largest number of micro-batches in flight (activation slots) on a stage, by the published formulas for p
+ * stages, v chunks per stage, m micro-batches and micro-batch groups of g:
  *   1f1b           min(p - stage, m)
  *   zb-h1          min(p, m)
  *   interleaved    min(2 (p - 1 - stage) + (v - 1) g + 1, v m)
@@ -124,25 +127,27 @@ void meg_pipe_schedule_free(struct meg_pipe_schedule *s);
  */
 int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int stage);
 
-/* Durations, in any one unit; a BWD step takes bwd_input + bwd_weight. */
+/* Durations in any time unit, the same for all.  A BWD step takes bwd_input + bwd_weight. */
 struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
-    double transfer;      /* from when both ends have started; links carry any number of transfers at once */
-    const double *weight; /* [stages * chunks] factor of each part's steps; NULL: 1 */
+    double transfer;      /* time from when both ends have started; concurrent transfers do not slow each other down */
+    const double *weight; /* [stages * chunks] factor that scales the durations of each part's steps; NULL: 1 */
 };
 
 struct meg_pipe_schedule_cost {
-    double makespan; /* from the first action of any stage to the last */
-    double busy;     /* time of steps, of the busiest stage */
+    double makespan; /* time from the first action of any stage to the last */
+    double busy;     /* total time of the steps on the busiest stage */
     double bubble;   /* (makespan - busy) / busy */
-    double *idle;    /* [stages] owned by the caller, or NULL: makespan minus the time of the stage's steps */
+    double *idle;    /* [stages] makespan minus the time of each stage's steps; owned by the caller; may be NULL */
 };
 
 /*
- * Simulate the lists all [stages] of one pipeline with unbuffered sends.  Fails with MEG_EFAIL and a message that
- * names stage and action if they deadlock; if a message is received out of order; if a step is missing, repeated, too
- * early or out of order; if a slot or buffer is used while it is in use or has other contents; or if slots or bufs
- * exceed what is ever in use at once.
+ * Simulate the lists all [stages] of one pipeline with unbuffered sends.  Fail with MEG_EFAIL and a message that names
+ * the stage and the action if
+ * - the lists deadlock, or a message is received out of order;
+ * - a step is missing, repeated, too early or out of order;
+ * - a slot or buffer is used while it is in use or has other contents;
+ * - slots or bufs exceeds the largest number that is in use at once.
  */
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
                                struct meg_pipe_schedule_cost *cost, struct meg_err *e);

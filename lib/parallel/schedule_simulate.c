@@ -1,6 +1,6 @@
 /*
- * Simulation of a pipeline's lists in one process: each stage has a clock and executes its list until it has to wait
- * for another stage.  Every invariant of parallel/schedule.h is checked.
+ * Simulation of a pipeline schedule in one process.  Each stage has a clock and executes its list until it has to wait
+ * for another stage.  The simulation checks every invariant of parallel/schedule.h.
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include "base/mem.h"
 
-/* One end of a transfer: when it was started, and which tensor it carries to which part. */
+/* One end of a transfer.  received_as, part and microbatch identify the tensor on the receiving stage. */
 struct message {
     double time;
     enum meg_edge received_as;
@@ -31,7 +31,7 @@ struct buffer {
     enum { FREE, IN_TRANSFER, FULL, INPUT_DONE } state; /* INPUT_DONE: a slot after BWD_INPUT */
     int chunk;
     int64_t microbatch;
-    int64_t message; /* index of its transfer in the link's messages */
+    int64_t message; /* index of the buffer's transfer in the link's messages */
 };
 
 struct buffers {
@@ -41,10 +41,10 @@ struct buffers {
 
 struct stage {
     const struct meg_pipe_schedule *s;
-    int64_t next; /* action */
+    int64_t next; /* index of the next action */
     double clock, busy;
     struct buffers slots, bufs[MEG_EDGES];
-    int64_t *done[3]; /* [chunks] forward, input-gradient and weight-gradient steps executed */
+    int64_t *done[3]; /* [chunks] number of forward, input-gradient and weight-gradient steps executed */
 };
 
 struct simulation {
@@ -57,7 +57,7 @@ struct simulation {
 static const char *const types[] = { "FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT", "START", "WAIT" };
 static const char *const edges[] = { "X", "DY", "Y", "DX" };
 
-/* Fail at the next action of a stage. */
+/* Fail with a message that names the next action of a stage. */
 static int fail_at(const struct simulation *p, const struct stage *g, const char *what)
 {
     const struct meg_action *a = &g->s->action[g->next];
@@ -145,7 +145,7 @@ static int simulate_start(struct simulation *p, struct stage *g, const struct me
     return 0;
 }
 
-/* Returns 1 if the other end has not started the transfer yet. */
+/* Simulate a wait; return 1 if the other end has not started the transfer yet. */
 static int simulate_wait(struct simulation *p, struct stage *g, const struct meg_action *a)
 {
     const bool is_received = meg_edge_is_received(a->edge);
@@ -190,7 +190,7 @@ static double duration(const struct meg_pipe_schedule_times *t, const struct meg
     }
 }
 
-/* True if a step has exactly the boundary buffers of its part and type. */
+/* Return whether a step has exactly the boundary buffers that its part and type require. */
 static bool has_its_buffers(const struct meg_action *a, bool is_first, bool is_last)
 {
     const bool is_backward = a->type != MEG_ACTION_FWD, makes_dx = a->type != MEG_ACTION_BWD_WEIGHT;
@@ -238,7 +238,9 @@ static int simulate_step(struct simulation *p, struct stage *g, const struct meg
 
 /* ---- all stages --------------------------------------------------------------------------- */
 
-/* Execute actions until the list ends or another stage must act first.  1: at least one was executed; 0: none. */
+/*
+ * Execute actions until the list ends or another stage must act first.  Return 1 if at least one was executed, else 0.
+ */
 static int advance(struct simulation *p, struct stage *g)
 {
     const int64_t from = g->next;

@@ -3,7 +3,7 @@
  *
  * Each rank keeps its parameters in one flat buffer, split into buckets (model/param.h).  nshards ranks
  * divide every bucket into equal shards, in rank order and regardless of parameter boundaries.
- * --num-distributed-optimizer-instances N makes N such groups of neighbouring ranks, which are replicas.
+ * With --num-distributed-optimizer-instances N there are N such groups of consecutive ranks, which are replicas.
  * The options and the collectives are in lib/optim/zero.
  */
 #ifndef MEG_PARALLEL_ZERO_H
@@ -14,9 +14,9 @@
 MEG_BEGIN_DECLS
 
 struct meg_zero_layout {
-    int stage;            /* 0: all replicated; 1: optimizer state sharded; 2: gradients, too; 3: parameters, too */
-    int64_t nshards;      /* ranks that divide each bucket; 0 in stage 0 */
-    int64_t bucket_numel; /* a bucket ends once it has this many elements; 0: one bucket holds them all */
+    int stage;            /* 0: nothing is sharded; 1: optimizer state; 2: also gradients; 3: also parameters */
+    int64_t nshards;      /* number of shards of each bucket; 0 in stage 0 */
+    int64_t bucket_numel; /* a bucket ends once it has this many elements; 0: a single bucket holds all */
 };
 
 /* Elements [begin, end) of the flat buffer. */
@@ -24,7 +24,7 @@ struct meg_elem_range {
     int64_t begin, end;
 };
 
-/* Return shard number rank of nshards equal shards of r, whose length nshards divides. */
+/* Return shard number `rank` of the nshards equal shards of r.  nshards must divide the length of r. */
 static inline struct meg_elem_range meg_zero_shard_of(struct meg_elem_range r, int64_t nshards, int64_t rank)
 {
     const int64_t n = (r.end - r.begin) / nshards;
