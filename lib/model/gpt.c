@@ -9,7 +9,10 @@
 #include "model/gpt_internal.h"
 #include "tensor/half.h"
 
-/* Return the offset of a row in the flat buffer, or in the unsharded buffers of ZeRO-2/3 (model/param.h). */
+/*
+ * Return a parameter's element offset in the flat buffer, or if is_layerwise, in the unsharded buffers of ZeRO-2/3
+ * (model/param.h).
+ */
 static int64_t buffer_offset(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
 {
     return is_layerwise
@@ -17,7 +20,7 @@ static int64_t buffer_offset(const struct meg_params *p, const struct meg_param 
                : row->offset;
 }
 
-/* Find the row called prefix + name and the addresses of its local shard and of its gradient's. */
+/* Find the parameter named prefix + name; set *w to its local shard and *dw to the gradient of that shard. */
 static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw, const char *prefix, const char *name)
 {
     char full[96];
@@ -78,7 +81,7 @@ static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, c
         bind_vector(g, &l->bias, &l->dbias, prefix, name, "bias");
 }
 
-/* Point the weights and gradients of layer i to its parameters. */
+/* Point the weights and gradients of layer i to its parameters in the flat buffers. */
 static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
 {
     const struct meg_gpt_conf *c = &g->conf;
@@ -107,7 +110,7 @@ static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
 }
 
 /*
- * Compute the rotary tables.  The angle of column pair i of `half` is position / interpolation * base^(-i/half).  With
+ * Compute the rotary tables.  Column pair i of `half` is rotated by position / interpolation * base^(-i/half).  With
  * Llama 3.1's scaling, frequencies are divided by rope_scaling_factor at wavelengths above 8192 tokens, unchanged below
  * 2048, and interpolated between.
  */
@@ -178,7 +181,8 @@ static void bind_all(struct meg_gpt *g)
 }
 
 /*
- * Return the bytes in use of a flat buffer, up to the end of its last bucket, or of the unsharded buffers of ZeRO-2/3.
+ * Return the bytes in use of a flat buffer, up to the end of its last bucket, or if is_layerwise, of the unsharded
+ * buffers of ZeRO-2/3.
  */
 static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
 {
@@ -284,7 +288,7 @@ void meg_gpt_close(struct meg_gpt *g)
     free(g);
 }
 
-/* Convert f32 values to type t; to may be from. */
+/* Convert n f32 values to dtype t; to may be from. */
 static void cast_down(void *to, const float *from, enum meg_dtype t, int64_t n)
 {
     for (int64_t i = 0; i < n && t != MEG_DTYPE_F32; i++)

@@ -1,8 +1,7 @@
 /*
  * gpt.h - a GPT on one rank: its parameters, and forward and backward of micro-batches.
  *
- * The architecture is described in gpt_conf.h, the runtime configuration in gpt_run.h, decoding with a KV cache in
- * gpt_decode.h.
+ * gpt_conf.h describes the architecture, gpt_run.h the runtime configuration, gpt_decode.h decoding with a KV cache.
  */
 #ifndef MEG_MODEL_GPT_H
 #define MEG_MODEL_GPT_H
@@ -13,17 +12,17 @@
 MEG_BEGIN_DECLS
 
 /*
- * Callbacks by which data parallelism overlaps communication with forward and backward.  Layer groups are 0 the
- * embedding, 1..L the layers, L+1 the head (model/param.h).
+ * Callbacks by which data parallelism overlaps communication with forward and backward.  Layer group 0 is the
+ * embedding, groups 1..L are the layers, and group L+1 is the head (model/param.h).
  */
 struct meg_gpt_hooks {
     void *user;
     /*
-     * Called before a layer group's parameters are read.  next: the group that the pass reads after it, for
-     * prefetching, or -1.  is_backward: gradients of the group follow.
+     * Called before the parameters of a layer group are read.  next is the group that the pass reads after this one,
+     * for prefetching, or -1.  is_backward: the pass computes gradients of the group.
      */
     void (*params_needed)(void *user, int layer_group, int next, bool is_backward);
-    /* Called when a micro-batch's backward has added all of its gradients of a layer group. */
+    /* Called when the backward pass of a micro-batch has added all its gradients of a layer group. */
     void (*grads_ready)(void *user, int layer_group);
 };
 
@@ -33,25 +32,29 @@ struct meg_gpt {
     const struct meg_mesh *mesh;
     struct meg_params params;
     const struct meg_ops *op;
-    void *
-        w; /* flat buffer of parameters in run.dtype: [params.flat_numel], or [meg_params_unsharded_numel] if sharded */
-    void *g;                     /* of gradients in run.grad_dtype, likewise; NULL when not training */
-    struct meg_gpt_memory used;  /* maximum bytes in use of each arena */
-    struct meg_gpt_hooks hooks;  /* the caller's; all NULL at first */
+    /*
+     * Flat buffers [params.flat_numel], or [meg_params_unsharded_numel] where run.shards_params or run.shards_grads: w
+     * has the parameters in run.dtype; g has the gradients in run.grad_dtype, and is NULL when not training.
+     */
+    void *w;
+    void *g;
+    struct meg_gpt_memory used;  /* maximum bytes in use in each arena */
+    struct meg_gpt_hooks hooks;  /* set by the caller; initially NULL */
     struct meg_gpt_state *state; /* layers, activations, workspace */
 };
 
 /*
  * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init or until a
- * checkpoint fills g->w.  mesh is borrowed until meg_gpt_close.  MEG_EFAIL if memory is exhausted, MEG_EUSAGE if the
- * backend does not support run->dtype.
+ * checkpoint fills g->w.  mesh is borrowed until meg_gpt_close.  Fail with MEG_EFAIL if memory is exhausted, and with
+ * MEG_EUSAGE if the backend does not support run->dtype.
  */
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                    const struct meg_ops *op, const struct meg_mesh *mesh, struct meg_err *e);
 void meg_gpt_close(struct meg_gpt *g);
 
 /*
- * Set the initial weights, a function of seed, tensor name and element (meg_param_init), the same under every layout.
+ * Set the initial weights.  They depend on the seed, the tensor's name and the element's index (meg_param_init), but
+ * not on the layout.
  */
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 
@@ -65,16 +68,16 @@ double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_l
 
 /*
  * Run forward and backward: add the gradients of scale * sum(loss * loss_mask) to g->g and return sum(loss *
- * loss_mask). Dropout is on if x->sample_id is given.
+ * loss_mask).  Dropout is applied if x->sample_id is not NULL.
  */
 double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale);
 
-/*
- * After meg_gpt_loss: write the logits [rows,v] f32 (host) of tokens [first, first + rows), exactly those from which
- * the losses were computed.  first is a multiple of meg_gpt_logit_rows; rows is that number, or fewer for the last
- * tokens.
- */
+/* Return the number of rows in a chunk of logits, the largest number that meg_gpt_loss_logits accepts. */
 int64_t meg_gpt_logit_rows(const struct meg_gpt *g);
+/*
+ * Write the logits [rows,v] f32 (host) of tokens [first, first + rows), from which meg_gpt_loss has just computed the
+ * losses.  first must be a multiple of meg_gpt_logit_rows; rows is that number, or fewer for the last tokens.
+ */
 void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits);
 
 /* Compute the logits [s,b,v] f32 (host) of a batch, without dropout. */
@@ -83,28 +86,28 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
 /* ---- with pipeline parallelism: a rank has chunks of layers, and each micro-batch in flight has a slot ---- */
 
 /*
- * Return the bytes of what chunks send to each other: rows [s/t b, h], t the tensor-parallel ranks with sequence
- * parallelism.
+ * Return the bytes of the tensor that chunks send to each other, [s b, h] or, with sequence parallelism over t ranks,
+ * [s/t b, h].
  */
 size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
 
 /*
- * Run forward of a micro-batch through a chunk and keep its activations in a slot.  in and out are device memory of
- * meg_gpt_boundary_nbytes.  A chunk that begins with the embedding does not read in; for others it must remain
- * unchanged until the slot's backward has ended.  A chunk that ends with the head does not write out.  scale: see
- * meg_gpt_forward_backward.
+ * Run forward of a micro-batch through a chunk and keep its activations in a slot.  The device buffers in and out have
+ * meg_gpt_boundary_nbytes bytes.  A chunk that begins with the embedding does not read in; other chunks require in to
+ * remain unchanged until the slot's backward has ended.  A chunk that ends with the head does not write out.  For
+ * scale, see meg_gpt_forward_backward.
  */
 void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
                      const void *in, void *out);
-/* Compute the losses of a slot after forward of the chunk with the head; see meg_gpt_loss. */
+/* Compute the losses of a slot after forward of the chunk that ends with the head; see meg_gpt_loss. */
 double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss);
 /*
- * Run backward of a slot: compute d_in, the gradient of in, from d_out, that of out, and add the gradients of the
- * parameters to g->g.  A chunk that ends with the head does not read d_out and returns sum(loss * loss_mask); others
- * return 0.  A chunk that begins with the embedding does not write d_in.
+ * Run backward of a slot: compute d_in, the gradient of in, from d_out, the gradient of out, and add the parameter
+ * gradients to g->g.  A chunk that ends with the head does not read d_out and returns sum(loss * loss_mask); other
+ * chunks return 0.  A chunk that begins with the embedding does not write d_in.
  */
 double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
-/* With run.defers_wgrad: add the gradients of the weights of linears, after meg_gpt_backward of that slot. */
+/* Add the weight gradients of linears that meg_gpt_backward of this slot deferred (run.defers_wgrad). */
 void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot);
 
 MEG_END_DECLS

@@ -1,4 +1,7 @@
-/* gpt_buffers.c - the buffers of a model.  The same calls count their bytes and sub-allocate them from the arenas. */
+/*
+ * gpt_buffers.c - activation and workspace buffers of a model.  The same functions count their bytes and sub-allocate
+ * them from the arenas.
+ */
 #include <stdlib.h>
 #include "base/mem.h"
 #include "model/gpt_internal.h"
@@ -49,7 +52,7 @@ bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t 
     }
 }
 
-/* Return how many layers are recomputed together at most. */
+/* Return the largest number of layers that are recomputed together. */
 static int64_t max_recomputed(const struct meg_gpt_run *run, int64_t layers)
 {
     if (run->recompute == MEG_RECOMPUTE_BLOCK)
@@ -103,26 +106,26 @@ void gpt_state_free(struct meg_gpt_state *st)
     free(st);
 }
 
-/* An arena with the sizes of what is sub-allocated from it. */
+/* An arena, with the configuration and the sizes of its buffers. */
 struct arena {
     struct meg_suballoc *mem;
     const struct meg_gpt_run *run;
     const struct gpt_dims *d;
 };
 
-/* Allocate [residual_rows, h] of the residual stream. */
+/* Allocate a residual-stream tensor [residual_rows, h]. */
 static struct meg_mat alloc_residual(const struct arena *a)
 {
     return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows, a->d->width.h);
 }
 
-/* Allocate [residual_rows, h] of the output of a norm or a sublayer. */
+/* Allocate an output [residual_rows, h] of a norm or a sublayer. */
 static struct meg_mat alloc_sublayer_out(const struct arena *a)
 {
     return meg_suballoc_mat(a->mem, a->run->dtype, a->d->residual_rows, a->d->width.h);
 }
 
-/* Allocate [n, cols] of activations inside a sublayer. */
+/* Allocate an activation [n, cols] inside a sublayer. */
 static struct meg_mat alloc_acts(const struct arena *a, int64_t cols)
 {
     return meg_suballoc_mat(a->mem, a->run->dtype, a->d->n, cols);
@@ -137,7 +140,7 @@ static struct meg_norm_stats alloc_stats(const struct arena *a)
     return stats;
 }
 
-/* Allocate log-sum-exp, or delta, of all heads. */
+/* Allocate log-sum-exp or delta [n, a] of all heads. */
 static float *alloc_head_stats(const struct arena *a)
 {
     return meg_suballoc(a->mem, (size_t)(a->d->n * a->d->width.a) * sizeof(float));
@@ -177,8 +180,9 @@ static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
 }
 
 /*
- * Allocate the input of layer i of a chunk.  The first layer's input is the pipeline's receive buffer on all stages but
- * the first.  Without training all layers use the first one's activations, so its input is needed as a buffer, too.
+ * Allocate the input of layer i of a chunk.  On all stages but the first, the first layer's input is the pipeline's
+ * receive buffer, so only its shape is set.  Without training, all layers use the activations of the first layer, so
+ * its input is always allocated.
  */
 static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
 {
@@ -187,7 +191,10 @@ static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
     return meg_mat(NULL, a->run->residual_dtype, a->d->residual_rows, a->d->width.h);
 }
 
-/* Allocate what a slot keeps of layer i: all activations, the input only, or nothing if the layer is recomputed. */
+/*
+ * Allocate the tensors that a slot keeps of layer i: all activations, or if the layer is recomputed, its input or
+ * nothing.
+ */
 static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t i, const struct arena *a)
 {
     const struct gpt_dims *d = a->d;
@@ -245,7 +252,7 @@ static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
     st->head.partial_stats = meg_suballoc(a->mem, (size_t)(2 * chunk * d->tp) * sizeof(float));
 }
 
-/* Allocate the gradients that all layers share. */
+/* Allocate the gradients of activations that all layers share. */
 static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
 {
     const struct meg_gpt_widths *w = &a->d->width;

@@ -4,8 +4,8 @@
  *   x = drop(word[token] + position[i]); with rotary positions there is no position table
  *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
  *   logits = norm(x) w_out^T; w_out is the word embedding unless untied
- * Weights are [out, in].  The rows of qkv are grouped by key-value group, as in Megatron core: its query heads, its key
- * head, its value head.  The vocabulary has no padding rows.
+ * Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: its query
+ * heads, its key head, its value head.  The vocabulary has no padding rows.
  */
 #ifndef MEG_MODEL_GPT_CONF_H
 #define MEG_MODEL_GPT_CONF_H
@@ -18,58 +18,61 @@ MEG_BEGIN_DECLS
 enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE };
 
 /*
- * Architecture hyper-parameters: two models with equal values have the same parameters.  Integers that are not set are
+ * Architecture hyper-parameters.  Two models with equal values have the same parameters.  Integers that are not set are
  * MEG_UNSET until meg_gpt_conf_check.
  */
 struct meg_gpt_conf {
     int64_t num_layers, hidden_size, ffn_hidden_size, num_attention_heads;
     int64_t kv_channels; /* head size */
     bool group_query_attention;
-    int64_t num_query_groups; /* key-value heads */
+    int64_t num_query_groups; /* number of key-value heads */
     int64_t max_position_embeddings;
-    int64_t vocab_size; /* without padding; from the tokenizer or the checkpoint, not an option of the model */
+    int64_t vocab_size; /* number of tokens, without padding; from the tokenizer or the checkpoint, not an option */
     enum meg_position_embedding position_embedding_type;
     enum meg_norm normalization;
-    bool use_rotary; /* another spelling of --position-embedding-type rope */
+    bool use_rotary; /* same as --position-embedding-type rope */
     double rotary_base, rotary_percent;
     bool rotary_interleaved;
-    int64_t rotary_interpolation; /* positions are divided by it */
-    bool use_rope_scaling;        /* Llama 3's scaling of long wavelengths */
+    int64_t rotary_interpolation; /* divisor of positions */
+    bool use_rope_scaling;        /* scale long wavelengths as Llama 3.1 does */
     double rope_scaling_factor;
     double norm_epsilon, init_method_std;
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
     bool swiglu;
-    bool has_bias; /* of linears; without it only qkv has one, if add_qkv_bias is set */
+    bool has_bias; /* linears have biases; if false, only qkv has one, and only with add_qkv_bias */
     bool add_qkv_bias;
-    bool bias_gelu_fusion; /* GELU in its tanh form; exact GELU without it or without biases */
+    bool bias_gelu_fusion; /* tanh approximation of GELU; exact GELU if false or without biases */
     double attention_dropout, hidden_dropout;
 };
 extern const struct meg_opt meg_gpt_opts[];
 
-/* Derive the settings that are unset, and check all; MEG_EUSAGE names the options of a rule that is broken. */
+/*
+ * Derive the unset settings and check all.  Fail with MEG_EUSAGE and a message that names the options of the violated
+ * rule.
+ */
 int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e);
 
-/* The functions below take a configuration that meg_gpt_conf_check has accepted. */
+/* The functions below require a configuration that meg_gpt_conf_check has accepted. */
 
 static inline bool meg_gpt_is_rotary(const struct meg_gpt_conf *c)
 {
     return c->position_embedding_type == MEG_POSITION_ROPE;
 }
 
-/* Return how many column pairs of a head are rotated; 0 without rotary positions. */
+/* Return the number of rotated column pairs per head; 0 without rotary positions. */
 static inline int64_t meg_gpt_rope_half(const struct meg_gpt_conf *c)
 {
     return meg_gpt_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
 }
 
-/* The widths of a layer's tensors on one of tp tensor-parallel ranks, in columns of activations. */
+/* Widths of a layer's activations, in columns, on one of tp tensor-parallel ranks. */
 struct meg_gpt_widths {
     int64_t h;       /* residual stream */
-    int64_t a, g, d; /* query heads, key-value groups; head size */
-    int64_t q, kv;   /* queries, and output of attention: a d; keys alone, and values alone: g d */
-    int64_t qkv;     /* output of the qkv linear: q + 2 kv */
-    int64_t f, fc1;  /* input of fc2; output of fc1: f, or 2f for [gate | up] */
+    int64_t a, g, d; /* numbers of query heads and key-value groups; head size */
+    int64_t q, kv;   /* q: queries, or attention output, a d; kv: keys, or values, g d */
+    int64_t qkv;     /* output of the qkv linear, q + 2 kv */
+    int64_t f, fc1;  /* f: input of fc2; fc1: output of fc1, f or, for [gate | up], 2f */
 };
 
 static inline struct meg_gpt_widths meg_gpt_layer_widths(const struct meg_gpt_conf *c, int64_t tp)
@@ -88,11 +91,12 @@ static inline struct meg_gpt_widths meg_gpt_layer_widths(const struct meg_gpt_co
     return w;
 }
 
-/* Make the parameter table, and shard it for the mesh's rank; free it with meg_params_free. */
+/* Make the parameter table and shard it for the mesh's rank.  Free it with meg_params_free. */
 void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const struct meg_mesh *mesh);
 
 /*
- * Return the floating-point operations of forward and backward of batch sequences of length s, without recomputation.
+ * Return the number of floating-point operations of forward and backward for `batch` sequences of length s, without
+ * recomputation.
  */
 double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s);
 

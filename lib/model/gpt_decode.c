@@ -8,9 +8,9 @@
 struct meg_gpt_kv_cache {
     const struct meg_ops *op;
     int64_t s, b, L;
-    size_t layer_nbytes; /* of one layer's keys and values of a slot */
+    size_t layer_nbytes; /* bytes of one layer's keys and values in a slot */
     char *kv;            /* [L, b, s, g, 2, d] */
-    int64_t *len;        /* [b] */
+    int64_t *len;        /* [b] number of tokens in each slot */
 };
 
 int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e)
@@ -58,14 +58,16 @@ int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot)
     return c->len[slot];
 }
 
-/* Run rows tokens through all layers and the final norm, appending the rows of kv [nkv] to their sequences. */
+/*
+ * Run `rows` tokens through all layers and the final norm, and append their keys and values to the sequences kv [nkv].
+ */
 static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
                            const int32_t *position, int64_t rows)
 {
     struct meg_gpt_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
     struct gpt_slot *q = &st->slot[0];
-    /* the model only reads a batch, so that the casts are safe */
+    /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
     gpt_load_batch(g, 0, &x, 0, false);

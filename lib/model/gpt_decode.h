@@ -1,7 +1,7 @@
 /*
- * gpt_decode.h - token-by-token decoding with a KV cache: the keys and values of b sequences ("slots") of up to s
- * tokens. The logits of a slot depend on its own tokens only, to the last bit: rows are computed in blocks of a fixed
- * size.
+ * gpt_decode.h - token-by-token decoding with a KV cache, which holds the keys and values of b sequences ("slots") of
+ * up to s tokens.  The logits of a slot depend only on its own tokens, bit for bit, because rows are computed in blocks
+ * of a fixed size.
  */
 #ifndef MEG_MODEL_GPT_DECODE_H
 #define MEG_MODEL_GPT_DECODE_H
@@ -10,17 +10,20 @@
 MEG_BEGIN_DECLS
 
 struct meg_gpt_kv_cache;
-/* Allocate an empty cache for g, which must not be training; MEG_EFAIL if memory is exhausted. */
+/* Allocate an empty cache for g, whose run.is_training must be false.  Fail with MEG_EFAIL if memory is exhausted. */
 int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e);
 void meg_gpt_kv_cache_close(struct meg_gpt_kv_cache *c);
 /* Empty a slot. */
 void meg_gpt_kv_cache_clear(struct meg_gpt_kv_cache *c, int64_t slot);
 /* Return the number of tokens in a slot. */
 int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot);
-/* Fill an empty slot with n tokens, 1 to run.s * run.b; write logits [v] f32 (host) of the last one unless NULL. */
+/*
+ * Process n tokens, 1 to run.s * run.b, into an empty slot.  Write the logits [v] f32 (host) of the last token, unless
+ * logits is NULL.
+ */
 void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      float *logits);
-/* Append one token to each of n different slots; write their logits [n,v] f32 (host). */
+/* Append one token to each of n different slots, and write the logits [n,v] f32 (host) of these tokens. */
 void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens,
                     int64_t n, float *logits);
 

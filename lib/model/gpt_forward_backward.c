@@ -35,7 +35,7 @@ static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct gpt_acts *a, s
     meg_add_fwd(c, y, a->residual, sublayer_out, &mlp);
 }
 
-/* Compute dx, the gradient of x, from dy, that of y, and add to the gradients of the parameters. */
+/* Compute dx, the gradient of x, from dy, the gradient of y, and add to the parameter gradients. */
 static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct gpt_grads *d,
                       const struct gpt_acts *a, const struct gpt_layer *l, double dropout)
 {
@@ -59,7 +59,10 @@ static void layer_bwd_weight(struct meg_ctx *c, const struct gpt_grads *d, const
 
 /* ---- a micro-batch in its slot ---- */
 
-/* Set the number of rows of all buffers: a micro-batch smaller than planned uses the leading rows of each. */
+/*
+ * Set the number of rows of all buffers.  A micro-batch smaller than the largest one uses the leading rows of each
+ * buffer.
+ */
 static void resize_rows(struct meg_gpt_state *st, struct gpt_slot *q, int64_t n, int64_t residual_rows)
 {
     for (int64_t i = 0; i < st->dim.layers; i++) {
@@ -75,7 +78,7 @@ static void resize_rows(struct meg_gpt_state *st, struct gpt_slot *q, int64_t n,
     q->last_out.rows = st->lnf.rows = st->sublayer_out.rows = st->grads.x.rows = st->grads.ln.rows = residual_rows;
 }
 
-/* Upload the global position of each row of the residual stream, with sequence or context parallelism. */
+/* With sequence or context parallelism, upload the global position of each row of the residual stream. */
 static void set_global_positions(struct meg_gpt *g)
 {
     const struct meg_layout *l = &g->mesh->layout;
@@ -158,7 +161,7 @@ size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g)
     return (size_t)(g->state->dim.residual_rows * g->state->dim.width.h) * meg_dtype_size(g->run.residual_dtype);
 }
 
-/* Return the rows of the current micro-batch in a send or receive buffer of the pipeline. */
+/* Return the rows of the current micro-batch in p, a send or receive buffer of the pipeline. */
 static struct meg_mat boundary_rows(const struct meg_gpt *g, const struct gpt_slot *q, const void *p)
 {
     return meg_mat((void *)p, g->run.residual_dtype, q->acts[0].x.rows, q->acts[0].x.cols);
@@ -169,7 +172,9 @@ static void copy_device(struct meg_gpt *g, void *to, const void *from, struct me
     g->op->upload(g->state->ctx.stream, to, from, (size_t)(like.rows * like.cols) * meg_dtype_size(like.dtype));
 }
 
-/* Return this rank's shard of the input of layer i, kept with distribute_saved_activations; p NULL if there is none. */
+/*
+ * Return this rank's shard of the input of layer i, kept with distribute_saved_activations; p is NULL if there is none.
+ */
 static struct meg_mat saved_shard(const struct meg_gpt *g, int64_t chunk, const struct gpt_slot *q, int64_t i)
 {
     const struct meg_mat none = { 0 };
@@ -259,7 +264,7 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
 }
 
 /*
- * Recompute the activations of layers [begin, end) from the input of the first one; the last one's output is not
+ * Recompute the activations of layers [begin, end) from the input of layer begin.  The output of the last layer is not
  * needed.
  */
 static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end)
@@ -275,7 +280,8 @@ static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *
 }
 
 /*
- * Return the layer group that is read after that of layer i: the first one to recompute, or that of layer i - 1; or -1.
+ * Return the layer group that the backward pass reads after layer i: that of the first layer to recompute or that of
+ * layer i - 1; -1 if i is 0.
  */
 static int64_t next_bwd_group(const struct meg_gpt *g, int64_t chunk, int64_t i)
 {
@@ -288,7 +294,7 @@ static int64_t next_bwd_group(const struct meg_gpt *g, int64_t chunk, int64_t i)
     return group_of(g, chunk, i - 1);
 }
 
-/* Compute dx from dy through all layers of a chunk. */
+/* Run backward through all layers of a chunk: compute dx from dy. */
 static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, struct meg_mat dx, struct meg_mat dy)
 {
     struct meg_gpt_state *st = g->state;

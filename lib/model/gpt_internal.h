@@ -11,7 +11,9 @@
 
 MEG_BEGIN_DECLS
 
-/* A decoding step always computes this many rows, so that a row's result does not depend on how many are used. */
+/*
+ * A decoding step always computes this many rows, so that a row's result does not depend on the number of rows in use.
+ */
 enum { DECODE_ROWS = 16 };
 
 struct gpt_layer {
@@ -43,30 +45,30 @@ struct gpt_grads {
 /* A micro-batch in flight through a chunk of layers. */
 struct gpt_slot {
     int64_t s, b;
-    struct gpt_acts *acts; /* [layers of a chunk]; the first one's x is embed_out, or the pipeline's receive buffer */
+    struct gpt_acts *acts; /* [layers of a chunk]; acts[0].x is embed_out or the pipeline's receive buffer */
     void *embed_out;       /* output of the embedding */
-    struct meg_mat *saved; /* [layers of a chunk] with distribute_saved_activations: this rank's shard of the input of a
-                                layer that is recomputed */
-    struct gpt_grads *grads; /* [layers of a chunk]; of the slot with defers_wgrad, else those of the state */
+    struct meg_mat *saved; /* [layers of a chunk] shard of a recomputed layer's input (distribute_saved_activations) */
+    struct gpt_grads
+        *grads; /* [layers of a chunk] gradients of meg_gpt_state; with defers_wgrad some are the slot's own */
     struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */
     int32_t *tokens, *labels, *position_ids, *doc_start; /* [n], device */
-    float *loss_weight;                                  /* [n], device: scale * loss_mask */
-    int64_t *sample_id;                                  /* [b] used, device */
+    float *loss_weight;                                  /* [n], device; scale * loss_mask */
+    int64_t *sample_id;                                  /* [b], device */
     bool has_doc_start, has_dropout;
     float *loss_mask; /* [n], host */
 };
 
 /* Sizes on this rank. */
 struct gpt_dims {
-    int64_t s, b, n;       /* positions, sequences, rows s*b of a micro-batch */
+    int64_t s, b, n;       /* numbers of positions, sequences and rows (s*b) of a micro-batch */
     int64_t residual_rows; /* rows of the residual stream: n, with sequence parallelism n / tp */
     struct meg_gpt_widths width;
-    int64_t v, v0; /* rows of the vocabulary, the first one */
+    int64_t v, v0; /* number of vocabulary rows on this rank, index of the first one */
     int64_t rope_half, positions;
-    int64_t layers; /* of a chunk */
+    int64_t layers; /* number of layers per chunk */
     int64_t chunks, slots;
     int64_t tp;
-    bool has_embedding, has_head; /* one of this rank's chunks has it */
+    bool has_embedding, has_head; /* whether a chunk of this rank has the embedding, or the head */
 };
 
 struct meg_gpt_state {
@@ -74,23 +76,23 @@ struct meg_gpt_state {
     struct gpt_dims dim;
     struct gpt_layer *layer;     /* [chunks, layers] */
     struct gpt_slot *slot;       /* [slots] */
-    struct gpt_acts *recomputed; /* of the layers that are recomputed together; attention's output if selective */
+    struct gpt_acts *recomputed; /* activations of layers recomputed together; if selective, attention output only */
     struct meg_norm_weights final_norm;
     struct meg_embed embed;
     struct meg_rope rope;
-    struct meg_cp *cp; /* [ncp]: one for all layers of the model, or one for each */
+    struct meg_cp *cp; /* [ncp]: one for all layers of the model, or one per layer */
     int ncp;
     struct meg_attn_workspace attn_workspace;
     struct meg_lm_head head;
     struct meg_mat sublayer_out; /* [residual_rows, h] output of attention or MLP before the residual epilogue */
     struct meg_mat lnf;          /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
-    struct gpt_grads grads;        /* shared by all layers, except what a slot keeps */
+    struct gpt_grads grads;        /* gradients shared by all layers, except those that a slot keeps */
     float *loss;                   /* [n], device */
     int32_t *position_of_row;      /* [s], device */
     float *host_loss;              /* [n] */
     int32_t *host_position;        /* [s] */
-    void *activations, *workspace; /* arenas */
+    void *activations, *workspace; /* base addresses of the arenas */
 };
 
 /* ---- gpt_buffers.c ---- */
@@ -103,7 +105,10 @@ void gpt_state_free(struct meg_gpt_state *st);
 void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
                           struct meg_suballoc *workspace);
 
-/* Find the layers [begin, end) of a chunk that are recomputed together with layer i; false: i is not recomputed. */
+/*
+ * Set [*begin, *end) to the layers of a chunk that are recomputed together with layer i.  Return false if layer i is
+ * not recomputed.
+ */
 bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);
 
 /* ---- gpt_forward_backward.c ---- */

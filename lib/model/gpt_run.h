@@ -1,6 +1,6 @@
 /*
- * gpt_run.h - runtime configuration of a GPT: batch dimensions, data types, recomputation; and the memory that it
- * needs.
+ * gpt_run.h - runtime configuration of a GPT (batch dimensions, data types, recomputation), and the memory that it
+ * requires.
  */
 #ifndef MEG_MODEL_GPT_RUN_H
 #define MEG_MODEL_GPT_RUN_H
@@ -8,31 +8,34 @@
 
 MEG_BEGIN_DECLS
 
-/* Activation recomputation (Korthikanti et al. 2022): what backward recomputes instead of keeping it from forward. */
+/*
+ * Activation recomputation (Korthikanti et al. 2022): the activations that backward recomputes instead of keeping them
+ * from forward.
+ */
 enum meg_recompute {
     MEG_RECOMPUTE_NONE,
-    MEG_RECOMPUTE_SELECTIVE, /* core attention: its output and log-sum-exp, from qkv */
+    MEG_RECOMPUTE_SELECTIVE, /* output and log-sum-exp of core attention, from qkv */
     MEG_RECOMPUTE_UNIFORM,   /* all layers, in groups of recompute_num_layers: the input of each group is kept */
     MEG_RECOMPUTE_BLOCK /* the first recompute_num_layers layers of a chunk, one by one: the input of each is kept */
 };
 
 struct meg_gpt_run {
-    int64_t s, b;             /* longest sequence, largest micro-batch */
+    int64_t s, b;             /* longest sequence in tokens, largest micro-batch in sequences */
     bool is_training;         /* keep activations and allocate gradients */
-    uint32_t seed;            /* of dropout */
-    int64_t microbatch_slots; /* micro-batches whose activations are kept at the same time; 0 is 1 */
+    uint32_t seed;            /* seed of dropout */
+    int64_t microbatch_slots; /* number of micro-batches whose activations are kept at the same time; 0 means 1 */
     bool defers_wgrad;        /* meg_gpt_backward leaves the gradients of linears to meg_gpt_backward_weight */
     enum meg_recompute recompute;
     int64_t recompute_num_layers;
-    bool distribute_saved_activations; /* the inputs kept for recomputation are sharded over tensor-parallel ranks */
-    enum meg_dtype dtype;              /* of parameters and activations */
-    enum meg_dtype residual_dtype;     /* of the residual stream */
-    enum meg_dtype grad_dtype;         /* of the gradients of parameters */
+    bool distribute_saved_activations; /* shard the inputs kept for recomputation over tensor-parallel ranks */
+    enum meg_dtype dtype;              /* dtype of parameters and activations */
+    enum meg_dtype residual_dtype;     /* dtype of the residual stream */
+    enum meg_dtype grad_dtype;         /* dtype of parameter gradients */
     bool shards_params; /* ZeRO-3: parameters are all-gathered one layer group at a time (model/param.h) */
     bool shards_grads;  /* ZeRO-2: gradients are reduce-scattered one layer group at a time */
 };
 
-/* Bytes of each arena. */
+/* Number of bytes in each arena. */
 struct meg_gpt_memory {
     size_t params, grads, activations, workspace;
 };

@@ -101,7 +101,10 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l)
     p->bucket[p->nbuckets++] = (struct meg_elem_range){ begin, p->flat_numel };
 }
 
-/* Return whether the current bucket ends before row i, the next one of the flat buffer; true at the end, i < 0. */
+/*
+ * Return whether the current bucket ends before row i, the next row in the flat buffer; true if i < 0, after the last
+ * row.
+ */
 static bool bucket_ends_before(const struct meg_params *p, int i, const struct meg_mesh *mesh)
 {
     const struct meg_layout *l = &mesh->layout;
@@ -155,7 +158,7 @@ static int64_t group_numel(const struct meg_params *p, int layer_group)
     return p->layer_group[layer_group].end - p->layer_group[layer_group].begin;
 }
 
-/* Return the elements of the largest layer. */
+/* Return the number of elements of the largest layer. */
 static int64_t largest_layer(const struct meg_params *p)
 {
     int64_t most = 0;
@@ -179,7 +182,7 @@ int64_t meg_params_unsharded_numel(const struct meg_params *p)
     return group_numel(p, 0) + group_numel(p, p->nlayer_groups - 1) + 2 * largest_layer(p);
 }
 
-/* Return the elements per index of tp_axis. */
+/* Return the number of elements per index along tp_axis. */
 static int64_t inner_numel(const struct meg_param *row)
 {
     int64_t n = 1;
