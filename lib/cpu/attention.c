@@ -2,19 +2,19 @@
 /*
  * attention.c - attention in tiles of scores that fit in cache, with a running maximum and sum for each query
  * (Milakov and Gimelshein 2018; Dao et al. 2022).  Only the log-sum-exp of each row is kept; the backward pass
- * recomputes the scores.  Tiles in which no query sees a key are skipped, so causal attention costs half.
+ * recomputes the scores.  Completely masked tiles are skipped, which halves the cost of causal attention.
  *
  * A task of the forward pass is a block of queries of one head.  A task of the backward pass is one key-value group of
- * one sequence with all its query heads, so that one thread sums dk and dv, in a fixed order.
+ * one sequence with all its query heads: a single thread sums dk and dv, in a fixed order.
  */
 #include <math.h>
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
 /*
- * Queries (BQ) and keys (BK) of a tile, and queries of a forward task.  Operands of products are copied to contiguous
- * f32 rows: the stride of packed heads is a power of two or close to it, which makes rows share cache sets (175 against
- * 215 GF/s).  A packed operand has at most PACK_FLOATS elements, so it has fewer rows if d is large.
+ * Queries (BQ) and keys (BK) per tile, and queries per forward task.  Operands of products are copied to contiguous f32
+ * rows: the stride of interleaved heads is a power of two or close to it, which makes rows share cache sets (175
+ * instead of 215 GFLOP/s).  A packed operand has at most PACK_FLOATS elements, and fewer rows if d is large.
  */
 enum { BQ = 128, BK = 256, TASK_ROWS = 2 * BQ, PACK_FLOATS = BK * 128 };
 
@@ -42,7 +42,8 @@ static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
 }
 
 /*
- * Return how many rows of a head, at most `most`, fit into PACK_FLOATS elements; a multiple of 8 if that is the limit.
+ * Return the smaller of `most` and the number of rows of d floats that fit into PACK_FLOATS elements, rounded down to a
+ * multiple of 8.
  */
 static int64_t rows_of_pack(int64_t most, int64_t d)
 {
@@ -72,7 +73,7 @@ struct key_range {
     int64_t lo, hi;
 };
 
-/* Return the keys that query t of sequence i sees. */
+/* Return the keys that query t of sequence i attends to. */
 static struct key_range visible_keys(const struct meg_attn_geom *ge, int64_t t, int64_t i)
 {
     struct key_range s = { 0, ge->s_k };
@@ -101,7 +102,7 @@ struct tile {
     int64_t i, j, t0, nq, k0, nk;
 };
 
-/* Return the keys of the tile that its query t sees, relative to k0. */
+/* Return the keys of the tile, relative to k0, that query t of the tile attends to. */
 static struct key_range visible_in_tile(const struct meg_attn_geom *ge, const struct tile *x, int64_t t)
 {
     struct key_range s = visible_keys(ge, x->t0 + t, x->i);
@@ -164,7 +165,7 @@ static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float
     meg_cpu_gemm('N', 'N', x->nq, ge->d, x->nk, 1.0f, s, BK, v, ge->d, 1.0f, o, ge->d);
 }
 
-/* Attend queries [t0, t1) of one head. */
+/* Compute attention for queries [t0, t1) of one head. */
 static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q, struct view k,
                      struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1, const struct meg_drop *d,
                      const struct dropout *drop)
@@ -193,7 +194,7 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
         }
     }
     for (int64_t t = 0; t < t1 - t0; t++) {
-        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* 0: the query sees no key */
+        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* 0: all keys are masked */
         for (int64_t c = 0; c < ge->d; c++)
             op[t * ge->d + c] *= r;
         MEG_FN(from_f32)(row(o, t0 + t), o.dtype, op + t * ge->d, ge->d);

@@ -1,5 +1,6 @@
 /*
- * cpu.c - choice of the table of operations for this machine, and the operations without vector code: memory, handles.
+ * cpu.c - select the table of operations for this machine, and implement the operations without vector code (memory,
+ * handles).
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -19,7 +20,7 @@ extern const struct meg_ops meg_cpu_ops_v3;
 extern const struct meg_ops meg_cpu_ops_v4;
 #endif
 
-/* Clang before 17 does not know the names of the x86-64 levels: ask for the features that set them apart. */
+/* Clang before 17 does not know the names of the x86-64 levels: test for the features that distinguish them. */
 #if defined __clang__ && __clang_major__ < 17
 #    define HAS_V3 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
 #    define HAS_V4                                                                                                     \
@@ -64,7 +65,8 @@ const char *meg_cpu_supports(enum meg_dtype dtype)
 }
 
 /*
- * Allocate large buffers in huge pages and zero them by all threads, so that first touch spreads pages over NUMA nodes.
+ * Allocate large buffers in huge pages and zero them with all threads: first touch distributes the pages over NUMA
+ * nodes.
  */
 void *meg_cpu_alloc(size_t nbytes)
 {

@@ -7,7 +7,7 @@ MEG_BEGIN_DECLS
 
 /*
  * Return the operations compiled for the best instruction set of this machine.  Tensors are f32, bf16 or f16; streams
- * are NULL.  Operations run on OpenMP's threads and give the same bits for any number of threads.
+ * are NULL.  Operations run on OpenMP's threads and are bit-identical for any number of threads.
  *
  * The first call binds each thread to one processor if there are as many threads as processors that the process may use
  * and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY is set: unbound, two threads occasionally run on one processor during

@@ -15,7 +15,7 @@ enum { DROP_BLOCK = 512 }; /* maximum number of units per call */
 
 struct dropout {
     uint32_t key[2];
-    uint32_t threshold; /* units whose lane is below it are dropped */
+    uint32_t threshold; /* units whose 16-bit lane is below the threshold are dropped */
     float scale;        /* factor of the units that are kept */
 };
 

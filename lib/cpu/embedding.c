@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /*
- * embedding.c - word and position embeddings; their gradients are split over threads by columns and sum tokens in
- * order.
+ * embedding.c - word and position embeddings.  Gradients are split over threads by columns; each thread sums the
+ * tokens in order.
  */
 #include "cpu/row.h"
 

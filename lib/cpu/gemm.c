@@ -1,7 +1,7 @@
 /*
  * gemm.c - matrix products by oneDNN's dnnl_sgemm and dnnl_gemm_bf16bf16f32 (exported, but declared in no header; its
  * arguments are those of dnnl_sgemm).  oneDNN is loaded at run time on first use, because loading takes about 25 ms and
- * some programs multiply nothing.
+ * some programs compute no product.
  *
  * oneDNN uses one thread if it is called inside an active parallel region, and all threads otherwise.  Callers split
  * their work into blocks whose size depends only on the shape and call from inside a parallel region, so that the
@@ -42,10 +42,10 @@ static int multiplies_bf16(void)
 }
 
 /*
- * Under a limit of address space (ulimit -v), the dynamic linker and oneDNN's initializers and code generator die by
- * SIGSEGV or an uncaught exception when the space is exhausted.  Under such a limit, load() checks that there is enough
- * space and allocates it at once, which makes every start slower.  Loading takes 42 MiB, the first product 6 MiB, and
- * attention 1.2 MiB of the stack.
+ * Under a limit of address space (ulimit -v), the dynamic linker and oneDNN's initializers and code generator crash
+ * with SIGSEGV or an uncaught exception when the space is exhausted.  Under such a limit, load() checks that there is
+ * enough space and allocates it at once, which makes every start slower.  Loading uses 42 MiB, the first product 6 MiB,
+ * and attention 1.2 MiB of the stack.
  */
 enum { LOAD_SPACE = 64 << 20, STACK_SPACE = 2 << 20 };
 

@@ -1,11 +1,11 @@
 /* isa: baseline v3 v4 */
 /*
- * gemm_mixed.c - one block of a matrix product with operands of any type and f32 sums: f32 by oneDNN's sgemm, bf16 by
- * its bf16 product if the machine has bf16 instructions (twice as fast), and other types converted into f32 panels
- * first.
+ * gemm_mixed.c - compute one block of a matrix product with operands of any type and f32 sums.  oneDNN's sgemm
+ * multiplies f32 operands; its bf16 product multiplies bf16 operands if the CPU has bf16 instructions (twice as fast);
+ * all other operands are first converted into f32 panels.
  *
- * Products of at most GEMM_SKINNY_M rows (decoding) are limited by reading w, which oneDNN would copy first.  They are
- * computed as dot products here; the result of a row does not depend on the number of rows.
+ * Products of at most GEMM_SKINNY_M rows (decoding) are limited by the bandwidth of reading w, which oneDNN would copy
+ * first.  They are computed as dot products here; the result of a row does not depend on the number of rows.
  */
 #include "cpu/internal.h"
 
@@ -99,7 +99,7 @@ static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct
     }
 }
 
-/* Compute few rows in blocks of 16 columns and 512 products, which fit into the L1 cache. */
+/* Compute a product of few rows in blocks of 16 columns and a depth of 512, which fit into the L1 cache. */
 static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float *c,
                               int64_t ldc)
 {

@@ -12,7 +12,7 @@ MEG_BEGIN_DECLS
 
 /*
  * A file marked "isa: baseline v3 v4" is compiled once for each x86-64 level, with MEG_ISA set to base, v3 or v4; on
- * other processors once, as base.  MEG_FN(name) is meg_cpu_NAME_ISA, for example meg_cpu_rope_v3.
+ * other processors it is compiled once, as base.  MEG_FN(name) is meg_cpu_NAME_ISA, for example meg_cpu_rope_v3.
  */
 #define MEG_PASTE_(a, b, c) a##b##_##c
 #define MEG_PASTE(a, b, c) MEG_PASTE_(a, b, c)
@@ -25,7 +25,7 @@ const struct meg_ops *meg_cpu_level(int level);
 /* Compute c = alpha op(a) op(b) + beta c, row-major, by one thread.  Call it only inside a parallel region (gemm.c). */
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-/* The same for bf16 operands with f32 sums.  Return false and do nothing if the machine has no bf16 instructions. */
+/* Compute meg_cpu_gemm for bf16 a and b with f32 sums.  Return false and do nothing if the CPU lacks bf16 products. */
 int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
 /* Load oneDNN once; end the process with a message if it is not installed. */
@@ -73,7 +73,7 @@ struct meg_linear {
     struct meg_linear_desc desc;
 };
 
-/* The operations without vector code, with the types of struct meg_ops. */
+/* Declare the operations without vector code, with the types of struct meg_ops. */
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cpu_##name
 OP(supports);
 OP(alloc);
@@ -85,7 +85,7 @@ OP(linear_destroy);
 void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
 
 #ifdef MEG_ISA
-/* The operations of this level, with the types of struct meg_ops. */
+/* Declare the operations of this level, with the types of struct meg_ops. */
 #    define OP(name) __typeof__(*((struct meg_ops *)0)->name) MEG_FN(name)
 OP(linear_fwd);
 OP(linear_bwd_data);

@@ -3,8 +3,8 @@
  * linear.c - linear layers: matrix products in blocks of the output, with bias and activation applied to each block
  * while it is in cache.  Block sizes depend only on the shape.
  *
- * Sums are f32: in the result if it is f32, else in a tile on the stack, which is rounded to bf16 or f16 after bias and
- * activation.
+ * Sums are accumulated in f32: in the result if its type is f32, else in a tile on the stack, which is rounded to bf16
+ * or f16 after bias and activation.
  */
 #include "cpu/row.h"
 #include "cpu/vmath.h"

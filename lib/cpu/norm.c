@@ -52,7 +52,7 @@ static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, 
     }
 }
 
-/* Add to columns [c0, c0 + n) of dw and db, n <= COLS. */
+/* Add the gradients of w and b to columns [c0, c0 + n) of dw and db, n <= COLS. */
 static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, struct meg_mat x, const float *mean,
                      const float *rstd, int64_t c0, int64_t n)
 {

@@ -1,4 +1,4 @@
-/* row.h - one row of a matrix: reading and writing it as f32, the residual addition, and the norm. */
+/* row.h - operations on one row of a matrix: read and write it as f32, add the residual, normalize. */
 #ifndef MEG_CPU_ROW_H
 #define MEG_CPU_ROW_H
 #include "cpu/dropout.h"
@@ -6,8 +6,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Operations compute in f32, on at most COL_BLOCK columns at a time: in place in an f32 matrix, and in a buffer that is
- * converted from and to bf16 or f16, rounding once when it is stored.
+ * Operations compute in f32, on at most COL_BLOCK columns at a time: in place if the matrix is f32, else in a buffer
+ * that is converted from bf16 or f16 and rounded once when it is stored.
  */
 enum { COL_BLOCK = 1024 };
 
@@ -22,13 +22,13 @@ static inline const float *row_read(struct meg_mat m, int64_t r, int64_t c0, int
     return buf;
 }
 
-/* Return where to compute row r from column c0 on: in place, or in buf; row_store then writes it to the matrix. */
+/* Return the address for computing row r from column c0 on: in the matrix, or buf, which row_store then converts. */
 static inline float *row_out(struct meg_mat m, int64_t r, int64_t c0, float *buf)
 {
     return m.dtype == MEG_DTYPE_F32 ? (float *)element(m, r, c0) : buf;
 }
 
-/* Like row_out, with the present values loaded, for accumulation. */
+/* Return the address of row_out, with the current values loaded for accumulation. */
 static inline float *row_load(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf)
 {
     row_read(m, r, c0, n, buf);

@@ -1,4 +1,4 @@
-/* threads.c - binding of OpenMP's threads to processors (see meg_cpu_ops in cpu.h). */
+/* threads.c - bind OpenMP's threads to processors (see meg_cpu_ops in cpu.h). */
 #define _GNU_SOURCE
 #include <omp.h>
 #include <pthread.h>

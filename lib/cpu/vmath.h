@@ -1,6 +1,6 @@
 /*
- * vmath.h - exp and GELU without branches, so that the compiler vectorizes loops that call them.  The errors given are
- * the largest measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The
+ * vmath.h - exp and GELU without branches, so that the compiler vectorizes loops that call them.  The stated errors
+ * are the largest ones measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The
  * coefficients are Remez fits for these intervals.
  */
 #ifndef MEG_CPU_VMATH_H
@@ -21,7 +21,7 @@ static inline float vpow2i(int32_t n)
 }
 
 /*
- * Return e^x within 1.1 ulp: 0 below -104, infinity above 88.73, subnormal numbers where e^x is one.
+ * Return e^x within 1.1 ulp: 0 below -104, infinity above 88.73, and subnormal where e^x is.
  * x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q within 3.1e-9; 2^n is the product of two factors.
  */
 static inline float vexp(float x)

@@ -27,7 +27,7 @@ static char *file_name(const struct meg_index_cache_entry *c, const char *name, 
     return s.s;
 }
 
-/* Append a .npy header (version 1.0): ten bytes and a dict, padded by spaces and a newline to a multiple of 64 bytes. */
+/* Append a .npy 1.0 header: ten bytes and a dict, padded by spaces and a newline to a multiple of 64 bytes. */
 static void npy_header(struct meg_str *h, const struct meg_npy *a)
 {
     struct meg_str dict = { 0 };

@@ -23,7 +23,7 @@ static struct meg_ops checked;
         MEG_ASSERT(m.p || m.rows * m.cols == 0);                                                                       \
     } while (0)
 
-/* Do the same for a matrix that may have p NULL. */
+/* Check a matrix [nrows, ncols] unless its p is NULL. */
 #define CHECK_OPTIONAL_MAT(m, nrows, ncols)                                                                            \
     do {                                                                                                               \
         if (m.p)                                                                                                       \
@@ -37,7 +37,7 @@ static struct meg_ops checked;
         MEG_ASSERT(v || n == 0);                                                                                       \
     } while (0)
 
-/* Check heads [ns, nb, ng, heads, nd] of any type: strides of dimensions of more than one element keep the heads apart. */
+/* Check heads [ns, nb, ng, heads, nd] of any type: strides of dimensions with more than one element are at least nd. */
 #define CHECK_HEADS(h, ns, nb, ng, heads, nd)                                                                          \
     do {                                                                                                               \
         CHECK_VECTOR(h.p, (ns) * (nb) * (ng) * (heads) * (nd));                                                        \
@@ -79,7 +79,7 @@ static struct meg_ops checked;
         MEG_ASSERT_LE(geom->k0 + geom->s_k, geom->s);                                                                  \
     } while (0)
 
-/* Check dropout's arguments, which are used if p is not 0. */
+/* Check the arguments of dropout, which are used only if p is above 0. */
 #define CHECK_DROP()                                                                                                   \
     do {                                                                                                               \
         if (drop && drop->p > 0) {                                                                                     \
@@ -88,7 +88,7 @@ static struct meg_ops checked;
         }                                                                                                              \
     } while (0)
 
-/* Check that the first nout matrices, which are written, overlap no other of the list. */
+/* Check that the first nout matrices, which are outputs, do not overlap any other matrix of the list. */
 #define CHECK_DISJOINT(nout, ...)                                                                                      \
     (are_disjoint(nout, (const struct meg_mat[]){ __VA_ARGS__ },                                                       \
                   (int)(sizeof(struct meg_mat[]){ __VA_ARGS__ } / sizeof(struct meg_mat)))                             \
@@ -110,7 +110,7 @@ static struct meg_mat i32(const int32_t *p, int64_t n)
     return vector(p, MEG_DTYPE_I32, n);
 }
 
-/* Return m, or a matrix without memory if m is out itself: an argument of an operation that may work in place. */
+/* Return m, or an empty matrix if m is out: use it for the input of an operation that may work in place. */
 static struct meg_mat unless_in_place(struct meg_mat m, struct meg_mat out)
 {
     return m.p == out.p && m.dtype == out.dtype && m.ld == out.ld ? vector(NULL, m.dtype, 0) : m;
@@ -121,7 +121,7 @@ static int is_empty(struct meg_mat m)
     return !m.p || m.rows <= 0 || m.cols <= 0;
 }
 
-/* Return whether a and b have a byte in common.  Columns of one larger matrix are apart if their columns are. */
+/* Return whether a and b have a byte in common.  Disjoint column ranges of one larger matrix do not overlap. */
 static int overlaps(struct meg_mat a, struct meg_mat b)
 {
     const char *pa = a.p, *pb = b.p;
@@ -134,7 +134,7 @@ static int overlaps(struct meg_mat a, struct meg_mat b)
         return 0;
     if (a.rows == 1 || b.rows == 1 || ld != b.ld * sb)
         return 1;
-    distance = ((pb - pa) % ld + ld) % ld; /* from a column of a to the next column of b */
+    distance = ((pb - pa) % ld + ld) % ld; /* bytes from the first column of a to the next first column of b */
     return distance < a.cols * sa || ld - distance < b.cols * sb;
 }
 
@@ -501,7 +501,7 @@ static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum
     op->count_zeros(st, out, x, type, n);
 }
 
-/* Check the ranges of an optimizer step, and that its flat f32 buffers, at most 4, are disjoint in each. */
+/* Check the ranges of an optimizer step, and that its nbuf <= 4 flat f32 buffers do not overlap in any range. */
 static void check_ranges(const struct meg_hparam_range *range, int nranges, const float *const *buf, int nbuf)
 {
     struct meg_mat m[4];
@@ -544,7 +544,7 @@ static void sgd(struct meg_stream *st, float *w, float *g, float *buf, const str
 static void check(const struct meg_ops *table)
 {
     op = table;
-    checked = *table; /* what is not replaced below is not checked */
+    checked = *table; /* operations that are not replaced below are not checked */
     checked.upload = upload;
     checked.download = download;
     checked.zero = zero;

@@ -17,7 +17,7 @@ enum meg_dtype {
     MEG_DTYPES
 };
 
-/* Return the bytes of one element. */
+/* Return the size of one element in bytes. */
 size_t meg_dtype_size(enum meg_dtype t);
 
 /* Return the address of element i of p. */

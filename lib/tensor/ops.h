@@ -1,6 +1,6 @@
 /*
  * ops.h - the operations that every backend provides, in one table: meg_cpu_ops in cpu/ defines what each computes, and
- * meg_cuda_ops in cuda/ will follow it.  Layers and the optimizer compute by these operations only.
+ * other backends must agree with it.  Layers and the optimizer use only these operations.
  *
  * Shapes: s sequence, b micro-batch, n = s*b tokens, h hidden, f feed-forward, a query heads, g key-value groups, d
  * head size, v vocabulary.  Activations are sequence first: token t of sequence i is row t*b + i.
@@ -9,9 +9,9 @@
  * f32 residual stream, the outputs of sublayers and norms and the parameters may be bf16 or f16.  A backend that does
  * not support a type reports it when a model is created (see supports).  Inputs are converted to f32, computed and
  * summed in f32, and rounded once, to nearest even, when they are stored.  Statistics, losses and log-sum-exps are
- * f32.  Vectors of parameters (void *) have the type of the matrix that they belong to: the bias of a linear that of w,
- * the bias of an addition that of the sublayer's output, w and b of a norm that of its output y (of dy in backward). 
- * Gradients of parameters are f32, or bf16 or f16 to save memory, and then rounded each time they are added to.
+ * f32.  Parameter vectors (void *) have the type of a matrix of the same call: the bias of a linear layer has the type of
+ * w, the bias of an addition the type of the sublayer's output, w and b of a norm the type of its output y (backward:
+ * of dy).  Parameter gradients are f32, or, to save memory, bf16 or f16, which are rounded at each accumulation.
  *
  * Operations return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a comment
  * allows it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at once. 
@@ -59,13 +59,13 @@ struct meg_step_hparams {
 };
 
 /*
- * Dropout masks are a function of the position of each unit, so that they do not depend on the layout.  Philox
- * (base/philox.h) with key (seed, 1 + 16*layer + site) and counter (unit/8, position, sample low, sample high) gives
+ * Dropout masks are a function of the position of each unit, and do not depend on the parallel layout.  Philox
+ * (base/philox.h) with key (seed, 1 + 16*layer + site) and counter (unit/8, position, sample low, sample high) yields
  * eight 16-bit lanes, one per unit.  A unit is kept iff its lane is >= T = min(round(65536 p), 65535), and is then
  * multiplied by 65536/(65536-T).
  *   hidden dropout: unit = unit0 + column; position and sample are those of the row
  *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, s the full sequence length;
- *                   position is that of the query (both from struct meg_attn_geom)
+ *                   position is the position of the query (both from struct meg_attn_geom)
  * With p = 0 there is no dropout.
  */
 enum meg_drop_site { MEG_DROP_EMBED, MEG_DROP_ATTN, MEG_DROP_ATTN_OUT, MEG_DROP_MLP_OUT };
@@ -77,8 +77,8 @@ struct meg_drop {
     int64_t unit0;                  /* global index of column 0, or of head 0, of this shard */
     int64_t pos0;                   /* global sequence position of row 0; hidden dropout only */
     int64_t b;                      /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
-    const int64_t *sample;          /* [b] device: number of each sequence in the run */
-    const int32_t *position_of_row; /* [rows/b] device: if not NULL, row r is position position_of_row[r/b] instead */
+    const int64_t *sample;          /* [b] in device memory: global sample number of each sequence */
+    const int32_t *position_of_row; /* [rows/b] in device memory: if not NULL, row r is position position_of_row[r/b] */
 };
 
 /* The geometry of attention: the queries and keys are those of b full sequences, or chunks of them. */
@@ -87,9 +87,9 @@ struct meg_attn_geom {
     int64_t a, g, d;          /* query heads, key-value groups (a % g == 0), head size */
     int64_t s;                /* length of the full sequence, which numbers the units of dropout */
     int64_t q0, k0;           /* query t is at position q0 + t of its sequence, key j at k0 + j */
-    int is_causal;            /* a query at position t sees the keys at positions 0..t */
+    int is_causal;            /* a query at position t attends to the keys at positions 0..t */
     float scale;              /* scores are scale * q.k */
-    const int32_t *doc_start; /* [s_q, b] or NULL: position of the first key a query sees (packed documents) */
+    const int32_t *doc_start; /* [s_q, b] or NULL: position of the first visible key of a query (packed documents) */
 };
 
 /* Elements [begin, end) of a flat buffer, with equal hyper-parameters. */
@@ -169,38 +169,38 @@ struct meg_ops {
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
                      const float *mean, const float *rstd);
 
-    /* z [n,h] = x + dropout(y + bias); bias [h] or NULL; z may be x; drop NULL: none. */
+    /* z [n,h] = x + dropout(y + bias); bias [h] or NULL; z may be x; drop NULL: no dropout. */
     void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
                     const struct meg_drop *drop);
     /* dy [n,h] = dropout mask of add_fwd * dz; dbias [h] of type grad += column sums of dy, unless NULL. */
     void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
                     const struct meg_drop *drop);
 
-    /* add_fwd of x and sublayer_out into z, then norm_fwd of z into y, in one pass if the backend can. */
+    /* Compute add_fwd of x and sublayer_out into z, then norm_fwd of z into y; in one pass if the backend can. */
     void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
                          float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
                          const struct meg_drop *drop, const void *w, const void *b, float eps);
 
     /*
      * o = dropout(softmax(scale q k^T, masked)) v; query head j uses group j/r of k and v.
-     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.  A query that sees none of the keys
-     * gets o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
+     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.  A query for which all keys are
+     * masked gets o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
      */
     void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
     /*
      * Merge o, lse of some keys with o_part, lse_part of other keys, in place (Dao 2023, section 3.1):
-     * o = sum of exp(lse_i - lse) o_i with lse = log sum of exp(lse_i).  o is f32.  If a query sees no key of one of
-     * them, the result is exactly the other.
+     * o = sum of exp(lse_i - lse) o_i with lse = log sum of exp(lse_i).  o is f32.  If all keys of one part are
+     * masked for a query, the result is exactly the other part.
      */
     void (*attn_merge)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part);
-    /* delta [b,a,s_q] f32 = sum of d_o * o over each head; o is that of all keys. */
+    /* delta [b,a,s_q] f32 = sum of d_o * o over each head; o is the attention output over all keys. */
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*
-     * Gradients of attn_fwd (Dao et al. 2022, appendix B): add to dq, dk, dv f32, or write them if accumulate is 0. 
-     * Scores are recomputed.  For a chunk of the keys, lse and delta are those of all keys.
+     * Gradients of attn_fwd (Dao et al. 2022, appendix B): add to dq, dk, dv f32, or write them if accumulate is 0.
+     * Scores are recomputed.  If k and v are a chunk of the keys, lse and delta are still those of all keys.
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
                      struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
@@ -212,8 +212,8 @@ struct meg_ops {
                        int64_t g, int64_t d);
 
     /*
-     * x [n,h] = word[token - v0], token [n] i32; a zero row if the token is outside [v0, v0 + word.rows), on other
-     * shards.
+     * x [n,h] = word[token - v0], token [n] i32; a zero row if the token is outside [v0, v0 + word.rows), that is,
+     * on another shard.
      */
     void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
     /* dword[token - v0] += dx [n,h], in the order of rows; dword [v,h]. */
@@ -228,7 +228,7 @@ struct meg_ops {
     /*
      * Cross-entropy with the vocabulary split over ranks; logits [n,v] are columns v0 .. of the vocabulary.
      * xent_partial: part [2,n] f32 = log sum exp of these columns, and the target's logit, or 0 if it is on another
-     * rank; target [n] i32, numbers of the full vocabulary. xent_combine: part [nparts,2,n] of all ranks gives lse [n]
+     * rank; target [n] i32, ids of the full vocabulary. xent_combine: part [nparts,2,n] of all ranks gives lse [n]
      * and loss [n] = lse - target's logit, both f32.
      */
     void (*xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);

@@ -1,6 +1,6 @@
 /*
- * suballoc.h - a sub-allocator: buffers taken one after the other from one block of memory.  With base NULL the same
- * calls only count bytes, so that a memory estimate equals what is used.
+ * suballoc.h - a bump allocator, which allocates buffers one after the other from one block of memory.  With base NULL
+ * the calls only count bytes, which makes a memory estimate equal the memory that is later used.
  */
 #ifndef MEG_TENSOR_SUBALLOC_H
 #define MEG_TENSOR_SUBALLOC_H
@@ -13,7 +13,7 @@ struct meg_suballoc {
     size_t used;
 };
 
-/* Return nbytes on a 64-byte boundary; NULL when counting. */
+/* Return a buffer of nbytes, aligned to 64 bytes; NULL if base is NULL. */
 static inline void *meg_suballoc(struct meg_suballoc *c, size_t nbytes)
 {
     void *p = c->base ? c->base + c->used : NULL;

@@ -28,7 +28,7 @@ static struct line start(void)
     return l;
 }
 
-/* Begin the object; the time ends here. */
+/* Begin the JSON object; the measured time ends here. */
 static void put_op(struct line *l, const char *name)
 {
     const double time_us = nearbyint((meg_now_s() - l->begin_s) * 1e9) / 1e3;
@@ -39,7 +39,7 @@ static void put_op(struct line *l, const char *name)
     meg_json_set_f64(&l->json, "time_us", time_us);
 }
 
-/* End the object and print it by one write, so that lines of several ranks do not mix. */
+/* End the JSON object and print it with one write, which keeps the lines of several ranks from interleaving. */
 static void print(struct line *l)
 {
     meg_json_end(&l->json, '}');
@@ -575,7 +575,7 @@ static void sgd(struct meg_stream *st, float *w, float *g, float *buf, const str
 static void trace(const struct meg_ops *table)
 {
     op = table;
-    traced = *table; /* what is not replaced below is not traced */
+    traced = *table; /* operations that are not replaced below are not traced */
     traced.upload = upload;
     traced.download = download;
     traced.zero = zero;

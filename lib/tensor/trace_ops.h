@@ -5,9 +5,9 @@
  * JSON object with
  *   op       the name of the operation in struct meg_ops (tensor/ops.h)
  *   rank     the rank of the process in its run
- *   time_us  microseconds from call to return; on a backend with streams, of queueing the work
+ *   time_us  microseconds from call to return; on a backend with streams this is the time to queue the work
  * and the arguments of the operation under their names in ops.h: a matrix as {"dtype":"F32","shape":[rows,cols]}, heads
- * as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, null where it has no memory, sizes and options as numbers or strings.
+ * as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, null if the pointer is NULL, sizes and options as numbers or strings.
  * For example:
  * {"op":"swiglu_fwd","rank":0,"time_us":14.1,"y":{"dtype":"F32","shape":[32,64]},"x":{"dtype":"F32","shape":[32,128]}}
  * Memory management (alloc, release, linear_create, linear_destroy) is not traced.
@@ -19,8 +19,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return a table that calls op and prints, if MEG_TRACE asks for it, else op itself, so that nothing is spent without
- * tracing.  A backend calls it where it returns its table.  One table can be traced in a process.
+ * If MEG_TRACE contains "ops", return a table that calls op and prints each call; otherwise return op itself, so
+ * tracing costs nothing when it is off.  A backend calls it when it returns its table.  A process can trace only one
+ * table.
  */
 const struct meg_ops *meg_trace_ops(const struct meg_ops *op);
 

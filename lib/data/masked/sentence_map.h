@@ -50,8 +50,8 @@ struct meg_sentence_map_conf {
 /*
  * meg_sentence_map_build - build rows (first sentence, end of the sentences, target length)
  *   [begin, end)  documents of d
- * Sentences are numbered as the sequences of d.  A document of one sentence is used whatever its length.  Every epoch is
- * mapped completely, so the map may have more than max_samples rows.  Mapping ends after an epoch that adds no row.
+ * Sentences are numbered as the sequences of d.  A document of one sentence is used whatever its length.  Every epoch
+ * is mapped completely, so the map may have more than max_samples rows.  Mapping ends after an epoch that adds no row.
  */
 void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin, int64_t end,
                             const struct meg_sentence_map_conf *c);
