@@ -1,4 +1,4 @@
-/* decls.h - C linkage for headers that C++ and CUDA include, and attributes of functions. */
+/* decls.h - C linkage for headers that C++ and CUDA include, and function attributes. */
 #ifndef MEG_BASE_DECLS_H
 #define MEG_BASE_DECLS_H
 

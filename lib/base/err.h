@@ -24,26 +24,26 @@ enum {
 };
 
 struct meg_err {
-    int code;       /* one of the above */
+    int code;       /* one of the error codes above */
     char msg[2048]; /* names the file or option, what was found and what was expected */
 };
 
 /*
  * meg_fail - fill *e, which may be NULL, with a code and a message, and return the code
- * meg_fail_errno - the same, with ": " and strerror(errno) appended; the code is MEG_ENOENT if errno is ENOENT or
- * ENOTDIR, else MEG_EIO
- * Control characters in the message are replaced by meg_log_sanitize (base/log.h), so it is one line.
+ * meg_fail_errno - do so with ": " and strerror(errno) appended to the message
+ * The code of meg_fail_errno is MEG_ENOENT if errno is ENOENT or ENOTDIR, else MEG_EIO.  Both functions replace control
+ * characters in the message (meg_log_sanitize in base/log.h), so it is one line.
  */
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...) MEG_PRINTF(3, 4);
 int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);
 
-/* The exit status for a code, as listed above. */
+/* Return the exit status of an error code, as listed above. */
 int meg_exit_status(int code);
 
 /*
- * Print "PROGRAM: message" on stderr, call the hook of meg_on_die, and exit with the status of the code.  Only cmd/
- * calls these; in lib/ only option parsing and small host allocations do.
- * meg_usage and meg_usage_err use MEG_EUSAGE and refer to --help.
+ * Print "PROGRAM: message" on stderr, call the hook that meg_on_die set, and exit with the status of the code.  The
+ * commands in cmd/ call these functions; in lib/, only option parsing and small host allocations do.
+ * meg_usage and meg_usage_err exit with the status of MEG_EUSAGE and refer to --help.
  */
 void meg_die(int code, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
 void meg_die_err(const struct meg_err *e) MEG_NORETURN;
@@ -51,18 +51,18 @@ void meg_usage(const char *fmt, ...) MEG_NORETURN MEG_PRINTF(1, 2);
 void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
 
 /*
- * Set a hook that meg_die calls once, with the exit status, its message and ctx, before it ends the process; NULL:
- * none.  Communicators use it to end the other ranks.
+ * Set the hook that meg_die calls once before it ends the process, with the exit status, the message and ctx.  NULL
+ * removes the hook.  Communicators use the hook to end the other ranks.
  */
 void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx);
 
-/* Write s [n] to standard output, and flush it; MEG_EIO on failure. */
+/* Write s [n] to standard output and flush it.  Returns MEG_EIO on failure. */
 int meg_write_stdout(const char *s, size_t n, struct meg_err *e);
 
-/* Flush and close standard output, as the last call of main.  Returns 0; dies with MEG_EIO if a write failed. */
+/* Flush and close standard output; the last call of main.  Returns 0, or dies with MEG_EIO if a write failed. */
 int meg_close_stdout(void);
 
-/* The last component of argv[0], which begins each message. */
+/* Return the last component of argv[0], with which each message begins. */
 const char *meg_progname(void);
 
 /* Assert an invariant: print file, line and condition and abort if it does not hold.  Enabled in every build. */
@@ -70,8 +70,8 @@ const char *meg_progname(void);
 void meg_assert_failed(const char *file, int line, const char *cond) MEG_NORETURN;
 
 /*
- * Assert a == b, a <= b or a < b of integers, compared as int64_t.  A failure also prints both values, for which it
- * evaluates a and b once more.
+ * Assert a == b, a <= b or a < b for integers, which are compared as int64_t.  On failure, a and b are evaluated a
+ * second time and both values are printed.
  */
 #define MEG_ASSERT_EQ(a, b) MEG_ASSERT_COMPARE(a, ==, b)
 #define MEG_ASSERT_LE(a, b) MEG_ASSERT_COMPARE(a, <=, b)

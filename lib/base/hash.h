@@ -11,10 +11,10 @@ MEG_BEGIN_DECLS
 
 uint64_t meg_xxh3_64(const void *bytes, size_t n);
 
-/* XXH3-128 as 32 hexadecimal digits, high half first, and a zero byte. */
+/* Write the XXH3-128 hash of bytes [n] to hex as 32 hexadecimal digits, high half first, and a zero byte. */
 void meg_xxh3_128_hex(char hex[33], const void *bytes, size_t n);
 
-/* MD5 as 32 hexadecimal digits and a zero byte. */
+/* Write the MD5 hash of bytes [n] to hex as 32 hexadecimal digits and a zero byte. */
 void meg_md5_hex(char hex[33], const void *bytes, size_t n);
 
 MEG_END_DECLS

@@ -11,7 +11,7 @@
 #define TTY_INTERVAL_S 0.1 /* minimum time between two drawings of a progress line */
 
 static int level = MEG_LOG_INFO, rank;
-static struct meg_progress *active_progress; /* the progress line that is on the terminal */
+static struct meg_progress *active_progress; /* the progress line that the terminal currently shows */
 
 void meg_log_set_level(int l)
 {
@@ -116,7 +116,7 @@ void meg_progress_init(struct meg_progress *p, double interval_s)
     p->next_s = meg_now_s() + (p->is_tty ? 0 : interval_s);
 }
 
-/* The number of bytes of a line that fit on the terminal; after a wrapped line \r would not return to its start. */
+/* Return the number of bytes that fit on one terminal line.  If a line wrapped, \r would not return to its start. */
 static int columns(void)
 {
     struct winsize w;

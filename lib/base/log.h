@@ -18,18 +18,23 @@ enum { MEG_LOG_ERROR, MEG_LOG_WARN, MEG_LOG_INFO, MEG_LOG_DEBUG };
 void meg_log_set_level(int level);
 /* Set the rank of this process, initially 0. */
 void meg_log_set_rank(int rank);
-/* Return the rank set by meg_log_set_rank, 0 before. */
+/* Return the rank set by meg_log_set_rank; default: 0. */
 int meg_log_rank(void);
 
-/* Sleep on ranks other than 0 before reporting an error that rank 0 is expected to report for all, and to end them. */
+/*
+ * Sleep for 3 seconds on ranks other than 0.  Call it before reporting an error that rank 0 detects, too: rank 0 then
+ * reports the error for all ranks and ends them.
+ */
 void meg_log_rank0_first(void);
 
-/* Print one message; fmt ends without a newline.  The message is one line, see meg_log_sanitize, and one write. */
+/*
+ * Print one message; fmt has no trailing newline.  The message is sanitized to one line and written by a single write.
+ */
 void meg_warn(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_info(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_debug(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_vlog(int level, const char *fmt, va_list ap) MEG_PRINTF(2, 0);
-/* Print a text that may contain newlines; the caller has sanitized what it quotes. */
+/* Print a text that may contain newlines.  The caller must sanitize any names and values that it quotes. */
 void meg_log_lines(int level, const char *text);
 /*
  * Replace each control character of text except tabs by ?, so that a quoted name or text can neither send escape
@@ -40,9 +45,9 @@ void meg_log_sanitize(char *text);
 /*
  * A progress line.  On a terminal it is redrawn in place, at most ten times a second; elsewhere it is an info message
  * every interval_s seconds, or never if interval_s is 0.  meg_progress_show may be called at any rate and prints only
- * when due.  meg_progress_end leaves the last line on the terminal and begins a new one.
- * At most one progress line may be in use, by one thread.  A message clears it; the next call draws it below the
- * message.
+ * when the interval has passed.  meg_progress_end leaves the last line on the terminal and begins a new one.
+ * At most one progress line may be in use, by one thread.  A log message clears the progress line; the next call of
+ * meg_progress_show redraws it below the message.
  */
 struct meg_progress {
     double interval_s, next_s;

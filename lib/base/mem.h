@@ -1,7 +1,7 @@
 /*
- * mem.h - host memory.  meg_new and its relatives are for small allocations (structs, names, tables) and end the
- * process when memory is exhausted.  Arenas are for memory whose size depends on the user's options, and return an
- * error.
+ * mem.h - host memory.  meg_new, meg_realloc_array and the string functions are for small allocations (structs, names,
+ * tables) and end the process when memory is exhausted.  Arenas are for memory whose size depends on the user's
+ * options, and return an error.
  */
 #ifndef MEG_BASE_MEM_H
 #define MEG_BASE_MEM_H
@@ -13,18 +13,18 @@
 
 MEG_BEGIN_DECLS
 
-/* Allocate n zeroed bytes, which the caller frees with free.  meg_new(0) is not NULL. */
+/* Allocate n zeroed bytes, which the caller frees with free.  The result is never NULL, even for n = 0. */
 void *meg_new(size_t n);
 /*
- * Resize p to n elements of size bytes; new elements are uninitialized.  An overflow of n * size ends the process, too.
+ * Resize p to n elements of size bytes; new elements are uninitialized.  The process also ends if n * size overflows.
  */
 void *meg_realloc_array(void *p, size_t n, size_t size);
 char *meg_strdup(const char *s);
 char *meg_strndup(const char *s, size_t n);
 
 /*
- * struct meg_str - a growable byte string.  Initialize it with { 0 }.  s is NULL or followed by a zero byte that n does
- * not count; the bytes may include zeros.
+ * struct meg_str - a growable byte string.  Initialize it with { 0 }.  s is NULL or ends with a terminating zero, which
+ * n does not count; the bytes themselves may include zeros.
  */
 struct meg_str {
     char *s;
@@ -37,17 +37,17 @@ void meg_str_remove_prefix(struct meg_str *str, size_t n);
 void meg_str_free(struct meg_str *str);
 
 /*
- * struct meg_arena - a bump allocator over one zeroed block.  A saved value of used can be restored by
- * meg_arena_rewind, which frees all later allocations; peak is the maximum of used.
+ * struct meg_arena - a bump allocator over one zeroed block.  meg_arena_rewind restores an earlier value of used, which
+ * frees all later allocations; peak is the maximum of used.
  */
 struct meg_arena {
-    const char *name; /* for messages; borrowed */
+    const char *name; /* name in messages; borrowed */
     unsigned char *base;
     size_t cap, used, peak;
 };
 /* Map nbytes of address space, aligned to 2 MiB; the kernel allocates each page when it is first touched. */
 int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e);
-/* Allocate nbytes at a multiple of align, a power of two.  Exceeding the size of the arena is a failed assertion. */
+/* Allocate nbytes with alignment align, a power of two.  An assertion fails if the arena is too small. */
 void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align);
 void meg_arena_rewind(struct meg_arena *a, size_t used);
 void meg_arena_free(struct meg_arena *a);

@@ -10,7 +10,10 @@ void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed)
     g->next = 624;
 }
 
-/* init_by_array of the reference implementation; the key is the nonzero words of seed, at least one. */
+/*
+ * Seed by init_by_array of the reference implementation.  The key is the low word of seed and, if nonzero, the high
+ * word.
+ */
 void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed)
 {
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };

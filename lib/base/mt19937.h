@@ -11,34 +11,37 @@
 
 MEG_BEGIN_DECLS
 
-/* The generator of std::mt19937, numpy.random.RandomState(seed) and torch on the CPU. */
+/* State of the generator that std::mt19937, numpy.random.RandomState(seed) and torch on the CPU use. */
 struct meg_mt19937 {
     uint32_t x[624];
     int next;
 };
 void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed);
 uint32_t meg_mt19937_u32(struct meg_mt19937 *g);
-/* A uniform double in [0,1) of 53 bits from two words, the high bits first. */
+/* Return a uniform double in [0,1) with 53 random bits from two words, the high bits first. */
 double meg_mt19937_double(struct meg_mt19937 *g);
-/* Uniform in [0,max]; max 0 does not advance the generator. */
+/* Return a uniform integer in [0,max]; max 0 does not advance the generator. */
 uint64_t meg_mt19937_interval(struct meg_mt19937 *g, uint64_t max);
-/* Uniform in [lo,hi). */
+/* Return a uniform integer in [lo,hi). */
 int64_t meg_mt19937_randint(struct meg_mt19937 *g, int64_t lo, int64_t hi);
-/* An index in [0,n) with probabilities p [n], as numpy.random.choice(n, p=p). */
+/* Return an index in [0,n) with probabilities p [n], as numpy.random.choice(n, p=p) does. */
 int64_t meg_mt19937_choice(struct meg_mt19937 *g, const double *p, int64_t n);
-/* The number of trials up to the first success, as numpy.random.geometric(p) for p < 1/3. */
+/* Return the number of trials up to the first success, as numpy.random.geometric(p) does for p < 1/3. */
 int64_t meg_mt19937_geometric(struct meg_mt19937 *g, double p);
-/* numpy.random.shuffle of a [n]. */
+/* Shuffle a [n] as numpy.random.shuffle does. */
 void meg_mt19937_shuffle_i32(struct meg_mt19937 *g, int32_t *a, int64_t n);
 void meg_mt19937_shuffle_u32(struct meg_mt19937 *g, uint32_t *a, int64_t n);
 void meg_mt19937_shuffle_i64(struct meg_mt19937 *g, int64_t *a, int64_t n);
-/* Python's random.Random(seed), and its randrange(n) in [0,n) for n in [1, 2^32). */
+/*
+ * meg_mt19937_seed_python seeds the generator as Python's random.Random(seed) does.  meg_python_randrange returns a
+ * random integer in [0,n), for n in [1, 2^32), as Python's randrange(n) does.
+ */
 void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed);
 int64_t meg_python_randrange(struct meg_mt19937 *g, int64_t n);
-/* a [n] = torch.randperm(n) with a generator of this seed. */
+/* Set a [n] to torch.randperm(n) with a generator of this seed. */
 void meg_torch_randperm(int64_t *a, int64_t n, uint32_t seed);
 
-/* The generator of std::mt19937_64. */
+/* State of the generator std::mt19937_64. */
 struct meg_mt19937_64 {
     uint64_t x[312];
     int next;

@@ -42,13 +42,13 @@ const char *meg_fmt_double(char buf[], double v)
 
     if (!isfinite(v))
         return strcpy(buf, isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
-    for (digits = 0; digits < 17; digits++) { /* after the decimal point */
+    for (digits = 0; digits < 17; digits++) { /* number of digits after the decimal point */
         snprintf(buf, MEG_DOUBLE_CHARS, "%.*e", digits, v);
         if (strtod(buf, NULL) == v)
             break;
     }
     exp10 = atoi(strchr(buf, 'e') + 1);
-    if (exp10 >= -4 && exp10 < 16) /* the same digits, without an exponent */
+    if (exp10 >= -4 && exp10 < 16) /* print the same digits without an exponent */
         snprintf(buf, MEG_DOUBLE_CHARS, "%.*f", digits > exp10 ? digits - exp10 : 1, v);
     return buf;
 }

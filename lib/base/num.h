@@ -10,8 +10,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Parse text, all of it, as a decimal number into *out.  Returns false and leaves *out unchanged for anything else:
- * spaces, other bases, a value out of range, infinity and NaN.
+ * Parse all of text as a decimal number, and store it in *out.  Returns false and leaves *out unchanged if text is
+ * anything else: it has spaces or another base, is out of range, or is infinity or NaN.
  */
 bool meg_parse_i64(const char *text, int64_t *out);
 bool meg_parse_f64(const char *text, double *out);

@@ -1,6 +1,6 @@
 /*
  * philox.h - Philox4x32-10 (Salmon et al. 2011), a counter-based random number generator: four random words are a
- * function of a key and a counter.  As it has no state, any rank, thread or backend can compute any number.
+ * function of a key and a counter.  The generator has no state, so any rank, thread or backend can compute any number.
  *
  * The key is (seed, stream), and the counter identifies the number:
  *   initial weights   stream 0; counter (element low, high, XXH3-64 of the tensor's name low, high)
@@ -42,13 +42,13 @@ static inline void meg_philox(uint32_t out[4], const uint32_t key[2], const uint
     out[3] = c3;
 }
 
-/* The upper 53 bits of (high, low) as a uniform double in (0,1]. */
+/* Convert the upper 53 bits of the 64-bit number (high, low) to a uniform double in (0,1]. */
 static inline double meg_philox_unit(uint32_t low, uint32_t high)
 {
     return (double)((((uint64_t)high << 32 | low) >> 11) + 1) * 0x1p-53;
 }
 
-/* The random words of an element of a tensor; name is the XXH3-64 of the tensor's name. */
+/* Generate the random words of one element of a tensor; name is the XXH3-64 hash of the tensor's name. */
 static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name, uint64_t element)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_INIT };
@@ -58,7 +58,7 @@ static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_
     meg_philox(out, key, counter);
 }
 
-/* An initial weight from N(0,1), by the Box-Muller transform. */
+/* Return an initial weight drawn from N(0,1) by the Box-Muller transform. */
 static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64_t element)
 {
     uint32_t w[4];
@@ -67,7 +67,7 @@ static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64
     return sqrt(-2 * log(meg_philox_unit(w[0], w[1]))) * cos(6.283185307179586 * meg_philox_unit(w[2], w[3]));
 }
 
-/* An initial weight from U(0,1). */
+/* Return an initial weight drawn from U(0,1). */
 static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint64_t element)
 {
     uint32_t w[4];
@@ -76,7 +76,7 @@ static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint6
     return meg_philox_unit(w[0], w[1]);
 }
 
-/* The lanes of the eight units from 8 block on; stream = 16 layer + site. */
+/* Generate the 16-bit lanes of dropout units 8 block to 8 block + 7; stream = 16 layer + site. */
 static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
                                       uint32_t position, int64_t sample)
 {
@@ -91,7 +91,7 @@ static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t 
     }
 }
 
-/* A uniform number in (0,1], which selects the token of this step for a prompt. */
+/* Return a uniform number in (0,1] for sampling the token of this step of a prompt. */
 static inline double meg_philox_sampling(uint32_t seed, uint32_t step, int64_t prompt)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_SAMPLING };

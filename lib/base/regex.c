@@ -18,7 +18,7 @@ struct meg_regex {
 
 enum { JIT_STACK = 8 << 20 };
 
-/* The property White_Space and its complement, as ranges for use inside brackets. */
+/* The Unicode property White_Space and its complement, as ranges for use inside brackets. */
 #define WS                                                                                                             \
     "\\t-\\r "                                                                                                         \
     "\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
@@ -44,7 +44,8 @@ static pcre2_code *compile(const struct meg_str *translated, int *error, size_t 
 }
 
 /*
- * Translate \p{name}, \P{name} or \p{^name} of n bytes.  \p{Script} would include Script_Extensions in PCRE2: use sc:.
+ * Translate \p{name}, \P{name} or \p{^name}, which is n bytes long.  In PCRE2, a script name such as \p{Han} also
+ * matches the property Script_Extensions, so it is translated to \p{sc:Han}.
  */
 static void translate_property(const char *s, size_t n, struct meg_str *out)
 {
@@ -65,7 +66,7 @@ static void translate_property(const char *s, size_t n, struct meg_str *out)
     meg_str_free(&script);
 }
 
-/* Translate an escape outside or inside of brackets; returns its length, or 0 with *e filled. */
+/* Translate an escape outside or inside of brackets.  Returns the length of the escape, or 0 with *e filled. */
 static size_t translate_escape(const char *pattern, size_t offset, bool is_inside, struct meg_str *out,
                                struct meg_err *e)
 {
@@ -96,8 +97,7 @@ static size_t translate_escape(const char *pattern, size_t offset, bool is_insid
         meg_str_add(out, translated, strlen(translated));
         return n;
     }
-    if (s[1] &&
-        strchr("CEGNQVX", s[1])) { /* PCRE2 gives them another meaning, or they refer to the start of the search */
+    if (s[1] && strchr("CEGNQVX", s[1])) { /* these escapes differ in PCRE2, or refer to the start of the search */
         fail_pattern(pattern, offset, "this escape is not supported", e);
         return 0;
     }
@@ -114,7 +114,7 @@ static size_t translate_escape(const char *pattern, size_t offset, bool is_insid
     return n;
 }
 
-/* Translate [:name:] or [:^name:] inside of brackets; returns its length, or 0 with *e filled. */
+/* Translate [:name:] or [:^name:] inside of brackets.  Returns the length of the class, or 0 with *e filled. */
 static size_t translate_posix(const char *pattern, size_t offset, struct meg_str *out, struct meg_err *e)
 {
     static const struct {
@@ -149,7 +149,9 @@ static size_t translate_posix(const char *pattern, size_t offset, struct meg_str
     return n + 2;
 }
 
-/* Translate a bracketed class; returns its length, or 0 with *e filled.  Nested classes are merged into it. */
+/*
+ * Translate a bracketed class, and merge nested classes into it.  Returns the length of the class, or 0 with *e filled.
+ */
 static size_t translate_class(const char *pattern, size_t begin, struct meg_str *out, struct meg_err *e)
 {
     const char *s = pattern;
@@ -197,8 +199,8 @@ static size_t translate_class(const char *pattern, size_t begin, struct meg_str 
 }
 
 /*
- * Translate {n}, {n,m}, {n,} or {,m}.  In Oniguruma a + after any of these, or a ? after {n}, repeats the interval. 
- * Returns its length with that suffix, or 0 with *e filled.
+ * Translate {n}, {n,m}, {n,} or {,m}.  In Oniguruma, a + after any interval, or a ? after {n}, repeats the interval.
+ * Returns the length of the interval including that suffix, or 0 with *e filled.
  */
 static size_t translate_interval(const char *pattern, size_t offset, struct meg_str *out, struct meg_err *e)
 {
@@ -226,7 +228,8 @@ static size_t translate_interval(const char *pattern, size_t offset, struct meg_
 }
 
 /*
- * Translate options like (?i) or (?m-i: in Oniguruma m means that a dot matches newlines.  Returns their length, or 0.
+ * Translate options such as (?i) or "(?m-i:".  In Oniguruma, m means that a dot matches newlines; in PCRE2, s does.
+ * Returns the length of the options, or 0 with *e filled.
  */
 static size_t translate_options(const char *pattern, size_t offset, struct meg_str *out, struct meg_err *e)
 {
@@ -312,14 +315,14 @@ void meg_regex_free(struct meg_regex *r)
 }
 
 /*
- * A search matches against a small window of the text first, and against a larger one after a partial match, so that
- * the number of bytes it examined is known.  An expression such as [ab]+c|[ab] may examine the rest of the text from
- * each of its bytes; PCRE2's own limit applies to a single starting offset only.  The searches of one text may rescan
- * RESCAN_FREE + RESCAN_PER_BYTE * n bytes.
+ * A search first matches against a small window of the text, and enlarges the window after a partial match.  This
+ * reveals how many bytes the search has examined.  An expression such as [ab]+c|[ab] may examine the rest of the text
+ * from every starting offset, and PCRE2's own limit applies to a single starting offset only.  All searches of one text
+ * together may rescan at most RESCAN_FREE + RESCAN_PER_BYTE * n bytes.
  */
 enum { FIRST_WINDOW = 256, RESCAN_FREE = 1 << 22, RESCAN_PER_BYTE = 1024 };
 
-/* The search of one text. */
+/* State of the searches of one text. */
 struct search {
     const struct meg_regex *r;
     const char *text;
@@ -327,7 +330,7 @@ struct search {
     uint64_t rescanned; /* bytes examined by attempts without a match */
     pcre2_match_data *match;
     pcre2_match_context *context;
-    pcre2_jit_stack *stack; /* NULL until a match overflows the default; creating one costs more than most matches */
+    pcre2_jit_stack *stack; /* NULL until a match overflows the default stack; creating a stack is slow */
 };
 
 static pcre2_match_context *context_of(struct search *s)
@@ -351,7 +354,7 @@ static int match(struct search *s, size_t end, size_t begin, uint32_t options)
     return match(s, end, begin, options);
 }
 
-/* Match at this offset only, with the complete text. */
+/* Match at offset begin only, against the complete text. */
 static int match_at(struct search *s, size_t begin)
 {
     int rc;
@@ -362,7 +365,7 @@ static int match_at(struct search *s, size_t begin)
     return rc;
 }
 
-/* The first character boundary at or after byte i. */
+/* Return the offset of the first character boundary at or after byte i. */
 static size_t char_boundary(const struct search *s, size_t i)
 {
     while (i < s->n && (s->text[i] & 0xC0) == 0x80)
@@ -370,7 +373,10 @@ static size_t char_boundary(const struct search *s, size_t i)
     return i;
 }
 
-/* Find the next match at or after byte begin; returns as pcre2_match, and PCRE2_ERROR_MATCHLIMIT beyond the limit. */
+/*
+ * Find the next match at or after byte begin.  Returns the result of pcre2_match, or PCRE2_ERROR_MATCHLIMIT beyond the
+ * rescan limit.
+ */
 static int find_next(struct search *s, size_t begin)
 {
     const uint64_t max_rescanned = RESCAN_FREE + (uint64_t)RESCAN_PER_BYTE * s->n;
@@ -419,7 +425,7 @@ int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, s
         .r = r, .text = text, .n = (size_t)n, .match = pcre2_match_data_create_from_pattern(r->code, NULL)
     };
     const PCRE2_SIZE *ovector;
-    PCRE2_SIZE begin = 0, last_end = PCRE2_UNSET; /* of the previous match */
+    PCRE2_SIZE begin = 0, last_end = PCRE2_UNSET; /* last_end: end of the previous match */
     int rc = 1, result = 0;
 
     if (!s.match)

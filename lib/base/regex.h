@@ -1,6 +1,6 @@
 /*
- * regex.h - regular expressions in the dialect of Oniguruma, which tokenizer.json files use, translated to PCRE2 and
- * run by it in UTF-8 mode, with its JIT compiler where available.  \s is the property White_Space
+ * regex.h - regular expressions in the dialect of Oniguruma, which tokenizer.json files use.  They are translated to
+ * PCRE2 and matched in UTF-8 mode, with its JIT compiler where available.  \s is the Unicode property White_Space
  * (unicode/char_class.h); other properties are those of the installed PCRE2.
  */
 #ifndef MEG_BASE_REGEX_H
@@ -14,13 +14,13 @@
 
 MEG_BEGIN_DECLS
 
-/* A compiled expression is immutable, so that any number of threads can use it. */
+/* A compiled expression is immutable, so any number of threads can use it. */
 struct meg_regex;
 
 /*
  * meg_regex_compile - translate and compile a pattern
- * MEG_EFORMAT, with the pattern and the byte offset in it, if it is invalid or uses what PCRE2 does not support:
- * negated classes inside classes, &&, repeated intervals.
+ * Returns MEG_EFORMAT, with the pattern and the byte offset of the error, if the pattern is invalid or uses a feature
+ * that PCRE2 does not support: negated classes inside classes, &&, repeated intervals.
  */
 int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_err *e);
 void meg_regex_free(struct meg_regex *r); /* accepts NULL */
@@ -28,8 +28,8 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 /*
  * meg_regex_find_all - append all matches in text [n], which is valid UTF-8, from left to right without overlap
  * An empty match directly after another match is skipped, and an empty text has no matches.
- * MEG_EFORMAT if the pattern exceeds PCRE2's match limits on this text, or if its searches examine far more than 1024
- * bytes per byte of text.
+ * Returns MEG_EFORMAT if the pattern exceeds PCRE2's match limits on this text, or if the searches examine far more
+ * than 1024 bytes per byte of text.
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);

@@ -1,4 +1,4 @@
-/* span.h - string views: pointer and length, into a text that somebody else owns. */
+/* span.h - string views: a pointer and a length; the text is borrowed. */
 #ifndef MEG_BASE_SPAN_H
 #define MEG_BASE_SPAN_H
 

@@ -7,8 +7,8 @@
 
 /* A slot of the open-addressing hash table. */
 struct meg_strtab_slot {
-    uint32_t hash;        /* the upper half, which avoids most comparisons of bytes */
-    uint32_t index_plus1; /* 0 if the slot is free */
+    uint32_t hash;        /* upper half of the hash, which avoids most byte comparisons */
+    uint32_t index_plus1; /* index of the string + 1; 0 if the slot is free */
 };
 
 static struct meg_strtab_slot *find_slot(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash)
@@ -23,7 +23,7 @@ static struct meg_strtab_slot *find_slot(const struct meg_strtab *t, const char 
     }
 }
 
-/* Grow to a capacity of at least n strings, with an empty hash table. */
+/* Increase the capacity to at least n strings, and empty the hash table. */
 static void grow(struct meg_strtab *t, int64_t n)
 {
     t->cap = t->cap ? t->cap : 1024;
@@ -38,7 +38,7 @@ static void grow(struct meg_strtab *t, int64_t n)
 
 int64_t meg_strtab_index(struct meg_strtab *t)
 {
-    enum { AHEAD = 16 }; /* strings between prefetch and insertion */
+    enum { AHEAD = 16 }; /* number of strings between prefetch and insertion */
     uint64_t hash[AHEAD];
 
     for (int64_t k = 0; k < t->n + AHEAD; k++) {

@@ -1,4 +1,4 @@
-/* strtab.h - a string table: byte strings numbered in order of insertion, found by hash. */
+/* strtab.h - a string table: byte strings are numbered in insertion order and found by hash. */
 #ifndef MEG_BASE_STRTAB_H
 #define MEG_BASE_STRTAB_H
 
@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Starts as { 0 }.  String k is bytes.s + at[k] .. at[k + 1]. */
+/* Initialize it with { 0 }.  String k begins at bytes.s + offset[k] and ends before bytes.s + offset[k + 1]. */
 struct meg_strtab {
     struct meg_str bytes;
     int64_t *offset; /* [n+1] */
@@ -20,17 +20,21 @@ struct meg_strtab {
 
 /* Reserve capacity for n strings. */
 void meg_strtab_reserve(struct meg_strtab *t, int64_t n);
-/* Insert a string unless it is present; returns its number. */
+/* Insert a string unless it is present, and return its number. */
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len);
 /*
- * Insert many strings faster: meg_strtab_append gives each the next number without indexing it, and meg_strtab_index
- * then indexes all.  It returns -1, or the number of a string that equals an earlier one; the table is then unusable.
+ * Insert many strings faster: meg_strtab_append appends a string without indexing it, and meg_strtab_index then indexes
+ * all strings.  meg_strtab_index returns -1, or the number of a string that equals an earlier one; the table is then
+ * unusable.
  */
 void meg_strtab_append(struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_index(struct meg_strtab *t);
-/* The number of a string, or -1 if it is not present. */
+/* Return the number of a string, or -1 if it is not present. */
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
-/* The same in two steps: meg_strtab_prefetch prefetches the slot and returns the hash that the second call needs. */
+/*
+ * Find a string in two steps: meg_strtab_prefetch prefetches the slot and returns the hash, which
+ * meg_strtab_find_hashed requires.
+ */
 uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash);
 void meg_strtab_free(struct meg_strtab *t);

@@ -1,8 +1,8 @@
 /*
  * trie.c - build a double-array trie.  Nodes are placed one by one: for each node a base is chosen at which the units
- * of all its children are free.  No two nodes have the same base, so that the label in a unit identifies its parent.  A
- * leaf has base LEAF, at which no node has children.  A unit that stays free is a leaf without a value: a step that
- * reaches it by mistake finds no value and has no further child.
+ * of all its children are free.  No two nodes have the same base, so the label in a unit identifies its parent.  A leaf
+ * has base LEAF, at which no node has children.  A unit that stays free is a leaf without a value, so a step that
+ * reaches it by mistake finds neither a value nor a child.
  */
 #include "base/trie.h"
 
@@ -13,31 +13,31 @@
 
 enum {
     BLOCK = 256,        /* units are allocated in blocks; base ^ c is in the same block as base */
-    MAX_PROBES = 32,    /* free units that are tried before a new block is allocated */
-    LEAF = BLOCK,       /* base of leaves, in the second block; the first has the root's children */
-    MAX_FAILURES = 512, /* a free unit is removed from the free list after this many failed tries */
+    MAX_PROBES = 32,    /* number of free units that are tried before a new block is allocated */
+    LEAF = BLOCK,       /* base of all leaves, in the second block; the first block has the root's children */
+    MAX_FAILURES = 512, /* number of failed attempts after which a unit is removed from the free list */
     MAX_UNITS = 1 << 24
 };
 
 /* The state of a unit during the build. */
 struct unit_state {
-    int32_t prev, next; /* in the list of free units, by index; -1 at its ends */
+    int32_t prev, next; /* indices of the neighbors in the list of free units; -1 at its ends */
     uint16_t failures;
-    bool is_used; /* as a unit */
-    bool is_base; /* of a node */
+    bool is_used; /* the unit is not in the list of free units */
+    bool is_base; /* the index is the base of a node */
 };
 
 struct build {
     struct meg_trie_unit *unit;
     struct unit_state *state;
     int64_t n, cap;
-    int32_t first, last; /* free units, or -1 */
+    int32_t first, last; /* first and last free unit, or -1 */
 };
 
-/* A node whose children, the bytes at depth of keys [lo, hi), are not placed yet. */
+/* A node whose children are not placed yet.  Its children are the bytes at depth of keys [lo, hi). */
 struct node {
     int64_t lo, hi, depth;
-    uint32_t unit; /* NO_UNIT for the root */
+    uint32_t unit; /* index of the node's unit; NO_UNIT for the root */
 };
 #define NO_UNIT UINT32_MAX
 
@@ -94,7 +94,10 @@ static uint32_t find_base(struct build *b, const unsigned char *label, int n)
     return (uint32_t)(b->n - BLOCK);
 }
 
-/* Group the keys [lo, hi) of a node by their byte at depth, the label; end [n] is where each group ends.  Returns n. */
+/*
+ * Group the keys [lo, hi) of a node by their label, the byte at depth.  Sets label [n], and end [n] to the end of each
+ * group, and returns n.
+ */
 static int group_by_label(const struct meg_trie_key *key, const struct node *x, unsigned char *label, int64_t *end)
 {
     int n = 0;

@@ -1,5 +1,5 @@
 /*
- * trie.h - a double-array trie (Aoe 1989), which maps byte strings to numbers and finds all keys that are a prefix of a
+ * trie.h - a double-array trie (Aoe 1989), which maps byte strings to numbers and finds all keys that are prefixes of a
  * text.  The child of a node for byte c is unit base ^ c, if the label of that unit is c.
  */
 #ifndef MEG_BASE_TRIE_H
@@ -15,10 +15,10 @@ MEG_BEGIN_DECLS
 
 struct meg_trie_unit {
     uint32_t link; /* base << 8 | label */
-    int32_t value; /* of the key that ends here, or -1 */
+    int32_t value; /* value of the key that ends here, or -1 */
 };
 
-/* Initialize it with { 0 }.  A built trie is immutable, so that any number of threads can use it. */
+/* Initialize it with { 0 }.  A built trie is immutable, so any number of threads can use it. */
 struct meg_trie {
     struct meg_trie_unit *unit;
     int64_t n;
@@ -31,15 +31,16 @@ struct meg_trie_key {
 };
 
 /*
- * meg_trie_build - build a trie of the n keys, and sort these
- * MEG_EFORMAT with the key if there is a duplicate, or if the trie exceeds 2^24 units.
+ * meg_trie_build - sort the n keys and build a trie of them
+ * Returns MEG_EFORMAT for a duplicate key, which the message names, or if the trie exceeds 2^24 units.
  */
 int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_trie_free(struct meg_trie *t);
 
 /*
- * meg_trie_step - go from *node, initially MEG_TRIE_ROOT, to its child for byte c
- * Returns false if no key continues with c; else *value is the value of the key that ends at the child, or -1.
+ * meg_trie_step - set *node, initially MEG_TRIE_ROOT, to its child for byte c
+ * Returns false if no key continues with c.  Otherwise, sets *value to the value of the key that ends at the child, or
+ * -1.
  */
 enum { MEG_TRIE_ROOT = 0 };
 static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsigned char c, int32_t *value)
@@ -51,7 +52,7 @@ static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsig
     return (unsigned char)u.link == c;
 }
 
-/* The value of the key s [n], or -1 if there is none. */
+/* Return the value of the key s [n], or -1 if it is not in the trie. */
 int32_t meg_trie_find(const struct meg_trie *t, const char *s, int64_t n);
 
 MEG_END_DECLS

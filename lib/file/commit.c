@@ -16,10 +16,10 @@
 
 /* ---- journals ---- */
 
-/* A file or directory of a set, by full names. */
+/* A file or directory of a set, with its final and its temporary path. */
 struct member {
     char *path, *tmp;
-    bool has_backup; /* the old file has a backup name, too, or there was no old file */
+    bool has_backup; /* the old file was linked to a backup name, or did not exist */
 };
 
 struct set {
@@ -52,7 +52,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Append a header and a line per member, "name<tab>temporary name". */
+/* Append a header, and a line "name<tab>temporary name" for each member. */
 static void format_journal(const struct set *s, struct meg_str *out)
 {
     meg_str_printf(out, "meg-commit 1 %s\n", base_name(s->v[0].tmp));
@@ -76,7 +76,7 @@ static void add_member(struct set *s, char *path, char *tmp)
     s->v[s->n++] = (struct member){ .path = path, .tmp = tmp };
 }
 
-/* Read the journal of path; false if there is none, or if it is not a complete journal. */
+/* Read the journal of path.  Returns false if there is no journal or it is incomplete. */
 static bool read_journal(struct set *s, struct meg_str *text, const char *path)
 {
     const size_t ndir = (size_t)(base_name(path) - path);
@@ -108,7 +108,9 @@ static bool read_journal(struct set *s, struct meg_str *text, const char *path)
     return is_journal && s->n > 0;
 }
 
-/* Read the journal of path; whether it is committed: the first file of the set has the same one. */
+/*
+ * Read the journal of path, and return whether it is committed: the first file of the set must have the same journal.
+ */
 static bool read_committed(struct set *s, const char *path)
 {
     struct meg_str text = { 0 }, first = { 0 };
@@ -167,7 +169,7 @@ static int remove_journal(const struct member *m, struct meg_err *e)
     return r;
 }
 
-/* Write the journals, the commit record last; on failure remove all of them. */
+/* Write the journals, the commit record last; on failure, remove all of them. */
 static int write_journals(const struct set *s, struct meg_err *e)
 {
     struct meg_str text = { 0 };
@@ -236,7 +238,7 @@ static int rename_all(const struct set *s, int *done, struct meg_err *e)
 
 /*
  * Restore the old files after the rename of file number done failed.  Until the commit record is removed, the new files
- * are the valid ones, each under one of its two names.
+ * are valid, each under its final or its temporary name.
  */
 static bool roll_back(const struct set *s, int done)
 {
@@ -363,7 +365,10 @@ int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e)
 
 /* ---- recovery after a killed process ---- */
 
-/* A directory cannot be renamed over another one: rename an existing one to its backup name first. */
+/*
+ * Complete a committed set.  A directory cannot be renamed over another one, so an existing directory is first renamed
+ * to its backup name.
+ */
 static int roll_forward(const struct set *s, struct meg_err *e)
 {
     struct stat st;

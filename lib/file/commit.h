@@ -1,17 +1,19 @@
 /*
- * commit.h - atomic replacement of several files, or of a directory, by journals: whenever the process is killed, all
- * of them are old or all are new.
+ * commit.h - atomic replacement of several files, or of a directory, with journals: after the process is killed at any
+ * time, either all files are old or all files are new.
  *
- * The new files are completed under temporary names.  For each FILE of the set a journal FILE.commit is written, which
- * contains the final and the temporary names of the set.  The journal of the first file is written last: it is the
- * commit record.  Then the files are renamed and the journals removed.  A reader (meg_mmap_open, meg_read_file,
- * meg_commit_resolve) that finds a committed journal opens the file under its temporary name as long as that exists. 
- * The next writer (meg_file_create, meg_commit_recover) completes a committed set and removes the journals of an
- * uncommitted one.  Programs that do not read journals may find files missing, but on a file system with hard links
- * they never find an old file together with a new one: the old files are removed first.  The file that they open first
+ * The new files are completed under temporary names.  For each FILE of the set, a journal FILE.commit is written, which
+ * contains the final and the temporary names of all files in the set.  The journal of the first file is written last
+ * and is the commit record.  Then the files are renamed and the journals removed.  A reader (meg_mmap_open,
+ * meg_read_file, meg_commit_resolve) that finds a committed journal opens the file under its temporary name as long as
+ * that file exists.  The next writer (meg_file_create, meg_commit_recover) completes a committed set and removes the
+ * journals of an uncommitted set.
+ *
+ * Programs that do not read journals may find files missing.  On a file system with hard links, they never find an old
+ * file together with a new one, because the old files are removed first.  The file that such a program opens first
  * should be the last of the set.
  *
- * The files of a set are in one directory.  Writers of the same files exclude each other by a lock (lock.h).
+ * All files of a set are in one directory.  Writers of the same files exclude each other by a lock (lock.h).
  */
 #ifndef MEG_FILE_COMMIT_H
 #define MEG_FILE_COMMIT_H
@@ -26,25 +28,29 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_commit_files - fsync n files that are being written, and rename them to their final names
- * On success each becomes { 0 }.  On failure the old files are unchanged and the caller abandons the new ones.  Only if
- * restoring the old files fails, too, the new ones stay under the names in the message, where meg's programs read them.
+ * On success, each struct becomes { 0 }.  On failure, the old files are unchanged and the caller abandons the new ones.
+ * If restoring the old files fails, too, the new files keep the temporary names in the message, under which meg's
+ * programs read them.
  */
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e);
 
 /*
- * meg_commit_dir - rename the complete directory TMP to DIR, in the same parent; an existing DIR is replaced and
- * removed It uses RENAME_EXCHANGE, or a journal on file systems without it (NFS).  On failure the old directory is
- * unchanged and TMP still exists.
+ * meg_commit_dir - rename the complete directory TMP to DIR, in the same parent; replace and remove an existing DIR
+ * Uses RENAME_EXCHANGE, or a journal on file systems without it (NFS).  On failure, the old directory is unchanged and
+ * TMP still exists.
  */
 int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e);
 
-/* The name of the file with the content of path: path or, after an interrupted commit, a temporary name.  malloc'ed. */
+/*
+ * Return the name of the file that contains the data of path: path itself or, after an interrupted commit, its
+ * temporary name.  The caller frees the result.
+ */
 char *meg_commit_resolve(const char *path);
 
-/* stat(2) of meg_commit_resolve(path). */
+/* Call stat(2) on meg_commit_resolve(path). */
 int meg_commit_stat(const char *path, struct stat *st);
 
-/* Complete or undo an interrupted commit of path, if there is one. */
+/* Complete or undo an interrupted commit of path.  Does nothing if there is none. */
 int meg_commit_recover(const char *path, struct meg_err *e);
 
 MEG_END_DECLS

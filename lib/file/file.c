@@ -24,7 +24,7 @@ static int open_committed(const char *path, int flags)
     char *resolved = meg_commit_resolve(path);
     int fd = open(resolved, O_RDONLY | O_CLOEXEC | flags);
 
-    if (fd < 0 && errno == ENOENT && strcmp(resolved, path) != 0) /* it was renamed in between */
+    if (fd < 0 && errno == ENOENT && strcmp(resolved, path) != 0) /* the file was renamed in between */
         fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     free(resolved);
     return fd;
@@ -115,7 +115,7 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e)
     return fd < 0 ? fd : read_all(fd, path, out, e);
 }
 
-/* The directory of path, malloc'ed. */
+/* Return the directory that contains path; the caller frees the result. */
 static char *parent_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -188,7 +188,7 @@ int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t off
     return 0;
 }
 
-/* Failures are ignored, as meg_file_sync reports them. */
+/* Failures are ignored because meg_file_sync reports them. */
 void meg_file_writeback(const struct meg_file *f, int64_t begin, int64_t end)
 {
     const int64_t chunk = 8 << 20, last = end / chunk;
@@ -362,7 +362,7 @@ int meg_fsync_dir(const char *path, struct meg_err *e)
 
     if (fd < 0)
         return meg_fail_errno(e, "%s", path);
-    if (fsync(fd) < 0 && errno != EINVAL) /* EINVAL: the file system does not support it */
+    if (fsync(fd) < 0 && errno != EINVAL) /* EINVAL: the file system does not support fsync of a directory */
         r = meg_fail_errno(e, "%s: fsync", path);
     close(fd);
     return r;

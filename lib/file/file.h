@@ -1,6 +1,6 @@
 /*
- * file.h - files that are mapped, read, or written atomically: under a temporary name, which is renamed when the file
- * is complete.  Messages name the file.
+ * file.h - map and read files, and write them atomically: a file is written under a temporary name and renamed when it
+ * is complete.  Error messages name the file.
  */
 #ifndef MEG_FILE_FILE_H
 #define MEG_FILE_FILE_H
@@ -15,8 +15,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * A regular file mapped for reading: p [n].  p is NULL only while it is closed; n may be 0.  file/sigbus.h describes
- * what happens if a page cannot be read later.
+ * A regular file mapped for reading as p [n].  p is NULL only while no file is open; n may be 0.  file/sigbus.h
+ * describes what happens if a page cannot be read later.
  */
 struct meg_mmap {
     const unsigned char *p;
@@ -29,8 +29,8 @@ void meg_mmap_close(struct meg_mmap *m);
 /* Append the content of a file or pipe to out. */
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 /*
- * The same for a file whose name is not from the user but from a directory or another file.  Anything but a regular
- * file is MEG_EIO, as in meg_mmap_open: opening a FIFO would block, and a device may be endless.
+ * Append the content of a regular file whose name was read from a directory or another file, not typed by the user.
+ * Returns MEG_EIO for other file types, as meg_mmap_open does: opening a FIFO would block, and a device may be endless.
  */
 int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
 
@@ -40,26 +40,25 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_create     fails if PATH exists and is not a regular file
  *   meg_file_write      appends, through a buffer
  *   meg_file_pwrite     writes at offset, unbuffered; any thread may call it
- *   meg_file_writeback  hints that bytes up to end, of which [begin, end) are new, are written, so that the kernel
- *                       starts to write them to disk (sync_file_range) and meg_file_sync takes less time; any thread
- *                       may call it
+ *   meg_file_writeback  starts to write data before end to disk (sync_file_range), so that meg_file_sync is faster.
+ *                       The bytes [begin, end) were just written.  Any thread may call it.
  *   meg_file_pread      reads written bytes at offset; MEG_EIO if the file is shorter
- *   meg_file_sync       flushes the buffer and calls fsync; then only the rename can fail
- *   meg_file_close      does the same and closes the file, which commit.h then renames
- *   meg_file_detach     frees all but the temporary file, after the caller has renamed it
- *   meg_file_commit     fsync, rename to PATH, fsync the directory.  On failure the temporary file is removed, and PATH
- *                       is unchanged unless only the last fsync failed.
+ *   meg_file_sync       flushes the buffer and calls fsync; afterwards, only the rename can fail
+ *   meg_file_close      calls meg_file_sync and closes the file, which meg_commit_files then renames
+ *   meg_file_detach     frees everything except the temporary file, after the caller has renamed it
+ *   meg_file_commit     closes the file, renames it to PATH and calls fsync on the directory.  On failure, the
+ *                       temporary file is removed, and PATH is unchanged unless only the last fsync failed.
  *   meg_file_abandon    removes the temporary file; has no effect after a commit and on { 0 }
- * After a failure of any of these, call meg_file_abandon.  If SIGHUP, SIGINT or SIGTERM end the process by default, its
- * temporary files, at most 32 at a time, are removed first.
+ * After a failure of any of these functions, call meg_file_abandon.  If SIGHUP, SIGINT or SIGTERM ends the process by
+ * default, its temporary files, at most 32 at a time, are removed first.
  */
 struct meg_file {
     int fd;
     char *path, *tmp;
     unsigned char *buf;
     size_t nbuf;
-    int64_t buf_offset; /* of buf in the file */
-    int cleanup_slot;   /* of meg_temporary_register */
+    int64_t buf_offset; /* byte offset of buf in the file */
+    int cleanup_slot;   /* slot returned by meg_temporary_register */
 };
 int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e);
 int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_err *e);
@@ -77,15 +76,15 @@ int meg_write_file(const char *path, const void *bytes, size_t n, struct meg_err
 
 /* Create a directory and its parents; it is not an error if they exist. */
 int meg_mkdirs(const char *path, struct meg_err *e);
-/* Create the directory of path, and its parents. */
+/* Create the directory that contains path, and its parents. */
 int meg_mkdirs_parent(const char *path, struct meg_err *e);
 /* Remove a file, or a directory and its contents; it is not an error if it does not exist. */
 int meg_remove_tree(const char *path, struct meg_err *e);
-/* Rename a file and make it durable by an fsync of the directory of the new name. */
+/* Rename a file, and call fsync on the directory of the new name to make the rename durable. */
 int meg_rename(const char *from, const char *to, struct meg_err *e);
-/* fsync a directory, which makes the creation, renaming and removal of files in it durable. */
+/* Call fsync on a directory, which makes the creation, renaming and removal of files in it durable. */
 int meg_fsync_dir(const char *path, struct meg_err *e);
-/* fsync the directory of path. */
+/* Call fsync on the directory that contains path. */
 int meg_fsync_parent(const char *path, struct meg_err *e);
 
 MEG_END_DECLS

@@ -18,18 +18,18 @@
 #include "file/file.h"
 #include "file/temporary.h"
 
-/* The lines of a lock file, "key value" each, in this order. */
+/* The keys of a lock file, which has one line "key value" for each, in this order. */
 enum { PROGRAM, HOST, PID, STARTED, BOOT, PID_NAMESPACE, START_TICKS, SLURM_JOB, SLURM_RESTART, NKEYS };
 static const char *const keys[NKEYS] = { "program",       "host",        "pid",       "started",      "boot",
                                          "pid-namespace", "start-ticks", "slurm-job", "slurm-restart" };
 
 struct holder {
-    char value[NKEYS][128]; /* "" if the file does not have this line */
+    char value[NKEYS][128]; /* value of each key; "" if the file lacks it */
 };
 
 /* ---- the identity of this process ---- */
 
-/* The first line of a file in /proc, or "". */
+/* Set out to the first line of a file in /proc, or to "". */
 static void read_line(char out[128], const char *path)
 {
     FILE *f = fopen(path, "re");
@@ -42,7 +42,10 @@ static void read_line(char out[128], const char *path)
     fclose(f);
 }
 
-/* Field 22 of /proc/PID/stat: the start time of a process in clock ticks after boot; "" if it does not run. */
+/*
+ * Set out to field 22 of /proc/PID/stat, the start time of a process in clock ticks after boot; "" if no such process
+ * runs.
+ */
 static void start_ticks(char out[128], const char *pid)
 {
     char path[160], stat[1024] = "", *p;
@@ -113,7 +116,7 @@ static void format_holder(const struct holder *h, struct meg_str *out)
 
 /* ---- the holder of a lock ---- */
 
-/* Read a lock file; false if there is none.  A file that is not a lock leaves the values empty. */
+/* Read a lock file.  Returns false if it does not exist.  If the file is not a lock, the values are empty. */
 static bool read_holder(struct holder *h, const char *path)
 {
     char text[NKEYS * 160];
@@ -141,13 +144,13 @@ static bool same_key(const struct holder *a, const struct holder *b, int key)
     return *a->value[key] && strcmp(a->value[key], b->value[key]) == 0;
 }
 
-/* Whether /proc shows the holder's process if it runs: it is on the same host, in the same pid namespace. */
+/* Return whether /proc shows the holder's process if it runs: it is on the same host, in the same pid namespace. */
 static bool is_visible(const struct holder *h, const struct holder *self)
 {
     return same_key(h, self, HOST) && same_key(h, self, BOOT) && same_key(h, self, PID_NAMESPACE);
 }
 
-/* Whether the holder is certainly dead; false if that is unknown here. */
+/* Return whether the holder is certainly dead; false if this process cannot determine it. */
 static bool is_dead(const struct holder *h, const struct holder *self)
 {
     char ticks[128];
@@ -155,7 +158,7 @@ static bool is_dead(const struct holder *h, const struct holder *self)
     if (same_key(h, self, SLURM_JOB) && strcmp(h->value[SLURM_RESTART], self->value[SLURM_RESTART]) != 0)
         return true; /* Slurm requeues a job after all of its processes have ended */
     if (same_key(h, self, HOST) && !same_key(h, self, BOOT))
-        return *h->value[BOOT] && *self->value[BOOT]; /* the host was rebooted since */
+        return *h->value[BOOT] && *self->value[BOOT]; /* the host has been rebooted since then */
     if (!is_visible(h, self))
         return false;
     start_ticks(ticks, h->value[PID]);
@@ -184,7 +187,7 @@ static int fail_locked(const char *path, const char *output, const struct holder
 struct entry {
     char *path, *text; /* the lock file and its content; NULL if the entry is free */
     char *new_dir;     /* the directory that meg_lock_dir created, or NULL */
-    int cleanup_slot;  /* of meg_temporary_register */
+    int cleanup_slot;  /* slot returned by meg_temporary_register */
 };
 static struct entry *locks;
 static int nlocks;
@@ -243,8 +246,9 @@ static void add_entry(struct meg_lock *l, const char *path, char *text)
 }
 
 /*
- * Replace the lock file of a dead process by ours.  flock serializes the processes that found the same file: the first
- * one renames its own file to path, and the others then find another file under this name.
+ * Replace the lock file of a dead process by the lock file of this process.  flock serializes the processes that found
+ * the same file: the first process renames its own file to path, and the others then find that path is a different
+ * file.
  */
 static int take_over(const char *tmp, const char *path, const struct holder *self, bool *is_ours, struct meg_err *e)
 {
@@ -271,8 +275,8 @@ static int take_over(const char *tmp, const char *path, const struct holder *sel
 }
 
 /*
- * Create the lock file on a file system without hard links.  Until it is written it is empty: another process that
- * reads it then fails, and if this process is killed then, the user has to remove the file.
+ * Create the lock file on a file system without hard links.  The file is empty until it is written.  A process that
+ * reads the empty file fails; if this process is killed before the write, the user must remove the file.
  */
 static bool create(const char *path, const struct holder *self)
 {
@@ -293,7 +297,7 @@ static bool create(const char *path, const struct holder *self)
     return is_written;
 }
 
-/* Link the complete file tmp to path, or take over path; remove tmp. */
+/* Link the complete file tmp to path, or take over the lock at path.  Removes tmp. */
 static int acquire(const char *tmp, const char *path, const char *output, const struct holder *self, struct meg_err *e)
 {
     bool is_ours = false;

@@ -17,11 +17,11 @@
 #define REASON " cannot be read: the file was truncated, or its disk failed, while it was in use"
 
 /*
- * An entry of a list that the signal handler may read at any time.  Entries are therefore never removed: that of a
- * closed mapping has p == 0 and is reused.
+ * A mapping in a list that the signal handler may read at any time.  Entries are therefore never removed; the entry of
+ * a closed mapping is reused.
  */
 struct meg_sigbus_range {
-    _Atomic(uintptr_t) p; /* 0 if the entry is free */
+    _Atomic(uintptr_t) p; /* address of the mapping; 0 if the entry is free */
     size_t n;
     char *path;
     struct meg_sigbus_range *next, *next_free;
@@ -30,7 +30,7 @@ static _Atomic(struct meg_sigbus_range *) ranges;
 static struct meg_sigbus_range *free_ranges;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Where this thread continues after a fault, and the location of the fault. */
+/* The point at which this thread continues after a fault, and the location of the fault. */
 struct recovery {
     sigjmp_buf jump;
     const struct meg_sigbus_range *volatile file;
@@ -54,10 +54,10 @@ static const struct meg_sigbus_range *find(uintptr_t address)
 static void write_stderr(const char *s)
 {
     if (write(STDERR_FILENO, s, strlen(s)) < 0)
-        return; /* nothing else can report it */
+        return; /* a failure cannot be reported */
 }
 
-/* Print the message with async-signal-safe functions only. */
+/* Print the error message with async-signal-safe functions only. */
 static void print_fault(const struct meg_sigbus_range *m, size_t offset)
 {
     char digits[24], *d = digits + sizeof digits - 1;
@@ -80,7 +80,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     const struct meg_sigbus_range *m = info->si_code > 0 ? find(address) : NULL;
 
     (void)context;
-    if (!m) { /* not registered: the fault repeats under the previous handler */
+    if (!m) { /* the address is not registered: the fault repeats under the previous handler */
         sigaction(SIGBUS, &previous_action, NULL);
         if (info->si_code <= 0)
             raise(sig);

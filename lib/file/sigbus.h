@@ -13,18 +13,18 @@
 MEG_BEGIN_DECLS
 
 /*
- * Register n bytes at p as a mapping of path; unregister it before munmap.  Any thread may call these.  meg_mmap_open
- * and meg_mmap_close call them.
+ * Register n bytes at p as a mapping of path; unregister them before munmap.  Any thread may call these functions.
+ * meg_mmap_open and meg_mmap_close call them.
  */
 struct meg_sigbus_range;
 struct meg_sigbus_range *meg_sigbus_register(const void *p, size_t n, const char *path);
 void meg_sigbus_unregister(struct meg_sigbus_range *m); /* accepts NULL */
 
 /*
- * meg_sigbus_guard - return read(arg, e), or MEG_EIO with the name of the file if this thread faults in a registered
- * mapping read is left by a longjmp: memory that it allocated leaks and locks that it holds stay locked, so it must do
- * neither while it reads mapped files.  A fault outside of such a call prints the same message, removes the temporary
- * files of the process and exits with status 74.
+ * meg_sigbus_guard - call read(arg, e) and return its result, or MEG_EIO if this thread faults in a registered mapping
+ * The message names the file.  A fault leaves read by longjmp: memory that read allocated leaks, and its locks stay
+ * locked.  Therefore, read must neither allocate nor lock while it reads mapped files.  A fault outside of such a call
+ * prints the same message, removes the temporary files of the process and exits with status 74.
  */
 int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e);
 

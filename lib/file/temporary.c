@@ -56,7 +56,7 @@ int meg_temporary_dir(char **out, const char *path, struct meg_err *e)
     return r;
 }
 
-/* Whether name is a temporary name for base of a dead process on this host. */
+/* Return whether name is a temporary name for base that a dead process on this host created. */
 static bool is_stale_name(const char *name, const char *base, const char *host)
 {
     const size_t nbase = strlen(base), nhost = strlen(host);
@@ -109,7 +109,7 @@ void meg_temporary_remove_stale(const char *path)
 /* ---- removal by a signal ---- */
 
 static struct {
-    atomic_bool is_used, is_ready; /* allocated; path is complete */
+    atomic_bool is_used, is_ready; /* is_used: the slot is allocated; is_ready: path is complete */
     char path[4096];
 } registered[32];
 

@@ -12,32 +12,36 @@
 
 MEG_BEGIN_DECLS
 
-/* The name of this host; characters other than letters, digits, -, . and _ are replaced by _. */
+/* Set out to the name of this host, in which characters other than letters, digits, -, . and _ are replaced by _. */
 void meg_host_name(char *out, size_t size);
 
-/* Suffix of a journal of commit.h, and suffix of a temporary name for the backup of the old file. */
+/* Suffix of a commit journal (commit.h), and suffix of a temporary name under which the old file is backed up. */
 #define MEG_COMMIT_JOURNAL ".commit"
 #define MEG_TEMPORARY_BACKUP ".old"
 
-/* The i-th temporary name for path, from 0; i > 0 is used if the previous name exists.  malloc'ed. */
+/*
+ * Return the i-th temporary name for path, from 0; i > 0 is used if the previous name exists.  The caller frees the
+ * name.
+ */
 char *meg_temporary_name(const char *path, int i);
 
-/* Create a directory under a temporary name for path; *out is malloc'ed. */
+/* Create a directory under a temporary name for path.  The caller frees *out. */
 int meg_temporary_dir(char **out, const char *path, struct meg_err *e);
 
-/* Remove the temporary files and directories for path and its journal whose process on this host is dead. */
+/* Remove the temporary files and directories that dead processes on this host created for path and its journal. */
 void meg_temporary_remove_stale(const char *path);
 
 /*
- * meg_temporary_register - unlink path when SIGHUP, SIGINT or SIGTERM end the process, unless it handles these itself
- * Returns the slot for meg_temporary_unregister, or 0, which that ignores, if all 32 slots are used.
+ * meg_temporary_register - unlink path when SIGHUP, SIGINT or SIGTERM ends the process
+ * A signal that the process handles itself does not unlink path.  Returns the slot for meg_temporary_unregister, or 0
+ * if all 32 slots are used; meg_temporary_unregister ignores 0.
  */
 int meg_temporary_register(const char *path);
 /* Unlink all registered files; async-signal-safe. */
 void meg_temporary_unlink_all(void);
 void meg_temporary_unregister(int slot);
 
-/* Unlink them and call _exit(2), for threads and signal handlers that must not run exit handlers. */
+/* Unlink all registered files and call _exit(2), in threads and signal handlers that must not run exit handlers. */
 void meg_temporary_exit(int status) MEG_NORETURN;
 
 MEG_END_DECLS

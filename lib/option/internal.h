@@ -6,35 +6,38 @@
 
 MEG_BEGIN_DECLS
 
-/* The options of all commands; a config file may not set them. */
+/* Options that every command has; a config file must not set them. */
 struct opt_common {
     bool help, version, dump_config, list_options, quiet, verbose;
     const char *config, *completion;
 };
 extern struct opt_common opt_common;
 
-/* The row called name (n bytes) and its group, after resolving aliases; NULL if there is none. */
+/* Return the row called name (n bytes) and its group, after resolving aliases; NULL if there is none. */
 const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
                                const struct meg_optgroup **group);
-/* Fail with MEG_EUSAGE and the option whose name is nearest, or the hint of an unsupported one. */
+/*
+ * Fail with MEG_EUSAGE.  The message suggests the option with the nearest name, or has the hint of an unsupported
+ * option.
+ */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 
-/* Set a row's field from words.  opt_set_given makes meg_opt_was_given true for it. */
+/* Set a row's field from words.  opt_set_given makes meg_opt_was_given return true for the field. */
 int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e);
 void opt_set_given(const struct meg_opt *row, void *conf);
 void *opt_field(const struct meg_opt *row, void *conf);
 bool opt_is_flag(const struct meg_opt *row);
-/* Length of the prefix of metavar that is "a|b|c"; 0 if any value is allowed. */
+/* Return the length of the prefix of metavar that is "a|b|c"; 0 if any value is allowed. */
 size_t opt_choices(const char *metavar);
-/* The choice with this index among those of a MEG_ENUM row; NULL for MEG_ENUM_UNSET. */
+/* Return the choice with this index in a MEG_ENUM row, and its length in *n; NULL for MEG_ENUM_UNSET. */
 const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n);
 
-/* The MEG_BOOL row that a MEG_NEGATED row negates; NULL for other rows. */
+/* Return the MEG_BOOL row that a MEG_NEGATED row negates; NULL for other rows. */
 const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row);
 
 /* Append a word to a list; both stay allocated until the process ends or opt_free_values is called. */
 void opt_add_word(struct meg_str_list *words, const char *s, size_t n);
-/* Free all words and values of options; for fuzzers, which parse millions of them. */
+/* Free all words and values of options.  Fuzzers call this function because they parse millions of options. */
 void opt_free_values(void);
 /* Split text into words at whitespace; quotes and # are as in meg-conf(5). */
 int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg_err *e);

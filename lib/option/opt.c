@@ -1,6 +1,6 @@
 /*
- * opt.c - parse words into the fields of config structs.  A row has the type and the offset of its field, so that one
- * function, opt_assign, reads a value from the table's default, from argv and from a file.
+ * opt.c - parse words into the fields of config structs.  A row contains the type and the offset of its field, so one
+ * function, opt_assign, sets values from the table's defaults, from argv and from config files.
  */
 #include "option/opt.h"
 
@@ -33,12 +33,12 @@ static const struct meg_opt common_opts[] = {
     { 0 }
 };
 
-/* ---- memory that lives until the process ends ---- */
+/* ---- memory that stays allocated until the process ends ---- */
 
 struct allocation {
     struct allocation *next;
 };
-static struct allocation *allocations; /* reachable, so that leak checkers do not report them */
+static struct allocation *allocations; /* kept reachable, so that leak checkers do not report them */
 
 static void *alloc_for_lifetime(size_t n)
 {
@@ -71,7 +71,7 @@ void opt_add_word(struct meg_str_list *words, const char *s, size_t n)
 {
     const char **v = words->v;
 
-    if ((words->n & (words->n - 1)) == 0) { /* full: 1, 2, 4, ... */
+    if ((words->n & (words->n - 1)) == 0) { /* the array is full at 0, 1, 2, 4, ... words */
         v = (const char **)alloc_for_lifetime((size_t)(words->n ? 2 * words->n : 1) * sizeof *v);
         if (words->n)
             memcpy(v, words->v, (size_t)words->n * sizeof *v);
@@ -159,7 +159,7 @@ static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char
     return NULL;
 }
 
-/* Damerau-Levenshtein distance (optimal string alignment) of a (n letters) and b; 1 if a is a prefix of b. */
+/* Return the Damerau-Levenshtein distance (optimal string alignment) of a [n] and b; 1 if a is a prefix of b. */
 static int edit_distance(const char *a, size_t n, const char *b)
 {
     enum { MAX_LETTERS = 63 };
@@ -259,7 +259,7 @@ size_t opt_choices(const char *arg)
     return !strchr(arg, '|') ? 0 : dots ? (size_t)(dots - arg) : strlen(arg);
 }
 
-/* Return the choice at *p, of n bytes, and move *p to the next one; NULL at end. */
+/* Return the choice at *p and its length *n, and move *p to the next choice; return NULL at end. */
 static const char *next_choice(const char **p, const char *end, size_t *n)
 {
     const char *choice = *p;
@@ -273,7 +273,7 @@ static const char *next_choice(const char **p, const char *end, size_t *n)
     return choice;
 }
 
-/* The index of word among the row's choices; 0 when any value is allowed. */
+/* Return the index of word among the row's choices, 0 if any value is allowed, or MEG_EUSAGE. */
 static int find_choice(const struct meg_opt *row, const char *word, struct meg_err *e)
 {
     const char *p = row->metavar, *end = p ? p + opt_choices(p) : p, *choice;
@@ -424,7 +424,7 @@ void meg_opt_defaults(const struct meg_optgroup *groups)
 
 /* ---- the command line ---- */
 
-/* Whether a word can only be a value: it does not begin with a dash, is a single dash, or is a number. */
+/* Return whether a word can only be a value: it does not begin with a dash, is a single dash, or is a number. */
 static bool is_value(const char *word)
 {
     double v;
@@ -432,7 +432,10 @@ static bool is_value(const char *word)
     return word && (word[0] != '-' || !word[1] || meg_parse_f64(word, &v));
 }
 
-/* Set a row from the text joined to its name (or NULL) and the words after it; returns the number of words used. */
+/*
+ * Set a row from the text attached to its name (joined, or NULL) or from the words after it.  Returns the number of
+ * words used.
+ */
 static int parse_option(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
                         const char *joined, char **rest, struct meg_err *e)
 {
@@ -458,7 +461,7 @@ static int parse_option(const struct meg_optgroup *groups, const struct meg_optg
     return n;
 }
 
-/* Parse -v, -qv, -s 4 or -s4; returns the number of words used after it. */
+/* Parse short options: -v, -qv, -s 4 or -s4.  Returns the number of words used after them. */
 static int parse_letters(const struct meg_optgroup *groups, const char *letters, char **rest, struct meg_err *e)
 {
     const struct meg_optgroup *group;
@@ -477,7 +480,7 @@ static int parse_letters(const struct meg_optgroup *groups, const char *letters,
     return 0;
 }
 
-/* Append the message for an unknown option; returns the number of words after it that look like its values. */
+/* Append the message for an unknown option.  Returns the number of words after it that look like its values. */
 static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **rest,
                            struct meg_str *unknown)
 {

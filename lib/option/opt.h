@@ -1,6 +1,6 @@
 /*
  * opt.h - command-line options from tables.  One table serves the command line, --help, --config and --dump-config,
- * --list-options and --completion.  A table is declared in the module of the config struct that it fills; a command is
+ * --list-options and --completion.  A table is declared in the module of the config struct that it fills; a command has
  * a list of tables.  meg-conf(5) describes the config file.
  *
  *     const struct meg_opt meg_tok_opts[] = {
@@ -10,7 +10,7 @@
  *         { 0 }
  *     };
  *
- * In names - and _ are equal, and names are never abbreviated.  A name must be unique among the groups of a command.
+ * In names, - and _ are equivalent.  Names cannot be abbreviated.  A name must be unique among the groups of a command.
  */
 #ifndef MEG_OPTION_OPT_H
 #define MEG_OPTION_OPT_H
@@ -25,8 +25,10 @@
 
 MEG_BEGIN_DECLS
 
-/* The value of a field whose row has no default and whose option was not given: MEG_UNSET, NaN, NULL, MEG_ENUM_UNSET,
- * false or an empty list. */
+/*
+ * Values of unset fields, for options that have no default and were not given: MEG_UNSET, NaN, NULL, MEG_ENUM_UNSET,
+ * false or an empty list.
+ */
 #define MEG_UNSET INT64_MIN
 #define MEG_ENUM_UNSET (-1)
 
@@ -41,7 +43,7 @@ enum {
     MEG_OPT_STR,
     MEG_OPT_I64,
     MEG_OPT_F64,
-    MEG_OPT_ENUM, /* the index of one of the choices in metavar */
+    MEG_OPT_ENUM, /* index of one of the choices in metavar */
     MEG_OPT_BOOL,
     MEG_OPT_STORE_FALSE, /* a flag that makes its field false */
     MEG_OPT_LIST,
@@ -50,104 +52,112 @@ enum {
 };
 
 /*
- * metavar        the name of the value in the help.  "a|b|c" restricts the value, or each value of a list, to these
- *                choices.  A list: it also gives the count: "START STEP SAMPLES" requires three values, "KEY..." one or
- *                more.  NULL for a flag.
- * default_value  as it is written in a config file; NULL leaves the field unset.
- * help           one phrase without a full stop; the help text wraps it.
+ * metavar        name of the value in the help.  "a|b|c" restricts the value, or each value of a list, to these
+ *                choices.  For a list, metavar also determines the number of values: "START STEP SAMPLES" requires
+ *                three values, "KEY..." one or more.  NULL for a flag.
+ * default_value  default, as written in a config file; NULL leaves the field unset.
+ * help           one phrase without a full stop; --help wraps it.
  */
 struct meg_opt {
     const char *name;
-    char letter; /* -x, or 0 */
+    char letter; /* letter of the short option, or 0 */
     int type;
     size_t offset;
     const char *metavar, *default_value, *help;
 };
 
 /* clang-format off */
-/* Type and offset of field f of struct S; a field of another type does not compile. */
+/* Expand to the type and offset of field f of struct S; a field of another type does not compile. */
 #define MEG_STR(S, f)                                                                              \
     _Generic(&((S *)0)->f, const char **: MEG_OPT_STR, char **: MEG_OPT_STR), offsetof(S, f)
 #define MEG_I64(S, f) _Generic(&((S *)0)->f, int64_t *: MEG_OPT_I64), offsetof(S, f)
 #define MEG_F64(S, f) _Generic(&((S *)0)->f, double *: MEG_OPT_F64), offsetof(S, f)
 /*
- * An int, or an enum whose enumerators are in the order of the choices in metavar: "single|cyclic" gives 0 or 1.  The
- * enum of a row without a default needs an enumerator that equals MEG_ENUM_UNSET, which also makes it signed.
+ * The field is an int, or an enum whose enumerators are in the order of the choices in metavar: "single|cyclic" sets it
+ * to 0 or 1.  If the row has no default, the enum requires an enumerator that equals MEG_ENUM_UNSET, which also makes
+ * it signed.
  */
 #define MEG_ENUM(S, f)                                                                             \
     _Generic(&((S *)0)->f, int *: MEG_OPT_ENUM, unsigned *: MEG_OPT_ENUM), offsetof(S, f)
 #define MEG_BOOL(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_BOOL), offsetof(S, f)
 #define MEG_LIST(S, f) _Generic(&((S *)0)->f, struct meg_str_list *: MEG_OPT_LIST), offsetof(S, f)
-/* A flag whose presence makes a bool field false; its default, "no", makes the field true. */
+/* A flag that sets a bool field to false; its default, "no", sets the field to true. */
 #define MEG_STORE_FALSE(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_STORE_FALSE), offsetof(S, f)
 
-/* Complete rows: another name of a row of the same table, and the negation of a MEG_BOOL row. */
+/* Complete rows: MEG_ALIAS is another name of a row of the same table, and MEG_NEGATED negates a MEG_BOOL row. */
 #define MEG_ALIAS(old, name) { old, 0, MEG_OPT_ALIAS, 0, NULL, name, NULL }
 #define MEG_NEGATED(name, S, f) { name, 0, MEG_STORE_FALSE(S, f), NULL, NULL, NULL }
-/* An option that is accepted with a warning and has no effect.  metavar is NULL for a flag; why is a phrase. */
+/*
+ * An option that is accepted with a warning and has no effect.  metavar is NULL for a flag; why is the reason, as a
+ * phrase.
+ */
 #define MEG_IGNORED(name, metavar, why) { name, 0, MEG_OPT_IGNORED, 0, metavar, NULL, why }
 /* clang-format on */
 
 struct meg_optgroup {
     const char *title;
-    const struct meg_opt *rows; /* ends with { 0 } */
+    const struct meg_opt *rows; /* array that ends with { 0 } */
     void *conf;                 /* the struct that the rows fill; NULL for a table of ignored options */
 };
 
 /*
  * meg_opt_parse - set each field to its default, then to the values in argv, in order
- *   groups   ends with { 0 }
+ *   groups   array that ends with { 0 }
  *   usage    the arguments, which follow the program's name in the first line of --help
- *   summary  one sentence that says what the program does
+ *   summary  one sentence that describes the program
  * Adds the options that all commands have: --help, --version, --config FILE, --dump-config, --list-options,
- * --completion bash, -q, -v.  Those that print exit with status 0.  A wrong command line prints a message and exits
- * with status 2, or 66 for a missing config file.
+ * --completion bash, -q, -v.  After an option that prints something, the process exits with status 0.  After a wrong
+ * command line, it prints a message and exits with status 2, or 66 for a missing config file.
  * Strings and lists stay valid until the process ends; no caller frees them.
- * As each command calls this first, it also calls meg_signals_init.
+ * Also calls meg_signals_init, because each command calls meg_opt_parse first.
  */
 void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *summary, int argc, char **argv);
 
-/* The two halves of meg_opt_parse, which return instead of exiting and do not add the common options. */
+/*
+ * meg_opt_defaults sets each field to its default; meg_opt_parse_args then sets fields from argv.  Unlike
+ * meg_opt_parse, these functions return instead of exiting, and do not add the common options.
+ */
 void meg_opt_defaults(const struct meg_optgroup *groups);
 int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e);
 
-/* Set the field of one row from text as it is written in a config file; a scalar has no quotes. */
+/* Set the field of one row from text as written in a config file; a scalar is not quoted. */
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
 /*
- * meg_opt_choice - the choice, as a user types it, that conf holds for the MEG_ENUM row called name in rows.  NULL when
- * it is unset.  The text stays valid until the process ends.
+ * meg_opt_choice - return the choice, as the user types it, of the MEG_ENUM row called name
+ * Returns NULL if the field of conf is unset.  The text stays valid until the process ends.
  */
 const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf);
 
-/* Whether the command line or its config file set the option that fills this field. */
+/* Return whether the command line or a config file set the option that fills this field. */
 bool meg_opt_was_given(const void *field);
 
 /*
- * meg_opt_read_config - set fields from a file of lines `name = value`; meg_opt_was_given is then true for them
- * MEG_EUSAGE with FILE:LINE for an error in it, MEG_ENOENT or MEG_EIO if it cannot be read.
+ * meg_opt_read_config - set fields from a file of lines `name = value`; meg_opt_was_given then returns true for them
+ * Returns MEG_EUSAGE with FILE:LINE for an error in the file, and MEG_ENOENT or MEG_EIO if the file cannot be read.
  */
 int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e);
 
 /*
- * meg_opt_apply - set fields from the output of an earlier meg_opt_dump, except those that were given
+ * meg_opt_apply - set fields from the output of an earlier meg_opt_dump, except those for which meg_opt_was_given
  *   source  name of the text in messages
  * Unknown names are ignored.
  */
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
-/* Append each option that is set to out, so that meg_opt_read_config reads back the same values. */
+/* Append each option that is set to out, in a format from which meg_opt_read_config reads the same values. */
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
  * meg_opt_list - append the output of --list-options: one line per row with the tab-separated fields name, metavar,
- * default, group, letter, and the name of the option that it is an alias or the negation of.  A missing field is empty.
+ * default, group, letter, and the name of the option of which the row is an alias or the negation.  A missing field is
+ * empty.
  */
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
  * Options of other programs that this command does not support, and the hint that is printed instead of "unknown
- * option".  A name that ends in * matches all names with that prefix; the first row that matches counts.  The rows end
+ * option".  A name that ends in * matches all names with that prefix; the first row that matches is used.  The rows end
  * with { 0 } and are borrowed until the process ends.
  */
 struct meg_opt_unsupported {

@@ -16,7 +16,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Append the word at p to out without its quotes; returns its end, or NULL on error. */
+/* Append the word at p to out without its quotes.  Returns the end of the word, or NULL on error. */
 static const char *read_word(const char *p, const char *end, struct meg_str *out, struct meg_err *e)
 {
     char quote = 0;
@@ -67,7 +67,7 @@ int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg
     return p ? 0 : MEG_EUSAGE;
 }
 
-/* Read one line.  is_stored: ignore unknown names, and fields that were given. */
+/* Read one line.  If is_stored, ignore unknown names, and keep the fields for which meg_opt_was_given is true. */
 static int read_line(const struct meg_optgroup *groups, const char *line, size_t n, bool is_stored, struct meg_err *e)
 {
     const struct meg_optgroup *group;
@@ -153,7 +153,7 @@ static void dump_word(const char *word, struct meg_str *out)
     meg_str_add(out, "\"", 1);
 }
 
-/* Append a space and the value for each value of the field; nothing if it is unset. */
+/* Append each value of the field, preceded by a space; append nothing if the field is unset. */
 static void dump_value(const struct meg_opt *row, void *field, struct meg_str *out)
 {
     const struct meg_str_list *list = (const struct meg_str_list *)field;

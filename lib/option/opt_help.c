@@ -10,7 +10,7 @@
 
 #define HELP_COLUMN 30
 #define USAGE_COLUMN 7
-#define CHOICES_COLUMN 10 /* where the next lines of a long list of choices begin */
+#define CHOICES_COLUMN 10 /* column at which the continuation lines of a long list of choices begin */
 
 static const char *version_lines[8];
 static int nversion_lines;
@@ -40,8 +40,8 @@ static int columns(void)
 }
 
 /*
- * Append text, which begins at this column, and break lines longer than width: at a space, or after a '|' if breaks
- * contains it.  The next lines begin at column indent.
+ * Append text, starting at this column.  Break lines longer than width at a space, or after a '|' if breaks contains
+ * it, and indent continuation lines to column indent.
  */
 static void wrap(struct meg_str *out, const char *text, const char *breaks, int column, int indent, int width)
 {
