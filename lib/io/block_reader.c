@@ -15,11 +15,11 @@
 struct meg_block_reader {
     char **path;
     int64_t npaths;
-    int64_t file_index; /* of the current file in path */
-    int fd;             /* -1 between files */
+    int64_t file_index; /* index of the current file in path */
+    int fd;             /* descriptor of the current file; -1 between files */
     struct meg_decompressor *file;
-    int64_t first_line_in_file, first_line; /* of the next block, see struct meg_line_block */
-    struct meg_str partial_line;            /* the beginning of a line after the last block */
+    int64_t first_line_in_file, first_line; /* line numbers of the next block, as in struct meg_line_block */
+    struct meg_str partial_line;            /* incomplete line at the end of the last block */
 };
 
 static void add_path(struct meg_block_reader *in, const char *path)
@@ -112,7 +112,7 @@ static void reserve(struct meg_line_block *b, int64_t cap)
     b->cap = cap;
 }
 
-/* Length of the complete lines in s [n]. */
+/* Return the length in bytes of the complete lines in s [n]. */
 static int64_t complete_lines(const char *s, int64_t n)
 {
     const char *nl = memrchr(s, '\n', (size_t)n);
@@ -120,14 +120,14 @@ static int64_t complete_lines(const char *s, int64_t n)
     return nl ? nl + 1 - s : 0;
 }
 
-/* Fail because of line `index` of the next block. */
+/* Fail because line `index` of the next block is too long. */
 static int fail_long_line(const struct meg_block_reader *in, int64_t index, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": the line is longer than %d MiB; split it", name_of(in),
                     (in->first_line_in_file + index), MEG_MAX_LINE_BYTES >> 20);
 }
 
-/* Fill b with complete lines; returns 0 at the end of the file, else 1. */
+/* Fill b with complete lines.  Returns 0 at the end of the file, else 1. */
 static int read_lines(struct meg_block_reader *in, struct meg_line_block *b, int64_t target_bytes, struct meg_err *e)
 {
     int64_t complete = 0;
@@ -194,7 +194,8 @@ int64_t meg_block_reader_lines(const struct meg_block_reader *in)
 }
 
 /*
- * The first \n or \r in s [n], or NULL.  Searching in growing parts keeps files linear in which all lines end with \r.
+ * Return the first \n or \r in s [n], or NULL.  The search proceeds in chunks of growing size, so that its time is
+ * linear for files in which all lines end with \r.
  */
 static const char *line_end(const char *s, int64_t n)
 {

@@ -1,6 +1,6 @@
 /*
- * block_reader.h - read files, shell patterns and standard input as blocks of complete lines.  Files may be plain or
- * compressed by gzip, zstd or xz, which is detected by their first bytes.
+ * block_reader.h - read files, shell patterns and standard input as blocks of complete lines.  Files may be plain, or
+ * compressed by gzip, zstd or xz; the first bytes of a file identify its format.
  */
 #ifndef MEG_IO_BLOCK_READER_H
 #define MEG_IO_BLOCK_READER_H
@@ -17,46 +17,46 @@ MEG_BEGIN_DECLS
  * meg_block_reader_open - open the files of all patterns, in order
  *   patterns  [n]  paths, or shell patterns, whose matches are sorted bytewise; "-" is standard input.  The name of an
  *                  existing file is not expanded.
- * MEG_ENOENT if a pattern matches no file or a file does not exist.
+ * Returns MEG_ENOENT if a pattern matches no file or a file does not exist.
  */
 struct meg_block_reader;
 int meg_block_reader_open(struct meg_block_reader **out, const char *const *patterns, int n, struct meg_err *e);
 void meg_block_reader_close(struct meg_block_reader *in); /* accepts NULL */
 
-/* The files in order; standard input is "-".  Returns their number. */
+/* Set *paths to the files in reading order, where "-" is standard input, and return their number. */
 int64_t meg_block_reader_files(const struct meg_block_reader *in, const char *const **paths);
 
 /* Lines of one file.  Initialize it with { 0 }, reuse it for all blocks, and free s. */
 struct meg_line_block {
     char *s;
     int64_t n, cap;
-    const char *name;           /* of the file in messages; borrowed from the reader */
+    const char *name;           /* name of the file in messages; borrowed from the reader */
     int64_t first_line_in_file; /* number of the first line in its file, from 1 */
-    int64_t first_line;         /* number of the first line among those of all files, from 0 */
+    int64_t first_line;         /* number of the first line in all files together, from 0 */
     int64_t nlines;
 };
 
 /*
- * meg_block_reader_next - fill b with the next complete lines, about target_bytes, and more for a longer line
+ * meg_block_reader_next - fill b with about target_bytes of complete lines, or with more for a longer line
  * A block ends with \n or at the end of its file.  An empty file is one empty block.
- * Returns 1, or 0 after the last file.  MEG_EFORMAT for corrupt or truncated compressed data and for a line of more
- * than MEG_MAX_LINE_BYTES, MEG_EIO if reading fails.
+ * Returns 1, or 0 after the last file.  Returns MEG_EFORMAT for corrupt or truncated compressed data and for a line of
+ * more than MEG_MAX_LINE_BYTES, and MEG_EIO if reading fails.
  */
 enum { MEG_MAX_LINE_BYTES = 64 << 20 };
 int meg_block_reader_next(struct meg_block_reader *in, struct meg_line_block *b, int64_t target_bytes,
                           struct meg_err *e);
 
-/* The number of lines in the blocks so far. */
+/* Return the number of lines in all blocks read so far. */
 int64_t meg_block_reader_lines(const struct meg_block_reader *in);
 
 /*
  * meg_line_block_next - get the next line of b, without its line end, which is \n, \r\n or \r
- *   offset  in/out  in b, initially 0
+ *   offset  in/out  byte offset in b, initially 0
  * Returns false at the end of b.
  */
 bool meg_line_block_next(const struct meg_line_block *b, int64_t *offset, const char **line, int64_t *n);
 
-/* Whether the line consists of spaces and tabs. */
+/* Return whether the line is empty or consists of spaces and tabs. */
 bool meg_line_is_blank(const char *line, int64_t n);
 
 MEG_END_DECLS

@@ -1,6 +1,6 @@
 /*
- * decompress.c - a table with a row per format: its magic number and its decoder, or a hint if it is recognized but not
- * supported.  In each format concatenated streams are one file.
+ * decompress.c - decompression by a table with one row per format: its magic number, and its decoder or, if the format
+ * is not supported, a hint.  In each format, concatenated streams are decoded as one file.
  */
 #include "io/decompress.h"
 
@@ -25,23 +25,23 @@ struct meg_decompressor {
     unsigned char *input; /* [INPUT_BYTES]; bytes [pos, n) are not decoded yet */
     size_t pos, n;
     bool is_eof;
-    bool is_open; /* inside a compressed stream */
+    bool is_open; /* the position is inside a compressed stream */
     z_stream gz;
     lzma_stream xz;
     ZSTD_DStream *zst;
 };
 
-/* Errors of a decoder. */
+/* Error codes of decoders. */
 enum { CORRUPT = -1, NO_MEMORY = -2, WINDOW_TOO_LARGE = -3 };
 
 enum { MAGIC_BYTES = 10 }; /* bytes at the beginning of a file that identify its format */
 
 struct format {
     const char *name;
-    size_t offset; /* of magic in the file */
+    size_t offset; /* byte offset of magic in the file */
     unsigned char magic[8];
     size_t nmagic;
-    /* Decode into out [n] and update u->pos and u->is_open.  Returns the number of bytes, or an error from above. */
+    /* Decode into out [n], and update u->pos and u->is_open.  Returns the number of decoded bytes, or an error code. */
     int64_t (*decode)(struct meg_decompressor *u, char *out, int64_t n);
     bool is_padded; /* zeros may follow a stream */
     const char *hint;
@@ -118,7 +118,7 @@ static int64_t xz_decode(struct meg_decompressor *u, char *out, int64_t n)
 
 #define JSON_LINES "write its texts as JSON lines first"
 
-/* A magic number that begins with letters includes bytes with which practically no text begins. */
+/* A magic number that begins with letters includes bytes that practically never occur at the beginning of a text. */
 static const struct format formats[] = {
     { "gzip", 0, { 0x1F, 0x8B }, 2, gzip_decode, true, NULL },
     { "zstd", 0, { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_decode, false, NULL },
@@ -149,7 +149,7 @@ static int64_t read_some(struct meg_decompressor *u, void *out, size_t n, struct
     return got;
 }
 
-/* Append bytes of the file to those that are not decoded yet. */
+/* Read bytes of the file, and append them to the input that is not decoded yet. */
 static int refill(struct meg_decompressor *u, struct meg_err *e)
 {
     int64_t got;

@@ -12,17 +12,19 @@ MEG_BEGIN_DECLS
 struct meg_decompressor;
 
 /*
- * meg_decompressor_open - detect the format of fd by its first bytes
- *   fd    borrowed
+ * meg_decompressor_open - detect the format of a file by its first bytes
+ *   fd    descriptor of the file; borrowed
  *   name  name of the file in messages; borrowed
- * MEG_EFORMAT for bzip2, lz4, ZIP, Parquet and Arrow, which are not supported; the message says how to convert them.
+ * Returns MEG_EFORMAT for bzip2, lz4, ZIP, Parquet and Arrow, which are not supported; the message says how to convert
+ * the file.
  */
 int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e);
 
 /*
- * meg_decompressor_read - read at most n > 0 bytes
- * Returns their number, or 0 at the end.  Concatenated streams are one file; zeros after gzip and xz data are skipped.
- * MEG_EFORMAT for corrupt or truncated data, MEG_EFAIL if memory is exhausted, MEG_EIO if reading fails.
+ * meg_decompressor_read - decompress at most n > 0 bytes into out
+ * Returns the number of bytes, or 0 at the end of the file.  Concatenated streams are decoded as one file; zeros after
+ * gzip and xz data are skipped.
+ * Returns MEG_EFORMAT for corrupt or truncated data, MEG_EFAIL if memory is exhausted, and MEG_EIO if reading fails.
  */
 int64_t meg_decompressor_read(struct meg_decompressor *u, char *out, int64_t n, struct meg_err *e);
 void meg_decompressor_close(struct meg_decompressor *u); /* accepts NULL */

@@ -1,4 +1,4 @@
-/* json.c - parsing through jansson, and the JSON writer. */
+/* json.c - parse JSON with jansson, and write JSON. */
 #include "io/json.h"
 
 #include <ctype.h>
@@ -58,7 +58,9 @@ int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e)
 
 #define BIT(type) (1u << (type))
 
-/* Set *v to a member that has one of the types, or to NULL if it is optional and missing. */
+/*
+ * Set *v to the member named key, which must have one of the types, or to NULL if it is optional and missing or null.
+ */
 static int get(const json_t *object, const char *key, enum meg_json_presence presence, unsigned types,
                const char *expected, json_t **v, const char *source, struct meg_err *e)
 {

@@ -1,6 +1,6 @@
 /*
- * json.h - JSON: parsing by jansson, with errors that name the location, typed access to members, and a writer whose
- * numbers read back unchanged.  It is for small files; io/jsonl.h reads the lines of a corpus.
+ * json.h - JSON for small files: parsing by jansson, with errors that name the location, typed access to members, and
+ * writers.  io/jsonl.h reads the lines of a corpus.
  */
 #ifndef MEG_IO_JSON_H
 #define MEG_IO_JSON_H
@@ -18,21 +18,21 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_json_load - parse a file that contains one JSON value, which the caller releases with json_decref
- * MEG_EFORMAT with SOURCE:LINE:COLUMN for anything else, including a duplicate key in an object.
+ * Returns MEG_EFORMAT, with SOURCE:LINE:COLUMN, for any other content and for a duplicate key in an object.
  */
 int meg_json_load(json_t **out, const char *path, struct meg_err *e);
-/* Load a JSON file whose name is not from the user; see meg_read_regular. */
+/* Parse a regular file whose name was read from a directory or another file; see meg_read_regular. */
 int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e);
 /* Parse a JSON text; source is its name in messages. */
 int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
-/* Parse a JSON text whose strings may contain \u0000; json_string_length is their length. */
+/* Parse a JSON text whose strings may contain \u0000; json_string_length returns their length. */
 int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
 
 /*
  * meg_json_get_* - set *out to a member of an object
- * MEG_EFORMAT, with source and key, if the member has another type, or if it is MEG_JSON_REQUIRED and missing.  A
- * member that is MEG_JSON_OPTIONAL and missing or null leaves *out unchanged.  Strings, arrays and objects are borrowed
- * from the object.  meg_json_get_f64 also accepts integers.
+ * Returns MEG_EFORMAT, with source and key in the message, if the member has another type, or if it is
+ * MEG_JSON_REQUIRED and missing.  If it is MEG_JSON_OPTIONAL and missing or null, *out is unchanged.  Strings, arrays
+ * and objects are borrowed from the object.  meg_json_get_f64 also accepts integers.
  */
 enum meg_json_presence { MEG_JSON_REQUIRED, MEG_JSON_OPTIONAL };
 int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence presence, int64_t *out,
@@ -49,26 +49,27 @@ int meg_json_get_object(const json_t *object, const char *key, enum meg_json_pre
                         const char *source, struct meg_err *e);
 
 /*
- * meg_json_dump - append a value, members in order of insertion
- *   indent  0: one line without spaces; else one member or item per line, as Python's json.dumps(indent=...) prints it
+ * meg_json_dump - append a value to out, with the members of objects in insertion order
+ *   indent  0 for one line without spaces; else each member or item is on its own line, as Python's
+ *           json.dumps(indent=...) prints it
  */
 void meg_json_dump(const json_t *value, int indent, struct meg_str *out);
 
 /*
- * The writer of objects that are not worth a json_t.  Each function appends to out; those that begin a value or a key
- * first append a comma if out ends with a value, so that
+ * A writer for JSON without a json_t.  Each function appends to out.  Functions that begin a value or a key first
+ * append a comma if out ends with a value.  For example,
  *     meg_json_begin(out, '{'); meg_json_set_i64(out, "n", 1); meg_json_set_str(out, "s", "a"); meg_json_end(out, '}');
- * appends {"n":1,"s":"a"}.  An object or array that begins a text needs out to be empty or to end with a newline or a
+ * appends {"n":1,"s":"a"}.  Before an object or array that begins a text, out must be empty or end with a newline or a
  * space.
  */
 void meg_json_begin(struct meg_str *out, char bracket); /* '{' or '[' */
 void meg_json_end(struct meg_str *out, char bracket);   /* '}' or ']' */
 void meg_json_add_key(struct meg_str *out, const char *key);
 void meg_json_add_i64(struct meg_str *out, int64_t v);
-void meg_json_add_f64(struct meg_str *out, double v); /* %.9g, which identifies a float; null if it is not finite */
+void meg_json_add_f64(struct meg_str *out, double v); /* %.9g, which is exact for float32; null if v is not finite */
 void meg_json_add_null(struct meg_str *out);
-void meg_json_add_string(struct meg_str *out, const char *s, size_t n); /* UTF-8, unescaped but for ", \ and controls */
-void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n); /* an array, as the next */
+void meg_json_add_string(struct meg_str *out, const char *s, size_t n);    /* escape only ", \ and control characters */
+void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n); /* append an array */
 void meg_json_add_floats(struct meg_str *out, const float *v, int64_t n);
 
 /* Append a member of an object: its key and its value. */
@@ -78,9 +79,9 @@ void meg_json_set_bool(struct meg_str *out, const char *key, bool v);
 void meg_json_set_str(struct meg_str *out, const char *key, const char *s);
 
 /*
- * meg_json_add_ascii - append s as the string that Python's json.dumps prints: in ASCII, U+10000 and above as a
- * surrogate pair.  Bytes that are not UTF-8 are escaped as Python's surrogateescape holds them in file names,
- * U+DC80..U+DCFF.
+ * meg_json_add_ascii - append s as an ASCII string, as Python's json.dumps prints it
+ * Characters from U+10000 become a surrogate pair.  Bytes that are not UTF-8 become U+DC80..U+DCFF, as with Python's
+ * surrogateescape, which represents such bytes in file names.
  */
 void meg_json_add_ascii(struct meg_str *out, const char *s);
 

@@ -74,7 +74,7 @@ static int read_hex4(struct meg_json_scan *s, int32_t *v)
     return 0;
 }
 
-/* Read the rest of an escape after its backslash.  *cp is -1 for a lone surrogate. */
+/* Read the rest of an escape after its backslash.  *cp is set to -1 for a lone surrogate. */
 static int read_escape(struct meg_json_scan *s, int32_t *cp)
 {
     static const char plain[128] = {
@@ -184,7 +184,7 @@ static int read_number(struct meg_json_scan *s)
     return 0;
 }
 
-/* Skip the members or items up to the closing bracket; the opening one has been skipped. */
+/* Skip the members or items up to and including the closing bracket; the caller has skipped the opening bracket. */
 static int skip_container(struct meg_json_scan *s, char close, int depth)
 {
     const char *lone_surrogate, *type_name;

@@ -1,6 +1,6 @@
 /*
- * json_scan.h - a JSON scanner that works in place, without building a tree.  It accepts RFC 8259 and, as Python's json
- * module, NaN, Infinity and -Infinity.
+ * json_scan.h - a JSON scanner that works in place, without building a tree.  It accepts RFC 8259 and, like Python's
+ * json module, NaN, Infinity and -Infinity.
  */
 #ifndef MEG_IO_JSON_SCAN_H
 #define MEG_IO_JSON_SCAN_H
@@ -15,7 +15,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The state of a scan of text [begin, end), which is valid UTF-8. */
+/* State of the scan of a text [begin, end), which must be valid UTF-8. */
 struct meg_json_scan {
     const char *begin, *p, *end; /* p: the next byte */
     const char *offset_name;     /* name of an offset in messages: "column" or "byte" */
@@ -27,20 +27,22 @@ int meg_json_scan_expected(const struct meg_json_scan *s, const char *what);
 
 /* Skip space, tab, \n and \r. */
 void meg_json_scan_skip_space(struct meg_json_scan *s);
-/* Skip c if it is the next byte; returns whether it was. */
+/* Return whether the next byte is c, and if so, skip it. */
 bool meg_json_scan_accept(struct meg_json_scan *s, char c);
 
 /*
  * meg_json_scan_string - scan a string, which begins with a quote
- *   buf             receives the text if it has escapes; it must have capacity for it, as spans point into it.  The
- *                   text is never longer than its JSON.
- *   out             the text, in place or in buf; NULL to check the string only
- *   lone_surrogate  out  beginning of the first escape of a lone surrogate, or NULL.  Each becomes U+FFFD.
+ *   buf             receives the text if it has escapes.  buf must have capacity for the text, because spans point into
+ *                   buf.  The text is never longer than its JSON.
+ *   out             the text, in place or in buf; NULL to only validate the string
+ *   lone_surrogate  out  first escape of a lone surrogate, or NULL.  Each lone surrogate becomes U+FFFD.
  */
 int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,
                          const char **lone_surrogate);
 
-/* Scan any value, at this nesting depth.  *type_name describes its type in messages: "a number". */
+/*
+ * Scan any value at this nesting depth.  Sets *type_name to a description of its type for messages, such as "a number".
+ */
 int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name);
 
 MEG_END_DECLS

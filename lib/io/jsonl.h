@@ -1,6 +1,6 @@
 /*
- * jsonl.h - read the values of a few keys from a JSON line, without building a tree.  The complete line is validated:
- * RFC 8259 and, as in Python's json module, NaN, Infinity and -Infinity.
+ * jsonl.h - read the values of a few keys from a JSON line, without building a tree.  The complete line is validated as
+ * JSON (RFC 8259), in which NaN, Infinity and -Infinity are allowed, as in Python's json module.
  */
 #ifndef MEG_IO_JSONL_H
 #define MEG_IO_JSONL_H
@@ -22,35 +22,34 @@ struct meg_jsonl_value {
     const char *type_name; /* "a string", "a list of strings", or another type; NULL if the key is missing */
 };
 
-/* Whether the value is a list, not a single string. */
+/* Return whether the value is a list, not a single string. */
 bool meg_jsonl_is_list(const struct meg_jsonl_value *v);
 
-/* Initialize it with { 0 } and the keys, which are borrowed. */
+/* A reader of JSON lines.  Initialize it with { 0 } and set the keys, which are borrowed. */
 struct meg_jsonl {
     const char *const *keys;
     int nkeys;
     struct meg_jsonl_value *value; /* [nkeys] */
-    struct meg_str unescaped;      /* the texts that have escapes */
-    bool replaces_lone_surrogates; /* replace lone surrogates by U+FFFD; else they are an error */
+    struct meg_str unescaped;      /* unescaped copies of the strings that have escapes */
+    bool replaces_lone_surrogates; /* replace lone surrogates by U+FFFD; otherwise, they are an error */
     const char *hint;              /* suffix of messages about text that is not Unicode, or NULL */
 };
 /* Free the buffers; lines can be read again afterwards. */
 void meg_jsonl_free(struct meg_jsonl *j);
 
 /*
- * meg_jsonl_read - read the values of the keys of a line
- *   line  [n]  UTF-8: a JSON object, optionally with whitespace around it and a byte order mark before it; borrowed as
- *         long
- *              as the values are used
- * The keys are those of the outermost object; of duplicates the last one counts.
- * MEG_EFORMAT if the line is invalid, or if a key is missing, or if its value is neither a string nor a list of at most
- * MEG_JSONL_MAX_STRINGS strings, or if a value has a lone surrogate.  The message begins with "column N" (in bytes,
- * from 1) if the error has a location.
+ * meg_jsonl_read - read the values of the keys from one line
+ *   line  [n]  JSON object in UTF-8, optionally after a byte order mark and surrounded by whitespace.  It must stay
+ *              valid while the values are used.
+ * Only keys of the outermost object are read.  If a key is duplicated, its last value is used.
+ * Returns MEG_EFORMAT if the line is invalid, if a key is missing, if its value is neither a string nor a list of at
+ * most MEG_JSONL_MAX_STRINGS strings, or if a value has a lone surrogate that is not to be replaced.  The message
+ * begins with "column N" (in bytes, from 1) if the error has a location.
  */
 enum { MEG_JSONL_MAX_STRINGS = 4 << 20 };
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);
 
-/* Whether the line is a JSON object. */
+/* Return whether the line is a JSON object. */
 int meg_jsonl_is_object(const char *line, int64_t n);
 
 MEG_END_DECLS

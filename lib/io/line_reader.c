@@ -31,7 +31,7 @@ void meg_line_reader_close(struct meg_line_reader *in)
     *in = (struct meg_line_reader){ 0 };
 }
 
-/* The first newline in the buffer, or NULL. */
+/* Return the first newline in the buffer, or NULL. */
 static char *find_newline(struct meg_line_reader *in)
 {
     const size_t n = in->end - in->begin;
@@ -42,7 +42,7 @@ static char *find_newline(struct meg_line_reader *in)
     return newline;
 }
 
-/* Append the bytes of one read to the buffer. */
+/* Call read once, and append the bytes to the buffer. */
 static int fill(struct meg_line_reader *in, struct meg_err *e)
 {
     ssize_t n;
@@ -52,7 +52,7 @@ static int fill(struct meg_line_reader *in, struct meg_err *e)
         in->end -= in->begin;
         in->begin = 0;
     }
-    if (in->cap - in->end < 2) { /* one byte to read, and the terminating zero */
+    if (in->cap - in->end < 2) { /* reserve one byte for reading, and one for the terminating zero */
         in->cap = in->cap ? 2 * in->cap : 65536;
         in->buf = meg_realloc_array(in->buf, in->cap, 1);
     }
@@ -74,7 +74,7 @@ bool meg_line_reader_is_ready(struct meg_line_reader *in)
         if (poll(&p, 1, 0) <= 0)
             return false;
         if (fill(in, NULL) < 0)
-            return true; /* meg_line_reader_next fails the same way and returns the message */
+            return true; /* meg_line_reader_next will fail in the same way and return the message */
     }
     return true;
 }

@@ -1,6 +1,6 @@
 /*
- * line_reader.h - read a file or pipe line by line; a caller that has other work can ask whether the next line can be
- * read without blocking.
+ * line_reader.h - read a file or pipe line by line.  A caller that has other work can query whether the next line can
+ * be read without blocking.
  */
 #ifndef MEG_IO_LINE_READER_H
 #define MEG_IO_LINE_READER_H
@@ -15,33 +15,33 @@
 MEG_BEGIN_DECLS
 
 struct meg_line_reader {
-    const char *name; /* the input in messages: its path, or "standard input"; borrowed */
+    const char *name; /* name of the input in messages: its path, or "standard input"; borrowed */
     int64_t line;     /* number of the last line returned, from 1 */
-    int64_t offset;   /* bytes of the input up to the end of that line, its newline included */
+    int64_t offset;   /* bytes of the input up to the end of that line, including its newline */
     bool has_newline; /* false if the input ends without a newline after that line */
     bool is_eof;
     int fd;
     char *buf;
     size_t begin, end, cap; /* buf[begin, end) is read but not yet returned */
-    size_t scanned;         /* the first bytes of these that are known to contain no newline */
+    size_t scanned;         /* number of bytes from begin that are known to contain no newline */
 };
 
-/* Open the file at path, which is borrowed; "-" is standard input.  MEG_ENOENT or MEG_EIO on failure. */
+/* Open the file at path, which is borrowed; "-" is standard input.  Returns MEG_ENOENT or MEG_EIO on failure. */
 int meg_line_reader_open(struct meg_line_reader *in, const char *path, struct meg_err *e);
 
-/* Read from fd, which meg_line_reader_close will close. */
+/* Initialize a reader of fd, which meg_line_reader_close will close. */
 void meg_line_reader_init(struct meg_line_reader *in, int fd, const char *name);
 
-/* Accepts { 0 } and a reader whose open failed. */
+/* Close the file and free the buffer.  Accepts { 0 } and a reader whose open failed. */
 void meg_line_reader_close(struct meg_line_reader *in);
 
-/* Whether meg_line_reader_next would return without blocking.  Reads what is available. */
+/* Return whether meg_line_reader_next would return without blocking.  Reads the available input into the buffer. */
 bool meg_line_reader_is_ready(struct meg_line_reader *in);
 
 /*
- * meg_line_reader_next - read the next line and remove its line end, \n or \r\n; the last line needs none
- *   text [n]  out  followed by a zero byte; valid until the next call
- * Returns 1, or 0 at the end of the input; MEG_EIO when reading fails.  Lines have no limit of length.
+ * meg_line_reader_next - read the next line without its line end, \n or \r\n, which the last line may lack
+ *   text [n]  out  the line, followed by a zero byte; valid until the next call
+ * Returns 1, or 0 at the end of the input, or MEG_EIO if reading fails.  The length of lines is not limited.
  */
 int meg_line_reader_next(struct meg_line_reader *in, char **text, size_t *n, struct meg_err *e);
 

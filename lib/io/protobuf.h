@@ -13,7 +13,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The unread rest [p, end) of a message; name and the bytes are borrowed. */
+/* A message whose bytes [p, end) have not been read yet.  The name of the file and the bytes are borrowed. */
 struct meg_pb {
     const unsigned char *p, *end;
     const unsigned char *file; /* beginning of the file, for offsets in messages */
@@ -25,27 +25,31 @@ enum meg_pb_wire { MEG_PB_VARINT, MEG_PB_I64, MEG_PB_LEN, MEG_PB_I32 = 5 };
 struct meg_pb_field {
     int32_t number;
     enum meg_pb_wire wire_type;
-    uint64_t value;           /* of MEG_PB_VARINT, MEG_PB_I64 and MEG_PB_I32 */
-    struct meg_pb bytes;      /* of MEG_PB_LEN: a string or a message */
+    uint64_t value;           /* value of a MEG_PB_VARINT, MEG_PB_I64 or MEG_PB_I32 field */
+    struct meg_pb bytes;      /* content of a MEG_PB_LEN field: a string or a message */
     const unsigned char *tag; /* beginning of the field */
 };
 
 /*
  * meg_pb_next - read the next field
- * Returns 1, or 0 at the end.  MEG_EFORMAT, with file and offset, for a truncated varint or one of more than 64 bits, a
- * length beyond the end of the message, a wire type other than these four, or a field number of 0 or above 2^29 - 1.
+ * Returns 1, or 0 at the end of the message.  Returns MEG_EFORMAT, with file and offset, for a truncated varint or a
+ * varint of more than 64 bits, a length beyond the end of the message, a wire type other than these four, or a field
+ * number of 0 or above 2^29 - 1.
  */
 int meg_pb_next(struct meg_pb *m, struct meg_pb_field *f, struct meg_err *e);
 
-/* Check the wire type of a field, which messages call `what`; MEG_EFORMAT if it is another one. */
+/* Check that a field, which messages call `what`, has this wire type.  Returns MEG_EFORMAT if it has another one. */
 int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const char *what, struct meg_err *e);
 
-/* Convert a field of wire type 5 to a float, or one of type 0 to a bool or an int32_t, which it must fit. */
+/*
+ * Convert a field of wire type 5 to a float, or a field of wire type 0 to a bool or an int32_t.  Returns MEG_EFORMAT if
+ * the field has another wire type or exceeds an int32_t.
+ */
 int meg_pb_float(const struct meg_pb_field *f, const char *what, float *out, struct meg_err *e);
 int meg_pb_bool(const struct meg_pb_field *f, const char *what, bool *out, struct meg_err *e);
 int meg_pb_int32(const struct meg_pb_field *f, const char *what, int32_t *out, struct meg_err *e);
 
-/* Fail with MEG_EFORMAT; file name and offset precede the message. */
+/* Fail with MEG_EFORMAT and a message that begins with the file name and the offset. */
 int meg_pb_fail(const struct meg_pb *m, const unsigned char *location, struct meg_err *e, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 

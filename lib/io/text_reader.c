@@ -25,10 +25,10 @@ struct meg_text_reader {
     const struct meg_text_reader_conf *conf;
     struct meg_block_reader *in;
     struct meg_line_block block;
-    int64_t offset, line; /* of the next line in block, and its number in the file */
-    bool is_jsonl;        /* the format of the file of block */
+    int64_t offset, line; /* byte offset of the next line in block; number of the last line read */
+    bool is_jsonl;        /* the file of block has JSON lines */
     struct meg_jsonl jsonl;
-    int next_key; /* key and index of the next string of jsonl to return */
+    int next_key; /* next_key, value_index: key and index of the next string of jsonl to return */
     int64_t value_index;
 };
 
@@ -57,7 +57,7 @@ void meg_text_reader_close(struct meg_text_reader *t)
     free(t);
 }
 
-/* Whether name ends in .json or .jsonl, optionally followed by the suffix of a compressed file. */
+/* Return whether name ends in .json or .jsonl, optionally followed by the suffix of a compressed file. */
 static bool is_json_name(const char *name)
 {
     static const char *const compressed[] = { ".gz", ".zst", ".xz" }, *const json[] = { ".json", ".jsonl" };
@@ -96,7 +96,7 @@ static bool is_jsonl(const struct meg_text_reader *t)
     return false;
 }
 
-/* Read a JSON line, whose texts are returned next. */
+/* Read a JSON line.  The next calls of meg_text_reader_next return its texts. */
 static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
 {
     const char *line;

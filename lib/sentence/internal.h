@@ -8,7 +8,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Orthographic contexts in which a word occurs, by the names and values of NLTK. */
+/* Orthographic contexts in which a word occurs, with the names and values of NLTK. */
 enum {
     PUNKT_ORTHO_MID_UC = 4,
     PUNKT_ORTHO_UC = 2 | PUNKT_ORTHO_MID_UC | 8,
@@ -20,7 +20,7 @@ struct meg_punkt {
     struct meg_strtab abbreviations, sent_starters;
     struct meg_strtab collocations; /* "first\tsecond" */
     struct meg_strtab words;
-    unsigned char *ortho_context; /* [words.n] bits of the contexts above */
+    unsigned char *ortho_context; /* [words.n] orthographic contexts of each word, as a bit mask */
     bool keep_newlines;
 };
 

@@ -1,7 +1,7 @@
 /*
  * punkt.c - Punkt sentence splitting.  Each period, question mark or exclamation mark before other text is a candidate
- * for a sentence boundary.  Its context is split into words and classified by the heuristics of Punkt.  Candidates,
- * contexts and words are defined as by the regular expressions of NLTK, implemented by hand in linear time.
+ * for a sentence boundary.  Its context is split into words, which the heuristics of Punkt classify.  Candidates,
+ * contexts and words are those of NLTK's regular expressions, implemented by hand in linear time.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "sentence/punkt.h"
@@ -19,7 +19,7 @@ enum { CHUNK_CHARS = 1000000 };
 
 /* ---- characters --------------------------------------------------------------------------------- */
 
-/* Length of the whitespace character at p, or 0: \s of Python's regular expressions. */
+/* Return the length of the whitespace character at p (\s in Python's regular expressions), or 0. */
 static int space_length(const char *p, const char *end)
 {
     const unsigned char c = p < end ? (unsigned char)*p : 'x';
@@ -44,7 +44,9 @@ static const char *skip_space(const char *p, const char *end)
     return p;
 }
 
-/* Advances by bytes, as no continuation byte begins a whitespace character. */
+/*
+ * Skip to the next whitespace.  Advancing by bytes is safe because no continuation byte begins a whitespace character.
+ */
 static const char *skip_nonspace(const char *p, const char *end)
 {
     while (p < end && ((*p > ' ' && *p < 0x7F) || space_length(p, end) == 0))
@@ -62,7 +64,7 @@ static bool is_end_mark(char c)
     return c == '.' || c == '?' || c == '!';
 }
 
-/* Characters that end words and may follow an end mark directly. */
+/* Return whether c ends a word and may follow an end mark directly. */
 static bool is_punctuation(char c)
 {
     return c && strchr(")\";}]*:@'({[!?", c);
@@ -75,7 +77,7 @@ struct word {
     bool is_sentbreak, is_abbreviation, is_ellipsis; /* sentbreak, abbr and ellipsis of NLTK's tokens */
 };
 
-/* Length of multi-character punctuation at p: --, .., or ". . ."; or 0. */
+/* Return the length of multi-character punctuation at p (--, .., or ". . ."), or 0. */
 static int64_t multi_char_punct(const char *p, const char *end)
 {
     const char *q = p, *last = p;
@@ -96,13 +98,13 @@ static int64_t multi_char_punct(const char *p, const char *end)
     return pairs >= 3 ? last + 1 - p : 0;
 }
 
-/* Whether a word ends before p. */
+/* Return whether a word ends before p. */
 static bool ends_word(const char *p, const char *end)
 {
     return p == end || space_length(p, end) > 0 || is_punctuation(*p) || multi_char_punct(p, end) > 0;
 }
 
-/* Get the next word at or after *pos, and set *pos to its end. */
+/* Get the next word at or after *pos, and set *pos to its end.  Returns false if there is none. */
 static bool next_word(const char **pos, const char *end, struct word *w)
 {
     const char *p = skip_space(*pos, end);
@@ -125,7 +127,7 @@ static bool next_word(const char **pos, const char *end, struct word *w)
     return true;
 }
 
-/* Parameters and reusable buffers of the classification of words. */
+/* Parameters and reusable buffers for the classification of words. */
 struct scratch {
     const struct meg_punkt *p;
     struct meg_str first, second, both;
@@ -136,7 +138,7 @@ static bool contains(const struct meg_strtab *table, const char *s, size_t n)
     return meg_strtab_find(table, s, (int64_t)n) >= 0;
 }
 
-/* -?[.,]?\d[\d,.-]* */
+/* Return whether [p, end) is a number: it matches the regular expression -?[.,]?\d[\d,.-]* . */
 static bool is_number(const char *p, const char *end)
 {
     int32_t cp;
@@ -155,7 +157,7 @@ static bool is_number(const char *p, const char *end)
     return false;
 }
 
-/* Whether the word is an initial: one letter, letter-like number or underscore, and a period. */
+/* Return whether the word is an initial: one letter, letter-like number or underscore, and a period. */
 static bool is_initial(const struct word *w)
 {
     int32_t cp;
@@ -180,7 +182,7 @@ static bool ends_with_period(const struct word *w)
     return w->end[-1] == '.';
 }
 
-/* Classify a word by itself, as NLTK's _first_pass_annotation. */
+/* Classify a word without its context, as NLTK's _first_pass_annotation does. */
 static void first_pass_annotation(struct scratch *j, struct word *w)
 {
     const struct meg_strtab *known = &j->p->abbreviations;
@@ -202,7 +204,7 @@ static void first_pass_annotation(struct scratch *j, struct word *w)
     }
 }
 
-/* Set type to the key of a word in the parameters: in lower case, or ##number##. */
+/* Set type to the key of a word in the parameters: the word in lower case, or ##number##. */
 static void set_type(struct meg_str *type, const struct word *w, bool drops_period)
 {
     type->n = 0;
@@ -217,7 +219,8 @@ static void set_type(struct meg_str *type, const struct word *w, bool drops_peri
 enum sentence_start { NO, YES, UNKNOWN };
 
 /*
- * Whether w begins a sentence, by its orthographic contexts, as NLTK's _ortho_heuristic.  first: its first character.
+ * Return whether w, with first character `first`, begins a sentence according to its orthographic contexts, as NLTK's
+ * _ortho_heuristic does.
  */
 static enum sentence_start ortho_heuristic(unsigned contexts, const struct word *w, int32_t first)
 {
@@ -230,7 +233,7 @@ static enum sentence_start ortho_heuristic(unsigned contexts, const struct word 
     return UNKNOWN;
 }
 
-/* Revise the classification of w by the next word, as NLTK's _second_pass_annotation. */
+/* Revise the classification of w based on the next word, as NLTK's _second_pass_annotation does. */
 static void second_pass_annotation(struct scratch *j, struct word *w, const struct word *next)
 {
     const struct meg_punkt *p = j->p;
@@ -267,7 +270,7 @@ static void second_pass_annotation(struct scratch *j, struct word *w, const stru
     }
 }
 
-/* Whether a sentence ends in [s, end) before another word. */
+/* Return whether a sentence ends in [s, end) before another word. */
 static bool contains_sentbreak(struct scratch *j, const char *s, const char *end)
 {
     struct word last, next;
@@ -289,12 +292,12 @@ static bool contains_sentbreak(struct scratch *j, const char *s, const char *end
 
 struct candidate {
     const char *begin;
-    const char *end;  /* of the sentence, if this is a boundary */
-    const char *next; /* beginning of the next sentence, if this is a boundary */
+    const char *end;  /* end of the sentence, if the candidate is a boundary */
+    const char *next; /* beginning of the next sentence, if the candidate is a boundary */
     const char *context, *context_end;
 };
 
-/* Find the next end mark before other text. */
+/* Find the next candidate: an end mark that is followed by other text. */
 static bool next_candidate(const char *p, const char *end, struct candidate *c)
 {
     for (; p < end; p++) {
@@ -312,7 +315,10 @@ static bool next_candidate(const char *p, const char *end, struct candidate *c)
     return false;
 }
 
-/* The same for keep_newlines: a word up to its last end mark before other text, and the whitespace after it. */
+/*
+ * Find the next candidate for keep_newlines: a word up to its last end mark before other text, and the whitespace after
+ * it.
+ */
 static bool next_candidate_keep_newlines(const char *p, const char *end, struct candidate *c)
 {
     while ((p = skip_space(p, end)) < end) {
@@ -332,7 +338,10 @@ static bool next_candidate_keep_newlines(const char *p, const char *end, struct 
     return false;
 }
 
-/* A context begins after the last space between a candidate and the previous one; else at fallback. */
+/*
+ * Return the beginning of the context of a candidate: after the last space between it and the previous candidate, or at
+ * fallback if there is no space.
+ */
 static const char *context_of(const struct candidate *c, const char *previous, const char *fallback)
 {
     for (const char *p = c->begin; p > previous + 1; p--)
@@ -343,15 +352,17 @@ static const char *context_of(const struct candidate *c, const char *previous, c
 
 /* ---- sentences ---------------------------------------------------------------------------------- */
 
-/* A sentence is appended after the next one is known, as closing quotes and brackets there belong to it. */
+/*
+ * A sentence that is not appended yet.  Closing quotes and brackets at the beginning of the next sentence belong to it.
+ */
 struct pending {
     struct meg_spans *out;
     const char *begin, *end; /* begin is NULL before the first sentence */
 };
 
 /*
- * The end of the closing quotes and brackets at p, which belong to the previous sentence: the shortest sequence of them
- * before whitespace, two dashes or the end; or NULL.
+ * Return the end of the closing quotes and brackets at p, which belong to the previous sentence.  They are the shortest
+ * sequence before whitespace, two dashes or the end of the text.  Returns NULL if there is no such sequence.
  */
 static const char *closing_marks(const char *p, const char *end)
 {
@@ -408,7 +419,7 @@ static void split_text(struct scratch *j, const char *s, const char *end, struct
     while (has_more) {
         if ((has_more = next(c.end, end, &following)))
             following.context = context_of(&following, c.begin, c.context);
-        /* If the context of the next candidate includes this one, only the next one is classified. */
+        /* If the context of the next candidate includes this one, classify only the next one. */
         if ((!has_more || c.begin <= following.context) && contains_sentbreak(j, c.context, c.context_end)) {
             add_sentence(&z, begin, c.end);
             begin = c.next;

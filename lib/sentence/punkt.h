@@ -21,19 +21,19 @@ MEG_BEGIN_DECLS
  *     sent_starters.txt  one frequent first word of sentences per line, in lower case
  *     collocations.tab   two words per line that are a collocation across a period
  *     ortho_context.tab  a word and the sum of its orthographic contexts: upper case at the beginning (2), in the
- *                        middle (4) or at an unknown position (8) of a sentence; the same for lower case (16, 32, 64)
- *   keep_newlines  include the whitespace after a sentence in it
- * MEG_ENOENT if a file is missing, MEG_EFORMAT with file and line if its format is wrong.
- * The result is immutable, so that any number of threads can use it.
+ *                        middle (4) or at an unknown position (8) of a sentence, or lower case there (16, 32, 64)
+ *   keep_newlines  include the whitespace after a sentence in the sentence
+ * Returns MEG_ENOENT if a file is missing, and MEG_EFORMAT with file and line if its format is wrong.
+ * The result is immutable, so any number of threads can use it.
  */
 struct meg_punkt;
 int meg_punkt_open(struct meg_punkt **out, const char *dir, bool keep_newlines, struct meg_err *e);
 void meg_punkt_close(struct meg_punkt *p); /* accepts NULL */
 
 /*
- * meg_punkt_split - append the sentences of the first 1,000,000 characters of text to out, in order; none is empty
- *   text  [n]  valid UTF-8, n > 0; the sentences point into it
- * Returns the number of bytes of these characters.  Like Megatron-LM, the caller splits the rest as a separate text.
+ * meg_punkt_split - append the nonempty sentences of the first 1,000,000 characters of text to out, in order
+ *   text  [n]  valid UTF-8, n > 0; the sentences are spans of text
+ * Returns the number of bytes that were split.  Like Megatron-LM, the caller splits the remaining text separately.
  */
 int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out);
 

@@ -13,7 +13,7 @@
 static const struct {
     const char *name;
     size_t table; /* offset of the string table in struct meg_punkt */
-    int ntabs;    /* per line */
+    int ntabs;    /* number of tabs per line */
     const char *line_format;
 } files[] = {
     { "abbrev_types.txt", offsetof(struct meg_punkt, abbreviations), 0, "an abbreviation" },

@@ -69,7 +69,9 @@ bool meg_char_is_case_ignorable(int32_t cp)
     }
 }
 
-/* Unicode's condition Final_Sigma for the sigma at s[i]: a cased letter precedes it and none follows. */
+/*
+ * Evaluate Unicode's condition Final_Sigma for the sigma at s[i]: a cased letter precedes the sigma, and none follows.
+ */
 static bool is_final_sigma(const char *s, int64_t n, int64_t i)
 {
     int32_t cp = 0;

@@ -10,17 +10,23 @@
 
 MEG_BEGIN_DECLS
 
-/* The Unicode properties Uppercase and Lowercase, as str.isupper and str.islower of one character. */
+/*
+ * Return whether a code point has the Unicode property Uppercase or Lowercase, as Python's str.isupper and str.islower
+ * do.
+ */
 bool meg_char_is_upper(int32_t cp);
 bool meg_char_is_lower(int32_t cp);
 
-/* The Unicode properties Cased and Case_Ignorable, which decide whether a capital sigma is lowered to a final sigma. */
+/*
+ * Return whether a code point has the Unicode property Cased or Case_Ignorable.  These properties determine whether the
+ * lower case of a capital sigma is a final sigma.
+ */
 bool meg_char_is_cased(int32_t cp);
 bool meg_char_is_case_ignorable(int32_t cp);
 
 /*
- * Append str.lower() of s [n], valid UTF-8.  U+0130 becomes two code points, and a capital sigma at the end of a word
- * becomes a final sigma.
+ * Append the lower case of s [n], which is valid UTF-8, as Python's str.lower does.  U+0130 becomes two code points,
+ * and a capital sigma at the end of a word becomes a final sigma.
  */
 void meg_utf8_add_lower(struct meg_str *out, const char *s, int64_t n);
 

@@ -1,6 +1,6 @@
 /*
- * char_class_simd.h - the 2-bit classes of the non-ASCII characters in 64 bytes of UTF-8, as bit masks, by lookups in a
- * table of U+0000..U+FFFF that may use SIMD.
+ * char_class_simd.h - look up the 2-bit classes of the non-ASCII characters in 64 bytes of UTF-8.  The classes are in a
+ * table of U+0000..U+FFFF, and the result is a pair of bit masks.  Uses SIMD where available.
  */
 #ifndef MEG_UNICODE_CHAR_CLASS_SIMD_H
 #define MEG_UNICODE_CHAR_CLASS_SIMD_H
@@ -13,20 +13,23 @@ MEG_BEGIN_DECLS
 
 enum {
     MEG_CLASS_TABLE_BYTES = 0x10000 + 3, /* one class per code point, and 3 bytes of padding */
-    MEG_CLASS_TEXT_BYTES = 64 + 3        /* bytes that are read: the last character may extend 3 bytes further */
+    MEG_CLASS_TEXT_BYTES = 64 + 3        /* bytes that are read; the last character may extend 3 bytes further */
 };
 
 /* Bit i of each mask belongs to the character that begins at byte i. */
 struct meg_class_masks {
-    uint64_t class_bit[2]; /* bits 0 and 1 of its class; 0 if it is above U+FFFF */
-    uint64_t non_bmp;      /* whether it is above U+FFFF */
+    uint64_t class_bit[2]; /* bits 0 and 1 of the character's class; 0 for characters above U+FFFF */
+    uint64_t non_bmp;      /* 1 for characters above U+FFFF */
 };
 
-/* Look up the characters at s whose lead bytes are the bits of `starts`; all are non-ASCII, in valid UTF-8. */
+/*
+ * Look up the class of the character at s[i] for each bit i of `starts`.  These characters must be non-ASCII and valid
+ * UTF-8.
+ */
 typedef struct meg_class_masks meg_class_masks_fn(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s,
                                                   uint64_t starts);
 
-/* The implementations that this CPU supports, fastest first; returns their number. */
+/* Set variant to the implementations that this CPU supports, fastest first, and return their number. */
 int meg_class_masks_variants(meg_class_masks_fn *variant[2]);
 
 MEG_END_DECLS

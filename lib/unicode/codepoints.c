@@ -54,7 +54,7 @@ static void sort_marks_insertion(int32_t *v, int64_t n)
     }
 }
 
-/* The same in O(n), by counting. */
+/* Sort n combining marks by their class in O(n), by counting; the sort is stable. */
 static void sort_marks_counting(int32_t *v, int64_t n)
 {
     enum { CLASSES = 256 };
@@ -71,7 +71,7 @@ static void sort_marks_counting(int32_t *v, int64_t n)
     free(old);
 }
 
-/* Put the code points from `first` on, which are combining marks, in canonical order. */
+/* Sort the code points from index `first`, which are combining marks, into canonical order. */
 static void canonical_order(struct meg_codepoints *c, int64_t first)
 {
     int64_t n = c->n - first;
@@ -86,7 +86,7 @@ void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible)
 {
     const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0);
     struct meg_codepoints out = { 0 };
-    int64_t first = 0; /* of the current run of combining marks */
+    int64_t first = 0; /* index of the first mark in the current run of combining marks */
 
     for (int64_t i = 0; i < c->n; i++) {
         utf8proc_int32_t part[32];

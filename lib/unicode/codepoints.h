@@ -1,4 +1,4 @@
-/* codepoints.h - text as an array of code points; lower case and canonical decomposition by utf8proc. */
+/* codepoints.h - text as an array of code points, with lower case and canonical decomposition by utf8proc. */
 #ifndef MEG_UNICODE_CODEPOINTS_H
 #define MEG_UNICODE_CODEPOINTS_H
 
@@ -20,13 +20,13 @@ void meg_codepoints_add(struct meg_codepoints *c, int32_t cp);
 /* Append the code points to out as UTF-8. */
 void meg_codepoints_to_utf8(const struct meg_codepoints *c, struct meg_str *out);
 
-/* Append the lower case of a code point by the full, context-free mapping: that of U+0130 is two code points. */
+/* Append the lower case of a code point by the full, context-free mapping, in which U+0130 becomes two code points. */
 void meg_codepoints_add_lower(struct meg_codepoints *c, int32_t cp);
 
-/* Decompose in place, to NFD or, if is_compatible, to NFKD. */
+/* Decompose the code points in place: to NFKD if is_compatible, else to NFD. */
 void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible);
 
-bool meg_char_is_nonspacing_mark(int32_t cp); /* category Mn */
+bool meg_char_is_nonspacing_mark(int32_t cp); /* Unicode category Mn */
 
 MEG_END_DECLS
 

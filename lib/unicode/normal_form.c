@@ -1,10 +1,12 @@
 /*
  * normal_form.c - normalize only the segments of a text that may change.  A character is stable if it is its own normal
- * form and does not compose with a preceding character; it is inert if, in addition, it is not a combining mark.  Text
- * has a normalization boundary before an inert character.  A sequence of inert characters does not change, nor does a
- * single stable mark between two of them.  So only segments with other characters, each with the inert character before
- * it, which may compose with them, are passed to utf8proc.  Long segments are split before characters whose
- * decomposition begins with an inert one.
+ * form and does not compose with a preceding character.  It is inert if, in addition, it is not a combining mark.  Text
+ * has a normalization boundary before an inert character.
+ *
+ * A sequence of inert characters does not change, nor does a single stable mark between two inert characters.
+ * Therefore, only segments with other characters are passed to utf8proc.  A segment begins with the inert character
+ * before them, because they may compose with it.  Long segments are split before characters whose decomposition begins
+ * with an inert character.
  */
 #include "unicode/normal_form.h"
 
@@ -22,7 +24,9 @@ static utf8proc_option_t options_of(const struct meg_normal_form *f)
     return UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (f->is_compatible ? UTF8PROC_COMPAT : 0);
 }
 
-/* Compose the n decomposed code points at v in place, if the form is composed; returns their new number. */
+/*
+ * Compose the n decomposed code points at v in place, if the form is composed.  Returns the new number of code points.
+ */
 static int64_t compose(const struct meg_normal_form *f, int32_t *v, int64_t n)
 {
     return f->is_composed ? utf8proc_normalize_utf32(v, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE) : n;
@@ -49,7 +53,7 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
         int32_t part[MAX_PARTS];
         int64_t n = utf8proc_decompose_char(cp, part, MAX_PARTS, options_of(f), NULL);
 
-        /* a code point after the first of a decomposition may compose with a preceding one, unless it is ASCII */
+        /* a code point in a decomposition, except the first or ASCII ones, may compose with a preceding code point */
         for (int64_t k = 1; k < n; k++) {
             if (part[k] >= 0x80 && part[k] < MEG_NORMAL_FORM_TABLE_SIZE)
                 f->stability[part[k]] = UNSTABLE;
@@ -62,11 +66,11 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
     }
 }
 
-/* The masks of 64 bytes of a text. */
+/* A block of 64 bytes of a text, and its masks. */
 struct text_block {
     const char *text;
     int64_t n, offset;
-    const char *s;        /* the bytes from offset on, followed by zeros after the end */
+    const char *s;        /* bytes of the text from offset, padded with zeros */
     uint64_t stable_mark; /* bit i: the character that begins at s[i] is a STABLE_MARK */
     uint64_t not_inert;
     char tail[MEG_CLASS_TEXT_BYTES]; /* padded copy of the end of the text */
@@ -102,7 +106,7 @@ static void load_masks(const struct meg_normal_form *f, struct text_block *w, in
     }
 }
 
-/* Whether an inert character begins k bytes after the block, or the text ends there. */
+/* Return whether an inert character begins at w->s[k], or the text ends there. */
 static bool is_inert_after(const struct meg_normal_form *f, const struct text_block *w, int k)
 {
     int32_t cp;
@@ -115,7 +119,10 @@ static bool is_inert_after(const struct meg_normal_form *f, const struct text_bl
     return stability_of(f, cp) == INERT;
 }
 
-/* The first character at or after begin that is neither inert nor a single stable mark; n if there is none. */
+/*
+ * Return the offset of the first character at or after begin that is neither inert nor a single stable mark; n if there
+ * is none.
+ */
 static int64_t next_unstable(const struct meg_normal_form *f, struct text_block *w, int64_t begin)
 {
     for (; begin < w->n; begin = w->offset + 64) {
@@ -132,7 +139,7 @@ static int64_t next_unstable(const struct meg_normal_form *f, struct text_block 
     return w->n;
 }
 
-/* The offset of the character before i, at least begin. */
+/* Return the offset of the character before byte i, but at least begin. */
 static int64_t prev_char(const char *text, int64_t begin, int64_t i)
 {
     if (i > begin)
@@ -142,7 +149,7 @@ static int64_t prev_char(const char *text, int64_t begin, int64_t i)
     return i;
 }
 
-/* The offset of the first inert character at or after i; n if there is none. */
+/* Return the offset of the first inert character at or after byte i; n if there is none. */
 static int64_t next_inert(const struct meg_normal_form *f, const char *text, int64_t n, int64_t i)
 {
     while (i < n) {
@@ -156,7 +163,9 @@ static int64_t next_inert(const struct meg_normal_form *f, const char *text, int
     return i;
 }
 
-/* Whether there is a normalization boundary before cp.  Only code points with a table entry compose with others. */
+/*
+ * Return whether there is a normalization boundary before cp.  Only code points with a table entry compose with others.
+ */
 static bool has_boundary_before(const struct meg_normal_form *f, int32_t cp)
 {
     int32_t part[32];
@@ -173,7 +182,7 @@ int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t max
     return meg_fail(e, MEG_EFORMAT, "longer than %" PRId64 " MiB after normalization; split the text", max_bytes >> 20);
 }
 
-/* Append the normalization of segment c, after which there is a boundary, and clear c. */
+/* Append the normal form of segment c, which ends at a normalization boundary, and clear c. */
 static int flush_segment(const struct meg_normal_form *f, struct meg_codepoints *c, int64_t max_bytes,
                          struct meg_str *out, struct meg_err *e)
 {

@@ -12,13 +12,13 @@
 
 MEG_BEGIN_DECLS
 
-enum { MEG_NORMAL_FORM_TABLE_SIZE = 0x20000 }; /* the code points below it have a table entry */
+enum { MEG_NORMAL_FORM_TABLE_SIZE = 0x20000 }; /* code points below this number have a table entry */
 
-/* Immutable once initialized, so that any number of threads can use it. */
+/* A normalization form and its table.  It is immutable after initialization, so any number of threads can use it. */
 struct meg_normal_form {
     bool is_composed, is_compatible;
-    meg_class_masks_fn *find_classes; /* the fastest that this CPU supports */
-    /* of each code point, see normal_form.c; a table for unicode/char_class_simd.h */
+    meg_class_masks_fn *find_classes; /* fastest implementation that this CPU supports */
+    /* stability of each code point (see normal_form.c), as a table for unicode/char_class_simd.h */
     unsigned char stability[MEG_NORMAL_FORM_TABLE_SIZE];
 };
 
@@ -26,14 +26,14 @@ struct meg_normal_form {
 void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_compatible);
 
 /*
- * meg_normal_form_add - append the normalization of text [n], valid UTF-8
- * MEG_EFORMAT if out exceeds max_bytes, or if more than MEG_NORMAL_FORM_MAX_RUN characters, such as combining marks,
- * must be normalized together.
+ * meg_normal_form_add - append the normal form of text [n], which is valid UTF-8
+ * Returns MEG_EFORMAT if out exceeds max_bytes, or if more than MEG_NORMAL_FORM_MAX_RUN characters, such as combining
+ * marks, must be normalized together.
  */
 enum { MEG_NORMAL_FORM_MAX_RUN = 1 << 22 };
 int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t max_bytes,
                         struct meg_str *out, struct meg_err *e);
-/* MEG_EFORMAT if out with n more bytes exceeds max_bytes, a multiple of 1 MiB. */
+/* Return MEG_EFORMAT if out with n more bytes exceeds max_bytes, a multiple of 1 MiB; else 0. */
 int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t max_bytes, struct meg_err *e);
 
 MEG_END_DECLS

@@ -1,4 +1,4 @@
-/* simd.h - vectors of 16 bytes, and the result of a comparison as a bit mask. */
+/* simd.h - vectors of 16 bytes, and conversion of comparison results to bit masks. */
 #ifndef MEG_UNICODE_SIMD_H
 #define MEG_UNICODE_SIMD_H
 
@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 
 typedef unsigned char v16 __attribute__((vector_size(16)));
 
-/* Bit i of the result is the top bit of byte i; all bytes must be 0 or 255. */
+/* Return a mask whose bit i is the top bit of byte i; all bytes must be 0 or 255. */
 static inline uint64_t meg_movemask(v16 m)
 {
 #ifdef __SSE2__

@@ -9,7 +9,7 @@ int meg_utf8_decode(const char *text, int64_t n, int32_t *cp)
 {
     const unsigned char *s = (const unsigned char *)text;
     int32_t c = s[0];
-    int len, lo = 0x80, hi = 0xBF; /* range of the second byte */
+    int len, lo = 0x80, hi = 0xBF; /* lo, hi: range of the second byte */
 
     *cp = 0xFFFD;
     if (c < 0x80) {
@@ -71,10 +71,10 @@ static int64_t ascii_prefix(const char *s, int64_t n)
     return i;
 }
 
-/* The expectations that 64 bytes have of the following ones, as masks whose bit 0 is the next byte. */
+/* Constraints that a block of 64 bytes imposes on the bytes after it.  Bit 0 of each mask is the next byte. */
 struct carry {
-    uint64_t continuation;   /* it must be a continuation byte */
-    uint64_t e0, ed, f0, f4; /* it must be a valid second byte after this lead byte */
+    uint64_t continuation;   /* bytes that must be continuation bytes */
+    uint64_t e0, ed, f0, f4; /* bytes that must be valid second bytes after this lead byte */
 };
 
 static inline uint64_t shift_in(uint64_t m, uint64_t *carry)
@@ -85,7 +85,7 @@ static inline uint64_t shift_in(uint64_t m, uint64_t *carry)
     return r;
 }
 
-/* Whether 64 bytes are valid after the previous ones; updates the carry for the following bytes. */
+/* Return whether 64 bytes are valid after the previous blocks, and update the carry for the next block. */
 static bool is_valid_block(const char *s, struct carry *x)
 {
     uint64_t continuation = 0, two = 0, three = 0, four = 0, never = 0, to8f = 0, to9f = 0;
@@ -96,7 +96,7 @@ static bool is_valid_block(const char *s, struct carry *x)
 
         memcpy(&c, s + k, 16);
         continuation |= meg_movemask((v16)((c & 0xC0) == 0x80)) << k;
-        two |= meg_movemask((v16)(c >= 0xC0)) << k; /* or more bytes */
+        two |= meg_movemask((v16)(c >= 0xC0)) << k; /* two: lead bytes of two or more bytes */
         three |= meg_movemask((v16)(c >= 0xE0)) << k;
         four |= meg_movemask((v16)(c >= 0xF0)) << k;
         never |= meg_movemask((v16)((c > 0xF4) | ((c & 0xFE) == 0xC0))) << k;
@@ -113,7 +113,10 @@ static bool is_valid_block(const char *s, struct carry *x)
             (shift_in(f0, &x->f0) & to8f) | (shift_in(f4, &x->f4) & ~to8f)) == 0;
 }
 
-/* The beginning of the character that includes byte i; the bytes before i are valid but may end within a character. */
+/*
+ * Return the offset at which the character that includes byte i begins.  The bytes before i are valid but may end
+ * within a character.
+ */
 static int64_t char_start(const char *text, int64_t i)
 {
     int64_t k = i;

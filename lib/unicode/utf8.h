@@ -11,13 +11,13 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_utf8_decode - decode the character at s, of which n >= 1 bytes may be read
- * Returns its length, 1 to 4, and sets *cp if it is well-formed (Unicode, table 3-7); else minus the length of the
- * maximal ill-formed subpart, -1 to -3, and *cp = 0xFFFD.
+ * meg_utf8_decode - decode the character at s, reading at most n >= 1 bytes
+ * Sets *cp and returns the length of the character, 1 to 4, if it is well-formed (Unicode, table 3-7).  Otherwise, sets
+ * *cp to 0xFFFD and returns minus the length of the maximal ill-formed subpart, -1 to -3.
  */
 int meg_utf8_decode(const char *s, int64_t n, int32_t *cp);
 
-/* Decode a character of valid UTF-8; returns its length. */
+/* Decode a character of valid UTF-8, and return its length in bytes. */
 static inline int meg_utf8_decode_unchecked(const char *text, int32_t *cp)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -38,13 +38,13 @@ static inline int meg_utf8_decode_unchecked(const char *text, int32_t *cp)
     return 4;
 }
 
-/* The length of a character of valid UTF-8 whose first byte is c. */
+/* Return the length in bytes of a character of valid UTF-8 whose first byte is c. */
 static inline int meg_utf8_length(unsigned char c)
 {
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
-/* Decode the character before s, which must exist, in valid UTF-8; returns its beginning. */
+/* Decode the character before s, which must exist, in valid UTF-8, and return its first byte. */
 static inline const char *meg_utf8_prev(const char *s, int32_t *cp)
 {
     while ((*--s & 0xC0) == 0x80)
@@ -53,19 +53,19 @@ static inline const char *meg_utf8_prev(const char *s, int32_t *cp)
     return s;
 }
 
-/* Encode cp, which is below 0x110000; returns its length, 1 to 4. */
+/* Encode cp, which must be below 0x110000, and return its length in bytes, 1 to 4. */
 int meg_utf8_encode(char out[4], int32_t cp);
 
-/* The length of a byte order mark at the beginning of s [n]: 3, or 0 if there is none. */
+/* Return the length of a byte order mark at the beginning of s [n]: 3, or 0 if there is none. */
 static inline int meg_utf8_bom(const char *s, int64_t n)
 {
     return n >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
 }
 
-/* The offset of the first byte that is not part of valid UTF-8, or -1. */
+/* Return the offset of the first byte that is not part of valid UTF-8, or -1. */
 int64_t meg_utf8_find_invalid(const char *s, int64_t n);
 
-/* Append s [n] with each maximal ill-formed subpart replaced by U+FFFD, as Python's errors="replace". */
+/* Append s [n], and replace each maximal ill-formed subpart by U+FFFD, as Python does with errors="replace". */
 void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n);
 
 MEG_END_DECLS
