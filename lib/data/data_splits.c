@@ -223,7 +223,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     is_cached = meg_source_indexed(ds->src) != NULL;
     if (d->is_deepspeed) {
         deepspeed_names(d, p, &dir, &prefix);
-        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* such an index is never cached */
+        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* Megatron-DeepSpeed has no name for it */
     } else {
         megatron_dir(d, p, &dir);
     }

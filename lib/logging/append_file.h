@@ -14,10 +14,10 @@ struct meg_append_file {
     char *path; /* NULL: not open */
 };
 
-/* Open or create path, and truncate it to its first keep bytes; -1 keeps all.  MEG_EIO and the like on failure. */
+/* Open or create path, and truncate it to its first keep bytes; -1 keeps all.  Return a negative code on failure. */
 int meg_append_file_open(struct meg_append_file *a, const char *path, int64_t keep, struct meg_err *e);
 int meg_append_file_write(struct meg_append_file *a, const void *bytes, size_t n, struct meg_err *e);
-/* Accepts a file that was never opened or is already closed (path NULL). */
+/* Close the file; a file that was never opened or is already closed (path NULL) is accepted. */
 void meg_append_file_close(struct meg_append_file *a);
 
 MEG_END_DECLS

@@ -1,5 +1,5 @@
 /*
- * log_conf.h - logging options of a training run: contents, files, intervals.
+ * log_conf.h - logging options of a training run: values to log, files, intervals.
  */
 #ifndef MEG_LOGGING_LOG_CONF_H
 #define MEG_LOGGING_LOG_CONF_H
@@ -14,7 +14,7 @@ struct meg_logging_conf {
 };
 extern const struct meg_opt meg_logging_opts[];
 
-/* Refuse a value that is out of its range: MEG_EUSAGE. */
+/* Return MEG_EUSAGE if a value is out of its range. */
 int meg_logging_conf_check(const struct meg_logging_conf *c, struct meg_err *e);
 
 MEG_END_DECLS

@@ -14,11 +14,11 @@ struct meg_logger {
     struct meg_metrics *metrics;         /* NULL without --log-json */
     struct meg_tensorboard *tensorboard; /* NULL without --tensorboard-dir */
     struct meg_progress progress;
-    int64_t first_iteration; /* the first iteration that was logged, and when: for the remaining time */
+    int64_t first_iteration; /* first iteration that was logged, and its time: to estimate the remaining time */
     double first_s;
 };
 
-/* Write each line "name = value" of options as a text. */
+/* Write each line "name = value" of options as a TensorBoard text. */
 static int write_options(struct meg_tensorboard *t, const char *options, int64_t step, struct meg_err *e)
 {
     char *copy = meg_strdup(options), *rest = copy, *line;
@@ -79,7 +79,7 @@ static void disable_tensorboard(struct meg_logger *l, const struct meg_err *e)
     l->tensorboard = NULL;
 }
 
-/* Write name over iterations, and "name vs samples" over samples.  NaN is not written. */
+/* Write a value over iterations as name, and over consumed samples as "name vs samples".  NaN is not written. */
 static int scalar(struct meg_logger *l, const char *name, double value, const struct meg_iteration_stats *stats,
                   struct meg_err *e)
 {
@@ -122,7 +122,7 @@ static int write_events(struct meg_logger *l, const struct meg_iteration_stats *
                                   stats->iteration, e);
 }
 
-/* Estimate the remaining time from the mean time per iteration since the first logged one. */
+/* Estimate the remaining time from the mean time per iteration since the first logged iteration. */
 static int64_t remaining_s(struct meg_logger *l, const struct meg_iteration_stats *stats)
 {
     const double now = meg_now_s();
@@ -149,7 +149,7 @@ void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *sta
         disable_tensorboard(l, &e);
 }
 
-/* Print and free s.  An error of stdout is reported when the program ends: a full disk must not stop the run here. */
+/* Print and free s.  A write error is reported only when the program ends, as a full disk must not stop the run. */
 static void print(struct meg_str *s)
 {
     fwrite(s->s, 1, s->n, stdout);

@@ -66,7 +66,7 @@ static void put_message(struct meg_str *s, int field, struct meg_str *inner)
     meg_str_free(inner);
 }
 
-/* Append the source metadata of a file's first event, which names its writer. */
+/* Append the source metadata, which contain the writer's name, to the first event of a file. */
 static void put_source_metadata(struct meg_str *event)
 {
     struct meg_str source = { 0 };
@@ -75,7 +75,7 @@ static void put_source_metadata(struct meg_str *event)
     put_message(event, EVENT_SOURCE, &source);
 }
 
-/* Write an event whose field contains body, a message or string; free body. */
+/* Write an event with body, a message or string, in the given field; free body. */
 static int write_event(struct meg_tensorboard *t, int64_t step, int field, struct meg_str *body, struct meg_err *e)
 {
     struct meg_str event = { 0 }, record = { 0 };

@@ -12,13 +12,13 @@ MEG_BEGIN_DECLS
 /* Field numbers of an Event. */
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SOURCE = 10 };
 
-/* The begin of the file names, and the writer that the first event names. */
+/* The prefix of the file names, and the name of the writer in the first event of a file. */
 #define EVENT_FILE_PREFIX "events.out.tfevents."
 #define EVENT_FILE_WRITER "meg-train"
 
 /*
- * Truncate the event files in dir that meg-train wrote at the first event after iteration.  Files of other writers stay
- * as they are; a file that cannot be read or truncated causes a warning.
+ * Truncate the event files in dir that meg-train wrote at the first event after iteration.  Files of other writers
+ * remain unchanged; a file that cannot be read or truncated causes a warning.
  */
 void meg_tensorboard_trim(const char *dir, int64_t iteration);
 

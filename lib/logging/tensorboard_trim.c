@@ -18,7 +18,7 @@
 
 /* ---- events ---- */
 
-/* Find the first field with this number; one that is absent, or in a malformed message, is empty. */
+/* Return the first field with this number, or an empty field if it is absent or the message is malformed. */
 static struct meg_pb_field find_field(struct meg_pb message, int number)
 {
     const struct meg_pb empty = { message.end, message.end, message.file, message.name };
@@ -43,7 +43,7 @@ static struct meg_pb find_message(struct meg_pb message, int number)
 /* Read the record at *offset and advance to the next; return false at the end and at a truncated record. */
 static bool next_record(const struct meg_mmap *m, const char *path, size_t *offset, struct meg_pb *event)
 {
-    const size_t left = m->n - *offset, frame = 16; /* length, its checksum, and that of the event */
+    const size_t left = m->n - *offset, frame = 16; /* bytes of the length, its checksum and the event's checksum */
     uint64_t n;
 
     if (left < frame)
@@ -67,7 +67,7 @@ static bool is_own_file(struct meg_pb first_event)
     return (size_t)(writer.end - writer.p) == n && memcmp(writer.p, EVENT_FILE_WRITER, n) == 0;
 }
 
-/* Test whether an event is of a later iteration.  The step of a tag over samples is not an iteration. */
+/* Return whether an event belongs to a later iteration.  The step of a tag over samples is not an iteration. */
 static bool is_after(struct meg_pb event, int64_t iteration)
 {
     const struct meg_pb tag = find_message(find_message(find_message(event, EVENT_SUMMARY), 1), 1);

@@ -1,5 +1,6 @@
 /*
- * training_log.h - the lines of Megatron's training_log and evaluate_and_print_results, which log parsers read.
+ * training_log.h - format the log lines of Megatron's training_log and evaluate_and_print_results, which log parsers
+ * read.
  */
 #ifndef MEG_LOGGING_TRAINING_LOG_H
 #define MEG_LOGGING_TRAINING_LOG_H
@@ -11,25 +12,25 @@
 MEG_BEGIN_DECLS
 
 /*
- * One iteration, or the mean of the iterations since the last log line.  A value that the options do not ask for is
- * NaN, or -1 where it is an integer.
+ * One iteration, or the mean of the iterations since the last log line.  A value that no option requests is NaN, or
+ * -1 if it is an integer.
  */
 struct meg_iteration_stats {
     int64_t iteration, train_iters;
     int64_t consumed_samples, skipped_samples;
     int64_t global_batch_size;
     double lm_loss;       /* mean over the iterations, nats per token */
-    double learning_rate; /* of the next iteration, as Megatron logs it */
+    double learning_rate; /* learning rate of the next iteration, as Megatron logs it */
     double decoupled_learning_rate;
     double loss_scale;
-    double grad_norm;  /* of the last iteration, before clipping */
+    double grad_norm;  /* gradient norm of the last iteration, before clipping */
     int64_t num_zeros; /* gradient elements that are exactly zero */
     double params_norm;
     int64_t num_skipped_iterations, num_nan_iterations;
     double iteration_ms; /* mean over the iterations */
     double tokens_per_s;
     int64_t ranks;
-    double flops; /* model FLOP of one iteration, of all ranks */
+    double flops; /* model FLOP of one iteration, summed over all ranks */
 };
 
 /* Append " [date] iteration N/M | consumed samples: ... |" and a newline to s. */

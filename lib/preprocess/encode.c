@@ -16,7 +16,7 @@ static int64_t num_ids(const struct encoded_key *out)
     return out->written + out->ids.n;
 }
 
-/* Encode n texts, a sequence each.  A text without ids is skipped. */
+/* Encode n texts, each as one sequence.  A text without ids is skipped. */
 static int encode_texts(struct preprocess_worker *w, const struct meg_span *text, int64_t n, struct encoded_key *out,
                         struct meg_err *e)
 {
@@ -34,7 +34,7 @@ static int encode_texts(struct preprocess_worker *w, const struct meg_span *text
     return 0;
 }
 
-/* Split a text into sentences and encode them, chunk by chunk: a long text never has all its sentences in memory. */
+/* Split a text into sentences and encode them, chunk by chunk, to avoid storing all sentences of a long text. */
 static int encode_sentences(struct preprocess_worker *w, const struct meg_span *text, struct encoded_key *out,
                             struct meg_err *e)
 {
@@ -59,7 +59,7 @@ static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_valu
     if (r < 0)
         return r;
     if (w->job->eod >= 0 && num_ids(out) > begin) {
-        if (out->lengths.n == 0) { /* all ids are reserved: extend the last sequence */
+        if (out->lengths.n == 0) { /* all sequences are already reserved: extend the last one */
             out->partial = out->last_length;
             add_length(out, out->last_length);
         }

@@ -1,4 +1,4 @@
-/* internal.h - the state of meg_preprocess: the job, its worker threads, and the encoded blocks not written yet. */
+/* internal.h - the state of meg_preprocess: the job, its worker threads, and encoded blocks not yet written. */
 #ifndef MEG_PREPROCESS_INTERNAL_H
 #define MEG_PREPROCESS_INTERNAL_H
 
@@ -17,7 +17,7 @@
 MEG_BEGIN_DECLS
 
 enum {
-    RESULTS_PER_WORKER = 4, /* encoded blocks of a worker that may be in memory */
+    RESULTS_PER_WORKER = 4, /* maximum number of encoded blocks per worker in memory */
     DOCUMENT_END = -1       /* marks the end of a document in a list of sequence lengths */
 };
 
@@ -30,36 +30,36 @@ struct preprocess_job {
     int64_t workers;
     const struct meg_punkt *punkt;      /* NULL: texts are not split into sentences */
     int64_t partition, partitions;      /* this pass encodes lines partition, partition + partitions, ... */
-    int64_t first_line;                 /* from this line on */
-    int64_t lines;                      /* of the input, set at the end of a pass */
+    int64_t first_line;                 /* first line to encode */
+    int64_t lines;                      /* lines of the input, set at the end of a pass */
     int32_t eod;                        /* -1: append none */
     struct meg_indexed_writer **writer; /* [keys]; only the holder of the next ticket reserves offsets */
     double start_s;
     bool is_input_done; /* atomic: no more blocks are to be read */
 
-    pthread_mutex_t read_lock; /* guards these: */
+    pthread_mutex_t read_lock; /* guards in and blocks_read */
     struct meg_block_reader *in;
     int64_t blocks_read;
 
-    pthread_mutex_t order_lock; /* guards these: */
+    pthread_mutex_t order_lock; /* guards the fields below */
     pthread_cond_t order_changed;
     int64_t next_ticket;         /* first ticket without offsets; atomic, for readers without the lock */
-    struct block_result **ready; /* [workers * RESULTS_PER_WORKER] encoded blocks by ticket, before their turn */
+    struct block_result **ready; /* [workers * RESULTS_PER_WORKER] encoded blocks by ticket, until they have offsets */
     int r;                       /* the first failure */
     struct meg_err *e;
     struct meg_progress progress;
     int64_t documents, tokens, nbytes, blank;
 };
 
-/* Sequences of one key that are not written yet: ids, and lengths with DOCUMENT_END after those of each document. */
+/* Sequences of one key that are not yet written: ids, and lengths with DOCUMENT_END after each document. */
 struct encoded_key {
     struct meg_ids ids, lengths;
     struct block_result *result;
     struct meg_indexed_writer *writer;
-    int64_t written;     /* tokens of this block that are written already */
-    int64_t partial;     /* those of them that belong to the first of lengths, a sequence not complete yet */
-    int32_t last_length; /* of the sequence reserved last */
-    int64_t offset;      /* of the first of ids in .bin */
+    int64_t written;     /* tokens of this block that are already written */
+    int64_t partial;     /* written tokens of the first sequence in lengths, which is not yet complete */
+    int32_t last_length; /* tokens of the sequence reserved last */
+    int64_t offset;      /* byte offset of the first of ids in .bin */
 };
 
 /* An encoded block until it is written. */
@@ -70,7 +70,7 @@ struct block_result {
     int64_t documents, tokens, nbytes, blank;
     int r; /* the first failure */
     struct meg_err e;
-    bool is_discarded; /* another block has failed: do not write this one */
+    bool is_discarded; /* the job has failed: do not write this block */
 };
 
 struct preprocess_worker {
@@ -79,16 +79,16 @@ struct preprocess_worker {
     pthread_t thread;
     struct meg_line_block block;
     struct meg_jsonl jsonl;
-    struct meg_str repaired; /* a line with U+FFFD for invalid UTF-8 */
+    struct meg_str repaired; /* the line, with invalid UTF-8 replaced by U+FFFD */
     struct meg_spans sentences;
-    struct block_result result[RESULTS_PER_WORKER], *current; /* current: of block */
+    struct block_result result[RESULTS_PER_WORKER], *current; /* current: result of block */
     bool holds_order;                                         /* all blocks before the current one have offsets */
-    bool holds_read_lock; /* the current block is long: no other is read until it is written */
+    bool holds_read_lock; /* the current block is long: no other block is read until it is written */
 };
 
 /*
- * Write the first n ids of ctx, a struct encoded_key, to its dataset before their sequence is complete: the sink of the
- * tokenizers, which keeps the ids of a long text out of memory.  Blocks until all blocks before this one have offsets.
+ * Write the first n ids of ctx, a struct encoded_key, to its dataset before their sequence is complete.  Tokenizers
+ * call this sink to keep the ids of a long text out of memory.  It waits until all earlier blocks have offsets.
  */
 int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
 
@@ -97,13 +97,13 @@ int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e);
 
 /* Create j->workers workers, the first with tok and each other with a clone of it, and initialise the locks of j. */
 struct preprocess_worker *meg_preprocess_workers_new(struct preprocess_job *j, struct meg_tokenizer *tok);
-/* Encode and write all of j->in.  Returns the first failure. */
+/* Encode and write all lines of j->in.  Returns the first failure. */
 int meg_preprocess_workers_run(struct preprocess_job *j, struct preprocess_worker *w);
 void meg_preprocess_workers_free(struct preprocess_job *j, struct preprocess_worker *w); /* accepts NULL */
 
 /*
- * Check the options, also against the tokenizer, and set *workers to the number of threads they ask for.  Returns
- * MEG_EUSAGE for options out of range or that contradict each other.
+ * Check the options, also against the tokenizer, and set *workers to the requested number of threads.  Returns
+ * MEG_EUSAGE for options that are out of range or contradict each other.
  */
 int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok, int64_t *workers,
                          struct meg_err *e);

@@ -1,9 +1,9 @@
 /*
- * The passes over the input and the datasets written; workers.c encodes.
+ * Run the passes over the input and write the datasets; workers.c encodes the lines.
  *
  * Megatron-LM divides the lines among P partition files, encodes each, and merges the results.  Here the input is read
- * once for each partition instead: pass i encodes lines i, i + P, ....  Where there are no more lines than partitions
- * that is the order of the lines, and two passes suffice.
+ * once for each partition instead: pass i encodes lines i, i + P, ....  If there are at most P lines, this is the
+ * order of the input, and two passes suffice.
  */
 #include "preprocess/preprocess.h"
 
@@ -80,7 +80,7 @@ static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *
     return r;
 }
 
-/* Append the prefix of key k's dataset. */
+/* Append the prefix of the dataset of key k. */
 static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, int64_t k)
 {
     meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k], c->split_sentences ? "sentence" : "document");

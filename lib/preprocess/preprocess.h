@@ -1,4 +1,4 @@
-/* preprocess.h - tokenize JSON lines into token datasets: the work of meg-preprocess(1). */
+/* preprocess.h - tokenize JSON lines into token datasets, as meg-preprocess(1) does. */
 #ifndef MEG_PREPROCESS_PREPROCESS_H
 #define MEG_PREPROCESS_PREPROCESS_H
 
@@ -13,7 +13,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_preprocess_conf {
-    struct meg_str_list input; /* files, patterns, "-" */
+    struct meg_str_list input; /* file names, shell patterns, or "-" */
     struct meg_str_list json_keys;
     const char *output_prefix;
     bool split_sentences, keep_newlines;
@@ -32,10 +32,10 @@ extern const struct meg_opt meg_preprocess_opts[];
  * meg_preprocess - write PREFIX_KEY_document.bin and .idx for each key, one document for each line; with
  * split_sentences PREFIX_KEY_sentence.bin and .idx, one sequence for each sentence.  The bytes do not depend on the
  * number of workers.  Progress is logged.
- *   tok  used by other threads, too, until the call returns
- * Returns MEG_EUSAGE for options that contradict each other, MEG_EFORMAT with file and line for invalid input,
- * MEG_ENOENT, MEG_EIO.  After a failure there is no .idx and no temporary file of this call; older datasets of that
- * name are unchanged, unless renaming the files fails.
+ *   tok  also used by the worker threads until the call returns
+ * Returns MEG_EUSAGE for options that contradict each other, MEG_EFORMAT with file and line for invalid input, and
+ * MEG_ENOENT or MEG_EIO for a file that cannot be read or written.  After a failure this call leaves no .idx and no
+ * temporary file; older datasets of that name are unchanged, unless renaming the files fails.
  */
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e);
 

@@ -6,7 +6,8 @@
  * the others.  One worker runs the same loop and never waits.
  *
  * The tokens of a long text are not kept in memory: once there are many, the worker waits until its block is the next
- * in order, and writes them while it encodes the rest.  While one worker has a long block no other reads a block.
+ * in order, and writes them while it encodes the rest.  While one worker has a long block, no other worker reads a
+ * block.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +25,7 @@ enum {
     LONG_BLOCK = 1 << 20
 };
 
-/* Reserve n tokens in .bin: a new sequence, or the rest of one whose first tokens are written. */
+/* Reserve n tokens in .bin, for a new sequence or for the rest of a sequence whose first tokens are written. */
 static void reserve_tokens(struct encoded_key *out, int64_t n)
 {
     int64_t at;
@@ -103,7 +104,7 @@ static void report_progress(struct preprocess_job *j, int64_t before)
                       (double)j->documents / s, (double)j->nbytes / s / 1e6, j->tokens);
 }
 
-/* Reserve the offsets of a block, and count it. */
+/* Reserve the offsets of a block, and add its counts to those of the job. */
 static void commit_result(struct preprocess_job *j, struct block_result *x)
 {
     int64_t before = j->documents;
@@ -117,7 +118,7 @@ static void commit_result(struct preprocess_job *j, struct block_result *x)
     report_progress(j, before);
 }
 
-/* Record the first failure, and read no more input. */
+/* Record the first failure, and stop reading input. */
 static void fail(struct preprocess_job *j, int r, const struct meg_err *e)
 {
     if (j->r < 0)
@@ -186,7 +187,7 @@ static void wait_and_write(struct preprocess_job *j, struct block_result *x)
     write_result(j, x);
 }
 
-/* Write the committed blocks of a worker, and return a free slot: always the same one while no block waits. */
+/* Write the committed blocks of a worker, and return a free slot, which is always the same one if no block waits. */
 static struct block_result *free_slot_for_block(struct preprocess_worker *w)
 {
     struct block_result *unused = NULL, *oldest = w->result;
@@ -205,7 +206,7 @@ static struct block_result *free_slot_for_block(struct preprocess_worker *w)
     return oldest;
 }
 
-/* Read the next block.  Returns as meg_block_reader_next does. */
+/* Read the next block.  Return the result of meg_block_reader_next, or 0 if reading has stopped. */
 static int read_block(struct preprocess_worker *w, struct meg_err *e)
 {
     struct preprocess_job *j = w->job;

@@ -1,5 +1,5 @@
 /*
- * ckpt_conf.h - options of saving and loading checkpoints during training.
+ * ckpt_conf.h - options for saving and loading checkpoints during training.
  */
 #ifndef MEG_RUN_CKPT_CONF_H
 #define MEG_RUN_CKPT_CONF_H
@@ -16,7 +16,7 @@ struct meg_train_ckpt_conf {
 };
 extern const struct meg_opt meg_train_ckpt_opts[];
 
-/* Refuse values out of range and options that contradict each other: MEG_EUSAGE. */
+/* Return MEG_EUSAGE for values out of range or options that contradict each other. */
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
 
 MEG_END_DECLS

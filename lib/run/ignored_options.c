@@ -1,4 +1,4 @@
-/* Options of Megatron that have no effect here; meg_opt_parse warns with the reason. */
+/* Options of Megatron that have no effect here; meg_opt_parse prints a warning with the reason. */
 #include "run/job.h"
 
 const struct meg_opt meg_train_ignored_opts[] = {

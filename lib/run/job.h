@@ -38,7 +38,7 @@ void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], s
 /* Options of Megatron that are accepted and have no effect here. */
 extern const struct meg_opt meg_train_ignored_opts[];
 
-/* Options that Megatron has, or had, and meg-train lacks, each with a hint for the user. */
+/* Options of Megatron, current or former, that meg-train does not support, each with a hint for the user. */
 extern const struct meg_opt_unsupported meg_train_unsupported_opts[];
 
 MEG_END_DECLS

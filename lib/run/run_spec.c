@@ -58,7 +58,7 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
     return 0;
 }
 
-/* Check that the number of elements of every message fits in an int, as MPI counts them. */
+/* Check that the number of elements of every message fits in an int, the type of counts in MPI. */
 static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_train_conf *c = &s->job->train;

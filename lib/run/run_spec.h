@@ -17,26 +17,26 @@ struct meg_run_spec {
     struct meg_layout layout;
     struct meg_batch_schedule batch;
     int64_t train_iters;
-    struct meg_pipe_schedule_conf schedule; /* for the largest global batch: the most micro-batches per step */
-    struct meg_gpt_run model_run; /* of every stage; meg_run_spec_stage adds the fields that depend on the stage */
+    struct meg_pipe_schedule_conf schedule; /* schedule for the largest global batch of the run */
+    struct meg_gpt_run model_run;           /* fields common to all stages; meg_run_spec_stage sets the others */
 };
 
 /*
- * Make the part of the specification that does not depend on the model, for world_size ranks.  Checks the training,
- * precision and layout options: MEG_EUSAGE names the option, its value and the rule.
+ * Make the part of the specification that does not depend on the model, for world_size ranks.  Returns MEG_EUSAGE, with
+ * a message that states the option, its value and the rule, if a training, precision or layout option is invalid.
  */
 int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, int64_t world_size, struct meg_err *e);
 
 /*
- * Complete the specification once job->model has passed meg_gpt_conf_check: split the model over the ranks, and check
- * that layout, optimizer sharding, schedule and recomputation fit it and each other (MEG_EUSAGE).
+ * Complete the specification once job->model has passed meg_gpt_conf_check: split the model over the ranks.
+ * Returns MEG_EUSAGE if layout, optimizer sharding, schedule or recomputation do not fit the model or each other.
  */
 int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e);
 
-/* The pipeline schedule of a step of num_micro micro-batches. */
+/* Return the pipeline schedule of a step of num_micro micro-batches. */
 struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s, int64_t num_micro);
 
-/* The runtime configuration of a stage's part of the model: run, with the activation slots that schedule needs. */
+/* Return run with the fields of one stage set: its activation slots, and whether it defers weight gradients. */
 struct meg_gpt_run meg_run_spec_stage(const struct meg_gpt_run *run, const struct meg_pipe_schedule_conf *schedule,
                                       int64_t stage);
 

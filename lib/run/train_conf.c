@@ -116,7 +116,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
 
 /* ---- batch sizes ---- */
 
-/* Refuse more samples than a double counts exactly; then every product with a sequence length fits in 64 bits. */
+/* Return MEG_EUSAGE for more than 2^53 samples, the limit up to which a double represents every count exactly. */
 static int check_total(const char *option, int64_t v, double samples, struct meg_err *e)
 {
     if (v != MEG_UNSET && samples > 0x1p53)

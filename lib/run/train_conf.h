@@ -29,13 +29,13 @@ struct meg_train_conf {
     struct meg_str_list rampup_batch_size; /* START INCREMENT SAMPLES */
     bool decrease_batch_size_if_needed;
     int64_t seq_length;
-    int64_t train_iters, train_samples; /* one of them is given, or skip_train */
+    int64_t train_iters, train_samples; /* exactly one is required, unless skip_train */
     int64_t exit_interval;
     double exit_duration_min;
     int64_t eval_iters, eval_interval;
     bool skip_train;
     int64_t seed;
-    double timeout_min; /* of collectives */
+    double timeout_min; /* maximum minutes that ranks wait for each other */
     bool recompute_activations, distribute_saved_activations;
     enum meg_recompute_granularity recompute_granularity;
     enum meg_recompute_method recompute_method;
@@ -43,24 +43,25 @@ struct meg_train_conf {
     enum meg_on_nan on_nan;
     int64_t weight_hash_interval;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
-    bool dry_run, plan;              /* print the estimate of this run, or of the fastest layouts */
-    int64_t world_size;              /* of dry_run and plan; MEG_UNSET: the ranks that were started */
-    enum meg_hardware_type hardware; /* of dry_run and plan */
+    bool dry_run, plan;              /* print the estimate of this run, or the fastest layouts */
+    int64_t world_size;              /* ranks for dry_run and plan; MEG_UNSET: the ranks that were started */
+    enum meg_hardware_type hardware; /* hardware model for dry_run and plan */
 };
 extern const struct meg_opt meg_train_opts[];
 
-/* Check the rules that need no other options: MEG_EUSAGE names the option, its value and the rule. */
+/* Check the rules among these options.  Returns MEG_EUSAGE with the option, its value and the rule. */
 int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e);
 
 /*
  * Derive the batch sizes of every step, for dp data-parallel ranks, and the number of iterations from checked options.
- * MEG_EUSAGE when they do not divide, or when samples would not fit in a double.
+ * Returns MEG_EUSAGE if a batch size is not divisible as required, or if there are more than 2^53 samples.
  */
 int meg_train_batch_schedule(const struct meg_train_conf *c, int64_t dp, struct meg_batch_schedule *batch,
                              int64_t *train_iters, struct meg_err *e);
 
-/* Check the options of recomputation for a layout (MEG_EUSAGE), and decode checked ones. */
+/* Return MEG_EUSAGE if the recomputation options contradict each other or the layout. */
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
+/* Return the recomputation mode that checked options select. */
 enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
 
 MEG_END_DECLS

@@ -1,4 +1,4 @@
-/* Options that Megatron-LM and its forks have and meg-train lacks, with a hint for each. */
+/* Options of Megatron-LM and its forks that meg-train does not support, with a hint for each. */
 #include "run/job.h"
 
 #define NOT_YET " not supported yet; see meg(7)"
@@ -17,7 +17,7 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     { "encoder-num-layers", "now called --num-layers" },
     { "multi-query-attention", "use --group-query-attention with --num-query-groups 1" },
 
-    /* other options, or another command, do the same */
+    /* options that other options or commands replace */
     { "DDP-impl", "remove it; --overlap-grad-reduce and --zero-stage configure gradient reduction" },
     { "no-position-embedding", "remove it, and choose a --position-embedding-type" },
     { "pretrained-checkpoint", "use --load DIR --finetune" },

@@ -9,9 +9,10 @@
  * f32 residual stream, the outputs of sublayers and norms and the parameters may be bf16 or f16.  A backend that does
  * not support a type reports it when a model is created (see supports).  Inputs are converted to f32, computed and
  * summed in f32, and rounded once, to nearest even, when they are stored.  Statistics, losses and log-sum-exps are
- * f32.  Parameter vectors (void *) have the type of a matrix of the same call: the bias of a linear layer has the type of
- * w, the bias of an addition the type of the sublayer's output, w and b of a norm the type of its output y (backward:
- * of dy).  Parameter gradients are f32, or, to save memory, bf16 or f16, which are rounded at each accumulation.
+ * f32.  Parameter vectors (void *) have the type of a matrix of the same call: the bias of a linear layer has the type
+ * of w, the bias of an addition the type of the sublayer's output, w and b of a norm the type of its output y
+ * (backward: of dy).  Parameter gradients are f32, or, to save memory, bf16 or f16, which are rounded at each
+ * accumulation.
  *
  * Operations return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a comment
  * allows it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at once. 
