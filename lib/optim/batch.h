@@ -2,7 +2,8 @@
  * batch.h - global batch size of each step, with Megatron's batch ramp-up.
  *
  * A ramp-up from start A by increments I over N samples to the global batch size G has (G - A) / I levels of
- * N I / (G - A) samples each (a real number).  The batch is A + I floor(consumed / level) while consumed <= N, then G.
+ * N I / (G - A) samples each (a real number).  After `consumed` samples, the batch size is
+ * A + I floor(consumed / samples per level) while consumed <= N, then G.
  */
 #ifndef MEG_OPTIM_BATCH_H
 #define MEG_OPTIM_BATCH_H
@@ -19,24 +20,27 @@ struct meg_batch_schedule {
 };
 
 struct meg_batch_size {
-    int64_t global;    /* scheduled */
-    int64_t effective; /* trained on: global rounded down to a multiple of micro * dp_size */
-    int64_t num_micro; /* micro-batches of a rank: effective / (micro * dp_size) */
+    int64_t global;    /* scheduled global batch size in samples */
+    int64_t effective; /* samples trained on: global, rounded down to a multiple of micro * dp_size */
+    int64_t num_micro; /* number of micro-batches per rank: effective / (micro * dp_size) */
 };
 
-/* Check the schedule at every level of its ramp-up; MEG_EUSAGE names the option, its value and the rule. */
+/*
+ * Check the schedule at every level of its ramp-up.  The message of MEG_EUSAGE names the option, its value and the
+ * rule.
+ */
 int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err *e);
 
-/* Return the batch size after consumed samples. */
+/* Return the batch size after `consumed` samples. */
 struct meg_batch_size meg_batch_at(const struct meg_batch_schedule *p, int64_t consumed);
 
-/* Return the largest number of micro-batches of a rank in one step. */
+/* Return the largest number of micro-batches per rank in one step. */
 static inline int64_t meg_batch_max_microbatches(const struct meg_batch_schedule *p)
 {
     return p->global / (p->micro * p->dp_size);
 }
 
-/* Count the iterations of a run over samples; a partial last batch is dropped. */
+/* Return the number of iterations over `samples` samples; a partial last batch is dropped. */
 int64_t meg_batch_iterations(const struct meg_batch_schedule *p, int64_t samples);
 
 MEG_END_DECLS

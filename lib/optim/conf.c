@@ -63,7 +63,9 @@ const char *meg_wd_style_name(enum meg_wd_style style)
     return meg_opt_choice(meg_optim_opts, "weight-decay-incr-style", &c);
 }
 
-/* Parse word as a choice of option name into its field of c; return false if it is not one. */
+/*
+ * Parse word as a value of option `name` into the option's field of c.  Return false if word is not one of the choices.
+ */
 static bool parse_choice(struct meg_optim_conf *c, const char *name, const char *word)
 {
     const struct meg_opt *row = meg_optim_opts;
@@ -135,7 +137,7 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Check a count of units of unit samples each: at least lowest, and in samples exact in a double. */
+/* Check that v, a count of units of `unit` samples, is at least lowest and that a double holds v * unit exactly. */
 static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit, struct meg_err *e)
 {
     if (v != MEG_UNSET && (double)v * (double)unit > 0x1p53)
@@ -145,7 +147,7 @@ static int check_count(const char *option, int64_t v, int64_t lowest, int64_t un
     return 0;
 }
 
-/* Refuse counts of samples in a run counted in iterations, and the reverse. */
+/* Check all counts.  Reject counts of samples in a run that is counted in iterations, and the reverse. */
 static int check_units(const struct meg_optim_conf *c, bool by_samples, int64_t global_batch, struct meg_err *e)
 {
     const struct {

@@ -20,28 +20,29 @@ enum meg_scaler_type {
 
 struct meg_scaler {
     enum meg_scaler_type type;
-    double scale;               /* factor of the loss */
+    double scale;               /* factor by which the loss is multiplied */
     double min_scale;           /* lower limit of scale */
     int64_t window;             /* steps without overflow until scale doubles */
-    int64_t hysteresis;         /* overflows until scale is halved, counted since it last doubled */
+    int64_t hysteresis;         /* overflows until scale is halved, counted since the last doubling */
     int64_t growth_tracker;     /* steps since the last overflow or doubling */
-    int64_t hysteresis_tracker; /* overflows left; at 0 and below every overflow halves scale */
+    int64_t hysteresis_tracker; /* overflows left until scale is halved; at 0 and below, every overflow halves it */
 };
 
 /*
- * Adapt the scale after a backward pass; overflowed: a gradient of any rank was NaN or Inf, and is equal on all ranks.
- * Return whether to skip the update.  This step's gradients have the scale from before the call.
+ * Adapt the scale after a backward pass, and return whether to skip the update.  overflowed is true if a gradient of
+ * any rank was NaN or Inf; it must be equal on all ranks.  The gradients of this step have the scale from before the
+ * call.
  */
 bool meg_scaler_update(struct meg_scaler *s, bool overflowed);
 
 /*
  * Return the state of a dynamic scale for state.json, under Megatron's names: {"scale", "growth_tracker",
- * "hysteresis_tracker"}; NULL for other types.  The caller owns it.
+ * "hysteresis_tracker"}.  Return NULL for other types.  The caller owns the result.
  */
 json_t *meg_scaler_pack(const struct meg_scaler *s);
 /*
- * Restore a dynamic scale from state; other types and a NULL state leave s unchanged.  MEG_EFORMAT names the file
- * from, what was found and what was expected, and leaves s unchanged.
+ * Restore a dynamic scale from state.  If the type is not dynamic, state is NULL, or the call fails, s is unchanged.
+ * The message of MEG_EFORMAT names the file `from`, what was found and what was expected.
  */
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e);
 

@@ -18,7 +18,7 @@ void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_co
 
 /* ---- the elements of one bucket shard ------------------------------------------------------------ */
 
-/* Return the elements of v in a flat buffer of the model. */
+/* Return the address of bucket shard v in a flat buffer of the model. */
 static void *in_flat(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
 {
     return meg_element(base, v->begin, dtype);
@@ -29,7 +29,7 @@ void *meg_optim_param_shards(const struct meg_optim *o)
     return !o->model->run.shards_params ? NULL : o->buf.param_shards ? o->buf.param_shards : o->buf.main;
 }
 
-/* The parameters in the model's dtype. */
+/* Return the parameters of bucket shard v in the model's dtype. */
 static void *param_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     const enum meg_dtype dtype = o->model->run.dtype;
@@ -38,13 +38,13 @@ static void *param_shard(const struct meg_optim *o, const struct meg_zero_bucket
     return shards ? meg_element(shards, v->shard_offset, dtype) : in_flat(o->model->w, dtype, v);
 }
 
-/* The f32 parameters that are updated. */
+/* Return the f32 parameters of bucket shard v, which the optimizer updates. */
 static float *main_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     return o->buf.main ? o->buf.main + v->shard_offset : in_flat(o->model->w, MEG_DTYPE_F32, v);
 }
 
-/* Their f32 gradients. */
+/* Return the f32 gradients of bucket shard v. */
 static float *grad_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     return o->buf.main_grad ? o->buf.main_grad + v->shard_offset : in_flat(o->model->g, MEG_DTYPE_F32, v);
@@ -52,7 +52,10 @@ static float *grad_shard(const struct meg_optim *o, const struct meg_zero_bucket
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 
-/* List the parameter ranges that this rank counts in sums over the model; merge those separated by a gap only. */
+/*
+ * List the parameter ranges that this rank counts in sums over the model.  Merge ranges that are separated only by
+ * padding.
+ */
 static void list_norm_ranges(struct meg_optim *o)
 {
     const struct meg_zero_shard *s = &o->shard;
@@ -167,7 +170,7 @@ void meg_optim_close(struct meg_optim *o)
 
 /* ---- main parameters ----------------------------------------------------------------------------- */
 
-/* Round the main parameters into the model's; nothing to do where they are the same. */
+/* Round the main parameters to the model's parameters.  Do nothing if the model is f32. */
 static void copy_main_to_model(struct meg_optim *o)
 {
     const enum meg_dtype dtype = o->model->run.dtype;
@@ -202,7 +205,7 @@ void meg_optim_reload_params(struct meg_optim *o, bool has_main)
     meg_zero_params_loaded(&o->sync);
 }
 
-/* Initialize the weights of this rank's shard only. */
+/* Initialize only the weights of this rank's shard (ZeRO-3). */
 static void init_shard(struct meg_optim *o, uint32_t seed)
 {
     for (int i = 0; i < o->shard.nparam_ranges; i++) {
@@ -279,7 +282,7 @@ static double sumsq(struct meg_optim *o, const float *x, int64_t n)
     return sum;
 }
 
-/* Compute the L2 norm over the model, each parameter counted once. */
+/* Compute the L2 norm over the model, with each parameter counted once. */
 static double norm(struct meg_optim *o,
                    float *(*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {

@@ -16,14 +16,15 @@ extern const struct meg_opt meg_precision_opts[];
 
 /* The dtypes of a run. */
 struct meg_precision {
-    enum meg_dtype params;   /* and activations */
-    enum meg_dtype residual; /* the residual stream */
-    enum meg_dtype grads;    /* gradients of parameters, in accumulation and reduction */
+    enum meg_dtype params;   /* dtype of parameters and activations */
+    enum meg_dtype residual; /* dtype of the residual stream */
+    enum meg_dtype grads;    /* dtype of parameter gradients, in accumulation and reduction */
 };
 
 /*
- * Check the options and set the dtypes and the initial loss scale.  f16 always has a scale, dynamic unless
- * --loss-scale is given; bf16 has one only with --loss-scale.  MEG_EUSAGE names the option, its value and the rule.
+ * Check the options and set the dtypes and the initial loss scale.  With f16, there always is a loss scale, which is
+ * dynamic unless --loss-scale is above 0; with bf16, there is one only if --loss-scale is above 0.  The message of
+ * MEG_EUSAGE names the option, its value and the rule.
  */
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
                        struct meg_err *e);

@@ -1,6 +1,7 @@
 /*
- * grad_reduce.c - one collective is in flight at a time, and the next starts when it has ended, so that all ranks
- * start them in the same order no matter when each rank polls.
+ * grad_reduce.c - reduction of gradients and all-gather of parameters.  One collective is in flight at a time, and the
+ * next one starts when it has ended, so that all ranks start collectives in the same order no matter when each rank
+ * polls.
  */
 #include "optim/zero/grad_reduce.h"
 #include <stdlib.h>
@@ -47,7 +48,7 @@ void meg_reducer_begin(struct meg_reducer *r, int64_t num_passes)
     }
 }
 
-/* Return element i of the gradients. */
+/* Return the address of element i of the gradients. */
 static char *elem(const struct meg_reducer *r, int64_t i)
 {
     return meg_element(r->g, i, r->dtype);
@@ -93,7 +94,10 @@ static void begin_bucket(struct meg_reducer *r, int b)
     }
 }
 
-/* Finish a layer group that all passes have written: reduction 1, then start the buckets that are complete. */
+/*
+ * Finish a layer group to which all passes have added their gradients: perform reduction 1, then with overlap, start to
+ * reduce the buckets that are complete.
+ */
 static void finish_group(struct meg_reducer *r, int group)
 {
     const struct meg_params *p = r->params;
@@ -121,7 +125,7 @@ void meg_reducer_poll(struct meg_reducer *r)
         meg_comm_test(r->comm, &r->work);
 }
 
-/* Reduction 3: all-reduce the gradient of the tied embedding, or its shard. */
+/* Perform reduction 3: all-reduce the gradient of the tied embedding, or this rank's shard of that gradient. */
 static void reduce_tied_embedding(struct meg_reducer *r)
 {
     const struct meg_params *p = r->params;

@@ -2,8 +2,8 @@
  * grad_reduce.h - data-parallel reduction of gradients, one bucket at a time, and the all-gather of parameters.
  *
  * A gradient is reduced three times, in this order even where communication overlaps the backward pass:
- *   1. over the tensor-parallel ranks, for replicated parameters under sequence parallelism, because each rank saw
- *      other positions;
+ *   1. over the tensor-parallel ranks, for replicated parameters under sequence parallelism, because each rank
+ *      processed different positions;
  *   2. over the data- and context-parallel ranks: an all-reduce, or with optimizer shards a reduce-scatter followed
  *      by an all-reduce over the optimizer instances;
  *   3. over the first and last pipeline stage, for a tied embedding.
@@ -21,48 +21,54 @@ struct meg_reducer {
     struct meg_nan_guard *nan_guard;
     char *g; /* [params->flat_numel] gradients of type dtype */
     enum meg_dtype dtype;
-    bool overlaps;         /* reduce a bucket as soon as its gradients are final, not after the last pass */
-    int64_t *passes_left;  /* [nlayer_groups] backward passes that have yet to write the group's gradients */
-    bool *is_tp_reduced;   /* [nlayer_groups] reduction 1 is done */
-    int *groups_pending;   /* [nbuckets] layer groups in the bucket that reduction 1 has not finished */
-    bool *is_started;      /* [nbuckets] reduction 2 has started */
+    bool overlaps;         /* reduce a bucket as soon as its gradients are final instead of after the last pass */
+    int64_t *passes_left;  /* [nlayer_groups] number of backward passes that have yet to add to the group's gradients */
+    bool *is_tp_reduced;   /* [nlayer_groups] whether reduction 1 is done */
+    int *groups_pending;   /* [nbuckets] number of layer groups in the bucket for which reduction 1 is not done */
+    bool *is_started;      /* [nbuckets] whether reduction 2 has started */
     struct meg_comm *comm; /* communicator of the operation in flight */
     struct meg_work *work;
     int bucket_in_flight; /* -1: none */
 };
 
-/* Prepare the reduction of gradients g [params->flat_numel]; everything is borrowed. */
+/* Prepare the reduction of gradients g [params->flat_numel].  All pointers are borrowed. */
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
                       struct meg_nan_guard *nan_guard, void *g, enum meg_dtype dtype, bool overlaps);
 void meg_reducer_free(struct meg_reducer *r);
 
 /* Begin a step of num_passes backward passes through each layer group. */
 void meg_reducer_begin(struct meg_reducer *r, int64_t num_passes);
-/* Count a backward pass that has added to a layer group's gradients; start buckets that are complete. */
+/*
+ * Record that a backward pass has added to a layer group's gradients.  With overlap, start to reduce the buckets that
+ * are complete.
+ */
 void meg_reducer_grads_ready(struct meg_reducer *r, int group);
 /* Progress the operation in flight without blocking. */
 void meg_reducer_poll(struct meg_reducer *r);
-/* Finish all reductions: every rank has complete gradients, or the sum of its shard of each bucket. */
+/*
+ * Finish all reductions.  Every rank then has the reduced gradients: complete or, with optimizer shards, its shard of
+ * each bucket.
+ */
 void meg_reducer_end(struct meg_reducer *r);
 
 /*
- * All-gather of the parameters w after an update: each rank contributes its shard of every bucket.  Buckets are
- * gathered in the order in which the forward pass reads them, the last first.
+ * All-gather of the parameters w after an update.  Each rank contributes its shard of every bucket.  Buckets are
+ * gathered in the order in which the forward pass reads them, beginning with the last bucket.
  */
 struct meg_gatherer {
     const struct meg_params *params;
     struct meg_comm *shard_group;
-    char *w; /* [params->flat_numel] of type dtype */
+    char *w; /* [params->flat_numel] parameters of type dtype */
     enum meg_dtype dtype;
     struct meg_work *work;
-    int bucket_in_flight; /* buckets above it have arrived; -1: all have */
+    int bucket_in_flight; /* bucket being gathered; buckets above it are complete; -1: all are complete */
 };
 
 void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group, void *w,
                        enum meg_dtype dtype);
 /* Start to gather all buckets. */
 void meg_gatherer_begin(struct meg_gatherer *q);
-/* Wait for the parameters of a layer group, and start the next bucket. */
+/* Wait for the parameters of a layer group, and start to gather the next bucket. */
 void meg_gatherer_wait(struct meg_gatherer *q, int group);
 void meg_gatherer_poll(struct meg_gatherer *q);
 /* Wait for all buckets. */

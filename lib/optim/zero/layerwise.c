@@ -18,13 +18,13 @@ static int64_t length(const struct meg_params *p, int group)
 
 /* ---- gradients ------------------------------------------------------------------------------ */
 
-/* Return the buffer of an unsharded layer group. */
+/* Return the unsharded gradient buffer of a layer group. */
 static char *buffer_of(const struct meg_layer_reducer *q, int group)
 {
     return meg_element(q->g, meg_params_unsharded_offset(q->params, group), q->dtype);
 }
 
-/* Return this rank's shard of a layer group: shards are concatenated in the order of the flat buffer. */
+/* Return this rank's gradient shard of a layer group.  Shards are concatenated in the order of the flat buffer. */
 static char *grad_shard_of(const struct meg_layer_reducer *q, int group)
 {
     return meg_element(q->grad_shards, q->params->layer_group[group].begin / q->mesh->dp_shard->size, q->dtype);
@@ -63,7 +63,10 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
     q->group_in_flight = -1;
 }
 
-/* All-reduce the gradients of replicated parameters over the tensor-parallel ranks, which saw other positions. */
+/*
+ * All-reduce the gradients of replicated parameters over the tensor-parallel ranks, which processed different
+ * positions.
+ */
 static void reduce_sp_grads(struct meg_layer_reducer *q, int group)
 {
     const struct meg_params *p = q->params;

@@ -1,5 +1,5 @@
 /*
- * layerwise.h - ZeRO-2 and ZeRO-3 (FSDP): gradients and parameters are complete for one layer group at a time.
+ * layerwise.h - ZeRO-2 and ZeRO-3 (FSDP): gradients and parameters are unsharded for one layer group at a time.
  *
  * A rank keeps its shard of every layer group.  A group's gradients are reduce-scattered after each backward pass
  * and added to the shard; its parameters are all-gathered before each pass, and the next group is prefetched.
@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Buffers for unsharded groups: 0 the embedding, 1 the head, 2 and 3 the layers, by parity. */
+/* Buffers for unsharded layer groups: 0 for the embedding, 1 for the head, 2 and 3 for even and odd layer groups. */
 enum { MEG_UNSHARDED_BUFFERS = 4 };
 int meg_unsharded_buffer(const struct meg_params *p, int group);
 
@@ -21,21 +21,21 @@ struct meg_layer_reducer {
     const struct meg_params *params;
     const struct meg_ops *op;
     struct meg_nan_guard *nan_guard;
-    char *g; /* [meg_params_unsharded_numel] of type dtype; zero outside the groups that a pass is writing */
+    char *g; /* [meg_params_unsharded_numel] gradients of type dtype; 0 except in groups that a pass writes */
     enum meg_dtype dtype;
-    void *grad_shards; /* [shard] of type dtype: the sums over passes and ranks, buckets concatenated */
+    void *grad_shards; /* [shard] of type dtype: sums over passes and ranks, buckets concatenated */
     bool overlaps;     /* a group's reduce-scatter overlaps the backward pass of the next */
     struct meg_work *work;
     int group_in_flight; /* -1: none */
 };
 
-/* Make the buffer of a layer group available and zero, before its backward pass. */
+/* Before the backward pass of a layer group, make sure that its buffer is free and zero. */
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group);
-/* Start the reduce-scatter of a layer group's gradients, after its backward pass. */
+/* Start the reduce-scatter of a layer group's gradients after its backward pass. */
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group);
 /* Progress the operation in flight without blocking. */
 void meg_layer_reducer_poll(struct meg_layer_reducer *q);
-/* Finish after the last pass: grad_shards has the sums, over the optimizer instances too. */
+/* After the last pass, finish the sums in grad_shards, including the all-reduce over the optimizer instances. */
 void meg_layer_reducer_end(struct meg_layer_reducer *q);
 
 struct meg_layer_gatherer {
@@ -45,14 +45,14 @@ struct meg_layer_gatherer {
     const char *param_shards; /* [shard] of type dtype, buckets concatenated */
     enum meg_dtype dtype;
     bool overlaps;                       /* prefetch the next group */
-    int gathered[MEG_UNSHARDED_BUFFERS]; /* the layer group in each buffer, or in flight to it; -1: none */
+    int gathered[MEG_UNSHARDED_BUFFERS]; /* layer group in each buffer, or being gathered into it; -1: none */
     struct meg_work *work;
     bool is_in_flight;
 };
 
 /* Invalidate all gathered groups, because the shards were updated. */
 void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q);
-/* Wait until a group is gathered, and prefetch the group next (-1: none). */
+/* Wait until `group` is gathered, and start to prefetch `next` (-1: none). */
 void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int group, int next);
 void meg_layer_gatherer_poll(struct meg_layer_gatherer *q);
 /* Wait for the operation in flight. */

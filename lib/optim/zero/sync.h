@@ -7,7 +7,7 @@
  *     2       reduce-scatter a layer after each pass   all-gather each bucket after the update
  *     3       reduce-scatter a layer after each pass   all-gather a layer before each pass
  *
- * Stages 0 and 1 use optim/zero/grad_reduce.h, sharded gradients and parameters optim/zero/layerwise.h.
+ * Collectives on buckets are in optim/zero/grad_reduce.h, collectives on layers in optim/zero/layerwise.h.
  */
 #ifndef MEG_OPTIM_ZERO_SYNC_H
 #define MEG_OPTIM_ZERO_SYNC_H
@@ -22,34 +22,35 @@ struct meg_zero_sync {
     bool shards_grads;  /* stage 2 and 3 */
     bool shards_params; /* stage 3 */
     bool overlaps_param_gather;
-    struct meg_reducer reducer;               /* of complete gradients */
-    struct meg_gatherer gatherer;             /* of complete parameters */
-    struct meg_layer_reducer layer_reducer;   /* of sharded gradients */
-    struct meg_layer_gatherer layer_gatherer; /* of sharded parameters */
+    struct meg_reducer reducer;               /* reduces complete gradients (stages 0 and 1) */
+    struct meg_gatherer gatherer;             /* all-gathers complete parameters (stages 1 and 2) */
+    struct meg_layer_reducer layer_reducer;   /* reduce-scatters gradients layer by layer (stages 2 and 3) */
+    struct meg_layer_gatherer layer_gatherer; /* all-gathers parameters layer by layer (stage 3) */
 };
 
 /*
- * Prepare the collectives of model's parameters and gradients.  param_shards and grad_shards are this rank's shards
- * in the dtypes of model->run, and NULL where they are not sharded.  Everything is borrowed.
+ * Prepare the collectives of a model's parameters and gradients.  param_shards and grad_shards are this rank's shards
+ * in the dtypes of model->run; they are used only if model->run shards parameters or gradients.  All pointers are
+ * borrowed.
  */
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_gpt *model,
                         struct meg_nan_guard *nan_guard, void *param_shards, void *grad_shards);
-/* Wait for what is in flight and free; a zeroed struct is allowed. */
+/* Wait for the collectives in flight and free the memory of z, which may be zero-initialized. */
 void meg_zero_sync_free(struct meg_zero_sync *z);
 
-/* Hooks of a pass through a layer group: see struct meg_gpt_hooks. */
+/* Implement the hooks of struct meg_gpt_hooks. */
 void meg_zero_params_needed(struct meg_zero_sync *z, int group, int next, bool is_backward);
 void meg_zero_grads_ready(struct meg_zero_sync *z, int group);
 
 /* Begin a step of num_passes backward passes through each layer group. */
 void meg_zero_begin(struct meg_zero_sync *z, int64_t num_passes);
-/* Finish the reduction of all gradients: complete ones everywhere, or this rank's shards. */
+/* Finish the reduction of all gradients, to complete gradients or to this rank's shards. */
 void meg_zero_reduce_grads(struct meg_zero_sync *z);
 /* Distribute the parameters that each rank has updated: start the all-gather, or discard gathered layers (stage 3). */
 void meg_zero_params_updated(struct meg_zero_sync *z);
-/* Discard gathered layers, because the shards were loaded. */
+/* Discard gathered layers after the shards were loaded from a checkpoint. */
 void meg_zero_params_loaded(struct meg_zero_sync *z);
-/* Wait until all gathered parameters have arrived. */
+/* Wait for the all-gathers of parameters in flight. */
 void meg_zero_finish_param_sync(struct meg_zero_sync *z);
 
 MEG_END_DECLS
