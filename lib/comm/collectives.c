@@ -2,11 +2,11 @@
  * The collectives of a group of several ranks, over any transport.
  *
  * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
- * and gathers the results.  It sends as many bytes as the all-reduce of MPI or NCCL, but its result does not depend
- * on an algorithm that these choose, and one implementation serves all types and transports.  Large buffers are
- * processed in chunks, which bounds the memory for received parts.
+ * and gathers the results.  It sends as many bytes as the all-reduce of MPI or NCCL.  Its result, however, does not
+ * depend on an algorithm that MPI or NCCL selects, and one implementation serves all types and transports.  Large
+ * buffers are processed in chunks, which bounds the memory for received parts.
  *
- * Waits poll instead of blocking, so that they can time out; the transport makes progress meanwhile.
+ * Waits poll instead of blocking, so that they can time out; each poll also progresses the transfer.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static struct meg_work *work_new(struct meg_comm *c, const char *op_name, enum m
     return w;
 }
 
-/* End the process: first by the watchdog, which can name the rank that is missing, else with a local message. */
+/* End the process.  The watchdog, which can name the missing rank, reports first; otherwise, print a local message. */
 static void die_on_timeout(const struct meg_work *w) MEG_NORETURN;
 static void die_on_timeout(const struct meg_work *w)
 {
@@ -52,8 +52,8 @@ static void die_on_timeout(const struct meg_work *w)
 }
 
 /*
- * Poll until the transfer is complete; every 64 polls yield and check the timeout.  A second or more between two checks
- * means that this process was stopped, and does not count.
+ * Poll until the transfer is complete; every 64 polls, yield the CPU and check the timeout.  An interval of a second or
+ * more between two checks is not counted, because it means that this process was stopped.
  */
 static void wait_transfer(struct meg_work *w)
 {
@@ -101,7 +101,7 @@ static bool test_work(struct meg_work *w)
 
 /* ---- reductions -------------------------------------------------------------------------- */
 
-/* A buffer of at least nbytes for received parts; owned by g. */
+/* Return a buffer of at least nbytes for received parts, which g owns. */
 static void *recv_workspace(struct meg_comm_group *g, size_t nbytes)
 {
     if (g->recv_cap < nbytes) {
@@ -126,14 +126,14 @@ static void split_chunk(struct meg_work *w)
 
 static bool send_parts(struct meg_work *w);
 
-/* The third stage of an all-reduce: advance to the next chunk, if any. */
+/* Run the third stage of an all-reduce: advance to the next chunk, if any. */
 static bool next_chunk(struct meg_work *w)
 {
     w->offset += w->g->displs[w->g->c.size - 1] + w->g->counts[w->g->c.size - 1];
     return w->offset < w->n && send_parts(w);
 }
 
-/* The second stage: reduce the received parts, and gather the results of all ranks. */
+/* Run the second stage of an all-reduce: reduce the received parts, and gather the results of all ranks. */
 static bool gather_reduced(struct meg_work *w)
 {
     struct meg_comm_group *g = w->g;
@@ -146,7 +146,7 @@ static bool gather_reduced(struct meg_work *w)
     return true;
 }
 
-/* The first stage: send each rank its part of the chunk. */
+/* Run the first stage of an all-reduce: send each rank its part of the chunk. */
 static bool send_parts(struct meg_work *w)
 {
     struct meg_comm_group *g = w->g;

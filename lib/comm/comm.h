@@ -27,7 +27,7 @@ enum meg_reduce_op { MEG_REDUCE_SUM, MEG_REDUCE_MAX };
 struct meg_comm;
 struct meg_work;
 
-/* Each starts an operation and returns its handle; NULL: it is complete already. */
+/* An operation returns a handle to wait for, or NULL if it is already complete. */
 struct meg_comm_ops {
     /* buf [n] = sum or maximum of buf over the ranks. */
     struct meg_work *(*all_reduce)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op);
@@ -40,14 +40,17 @@ struct meg_comm_ops {
     struct meg_work *(*all_to_all)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t);
     /* buf [n] = buf of rank root. */
     struct meg_work *(*broadcast)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root);
-    /* Point to point; messages from one rank to another are received in the order of sending. */
+    /*
+     * Send or receive a point-to-point message.  Messages from one rank to another are received in the order of
+     * sending.
+     */
     struct meg_work *(*send)(struct meg_comm *c, const void *buf, int64_t n, enum meg_dtype t, int to);
     struct meg_work *(*recv)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int from);
-    /* Complete when every rank has started it. */
+    /* Start a barrier, which is complete when every rank has started it. */
     struct meg_work *(*barrier)(struct meg_comm *c);
 
     void (*wait)(struct meg_work *w);
-    bool (*test)(struct meg_work *w); /* progress w without blocking; true: it is complete, and w is freed */
+    bool (*test)(struct meg_work *w); /* progress w without blocking; if it is complete, free w and return true */
     struct meg_comm *(*split)(struct meg_comm *c, int color, const char *name);
     void (*set_timeout)(struct meg_comm *c, double seconds);
     void (*close)(struct meg_comm *c);
@@ -55,19 +58,19 @@ struct meg_comm_ops {
 
 struct meg_comm {
     const struct meg_comm_ops *op;
-    const char *name; /* "world", "tensor-parallel", ...: for messages */
+    const char *name; /* name in messages, such as "world" or "tensor-parallel" */
     int rank, size;
-    double nbytes_sent;            /* by this rank so far, counted by the formulas below */
-    struct meg_watchdog *watchdog; /* of the world communicator; NULL in others, and where there is none */
+    double nbytes_sent;            /* bytes that this rank has sent, counted by the formulas below */
+    struct meg_watchdog *watchdog; /* watchdog of the world communicator; NULL in others, or if there is no watchdog */
 };
 
 /*
- * Bytes that each rank sends in a collective of `size` ranks by the ring algorithms (Patarasuk and Yuan 2009),
- * whichever algorithm the transport uses.
+ * Return the bytes that each rank sends in a collective of `size` ranks by the ring algorithms (Patarasuk and Yuan
+ * 2009), whichever algorithm the transport uses.
  *   all-reduce of nbytes                                       2 (size - 1) / size * nbytes
  *   reduce-scatter, all-gather, all-to-all of nbytes per part  (size - 1) * nbytes
  *   broadcast                                                  nbytes
- *   message                                                    nbytes, at the sender
+ *   point-to-point message                                     nbytes, counted at the sender
  *   barrier                                                    0
  */
 static inline double meg_comm_volume_all_reduce(int64_t size, double nbytes)
@@ -80,7 +83,7 @@ static inline double meg_comm_volume_sharded(int64_t size, double nbytes)
     return (double)(size - 1) * nbytes;
 }
 
-/* The communicator of one rank. */
+/* The communicator of a run with one rank. */
 extern struct meg_comm meg_comm_self;
 
 /* An all-reduce is split into chunks of at most this many elements per rank, for up to 64 ranks. */
@@ -92,8 +95,9 @@ static inline int64_t meg_all_reduce_chunk(int64_t size)
 }
 
 /*
- * Bytes of host memory that a group of `size` ranks allocates for received parts (it keeps the most that any collective
- * has needed): for an all-reduce of n elements one chunk; for a reduce-scatter with n elements per part all parts.
+ * Return the bytes of host memory that a group of `size` ranks allocates for received parts: one chunk for an
+ * all-reduce of n elements, and all parts for a reduce-scatter with n elements per part.  A group keeps its largest
+ * allocation.
  */
 static inline double meg_comm_workspace_all_reduce(int64_t size, double n, enum meg_dtype t)
 {
@@ -107,19 +111,19 @@ static inline double meg_comm_workspace_reduce_scatter(int64_t size, double n, e
     return size > 1 ? (double)size * n * (double)meg_dtype_size(t) : 0;
 }
 
-/* Wait for a started operation; NULL is complete. */
+/* Wait for a started operation; NULL is an operation that is already complete. */
 static inline void meg_comm_wait(struct meg_comm *c, struct meg_work *w)
 {
     if (w)
         c->op->wait(w);
 }
 
-/* Seconds that this process has spent in waits of all groups. */
+/* Return the seconds that this process has spent in waits of all groups. */
 double meg_comm_waited_s(void);
 
 /*
- * Progress a started operation without blocking; set *w to NULL once it is complete.  Reductions and gathers progress
- * only in tests and waits, and each group may have only one of them in progress.
+ * Progress a started operation without blocking, and set *w to NULL once it is complete.  Reductions and gathers
+ * progress only in meg_comm_test and meg_comm_wait, and each group may have only one of them in progress.
  */
 static inline void meg_comm_test(struct meg_comm *c, struct meg_work **w)
 {
@@ -127,7 +131,7 @@ static inline void meg_comm_test(struct meg_comm *c, struct meg_work **w)
         *w = NULL;
 }
 
-/* Blocking forms. */
+/* Blocking variants of the operations. */
 static inline void meg_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
 {
     meg_comm_wait(c, c->op->all_reduce(c, buf, n, t, op));
@@ -146,9 +150,9 @@ static inline void meg_barrier(struct meg_comm *c)
 /* The ranks of a run. */
 struct meg_comm_world {
     struct meg_comm *world;
-    const char *launcher;             /* program that started the ranks: "mpirun (Open MPI)", "none" */
-    bool has_rendezvous;              /* the ranks have no communicator yet (torchrun) */
-    struct meg_rendezvous rendezvous; /* at which they connect then */
+    const char *launcher; /* name of the program that started the ranks, such as "mpirun (Open MPI)", or "none" */
+    bool has_rendezvous;  /* the ranks have no communicator yet (torchrun) */
+    struct meg_rendezvous rendezvous; /* address at which the ranks connect if has_rendezvous */
 };
 
 /*
@@ -160,16 +164,19 @@ struct meg_comm_world {
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 /* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */
 void meg_comm_watchdog_open(struct meg_comm_world *w, double timeout_s);
-/* Stop it, if it was started; collective.  Communicators other than the world must not be used concurrently. */
+/*
+ * Stop the watchdog of the world communicator, if it was started; collective.  Communicators other than the world must
+ * not be used concurrently.
+ */
 void meg_comm_watchdog_close(struct meg_comm_world *w);
-/* Set the timeout of waits of this group, and of groups split from it later; ten minutes by default. */
+/* Set the timeout of waits of this group, and of groups split from it later; default: ten minutes. */
 void meg_comm_set_timeout(struct meg_comm *c, double seconds);
 /*
- * Split the world communicator, called by all its ranks: ranks that pass the same color form a group, in the order of
- * their world ranks.  name is borrowed until the group is closed.
+ * Split the world communicator; collective over all its ranks.  Ranks that pass the same color form a group, in the
+ * order of their world ranks.  name is borrowed until the group is closed.
  */
 struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name);
-/* Close a communicator; the world last.  Accepts NULL and meg_comm_self. */
+/* Close a communicator; the world must be closed last.  Accepts NULL and meg_comm_self. */
 void meg_comm_close(struct meg_comm *c);
 
 MEG_END_DECLS

@@ -1,4 +1,4 @@
-/* internal.h - functions that launch.c provides to transports, and transports to launch.c; private to lib/comm. */
+/* internal.h - functions that launch.c and the transports provide to each other; private to lib/comm. */
 #ifndef MEG_COMM_INTERNAL_H
 #define MEG_COMM_INTERNAL_H
 #include "comm/comm.h"

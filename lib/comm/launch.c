@@ -1,6 +1,6 @@
 /*
- * Detection of the launcher.  MPI is initialized only if a launcher started several ranks, because that takes a third
- * of a second.
+ * Detect the launcher.  MPI is initialized only if a launcher started several ranks, because the initialization takes a
+ * third of a second.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,7 +16,10 @@ static const struct {
     { "SLURM_STEP_NUM_TASKS", "srun" },
 };
 
-/* Number of ranks that an MPI launcher started, and its index in launchers; 1 if there is none. */
+/*
+ * Return the number of ranks that an MPI launcher started, and set *which to its index in launchers; return 1 if there
+ * is none.
+ */
 static int64_t launcher_size(size_t *which)
 {
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {

@@ -16,7 +16,7 @@ enum { TAG = 1 };
 struct mpi_group {
     struct meg_comm_group g;
     MPI_Comm mpi;
-    int *recv_counts, *recv_displs; /* [size] of alltoallv */
+    int *recv_counts, *recv_displs; /* [size] receive arguments of alltoallv */
 };
 
 struct mpi_work {
@@ -187,7 +187,7 @@ static struct meg_comm *split(struct meg_comm_group *world, int color, const cha
 
 static bool is_aborting;
 
-/* Call MPI_Finalize at exit: without it launchers report even a run of --help as failed. */
+/* Call MPI_Finalize at exit; otherwise, launchers report even a run of --help as failed. */
 static void finalize_at_exit(void)
 {
     int is_over = 0;
@@ -199,7 +199,7 @@ static void finalize_at_exit(void)
         MPI_Finalize();
 }
 
-/* The hook of meg_die: end all ranks. */
+/* End all ranks.  meg_die calls this hook. */
 static void abort_all(int status, const char *why, void *world)
 {
     is_aborting = true;
@@ -210,8 +210,9 @@ static void abort_all(int status, const char *why, void *world)
 }
 
 /*
- * Limit OpenMP threads so that ranks of one machine with overlapping CPU affinity do not oversubscribe its cores: waits
- * are ten times slower if threads of two ranks share one.  Collective: ranks with OMP_NUM_THREADS call it, too.
+ * Limit the OpenMP threads of ranks on one machine with overlapping CPU affinity, so that they do not oversubscribe its
+ * cores: waits are ten times slower if threads of two ranks run on one core.  Collective: ranks with OMP_NUM_THREADS
+ * must call this function, too.
  */
 static void limit_threads(void)
 {

@@ -1,4 +1,4 @@
-/* The NCCL transport: ncclSend and ncclRecv, in queues. */
+/* The NCCL transport: ncclSend and ncclRecv, in the queues of nccl_queue.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,18 +14,18 @@
 
 struct nccl_group {
     struct meg_comm_group g;
-    uint64_t id; /* equal on all its ranks, and unique among the groups of each rank */
+    uint64_t id; /* id that is equal on all ranks of the group, and unique among the groups of each rank */
     int64_t nsplits;
     int local_rank;
     int32_t *barrier_buf;          /* [size] */
-    struct meg_nccl_queue **queue; /* [2 size + 1] the three below */
+    struct meg_nccl_queue **queue; /* [2 size + 1] all queues; the three fields below point into it */
     struct meg_nccl_queue *collective_queue;
-    struct meg_nccl_queue **send_queue, **recv_queue; /* [size], NULL until they are used */
+    struct meg_nccl_queue **send_queue, **recv_queue; /* [size] each NULL until it is used */
 };
 
 struct nccl_work {
     struct meg_work w;
-    struct meg_nccl_transfer *transfer; /* NULL: no bytes to move */
+    struct meg_nccl_transfer *transfer; /* NULL if there are no bytes to transfer */
 };
 
 static struct nccl_group *nccl_group_of(struct meg_comm_group *g)
@@ -149,7 +149,7 @@ static struct meg_nccl_queue *queue_new(const struct nccl_group *g, int from, in
     return q;
 }
 
-/* Submit a message to *q, which is created at its first use; in it the sender is rank 0, the receiver rank 1. */
+/* Submit a message to *q, which is created at first use.  In the queue, the sender is rank 0, the receiver rank 1. */
 static void send_recv(struct meg_work *w, struct meg_nccl_queue **q, int from, int to, const void *buf, int64_t n)
 {
     const bool is_in = to == w->g->c.rank;
@@ -193,7 +193,7 @@ static bool is_done(struct meg_work *w)
 
 static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name);
 
-/* Finalize all queues before waiting for any: ranks opened theirs in different orders. */
+/* Finalize all queues before waiting for any of them, because ranks opened their queues in different orders. */
 static void close_queues(struct nccl_group *g)
 {
     const double start_s = meg_now_s();
@@ -240,7 +240,7 @@ static const struct meg_transport nccl_transport = {
     .close = close_group,
 };
 
-/* world: NULL for the world communicator itself. */
+/* Create a group; world is NULL for the world communicator itself. */
 static struct nccl_group *group_new(uint64_t id, struct meg_comm_group *world, const char *name, int rank, int size,
                                     int local_rank)
 {
@@ -269,7 +269,7 @@ static struct meg_comm *split(struct meg_comm_group *world, int color, const cha
     int rank = 0, size = 0;
 
     meg_comm_wait(&world->c, world->c.op->all_gather(&world->c, colors, &own, 1, MEG_DTYPE_I32));
-    world->c.nbytes_sent = nbytes_sent; /* splits do not count, as over MPI */
+    world->c.nbytes_sent = nbytes_sent; /* bytes of a split are not counted, as over MPI */
     for (int r = 0; r < world->c.size; r++) {
         rank += r < world->c.rank && colors[r] == color;
         size += colors[r] == color;
@@ -278,7 +278,7 @@ static struct meg_comm *split(struct meg_comm_group *world, int color, const cha
     return &group_new(meg_xxh3_64(key, sizeof key), world, name, rank, size, w->local_rank)->g.c;
 }
 
-/* The hook of meg_die: exit at once, because exit() could wait for a kernel that waits for a lost peer. */
+/* Exit at once.  meg_die calls this hook, because exit() could wait for a kernel that waits for a lost peer. */
 static void exit_now(int status, const char *why, void *world)
 {
     meg_watchdog_broadcast_exit(((struct meg_comm *)world)->watchdog, status, why);

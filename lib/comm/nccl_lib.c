@@ -13,7 +13,7 @@
 
 struct call {
     const char *name;
-    size_t offset; /* in struct meg_nccl_lib */
+    size_t offset; /* byte offset of the pointer in struct meg_nccl_lib */
 };
 #define CALL(f) { #f, offsetof(struct meg_nccl_lib, f) },
 static const struct call cuda_calls[] = { MEG_CUDA_CALLS(CALL){ NULL, 0 } };

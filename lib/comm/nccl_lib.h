@@ -1,6 +1,6 @@
 /*
- * nccl_lib.h - NCCL and the CUDA runtime, loaded with dlopen, so that runs without torchrun need neither and start
- * faster.  C only: in C++ the CUDA headers overload some of these functions.
+ * nccl_lib.h - NCCL and the CUDA runtime, loaded with dlopen, so that runs without torchrun require neither and start
+ * faster.  This header is for C only: in C++, the CUDA headers overload some of these functions.
  */
 #ifndef MEG_COMM_NCCL_LIB_H
 #define MEG_COMM_NCCL_LIB_H
@@ -24,7 +24,10 @@ struct meg_nccl_lib {
 };
 #undef MEG_POINTER
 
-/* The loaded functions.  The first call loads them and selects device local_rank; if that fails, the process ends. */
+/*
+ * Return the loaded functions.  The first call loads them and selects device local_rank; on failure, it ends the
+ * process.
+ */
 const struct meg_nccl_lib *meg_nccl_lib(int local_rank);
 
 #endif

@@ -1,4 +1,4 @@
-/* Queues of NCCL transfers: opening, launching and completing them without blocking. */
+/* Open queues of NCCL transfers, and launch and complete the transfers, without blocking. */
 #include "comm/nccl_queue.h"
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 _Static_assert(sizeof(ncclUniqueId) == sizeof((struct meg_kv_store_entry *)0)->value, "the store's value holds an id");
 
-/* All queues of this process. */
+/* List of all queues of this process. */
 static struct meg_nccl_queue *queues;
 
 #define CUDA(q, call)                                                                                                  \
@@ -18,7 +18,7 @@ static struct meg_nccl_queue *queues;
         if (r_ != cudaSuccess)                                                                                         \
             failed(q, #call, (q)->lib->cudaGetErrorString(r_));                                                        \
     } while (0)
-/* ncclInProgress is no error: is_ready polls for completion. */
+/* ncclInProgress is not an error: is_ready polls for completion. */
 #define NCCL(q, call)                                                                                                  \
     do {                                                                                                               \
         const ncclResult_t r_ = (q)->lib->call;                                                                        \
@@ -36,7 +36,7 @@ static void failed(const struct meg_nccl_queue *q, const char *call, const char 
             q->rank, q->size, why);
 }
 
-/* True if no NCCL call on the communicator is in progress. */
+/* Return whether no NCCL call on the communicator is in progress. */
 static bool is_ready(const struct meg_nccl_queue *q)
 {
     ncclResult_t now;
@@ -55,7 +55,9 @@ void meg_nccl_queue_add(struct meg_nccl_queue *q)
     queues = q;
 }
 
-/* Get the id for ncclCommInitRankConfig: rank 0 of the queue creates it.  False: it has not arrived yet. */
+/*
+ * Get the id for ncclCommInitRankConfig, which rank 0 of the queue creates.  Returns false if it has not arrived yet.
+ */
 static bool get_nccl_id(const struct meg_nccl_queue *q, ncclUniqueId *id)
 {
     struct meg_watchdog *w = meg_comm_group_watchdog(q->group);
@@ -73,7 +75,7 @@ static bool get_nccl_id(const struct meg_nccl_queue *q, ncclUniqueId *id)
     return true;
 }
 
-/* Open the communicator as far as possible; true: it is open. */
+/* Open the communicator as far as possible without blocking, and return whether it is open. */
 static bool ensure_open(struct meg_nccl_queue *q)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -103,7 +105,9 @@ struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *q)
     return t;
 }
 
-/* Assign offsets in device memory, one for a buffer that is sent to several ranks.  Returns the bytes needed. */
+/*
+ * Assign offsets in device memory.  A buffer that is sent to several ranks is stored once.  Returns the bytes required.
+ */
 static size_t assign_offsets(struct meg_nccl_transfer *t, int size)
 {
     const struct meg_nccl_buffer *before = NULL;
@@ -153,7 +157,7 @@ static void launch(struct meg_nccl_queue *q, struct meg_nccl_transfer *t)
     t->is_launched = true;
 }
 
-/* Copy received data to the host.  The stream is idle, so that this waits only for the copies. */
+/* Copy received data to the host.  The stream is idle, so the synchronization waits only for the copies. */
 static void copy_to_host(struct meg_nccl_queue *q, struct meg_nccl_transfer *t)
 {
     for (int r = 0; r < q->size; r++) {
@@ -166,7 +170,7 @@ static void copy_to_host(struct meg_nccl_queue *q, struct meg_nccl_transfer *t)
     CUDA(q, cudaStreamSynchronize(q->stream));
 }
 
-/* Progress the first transfer; true: it is complete. */
+/* Progress the first transfer, and return whether it is complete. */
 static bool head_is_done(struct meg_nccl_queue *q)
 {
     struct meg_nccl_transfer *t = q->first;

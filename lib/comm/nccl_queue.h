@@ -1,15 +1,15 @@
 /*
  * nccl_queue.h - an ordered queue of transfers over one NCCL communicator and one CUDA stream.
  *
- * A group has one queue for its collectives and one for each direction between two of its ranks that send messages.
- * NCCL executes the operations of one communicator in order, and one that waits for a peer blocks those after it;
- * with a queue per direction, messages wait only for earlier messages of the same direction, as in MPI, in whatever
- * order ranks start and await them.
+ * A group has one queue for its collectives, and one for each direction between two of its ranks that send messages.
+ * NCCL executes the operations of one communicator in order, so an operation that waits for a peer blocks all later
+ * ones.  With one queue per direction, a message waits only for earlier messages in the same direction, as in MPI,
+ * whatever the order in which ranks start and await messages.
  *
- * Buffers are in host memory: a transfer stages them in device memory, which is allocated from its launch to its
- * completion.  No function blocks.  NCCL communicators are non-blocking (ncclConfig_t.blocking = 0), and a transfer is
- * launched when the one before it is complete, so that no copy waits for a kernel that waits for a peer.  Queues are
- * opened at their first use; their NCCL id is exchanged over the watchdog's key-value store.
+ * Buffers are in host memory.  A transfer stages them in device memory, which is allocated from its launch to its
+ * completion.  No function blocks: NCCL communicators are non-blocking (ncclConfig_t.blocking = 0), and a transfer is
+ * launched only when the previous one is complete, so that no copy waits for a kernel that waits for a peer.  A queue
+ * is opened at its first use; its NCCL id is exchanged over the watchdog's key-value store.
  */
 #ifndef MEG_COMM_NCCL_QUEUE_H
 #define MEG_COMM_NCCL_QUEUE_H
@@ -19,48 +19,48 @@
 #include "comm/collectives.h"
 #include "comm/nccl_lib.h"
 
-/* Host buffer to send to one rank of the queue, or to receive from it. */
+/* A host buffer that is sent to one rank of the queue, or received from it. */
 struct meg_nccl_buffer {
     void *host;
     size_t nbytes;
-    size_t offset; /* in the transfer's device memory */
+    size_t offset; /* byte offset in the transfer's device memory */
 };
 
 struct meg_nccl_transfer {
     bool is_launched, is_done;
     void *device;
     struct meg_nccl_transfer *next;
-    struct meg_nccl_buffer *in;   /* [size], after out */
+    struct meg_nccl_buffer *in;   /* [size] receive buffers, stored after out */
     struct meg_nccl_buffer out[]; /* [size] */
 };
 
 struct meg_nccl_queue {
-    uint64_t
-        group_id;   /* (group_id, from, to) is equal on all ranks of the queue, and unique among those of each rank */
-    int from, to;   /* ranks of the group; -1: the queue of collectives */
-    int rank, size; /* in the queue */
+    /* (group_id, from, to) is equal on all ranks of the queue, and unique among the queues of each rank */
+    uint64_t group_id;
+    int from, to;   /* sender and receiver, as ranks of the group; -1 for the queue of collectives */
+    int rank, size; /* rank of this process in the queue, and number of ranks */
     int local_rank;
     const struct meg_comm_group *group;
-    /* set when it is opened */
+    /* fields that are set when the queue is opened */
     const struct meg_nccl_lib *lib;
     ncclComm_t comm;
     cudaStream_t stream;
     bool is_open;
     struct meg_nccl_transfer *first, *last;
-    struct meg_nccl_queue *next; /* in the list of all queues */
+    struct meg_nccl_queue *next; /* next queue in the list of all queues */
 };
 
 /* Add q, with all fields above lib set, to the queues that meg_nccl_progress handles. */
 void meg_nccl_queue_add(struct meg_nccl_queue *q);
-/* A new transfer with empty buffers for the caller to fill in and to free. */
+/* Create a transfer with empty buffers, which the caller fills in.  The caller also frees the transfer. */
 struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *q);
-/* Append t; q borrows it until t->is_done. */
+/* Append t to q, which borrows t until t->is_done. */
 void meg_nccl_queue_submit(struct meg_nccl_queue *q, struct meg_nccl_transfer *t);
 /* Progress all queues as far as possible without blocking. */
 void meg_nccl_progress(void);
 /* Begin to close an empty queue. */
 void meg_nccl_queue_finalize(struct meg_nccl_queue *q);
-/* Close a finalized queue; false: not finished, call again. */
+/* Close a finalized queue.  Returns false if it is not closed yet; call again. */
 bool meg_nccl_queue_close(struct meg_nccl_queue *q);
 
 #endif

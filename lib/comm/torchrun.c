@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 
-/* Read a number from lo to hi from an environment variable. */
+/* Read a number in [lo, hi] from an environment variable. */
 static int number(int *out, const char *name, int64_t lo, int64_t hi, struct meg_err *e)
 {
     const char *text = getenv(name);
@@ -30,8 +30,8 @@ static const char *text_of(const char *name)
 }
 
 /*
- * Derive the token that is equal for the ranks of one run and differs between runs.  It is secret only as far as its
- * sources are: a random run id (torchrun --standalone), or the key that Open MPI generates if mpirun starts torchrun on
+ * Derive the token that is equal for the ranks of one run and differs between runs.  It is only as secret as its
+ * sources: a random run id (torchrun --standalone), or the key that Open MPI generates if mpirun starts torchrun on
  * each machine.
  */
 static void make_token(unsigned char token[16])

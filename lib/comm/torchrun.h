@@ -12,9 +12,10 @@ struct meg_torchrun {
 };
 
 /*
- * Read WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and, if set, LOCAL_WORLD_SIZE.  If it equals WORLD_SIZE,
- * the ranks connect over loopback.  The port is MASTER_PORT, or the next one if torchrun's agent listens there itself
- * (TORCHELASTIC_USE_AGENT_STORE).  With WORLD_SIZE 1 only size is set.  Fails with MEG_EUSAGE, naming the variable.
+ * Read WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and, if set, LOCAL_WORLD_SIZE.  If LOCAL_WORLD_SIZE
+ * equals WORLD_SIZE, the ranks connect over loopback.  The port is MASTER_PORT, or the next port if torchrun's agent
+ * itself listens at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE).  If WORLD_SIZE is 1, only size is set.  Fails with
+ * MEG_EUSAGE and a message that names the variable.
  */
 int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e);
 

@@ -1,4 +1,4 @@
-/* The watchdog of a world communicator, which it gets its ranks and collectives from. */
+/* The watchdog of a world communicator, which provides the ranks and collectives of the watchdog. */
 #include "comm/comm.h"
 #include "watchdog/watchdog.h"
 

@@ -1,4 +1,4 @@
-/* The text of exit reports: which ranks are lost or late, and the state of the others. */
+/* Format exit reports: which ranks are lost or late, and the state of the others. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,9 +6,9 @@
 #include "watchdog/internal.h"
 
 enum {
-    STATE_LEN = 160, /* bytes of the text of a state */
-    MAX_LINES = 6,   /* states that a report lists */
-    MAX_BYTES = 1800 /* of a report */
+    STATE_LEN = 160, /* maximum length of the text of one state, in bytes */
+    MAX_LINES = 6,   /* maximum number of states in a report */
+    MAX_BYTES = 1800 /* report length, in bytes, beyond which no further state is appended */
 };
 
 /* State of this rank or of a peer. */
@@ -63,7 +63,7 @@ static int collect_ranks(struct rank_info **out, const struct watchdog_snapshot 
     return n;
 }
 
-/* Append the marked ranks of s as "rank 3" or "ranks 0, 2-5". */
+/* Append the ranks of s for which is_in is true, as "rank 3" or "ranks 0, 2-5". */
 static void list_ranks(struct meg_str *out, const struct rank_info *s, const bool *is_in, int n)
 {
     int count = 0, shown = 0;
@@ -87,7 +87,7 @@ static void list_ranks(struct meg_str *out, const struct rank_info *s, const boo
     }
 }
 
-/* Append the states of all ranks but those marked done, ranks with equal states together. */
+/* Append the states of all ranks for which is_done is false, and group ranks with equal states. */
 static void list_states(struct meg_str *out, const struct rank_info *s, bool *is_done, int n)
 {
     bool *is_in = meg_new((size_t)n + 1);
@@ -145,7 +145,10 @@ void watchdog_report_missing(struct meg_str *out, const bool *has_joined, int n)
     free(s);
 }
 
-/* Mark the suspects: ranks that did not reply, else ranks that do not wait.  Returns the first one, or -1. */
+/*
+ * Mark the suspects in is_in: the ranks that did not reply or, if all replied, the ranks that are not waiting.  Returns
+ * the index of the first suspect, or -1.
+ */
 static int mark_suspects(bool *is_in, const struct rank_info *s, int n)
 {
     int count = 0;

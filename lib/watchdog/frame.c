@@ -1,6 +1,6 @@
 /*
- * Frames of the watchdog over TCP.  A frame is two 32-bit words, type and payload bytes, and the payload, all in host
- * byte order.
+ * Watchdog frames over TCP.  A frame is a header of two 32-bit words, which are its type and the length of its payload
+ * in bytes, followed by the payload.  All are in host byte order.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -61,7 +61,7 @@ static void add_address(struct watchdog_endpoint *to, const struct sockaddr *s)
         memcpy(to->addr[to->naddrs++].addr, &((const struct sockaddr_in6 *)s)->sin6_addr, 16);
 }
 
-/* Add the addresses at which other hosts may reach this one: those of interfaces that are up, IPv4 first. */
+/* Add the addresses at which other hosts may reach this host: the addresses of interfaces that are up, IPv4 first. */
 static void add_host_addresses(struct watchdog_endpoint *to)
 {
     struct ifaddrs *all;
@@ -95,7 +95,7 @@ void watchdog_close_fd(int *fd)
     errno = before;
 }
 
-/* Create and bind the socket to listen on: one for both address families if the machine has IPv6. */
+/* Create and bind the listening socket.  Unless is_local, it accepts both address families if the machine has IPv6. */
 static int bind_socket(struct address *at, bool is_local, int port)
 {
     static const struct in6_addr any6 = IN6ADDR_ANY_INIT;
@@ -237,7 +237,7 @@ void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const
     c->is_broken = sent > 0 && (size_t)sent < HEADER + n;
 }
 
-/* True if the header is there, and its payload, or a payload too large to be valid. */
+/* Return whether the buffer has a header and its payload, or a header with a payload too large to be valid. */
 static bool is_complete(const struct watchdog_conn *c, uint32_t header[2])
 {
     if (c->nread < HEADER)

@@ -12,27 +12,27 @@
 
 MEG_BEGIN_DECLS
 
-/* The step of a rank, and the operation that it waits in. */
+/* The step of a rank, and the operation in which it waits. */
 struct watchdog_rank_state {
-    int64_t step;      /* -1: before the first step */
-    int64_t op_number; /* in its group */
+    int64_t step;      /* training step; -1 before the first step */
+    int64_t op_number; /* number of the operation in its group */
     int32_t is_waiting;
-    char op[20], group[20]; /* of the wait */
+    char op[20], group[20]; /* names of the operation and its group */
 };
 
 /* ---- frame.c: frames over TCP ---- */
 
 enum watchdog_frame_type {
-    WATCHDOG_JOIN = 1,  /* struct watchdog_join_request: the first frame of a rank */
-    WATCHDOG_WELCOME,   /* struct watchdog_welcome: the reply to it */
-    WATCHDOG_HEARTBEAT, /* struct watchdog_rank_state: periodic, and the reply to WATCHDOG_QUERY */
-    WATCHDOG_QUERY,     /* asks a rank for its state */
-    WATCHDOG_TIMEOUT,   /* to rank 0: a wait of the sender timed out */
-    WATCHDOG_EXITING,   /* struct watchdog_exit: the sender exits, for this reason */
-    WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit; also the reply to a process that is refused */
-    WATCHDOG_KV_ENTRY,  /* struct meg_kv_store_entry: for rank 0 to keep, or the reply to WATCHDOG_KV_GET */
-    WATCHDOG_KV_GET,    /* struct meg_kv_store_entry: requests the value of its key */
-    WATCHDOG_BYE        /* the sender is done and closes the connection */
+    WATCHDOG_JOIN = 1,  /* struct watchdog_join_request: the first frame that a rank sends */
+    WATCHDOG_WELCOME,   /* struct watchdog_welcome: the reply to WATCHDOG_JOIN */
+    WATCHDOG_HEARTBEAT, /* struct watchdog_rank_state: sent periodically, and in reply to WATCHDOG_QUERY */
+    WATCHDOG_QUERY,     /* requests the state of a rank */
+    WATCHDOG_TIMEOUT,   /* informs rank 0 that a wait of the sender timed out */
+    WATCHDOG_EXITING,   /* struct watchdog_exit: the sender exits for this reason */
+    WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit, or its join request is refused */
+    WATCHDOG_KV_ENTRY,  /* struct meg_kv_store_entry: an entry that rank 0 stores, or the reply to WATCHDOG_KV_GET */
+    WATCHDOG_KV_GET,    /* struct meg_kv_store_entry: requests the value of this key */
+    WATCHDOG_BYE        /* the sender is finished and closes the connection */
 };
 
 struct watchdog_join_request {
@@ -47,23 +47,23 @@ struct watchdog_welcome {
 
 struct watchdog_exit {
     int32_t status;
-    int32_t is_abort; /* the sender makes the launcher end the other ranks, which therefore wait for it */
+    int32_t is_abort; /* the sender makes the launcher end the other ranks, which therefore wait for the launcher */
     char reason[400];
 };
 
 /* One end of a connection. */
 struct watchdog_conn {
-    int fd;           /* -1: none */
-    int rank;         /* of the peer; -1: unauthenticated */
-    bool has_replied; /* to the last WATCHDOG_QUERY */
+    int fd;           /* socket; -1 if there is no connection */
+    int rank;         /* rank of the peer; -1 if unauthenticated */
+    bool has_replied; /* the peer replied to the last WATCHDOG_QUERY */
     bool has_closed;  /* the peer sent WATCHDOG_BYE */
-    bool is_broken;   /* a frame was sent in part: no more is sent */
+    bool is_broken;   /* a frame was sent only in part; no further frames are sent */
     double since_heard_s;
-    int64_t accept_seq; /* connections are numbered in the order of acceptance */
+    int64_t accept_seq; /* sequence number of the connection, in the order of acceptance */
     struct watchdog_rank_state state;
     char host[64];
-    size_t nread;        /* bytes in buf */
-    size_t frame_nbytes; /* of the frame at the start of buf that watchdog_recv returned last */
+    size_t nread;        /* number of bytes in buf */
+    size_t frame_nbytes; /* size in bytes of the frame at the start of buf that watchdog_recv returned last */
     unsigned char buf[sizeof(struct watchdog_exit) + 8];
 };
 
@@ -78,42 +78,45 @@ struct watchdog_endpoint {
     } addr[8];
 };
 
-/* Listen on loopback only (is_local) or on all addresses of this host; port 0: any.  The socket, or -1 with errno. */
+/*
+ * Listen on loopback only (is_local) or on all addresses of this host; port 0 selects any free port.  Returns the
+ * socket, or -1 with errno set.
+ */
 int watchdog_listen(struct watchdog_endpoint *to, bool is_local, int port);
-/* Fill in the endpoint of a rendezvous.  NULL, or the error message of the name lookup. */
+/* Set *to to the endpoint of a rendezvous.  Returns NULL, or the error message of the name lookup. */
 const char *watchdog_resolve(struct watchdog_endpoint *to, const struct meg_rendezvous *r);
 int watchdog_accept(int listen_fd);
-/* Copy a name of cap bytes that a peer sent to to[cap]: zero-terminated, and with ? for every control character. */
+/* Copy a name that a peer sent to to [cap].  The result ends with a zero byte, and has ? for each control character. */
 void watchdog_copy_name(char *to, const char *from, size_t cap);
 /* Close *fd unless it is -1, and set it to -1; errno is preserved. */
 void watchdog_close_fd(int *fd);
-/* A connected socket, or -1 with errno. */
+/* Connect to an endpoint.  Returns the socket, or -1 with errno set. */
 int watchdog_connect(const struct watchdog_endpoint *to);
 
-/* Send a frame without blocking; it is dropped if the socket's buffer is full. */
+/* Send a frame without blocking; the frame is dropped if the socket's buffer is full. */
 void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const void *payload, size_t n);
 /*
- * Extract the next complete frame.  1: type and *payload are set (payload points into c until the next call); 0: none
- * is complete yet; -1: the connection is closed, or sent an invalid frame.
+ * Receive the next frame without blocking.  Returns 1 and sets *type and *payload, which stays valid until the next
+ * call; 0 if no frame is complete yet; or -1 if the connection was closed or the peer sent an invalid frame.
  */
 int watchdog_recv(struct watchdog_conn *c, enum watchdog_frame_type *type, const void **payload);
 
 /* ---- exit_report.c: the text of reports ---- */
 
 struct watchdog_snapshot {
-    int size, rank; /* of the job; of this process */
+    int size, rank; /* number of ranks in the run; rank of this process */
     struct watchdog_rank_state own_state;
-    const char *host;                 /* of this process */
-    const struct watchdog_conn *conn; /* [nconns]; those without a rank are ignored */
+    const char *host;                 /* host name of this process */
+    const struct watchdog_conn *conn; /* [nconns]; connections without a rank are ignored */
     int nconns;
-    double timeout_s; /* that has expired */
+    double timeout_s; /* timeout that has expired */
 };
 
 /* Append a report that the process at the other end of `lost` has exited. */
 void watchdog_report_lost(struct meg_str *s, const struct watchdog_snapshot *v, const struct watchdog_conn *lost);
 /* Append a report of a timeout; ranks that have not replied are reported as stopped. */
 void watchdog_report_timeout(struct meg_str *s, const struct watchdog_snapshot *v);
-/* Append the ranks of n that have not joined, and those that have. */
+/* Append the ranks below n that have not joined, and the ranks that have. */
 void watchdog_report_missing(struct meg_str *s, const bool *has_joined, int n);
 
 /* ---- watchdog.c and monitor.c ---- */
@@ -129,39 +132,39 @@ enum watchdog_exit_cause {
 struct watchdog_kv_item;
 
 struct meg_watchdog {
-    /* set once */
+    /* fields that are set once */
     int rank, size, listen_fd, epoll, wake_pipe[2];
     double timeout_s, heartbeat_s;
     char host[64];
     struct watchdog_endpoint endpoint;
     struct meg_watchdog_bootstrap bootstrap;
-    bool is_open; /* the thread runs */
+    bool is_open; /* the monitor thread is running */
     pthread_t thread;
 
-    /* shared by the threads, protected by lock */
+    /* fields that both threads use, protected by lock */
     pthread_mutex_t lock;
     pthread_cond_t exit_sent_cond;
     struct watchdog_rank_state state;
-    int64_t nwaits, nsteps; /* begun so far */
+    int64_t nwaits, nsteps; /* number of waits and steps begun so far */
     struct watchdog_exit exit;
     bool is_exiting, has_sent_exit, is_closing;
     bool *has_joined; /* [size] */
-    int njoined;      /* how many of has_joined are true */
+    int njoined;      /* number of true elements in has_joined */
     struct watchdog_kv_item *kv;
     int nkv;
 
-    /* owned by the monitor thread */
+    /* fields that only the monitor thread uses */
     struct watchdog_conn *conn;
     int nconns;
     int64_t naccepted;
     double since_heartbeat_s, waited_s, paused_s, since_pause_s;
-    int64_t last_wait;              /* nwaits at the last check */
-    enum watchdog_exit_cause cause; /* of the exit that is due in grace_s */
+    int64_t last_wait;              /* value of nwaits at the last check */
+    enum watchdog_exit_cause cause; /* cause of the exit that is due in grace_s */
     double grace_s;
     const struct watchdog_conn *lost_conn;
     int peer_status; /* exit status for WATCHDOG_CAUSE_PEER_EXIT */
-    bool must_exit;  /* on a timeout: even if all ranks reply */
-    bool has_warned; /* of a process that tried to join a complete run */
+    bool must_exit;  /* after a timeout, exit even if all ranks reply */
+    bool has_warned; /* a warning about a process that tried to join a complete run was printed */
     volatile sig_atomic_t was_terminated;
 };
 
@@ -170,33 +173,33 @@ static inline bool watchdog_is_server(const struct meg_watchdog *w)
     return w->rank == 0;
 }
 
-/* A watchdog that is not connected yet; meg_watchdog_close frees it. */
+/* Create a watchdog that is not connected yet; meg_watchdog_close frees it. */
 struct meg_watchdog *watchdog_new(const struct meg_watchdog_bootstrap *b);
-/* Timeout of a wait, longer until the first step is complete.  The caller holds the lock. */
+/* Return the timeout of a wait, which is longer until the first step is complete.  The caller must hold the lock. */
 double watchdog_timeout_s(const struct meg_watchdog *w);
 /* Wake the monitor thread. */
 void watchdog_wake(struct meg_watchdog *w);
-/* Listen and start the thread, as rank 0.  False with errno. */
+/* On rank 0, listen for connections and start the monitor thread.  Returns false with errno set on failure. */
 bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port);
 /*
- * Connect to rank 0, retrying for patience_s, and start the thread.  On failure false with errno; conn[0].fd is then
- * open if the listener is not a watchdog.
+ * Connect to rank 0, retrying for patience_s, and start the monitor thread.  On failure, returns false with errno set;
+ * conn[0].fd is then open if the listening process is not a watchdog.
  */
 bool watchdog_join(struct meg_watchdog *w, double patience_s);
-/* Connect at the bootstrap's rendezvous; ends the process if that fails (rendezvous.c). */
+/* Connect at the rendezvous address of the bootstrap; end the process on failure (rendezvous.c). */
 void watchdog_rendezvous(struct meg_watchdog *w);
 
-/* Wake the thread on events of fd, tagged with tag: a connection, &listen_fd or &wake_pipe. */
+/* Wake the monitor thread on events of fd.  tag identifies the source: a connection, &listen_fd or &wake_pipe. */
 bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag);
-/* The thread; arg is the struct meg_watchdog. */
+/* Run the monitor thread; arg is the struct meg_watchdog. */
 void *watchdog_monitor(void *arg);
 
 /* ---- kv_store.c ---- */
 
-/* Handle a frame of the key-value store, on the monitor thread. */
+/* Handle a frame of the key-value store.  The monitor thread calls this function. */
 void watchdog_kv_receive(struct meg_watchdog *w, struct watchdog_conn *c, enum watchdog_frame_type type,
                          const struct meg_kv_store_entry *entry);
-/* Send pending entries and requests, on the monitor thread. */
+/* Send pending entries and requests.  The monitor thread calls this function. */
 void watchdog_kv_flush(struct meg_watchdog *w);
 void watchdog_kv_clear(struct meg_watchdog *w);
 

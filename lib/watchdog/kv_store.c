@@ -1,6 +1,6 @@
 /*
- * The key-value store.  Every process has one list of items: entries that it keeps, and requests.  On rank 0 the items
- * are all there is; other ranks forward their own to rank 0 and remove entries once they are sent.
+ * The key-value store.  Every process has one list of items, which are stored entries and pending requests.  Rank 0 has
+ * the items of the run; other ranks forward their own items to rank 0, and remove entries once they are sent.
  */
 #include "watchdog/kv_store.h"
 #include <stdlib.h>
@@ -10,12 +10,12 @@
 
 struct watchdog_kv_item {
     struct meg_kv_store_entry entry;
-    bool is_request;                 /* for entry's key; false: entry has a value */
-    bool is_sent;                    /* to rank 0, or received from there */
-    struct watchdog_conn *requester; /* NULL: this process */
+    bool is_request;                 /* the item requests the value of entry's key; otherwise, entry has a value */
+    bool is_sent;                    /* the item was sent to rank 0, or received from a peer */
+    struct watchdog_conn *requester; /* connection of the requesting rank; NULL for this process */
 };
 
-/* The functions below are called with the lock held. */
+/* The caller of the functions below holds the lock. */
 
 static struct watchdog_kv_item *find(struct meg_watchdog *w, const struct meg_kv_store_entry *key, bool is_request,
                                      const struct watchdog_conn *requester)
@@ -42,14 +42,14 @@ static void drop(struct meg_watchdog *w, struct watchdog_kv_item *item)
         *item = w->kv[--w->nkv];
 }
 
-/* Count a read of an entry; the last one drops it. */
+/* Count a read of an entry, and remove the entry after its last read. */
 static void count_read(struct meg_watchdog *w, struct watchdog_kv_item *item)
 {
     if (--item->entry.nreaders == 0)
         drop(w, item);
 }
 
-/* Rank 0: send the entries that have been requested. */
+/* On rank 0, send the entries that have been requested. */
 static void send_replies(struct meg_watchdog *w)
 {
     for (int i = 0; i < w->nkv; i++) {
@@ -64,7 +64,7 @@ static void send_replies(struct meg_watchdog *w)
     }
 }
 
-/* Other ranks: forward entries and requests to rank 0. */
+/* On other ranks, forward entries and requests to rank 0. */
 static void send_to_server(struct meg_watchdog *w)
 {
     for (int i = 0; i < w->nkv; i++) {
@@ -80,7 +80,7 @@ static void send_to_server(struct meg_watchdog *w)
     }
 }
 
-/* ---- public functions and the monitor's; these take the lock ---- */
+/* ---- public functions and functions of the monitor thread, which acquire the lock ---- */
 
 void meg_kv_store_put(struct meg_watchdog *w, const struct meg_kv_store_entry *entry)
 {

@@ -1,8 +1,8 @@
 /*
  * kv_store.h - a key-value store over the connections of the watchdog: one rank puts a value, others get it.
  *
- * It carries what ranks need to create a communicator (NCCL's unique id).  Rank 0 keeps an entry until all its readers
- * have it.
+ * Ranks use it to exchange the data that they require to create a communicator (NCCL's unique id).  Rank 0 stores an
+ * entry until all its readers have received it.
  */
 #ifndef MEG_WATCHDOG_KV_STORE_H
 #define MEG_WATCHDOG_KV_STORE_H
@@ -18,15 +18,15 @@ struct meg_watchdog;
 struct meg_kv_store_entry {
     uint64_t group;
     int32_t from, to;
-    int32_t nreaders; /* gets until the entry is dropped */
+    int32_t nreaders; /* number of reads after which the entry is removed */
     unsigned char value[128];
 };
 
-/* Both take an open watchdog.  Neither blocks. */
+/* Store an entry without blocking.  The watchdog must be open, here and in meg_kv_store_get. */
 void meg_kv_store_put(struct meg_watchdog *w, const struct meg_kv_store_entry *entry);
 /*
- * Look up entry's key: true and the value if it has arrived; otherwise request it from rank 0 once and return false, so
- * that a later call succeeds.
+ * Look up the key of entry without blocking.  If the value has arrived, set it in *entry and return true.  Otherwise,
+ * request it from rank 0 once and return false; a later call succeeds when the value has arrived.
  */
 bool meg_kv_store_get(struct meg_watchdog *w, struct meg_kv_store_entry *entry);
 

@@ -1,8 +1,8 @@
 /*
- * The monitor thread: receives frames, checks heartbeats and timeouts, and ends the process.
+ * The monitor thread receives frames, checks heartbeats and timeouts, and ends the process.
  *
- * All ranks run the same loop over their connections: rank 0 has one to every rank, the others one to rank 0.  They
- * differ in who reports and ends the run: rank 0 does so at once, the others only if rank 0 does not.
+ * All ranks run the same loop over their connections: rank 0 has a connection to each other rank, and each other rank
+ * has one to rank 0.  Rank 0 reports a failure and ends the run at once; the other ranks do so only if rank 0 does not.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -16,12 +16,12 @@
 #include "file/temporary.h"
 #include "watchdog/internal.h"
 
-enum { FALLBACK_REPORTERS = 3 }; /* ranks 1 to 3 report if rank 0 does not, the next one a second later each */
-#define JOIN_S 10.0              /* until an unauthenticated connection is closed */
-#define ANSWER_S 1.0             /* for a rank to reply to WATCHDOG_QUERY, and for rank 0 to report */
-#define ABORT_S 2.0              /* for the launcher to end this process after another rank aborted the run */
-#define TERM_S 0.3               /* from SIGTERM until this process exits */
-#define PAUSE_S 5.0              /* for which a pause of this process is remembered as a possible cause */
+enum { FALLBACK_REPORTERS = 3 }; /* ranks 1 to 3 report if rank 0 does not, each a second after the one before */
+#define JOIN_S 10.0              /* time after which an unauthenticated connection is closed */
+#define ANSWER_S 1.0             /* time limit for a rank to reply to WATCHDOG_QUERY, and for rank 0 to report */
+#define ABORT_S 2.0 /* time limit for the launcher to end this process after another rank aborted the run */
+#define TERM_S 0.3  /* time from SIGTERM until this process exits */
+#define PAUSE_S 5.0 /* time for which a pause of this process is remembered as a possible cause */
 
 static bool is_peer(const struct watchdog_conn *c)
 {
@@ -50,7 +50,7 @@ static double wait_timeout_s(struct meg_watchdog *w)
 
 /* ---- exiting ------------------------------------------------------------------------------------ */
 
-/* Print one line to stderr, without the locks of stdio and of the log, which another thread may hold. */
+/* Print one line to stderr without acquiring the locks of stdio and of the log, which another thread may hold. */
 static void print_line(const struct meg_watchdog *w, const char *text)
 {
     struct meg_str s = { 0 };
@@ -65,7 +65,7 @@ static void print_line(const struct meg_watchdog *w, const char *text)
     meg_log_sanitize(s.s + start);
     meg_str_add(&s, "\n", 1);
     if (write(STDERR_FILENO, s.s, s.n) < 0)
-        return; /* nothing else can be done */
+        return; /* a failure cannot be reported */
     meg_str_free(&s);
 }
 
@@ -76,7 +76,7 @@ static void send_all(struct meg_watchdog *w, enum watchdog_frame_type type, cons
             watchdog_send(&w->conn[i], type, payload, n);
 }
 
-/* Exit after the report has been printed; rank 0 makes the other ranks exit, too. */
+/* Exit after a report has been printed; rank 0 also makes the other ranks exit. */
 static void exit_all(struct meg_watchdog *w, int status) MEG_NORETURN;
 static void exit_all(struct meg_watchdog *w, int status)
 {
@@ -87,7 +87,7 @@ static void exit_all(struct meg_watchdog *w, int status)
     meg_temporary_exit(status);
 }
 
-/* Report the lost ranks, or those that a timeout waited for, and exit. */
+/* Report the lost rank, or the ranks for which others waited until a timeout, and exit. */
 static void report_and_exit(struct meg_watchdog *w) MEG_NORETURN;
 static void report_and_exit(struct meg_watchdog *w)
 {
@@ -113,7 +113,10 @@ static void report_and_exit(struct meg_watchdog *w)
     exit_all(w, meg_exit_status(MEG_EPEER));
 }
 
-/* Exit by SIGTERM, as no rank is lost.  Rank 0 prints one message for all, whichever rank got the signal. */
+/*
+ * Exit by SIGTERM, because no rank is lost.  Rank 0 prints one message for all ranks, whichever rank received the
+ * signal.
+ */
 static void exit_on_sigterm(struct meg_watchdog *w) MEG_NORETURN;
 static void exit_on_sigterm(struct meg_watchdog *w)
 {
@@ -133,8 +136,8 @@ static void exit_on_sigterm(struct meg_watchdog *w)
 }
 
 /*
- * Schedule the exit: rank 0 exits after server_s, the others after other_s and one second more from rank to rank, so
- * that each acts only if those before it did not.
+ * Schedule the exit: rank 0 exits after server_s, rank 1 after other_s, and each further rank one second after the rank
+ * before it, so that a rank acts only if those before it did not.
  */
 static void schedule_exit(struct meg_watchdog *w, enum watchdog_exit_cause cause, double server_s, double other_s)
 {
@@ -153,7 +156,10 @@ static void on_conn_lost(struct meg_watchdog *w, const struct watchdog_conn *c)
     schedule_exit(w, WATCHDOG_CAUSE_LOST, 0, 0);
 }
 
-/* Ask all ranks for their state; exit unless all reply (a missing heartbeat), or in any case (must_exit: a wait). */
+/*
+ * Query the state of all ranks and schedule the exit.  If a heartbeat is missing, the exit is canceled when all ranks
+ * reply; if a wait timed out (must_exit), it is not canceled.
+ */
 static void on_timeout(struct meg_watchdog *w, bool must_exit)
 {
     w->must_exit |= must_exit;
@@ -173,7 +179,7 @@ static bool all_replied(const struct meg_watchdog *w)
     return true;
 }
 
-/* Exit if an exit is scheduled and its grace period, less `passed` seconds, is over. */
+/* Subtract `passed` seconds from the grace period of a scheduled exit, and exit when the period is over. */
 static void check_exit(struct meg_watchdog *w, double passed)
 {
     if (w->cause == WATCHDOG_CAUSE_NONE)
@@ -260,7 +266,7 @@ static void refuse_late_join(struct meg_watchdog *w, struct watchdog_conn *c, in
     meg_str_free(&s);
 }
 
-/* Compare in constant time. */
+/* Compare the tokens in constant time. */
 static bool has_token(const struct meg_watchdog *w, const struct watchdog_join_request *j)
 {
     unsigned char differs = 0;
@@ -270,7 +276,7 @@ static bool has_token(const struct meg_watchdog *w, const struct watchdog_join_r
     return !differs;
 }
 
-/* Accept or refuse a join request.  False: close the connection. */
+/* Accept or refuse a join request.  Returns false if the connection must be closed. */
 static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const struct watchdog_join_request *j)
 {
     struct watchdog_welcome welcome;
@@ -301,7 +307,10 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
     return true;
 }
 
-/* Print why a peer exits: with -v only, because it prints that itself, except if SIGTERM ended it. */
+/*
+ * Print why a peer exits.  The message is only informational, because the peer prints the reason itself, unless SIGTERM
+ * ended the peer.
+ */
 static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn *c, const struct watchdog_exit *message)
 {
     struct meg_str s = { 0 };
@@ -316,8 +325,8 @@ static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn 
 }
 
 /*
- * Exit with the status of the peer.  If it aborts the run through the launcher, wait for that: the launcher must not
- * take this exit for the first.
+ * Exit with the status of the peer.  If the peer aborts the run through the launcher, wait for the launcher, which must
+ * not mistake the exit of this process for the first one.
  */
 static void exit_after_peer(struct meg_watchdog *w, const struct watchdog_exit *message)
 {
@@ -328,7 +337,10 @@ static void exit_after_peer(struct meg_watchdog *w, const struct watchdog_exit *
     schedule_exit(w, WATCHDOG_CAUSE_PEER_EXIT, ABORT_S, ABORT_S);
 }
 
-/* False: the frame is invalid in this state of the connection. */
+/*
+ * Handle a frame.  Returns false if the frame is invalid in this state of the connection, or a join request was
+ * refused.
+ */
 static bool handle_frame(struct meg_watchdog *w, struct watchdog_conn *c, enum watchdog_frame_type type,
                          const void *payload)
 {
@@ -372,7 +384,7 @@ static bool handle_frame(struct meg_watchdog *w, struct watchdog_conn *c, enum w
     return false;
 }
 
-/* Handle all frames that have arrived on c; on an error report the peer as lost, or close the connection. */
+/* Handle all frames that have arrived on c.  On an error, report the peer as lost, or close the connection. */
 static void read_conn(struct meg_watchdog *w, struct watchdog_conn *c)
 {
     enum watchdog_frame_type type;
@@ -399,8 +411,8 @@ bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag)
 }
 
 /*
- * Find an entry for a new connection: a free one, else that of the oldest unauthenticated connection, so that idle
- * connections cannot keep a rank out.  There are more entries than ranks.
+ * Return an entry for a new connection: a free entry, else that of the oldest unauthenticated connection, so that idle
+ * connections cannot prevent a rank from joining.  There are more entries than ranks.
  */
 static struct watchdog_conn *alloc_conn(struct meg_watchdog *w)
 {
@@ -437,7 +449,7 @@ static void accept_conns(struct meg_watchdog *w)
 
 /* ---- the thread --------------------------------------------------------------------------------- */
 
-/* Do what the main thread or the signal handler woke the thread for; false: end the thread. */
+/* Handle the requests of the main thread and of the signal handler.  Returns false if the thread must end. */
 static bool handle_wakeup(struct meg_watchdog *w)
 {
     char bytes[64];
@@ -459,7 +471,7 @@ static bool handle_wakeup(struct meg_watchdog *w)
     }
     if (w->is_closing)
         send_all(w, WATCHDOG_BYE, NULL, 0);
-    is_over = w->is_closing || w->is_exiting; /* read after the sends above: a later request wakes the thread again */
+    is_over = w->is_closing || w->is_exiting; /* a request after the sends above wakes the thread again */
     pthread_mutex_unlock(&w->lock);
     watchdog_kv_flush(w);
     return !is_over;
@@ -479,7 +491,7 @@ static void check_heartbeats(struct meg_watchdog *w, double passed)
     }
 }
 
-/* Accumulate the time of this process's current wait. */
+/* Accumulate the time of this process's current wait, and check its timeout. */
 static void check_wait_timeout(struct meg_watchdog *w, double passed)
 {
     double timeout_s;

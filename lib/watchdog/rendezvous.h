@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
  * machine).  A connection is accepted if it sends the token.
  */
 struct meg_rendezvous {
-    const char *host; /* of rank 0; ignored if is_local */
+    const char *host; /* host name of rank 0; ignored if is_local */
     int port;
     bool is_local;
     unsigned char token[16];

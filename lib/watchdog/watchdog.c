@@ -19,11 +19,11 @@
 #include "file/temporary.h"
 #include "watchdog/internal.h"
 
-enum { MAX_PENDING = 64 };     /* unauthenticated connections */
-#define STARTUP_TIMEOUT_S 60.0 /* least timeout of a wait before the first step is complete */
+enum { MAX_PENDING = 64 };     /* maximum number of unauthenticated connections */
+#define STARTUP_TIMEOUT_S 60.0 /* minimum timeout of a wait before the first step is complete */
 #define HEARTBEAT_S 0.1        /* interval of heartbeats in a small job */
 #define WELCOME_S 10.0         /* timeout of the reply to a join request */
-#define REPORT_WAIT_S 8.0      /* by then the watchdog has reported, if it has anything to report */
+#define REPORT_WAIT_S 8.0      /* time within which the watchdog reports, if it has anything to report */
 
 void watchdog_wake(struct meg_watchdog *w)
 {
@@ -33,7 +33,7 @@ void watchdog_wake(struct meg_watchdog *w)
         errno = before; /* the pipe is full, which wakes the thread as well */
 }
 
-/* The watchdog that handles SIGTERM: a signal handler has no argument to pass it in. */
+/* The watchdog that handles SIGTERM.  It is global because a signal handler has no argument for it. */
 static struct meg_watchdog *volatile sigterm_watchdog;
 
 static void on_sigterm(int sig)
@@ -47,7 +47,10 @@ static void on_sigterm(int sig)
     watchdog_wake(w);
 }
 
-/* Delay SIGTERM, which launchers send to the survivors of a lost rank, so that there is time for a report. */
+/*
+ * Delay SIGTERM, which launchers send to the remaining ranks after a rank is lost, so that a report can be printed
+ * first.
+ */
 static void delay_sigterm(struct meg_watchdog *w)
 {
     struct sigaction a;
@@ -74,13 +77,15 @@ static size_t read_text(const char *path, char *out, size_t cap)
     return n;
 }
 
-/* True if all ranks run under one kernel and in one network namespace, so that loopback connects them. */
+/*
+ * Return whether all ranks run under one kernel and in one network namespace, so that they can connect over loopback.
+ */
 static bool all_share_loopback(const struct meg_watchdog_bootstrap *b)
 {
     char id[256];
     size_t n = read_text("/proc/sys/kernel/random/boot_id", id, sizeof id / 2);
     const ssize_t m = readlink("/proc/self/ns/net", id + n, sizeof id - n);
-    int64_t max[2]; /* of the id's hash and of its complement, which is the complement of the minimum */
+    int64_t max[2]; /* maximum of the id's hash, and of its complement, ~minimum */
 
     max[0] = (int64_t)meg_xxh3_64(id, n + (m > 0 ? (size_t)m : 0));
     max[1] = ~max[0];
@@ -137,7 +142,7 @@ bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port)
     return w->listen_fd >= 0 && start_thread(w);
 }
 
-/* Print the reason for which rank 0 refused this process, and exit with the status that it sent. */
+/* Print why rank 0 refused this process, and exit with the status that rank 0 sent. */
 static void exit_refused(const struct meg_watchdog *w, const void *payload) MEG_NORETURN;
 static void exit_refused(const struct meg_watchdog *w, const void *payload)
 {
@@ -156,7 +161,7 @@ enum answer {
     ANSWER_FOREIGN /* the listener is not a watchdog */
 };
 
-/* Connect to rank 0 and ask to join; unless it answers with a welcome, errno is set. */
+/* Connect to rank 0 and send a join request.  Sets errno unless the reply is WATCHDOG_WELCOME. */
 static enum answer ask_to_join(const struct meg_watchdog *w, struct watchdog_conn *c)
 {
     struct watchdog_join_request j = { .rank = w->rank, .size = w->size };
@@ -184,7 +189,7 @@ static enum answer ask_to_join(const struct meg_watchdog *w, struct watchdog_con
     return r < 0 && c->nread == 0 ? ANSWER_NONE : ANSWER_FOREIGN;
 }
 
-/* A connection that got no welcome stays open, so that shut_down can send WATCHDOG_BYE on it. */
+/* A connection that received no welcome stays open, so that shut_down can send WATCHDOG_BYE over it. */
 bool watchdog_join(struct meg_watchdog *w, double patience_s)
 {
     const double start = meg_now_s();
@@ -201,7 +206,10 @@ bool watchdog_join(struct meg_watchdog *w, double patience_s)
     return start_thread(w);
 }
 
-/* Stop the thread, which sends WATCHDOG_BYE.  Without a thread send it here, so that rank 0 does not report a loss. */
+/*
+ * Stop the monitor thread, which sends WATCHDOG_BYE.  If it does not run, send WATCHDOG_BYE here, so that rank 0 does
+ * not report a lost rank.
+ */
 static void shut_down(struct meg_watchdog *w)
 {
     for (int i = 0; i < w->nconns && !w->is_open; i++)
@@ -229,8 +237,8 @@ static void shut_down(struct meg_watchdog *w)
 }
 
 /*
- * If any rank could not join, shut down on all: that rank would be missing from the barrier of meg_watchdog_close.
- * failure is the errno of this rank.
+ * Shut down the watchdog on all ranks if any rank could not join, as that rank would be missing from the barrier of
+ * meg_watchdog_close.  failure is the errno of this rank.
  */
 static void close_unless_all_joined(struct meg_watchdog *w, bool is_connected, int failure)
 {
@@ -267,7 +275,7 @@ static void open_over_communicator(struct meg_watchdog *w)
 
 struct meg_watchdog *watchdog_new(const struct meg_watchdog_bootstrap *b)
 {
-    const double heartbeat_s = HEARTBEAT_S * (1 + b->size / 1000); /* rank 0 receives some thousand a second */
+    const double heartbeat_s = HEARTBEAT_S * (1 + b->size / 1000); /* rank 0 receives at most about 10,000 per second */
     struct meg_watchdog *w = meg_new(sizeof *w);
 
     w->bootstrap = *b;
