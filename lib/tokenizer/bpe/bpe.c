@@ -1,7 +1,6 @@
 /*
- * Most lookups are of pairs that are not in the table, and the table is larger than the CPU caches.  A Bloom filter,
- * which is small, is therefore probed first.  Pairs of small symbols, which include most bytes, have a dense table
- * without hashing.
+ * Most looked-up pairs are not in the table, and the table is larger than the CPU caches.  A small Bloom filter is
+ * therefore probed first.  Pairs of small symbols, which include most bytes, are in a dense table without hashing.
  */
 #include "tokenizer/bpe/bpe.h"
 
@@ -24,13 +23,13 @@ static uint64_t hash_of(uint64_t key)
     return key * 0x9E3779B97F4A7C15u;
 }
 
-/* Return the bit of the Bloom filter for a hash; there are eight bits per slot. */
+/* Return the bit index of a hash in the Bloom filter, which has eight bits per slot. */
 static uint64_t bloom_bit(const struct meg_bpe *b, uint64_t hash)
 {
     return (hash >> 20 ^ hash >> 41) & (8 * b->mask + 7);
 }
 
-/* Return the first slot to probe. */
+/* Return the index of the first slot to probe. */
 static uint64_t bucket_of(const struct meg_bpe *b, uint64_t hash)
 {
     return (hash ^ hash >> 32) & b->mask;
@@ -50,7 +49,7 @@ static uint64_t key_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Return the element of a pair of small symbols; NULL for other pairs. */
+/* Return the element of a pair in the dense table, or NULL if a symbol is not small. */
 static inline struct meg_bpe_ranked *dense_pair(const struct meg_bpe *b, int32_t left, int32_t right)
 {
     return (uint32_t)(left | right) < DENSE_IDS ? &b->dense[left * DENSE_IDS + right] : NULL;
@@ -131,11 +130,11 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
     }
 }
 
-/* Variant of the algorithm. */
+/* The variant of the algorithm. */
 struct merge_mode {
     const struct meg_bpe *b;
-    bool is_leftmost;                    /* meg_bpe_merge_leftmost */
-    struct meg_bpe_rev_merge *rev_merge; /* or NULL */
+    bool is_leftmost;                    /* merge as meg_bpe_merge_leftmost does */
+    struct meg_bpe_rev_merge *rev_merge; /* pairs by merged symbol, or NULL */
 };
 
 static struct meg_bpe_ranked find_pair_traced(const struct merge_mode *mode, int32_t left, int32_t right)
@@ -147,7 +146,7 @@ static struct meg_bpe_ranked find_pair_traced(const struct merge_mode *mode, int
     return p;
 }
 
-/* Return rank and id of the pair at sym as one integer, ordered by rank. */
+/* Return rank and id of the pair at sym as one integer, with the rank in the upper half. */
 static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
 {
     struct meg_bpe_ranked p = find_pair_traced(mode, sym[0], sym[1]);
@@ -155,10 +154,10 @@ static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
     return (uint64_t)p.rank << 32 | (uint32_t)p.id;
 }
 
-/* Scan for the lowest rank after each merge: quadratic, and fastest for words. */
+/* Scan for the lowest rank after each merge.  This takes quadratic time, but is fastest for words. */
 static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t n)
 {
-    uint64_t pair[MEG_BPE_SHORT]; /* of symbols i and i + 1 */
+    uint64_t pair[MEG_BPE_SHORT]; /* rank and id of the pair of symbols i and i + 1 */
 
     for (int64_t i = 0; i + 1 < n; i++)
         pair[i] = rank_of(mode, sym + i);
@@ -167,7 +166,7 @@ static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t 
         int64_t first = 0;
 
         for (int64_t i = 1; i + 1 < n; i++) {
-            if (pair[i] >> 32 < best >> 32) { /* on ties the leftmost */
+            if (pair[i] >> 32 < best >> 32) { /* on ties, choose the leftmost pair */
                 best = pair[i];
                 first = i;
             }
@@ -194,7 +193,7 @@ static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t 
     return n;
 }
 
-/* A min-heap of (rank, position). */
+/* A min-heap of pairs, ordered by rank, then by position. */
 struct heap {
     uint64_t *v;
     int64_t n, cap;
@@ -229,10 +228,10 @@ static uint64_t pop(struct heap *h)
     return top;
 }
 
-/* A doubly linked list of symbols with the rank of the pair that begins at each. */
+/* A node of a doubly linked list of symbols.  rank is that of the pair that begins at the symbol. */
 struct node {
     int32_t prev, next; /* -1 at the ends */
-    int32_t rank;       /* NO_RANK if the node was removed or its pair is to be looked up again */
+    int32_t rank;       /* NO_RANK if the node was removed or its pair must be looked up again */
 };
 
 static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, struct node *node, int32_t at,
@@ -249,8 +248,8 @@ static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, stru
 }
 
 /*
- * A round pops the positions of one rank from left to right.  New adjacent pairs are ranked after the round, so that
- * they do not take part in it.  With is_leftmost a round is one merge.
+ * Merge in rounds.  A round pops the positions of one rank from left to right.  New adjacent pairs are ranked after the
+ * round and are therefore not merged in it.  With is_leftmost, a round is one merge.
  */
 static int64_t merge_long(const struct merge_mode *mode, int32_t *sym, int64_t n, int32_t *offsets)
 {
@@ -271,7 +270,7 @@ static int64_t merge_long(const struct merge_mode *mode, int32_t *sym, int64_t n
             int32_t at = (int32_t)pop(&h), gone = node[at].next;
 
             if (node[at].rank != rank)
-                continue; /* one of the two symbols was merged in the meantime */
+                continue; /* one of the two symbols was merged after the push */
             sym[at] = find(mode->b, sym[at], sym[gone]).id;
             node[at].next = node[gone].next;
             if (node[gone].next >= 0)

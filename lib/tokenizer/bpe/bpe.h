@@ -1,11 +1,11 @@
 /*
- * bpe.h - byte pair encoding: merge the symbols of one pre-token by ranked pairs (Sennrich et al. 2016), in two
+ * bpe.h - byte pair encoding: merge the symbols of one pre-token by ranked pairs (Sennrich et al. 2016).  There are two
  * variants:
  *   meg_bpe_merge           GPT-2's: merge all occurrences of the adjacent pair of lowest rank, left to right and
  *                           without overlap
  *   meg_bpe_merge_leftmost  SentencePiece's and Hugging Face's: merge the leftmost occurrence of the adjacent pair of
  *                           lowest rank
- * Both repeat this until no adjacent pair has a rank.  Their results differ if a merge creates a pair of lower rank.
+ * Both repeat this until no adjacent pair has a rank.  The two results differ if a merge creates a pair of lower rank.
  */
 #ifndef MEG_TOKENIZER_BPE_BPE_H
 #define MEG_TOKENIZER_BPE_BPE_H
@@ -19,31 +19,32 @@
 
 MEG_BEGIN_DECLS
 
-/* Rank and merged symbol of a pair; id -1: the pair is not merged. */
+/* Rank and merged symbol of a pair.  id is -1 if the pair is not merged. */
 struct meg_bpe_ranked {
     int32_t rank, id;
 };
 
-/* The table of ranked pairs.  Starts as { 0 }; once filled, any number of threads may use it. */
+/* The table of ranked pairs.  It starts as { 0 }.  Any number of threads may use a table that has been filled. */
 struct meg_bpe {
     struct meg_arena arena;
     struct meg_bpe_pair *slot;    /* hash table, open addressing */
-    struct meg_bpe_ranked *dense; /* pairs of two small symbols, indexed by both */
+    struct meg_bpe_ranked *dense; /* table of pairs of small symbols, indexed by both */
     uint64_t *bloom;              /* Bloom filter of the pairs in slot */
     uint64_t mask;
     int64_t n;
 };
 
-/* Allocate a table for n pairs. */
+/* Allocate memory for n pairs. */
 void meg_bpe_init(struct meg_bpe *b, int64_t n);
 void meg_bpe_free(struct meg_bpe *b);
 
 /*
- * Add the pair of symbols left and right, both >= 0, which merges to symbol id with that rank; replaces an equal pair.
+ * Add the pair of symbols left and right, both >= 0, which merges to symbol id with the given rank.  If the pair was
+ * added before, replace it.
  */
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 
-/* Add n pairs; faster than one at a time, since it prefetches. */
+/* Add n pairs.  This is faster than n calls of meg_bpe_add, since it prefetches. */
 struct meg_bpe_merge_rule {
     int32_t left, right, rank, id;
 };
@@ -54,8 +55,8 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
  *   sym        [n]    in/out  a negative symbol is never merged
  *   rev_merge  [ids]  out     by merged symbol: the pair that last became adjacent and merges to it, whether or not it
  *                             was merged; may be NULL
- * Return the number of symbols left, at the front of sym.  O(n log n) time.  Up to MEG_BPE_SHORT symbols nothing is
- * allocated, above that 24 bytes per symbol.
+ * Return the number of merged symbols, which are at the front of sym.  The time is O(n log n).  No memory is allocated
+ * for up to MEG_BPE_SHORT symbols; for more symbols, 24 bytes per symbol are allocated.
  */
 enum { MEG_BPE_SHORT = 64 };
 struct meg_bpe_rev_merge {
@@ -64,20 +65,23 @@ struct meg_bpe_rev_merge {
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
 int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *rev_merge);
 
-/* The same for n >= 1; offsets [n] out: the index in the input of the first symbol of each symbol left. */
+/*
+ * Merge n >= 1 symbols, leftmost first if is_leftmost, and also set offsets [n] to the index, in the input, of the
+ * first symbol of each merged symbol.
+ */
 int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t *sym, int64_t n, int32_t *offsets);
 
 /*
  * meg_bpe_stream - merge a pre-token of any length in bounded memory, one window at a time
- *   is_leftmost  as meg_bpe_merge_leftmost, else as meg_bpe_merge; the result is the same
- *   read         reads the next symbols, up to n; fewer than n only at the end
- *   put          receives the next symbols of the result; a negative return value, with e filled, ends the merging
- *   ctx          argument of both
- *   window       symbols per window: MEG_BPE_WINDOW, smaller in tests
- *   nbytes       length of the pre-token, for the error message
- * O(n log n) time; 40 bytes per symbol of the window, which grows while no safe cut is found in it (bpe_stream.c).
- * MEG_EFORMAT if a cut that was already used turns out to be unsafe; what put received is then not the result.
- * Otherwise fails as put does.
+ *   is_leftmost  merge as meg_bpe_merge_leftmost does, else as meg_bpe_merge does; the result is the same
+ *   read         reads up to n next symbols and returns their number; less than n only at the end
+ *   put          receives the next symbols of the result; a negative return value, with e set, ends the merging
+ *   ctx          argument of read and put
+ *   window       number of symbols per window: MEG_BPE_WINDOW, or fewer in tests
+ *   nbytes       bytes of the pre-token, printed in the error message
+ * Takes O(n log n) time and 40 bytes per symbol of the window, which grows until a safe cut is found in it
+ * (bpe_stream.c).  Returns MEG_EFORMAT if a cut that was already used turns out to be unsafe; the symbols that put
+ * received are then wrong.  Otherwise fails as put does.
  */
 struct meg_bpe_stream {
     const struct meg_bpe *bpe;

@@ -1,20 +1,23 @@
 /*
  * A long pre-token is cut at offsets that no merge crosses, and the parts between two cuts are merged independently.
  *
- * Let the symbols x merge by themselves to u, and y to v.  If the symbols that the last symbol of u and the first
- * symbol of v were merged from, merged by themselves, become those two again, then x y merges to u v.  Proof: each
- * merge is that of the lowest rank, leftmost first.  Therefore a range of symbols into which nothing is merged from
- * outside undergoes the same merges in the same order as it does alone.  Up to the first merge across the cut, the
- * symbols of the two would undergo the merges that they undergo as a pair, and in these the same merge across the cut
- * would occur.
+ * Let the sequence x, merged on its own, become u, and let the sequence y become v.  Let p be the input symbols from
+ * which the last symbol of u was merged, and q those from which the first symbol of v was merged.  If p q, merged on
+ * its own, becomes these same two symbols, then x y becomes u v.  Proof: each step merges the pair of the lowest rank,
+ * leftmost first.  A range of symbols therefore undergoes the same merges, in the same order, as on its own, as long as
+ * no merge crosses its ends.  Suppose that, while x y is merged, some merge crosses the cut.  Until the first such
+ * merge, p q undergoes the same merges as on its own, so the same merge would cross the cut when p q is merged on its
+ * own: a contradiction.
  *
- * A window is merged, and cut well before its end between two of its symbols u and t.  The next window begins there.
- * If its first symbol is t again, the cut is known to be safe; if not, u and its first symbol are checked as above, and
- * if the cut is not safe, the cut before it is tried.  That the first symbol of a window is also the first symbol of
- * the rest of the pre-token follows by induction from the later cuts, since the last window has no end cut.
+ * A window is merged, and cut well before its end between two of its merged symbols u and t.  The next window begins at
+ * the cut.  If the first merged symbol of the next window is t again, the cut is known to be safe.  If not, u and that
+ * symbol are checked as above; if the cut is not safe, the cut before it is tried.  The first merged symbol of a window
+ * is also the first merged symbol of the rest of the pre-token.  This follows by induction from the later cuts, since
+ * the last window has no cut at its end.
  *
- * If no cut is found, the window is enlarged.  It may then begin with another symbol, whose cut from the symbol before
- * must be checked again; if it is not safe, merging fails, since the result before it has already been put out.
+ * If no cut is found, the window is enlarged.  It may then begin with another merged symbol, and the cut before that
+ * symbol must be checked again.  If this cut is not safe, merging fails, since the result before it has already been
+ * output.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,9 +25,9 @@
 
 #include "tokenizer/bpe/bpe.h"
 
-enum { MAX_CUTS_TRIED = 16 }; /* cuts to try in a window before enlarging it */
+enum { MAX_CUTS_TRIED = 16 }; /* number of cuts to try in a window before enlarging it */
 
-/* Merged symbols: sym[k] was merged from the input symbols offsets[k] .. offsets[k + 1] - 1. */
+/* Merged symbols.  sym[k] was merged from the input symbols offsets[k] .. offsets[k + 1] - 1. */
 struct window {
     int32_t *sym, *offsets;
     int64_t n;
@@ -32,11 +35,11 @@ struct window {
 
 struct stream {
     const struct meg_bpe_stream *s;
-    int64_t size;     /* of a window */
-    int32_t *pending; /* [2 size] input symbols whose result was not put out yet */
+    int64_t size;     /* symbols per window */
+    int32_t *pending; /* [2 size] input symbols whose result was not output yet */
     int64_t n;        /* number of pending symbols; less than 2 size at the end of the input */
     struct window cur, next;
-    int32_t *last; /* [nlast] the input symbols of the last symbol that was put out */
+    int32_t *last; /* [nlast] input symbols of the last symbol that was output */
     int64_t nlast;
 };
 
@@ -67,7 +70,7 @@ static void merge(const struct stream *x, struct window *w, int64_t from)
     w->offsets[w->n] = (int32_t)n;
 }
 
-/* Return whether merging left [n] right [m], each of which merges to one symbol, gives these two symbols. */
+/* Return whether the concatenation of left [n] and right [m] merges to two symbols, one for left and one for right. */
 static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, const int32_t *right, int64_t m)
 {
     int32_t *sym = meg_realloc_array(NULL, (size_t)(n + m), sizeof *sym);
@@ -83,8 +86,8 @@ static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, 
 }
 
 /*
- * Find a safe cut in the current window and merge the next window from there.  Returns the number of merged symbols
- * before the cut, 0 if none was found.
+ * Find a safe cut in the current window and merge the next window, which begins at the cut.  Return the number of
+ * merged symbols before the cut, or 0 if none was found.
  */
 static int64_t find_cut(struct stream *x)
 {
@@ -103,7 +106,7 @@ static int64_t find_cut(struct stream *x)
     return 0;
 }
 
-/* Double the window.  Returns false if its first symbol would have merged with the last symbol that was put out. */
+/* Double the window.  Return false if its first symbol would have merged with the last symbol that was output. */
 static bool grow_window(struct stream *x)
 {
     int64_t was = x->cur.offsets[1];

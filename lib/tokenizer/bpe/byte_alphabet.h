@@ -1,7 +1,7 @@
 /*
  * byte_alphabet.h - GPT-2's bytes_to_unicode: the printable characters that represent bytes in byte-level vocabularies.
- * Bytes 21-7E, A1-AC and AE-FF are represented by the character of the same code, the other 68 in order by U+0100,
- * U+0101, ...
+ * Bytes 21-7E, A1-AC and AE-FF are represented by the character of the same code, the other 68 bytes in order by
+ * U+0100, U+0101, ...
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
 #define MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
@@ -13,14 +13,17 @@
 
 MEG_BEGIN_DECLS
 
-/* Return the character of a byte; it is below U+0144. */
+/* Return the character that represents a byte; it is below U+0144. */
 int32_t meg_byte_alphabet_char(int byte);
-/* Return the byte of a character, or -1 if the character represents none. */
+/* Return the byte that a character represents, or -1 if it represents none. */
 int meg_byte_alphabet_byte(int32_t cp);
 
-/* Append the characters of n bytes in UTF-8. */
+/* Append the characters that represent n bytes, in UTF-8. */
 void meg_byte_alphabet_encode(struct meg_str *out, const char *bytes, int64_t n);
-/* Append the bytes of UTF-8 text.  Returns -1 and appends nothing if a character represents no byte. */
+/*
+ * Append the bytes that the characters of UTF-8 text represent.  If a character represents no byte, append nothing and
+ * return -1.
+ */
 int meg_byte_alphabet_decode(struct meg_str *out, const char *text, int64_t n);
 
 MEG_END_DECLS

@@ -46,7 +46,7 @@ static int64_t encode_pretoken(struct meg_bytebpe_encoder *enc, const char *s, i
 
 enum { BATCH = 128 };
 
-/* Get up to BATCH pre-tokens and prefetch their cache entries; returns their number. */
+/* Get up to BATCH pre-tokens, prefetch their cache entries, and return their number. */
 static int next_pretokens(const struct meg_wordcache *cache, struct meg_pretokens *pretokens,
                           struct meg_wordcache_lookup *pretoken)
 {

@@ -1,6 +1,6 @@
 /*
  * byte_level.h - byte-level BPE: split a text into pre-tokens and merge the bytes of each one that is not in the cache.
- * Shared by GPT-2's files, byte-level tokenizer.json files and tiktoken's ranks.
+ * It is used for GPT-2's files, byte-level tokenizer.json files and tiktoken's ranks.
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_H
@@ -14,26 +14,26 @@
 
 MEG_BEGIN_DECLS
 
-/* The vocabulary and its merges, filled by the file readers.  Once filled, any number of threads may use it. */
+/* A vocabulary and its merges, which the file readers fill.  Any number of threads may then use it. */
 struct meg_bytebpe {
     enum meg_pretok pretok;
     int32_t byte_id[256]; /* id of each byte; -1: the byte is not a token */
     int32_t unk;          /* id of bytes that are not tokens; -1: such bytes are dropped */
     struct meg_bpe bpe;
     bool is_leftmost; /* merge by meg_bpe_merge_leftmost instead of meg_bpe_merge */
-    /* ignore_merges: a pre-token that equals one of these tokens is not merged; { 0 }: none */
+    /* ignore_merges: a pre-token that equals one of these tokens is encoded as that token; { 0 }: no tokens */
     struct meg_strtab tokens;
-    int32_t *token_id; /* [tokens.n] */
+    int32_t *token_id; /* [tokens.n] ids of tokens */
 };
 void meg_bytebpe_free(struct meg_bytebpe *b);
 
-/* The state of one thread.  Starts as { .vocab }. */
+/* The state of one thread.  It starts as { .vocab }. */
 struct meg_bytebpe_encoder {
     const struct meg_bytebpe *vocab;
     struct meg_wordcache cache;
     struct meg_pretokens pretokens;
 };
-/* Append the ids of text [n], well-formed UTF-8.  Fails as meg_bpe_stream and the sink do. */
+/* Append the ids of text [n], which must be well-formed UTF-8.  Fails as meg_bpe_stream and the sink do. */
 int meg_bytebpe_encode(struct meg_bytebpe_encoder *enc, const char *text, int64_t n, struct meg_ids *out,
                        const struct meg_id_sink *sink, struct meg_err *e);
 void meg_bytebpe_encoder_free(struct meg_bytebpe_encoder *enc);

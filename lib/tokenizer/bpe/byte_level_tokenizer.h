@@ -1,6 +1,6 @@
 /*
- * byte_level_tokenizer.h - what GPT2BPETokenizer and TikTokenizer have in common: byte-level BPE between special
- * tokens, and clones that borrow the files (private to lib/tokenizer/bpe).
+ * byte_level_tokenizer.h - the common part of GPT2BPETokenizer and TikTokenizer: byte-level BPE between special tokens,
+ * and clones that borrow the files (private to lib/tokenizer/bpe).
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
@@ -13,17 +13,17 @@ MEG_BEGIN_DECLS
 
 struct meg_bytebpe_tokenizer {
     struct meg_tokenizer base;
-    void *files; /* of the type; a clone borrows it */
+    void *files; /* the files of the tokenizer type; borrowed by clones */
     bool is_clone;
-    const struct meg_special_tokens *special_tokens; /* of files; empty: special tokens are not parsed */
+    const struct meg_special_tokens *special_tokens; /* owned by files; empty: special tokens are not parsed */
     struct meg_bytebpe_encoder encoder;
 };
 
-/* Allocate a tokenizer over files, which it takes, and which own vocab and special_tokens.  base is zero. */
+/* Allocate a tokenizer with zero base.  The tokenizer owns files, and files owns vocab and special_tokens. */
 struct meg_bytebpe_tokenizer *meg_bytebpe_tokenizer_new(void *files, const struct meg_bytebpe *vocab,
                                                         const struct meg_special_tokens *special_tokens);
 
-/* Members of struct meg_tok_class.  close calls free_files unless base is a clone. */
+/* Members of struct meg_tok_class.  meg_bytebpe_tokenizer_close calls free_files unless base is a clone. */
 void meg_bytebpe_tokenizer_close(struct meg_tokenizer *base, void (*free_files)(void *files));
 struct meg_tokenizer *meg_bytebpe_tokenizer_clone(const struct meg_tokenizer *base);
 int meg_bytebpe_tokenizer_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,

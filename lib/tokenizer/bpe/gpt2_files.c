@@ -12,11 +12,11 @@
 #include "unicode/utf8.h"
 
 #define EOD "<|endoftext|>"
-enum { MAX_REPORTED = 5 }; /* bad merges listed in a message; the others are only counted */
+enum { MAX_REPORTED = 5 }; /* maximum number of bad merges in a message; others are only counted */
 
 /* The vocabulary in the order and spelling of the file. */
 struct raw_vocab {
-    struct meg_strtab tokens; /* in the order of the file */
+    struct meg_strtab tokens; /* tokens in the order of the file */
     int64_t *id;              /* [tokens.cap] */
     const char *path;
 };
@@ -29,7 +29,7 @@ static int32_t id_of(const struct raw_vocab *v, const char *token, size_t n)
     return k < 0 ? -1 : (int32_t)v->id[k];
 }
 
-/* Read an id; *id is -1 if the value is not a non-negative integer of at most ten digits. */
+/* Read an id.  Set *id to -1 if the value is not a non-negative integer of at most ten digits. */
 static int read_id(struct meg_json_scan *s, int64_t *id, struct meg_span *found)
 {
     const char *begin, *type;
@@ -85,7 +85,7 @@ static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct 
 
     if (bad >= 0)
         return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": invalid UTF-8", bad + 1);
-    meg_str_add(&buf, text, (size_t)n); /* capacity for the longest token */
+    meg_str_add(&buf, text, (size_t)n); /* reserve the capacity for the longest token */
     meg_json_scan_skip_space(&s);
     if (!meg_json_scan_accept(&s, '{'))
         r = meg_json_scan_expected(&s, "'{' of an object of tokens and ids");
@@ -101,14 +101,14 @@ static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct 
     return r;
 }
 
-/* Sort the tokens by id; the ids must be 0 .. n-1. */
+/* Sort the tokens by id, and check that the ids are 0 .. n-1. */
 static int index_by_id(struct meg_gpt2_files *f, const struct raw_vocab *v, struct meg_err *e)
 {
     int64_t *nth;
     int r = 0;
 
     f->n = v->tokens.n;
-    nth = meg_new((size_t)f->n * sizeof *nth); /* by id: index of the token + 1 */
+    nth = meg_new((size_t)f->n * sizeof *nth); /* index of the token + 1, by id */
     for (int64_t k = 0; k < f->n && r == 0; k++) {
         struct meg_str token = meg_strtab_get(&v->tokens, k);
 
@@ -180,10 +180,10 @@ struct merge_reader {
     const struct raw_vocab *vocab;
     const char *path;
     int64_t line;        /* number of the current line */
-    int32_t rank;        /* of the next merge */
-    struct meg_str both; /* scratch: the concatenation of the two tokens */
-    int64_t nbad;        /* merges of tokens that are not in the vocabulary */
-    struct meg_str bad;  /* the first MAX_REPORTED of these, for one message */
+    int32_t rank;        /* rank of the next merge */
+    struct meg_str both; /* scratch for the concatenation of the two tokens */
+    int64_t nbad;        /* number of merges with tokens that are not in the vocabulary */
+    struct meg_str bad;  /* error message for the first MAX_REPORTED of them */
 };
 
 static void add_bad_merge(struct merge_reader *m, const char *left, const char *right, const char *missing)

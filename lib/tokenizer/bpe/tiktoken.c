@@ -1,7 +1,8 @@
 /*
- * TikTokenizer (Megatron-LM) and tiktoken's files, among them Llama 3's tokenizer.model.  They rank tokens, not
- * merges: two adjacent tokens merge if their concatenation is a token, the one of lowest rank first.  This equals BPE
- * whose pairs are all splits of each token into two tokens, ranked as the token.
+ * TikTokenizer (Megatron-LM) and tiktoken's files, among them Llama 3's tokenizer.model.  The files rank tokens, not
+ * merges: two adjacent tokens merge if their concatenation is a token, and the concatenation of lowest rank is merged
+ * first.  This is equal to BPE with a merge for each split of a token into two tokens; the rank of the merge is the
+ * rank of the token.
  */
 #include <inttypes.h>
 #include <stdio.h>

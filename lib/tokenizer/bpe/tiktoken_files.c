@@ -10,13 +10,13 @@
 #include "tokenizer/internal.h"
 
 enum {
-    DEFAULT_SIZE = 131072, /* tokens of a JSON vocabulary, as in Megatron-LM */
-    MAX_TOKEN = 4096,      /* bytes; the time to enumerate the splits of a token is quadratic in it */
+    DEFAULT_SIZE = 131072, /* number of tokens of a JSON vocabulary, as in Megatron-LM */
+    MAX_TOKEN = 4096,      /* maximum bytes of a token; enumerating its splits takes quadratic time */
     LLAMA3_RANKS = 128000,
     LLAMA3_SPECIAL = 256
 };
 
-/* Add the token of the next rank, which s [n] has in base64. */
+/* Decode the token s [n], in base64, and add it with the next rank. */
 static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char *location, struct meg_err *e)
 {
     struct meg_str bytes = { 0 };
@@ -106,7 +106,7 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
     return r;
 }
 
-/* Add the special tokens, given or default, and fill up to n with generated names. */
+/* Add the special tokens, given or default, and then tokens with generated names up to n tokens in total. */
 static int add_special(struct meg_strtab *t, const struct meg_str_list *given, int64_t n,
                        const struct meg_str_list *defaults, const char *filler, int64_t filled, struct meg_err *e)
 {
@@ -203,7 +203,7 @@ static enum meg_pretok pattern_of(const char *pattern, bool is_json)
     return is_json ? MEG_PRETOK_TIK_V2 : MEG_PRETOK_CL100K;
 }
 
-/* Build the set of special tokens to parse in text: the first n tokens. */
+/* Build the set of special tokens to parse in text from the first n tokens. */
 static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_new((size_t)n * sizeof *key);
@@ -219,7 +219,7 @@ static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct 
     return r;
 }
 
-/* Assign ids for JSON: special tokens first, then the ranked tokens. */
+/* Assign the ids of a JSON vocabulary: first those of special tokens, then those of the ranked tokens. */
 static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
@@ -250,8 +250,8 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
 }
 
 /*
- * Assign ids for text: the ranked tokens first, then special tokens; those of Llama 3 if the number of ranks is Llama
- * 3's.
+ * Assign the ids of a text vocabulary: first those of the ranked tokens, then those of special tokens.  If no special
+ * tokens are given and the number of ranks is Llama 3's, add Llama 3's special tokens.
  */
 static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {

@@ -1,12 +1,13 @@
 /*
  * The algorithm of Hugging Face's trainer (models/bpe/trainer.rs of tokenizers 0.22):
- * - Merge the pair with the highest count; on ties the one with the smaller left id, then with the smaller right id.
- * - The priority queue holds pairs with the words in which they occur.  A pair is pushed once for the initial text, and
- *   once more for each merge that creates new occurrences of it, with the words of that merge only.  Its count is
- *   looked up when it is popped; if the count in the queue is stale, the pair is pushed again with the new one.
- * - A merge changes the counts of adjacent pairs, not its own.  A pair can therefore be popped again, if a token that
- *   another merge also creates has brought about new occurrences: they are merged, and its rank is that of its last
- *   merge.
+ * - Merge the pair with the highest count; on ties, the pair with the smaller left id, then the smaller right id.
+ * - The priority queue contains pairs with the words in which they occur.  A pair is pushed once for the initial text,
+ *   and once more for each merge that creates new occurrences of it, with the words of that merge only.  When a pair is
+ *   popped, its current count is looked up; if the count in the queue is stale, the pair is pushed again with the
+ *   current count.
+ * - A merge changes the counts of adjacent pairs, not the count of the merged pair.  Another merge may later create a
+ *   token of that pair again, and so new occurrences of the pair.  The pair is then popped and merged again, and its
+ *   rank is that of its last merge.
  */
 #include "tokenizer/bpe/train.h"
 
@@ -20,7 +21,7 @@
 struct pair {
     int32_t left, right;
     int64_t count;
-    int32_t touched_index; /* index in touched of the entry that collects words in the current merge, or -1 */
+    int32_t touched_index; /* index in touched of the entry that collects its words in the current merge, or -1 */
     int64_t merged;        /* index in the merge log of its last merge, or -1 */
 };
 
@@ -35,13 +36,13 @@ struct entry {
 struct bpe_train_state {
     struct pair *pair;
     int64_t npairs, pairs_cap;
-    uint32_t *slot; /* hash table of pairs: index + 1 */
+    uint32_t *slot; /* hash table of pairs: index in pair + 1, or 0 */
     uint64_t mask;
-    struct entry **heap; /* the next one to merge is at 0 */
+    struct entry **heap; /* binary heap; heap[0] is the next pair to merge */
     int64_t nheap, heap_cap;
     struct entry **touched;
     int64_t ntouched, touched_cap;
-    int32_t *sym; /* of word i: sym[at[i]] .. sym[at[i] + len[i] - 1] */
+    int32_t *sym; /* symbols; word i has sym[at[i]] .. sym[at[i] + len[i] - 1] */
     const int64_t *at, *count;
     int32_t *len;
     struct meg_bpe_vocab *vocab;
@@ -95,7 +96,7 @@ static void grow_pairs(struct bpe_train_state *st)
         *slot_of(st, st->pair[i].left, st->pair[i].right) = (uint32_t)i + 1;
 }
 
-/* Return whether a is merged after b. */
+/* Return whether a must be merged after b. */
 static bool is_after(const struct bpe_train_state *st, const struct entry *a, const struct entry *b)
 {
     const struct pair *p = &st->pair[a->pair], *q = &st->pair[b->pair];
@@ -193,7 +194,7 @@ static void push_new_pairs(struct bpe_train_state *st)
     st->ntouched = 0;
 }
 
-/* Merge a pair to token id in one word, left to right. */
+/* Merge all occurrences of a pair in one word to token id, from left to right. */
 static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, int32_t right, int32_t id)
 {
     int32_t *s = st->sym + st->at[word];
@@ -218,7 +219,7 @@ static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, 
     st->len[word] = to;
 }
 
-/* Return the id of the concatenation of left and right; add the token if it is new. */
+/* Return the id of the concatenation of left and right.  Add this token if it is new. */
 static int32_t token_of(struct meg_strtab *tokens, int32_t left, int32_t right)
 {
     struct meg_str a = meg_strtab_get(tokens, left), b = meg_strtab_get(tokens, right), both = { 0 };
@@ -260,7 +261,7 @@ static void split_words(struct bpe_train_state *st, const struct meg_strtab *wor
     push_new_pairs(st);
 }
 
-/* List the merges; the rank of a pair is the position of its last merge. */
+/* List the merges.  The rank of a pair is the position of its last merge. */
 static void list_merges(struct bpe_train_state *st, const int32_t *merge_log, int64_t nlog)
 {
     struct meg_bpe_vocab *v = st->vocab;
@@ -308,7 +309,7 @@ void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int6
         p->merged = nlog;
         merge_log[nlog++] = x->pair;
         id = token_of(&vocab->tokens, left, right);
-        for (int64_t i = 0; i < x->nwords; i++) /* p is invalid after this */
+        for (int64_t i = 0; i < x->nwords; i++) /* p is invalid after the loop */
             merge_word(&st, x->word[i], left, right, id);
         push_new_pairs(&st);
         free_entry(x);

@@ -1,7 +1,7 @@
 /*
  * train.h - train a byte-level BPE vocabulary: pre-tokenize text by GPT-2's pattern, then merge the most frequent
- * adjacent pair repeatedly (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, ties
- * included: train.c.
+ * adjacent pair repeatedly (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, also on
+ * ties (train.c).
  */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
 #define MEG_TOKENIZER_BPE_TRAIN_H
@@ -16,17 +16,17 @@
 MEG_BEGIN_DECLS
 
 #define MEG_ENDOFTEXT "<|endoftext|>"
-enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* ids before the first merge: <|endoftext|> and 256 bytes */
+enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* number of ids before the first merge: <|endoftext|> and 256 bytes */
 
-/* Counts of pre-tokens.  Starts as { 0 }. */
+/* The counts of pre-tokens.  Starts as { 0 }. */
 struct meg_bpe_trainer {
     struct meg_strtab words;
-    int64_t *count; /* [ncount], of which words.n are in use */
+    int64_t *count; /* [ncount] count of each word; words.n elements are in use */
     int64_t ncount;
     struct meg_pretokens pretokens;
 };
 
-/* Count the pre-tokens of a text of n bytes, well-formed UTF-8. */
+/* Count the pre-tokens of a text of n bytes, which must be well-formed UTF-8. */
 void meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n);
 void meg_bpe_trainer_free(struct meg_bpe_trainer *t);
 
@@ -36,19 +36,19 @@ struct meg_bpe_vocab_merge {
 
 /*
  * The trained vocabulary: id 0 is <|endoftext|>, followed by the 256 bytes in the order of their characters
- * (tokenizer/bpe/byte_alphabet.h) and one token per merge; if two merges give the same token, the first one's id is
- * used.
+ * (tokenizer/bpe/byte_alphabet.h) and one token per merge.  If two merges create the same token, it has the id that the
+ * first one created.
  */
 struct meg_bpe_vocab {
     struct meg_strtab tokens;          /* bytes of each token, by id */
-    struct meg_bpe_vocab_merge *merge; /* [nmerges] by rank, without duplicates */
+    struct meg_bpe_vocab_merge *merge; /* [nmerges] merges by rank, without duplicates */
     int64_t nmerges;
 };
 
 /*
  * meg_bpe_trainer_run - merge until there are vocab_size tokens (>= MEG_BPE_MIN_VOCAB_SIZE) or no pair occurs at least
  * max(1, min_frequency) times
- *   t      its counts are consumed
+ *   t      trainer, whose counts are consumed
  *   vocab  out  starts as { 0 }
  */
 void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t min_frequency,
@@ -57,8 +57,8 @@ void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
 
 /*
  * meg_bpe_vocab_write - write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json, which Hugging Face's
- * libraries load, to dir, which exists and which the caller has locked (file/lock.h)
- * Replaces all four files atomically: on failure all are unchanged.
+ * libraries load, to dir; dir must exist, and the caller must have locked it (file/lock.h)
+ * Replaces all four files atomically: on failure no file is changed.
  */
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e);
 

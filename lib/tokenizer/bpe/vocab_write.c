@@ -1,6 +1,6 @@
 /*
- * Write the files of a vocabulary; vocab.json and merges.txt are byte for byte those that Hugging Face's BPE model
- * saves.
+ * Write the files of a vocabulary.  vocab.json and merges.txt equal, byte for byte, the files that Hugging Face's BPE
+ * model saves.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -74,7 +74,10 @@ static void tokenizer_json(const struct meg_bpe_vocab *v, struct meg_str *out)
     meg_str_printf(out, "]}}\n");
 }
 
-/* The configuration that transformers' AutoTokenizer and HuggingFaceTokenizer need in addition to tokenizer.json. */
+/*
+ * Append the configuration that transformers' AutoTokenizer and HuggingFaceTokenizer require in addition to
+ * tokenizer.json.
+ */
 static void tokenizer_config_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
     (void)v;

@@ -1,8 +1,8 @@
 /*
  * SentencePiece's BPE merges the two neighboring symbols whose concatenation is the piece with the highest score.  It
- * looks up the concatenation; here every split of a piece into two symbols becomes a ranked merge when the model is
- * opened (lower rank first, equal scores have equal ranks).  Symbols 0 .. n-1 are the pieces; characters that occur in
- * pieces without being one follow.
+ * looks up the concatenation.  Here, every split of a piece into two symbols becomes a ranked merge when the model is
+ * opened; merges of lower rank are applied first, and equal scores have equal ranks.  Symbols 0 .. n-1 are the pieces;
+ * the symbols after them are the characters that occur in pieces but are not pieces themselves.
  */
 #include <stdlib.h>
 
@@ -22,8 +22,8 @@ static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id,
 
 struct symbols {
     struct meg_strtab chars;    /* single characters that get a symbol */
-    struct meg_strtab reserved; /* pieces of types that are not matched in text, normalized */
-    int32_t *reserved_id;       /* [reserved.n] their ids */
+    struct meg_strtab reserved; /* normalized pieces of types that are not matched in text */
+    int32_t *reserved_id;       /* [reserved.n] ids of the reserved pieces */
 };
 
 static void find_reserved(const struct meg_spm *s, struct symbols *syms)
@@ -128,7 +128,7 @@ static int by_score(const void *x, const void *y)
     return (a->score < b->score) - (a->score > b->score);
 }
 
-/* Set rank [n]: 0 for the highest score, one more for each distinct lower score. */
+/* Set rank [n] by score: the highest score has rank 0, and each distinct lower score has the next rank. */
 static void rank_scores(const struct meg_spm_model *m, int32_t *rank)
 {
     struct scored *s = meg_new((size_t)m->n * sizeof *s);
@@ -144,7 +144,7 @@ static void rank_scores(const struct meg_spm_model *m, int32_t *rank)
     free(s);
 }
 
-/* Add a merge for each split of a piece into two symbols, unless is_counting; return their number. */
+/* Return the number of splits of a piece into two symbols.  Unless is_counting, also add a merge for each split. */
 static int64_t add_pairs(struct spm_bpe *b, const char *text, int64_t n, int32_t id, int32_t rank, bool is_counting)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -184,7 +184,7 @@ static void find_unused(struct meg_spm *s)
 
     for (int32_t id = 0; id < m->n; id++) {
         if (m->piece[id].type == MEG_SPM_UNUSED)
-            s->has_safe_splits = false; /* which merge an unused piece is split by depends on the entire text */
+            s->has_safe_splits = false; /* the merge that an unused piece is split by depends on the entire text */
     }
 }
 
@@ -215,13 +215,16 @@ void spm_bpe_free(struct spm_bpe *b)
 
 /* ---- Words ---- */
 
-/* Encode a user-defined piece as a symbol that is in no merge (and back); -1 is a character without a symbol. */
+/*
+ * Map a user-defined piece to a negative symbol, which is in no merge, or such a symbol back to its piece.  -1 is a
+ * character without a symbol.
+ */
 static int32_t mark_unmergeable(int32_t id)
 {
     return -2 - id;
 }
 
-/* Return the symbol at the beginning of text [n], and its length in *len. */
+/* Return the symbol at the beginning of text [n], and set *len to its length. */
 static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n, int64_t *len)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -239,7 +242,7 @@ static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n,
     return meg_trie_find(&b->symbols, text, *len);
 }
 
-/* Append the ids of the symbol at text, and return its length; set *is_known to false for an unknown character. */
+/* Append the ids of the symbol at text, and return its length.  Set *is_known to false for an unknown character. */
 static int64_t add_symbol(struct meg_spm_encoder *enc, int32_t sym, const char *text, bool *is_known)
 {
     const struct meg_spm *s = enc->spm;
@@ -267,8 +270,8 @@ static int64_t add_symbol(struct meg_spm_encoder *enc, int32_t sym, const char *
 /* State of a word that is merged in a stream. */
 struct long_word {
     struct meg_spm_encoder *enc;
-    const char *in, *end; /* bytes to be read */
-    const char *out;      /* bytes whose ids are to be written */
+    const char *in, *end; /* range of bytes still to be read */
+    const char *out;      /* first byte whose id is still to be written */
     bool is_known;
 };
 
@@ -287,7 +290,7 @@ static int write_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_er
     struct long_word *lw = ctx;
     int r;
 
-    if ((r = spm_reserve_ids(lw->enc, 3 * (lw->in - lw->out), e)) < 0) /* an unknown space has three bytes */
+    if ((r = spm_reserve_ids(lw->enc, 3 * (lw->in - lw->out), e)) < 0) /* an unknown space has three ids */
         return r;
     for (int64_t i = 0; i < n; i++)
         lw->out += add_symbol(lw->enc, sym[i], lw->out, &lw->is_known);

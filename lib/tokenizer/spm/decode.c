@@ -6,8 +6,8 @@
 
 /* Bits of meg_detok.state. */
 enum {
-    HAS_TEXT = 1,      /* some text was decoded: keep leading spaces of pieces */
-    REMOVED_SPACE = 2, /* the leading space of the first piece was removed: only one is */
+    HAS_TEXT = 1,      /* some text was decoded, so leading spaces of pieces are kept */
+    REMOVED_SPACE = 2, /* the leading space of the first piece was removed; no other one is */
 };
 
 /* Append a piece with U+2581 replaced by a space. */
@@ -43,8 +43,8 @@ void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struc
     }
 }
 
-/* Move pending bytes to out: as characters, and U+FFFD for each byte that is not part of one.  Keep an incomplete
- * character at the end, unless is_last. */
+/* Move pending bytes to out, with U+FFFD for each byte that is not part of a character.  Unless is_last, keep an
+ * incomplete character at the end in pending. */
 static void flush_bytes(struct meg_str *pending, bool is_last, struct meg_str *out)
 {
     size_t at = 0;

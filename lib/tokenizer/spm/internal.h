@@ -17,10 +17,10 @@ MEG_BEGIN_DECLS
 
 /* ---- Opened model ---- */
 
-/* The pieces as they occur in normalized text, concatenated. */
+/* The text of each piece as it occurs in normalized text; all texts are concatenated. */
 struct spm_surfaces {
     struct meg_str bytes;
-    int64_t *offset; /* [n+1]; length 0: text never becomes this piece, or its type is not matched */
+    int64_t *offset; /* [n+1] byte offset of each text; empty text: the piece is not matched in text */
 };
 
 static inline int64_t spm_surface_length(const struct spm_surfaces *t, int32_t id)
@@ -29,26 +29,26 @@ static inline int64_t spm_surface_length(const struct spm_surfaces *t, int32_t i
 }
 
 struct spm_unigram {
-    struct meg_trie pieces; /* to ids */
+    struct meg_trie pieces; /* maps pieces to ids */
     double *score;          /* [n] log probability by id */
     float unk_score;
-    double max_abs_score; /* of all scores */
+    double max_abs_score; /* maximum absolute value of the scores */
     int64_t max_piece_bytes;
 };
 
 struct spm_bpe {
-    struct meg_trie symbols;      /* pieces to ids; other characters to n, n+1, ... */
+    struct meg_trie symbols;      /* maps pieces to ids, and other characters to n, n+1, ... */
     struct meg_trie user_defined; /* pieces that are matched first and never merged */
     struct meg_bpe pairs;
-    int32_t *id_of_symbol; /* the unknown id for characters that are not pieces */
+    int32_t *id_of_symbol; /* id of each symbol; the unknown id for characters that are not pieces */
 };
 
 struct meg_spm {
     struct meg_spm_model *model;
-    struct meg_trie user_defined; /* pieces, as in the file: copied by the normalizer */
+    struct meg_trie user_defined; /* user-defined pieces as spelled in the file; the normalizer copies them */
     struct meg_spm_normalizer normalizer;
     struct meg_safe_split safe_split;
-    bool has_safe_splits; /* false: each text is one word */
+    bool has_safe_splits; /* false: an entire text is one word */
     struct spm_surfaces surfaces;
     struct spm_unigram unigram;
     struct spm_bpe bpe;
@@ -58,11 +58,11 @@ struct meg_spm {
 
 /* The best path to a byte position of a word (Viterbi). */
 struct spm_node {
-    float score;       /* sum over its pieces */
-    int32_t id, begin; /* its last piece; begin < 0: there is no path */
+    float score;       /* sum of the scores of the path's pieces */
+    int32_t id, begin; /* id and begin of the path's last piece; begin < 0: no path */
 };
 
-/* Score of the text's path, rounded to float after each of its first nids ids. */
+/* Score of the path of the first nids ids of the text, rounded to float after each id. */
 struct spm_path_score {
     float value;
     int64_t nids;
@@ -72,11 +72,11 @@ struct meg_spm_encoder {
     const struct meg_spm *spm;
     struct meg_wordcache cache;
     struct meg_str text;   /* normalized text that is not yet encoded */
-    uint64_t *safe_splits; /* [nsplit_words] bit mask of text */
+    uint64_t *safe_splits; /* [nsplit_words] bit mask of the safe split points of text */
     int64_t nsplit_words;
     struct meg_ids *out;
-    const struct meg_id_sink *sink; /* or NULL */
-    int32_t *ids_begin, *ids_end;   /* this text's ids in out; spm_reserve_ids reserves space at the end */
+    const struct meg_id_sink *sink; /* receives ids; may be NULL */
+    int32_t *ids_begin, *ids_end;   /* ids of this text in out; spm_reserve_ids reserves space after them */
 
     /* unigram */
     struct spm_path_score score;
@@ -86,41 +86,47 @@ struct meg_spm_encoder {
     /* BPE */
     int32_t *sym;
     int64_t nsym;
-    struct meg_bpe_rev_merge *rev_merge; /* NULL: the model has no unused pieces */
+    struct meg_bpe_rev_merge *rev_merge; /* [number of pieces]; NULL: the model has no unused pieces */
 };
 
-/* Append the ids of an unknown character, n bytes of normalized text. */
+/* Append the ids of an unknown character, which has n bytes in normalized text. */
 void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n);
 
-/* Reserve space for n more ids, after flushing to the sink if there are many.  Fails as the sink does. */
+/* Flush ids to the sink if there are many, and reserve space for n more ids.  Fails as the sink does. */
 int spm_reserve_ids(struct meg_spm_encoder *enc, int64_t n, struct meg_err *e);
 
-enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* bytes; longer words are not cached */
+enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* maximum bytes of a cached word */
 
 /* ---- Unigram (unigram.c, unigram_stream.c) ---- */
 
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
-/* Append the ids of a word; return false if it has an unknown character.  Space must be reserved. */
+/* Append the ids of a word and return false if it has an unknown character.  The caller reserves the space. */
 bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n);
-/* Append the ids of a long word and reserve space; max_piece_bytes must be <= 255.  Fails as the sink does. */
+/*
+ * Append the ids of a long word, and reserve the space for them.  max_piece_bytes must be <= 255.  Fails as the sink
+ * does.
+ */
 int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64_t n, struct meg_err *e);
-/* Bring score up to date with the last id appended. */
+/* Update score to include all ids appended so far. */
 void spm_unigram_update_score(struct meg_spm_encoder *enc);
 
 /*
- * A word is cached with a tag, and its cached ids may be used if its tag is at least the required one: the ids of a
- * word can depend on the rounded score of the text before it.  Tag 0 is never enough.
+ * Return the tag to cache a word with.  The ids of a word can depend on the rounded score of the text before it, so its
+ * cached ids are only used if its tag is at least the required tag.  Tag 0 is always less than the required tag.
  */
 uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, int64_t n);
-/* Return the tag that is required during the next nids ids. */
+/* Return the required tag for words within the next nids ids. */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids);
 
 /* ---- BPE (bpe.c) ---- */
 
 int spm_bpe_init(struct meg_spm *s, struct meg_err *e);
 void spm_bpe_free(struct spm_bpe *b);
-/* Append the ids of a word; *is_known: it has no unknown character.  Fails as the sink and meg_bpe_stream do. */
+/*
+ * Append the ids of a word.  Set *is_known to false if it has an unknown character, else to true.  Fails as the sink
+ * and meg_bpe_stream do.
+ */
 int spm_bpe_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e);
 
 MEG_END_DECLS

@@ -40,11 +40,10 @@ enum {
 /* State of loading a model. */
 struct loader {
     struct meg_spm_model *m;
-    struct meg_strtab matched,
-        reserved; /* pieces so far, by whether they are matched in text; no duplicates in either */
+    struct meg_strtab matched, reserved; /* pieces read so far: those of matched types, and the others */
     int64_t cap;
     bool has_byte;
-    struct meg_str bos, eos, pad; /* names of the special pieces */
+    struct meg_str bos, eos, pad; /* texts of the special pieces */
 };
 
 static int set_text(const struct meg_pb_field *f, const char *what, struct meg_str *out, struct meg_err *e)
@@ -224,7 +223,10 @@ static int read_normalizer_spec(struct meg_spm_normalizer_spec *spec, struct meg
     return r;
 }
 
-/* A denormalizer would change text after decoding; published models have none. */
+/*
+ * Check that the model has no denormalizer with a character map, which would change text after decoding.  Published
+ * models have none.
+ */
 static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)
 {
     const struct meg_pb message = in;
@@ -265,7 +267,7 @@ static int read_model(struct loader *l, struct meg_pb in, struct meg_err *e)
     return r;
 }
 
-/* Return the id of the control piece with this name, or -1. */
+/* Return the id of the control piece with this text, or -1. */
 static int32_t control_id(const struct meg_spm_model *m, const struct meg_str *name)
 {
     for (int32_t id = 0; id < m->n; id++) {
@@ -308,7 +310,7 @@ static int resolve_special_ids(struct loader *l, const char *path, struct meg_er
     return 0;
 }
 
-/* Refuse text files, such as Llama 3's tokenizer.model: a serialized model begins with other bytes than they do. */
+/* Reject text files, such as Llama 3's tokenizer.model, by their first byte, with which no serialized model begins. */
 static int check_not_text(const struct meg_mmap *file, const char *path, struct meg_err *e)
 {
     const int first = file->n > 0 ? *(const unsigned char *)file->p : 0;

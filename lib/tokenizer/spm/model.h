@@ -28,19 +28,19 @@ enum meg_spm_piece_type {
 
 #define MEG_SPM_SPACE_SYMBOL "\xE2\x96\x81" /* U+2581 replaces a space in pieces */
 
-/* How text is normalized; the fields of NormalizerSpec. */
+/* The fields of NormalizerSpec, which define how text is normalized. */
 struct meg_spm_normalizer_spec {
     struct meg_charsmap map;
-    struct meg_str map_bytes; /* precompiled_charsmap as in the file */
+    struct meg_str map_bytes; /* bytes of precompiled_charsmap in the file */
     bool has_map;
-    bool add_dummy_prefix;           /* add a space in front of the text, or */
-    bool treat_whitespace_as_suffix; /* after it if this is set */
-    bool remove_extra_whitespaces;   /* at both ends, and all but one of consecutive spaces */
+    bool add_dummy_prefix;           /* add a space in front of the text, or after it */
+    bool treat_whitespace_as_suffix; /* add_dummy_prefix adds the space after the text */
+    bool remove_extra_whitespaces;   /* remove spaces at both ends, and all but one of consecutive spaces */
     bool escape_whitespaces;         /* replace spaces by MEG_SPM_SPACE_SYMBOL */
 };
 
 struct meg_spm_piece {
-    int64_t offset; /* in meg_spm_model.text; the piece ends at the offset of the next one */
+    int64_t offset; /* byte offset in meg_spm_model.text; a piece ends at the offset of the next one */
     float score;
     enum meg_spm_piece_type type;
 };
@@ -48,20 +48,21 @@ struct meg_spm_piece {
 struct meg_spm_model {
     enum meg_spm_model_type type;
     int32_t n;                   /* number of pieces */
-    struct meg_spm_piece *piece; /* [n+1] by id; of the last one only offset is set */
+    struct meg_spm_piece *piece; /* [n+1] pieces by id; the last element has only an offset */
     struct meg_str text;
     struct meg_spm_normalizer_spec normalizer_spec;
     bool byte_fallback;         /* encode unknown characters by the pieces of their bytes */
     int32_t byte_id[256];       /* ids of the pieces <0x00> to <0xFF>, if byte_fallback */
-    struct meg_str unk_surface; /* text of the unknown piece in decoding */
+    struct meg_str unk_surface; /* text that the unknown piece is decoded to */
     int32_t unk, bos, eos, pad; /* -1: none, but unk is always valid */
 };
 
 /*
  * meg_spm_model_load - read a .model file
- * MEG_EFORMAT, with file and byte offset, for a malformed or truncated message, and for an invalid model: a piece that
- * is empty, not UTF-8, a duplicate or longer than 4096 bytes; a score that is not finite; no unknown piece or two;
- * byte pieces for some bytes only; a damaged character map; a denormalizer; a model type other than unigram and BPE.
+ * Returns MEG_EFORMAT, with file and byte offset, for a malformed or truncated message, and for an invalid model: a
+ * piece that is empty, not UTF-8, a duplicate or longer than 4096 bytes; a score that is not finite; no unknown piece
+ * or more than one; byte pieces for some bytes only; a corrupt character map; a denormalizer with a character map; a
+ * model type other than unigram and BPE.
  */
 int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_err *e);
 void meg_spm_model_free(struct meg_spm_model *m); /* accepts NULL */
@@ -74,10 +75,10 @@ static inline struct meg_str meg_spm_piece_text(const struct meg_spm_model *m, i
     return view;
 }
 
-/* Return the byte of a piece <0xNN>, or -1. */
+/* Return the byte of a piece <0xNN>, or -1 for other pieces. */
 int meg_spm_piece_to_byte(const char *s, size_t n);
 
-/* Return true if the piece's type is matched in text. */
+/* Return true if pieces of this type are matched in text. */
 static inline bool meg_spm_is_matched(const struct meg_spm_model *m, int32_t id)
 {
     enum meg_spm_piece_type t = m->piece[id].type;

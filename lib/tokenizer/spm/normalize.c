@@ -1,7 +1,7 @@
 /*
- * Most bytes and characters are copied unchanged, in runs.  Where a replacement may apply, one step is done as
- * SentencePiece's Normalizer does it: copy the longest user-defined piece; else replace the longest key of the
- * character map; else copy a character.
+ * Runs of bytes and characters that no replacement applies to are copied unchanged.  At other positions, do one step as
+ * SentencePiece's Normalizer does: copy the longest user-defined piece; else replace the longest key of the character
+ * map; else copy a character.
  */
 #include "tokenizer/spm/normalize.h"
 
@@ -9,11 +9,11 @@
 
 #include "unicode/utf8.h"
 
-/* Values of byte_class[], bits; 0: neither. */
+/* Bits of byte_class[].  A byte without these bits may begin a replacement. */
 enum {
     COPIED = 1,
-    SPACE = 2,     /* COPIED, unless it follows another one */
-    BEGINS_KEY = 4 /* COPIED before a COPIED byte; before others a longer key may match */
+    SPACE = 2,     /* COPIED, unless the byte before it is a SPACE, too */
+    BEGINS_KEY = 4 /* COPIED if a COPIED byte follows; else a longer key may match */
 };
 
 /* Classify an ASCII byte by the character map. */
@@ -38,7 +38,7 @@ static unsigned char class_of(const struct meg_charsmap *map, unsigned char c)
     return class;
 }
 
-/* Return true if some key begins with bytes c, second. */
+/* Return true if some key begins with the bytes c and second. */
 static bool has_longer_key(const struct meg_charsmap *map, unsigned char c, unsigned char second)
 {
     uint32_t node = meg_charsmap_root(map);
@@ -103,7 +103,7 @@ void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_
         n->byte_class[' '] |= SPACE;
 }
 
-/* Match one step at text [n]: set *to [*nto] to its replacement, and return the number of bytes replaced. */
+/* Match one step at text [n].  Set *to [*nto] to the replacement, and return the number of bytes replaced. */
 static int64_t match(const struct meg_spm_normalizer *norm, const char *text, int64_t n, const char **to, int64_t *nto)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -164,7 +164,7 @@ static inline int unmapped_length(const struct meg_spm_normalizer *norm, const u
     return cp < 0x10000 && norm->is_unmapped[cp / 64] >> cp % 64 & 1 ? len : 0;
 }
 
-/* Copy a run of unchanged bytes, at most max; return their number. */
+/* Copy a run of at most max unchanged bytes and return their number. */
 static int64_t copy_run(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, int64_t max,
                         struct meg_str *out)
 {
@@ -192,7 +192,7 @@ static int64_t copy_run(const struct meg_spm_normalizer *norm, struct meg_spm_no
     return run;
 }
 
-/* Skip leading spaces and append the dummy prefix; false if no text is left. */
+/* Skip leading spaces and append the dummy prefix.  Return false if no text is left. */
 static bool begin(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, struct meg_str *out)
 {
     const struct meg_spm_normalizer_spec *spec = norm->spec;

@@ -1,10 +1,10 @@
 /*
- * Megatron-LM's three tokenizer types over a SentencePiece .model file:
- *   GPTSentencePieceTokenizer  SentencePiece's ids
- *   Llama2Tokenizer            the same, with the id of the BOS piece in front of each text
- *   SentencePieceTokenizer     with added tokens after those of the model; they are matched anywhere in the text, and
- *                              decoded with a space on either side
- * From core 0.15 on all three have SentencePiece's ids (tokenizer/megatron_release.h).
+ * Megatron-LM's three tokenizer types that use a SentencePiece .model file:
+ *   GPTSentencePieceTokenizer  encodes text to SentencePiece's ids
+ *   Llama2Tokenizer            also prepends the id of the BOS piece to each text
+ *   SentencePieceTokenizer     also adds tokens after the pieces of the model; added tokens are matched anywhere in the
+ *                              text, and decoded with a space on either side
+ * From core 0.15 on all three types have SentencePiece's ids (tokenizer/megatron_release.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,16 +18,16 @@
 
 enum { NUM_SPECIAL_IDS = 7, MAX_EXTRA_IDS = 1 << 20 };
 
-/* Tokens that are matched in the text before SentencePiece encodes what is between them. */
+/* Tokens that are matched in the text; SentencePiece encodes the text between them. */
 struct added_tokens {
-    struct meg_strtab token; /* all tokens by id, first the pieces; empty if nothing is added */
-    int32_t *id;             /* [n] of the added tokens, those of higher priority first */
+    struct meg_strtab token; /* all tokens by id, beginning with the pieces; empty if no tokens are added */
+    int32_t *id;             /* [n] ids of the added tokens in order of priority */
     int64_t n;
     bool *is_special; /* [token.n] */
     struct meg_special_tokens matcher;
 };
 
-/* What a tokenizer shares with its clones. */
+/* The data that a tokenizer and its clones use together. */
 struct shared_model {
     struct meg_spm *spm;
     struct added_tokens added;
@@ -37,14 +37,14 @@ struct sentencepiece {
     struct meg_tokenizer base;
     struct shared_model *shared;
     bool is_clone;
-    struct meg_spm_encoder *encoder; /* created at the first use */
+    struct meg_spm_encoder *encoder; /* created when first used */
 };
 
 static const struct meg_tok_class plain_sentencepiece, plain_llama2;
 
 /* ---- Added tokens ---- */
 
-/* Make text an added token, with a new id unless it is a piece; return the id. */
+/* Make text an added token and return its id, which is new unless text is a piece. */
 static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
 {
     int64_t id = meg_strtab_add(&s->token, text, n);
@@ -57,7 +57,7 @@ static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
     return (int32_t)id;
 }
 
-/* Add the model's special piece id or, if it is -1, a new token named fallback. */
+/* Add the model's special piece id as a token or, if id is -1, a new token named fallback. */
 static int32_t add_special_id(struct added_tokens *s, const struct meg_spm_model *m, int32_t id, const char *fallback)
 {
     struct meg_str piece;
@@ -140,7 +140,7 @@ static int check_conf(const struct meg_tok_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Open a tokenizer with the ids of the model only. */
+/* Open a tokenizer whose ids are those of the model, without added tokens. */
 static int open_model(struct sentencepiece **out, const struct meg_tok_class *class, const struct meg_tok_conf *c,
                       struct meg_err *e)
 {
@@ -163,7 +163,7 @@ static int open_model(struct sentencepiece **out, const struct meg_tok_class *cl
     return 0;
 }
 
-/* Set Megatron-LM's description; it has the number of extra ids in all three types. */
+/* Set Megatron-LM's description, which contains the number of extra ids for all three types. */
 static void describe(struct sentencepiece *t, const char *class, const char *path, int64_t extra_ids)
 {
     char n[32];
@@ -331,7 +331,7 @@ static void gpt_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool 
     meg_spm_decode(((const struct sentencepiece *)d->tok)->shared->spm, d, ids, n, is_last, out);
 }
 
-/* Decode the ids between added tokens as texts of their own. */
+/* Decode each sequence of ids between added tokens as a separate text. */
 static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     const struct shared_model *c = ((const struct sentencepiece *)d->tok)->shared;

@@ -20,7 +20,7 @@ static void build_surfaces(struct meg_spm *s)
     struct spm_surfaces *t = &s->surfaces;
 
     t->offset = meg_new((size_t)(m->n + 1) * sizeof *t->offset);
-    meg_str_add(&t->bytes, "", 0); /* so that bytes.s is not NULL even if no text can become a piece */
+    meg_str_add(&t->bytes, "", 0); /* bytes.s must not be NULL, even if all surfaces are empty */
     for (int32_t id = 0; id < m->n; id++) {
         struct meg_str piece = meg_spm_piece_text(m, id);
 
@@ -145,7 +145,8 @@ void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n)
     const struct meg_spm_model *m = enc->spm->model;
 
     if (!m->byte_fallback) {
-        if (enc->ids_end == enc->ids_begin || enc->ids_end[-1] != m->unk) /* consecutive ones are one id */
+        /* consecutive unknown characters have one id */
+        if (enc->ids_end == enc->ids_begin || enc->ids_end[-1] != m->unk)
             *enc->ids_end++ = m->unk;
         return;
     }
@@ -162,7 +163,9 @@ static uint16_t get_required_tag(struct meg_spm_encoder *enc, int64_t nids)
     return enc->spm->model->type == MEG_SPM_UNIGRAM ? spm_unigram_required_tag(enc, nids) : 1;
 }
 
-/* Cache a word whose ids begin at index `before` of the text's ids; is_known as spm_unigram_word returned it. */
+/*
+ * Cache a word whose ids begin at index `before` of the text's ids.  is_known is false if it has an unknown character.
+ */
 static void cache_word(struct meg_spm_encoder *enc, const char *s, int64_t n, int64_t before, bool is_known,
                        uint16_t required_tag)
 {
@@ -171,7 +174,7 @@ static void cache_word(struct meg_spm_encoder *enc, const char *s, int64_t n, in
     uint16_t tag = !is_known ? 0 : is_unigram ? spm_unigram_cache_tag(enc, s, n) : 1;
     int32_t *end = enc->ids_end;
 
-    if (tag > 0 && tag < required_tag) { /* rounding may have affected these ids: encode it again from score 0 */
+    if (tag > 0 && tag < required_tag) { /* rounding may have changed these ids: encode the word again from score 0 */
         before = end - enc->ids_begin;
         enc->score.value = 0;
         spm_unigram_word(enc, s, n);
@@ -181,7 +184,7 @@ static void cache_word(struct meg_spm_encoder *enc, const char *s, int64_t n, in
     enc->score = sum;
 }
 
-/* Encode a word that is not cached, or with a lower tag than required. */
+/* Encode a word that is not cached, or is cached with less than the required tag. */
 static int encode_word(struct meg_spm_encoder *enc, const char *s, int64_t n, bool is_cached, uint16_t required_tag,
                        struct meg_err *e)
 {
@@ -203,7 +206,7 @@ static int encode_word(struct meg_spm_encoder *enc, const char *s, int64_t n, bo
 
 enum { BATCH = 128 };
 
-/* Iterates over the words of a text; bits are the remaining ones of safe_splits[k]. */
+/* An iterator over the words of a text.  bits has the bits of safe_splits[k] that were not visited yet. */
 struct word_iter {
     const char *text, *begin, *end;
     const uint64_t *safe_splits;
@@ -211,7 +214,10 @@ struct word_iter {
     int64_t k;
 };
 
-/* Collect up to BATCH words and prefetch their cache entries.  16 bytes from each word's begin on must be readable. */
+/*
+ * Collect up to BATCH words, prefetch their cache entries, and return their number.  16 bytes from the beginning of
+ * each word must be readable.
+ */
 static int next_words(const struct meg_wordcache *cache, struct word_iter *c, struct meg_wordcache_lookup *word)
 {
     int n = 0;
@@ -230,7 +236,7 @@ static int next_words(const struct meg_wordcache *cache, struct word_iter *c, st
     return n;
 }
 
-/* Encode the words of text [n]; n is a safe split point. */
+/* Encode the words of text [n].  n must be a safe split point. */
 static int encode_words(struct meg_spm_encoder *enc, const char *text, int64_t n, struct meg_err *e)
 {
     struct word_iter c = { .text = text, .begin = text, .end = text + n, .safe_splits = enc->safe_splits };
@@ -242,8 +248,7 @@ static int encode_words(struct meg_spm_encoder *enc, const char *text, int64_t n
         uint16_t required_tag = get_required_tag(enc, BATCH * MEG_WORD_IDS);
         const char *end = word[k - 1].s + word[k - 1].n;
 
-        if ((r = spm_reserve_ids(enc, 3 * (end - word->s) + MEG_WORD_IDS, e)) <
-            0) /* an unknown space has three bytes */
+        if ((r = spm_reserve_ids(enc, 3 * (end - word->s) + MEG_WORD_IDS, e)) < 0) /* an unknown space has three ids */
             return r;
         for (const struct meg_wordcache_lookup *p = word; p < word + k; p++) {
             const struct meg_wordcache_entry *known = meg_wordcache_find(&enc->cache, p);
@@ -262,8 +267,8 @@ static int encode_words(struct meg_spm_encoder *enc, const char *text, int64_t n
     return 0;
 }
 
-/* Return the last safe split point before the end of text [n] and before trailing spaces, which may yet be removed; 0:
- * none. */
+/* Return the last safe split point before the end of text [n] and before its trailing spaces, which the normalizer may
+ * still remove.  Return 0 if there is none. */
 static int64_t last_safe_split(const struct meg_spm_encoder *enc, const char *text, int64_t n)
 {
     for (n--; n > 0 && text[n] == ' ';)
@@ -298,7 +303,7 @@ static void find_safe_splits(struct meg_spm_encoder *enc)
     }
 }
 
-/* Check that a text without safe split points in its first n bytes is within the limits. */
+/* Check that n bytes of text, which may be one word, are within the limit for a word. */
 static int check_word(const struct meg_spm_encoder *enc, int64_t n, struct meg_err *e)
 {
     bool is_buffered =
@@ -323,7 +328,7 @@ int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, str
     enc->score = (struct spm_path_score){ 0 };
     enc->out = out;
     enc->sink = sink;
-    meg_ids_reserve(out, 1); /* so that out->v is not NULL */
+    meg_ids_reserve(out, 1); /* out->v must not be NULL */
     do {
         int64_t have, end;
 
@@ -345,7 +350,7 @@ int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, str
         meg_str_remove_prefix(&enc->text, (size_t)end);
         want = CHUNK;
     } while (in.offset < n);
-    if (enc->text.cap > 16 * CHUNK) { /* free the buffers of a long word: such texts are rare */
+    if (enc->text.cap > 16 * CHUNK) { /* free the buffers of a long word, since long words are rare */
         meg_str_free(&enc->text);
         free(enc->safe_splits);
         enc->safe_splits = NULL;

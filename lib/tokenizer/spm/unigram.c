@@ -1,17 +1,19 @@
 /*
  * Unigram segmentation by the Viterbi algorithm, with the arithmetic of SentencePiece 0.1.97: a candidate's score is
- * summed in double, the best one is stored as a float, and a later one replaces it only if it is greater than that
- * float.  So which of two nearly equal paths wins depends on how the float was rounded, and that depends on all text
- * before the word: the score continues from word to word.
+ * summed in double, the best score is stored as a float, and a later candidate replaces it only if its score is greater
+ * than that float.  The choice between two nearly equal paths therefore depends on how the float was rounded.  This
+ * depends on all text before the word, since the score continues from word to word.
  *
- * The ids of a word can be cached nevertheless.  Let v be the path score before the word, c its number of characters
- * and L the largest absolute score of a piece.  The float score of a path differs from its exact one by at most
+ * The ids of a word can be cached nevertheless.  Let v be the path score before the word, c the word's number of
+ * characters and L the largest absolute score of a piece.  The float score of a path differs from its exact score by at
+ * most
  *     E = c 2^-24 (|v| + c L) (1 + 2^-10),
- * since it takes at most c additions, none of which exceeds |v| + c L.  Rounding is monotonic, so the float at the end
- * of the word is at least that of the exactly best path, and the path it belongs to is at most 2 E worse.  If every
- * other path is worse by more than that margin, it is the best one: as long as
+ * since it is the result of at most c additions, and no sum exceeds |v| + c L.  Rounding is monotonic, so the float at
+ * the end of the word is at least that of the exactly best path, and the chosen path is at most 2 E worse than the best
+ * one.  Let margin be the difference between the scores of the best two paths.  The chosen path is the best one if
+ * margin > 2 E, that is, if
  *     |v| < margin / (2 c 2^-24 (1 + 2^-10)) - c L.
- * A cached word's tag is this bound, as the upper half of a float.
+ * The tag of a cached word is this bound on |v|, stored as the upper half of a float.
  */
 #include <float.h>
 #include <math.h>
@@ -23,11 +25,11 @@
 
 enum {
     UNKNOWN_PENALTY = 10,
-    MAX_TAGGED_BYTES = 256, /* longer words get tag 0 */
-    MAX_STEPS = 1 << 20,    /* pieces after which the score is brought up to date */
+    MAX_TAGGED_BYTES = 256, /* maximum bytes of a word with a tag; longer words have tag 0 */
+    MAX_STEPS = 1 << 20,    /* number of ids after which the score is updated */
 };
 
-/* Set the scores of all pieces as SentencePiece's GetScore does, with its bonus for user-defined ones. */
+/* Set the scores of all pieces as SentencePiece's GetScore does, with its bonus for user-defined pieces. */
 static void set_scores(struct meg_spm *s)
 {
     const struct meg_spm_model *m = s->model;
@@ -113,7 +115,7 @@ static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n
     }
 }
 
-/* All ids after score.nids are pieces of cached words, on which rounding has no effect. */
+/* All ids after score.nids are ids of cached words, on which rounding has no effect. */
 void spm_unigram_update_score(struct meg_spm_encoder *enc)
 {
     const double *step = enc->spm->unigram.score;
@@ -139,7 +141,7 @@ bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n)
     spm_unigram_update_score(enc);
     viterbi_forward(s, word, n, enc->score.value, node);
     enc->score.value = node[n].score;
-    for (int64_t at = n; at > 0;) { /* reverse the path: begin becomes the end */
+    for (int64_t at = n; at > 0;) { /* reverse the path: replace begin by the end of the next piece */
         int64_t begin = node[at].begin;
 
         node[at].begin = (int32_t)next;
@@ -158,7 +160,7 @@ bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n)
     return is_known;
 }
 
-/* ---- When a word may be cached ---- */
+/* ---- Tags of cached words ---- */
 
 /* Scores of the best two paths to a position. */
 struct best_two {
@@ -181,7 +183,10 @@ static void extend(struct best_two *to, const struct best_two *from, double step
     consider(to, from->second + step);
 }
 
-/* Return by how much the best path of a word exceeds the second best; set *nchars to its length. */
+/*
+ * Return the difference between the scores of the best and the second best path of a word.  Set *nchars to the word's
+ * number of characters.
+ */
 static double margin_of(const struct spm_unigram *u, const char *word, int64_t n, int64_t *nchars)
 {
     struct best_two lead[MAX_TAGGED_BYTES + 1];
@@ -218,16 +223,16 @@ uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, in
 
     if (n > MAX_TAGGED_BYTES)
         return 0;
-    margin = margin_of(u, word, n, &nchars) * (1 - 0x1p-20); /* sums in double are not exact, either */
+    margin = margin_of(u, word, n, &nchars) * (1 - 0x1p-20); /* allow for rounding of the sums in double */
     max_abs_start = margin / ((double)(2 * nchars) * 0x1p-24 * (1 + 0x1p-10)) - (double)nchars * u->max_abs_score;
     if (!(max_abs_start >= 1))
         return 0;
     f = max_abs_start < 0x1p100 ? (float)max_abs_start : 0x1p100f;
     memcpy(&bits, &f, sizeof bits);
-    return (uint16_t)((bits >> 16) - 1); /* round down, although the float may have been rounded up */
+    return (uint16_t)((bits >> 16) - 1); /* round down, even if the conversion to float rounded up */
 }
 
-/* Return a tag for a bound of the absolute score during the next nids ids. */
+/* Return an upper bound, as a tag, of the absolute score within the next nids ids. */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids)
 {
     const struct spm_unigram *u = &enc->spm->unigram;

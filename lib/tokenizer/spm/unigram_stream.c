@@ -1,7 +1,7 @@
 /*
- * Segment a long word as unigram.c does, in less memory: one byte per position, the length of the last piece of its
- * best path, and a ring of the scores of those positions that the next piece can reach.  It flushes ids to the sink.
- * Short words use unigram.c, whose nodes need no second lookup of the pieces.
+ * Segment a long word as unigram.c does, but in less memory.  Per position, store only one byte: the length of the last
+ * piece of the best path.  Scores are in a ring buffer, which covers the positions that the next piece can reach.  Ids
+ * are flushed to the sink.  unigram.c is faster for short words, since it need not look up the pieces a second time.
  */
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 #include "unicode/utf8.h"
 
 enum {
-    RING_SIZE = 256, /* scores; more than the bytes of any piece */
+    RING_SIZE = 256, /* number of scores; more than the bytes of any piece */
     IDS_AT_ONCE = 1 << 16
 };
 
@@ -26,7 +26,7 @@ static void relax(struct score_ring *s, unsigned char *last, int64_t from, int64
 }
 
 /*
- * Set last [n+1] to the length of the last piece of the best path to each position; return the score of the path to n.
+ * Set last [n+1] to the length of the last piece of the best path to each position.  Return the score of the path to n.
  */
 static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_t n, float sum, unsigned char *last)
 {
@@ -53,7 +53,7 @@ static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_
     return s.score[n % RING_SIZE];
 }
 
-/* Convert lengths of the pieces that end at each position of the path into those of the pieces that begin there. */
+/* Convert the lengths of the pieces that end at each position of the path to lengths of the pieces that begin there. */
 static void reverse_path(unsigned char *length, int64_t n)
 {
     unsigned char len = length[n];
