@@ -1,4 +1,4 @@
-/* cpu.h - the CPU backend: it defines what each operation computes, and runs where there is no GPU. */
+/* cpu.h - the CPU backend, which defines what each operation computes and requires no GPU. */
 #ifndef MEG_CPU_CPU_H
 #define MEG_CPU_CPU_H
 #include "tensor/ops.h"
@@ -15,8 +15,8 @@ MEG_BEGIN_DECLS
  * launcher or run with fewer threads.  The calling thread keeps its affinity mask, so threads that it creates later are
  * not bound.
  *
- * With MEG_TRACE=ops in the environment, each operation is also printed on stderr: tensor/trace_ops.h.  With MEG_DEBUG
- * defined (make DEBUG=1), each operation checks its arguments first: tensor/check_ops.h.
+ * With MEG_TRACE=ops in the environment, each operation is also printed on stderr (see tensor/trace_ops.h).  With
+ * MEG_DEBUG defined (make DEBUG=1), each operation first checks its arguments (see tensor/check_ops.h).
  *
  * linear_create and attn_fwd load oneDNN on first use; if it is not installed, they end the process with a message.
  */

@@ -25,7 +25,7 @@ struct meg_data_conf {
     const char *data_order; /* "auto", "megatron-lm", "megatron-deepspeed" */
     const char *data_cache_path;
     bool renormalize_blend_weights;
-    double mid_level_dataset_surplus; /* NaN: not given */
+    double mid_level_dataset_surplus; /* NaN if the option is not used */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
     const char *dataloader_type;
     bool no_data_sharding;

@@ -21,7 +21,7 @@ enum { MEG_ONE_EPOCH = -1 }; /* value of num_samples that requests all samples o
 struct meg_gpt_index_conf {
     int64_t seq_length;
     int add_extra_token; /* 1: a sample reads one extra token, the label of its last token */
-    bool is_deepspeed;   /* shuffle the last epoch separately if less than 95% of it is needed, instead of 80% */
+    bool is_deepspeed;   /* use 95% instead of 80% as the limit below which the last epoch is shuffled separately */
 };
 
 /* Sizes of the arrays. */

@@ -11,7 +11,7 @@ static struct meg_ops checked;
 /* Check a tensor's type. */
 #define CHECK_DTYPE(t) MEG_ASSERT_LE(t, MEG_DTYPE_F16)
 
-/* Check a matrix [nrows, ncols]; an empty one needs no memory. */
+/* Check a matrix [nrows, ncols]; the pointer of an empty matrix may be NULL. */
 #define CHECK_MAT(m, nrows, ncols)                                                                                     \
     do {                                                                                                               \
         CHECK_DTYPE(m.dtype);                                                                                          \
@@ -30,7 +30,7 @@ static struct meg_ops checked;
             CHECK_MAT(m, nrows, ncols);                                                                                \
     } while (0)
 
-/* Check a vector of n elements; an empty one needs no memory. */
+/* Check a vector of n elements; an empty vector may be NULL. */
 #define CHECK_VECTOR(v, n)                                                                                             \
     do {                                                                                                               \
         MEG_ASSERT_LE(0, n);                                                                                           \

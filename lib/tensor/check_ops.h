@@ -1,5 +1,5 @@
 /*
- * check_ops.h - make DEBUG=1: check the arguments of each operation against tensor/ops.h.
+ * check_ops.h - check the arguments of each operation against tensor/ops.h in debug builds (make DEBUG=1).
  *
  * Before each call, the checked table asserts what ops.h states about the arguments: shapes, data types, leading
  * dimensions of at least the row's length, non-NULL buffers where they are required, and outputs that do not overlap

@@ -15,7 +15,7 @@
  * accumulation.
  *
  * Operations return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a comment
- * allows it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at once. 
+ * allows it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at once.
  * Results do not depend on the number of threads: work is split into blocks of fixed size, and sums have a fixed order.
  */
 #ifndef MEG_TENSOR_OPS_H

@@ -1,5 +1,5 @@
 /*
- * trace_ops.h - MEG_TRACE=ops: print each operation with its shapes, data types and time.
+ * trace_ops.h - print each operation with its shapes, data types and time (MEG_TRACE=ops).
  *
  * If the environment variable MEG_TRACE contains "ops", each operation prints one line on stderr after it returns: a
  * JSON object with

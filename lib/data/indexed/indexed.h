@@ -62,7 +62,7 @@ const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq)
 /*
  * meg_indexed_get - read tokens [offset, offset + n) of a sequence, converted to int32
  *   out  [n]  out
- * Returns MEG_EFORMAT when the dataset holds floats or an id exceeds int32.  A range outside the sequence is a bug.
+ * Returns MEG_EFORMAT when the dataset contains floats or an id exceeds int32.  A range outside the sequence is a bug.
  */
 int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, int64_t n, int32_t *out,
                     struct meg_err *e);
