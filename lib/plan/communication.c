@@ -1,7 +1,7 @@
 /*
- * The bytes that a rank sends.  Each formula counts the collectives of one file: nn/linear.c, nn/sequence_parallel.c,
- * nn/cp_attention.c, nn/cp_kv_exchange.c, nn/cp_all_to_all.c, nn/embedding.c, nn/lm_head.c, parallel/pipeline.c,
- * optim/zero/grad_reduce.c, optim/optim.c and train/step.c.
+ * Cost model of communication: the bytes that a rank sends.  Each formula counts the collectives of one file:
+ * nn/linear.c, nn/sequence_parallel.c, nn/cp_attention.c, nn/cp_kv_exchange.c, nn/cp_all_to_all.c, nn/embedding.c,
+ * nn/lm_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c, optim/optim.c and train/step.c.
  */
 #include <string.h>
 #include "plan/internal.h"
@@ -26,9 +26,9 @@ static double residual_volume(const struct meg_cost_model *cost, enum meg_dtype 
 }
 
 /*
- * Two column-parallel and two row-parallel linears.  With sequence parallelism rows are all-gathered before and
- * reduce-scattered after each pair, and the backward pass gathers the input of a column-parallel linear again for its
- * weight gradient.
+ * A layer has two pairs of a column-parallel and a row-parallel linear.  With sequence parallelism, rows are
+ * all-gathered before and reduce-scattered after each pair, and the backward pass all-gathers the input of each
+ * column-parallel linear again for its weight gradient.
  */
 struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad)
 {
@@ -73,7 +73,10 @@ struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost)
     return (struct cost_comm){ once, cost->layout.has_sp ? once : 0, 0 };
 }
 
-/* All of it belongs to the backward step: logits, the softmax denominators of the rows, and the gradient. */
+/*
+ * The head communicates in the backward step only: the all-gather of its input with sequence parallelism, the softmax
+ * statistics of each row, and the reduction of the input's gradient.
+ */
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
 {
     const double once = residual_volume(cost, cost->run.dtype), n = (double)cost_local_rows(cost).rows;
@@ -101,7 +104,10 @@ static double total(struct cost_comm s)
 
 /* ---- a step ----------------------------------------------------------------------------------- */
 
-/* Return the bytes of a tied embedding's gradient that a rank reduces with the other stage: all, or its shard. */
+/*
+ * Return the number of elements of a tied embedding's gradient that a rank reduces with the other stage: all, or those
+ * of its shard.
+ */
 static double tied_grad_nbytes(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
 {
     int b = 0;
@@ -113,7 +119,10 @@ static double tied_grad_nbytes(const struct meg_params *params, const struct meg
     return (double)meg_zero_bucket_shard_numel(params, l, b);
 }
 
-/* Return the bytes sent to gather a layer group, unless its unsharded buffer has it; resident: the content of each. */
+/*
+ * Return the bytes sent to all-gather a layer group, 0 if its unsharded buffer already has it.  resident is the group
+ * in each buffer.
+ */
 static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *cost,
                                   const struct meg_params *params, int layer_group)
 {
@@ -127,7 +136,10 @@ static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const str
                                    (double)((s.end - s.begin) / cost->layout.zero.nshards) * size_of(cost->run.dtype));
 }
 
-/* Count the gathers of layer groups in the order in which model/gpt_forward_backward.c reads them (ZeRO-3). */
+/*
+ * Return the bytes sent by the all-gathers of layer groups in a step, in the order in which
+ * model/gpt_forward_backward.c reads the groups (ZeRO-3).
+ */
 static double zero3_gather_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
 {
     const int layers = params->nlayer_groups - 2;
@@ -188,7 +200,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
     return s;
 }
 
-/* Add the bytes that a stage sends for one micro-batch in its layers. */
+/* Add the bytes that a stage sends for one micro-batch in its layers, embedding and head. */
 static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, int64_t stage)
 {
     const struct meg_layout *l = &cost->layout;
@@ -204,7 +216,7 @@ static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost
         const int64_t num_recomputed = cost_recomputed_layers(&run, n, &inputs);
 
         nbytes[MEG_COST_GROUP_TP] += (double)n * total(tensor) + (double)num_recomputed * tensor.fwd;
-        if (run.distribute_saved_activations) /* the input received from another stage needs no gather */
+        if (run.distribute_saved_activations) /* the input received from another stage needs no all-gather */
             nbytes[MEG_COST_GROUP_TP] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * saved;
         for (int64_t i = 0; i < n; i++) {
             const struct cost_comm context = cost_cp_comm(cost, first + i);

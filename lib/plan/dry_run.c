@@ -87,7 +87,7 @@ static void print_layout(const struct meg_layout *l, FILE *f)
     fputc('\n', f);
 }
 
-/* Print the memory that each stage needs.  For --hardware cpu the overhead is that of this machine's processes. */
+/* Print the memory that each stage needs.  With --hardware cpu, the overhead is that of a process on this machine. */
 static void print_memory(const struct meg_run_spec *s, const struct meg_hardware *hw, const struct stage_cost *c, int n,
                          FILE *f)
 {

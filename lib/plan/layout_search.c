@@ -1,7 +1,8 @@
 /*
- * Search of parallel layouts.  Every tensor, context and pipeline size that divides the ranks is tried, with every
- * micro-batch that divides the batch and the least recomputation that fits in memory.  Candidates are ranked by a lower
- * bound of the step time that needs no simulation of a pipeline schedule; only the best ones are simulated.
+ * Search of parallel layouts.  The search tries every tensor and pipeline size, and every power of two as context size,
+ * whose product divides the ranks; every number of chunks that divides the layers of a stage; micro-batches of 1, 2, 4,
+ * ... samples; and the least recomputation that fits in memory.  Candidates are ranked by an estimate of the step time
+ * that needs no simulation of a pipeline schedule; only the best ones are simulated.
  */
 #include "plan/layout_search.h"
 #include <inttypes.h>
@@ -12,14 +13,14 @@
 enum {
     MAX_CANDIDATES = 16,
     MAX_PRINTED = 5,
-    MIN_CP_TOKENS = 1024 /* of a sequence on each context-parallel rank */
+    MIN_CP_TOKENS = 1024 /* minimum number of tokens of a sequence on each context-parallel rank */
 };
 
 struct candidate {
     struct meg_layout_conf layout;
     int64_t micro;
     enum meg_recompute recompute;
-    double memory; /* bytes of the fullest rank */
+    double memory; /* bytes on the rank that needs the most */
     struct meg_cost_time time;
 };
 
@@ -27,13 +28,13 @@ struct search {
     const struct meg_train_job *job;
     const struct meg_hardware *hw;
     int64_t world_size, num_tried;
-    double memory;        /* bytes per rank that are available */
+    double memory;        /* bytes available per rank */
     double weight_nbytes; /* bytes of the parameters and gradients of the model */
     struct candidate best[MAX_CANDIDATES];
-    int nbest; /* in order of time.step */
+    int nbest; /* candidates in best, in order of time.step */
 };
 
-/* Return n if it is a valid count, else 1; an invalid option is refused later. */
+/* Return n if it is a valid count, else 1; invalid options are rejected later. */
 static int64_t clamp_factor(int64_t n)
 {
     return n >= 1 && n <= INT32_MAX ? n : 1;
@@ -73,13 +74,19 @@ static void set_recompute(struct meg_train_conf *c, enum meg_recompute r)
     c->recompute_layers = is_full ? 1 : MEG_UNSET;
 }
 
-/* Whether weights are replicated; then the ranks shard the optimizer and overlap its communication. */
+/*
+ * Return whether several ranks have the same weights.  If so, they shard the optimizer state and overlap its
+ * communication.
+ */
 static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world_size)
 {
     return world_size > l->tensor * l->pipeline;
 }
 
-/* Make the cost model of a candidate in m, which borrows job, the caller's.  Negative when its options break a rule. */
+/*
+ * Set *m to the cost model of a candidate.  *m borrows job, which the caller owns.  Return a negative code if the
+ * candidate's options violate a rule.
+ */
 static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, const struct search *s,
                            const struct candidate *c)
 {
@@ -99,7 +106,7 @@ static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, 
     return 0;
 }
 
-/* Insert a candidate in order of time; drop the slowest one when more than MAX_CANDIDATES. */
+/* Insert a candidate in order of step time; if there are more than MAX_CANDIDATES, drop the slowest one. */
 static void insert(struct search *s, const struct candidate *c)
 {
     int i = s->nbest < MAX_CANDIDATES ? s->nbest++ : MAX_CANDIDATES - 1;
@@ -114,7 +121,7 @@ static bool is_too_slow(const struct search *s, double seconds)
     return s->nbest == MAX_CANDIDATES && seconds >= s->best[MAX_CANDIDATES - 1].time.step;
 }
 
-/* Insert a candidate with the least recomputation that fits; false when none fits. */
+/* Insert a candidate with the least recomputation that fits in memory.  Return false if none fits. */
 static bool try_recompute(struct search *s, struct candidate *c)
 {
     static const enum meg_recompute types[] = { MEG_RECOMPUTE_NONE, MEG_RECOMPUTE_SELECTIVE, MEG_RECOMPUTE_UNIFORM };
@@ -139,7 +146,7 @@ static bool try_recompute(struct search *s, struct candidate *c)
     return false;
 }
 
-/* Try micro-batches of 1, 2, 4, ... samples, until one does not fit. */
+/* Try micro-batches of 1, 2, 4, ... samples until one does not fit in memory. */
 static void try_micro_batches(struct search *s, struct candidate *c)
 {
     const int64_t dp = s->world_size / (c->layout.tensor * c->layout.context * c->layout.pipeline);
@@ -195,7 +202,7 @@ static void search(struct search *s)
         for (int64_t cp = 1; tp * cp <= world && (cp == 1 || seq_length / cp >= MIN_CP_TOKENS); cp *= 2)
             for (int64_t pp = 1; tp * cp * pp <= world && pp <= s->job->model.num_layers; pp++)
                 try_sizes(s, tp, cp, pp);
-    for (int i = 0; i < s->nbest; i++) { /* now with a simulation of the schedule */
+    for (int i = 0; i < s->nbest; i++) { /* estimate again, with a simulation of the schedule */
         struct meg_train_job job;
         struct meg_cost_model m;
 

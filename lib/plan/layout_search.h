@@ -9,14 +9,15 @@
 MEG_BEGIN_DECLS
 
 /*
- * Reset the options that --plan chooses: parallel sizes, micro-batch, optimizer sharding and recomputation.  The global
- * batch size becomes one micro-batch per rank of world_size unless it is given.  The options may be unchecked.
+ * Reset the options that --plan chooses: parallel sizes, micro-batch, optimizer sharding and recomputation.  If the
+ * global batch size is not given, set it to one micro-batch per rank of world_size.  The options need not have been
+ * checked.
  */
 void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size);
 
 /*
- * Print the fastest layouts of world_size ranks for a specification that was made, after meg_plan_reset_layout, for one
- * rank.  MEG_EFAIL when no layout fits in memory.
+ * Print the fastest layouts of world_size ranks.  The specification must be for one rank, made after
+ * meg_plan_reset_layout.  Fail with MEG_EFAIL if no layout fits in memory.
  */
 int meg_plan_print_layouts(const struct meg_run_spec *s, int64_t world_size, FILE *f, struct meg_err *e);
 

@@ -1,4 +1,4 @@
-/* The memory of a rank: the arenas of model and optimizer, and the buffers of communication and saves. */
+/* Cost model of memory on a rank: the arenas of model and optimizer, and the buffers of communication and saves. */
 #include "plan/cost.h"
 #include <math.h>
 #include "ckpt/ckpt.h"
@@ -34,7 +34,10 @@ static double pipeline_nbytes(const struct meg_cost_model *cost, const struct me
     return n;
 }
 
-/* Return the bytes that a save in the background copies: weights and, of the optimizer's memory o, the state. */
+/*
+ * Return the bytes that a background save copies: weights and, if the optimizer is saved, its main parameters and
+ * state, whose sizes are in o.
+ */
 static double async_save_nbytes(const struct meg_cost_model *cost, const struct meg_params *params,
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)
 {

@@ -8,11 +8,11 @@
 #include "io/line_reader.h"
 #include "plan/cost.h"
 
-enum { OVERHEAD_NBYTES = 16 << 20 }; /* program and libraries, measured */
+enum { OVERHEAD_NBYTES = 16 << 20 }; /* bytes of the program and its libraries, measured */
 
 /* ---- this machine ---- */
 
-/* Read the number after word at the beginning of a line, times unit; 0 when there is none. */
+/* Return the number after `word` at the beginning of a line of a file, times unit; 0 if there is none. */
 static double read_proc_value(const char *path, const char *word, double unit)
 {
     struct meg_line_reader in;
@@ -28,10 +28,10 @@ static double read_proc_value(const char *path, const char *word, double unit)
     return v;
 }
 
-/* Return the bytes of available memory and free swap, at most the limit of the container; 0 when unknown. */
+/* Return the bytes of available memory and free swap, limited by the cgroup's maximum; 0 if unknown. */
 static double available_nbytes(void)
 {
-    const double limit = read_proc_value("/sys/fs/cgroup/memory.max", "", 1); /* "max" when unlimited */
+    const double limit = read_proc_value("/sys/fs/cgroup/memory.max", "", 1); /* 0 if the file has "max": no limit */
     const double available =
         read_proc_value("/proc/meminfo", "MemAvailable:", 1024) + read_proc_value("/proc/meminfo", "SwapFree:", 1024);
 
@@ -55,7 +55,7 @@ double meg_memory_peak_rss(void)
 
 /* ---- the run ---- */
 
-/* Bytes of a micro-batch in host memory: four int32 and one float per token, and an int64 per sample. */
+/* Return the bytes of a micro-batch in host memory: four int32 and one float per token, and an int64 per sample. */
 static double micro_batch_nbytes(const struct meg_run_spec *s)
 {
     const double n = (double)(s->batch.micro * s->job->train.seq_length);
@@ -86,7 +86,7 @@ int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struc
     double needed = 0;
     int ranks_here = 0;
     struct {
-        uint64_t host; /* hash of its name */
+        uint64_t host; /* hash of the host name */
         double nbytes;
     } *all = meg_new((size_t)world->size * sizeof *all), *own = &all[world->rank];
 

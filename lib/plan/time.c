@@ -1,7 +1,7 @@
 /*
- * The time of a step.  Each number is a count of operations or bytes over a rate of the hardware: matrix products by
- * their size, attention by its causal half, memory-bound operations by the bytes that they read and write,
- * collectives by the bytes that they send.
+ * Cost model of the time of a step.  Each time is a number of operations or bytes divided by a rate of the hardware.
+ * Matrix products are counted by their sizes, attention by its causal half, memory-bound operations by the bytes that
+ * they read and write, and collectives by the bytes that they send.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -9,20 +9,20 @@
 #include "base/mem.h"
 #include "plan/internal.h"
 
-/* Seconds of one forward pass, or one part of a backward pass, of a micro-batch. */
+/* Seconds of one forward pass, or of one part of a backward pass, for a micro-batch. */
 struct pass_time {
     double gemm, attention, memory_bound, comm;
 };
 
-/* The passes of a micro-batch through a part of the model. */
+/* Times of the passes of a micro-batch through a part of the model. */
 struct chunk_time {
     struct pass_time fwd, bwd_input, bwd_weight;
 };
 
 struct rates {
     const struct meg_hardware *hw;
-    double flops;          /* peak of a rank, for the dtype of the run */
-    double element_nbytes; /* of activations */
+    double flops;          /* peak FLOP/s of a rank in the dtype of the run */
+    double element_nbytes; /* bytes per element of activations */
 };
 
 static double total(struct pass_time w)
@@ -45,7 +45,7 @@ static void add_chunk(struct chunk_time *to, const struct chunk_time *s, double 
     add_pass(&to->bwd_weight, s->bwd_weight, times);
 }
 
-/* Estimate the product [n, in] times [in, out]; its output is computed in complete tiles. */
+/* Return the seconds of the matrix product [n, in] times [in, out], whose output is computed in complete tiles. */
 static double gemm_time(const struct rates *r, double n, double in, double out)
 {
     const double tile = r->hw->tile, smallest = fmin(n, fmin(in, out));
@@ -55,8 +55,8 @@ static double gemm_time(const struct rates *r, double n, double in, double out)
 }
 
 /*
- * Return the bytes/s that a rank sends in a group of size ranks, stride apart.  In a group over several nodes, each
- * rank of a node adds its own network adapter.
+ * Return the bytes/s that a rank sends in a group of `size` ranks that are `stride` apart.  In a group over several
+ * nodes, the bandwidth is the sum over the network adapters of the group's ranks in a node.
  */
 static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
 {
@@ -67,7 +67,10 @@ static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t s
 
 /* ---- attention -------------------------------------------------------------------------------- */
 
-/* Estimate n queries of a rank's heads against s keys, of which the causal mask leaves half. */
+/*
+ * Estimate the attention of a micro-batch's queries to s keys, on a rank's heads; the causal mask leaves half of the
+ * scores.
+ */
 static struct pass_time attention_time(const struct rates *r, const struct meg_cost_model *cost, bool is_backward)
 {
     const struct meg_gpt_widths widths = meg_gpt_layer_widths(cost->model, cost->layout.tp);
@@ -80,7 +83,7 @@ static struct pass_time attention_time(const struct rates *r, const struct meg_c
         w.attention = (is_backward ? 5 : 2) * scores * d / (r->flops * rate);
         return w;
     }
-    /* products over all scores, which are written, normalized, dropped out (masks are bytes) and read again */
+    /* without FlashAttention, all scores are computed, written, normalized, dropped out (byte masks) and read again */
     w.attention = (is_backward ? 4 : 2) * heads * gemm_time(r, n, d, s);
     w.attention += (is_backward ? 9.5 : 6.5) * scores * r->element_nbytes / r->hw->memory_bw;
     return w;
@@ -88,7 +91,7 @@ static struct pass_time attention_time(const struct rates *r, const struct meg_c
 
 /* ---- parts of the model ----------------------------------------------------------------------- */
 
-/* Estimate layer i of the model. */
+/* Estimate the passes through layer i of the model. */
 static struct chunk_time layer_time(const struct rates *r, const struct meg_cost_model *cost, int64_t i)
 {
     const struct meg_layout *l = &cost->layout;
@@ -107,7 +110,7 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
     s.fwd = attention_time(r, cost, false);
     s.bwd_input = attention_time(r, cost, true);
     s.fwd.gemm = s.bwd_input.gemm = s.bwd_weight.gemm = gemm;
-    /* two norms, each with a residual addition; the activation, fused with a product or by itself */
+    /* two norms, each with a residual addition, and the activation, which may be fused with a product */
     s.fwd.memory_bound = (9 * rows + n * (c->swiglu ? fc1 + f : f) + rotated) * pass;
     s.bwd_input.memory_bound = (12 * rows + n * (c->swiglu ? 2 * fc1 + f : f) + rotated + 2 * n * q) * pass;
     s.fwd.comm = tensor.fwd / tensor_bw + context.fwd / context_bw;
@@ -144,7 +147,7 @@ static struct chunk_time lm_head_time(const struct rates *r, const struct meg_co
     return s;
 }
 
-/* Estimate a chunk of a stage. */
+/* Estimate the passes through a chunk of a stage. */
 static struct chunk_time chunk_time(const struct rates *r, const struct meg_cost_model *cost, int64_t stage,
                                     int64_t chunk)
 {
@@ -212,7 +215,10 @@ double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pi
     return seconds + (double)groups * (makespan(&longer, t) - seconds);
 }
 
-/* Simulate the schedule of chunks that take different times; each is in order of chunk, then stage. */
+/*
+ * Return the seconds of the schedule of chunks that take different times, by simulation.  each is in order of chunk,
+ * then stage.
+ */
 static double simulate_pipeline(const struct meg_cost_model *cost, const struct chunk_time *each, double transfer)
 {
     const int64_t nchunks = cost->layout.pp * cost->layout.vp;
@@ -236,7 +242,10 @@ static double simulate_pipeline(const struct meg_cost_model *cost, const struct 
     return seconds;
 }
 
-/* Estimate the passes of all micro-batches through the pipeline; *busy is one micro-batch on its busiest stage. */
+/*
+ * Return the seconds of all micro-batches in the pipeline, and set *busy to the time of one micro-batch on the busiest
+ * stage.
+ */
 static double pipeline_time(struct pass_time *busy, const struct meg_cost_model *cost, const struct rates *r,
                             bool simulate)
 {
@@ -272,8 +281,8 @@ static double pipeline_time(struct pass_time *busy, const struct meg_cost_model 
 }
 
 /*
- * Return the bytes that an update reads and writes per element: fp32 weight and two moments (read and written, 24), the
- * gradient (read, 4, and zeroed), and the weight in the dtype of the model if that is not fp32.
+ * Return the bytes that an update reads and writes per element: f32 weight and two moments (read and written, 24), the
+ * gradient (read, 4, and zeroed), and the weight in the dtype of the model if that is not f32.
  */
 static double update_nbytes(const struct meg_cost_model *cost)
 {
@@ -283,8 +292,8 @@ static double update_nbytes(const struct meg_cost_model *cost)
 }
 
 /*
- * Return the time of gradient reduction and parameter gather that is not hidden behind the backward pass of the last
- * micro-batch and the forward pass of the next one; and in *update that of the update.
+ * Return the time of gradient reduction and parameter all-gather that does not overlap with the backward pass of the
+ * last micro-batch or the forward pass of the next one.  Set *update to the time of the update.
  */
 static double step_comm_time(const struct meg_cost_model *cost, const struct meg_hardware *hw, double backward,
                              double forward, double *update)

@@ -16,7 +16,7 @@ void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run
         meg_cost_comm_volume(u->comm_planned, &last, at);
 }
 
-/* The maximum over all ranks of measured numbers, predicted numbers, and their absolute differences. */
+/* Maxima over all ranks of the measured numbers, the predicted numbers and their absolute differences. */
 struct max_over_ranks {
     double measured[MEG_COST_MEM_TYPES], planned[MEG_COST_MEM_TYPES], difference[MEG_COST_MEM_TYPES];
 };
@@ -54,7 +54,7 @@ static void log_comm(const struct meg_usage_vs_plan *u, struct meg_comm *world)
     meg_str_free(&text);
 }
 
-/* Log the memory of the process, and each arena whose size is not the planned one. */
+/* Log the memory of the process, and each arena whose size differs from the prediction. */
 static void log_memory(const struct meg_usage_vs_plan *u, struct meg_comm *world, double start_nbytes)
 {
     enum { PEAK, SINCE_START, PLANNED, NUMBERS };

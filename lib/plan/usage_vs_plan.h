@@ -1,6 +1,4 @@
-/*
- * usage_vs_plan.h - memory and communication of a rank: measured, and predicted by the cost model.
- */
+/* usage_vs_plan.h - memory and communication of a rank, as measured and as predicted by the cost model. */
 #ifndef MEG_PLAN_USAGE_VS_PLAN_H
 #define MEG_PLAN_USAGE_VS_PLAN_H
 #include "plan/cost.h"
@@ -8,23 +6,23 @@
 MEG_BEGIN_DECLS
 
 struct meg_usage_vs_plan {
-    double memory[MEG_COST_MEM_ARENAS], memory_planned[MEG_COST_MEM_TYPES]; /* bytes; of each arena the peak */
-    double comm[MEG_COST_GROUPS], comm_planned[MEG_COST_GROUPS]; /* bytes sent in the last step; 0 without a step */
+    double memory[MEG_COST_MEM_ARENAS], memory_planned[MEG_COST_MEM_TYPES]; /* measured peak, and predicted bytes */
+    double comm[MEG_COST_GROUPS], comm_planned[MEG_COST_GROUPS]; /* bytes sent in the last step; 0 if none was run */
 };
 
-/* Bytes sent are sums of fractions: numbers that differ by less than this are equal. */
+/* Bytes sent are sums of fractions.  Numbers that differ by less than this are considered equal. */
 #define MEG_USAGE_VS_PLAN_ROUNDING 0.5
 
 /*
- * Fill memory_planned and comm_planned for the rank at these coordinates.  num_micro is the number of micro-batches in
+ * Set memory_planned and comm_planned for the rank at coordinates `at`.  num_micro is the number of micro-batches in
  * the last step; 0: no step was run.
  */
 void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run_spec *s, struct meg_rank_coords at,
                                int64_t num_micro);
 
 /*
- * With -v: log the largest usage of any rank with its prediction.  start_nbytes is the resident set size before the
- * arenas were allocated.  Every rank of world calls it.
+ * With -v, log the largest usage of any rank and its prediction.  start_nbytes is the resident set size before the
+ * arenas were allocated.  Collective over world.
  */
 void meg_usage_vs_plan_log(const struct meg_usage_vs_plan *u, struct meg_comm *world, double start_nbytes);
 
