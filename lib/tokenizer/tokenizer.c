@@ -275,7 +275,7 @@ static void replace(struct meg_str *s, const char *from, const char *to)
 
     for (size_t i = 0; i < s->n;) {
         if (s->n - i >= nfrom && memcmp(s->s + i, from, nfrom) == 0) {
-            memcpy(s->s + kept, to, nto); /* to is never longer than from */
+            memcpy(s->s + kept, to, nto); /* no replacement is longer than its pattern */
             kept += nto;
             i += nfrom;
         } else {

@@ -44,7 +44,7 @@ struct meg_wordcache {
     unsigned evict_clock; /* number of evictions; selects the entry to evict */
 };
 enum {
-    MEG_WORD_PROBES = 4,   /* buckets that may hold a word: its home bucket and three neighbors */
+    MEG_WORD_PROBES = 4,   /* buckets that may contain a word: its home bucket and three neighbors */
     MEG_WORD_LINE_IDS = 16 /* ids per cache line; two lines of the overflow array are prefetched */
 };
 
@@ -122,7 +122,7 @@ static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct 
     __builtin_prefetch(w->bucket);
 }
 
-/* Return the k-th bucket that may hold a word; bucket 0 is the home bucket. */
+/* Return the k-th bucket that may contain a word; bucket 0 is the home bucket. */
 static inline struct meg_wordcache_entry *meg_word_probe(const struct meg_wordcache *c,
                                                          const struct meg_wordcache_entry *home, int k)
 {

@@ -20,7 +20,10 @@ static bool is_in(int32_t cp, const struct range *r, size_t n)
     return false;
 }
 
-/* Hugging Face's list has U+2B920 where Devlin et al. have U+2B820. */
+/*
+ * Return true for ideographs.  The block that ends with U+2CEAF begins with U+2B920 in Hugging Face's list, and with
+ * U+2B820 in that of Devlin et al.
+ */
 static bool is_ideograph(int32_t cp, bool is_hf)
 {
     static const struct range block[] = { { 0x4E00, 0x9FFF },   { 0x3400, 0x4DBF },   { 0x20000, 0x2A6DF },
@@ -53,8 +56,8 @@ bool meg_bert_is_punctuation(int32_t cp)
     }
 }
 
-/* Return true if the capital sigma at i is a final one: after a cased letter, and not before one (Unicode 3.13,
- * Final_Sigma). */
+/* Return true if the capital sigma at i is final: a cased letter precedes it, and no cased letter follows it (Unicode
+ * 3.13, Final_Sigma). */
 static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
 {
     int64_t before = i - 1, after = i + 1;
@@ -95,7 +98,7 @@ static void end_partial(struct meg_str *partial, struct meg_str *out)
     partial->n = 0;
 }
 
-/* Split characters around punctuation; keep those after the last one in partial. */
+/* Split characters around punctuation.  Keep the characters after the last punctuation character in partial. */
 static void split_at_punctuation(const struct meg_codepoints *chars, struct meg_str *partial, struct meg_str *out)
 {
     for (int64_t i = 0; i < chars->n; i++) {
@@ -113,7 +116,7 @@ static void split_at_punctuation(const struct meg_codepoints *chars, struct meg_
     }
 }
 
-/* Map a character: -1 removes it, U+0020 ends a word. */
+/* Map a character to itself, to U+0020 if it ends a word, or to -1 if it is removed. */
 static int32_t clean_char(int32_t cp)
 {
     if (cp == '\t' || cp == '\n' || cp == '\r' || cp == ' ')
@@ -132,7 +135,9 @@ static int32_t clean_char(int32_t cp)
     }
 }
 
-/* Return true if the decomposition of cp begins with combining class 0: it is not reordered with earlier characters. */
+/*
+ * Return true if the decomposition of cp begins with combining class 0, so cp is not reordered with earlier characters.
+ */
 static bool is_starter(int32_t cp)
 {
     utf8proc_int32_t part[32];
@@ -141,7 +146,7 @@ static bool is_starter(int32_t cp)
                           utf8proc_get_property(part[0])->combining_class == 0);
 }
 
-/* Return true if text can be lowercased and decomposed in two parts, split between a and b. */
+/* Return true if text can be split between a and b, and the two parts be lowercased and decomposed independently. */
 static bool can_split_between(int32_t a, int32_t b)
 {
     return a != 0x3A3 && b != 0x3A3 && !meg_char_is_case_ignorable(a) && !meg_char_is_case_ignorable(b) &&
@@ -163,7 +168,7 @@ void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, 
     r->partial.n = 0;
 }
 
-/* Process the buffered characters; the word may continue after them. */
+/* Process the buffered characters of a word, which may continue after them. */
 static void flush(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 {
     if (r->is_lower)
@@ -216,13 +221,15 @@ int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out,
     return out->n > 0;
 }
 
-/* Return true for category C except Cn (unassigned). */
+/* Return true for category C, except for Cn (unassigned). */
 static bool is_control(int32_t cp)
 {
     return *utf8proc_category_string(cp) == 'C' && utf8proc_category(cp) != UTF8PROC_CATEGORY_CN;
 }
 
-/* Strip accents, lowercase and append characters that do not depend on the following ones. */
+/*
+ * Strip accents from the buffered characters, lowercase and append them.  They must not depend on the following ones.
+ */
 static void flush_normalized(const struct meg_bert_normalizer *b, struct meg_codepoints *c, struct meg_codepoints *d,
                              struct meg_str *out)
 {

@@ -1,7 +1,7 @@
 /*
- * basic_tokenizer.h - BERT's BasicTokenizer (Devlin et al. 2018, tokenization.py), which Megatron-LM uses: clean the
- * text, isolate ideographs, lowercase and strip accents, split into words at whitespace and around punctuation.
- * Hugging Face's BertNormalizer does the first steps in another order.
+ * basic_tokenizer.h - BERT's BasicTokenizer (Devlin et al. 2018, tokenization.py), which Megatron-LM uses.  It cleans
+ * the text, isolates ideographs, lowercases and strips accents, and splits into words at whitespace and around
+ * punctuation.  Hugging Face's BertNormalizer does the steps before splitting in another order.
  */
 #ifndef MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
 #define MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
@@ -17,15 +17,15 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs: text can be split next to them, since no word of
- * Megatron-LM contains one of them and another character.
+ * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character,
+ * since no word of Megatron-LM contains it and another character.
  */
 bool meg_bert_is_safe_split(int32_t cp);
-/* Return true for category P, and ASCII that is neither letter, digit, space nor control character. */
+/* Return true for category P and for ASCII characters that are neither letter, digit, space nor control character. */
 bool meg_bert_is_punctuation(int32_t cp);
 
 /*
- * State of splitting a text into words.  Starts as { 0 }; may read one text after another.
+ * State of splitting a text into words.  It starts as { 0 } and can be used for one text after another.
  *   is_lower  lowercase words by Unicode's full mapping (with the final sigma at the end of a word), decompose them
  *             and remove category Mn
  */
@@ -33,25 +33,27 @@ struct meg_bert_basic_tokenizer {
     bool is_lower;
     const char *text, *end;
     struct meg_codepoints word, lowered;
-    struct meg_str partial; /* beginning of a word that may continue */
+    struct meg_str partial; /* beginning of a word that the next characters may continue */
 };
 void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r);
-void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n); /* well-formed UTF-8 */
+/* Begin to split text [n], which must be well-formed UTF-8 and is borrowed. */
+void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n);
 /*
  * meg_bert_basic_next - set out to the next words, each followed by a zero byte (words contain none)
- * A word of more than MEG_BERT_MAX_WORD bytes, which is more than 250 characters, is truncated.  Returns 1, or 0 at
- * the end of the text; MEG_EFORMAT for a run of more than MEG_BERT_MAX_RUN characters that depend on each other.
+ * A word of more than MEG_BERT_MAX_WORD bytes, which has more than 250 characters, is truncated.  Returns 1, or 0 at
+ * the end of the text.  Returns MEG_EFORMAT for a run of more than MEG_BERT_MAX_RUN characters that must be lowercased
+ * and decomposed together.
  */
 enum { MEG_BERT_MAX_WORD = 1024, MEG_BERT_MAX_RUN = 4 << 20 };
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e);
-/* Return MEG_EFORMAT with the message for such a run. */
+/* Set the error message for a run of more than MEG_BERT_MAX_RUN characters, and return MEG_EFORMAT. */
 int meg_bert_run_error(struct meg_err *e);
 
-/* Hugging Face's BertNormalizer. */
+/* The options of Hugging Face's BertNormalizer. */
 struct meg_bert_normalizer {
     bool clean_text, handle_chinese_chars, strip_accents, lowercase;
 };
-/* Append text normalized to out. */
+/* Append the normalized text to out. */
 void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n, struct meg_str *out);
 
 MEG_END_DECLS

@@ -1,9 +1,10 @@
 /*
  * BertWordPieceLowerCase and BertWordPieceCase: the ids of Megatron-LM's _BertWordPieceTokenizer.
  *
- * A fast loop splits ASCII into words, whose ids are cached.  When it meets any other character, it undoes the current
- * chunk, the text since the last safe split point (basic_tokenizer.h), and hands all of it to the basic tokenizer; the
- * ids of the chunk are cached.  The chunk is needed because the case of a sigma depends on all of its word.
+ * A fast loop splits ASCII into words, whose ids are cached.  At any other character, it discards the ids of the
+ * current chunk, which is the text since the last safe split point (basic_tokenizer.h), and passes the entire chunk to
+ * the basic tokenizer.  The ids of the chunk are also cached.  Chunks are needed because the lowercase form of a sigma
+ * depends on its entire word.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,10 +24,10 @@ struct bert {
     struct meg_bert_files *files; /* owned, unless is_clone */
     bool is_clone;
     struct meg_wordcache cache;
-    struct meg_wordcache_lookup batch[BATCH]; /* words and chunks whose cache entries are being prefetched */
+    struct meg_wordcache_lookup batch[BATCH]; /* lookups of words and chunks */
     int nbatch;
     struct meg_bert_basic_tokenizer basic;
-    struct meg_str words; /* of one chunk */
+    struct meg_str words; /* words of one chunk */
 };
 
 static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bool is_lower, struct meg_err *e)
@@ -94,7 +95,7 @@ static struct meg_tokenizer *bert_clone(const struct meg_tokenizer *base)
     return &t->base;
 }
 
-enum { MAX_CACHED_WORD = 1 << 12 }; /* bytes; longer chunks are not cached, longer ASCII words are unknown */
+enum { MAX_CACHED_WORD = 1 << 12 }; /* maximum bytes of a cached chunk or word; longer ASCII words are unknown */
 
 /* Encode a chunk with the basic tokenizer and WordPiece. */
 static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
@@ -139,11 +140,11 @@ static int add_ids(struct bert *t, const struct meg_wordcache_lookup *w, struct 
     return r;
 }
 
-/* The current chunk, which is undone when a character needs the basic tokenizer. */
+/* The current chunk, whose ids are discarded if a character requires the basic tokenizer. */
 struct chunk {
     const char *begin;
     int nth;       /* index of its first word in the batch */
-    int64_t first; /* index of its first id in out; -1: it has none yet */
+    int64_t first; /* index of its first id in out; -1: it has no ids yet */
 };
 
 static int encode_batch(struct bert *t, struct chunk *x, struct meg_ids *out, const struct meg_id_sink *sink,
@@ -161,7 +162,7 @@ static int encode_batch(struct bert *t, struct chunk *x, struct meg_ids *out, co
     return r;
 }
 
-/* Add a word or chunk of n bytes to the batch; bytes up to end are readable. */
+/* Add a word or chunk of n bytes to the batch.  The bytes before end must be readable. */
 static int add_word(struct bert *t, struct chunk *x, const char *s, int64_t n, const char *end, struct meg_ids *out,
                     const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -192,7 +193,7 @@ static void undo_chunk(struct bert *t, const struct chunk *x, struct meg_ids *ou
         out->n = x->first;
 }
 
-/* Class of a byte in the fast loop. */
+/* The class of a byte in the fast loop. */
 enum byte_class { BYTE_LETTER, BYTE_PUNCTUATION, BYTE_SPACE, BYTE_SLOW_PATH };
 
 static const unsigned char *byte_classes(void)
@@ -213,7 +214,7 @@ static const unsigned char *byte_classes(void)
     return class;
 }
 
-/* Return the end of the chunk that begins at s; an ideograph is a chunk of its own. */
+/* Return the end of the chunk that begins at s.  An ideograph is a separate chunk. */
 static const char *safe_chunk_end(const char *s, const char *end)
 {
     const char *p = s;
@@ -228,7 +229,7 @@ static const char *safe_chunk_end(const char *s, const char *end)
     return p > s ? p : p + meg_utf8_decode_unchecked(p, &cp);
 }
 
-/* The final sigma depends on the text up to a character that is not Case_Ignorable. */
+/* Return true if c is not Case_Ignorable: whether a sigma is final depends on the text up to such a character. */
 static bool not_case_ignorable(char c)
 {
     return !memchr("'.:^`", c, 5);
@@ -258,7 +259,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
                 if (s - x.begin > MAX_CACHED_WORD && (r = begin_chunk(t, &x, s, out, sink, e)) < 0)
                     break;
                 r = add_word(t, &x, s, p - s > MAX_CACHED_WORD ? MAX_CACHED_WORD : p - s, end, out, sink,
-                             e); /* a longer word is unknown, too */
+                             e); /* a longer word is unknown as well */
                 break;
             }
             /* fall through */
@@ -290,7 +291,10 @@ static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
     }
 }
 
-/* Return where the text can be cut and cleaned up in two parts: before a space that is in no pattern of clean-up. */
+/*
+ * Return the last offset at which the text can be cut, and its parts be cleaned up independently: before a space that
+ * is in no pattern of the clean-up.  Return 0 if there is none.
+ */
 static size_t last_safe_cut(const struct meg_str *s)
 {
     for (size_t i = s->n > 2 ? s->n - 2 : 0; i > 0; i--) {

@@ -9,9 +9,9 @@
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"
 
-enum { MAX_WORD = 200 }; /* characters; longer words are unknown, as in Megatron-LM */
+enum { MAX_WORD = 200 }; /* maximum characters of a word; longer words are unknown, as in Megatron-LM */
 
-/* Return true for whitespace of Python's str.strip. */
+/* Return true for characters that Python's str.strip removes. */
 static bool is_space(int32_t cp)
 {
     return meg_char_class_of(cp) == MEG_CHAR_SPACE || (cp >= 0x1C && cp <= 0x1F);

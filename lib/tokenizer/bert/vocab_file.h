@@ -1,6 +1,7 @@
 /*
- * vocab_file.h - read BERT's vocab.txt: a token per line, without surrounding whitespace; its id is the number of the
- * line, from 0.  [BOS] and [EOS] are added if they are missing, then <extra_id_0>, <extra_id_1>, ...
+ * vocab_file.h - read BERT's vocab.txt, which has one token per line.  Whitespace around a token is ignored.  The id of
+ * a token is its line number, counted from 0.  [BOS] and [EOS] are added if they are missing, then <extra_id_0>,
+ * <extra_id_1>, ...
  */
 #ifndef MEG_TOKENIZER_BERT_VOCAB_FILE_H
 #define MEG_TOKENIZER_BERT_VOCAB_FILE_H
@@ -12,15 +13,15 @@
 MEG_BEGIN_DECLS
 
 struct meg_bert_files {
-    struct meg_strtab tokens;       /* by id, including added ones */
-    struct meg_wordpiece wordpiece; /* of the file's tokens only: added ones are not matched in text */
+    struct meg_strtab tokens;       /* tokens by id, including added tokens */
+    struct meg_wordpiece wordpiece; /* contains the file's tokens only: added tokens are not matched in text */
     struct meg_tok_special_ids special_ids;
 };
 
 /*
  * meg_bert_files_load - read a vocabulary and add nextra extra ids
- * MEG_EFORMAT, with the line, for invalid UTF-8, an empty line or a duplicate token; and if [CLS], [SEP], [PAD], [MASK]
- * or [UNK] is missing.
+ * Returns MEG_EFORMAT, with the location, for invalid UTF-8, an empty line or a duplicate token, or if [CLS], [SEP],
+ * [PAD], [MASK] or [UNK] is missing.
  */
 int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e);
 void meg_bert_files_free(struct meg_bert_files *f); /* accepts NULL */

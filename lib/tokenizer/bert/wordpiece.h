@@ -1,6 +1,6 @@
 /*
- * wordpiece.h - WordPiece segmentation of a word (Schuster and Nakajima 2012, as in BERT): greedily take the longest
- * token that matches, first among initial tokens, then among continuation tokens ("##...").
+ * wordpiece.h - WordPiece segmentation of a word (Schuster and Nakajima 2012, as in BERT).  At each position, choose
+ * the longest token that matches, at the beginning among initial tokens, then among continuation tokens ("##...").
  */
 #ifndef MEG_TOKENIZER_BERT_WORDPIECE_H
 #define MEG_TOKENIZER_BERT_WORDPIECE_H
@@ -14,22 +14,24 @@
 
 MEG_BEGIN_DECLS
 
-/* Starts as { 0 }; read-only once built, any number of threads may use it. */
+/* A WordPiece vocabulary.  It starts as { 0 } and is read-only after it is built: any number of threads may use it. */
 struct meg_wordpiece {
-    struct meg_trie initial, continuation; /* the latter without prefix */
-    int32_t unk;                           /* id of a word that cannot be segmented, */
-    int64_t max_chars;                     /* or has more characters than this */
+    struct meg_trie initial, continuation; /* tries of tokens by text; continuation omits the prefix */
+    int32_t unk;                           /* id of a word that cannot be segmented or is too long */
+    int64_t max_chars;                     /* maximum number of characters of a word */
 };
 
 /*
  * meg_wordpiece_build - build the tries; token k has id id[k], or k if id is NULL
- * If prefix is empty, all tokens are in both tries.  MEG_EFORMAT if there are too many tokens.
+ * If prefix is empty, all tokens are in both tries.  Returns MEG_EFORMAT if there are too many tokens.
  */
 int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id, const char *prefix,
                         int32_t unk, int64_t max_chars, struct meg_err *e);
 void meg_wordpiece_free(struct meg_wordpiece *w);
 
-/* Write the ids of a word of n bytes, well-formed UTF-8, to ids [max(n, 1)]; return their number. */
+/*
+ * Write the ids of a word of n bytes, which must be well-formed UTF-8, to ids [max(n, 1)].  Return the number of ids.
+ */
 int64_t meg_wordpiece_encode(const struct meg_wordpiece *w, const char *s, int64_t n, int32_t *ids);
 
 MEG_END_DECLS

@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 #define MEG_ENDOFTEXT "<|endoftext|>"
 enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* number of ids before the first merge: <|endoftext|> and 256 bytes */
 
-/* The counts of pre-tokens.  Starts as { 0 }. */
+/* The counts of pre-tokens.  A trainer starts as { 0 }. */
 struct meg_bpe_trainer {
     struct meg_strtab words;
     int64_t *count; /* [ncount] count of each word; words.n elements are in use */

@@ -1,4 +1,4 @@
-/* Convert byte-level BPE: GPT-2's vocab.json and merges.txt, and tiktoken's ranks. */
+/* Convert the files of byte-level BPE: GPT-2's vocab.json and merges.txt, and tiktoken's ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 /* ---- vocab.json and merges.txt: tokens are in the byte alphabet, as in tokenizer.json ---- */
 
-/* Return the merges of a valid merges.txt: lines "left right" after the first line. */
+/* Return the merges of a valid merges.txt, which has lines "left right" after the first line. */
 static json_t *read_merges(char *text)
 {
     json_t *merges = json_array();
@@ -27,7 +27,10 @@ static json_t *read_merges(char *text)
     return merges;
 }
 
-/* Check that all 256 bytes are tokens: Megatron-LM encodes any other byte as id 0, which no member can express. */
+/*
+ * Check that all 256 bytes are tokens.  Megatron-LM encodes any other byte as id 0, which tokenizer.json cannot
+ * express.
+ */
 static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
 {
     int nmissing = 0;
@@ -68,7 +71,7 @@ out:
 
 /* ---- tiktoken: every split of a token into two tokens becomes a merge ---- */
 
-/* Ranks of the two parts of a token. */
+/* The ranks of the two tokens that a token is split into. */
 struct token_split {
     int64_t left, right;
 };
@@ -82,7 +85,7 @@ static int by_ranks(const void *a, const void *b)
     return (x->right > y->right) - (x->right < y->right);
 }
 
-/* Set split [bytes of the token] to the splits of token k, by rank; return their number. */
+/* Set split [bytes of the token] to the splits of token k, ordered by rank, and return their number. */
 static size_t splits_of(const struct meg_strtab *tokens, int64_t k, struct token_split *split)
 {
     const struct meg_str t = meg_strtab_get(tokens, k);

@@ -10,22 +10,21 @@
 
 MEG_BEGIN_DECLS
 
-/* The text of each file.  Starts as { 0 }. */
+/* The text of each file.  It starts as { 0 }. */
 struct meg_tok_export_files {
-    struct meg_str tokenizer; /* s NULL: HuggingFaceTokenizer and PretrainedFromHF, which have one */
+    struct meg_str tokenizer; /* s NULL: not written, since HuggingFaceTokenizer and PretrainedFromHF have the file */
     struct meg_str config, special_map;
-    int32_t eod, bos; /* ids of the end-of-document and the beginning-of-text token, or -1 */
-    bool
-        is_not_spm_bpe; /* --tokenizer-model is not a SentencePiece BPE model, as which others load a tokenizer.model */
+    int32_t eod, bos;    /* ids of the end-of-document and the beginning-of-text token, or -1 */
+    bool is_not_spm_bpe; /* --tokenizer-model is not a SentencePiece BPE model */
 };
 
 /*
  * meg_tok_export - convert the tokenizer that c describes
- * The exported tokenizer encodes a text to the same ids, except where the text contains a special token: Hugging
- * Face's programs match it.  config has the member MEG_TOK_EXPORT_KEY: the tokenizer options of c without paths, as
- * lines of a configuration file.
- * MEG_EUSAGE, with the reason, if tokenizer.json cannot express the tokenizer: then tokenizer is empty, and the other
- * two files keep transformers from loading the directory in another way.  Else fails as meg_tokenizer_open.
+ * The exported tokenizer encodes a text to the same ids, except for special tokens that occur in the text, since
+ * Hugging Face's libraries parse them.  The member MEG_TOK_EXPORT_KEY of config has the tokenizer options of c without
+ * paths, as lines of a configuration file.  Returns MEG_EUSAGE, with the reason, if tokenizer.json cannot express the
+ * tokenizer.  Then tokenizer is empty, and the other two files prevent transformers from loading the directory in
+ * another way.  Otherwise fails as meg_tokenizer_open does.
  */
 #define MEG_TOK_EXPORT_KEY "meg_tokenizer"
 int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e);

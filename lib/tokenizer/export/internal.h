@@ -1,5 +1,5 @@
 /*
- * internal.h - the components of a tokenizer.json being built, and a function per tokenizer type that fills them
+ * internal.h - the components of a tokenizer.json that is being built, and a function per tokenizer type that sets them
  * (private to lib/tokenizer/export).
  */
 #ifndef MEG_TOKENIZER_EXPORT_INTERNAL_H
@@ -18,40 +18,40 @@ MEG_BEGIN_DECLS
 /* An entry of added_tokens. */
 struct meg_export_added_token {
     struct meg_str text; /* s NULL: this id is not an added token */
-    bool is_normalized;  /* matched in normalized text, and not special */
+    bool is_normalized;  /* the token is matched in normalized text and is not special */
 };
 
 struct meg_export_builder {
     const struct meg_tok_conf *conf;
     struct meg_tokenizer *tok;
-    json_t *normalizer, *pre_tokenizer, *decoder, *model; /* NULL: none */
-    struct meg_export_added_token *added;                 /* [vocab_size] by id */
+    json_t *normalizer, *pre_tokenizer, *decoder, *model; /* JSON of each component; NULL: none */
+    struct meg_export_added_token *added;                 /* [vocab_size] added tokens by id */
     int32_t unk;                                          /* id of the unknown token, or -1 */
-    bool has_no_prefix;                                   /* a SentencePiece model without add_dummy_prefix */
+    bool has_no_prefix;                                   /* the SentencePiece model does not set add_dummy_prefix */
     bool is_not_spm_bpe;                                  /* see struct meg_tok_export_files */
 };
 
-/* Make id a special token named s [n], unless id is negative or an added token already. */
+/* Make id a special token with text s [n], unless id is negative or already an added token. */
 void meg_export_add_special(struct meg_export_builder *b, int32_t id, const char *s, size_t n);
-/* Make all special ids of the tokenizer special tokens, named by their bytes. */
+/* Make all special ids of the tokenizer special tokens, with the bytes of each id as its text. */
 void meg_export_add_all_special(struct meg_export_builder *b);
 
 /* ---- JSON values; the caller owns the result, and arguments of type json_t are stolen ---- */
 
-/* Return {"type": TYPE, ...} with the members of json_pack's format. */
+/* Return {"type": TYPE, ...} with the members that format specifies as in json_pack. */
 json_t *meg_export_component(const char *type, const char *format, ...);
 /* Return a BPE model over the characters of the byte alphabet. */
 json_t *meg_export_byte_level_bpe(json_t *vocab, json_t *merges, bool ignore_merges);
 /* Return the merge ["left", "right"]. */
 json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size_t nright);
-/* Return a Replace step for the matches of a regular expression. */
+/* Return a Replace step that replaces the matches of a regular expression by content. */
 json_t *meg_export_replace(const char *regex, const char *content);
 /* Set the pre-tokenizer to a known pattern followed by ByteLevel, and the decoder to ByteLevel. */
 void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok);
 
 /* ---- Tokenizer types ---- */
 
-/* Set the components, the added tokens and unk.  MEG_EUSAGE if tokenizer.json cannot express the tokenizer. */
+/* Set the components, the added tokens and unk.  Return MEG_EUSAGE if tokenizer.json cannot express the tokenizer. */
 int meg_export_gpt2(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e);

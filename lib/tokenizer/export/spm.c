@@ -1,10 +1,12 @@
 /*
- * Convert a SentencePiece model.  BPE: each pair of pieces whose concatenation is a piece becomes a merge, higher
- * scores first.  Unigram: pieces and scores are copied.  Normalizer and decoder are made from the normalizer spec.
+ * Convert a SentencePiece model.  For BPE, each pair of pieces whose concatenation is a piece becomes a merge; merges
+ * of higher scores are first.  For unigram, pieces and scores are copied.  Normalizer and decoder are created from the
+ * normalizer spec.
  *
- * Hugging Face's tokenizers differ in two points.  Precompiled, their character map, replaces a grapheme cluster by the
- * value of its shortest key, SentencePiece by that of the longest key.  Unigram sums scores in double, SentencePiece
- * rounds each sum to float; so among segmentations with equal scores another one may win.
+ * Hugging Face's tokenizers differ from SentencePiece in two points.  Precompiled, their character map, replaces a
+ * grapheme cluster by the value of its shortest key; SentencePiece uses the longest key.  Unigram sums scores in
+ * double; SentencePiece rounds each sum to float.  Therefore, another one of several segmentations with equal scores
+ * may be chosen.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +33,10 @@ static bool has_type(const struct meg_spm_model *m, enum meg_spm_piece_type type
 
 /* ---- Normalizer and decoder ---- */
 
-/* Return true if the character map changes a user-defined piece; SentencePiece matches those before the map. */
+/*
+ * Return true if the character map changes a user-defined piece.  SentencePiece matches such pieces before it applies
+ * the map.
+ */
 static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
 {
     const char *to;
@@ -42,7 +47,9 @@ static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
     return false;
 }
 
-/* Check that normalized text contains user-defined pieces unchanged: tokenizer.json matches them there. */
+/*
+ * Check that the normalizer does not change user-defined pieces, since tokenizer.json matches them in normalized text.
+ */
 static int check_user_defined(const struct meg_spm_model *m, const char *path, struct meg_err *e)
 {
     for (int32_t id = 0; id < m->n; id++) {
@@ -66,8 +73,8 @@ static void add_quoted(struct meg_str *out, struct meg_str text)
 }
 
 /*
- * Return the step that prepends a space.  Prepend would also prepend one to each user-defined piece when the list of
- * added tokens is normalized; then the step is a regular expression that excludes those.
+ * Return the step that prepends a space.  When the added tokens are normalized, Prepend would also prepend a space to
+ * each user-defined piece.  If there are such pieces, the step is therefore a regular expression that excludes them.
  */
 static json_t *dummy_prefix(const struct meg_spm_model *m, const char *space)
 {
@@ -83,7 +90,7 @@ static json_t *dummy_prefix(const struct meg_spm_model *m, const char *space)
         add_quoted(&regex, meg_spm_piece_text(m, id));
         meg_str_add(&regex, "|", 1);
     }
-    meg_str_printf(&regex, ")\\z)"); /* after the last | is the empty text, which gets no prefix either */
+    meg_str_printf(&regex, ")\\z)"); /* the empty alternative after the last | excludes the empty text */
     part = meg_export_replace(regex.s, space);
     meg_str_free(&regex);
     return part;
@@ -108,7 +115,7 @@ static json_t *normalizer(const struct meg_spm_model *m)
     if (spec->has_map)
         json_array_append_new(steps, precompiled(spec));
     if (spec->remove_extra_whitespaces) {
-        /* at the end, SentencePiece removes U+2581 of the text itself, too */
+        /* at the end, SentencePiece also removes each U+2581 that the text contains */
         json_array_append_new(
             steps,
             meg_export_replace(spec->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z" : "\\A +| +\\z", ""));
@@ -163,7 +170,7 @@ static int32_t find_normal(const struct meg_spm_model *m, const struct meg_strta
     return id >= 0 && m->piece[id].type == MEG_SPM_NORMAL ? (int32_t)id : -1;
 }
 
-/* Set *out to all merges in order, which the caller frees; return their number. */
+/* Set *out to all merges in order and return their number.  The caller frees *out. */
 static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, const struct meg_strtab *pieces)
 {
     struct merge *v = NULL;
@@ -195,7 +202,7 @@ static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, co
     return n;
 }
 
-/* Check that all characters of pieces are pieces: tokenizer.json cannot merge other characters. */
+/* Check that all characters of pieces are pieces themselves, since tokenizer.json cannot merge other characters. */
 static int check_characters(const struct meg_spm_model *m, const struct meg_strtab *pieces, const char *path,
                             struct meg_err *e)
 {
@@ -261,7 +268,9 @@ out:
 
 /* ---- Unigram ---- */
 
-/* Return true if text can be split before each space: a space is a piece, and no piece has one after its beginning. */
+/*
+ * Return true if text can be split before each space: a space is a piece, and pieces have spaces only at the beginning.
+ */
 static bool splits_at_spaces(const struct meg_spm_model *m)
 {
     const size_t nsymbol = strlen(MEG_SPM_SPACE_SYMBOL);
@@ -311,7 +320,10 @@ static bool is_extra_id(struct meg_str piece, int64_t nextra)
     return strlen(name) == piece.n && memcmp(name, piece.s, piece.n) == 0 && atoi(piece.s + n) < nextra;
 }
 
-/* Add control pieces, the unknown piece, user-defined pieces and the tokens that SentencePieceTokenizer adds. */
+/*
+ * Add as added tokens the control pieces, the unknown piece, the user-defined pieces and the tokens that
+ * SentencePieceTokenizer adds.
+ */
 static void add_tokens(struct meg_export_builder *b, const struct meg_spm_model *m)
 {
     const bool is_extended = b->tok->type == &meg_tok_sentencepiece;

@@ -1,7 +1,7 @@
 /*
- * Convert BERT's vocab.txt.  Hugging Face's BertNormalizer removes private-use and unassigned characters, which
- * Megatron-LM keeps, and lowercases each character on its own, so that it makes no final sigma.  Replace steps before
- * it make the result equal to Megatron-LM's.
+ * Convert BERT's vocab.txt.  Hugging Face's BertNormalizer removes private-use characters, which Megatron-LM keeps.  It
+ * also lowercases each character on its own, and so creates no final sigma.  Replace steps before BertNormalizer make
+ * the result equal to Megatron-LM's.
  */
 #include <string.h>
 

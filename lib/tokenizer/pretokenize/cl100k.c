@@ -1,30 +1,33 @@
 /*
- * The patterns of cl100k_base, Qwen2 and TikTokenizer's v1 on class masks.  A word takes one preceding character that
- * is not a letter, number or line end, unless that belongs to another pre-token.  Numbers are split after each or each
- * third digit.  Punctuation takes one preceding U+0020 and all following line ends.  Other spaces are one pre-token up
- * to their last line end; those after it except the last are another.
+ * Match the patterns of cl100k_base, Qwen2 and TikTokenizer's v1 by class masks.  A word includes one preceding
+ * character that is not a letter, number or line end, unless this belongs to another pre-token.  A number is split
+ * after every digit or every third digit.  Punctuation includes one preceding U+0020 and all following line ends.
+ * Other spaces up to their last line end are one pre-token; the spaces after it, except the last space, are another
+ * one.
  */
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
 /* State carried over from the previous block. */
 struct prev_block {
-    struct class_masks m;  /* its masks, without the line ends in absorbed_eol */
-    uint64_t absorbed_eol; /* line ends that belong to punctuation before them */
+    struct class_masks m;  /* masks of the previous block, without the line ends in absorbed_eol */
+    uint64_t absorbed_eol; /* line ends that belong to the punctuation before them */
     uint64_t nonbreak;     /* spaces that are not line ends */
-    uint64_t lead;         /* bytes of a punctuation character that belongs to the word after it */
-    int64_t indent;        /* start of the spaces after a line end that extend to the end of the block; -1: none */
-    int ndigits;           /* since the last split of a number */
+    uint64_t lead;         /* bytes of punctuation characters that belong to the word after them */
+    int64_t indent;        /* offset of the spaces after a line end that extend to the end of the block; -1: none */
+    int ndigits;           /* number of digits since the last split of a number */
     struct pending_contractions pending;
 };
 
-/* Return the parts of the runs of a mask that start at a bit of begin: adding a bit clears a run up to its end. */
+/*
+ * Return the runs of bits of mask that start at the bits of begin, by addition: adding a bit clears the run above it.
+ */
 static uint64_t runs_from(uint64_t mask, uint64_t begin)
 {
     return mask & ~(mask + (mask & begin));
 }
 
-/* Return the starts of pre-tokens in numbers: the first digit and every third after it. */
+/* Return the starts of pre-tokens in numbers: the first digit and every third digit after it. */
 static uint64_t split_digits(struct prev_block *p, const struct class_masks *c)
 {
     uint64_t continues = shift_in_prev(c->number, p->m.number), starts = 0;
@@ -39,8 +42,8 @@ static uint64_t split_digits(struct prev_block *p, const struct class_masks *c)
 }
 
 /*
- * Add pre-token starts at spaces after a line end, unless another line end follows these spaces.  That line end may be
- * in a later block; the start is then removed.
+ * Add a pre-token start at the spaces after a line end, unless another line end follows these spaces.  If that line end
+ * is in a later block, the start is removed again.
  */
 static void split_indents(struct prev_block *p, const struct class_masks *c, uint64_t nonbreak, int64_t w,
                           uint64_t *starts)

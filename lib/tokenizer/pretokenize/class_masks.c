@@ -14,7 +14,7 @@
 #    define AVX512 __attribute__((target("avx512bw")))
 #    define AVX2 __attribute__((target("avx2")))
 
-/* Return the mask of the bytes first .. first+n-1. */
+/* Return the mask of the bytes of c with a value from first to first+n-1. */
 AVX512 static inline uint64_t in512(__m512i c, char first, char n)
 {
     return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(c, _mm512_set1_epi8(first)), _mm512_set1_epi8(n));
@@ -96,7 +96,7 @@ static uint64_t classify_any(const char *s, struct class_masks *m)
     return high;
 }
 
-/* Extend a mask of first bytes to all bytes of their characters. */
+/* Extend a mask of the first bytes of characters to all bytes of these characters. */
 static inline uint64_t spread_to_character(uint64_t first, uint64_t tail)
 {
     for (int k = 0; k < 3; k++)
@@ -104,7 +104,7 @@ static inline uint64_t spread_to_character(uint64_t first, uint64_t tail)
     return first;
 }
 
-/* Classify the non-ASCII characters of the block at s; high is the mask of their bytes. */
+/* Classify the non-ASCII characters of the block at s.  high is the mask of their bytes. */
 static void classify_high(struct class_masks_reader *r, const char *s, uint64_t high, struct class_masks *m)
 {
     struct meg_class_masks class = r->char_class(r->table, s, high & ~m->tail);
@@ -126,7 +126,7 @@ static void classify_high(struct class_masks_reader *r, const char *s, uint64_t 
     m->space |= class.class_bit[0] & class.class_bit[1];
 }
 
-/* Classify a block; MEG_CLASS_TEXT_BYTES bytes at s are readable. */
+/* Classify a block.  MEG_CLASS_TEXT_BYTES bytes at s must be readable. */
 static void classify(struct class_masks_reader *r, const char *s, struct class_masks *m)
 {
     uint64_t high = r->classify(s, m);

@@ -1,7 +1,7 @@
 /*
- * class_masks.h - character classes of a text as bit masks of 64 bytes: letters, numbers, spaces and others.  Bit i
- * is that of byte i, and all bytes of a character have the same bits.  A pattern is then a few shifts and logical
- * operations. Private to lib/tokenizer/pretokenize.
+ * class_masks.h - character classes (letters, numbers, spaces, others) of 64 bytes of text as bit masks.  Bit i belongs
+ * to byte i, and all bytes of a character have the same bits.  A pattern can then be matched by a few shifts and
+ * logical operations (private to lib/tokenizer/pretokenize).
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
 #define MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
@@ -19,37 +19,39 @@ struct class_masks {
     uint64_t space_char; /* U+0020 */
     uint64_t eol;        /* \r and \n */
     uint64_t quote;      /* U+0027 */
-    uint64_t tail;       /* bytes other than the first one of their character */
+    uint64_t tail;       /* bytes that are not the first byte of their character */
 };
 
 /*
- * Set the masks of the ASCII characters among the 64 bytes at s, except other, and tail of all.  Returns the bytes that
- * are not ASCII.
+ * Classify the 64 bytes at s: set all masks except other for the ASCII characters, and tail for all characters.  Return
+ * the mask of the bytes that are not ASCII.
  */
 typedef uint64_t meg_masks_fn(const char *s, struct class_masks *m);
 
-/* List the SIMD variants that this CPU supports, the fastest first; returns their number. */
+/* List the SIMD variants that this CPU supports, the fastest first, and return their number. */
 int meg_masks_variants(meg_masks_fn *variant[3]);
 
-/* Iterator over the 64-byte blocks of a text. */
+/* An iterator over the 64-byte blocks of a text. */
 struct class_masks_reader {
     const char *text;
     int64_t n, at;
-    uint64_t carry[2]; /* class bits of a character that continues from the last block */
+    uint64_t carry[2]; /* class bits of a character that began in the previous block */
     const unsigned char *table;
     meg_masks_fn *classify;
     meg_class_masks_fn *char_class;
 };
 
 /*
- * Begin with a text of n bytes, well-formed UTF-8; each call of meg_masks_next returns the masks of the next block, all
- * zero after the end.
+ * Begin to classify a text of n bytes, which must be well-formed UTF-8.  Each call of meg_masks_next sets m to the
+ * masks of the next block, or to zero after the end.
  */
 struct class_masks_reader meg_masks_begin(const char *text, int64_t n);
 void meg_masks_next(struct class_masks_reader *r, struct class_masks *m);
 
 /*
- * Return the mask whose bit i is bit i-1 of m, preceded by the block prev; or bit i+k of m, followed by the block next.
+ * shift_in_prev returns the mask whose bit i is bit i-1 of m; bit 0 is bit 63 of prev, the mask of the previous block.
+ * shift_in_next returns the mask whose bit i is bit i+k of m; the last k bits are from next, the mask of the next
+ * block.
  */
 static inline uint64_t shift_in_prev(uint64_t m, uint64_t prev)
 {
@@ -62,8 +64,8 @@ static inline uint64_t shift_in_next(uint64_t m, uint64_t next, int k)
 }
 
 /*
- * Return the first bytes of those spaces of block c that are followed by a nonspace.  The caller chooses the masks of
- * spaces and nonspaces of c and of the block after it.
+ * Return the mask of the spaces of block c that are followed by a nonspace, with a bit for the first byte of each.  The
+ * caller provides the masks of spaces and nonspaces of c and of the block after it.
  */
 static inline uint64_t last_spaces(const struct class_masks *c, uint64_t space, uint64_t nonspace,
                                    const struct class_masks *next, uint64_t next_space, uint64_t next_nonspace)
@@ -80,14 +82,14 @@ static inline uint64_t nonspace_of(const struct class_masks *m)
     return m->letter | m->number | m->other;
 }
 
-/* Changes by contractions to the pre-token starts of the next block. */
+/* Bits of the next block's pre-token starts that contractions set and clear. */
 struct pending_contractions {
     uint64_t set, clear;
 };
 
 /*
- * Apply a contraction of len bytes at bit i to the starts b of a block: a pre-token begins after it and none at its
- * second byte.
+ * Apply a contraction of len bytes at bit i to the pre-token starts b of a block, and return them.  A pre-token begins
+ * after the contraction, and none begins at its second byte.
  */
 static inline uint64_t apply_contraction(struct pending_contractions *c, uint64_t b, int i, int len)
 {

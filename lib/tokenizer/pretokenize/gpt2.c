@@ -1,12 +1,12 @@
 /*
- * GPT-2's pattern on class masks: a pre-token begins where the class changes, except that one U+0020 belongs to the
- * nonspace after it, and that the last of several spaces before a nonspace is split off.  Only contractions, which are
- * rare, need code for single bytes.
+ * Match GPT-2's pattern by class masks.  A pre-token begins where the class changes, with two exceptions: one U+0020
+ * before a nonspace belongs to the pre-token of that nonspace, and the last of several spaces before a nonspace also
+ * begins a pre-token.  Only contractions, which are rare, are handled byte by byte.
  */
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
 
-/* Return the length of the contraction at s, which begins with a quote; 0 if there is none. */
+/* Return the length of the contraction at s, or 0 if there is none.  s must begin with a quote. */
 static int contraction(const char *s, int64_t n)
 {
     if (n >= 2 && (s[1] == 's' || s[1] == 't' || s[1] == 'm' || s[1] == 'd'))
@@ -16,7 +16,7 @@ static int contraction(const char *s, int64_t n)
     return 0;
 }
 
-/* Return the pre-token starts of block cur, without contractions. */
+/* Return the pre-token starts of block cur, ignoring contractions. */
 static uint64_t pretoken_starts(const struct class_masks *prev, const struct class_masks *cur,
                                 const struct class_masks *next)
 {

@@ -1,6 +1,6 @@
 /*
- * The patterns of o200k_base and TikTokenizer's v2, in which capitals begin a word: one character at a time, with a
- * table of character classes.
+ * Match the patterns of o200k_base and TikTokenizer's v2, in which capitals begin a word.  Characters are matched one
+ * at a time, with a table of character classes.
  */
 #include <pthread.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static void fill(void)
         table[cp] = classes_of(cp);
 }
 
-/* Return the classes of the character at s < end; *next is the next character. */
+/* Return the classes of the character at s < end, and set *next to the next character. */
 static inline unsigned class_at(const char *s, const char *end, const char **next)
 {
     int32_t cp = (unsigned char)*s;
@@ -66,7 +66,7 @@ static inline unsigned class_at(const char *s, const char *end, const char **nex
     return cp < 0x10000 ? table[cp] : classes_of(cp);
 }
 
-/* Return the end of the characters from s on that have one of the classes. */
+/* Return the end of the run of characters, beginning at s, that have one of the classes. */
 static inline const char *run(const char *s, const char *end, unsigned classes)
 {
     for (const char *next; s < end && (class_at(s, end, &next) & classes); s = next)
@@ -74,7 +74,7 @@ static inline const char *run(const char *s, const char *end, unsigned classes)
     return s;
 }
 
-/* Return the end of the characters from s on that have none of the classes. */
+/* Return the end of the run of characters, beginning at s, that have none of the classes. */
 static inline const char *run_without(const char *s, const char *end, unsigned classes)
 {
     for (const char *next; s < end && !(class_at(s, end, &next) & classes); s = next)
@@ -83,8 +83,9 @@ static inline const char *run_without(const char *s, const char *end, unsigned c
 }
 
 /*
- * Match [UPPER]*[LOWER]+ at s, or [UPPER]+[LOWER]* if is_second, and return its end, or s if it does not match.  The
- * first takes as many UPPER as possible and backtracks until one of them, which is also LOWER, matches [LOWER]+.
+ * Match [UPPER]*[LOWER]+ at s, or [UPPER]+[LOWER]* if is_second.  Return the end of the match, or s if there is none.
+ * In the first pattern, [UPPER]* matches as many characters as possible and then backtracks until one of them, which is
+ * also in LOWER, matches [LOWER]+.
  */
 static const char *cased(const char *s, const char *end, bool is_second)
 {
@@ -121,7 +122,7 @@ static const char *cased_word(const char *s, const char *end, bool may_contract)
     return stop;
 }
 
-/* \s*[\r\n]+|\s+(?!\S)|\s+ */
+/* Return the end of the match of \s*[\r\n]+|\s+(?!\S)|\s+ at s. */
 static const char *spaces(const char *s, const char *end)
 {
     const char *line = NULL, *last = s, *p = s;

@@ -1,7 +1,7 @@
 /*
- * pretokenize.h - pre-tokenization: split text by the patterns of well-known vocabularies, without a regular
- * expression engine.  The alternatives of a pattern are tried in order at each position, without overlap; character
- * classes are those of unicode/char_class.h.  Every byte belongs to a pre-token.
+ * pretokenize.h - pre-tokenization: split text by the patterns of well-known vocabularies, without a regular expression
+ * engine.  The alternatives of a pattern are tried in order at each position, without overlap.  The character classes
+ * are those of unicode/char_class.h.  Each byte belongs to a pre-token.
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
 #define MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
@@ -16,39 +16,39 @@ MEG_BEGIN_DECLS
 enum meg_pretok {
     MEG_PRETOK_GPT2,   /* Radford et al. 2019 */
     MEG_PRETOK_CL100K, /* tiktoken's cl100k_base, Llama 3 */
-    MEG_PRETOK_QWEN2,  /* the same, but each digit is a pre-token */
+    MEG_PRETOK_QWEN2,  /* as MEG_PRETOK_CL100K, but each digit is a pre-token */
     MEG_PRETOK_O200K,  /* tiktoken's o200k_base */
     MEG_PRETOK_TIK_V1, /* --tiktoken-pattern v1 */
     MEG_PRETOK_TIK_V2,
     MEG_NUM_PRETOKS
 };
 
-/* Each pattern as spelled in the files of these vocabularies. */
+/* The patterns as spelled in the files of these vocabularies. */
 extern const char *const meg_pretok_pattern[MEG_NUM_PRETOKS];
-/* Return the enum meg_pretok of a pattern spelled exactly so, or -1. */
+/* Return the enum meg_pretok whose spelling equals pattern, or -1. */
 int meg_pretok_from_pattern(const char *pattern);
 
-/* The pre-tokens of a text, as a bit mask with an iterator.  Starts as { 0 }, can be reused for other texts, freed by
- * meg_pretokens_free. */
+/* The pre-tokens of a text, as a bit mask with an iterator.  It starts as { 0 }, can be reused for other texts, and is
+ * freed by meg_pretokens_free. */
 struct meg_pretokens {
-    const char *text, *begin, *end; /* begin: of the next pre-token */
-    uint64_t *starts;               /* bit i: a pre-token begins at byte i, or the text ends there */
+    const char *text, *begin, *end; /* begin: the next pre-token */
+    uint64_t *starts;               /* bit i is set if a pre-token begins at byte i or the text ends there */
     int64_t cap, k;
-    uint64_t bits; /* bits of starts[k] that were not visited yet */
+    uint64_t bits; /* bits of starts[k] that the iterator has not visited */
 };
 
 /*
- * Split a text of n bytes, which must be well-formed UTF-8 and is borrowed until its last pre-token was returned.
- * O(n).
+ * Split a text of n bytes in O(n) time.  The text must be well-formed UTF-8, and is borrowed until its last pre-token
+ * is returned.
  */
 void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok pretok, const char *text, int64_t n);
 void meg_pretokens_free(struct meg_pretokens *p);
-/* The same, but split at the safe split points of a vocabulary. */
+/* Split a text into chunks at the safe split points of a vocabulary.  meg_pretokens_next then returns the chunks. */
 struct meg_safe_split;
 void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *splits, const char *text,
                               int64_t n);
 
-/* Get the next pre-token, of *n >= 1 bytes; returns false at the end. */
+/* Get the next pre-token, which has *n >= 1 bytes.  Return false at the end. */
 static inline bool meg_pretokens_next(struct meg_pretokens *p, const char **s, int64_t *n)
 {
     const char *stop;
@@ -65,14 +65,14 @@ static inline bool meg_pretokens_next(struct meg_pretokens *p, const char **s, i
     return true;
 }
 
-/* The scanner of each pattern: sets starts [n / 64 + 1]. */
+/* Scan text for the pre-tokens of one pattern and set starts [n / 64 + 1]. */
 void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts);
 void meg_pretok_cl100k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);
 void meg_pretok_o200k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);
 
 /*
- * Return the length in bytes of the match of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s [n], which begins with a quote, or 0.
- * Long s (U+017F) matches s.
+ * Return the length in bytes of the match of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s [n], or 0 if it does not match.  s must
+ * begin with a quote.  Long s (U+017F) matches s.
  */
 int meg_pretok_contraction(const char *s, int64_t n);
 
