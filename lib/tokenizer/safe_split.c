@@ -17,7 +17,7 @@ static uint16_t pair_of(int left, int right)
     return pair_at(s);
 }
 
-/* Return whether the characters before and after s have three bytes each. */
+/* Return whether the character before s and the character at s have three bytes each. */
 static bool is_3byte_pair(const char *s)
 {
     return ((unsigned char)s[-3] & 0xF0) == 0xE0 && ((unsigned char)s[0] & 0xF0) == 0xE0;

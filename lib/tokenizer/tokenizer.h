@@ -19,7 +19,7 @@ struct meg_ids {
     int64_t n, cap;
 };
 
-/* Grow the capacity to at least n more ids. */
+/* Grow the capacity so that at least n more ids fit. */
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
 
 /* A callback that receives ids while their text is still being encoded. */
@@ -146,7 +146,7 @@ int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
 /* Special token ids as Megatron-LM's class of this type defines them; -1: none. */
 struct meg_tok_special_ids {
     int32_t eod; /* end of document */
-    int32_t bos; /* begin of text */
+    int32_t bos; /* beginning of text */
     int32_t eos; /* end of text */
     int32_t pad, cls, sep, mask;
 };

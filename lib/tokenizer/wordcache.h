@@ -54,7 +54,7 @@ void meg_wordcache_free(struct meg_wordcache *c);
 /* State of a word's lookup. */
 struct meg_wordcache_lookup {
     uint64_t key[2];
-    struct meg_wordcache_entry *bucket;      /* home bucket */
+    struct meg_wordcache_entry *bucket;      /* home bucket of the word */
     const struct meg_wordcache_entry *entry; /* entry of the home bucket that has the key, if one has it */
     const char *s;
     int64_t n;

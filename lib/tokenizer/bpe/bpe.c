@@ -230,7 +230,7 @@ static uint64_t pop(struct heap *h)
 
 /* A node of a doubly linked list of symbols.  rank is that of the pair that begins at the symbol. */
 struct node {
-    int32_t prev, next; /* -1 at the ends */
+    int32_t prev, next; /* indices of the neighbors; -1 at the ends */
     int32_t rank;       /* NO_RANK if the node was removed or its pair must be looked up again */
 };
 

@@ -54,7 +54,7 @@ static int read_text(struct meg_strtab *t, const char *path, const struct meg_st
         snprintf(location, sizeof location, "%s, line %" PRId64, path, line);
         if (!(space = memchr(s, ' ', (size_t)(stop - s))))
             return meg_fail(e, MEG_EFORMAT, "%s: expected a token in base64 and its rank", location);
-        rank = strtoll(space + 1, &rest, 10); /* a zero byte follows the file */
+        rank = strtoll(space + 1, &rest, 10); /* strtoll stops at the zero byte after the file */
         if (rest == space + 1 || (rest != stop && !(rest + 1 == stop && *rest == '\r')) || rank != line - 1)
             return meg_fail(e, MEG_EFORMAT, "%s: rank is '%.*s', expected %" PRId64, location,
                             (int)(stop - space - 1 < 40 ? stop - space - 1 : 40), space + 1, line - 1);

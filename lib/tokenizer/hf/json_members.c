@@ -1,4 +1,4 @@
-/* JSON members that several components of a tokenizer.json have. */
+/* Read JSON members that several components of a tokenizer.json have. */
 #include <string.h>
 
 #include "io/json.h"

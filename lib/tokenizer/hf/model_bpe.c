@@ -13,7 +13,7 @@
 
 struct bpe {
     struct meg_bpe merges;
-    int32_t unk;          /* -1: unknown characters are dropped */
+    int32_t unk;          /* id of unknown characters; -1: drop them */
     int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback */
     bool fuse_unk, ignore_merges;
     int32_t min_byte, max_byte; /* lowest and highest id in byte_id */

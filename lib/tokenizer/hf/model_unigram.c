@@ -25,7 +25,7 @@ struct unigram {
     double *score; /* [tokens] log probability by id */
     int64_t ring;  /* number of path scores in the ring buffer: a power of two, more than the bytes of any token */
     double unk_score;
-    int32_t unk;          /* -1: none */
+    int32_t unk;          /* id of the unknown token, or -1 */
     int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback */
 };
 

@@ -41,7 +41,7 @@ struct step {
     struct meg_str content; /* REPLACE, PREPEND: the text to insert */
     struct meg_bert_normalizer bert;
     struct meg_charsmap map;
-    struct meg_normal_form *form; /* NFC, NFD, NFKC, NFKD */
+    struct meg_normal_form *form; /* set for NFC, NFD, NFKC and NFKD */
 };
 
 struct meg_hf_normalizer {

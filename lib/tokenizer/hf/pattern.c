@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* memmem */
+#define _GNU_SOURCE /* declare memmem */
 /* Patterns of the Split and Replace steps of a tokenizer.json. */
 #include <stdlib.h>
 #include <string.h>

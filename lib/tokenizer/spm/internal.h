@@ -78,12 +78,12 @@ struct meg_spm_encoder {
     const struct meg_id_sink *sink; /* receives ids; may be NULL */
     int32_t *ids_begin, *ids_end;   /* ids of this text in out; spm_reserve_ids reserves space after them */
 
-    /* unigram */
+    /* state of unigram */
     struct spm_path_score score;
     struct spm_node *node;
     int64_t nnode;
 
-    /* BPE */
+    /* state of BPE */
     int32_t *sym;
     int64_t nsym;
     struct meg_bpe_rev_merge *rev_merge; /* [number of pieces]; NULL: the model has no unused pieces */

@@ -54,7 +54,7 @@ struct meg_spm_model {
     bool byte_fallback;         /* encode unknown characters by the pieces of their bytes */
     int32_t byte_id[256];       /* ids of the pieces <0x00> to <0xFF>, if byte_fallback */
     struct meg_str unk_surface; /* text that the unknown piece is decoded to */
-    int32_t unk, bos, eos, pad; /* -1: none, but unk is always valid */
+    int32_t unk, bos, eos, pad; /* -1: the model has no such piece; unk is never -1 */
 };
 
 /*

@@ -81,7 +81,7 @@ static int add_pieces(struct added_tokens *s, const struct meg_spm_model *m, con
     return 0;
 }
 
-/* Add the tokens of Megatron-LM's _SentencePieceTokenizer, in its order. */
+/* Add the tokens that Megatron-LM's _SentencePieceTokenizer adds, in the same order. */
 static void add_all(struct added_tokens *s, const struct meg_spm_model *m, int64_t extra_ids,
                     struct meg_tok_special_ids *special_ids)
 {

@@ -10,7 +10,7 @@
 #include "tokenizer/internal.h"
 #include "tokenizer/spm/internal.h"
 
-enum { CHUNK = 1 << 16 }; /* bytes normalized at once */
+enum { CHUNK = 1 << 16 }; /* number of bytes normalized at once */
 
 /* ---- Model ---- */
 
