@@ -1,35 +1,35 @@
 # meg: build, test and install.  `make help` prints these lines.
 #
 # make             build libmeg.a and the commands in bin/
-# make demo        train a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER: on your text
-# make check       build and run the test suite, then list what was skipped; TESTS='FILE...': only these tests
+# make demo        train a small GPT from text to samples in a few minutes; CORPUS=FILE|DIR: on your text
+# make check       build and run the test suite, then list the skipped tests; TESTS='FILE...': run only these tests
 # make install     install commands, manual pages and shell completion; PREFIX=/usr/local, DESTDIR=
-# make deps        install the Debian packages that check and demo need; both do so themselves unless DEPS=0
+# make deps        install the Debian packages that check and demo require; check and demo run it unless DEPS=0
 # make clean       remove build/, bin/ and demo/
 #
-# For changes to meg (CONTRIBUTING.md):
-# make ci          run all that a change must pass: check-format, lint, check-clang, check-san, check-mpich, check
+# For contributors (CONTRIBUTING.md):
+# make ci          run all checks required for a change: check-format, lint, check-clang, check-san, check-mpich, check
 # make format      format the C files with clang-format; check-format: fail if a file is not formatted
 # make lint        run cppcheck, mandoc -Tlint and shellcheck
-# make check-clang build everything with clang, warnings are errors
+# make check-clang build everything with clang and -Werror
 # make check-san   run the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
-# make check-mpich run the tests of several ranks with MPICH
-# make check-layouts  compare a covering array of parallel layouts with one rank; FULL=1: all of them (hours), PART=I/N
-# make check-faults   kill and stop ranks and commands at every write, then resume; KILLS= STOPS= LONG_STOPS= POINTS= SEED=
-#                  TRIALS= STRIDE=
-# make check-peers compare with other tokenizers on 240 MB of text; MEG_PYTHON=: a Python that has them
-# make check-chroot   run check and demo in a bare Debian (as root)
-# make fuzz        feed mutated input to the parsers, FUZZ_S=60 seconds each (clang)
-# make bench       measure beside peers; BENCHES='encode ranks step threads': only these; see tests/bench/*.sh
+# make check-mpich run the multi-rank tests with MPICH
+# make check-layouts  compare a covering array of parallel layouts with one rank; FULL=1: all layouts (hours), PART=I/N
+# make check-faults   kill or stop ranks, kill commands at every write, then resume; KILLS= STOPS= LONG_STOPS= POINTS=
+#                  SEED= TRIALS= STRIDE=
+# make check-peers compare with other tokenizers on 240 MB of text; MEG_PYTHON=: a Python with these tokenizers
+# make check-chroot   run check and demo in a minimal Debian (as root)
+# make fuzz        fuzz the parsers with libFuzzer, FUZZ_S=60 seconds each (requires clang)
+# make bench       benchmark against other tools; BENCHES='encode ranks step threads': only these; see tests/bench/*.sh
 # make compile_commands.json   write the compilation database for clangd and other tools
 #
 # Variables
-# CC= CFLAGS=      compiler and flags (-O2 -g); DEBUG=1: -O0 -g3 and checks of shapes, in build/debug
-# SAN=1            build and test under ASan and UBSan; SAN=thread: the tests of our own threads under TSan
+# CC= CFLAGS=      compiler and flags (default: -O2 -g); DEBUG=1: -O0 -g3 and shape checks, in build/debug
+# SAN=1            build and test under ASan and UBSan; SAN=thread: run the tests of threaded code under TSan
 # MPI=             0, 1, auto, openmpi or mpich; check and demo install Open MPI (mpich: MPICH) unless MPI=0
-# CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL needs nccl.h, not CUDA=1
+# CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL requires nccl.h, but not CUDA=1
 # STRICT=1         fail a test that is skipped for lack of MPI, MEG_SHARED or a program; TEST_S=: seconds per test
-# MEG_SHARED=      a folder with real tokenizers, corpora and weights, for the tests that need them
+# MEG_SHARED=      directory with real tokenizers, corpora and weights, for the tests that require them
 # V=1              print complete command lines
 
 VERSION := 0.1.0
@@ -46,7 +46,7 @@ CFLAGS ?= $(if $(DEBUG),-O0 -g3,-O2 -g)
 NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 CUDA_ARCHS ?= 80 90a
 B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san),$(if $(DEBUG),/debug))
-# What was built depends on names relative to here.
+# Make B relative to this directory, because object files depend on their paths.
 override B := $(subst $(CURDIR)/,,$(B))
 ifneq ($(word 2,$(B)),)
 $(error B is '$(B)': make takes a space for the end of a name; name a build folder without one)
@@ -98,7 +98,7 @@ else
 ifdef MAKE_RESTARTS
 $(error still missing after installing: $(MISSING))
 endif
-# An included file is made first, and make starts over when it was.
+# make builds an included file first, and restarts if that file has changed.
 include $(B)/installed
 $(B)/installed: FORCE
 	@mkdir -p $(@D)
@@ -117,12 +117,12 @@ endif
 use = $(filter 1,$(if $(filter auto,$($1)),$(if $(wildcard $2),1),$($1)))
 MPI_KIND := $(filter openmpi mpich,$(MPI))
 CUDA_HOME := $(abspath $(dir $(NVCC))/..)
-# lib/comm/nccl* want headers alone: what they declare is loaded at run time, under torchrun.
+# lib/comm/nccl* are compiled with the headers only; the libraries are loaded at run time, under torchrun.
 include_of = $(firstword $(wildcard $(CUDA_HOME)/include/$1 /usr/include/$1))
 NCCL_H := $(if $(call include_of,cuda_runtime.h),$(call include_of,nccl.h))
 USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,NCCL,$(NCCL_H)),NCCL) \
         $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
-# An MPI that was asked for by name is there, or nothing is built; packages that are about to be installed may bring it.
+# If MPI is openmpi or mpich, fail unless it is found.  Skip this check if packages are about to be installed.
 MPI_PKG := $(or $(patsubst openmpi,ompi-c,$(MPI_KIND)),mpi-c)
 export MPIRUN ?= mpirun$(MPI_KIND:%=.%)
 ifneq ($(filter MPI,$(USES)),)
@@ -159,7 +159,7 @@ CMDS  := $(MAINS:cmd/%/main.c=$(BIN)/meg-%)
 UNITS := $(patsubst %.c,$(B)/%,$(wildcard tests/unit/*/*.c))
 BENCH := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 
-# Files of lib/cpu marked so are compiled once for each instruction set, and chosen from at start.
+# Files of lib/cpu with the comment "isa: baseline v3 v4" are compiled once per instruction set, selected at start.
 TARGET := $(shell $(CC) -dumpmachine)
 ISAS   := $(if $(filter x86_64%,$(TARGET)),v3 v4)
 HOT    := $(if $(wildcard lib/cpu/*.c),$(shell \
@@ -170,7 +170,7 @@ OBJS   := $(SRCS:%=$(B)/%.o) $(foreach i,$(ISAS),$(HOT:%=$(B)/%.$i.o))
 
 PKG_CONFIG = $(shell pkg-config $1 $(if $(MISSING),2>/dev/null))
 PKGS := jansson libxxhash libzstd zlib liblzma libutf8proc libpcre2-8
-# A library is named only where a file of ours may call it, and linked only where one does.
+# List the libraries of the enabled features; --as-needed links only those that a program uses.
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lcublasLt -lstdc++
 CUDNN_LIBS := -lcudnn
 NCCL_LIBS  := -Wl,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64
@@ -178,7 +178,7 @@ MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
 MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
-# A stand-in for NCCL and the CUDA runtime on machines without a GPU, and the tests that run over it.
+# A test double of NCCL and the CUDA runtime for machines without a GPU, and the test that uses it.
 DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nccl/comm)
 
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(if $(DEBUG),-DMEG_DEBUG) $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
@@ -195,7 +195,7 @@ LINK    = $(CC) -fopenmp $(CFLAGS) $(SAN_FLAGS) $(LDFLAGS) $(SAN_OBJ) $(SAN_OBJ:
 NVCC_COMPILE = $(NVCC) -O3 -std=c++17 -ccbin $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) -Xcompiler -Wall,-Wextra,-fopenmp \
                $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a)
 
-# $(call keep,FILE,TEXT): FILE holds TEXT, and is written only when it would differ
+# $(call keep,FILE,TEXT): write TEXT to FILE unless FILE already contains it
 keep = $(if $(subst x$(strip $2),,x$(file <$1))$(if $(wildcard $1),,x),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
 ifneq ($(filter-out clean deps lint,$(GOALS)),)
 $(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(if $(filter CUDA,$(USED)),$(NVCC_COMPILE)) $(LINK) $(MEG_LIBS))
@@ -204,7 +204,7 @@ endif
 
 # ---- rules --------------------------------------------------------------------------------------
 
-# $(call run,COMMAND): make the target by COMMAND, saying so in one short line
+# $(call run,COMMAND): run COMMAND and print the name of the target instead of COMMAND, unless V is set
 run = $(if $(V),,@echo '  $@';) $1
 cc  = $(call run,$(COMPILE) $(MODULE_FLAGS) $(ISA_FLAGS) -MMD -MP -c -o $@ $<)
 ld  = $(call run,$(LINK) -o $@ $(filter %.o %.a,$^) $1 $(MEG_LIBS))
@@ -244,12 +244,12 @@ $(B)/tests/ranks/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a
 	$(call ld)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
-# Preloaded by tests that let each call of a write path fail in turn.
+# Tests preload fault.so to fail each call of a write path in turn.
 $(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl)
 
-# One object under both names.
+# One library serves as libnccl.so.2 and, through links, as libcudart.
 $(B)/tests/nccl/libnccl.so.2: tests/nccl/double.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC -o $@ $<)
@@ -265,11 +265,11 @@ build-tests: $(UNITS) $(RANKS) $(DOUBLE) $(B)/tests/fault.so
 
 # The tests that start ranks by mpirun.
 RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
-# ThreadSanitizer does not see into OpenMP's library, and takes every one of its barriers for a race.
+# Tests of threads other than OpenMP's: ThreadSanitizer reports each OpenMP barrier as a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/*.t tests/cmd/*.t))
-# A failed dlopen stores its message in the thread, whose storage the leak checker must not scan: it
-# dies of what libraries opened at run time keep there.
+# use_tls=0: LeakSanitizer crashes when it scans thread-local storage of libraries opened at run time.  lsan.supp
+# suppresses the leak report for the message that a failed dlopen stores there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
 check: export STRICT ?=
@@ -300,7 +300,7 @@ check-format:
 	@clang-format --dry-run -Werror $(C_FILES)
 
 SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/texts tests/bench/*.sh)
-# cppcheck does not see that an out-parameter is set, that a create keeps no pointer, or that a sum of exp is above 0.
+# cppcheck does not detect that an out-parameter is set, a create keeps no pointer, or a sum of exp is positive.
 NOT_SO := uninitvar ctuuninitvar returnDanglingLifetime invalidFunctionArg:lib/cpu/xent.c
 lint:
 	mandoc -Tlint -Wwarning $(wildcard man/*)
@@ -308,7 +308,7 @@ lint:
 	    -Ilib -DMEG_VERSION='""' -DMEG_ISA=base lib cmd
 	shellcheck -s sh -S warning -e SC1091,SC2010,SC2034,SC2154 $(SH_FILES)
 
-# Each in a build folder of its own.
+# Each of these uses a separate build directory.
 check-clang:
 	+$(MAKE) B=build/clang CC=clang CFLAGS='-O1 -g -Werror' DEPS=0 all build-tests
 check-san:
@@ -325,8 +325,8 @@ check-peers: export MEG_CORPUS_MB ?= 240
 check-peers:
 	@$(MAKE) --no-print-directory check TESTS='$(wildcard tests/peers-*.t)'
 
-# Every triple of option values in one layout at least; FULL=1: all layouts; PART=I/N: of N parts of all number I,
-# drawn by chance and the same at each call, and no checkpoints.
+# By default, each triple of option values occurs in at least one layout.  FULL=1: all layouts.  PART=I/N: part I of N
+# of all layouts, chosen by a fixed random permutation, without tests of checkpoints.
 check-layouts: export LAYOUTS := $(if $(FULL)$(PART),full,cover)
 check-layouts: all $(RANKS) $(B)/tests/fault.so
 	@B="$(abspath $(B))" tests/layouts.t
@@ -372,7 +372,7 @@ install: all
 	for n in 1 5 7; do install -m 644 man/*.$$n "$D/share/man/man$$n" || exit 1; done
 	for c in $(CMDS); do $$c --completion bash >"$D/share/bash-completion/completions/$${c##*/}" || exit 1; done
 
-# One command for each C file, without the variants for instruction sets.
+# List one command per C file, for the baseline instruction set only.
 DB_FILES := $(filter %.c,$(SRCS)) $(MAINS) $(UNITS:$(B)/%=%.c)
 DB_FLAGS  = -Itests/unit -DMEG_ISA=base $(if $(filter MPI,$(USED)),$(MPI_CFLAGS))
 comma    := ,

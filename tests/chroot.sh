@@ -1,8 +1,8 @@
 #!/bin/sh
-# chroot.sh [GOAL...] - run 'make GOAL' for each GOAL (check demo) on a bare machine: a chroot of Debian 12 that has only git,
-# make, gcc and ca-certificates, and a clone of HEAD.  Each GOAL runs in a fresh copy.
-# Needs root, debootstrap, and a mirror that apt is configured for.
-# Leaves the bare system, the downloaded packages and the copies in $CHROOT (/tmp/meg-chroot).
+# chroot.sh [GOAL...] - run 'make GOAL' for each GOAL (default: check demo) on a minimal system: a chroot of Debian 12
+# with only git, make, gcc and ca-certificates, and a clone of HEAD.  Each GOAL runs in a fresh copy.  Requires root,
+# debootstrap, and a mirror that apt is configured for.  The minimal system, the downloaded packages and the copies
+# remain in $CHROOT (default: /tmp/meg-chroot).
 set -eu
 top=$(cd "${0%/*}/.." && pwd)
 root=${CHROOT:-/tmp/meg-chroot}
@@ -10,7 +10,7 @@ release=bookworm
 
 [ "$(id -u)" -eq 0 ] || { echo "$0: debootstrap and chroot need root" >&2; exit 1; }
 command -v debootstrap >/dev/null || { echo "$0: no debootstrap: apt-get install debootstrap" >&2; exit 1; }
-# The mounts below end with this process.
+# A mount namespace removes the mounts below when this process ends.
 [ -n "${IN_MOUNTS:-}" ] || IN_MOUNTS=1 exec unshare --mount "$0" "$@"
 
 mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checkpoints do not depend on the layout of the run that saved them, and any layout resumes from those of any other.
-# FULL=1 tests all ordered pairs of the ten layouts; the default a few.
+# Checkpoints do not depend on the parallel layout of the run that saved them, and a run of any layout resumes from the
+# checkpoints of any other layout.  FULL=1 tests all ordered pairs of the ten layouts; by default a few are tested.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -17,7 +17,7 @@ lr-warmup-iters = 1
 EOF
 sed '/^untie/d; /^swiglu/d' "$T/conf" >"$T/tied.conf"
 
-# Name, ranks, options
+# Columns: name, ranks, options.
 cat >"$T/layouts" <<'EOC'
 one     1
 dp2z3   2 --zero-stage 3
@@ -34,9 +34,9 @@ EOC
 # layout LAYOUT: print its ranks and options
 layout() { sed -n "s/^$1  *//p" "$T/layouts"; }
 
-# run LAYOUT FOLDER OPTION...: train in FOLDER, with checkpoints in FOLDER/ck and losses in FOLDER/loss
+# run LAYOUT DIR OPTION...: train in DIR, with checkpoints in DIR/ck and losses in DIR/loss
 run() {
-    # shellcheck disable=SC2046 # words
+    # shellcheck disable=SC2046 # split into words
     set -- $(layout "$1") -- "$@"
     run_n=$1 run_options=
     shift
@@ -53,7 +53,7 @@ run() {
     return $run_status
 }
 
-# same A B: two checkpoints have identical files, except run.conf, which names the layout
+# same A B: two checkpoints have identical files, except run.conf, which contains the layout
 same() { diff -r -x run.conf "$1" "$2"; }
 
 cd "$T" || exit 1
@@ -61,7 +61,7 @@ ok 'one rank trains' run one ref --save-interval 2
 head -n 2 ref/loss >first
 tail -n 2 ref/loss >last
 
-# All layouts save one state to identical files.  --load has the same value in all, because options are saved, too.
+# All layouts save one state to identical files.  --load is equal in all runs, because checkpoints contain the options.
 for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 tp2cp2 dp2z3); do
     mkdir -p "at/$l"
     ln -s "$T/ref/ck" "at/$l/from"
@@ -84,28 +84,29 @@ fi >pairs
 while read -r a b; do
     if [ ! -d "half/$a" ]; then
         run "$a" "half/$a" --exit-interval 2 <&-
-        is "$a: two steps" $? 0
+        is "$a: two steps succeed" $? 0
         ok "$a: losses equal those of one rank" near "half/$a/loss" first
     fi
     mkdir -p on
     ln -s "../half/$a/ck" on/from
     run "$b" on --load from <&-
-    is "from $a to $b: status" $? 0
+    is "from $a to $b: the run succeeds" $? 0
     ok "from $a to $b: losses equal those of one rank" near on/loss last
     rm -rf on
 done <pairs
 
 # The last stage loads its replica of a tied embedding, but does not save it.
 CONF=$T/tied.conf run tp2pp2 tied --save-interval 2
-is 'tied, tp2pp2: status' $? 0
+is 'tied embedding: training with tp2pp2 succeeds' $? 0
 CONF=$T/tied.conf run one tied1 --load ../tied/ck --ckpt-step 2
-is 'tied: resume on one rank: status' $? 0
+is 'tied embedding: one rank resumes' $? 0
 tail -n 2 tied/loss >tied/last
-ok 'tied: losses are equal' near tied1/loss tied/last
+ok 'tied embedding: losses of one rank equal those of tp2pp2' near tied1/loss tied/last
 CONF=$T/tied.conf run pp4 pp4 --load ../tied/ck --ckpt-step 2
-ok 'tied: losses are equal on four stages' near pp4/loss tied/last
+ok 'tied embedding: losses of four stages equal those of tp2pp2' near pp4/loss tied/last
 
-# Load checkpoints of Megatron and Hugging Face with other tensor-parallel sizes; a learning rate of 0 keeps the weights.
+# Load checkpoints of Megatron and Hugging Face with other tensor-parallel sizes; a learning rate of 0 keeps the
+# weights.
 for m in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2 llama-tiny; do
     from=$golden/models/$m
     rm -rf foreign native
@@ -113,43 +114,43 @@ for m in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-p
     ranks 2 meg-train -q --load "$from" --save foreign --tensor-model-parallel-size 2 --train-iters 1 --lr 0 \
         --mock-data --tokenizer-type NullTokenizer --vocab-size 127 --micro-batch-size 1 --global-batch-size 1 \
         --eval-iters 0 --seq-length 32 >out 2>err
-    is "$m on two tensor-parallel ranks: status" $? 0
+    is "$m: loading on two tensor-parallel ranks succeeds" $? 0
     ok "$m: weights equal those of meg-convert" same_tensors native/release foreign/iter_0000001
 done
 
-# --async-save: the same bytes.
+# --async-save writes the same bytes.
 sed -i 's/^train-iters = 4/train-iters = 8/' conf
 run tp2 now --save-interval 2
 run tp2 later --save-interval 2 --async-save
-is 'async: status' $? 0
+is 'async: the run succeeds' $? 0
 for i in 2 4 6 8; do
     ok "async: tensors are identical at iteration $i" same_tensors now/ck/iter_000000$i later/ck/iter_000000$i
 done
-is 'async: no other files are left' "$(ls later/ck | tr '\n' ' ')" \
+is 'async: the directory has no other files' "$(ls later/ck | tr '\n' ' ')" \
     "$(ls now/ck | tr '\n' ' ')"
 
-# bf16: weights in two bytes, and f32 parameters in the optimizer's state.
+# In bf16, checkpoints have bf16 weights, and the f32 main parameters in the optimizer state.
 bf16() { bf_l=$1 bf_d=$2; shift 2; run "$bf_l" "$bf_d" --bf16 --load from "$@"; }
 run tp2sp bf --bf16 --save-interval 2
-is 'bf16: status' $? 0
-is 'bf16: types' "$(jq -r '.tensors | to_entries[] | select(.key | endswith("0.mlp.linear_fc2.weight")) |
+is 'bf16: the run succeeds' $? 0
+is 'bf16: weights are bf16 and main parameters are f32' "$(jq -r '.tensors | to_entries[] | select(.key | endswith("0.mlp.linear_fc2.weight")) |
     .key[0:26] + " " + .value.dtype' bf/ck/iter_0000002/manifest.json | tr '\n' ' ')" \
     'decoder.layers.0.mlp.linea BF16 optimizer.state.exp_avg.de F32 optimizer.state.exp_avg_sq F32 optimizer.state.fp32_param F32 '
 mkdir again moved back
 for d in again moved back; do ln -s ../bf/ck $d/from; done
 bf16 tp2sp again --ckpt-step 2 --save-interval 2
-is 'bf16: resume from iteration 2 of 8' "$? $(wc -l <again/loss | tr -d ' ')" '0 6'
+is 'bf16: a run resumes from iteration 2 of 8' "$? $(wc -l <again/loss | tr -d ' ')" '0 6'
 ok 'bf16: resume is bit-identical' same_tensors bf/ck/iter_0000004 again/ck/iter_0000004
 bf16 pp2vp2 moved --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
-is 'bf16: another layout loads and saves it' $? 0
-ok 'bf16: tensors are identical' same_tensors bf/ck/iter_0000002 moved/ck/iter_0000002
+is 'bf16: another layout loads and saves the checkpoint' $? 0
+ok 'bf16: tensors saved by another layout are identical' same_tensors bf/ck/iter_0000002 moved/ck/iter_0000002
 run dp4os back --load from --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
-is 'bf16, resumed in f32: status' $? 0
-# sums FOLDER PREFIX: print the checksums of tensors whose names begin with PREFIX
+is 'bf16: a run resumes in f32' $? 0
+# sums DIR PREFIX: print the checksums of tensors whose names begin with PREFIX
 sums() { jq -r --arg p "$2" '.tensors | to_entries[] | select(.key | startswith($p)) |
     (.key | ltrimstr($p)) + " " + .value.xxh3_128[0]' "$1/ck/iter_0000002/manifest.json" | grep -v ^optimizer | sort; }
-is 'f32 weights are the f32 parameters of the optimizer' "$(sums back '')" "$(sums bf optimizer.state.fp32_param.)"
-like 'and include all tensors' "$(sums back '')" '^decoder.final_layernorm.weight [0-9a-f]{32}$'
+is 'f32 weights equal the f32 main parameters of the bf16 run' "$(sums back '')" "$(sums bf optimizer.state.fp32_param.)"
+like 'f32 weights include all tensors' "$(sums back '')" '^decoder.final_layernorm.weight [0-9a-f]{32}$'
 
 # A write that fails on one rank is reported once, and the older checkpoint is kept.
 fail='export MEG_FAULT_IN=iter_0000004.tmp MEG_FAULT_AT=1 MEG_FAULT_ERRNO=ENOSPC'
@@ -161,8 +162,8 @@ for async in '' --async-save; do
     echo 2 >full/ck/latest_checkpointed_iteration.txt
     (cd full && ranks_but 2 1 "$fail" meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck \
         --load ck --save-interval 2 --exit-on-save-failure $async >out 2>err)
-    is "no space on one rank${async:+, $async}: status" $? 74
-    is 'it is reported once' "$(grep -c 'No space left' full/err)" 1
+    is "no space on one rank${async:+, $async} ends with 74" $? 74
+    is 'no space is reported once' "$(grep -c 'No space left' full/err)" 1
     like 'the message names the rank' "$(cat full/err)" 'rank 1: ck/iter_0000004.tmp[^/]*/.*writing: No space'
     is 'no temporary files are left' "$(ls full/ck | tr '\n' ' ')" 'iter_0000002 latest_checkpointed_iteration.txt '
     (cd full && ranks_but 2 1 "$fail" meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck \

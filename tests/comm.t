@@ -1,5 +1,5 @@
 #!/bin/sh
-# Collectives over MPI on 1 to 16 ranks; the checks are in tests/ranks/comm.c.
+# Collectives over MPI are correct on 1 to 16 ranks; the checks are in tests/ranks/comm.c.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"

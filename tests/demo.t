@@ -1,5 +1,5 @@
 #!/bin/sh
-# A copy of the recipe of 'make demo', with a model that trains in seconds.
+# Run a copy of the recipe of 'make demo', with a model that trains in seconds.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 for program in jq zstd gnuplot; do
@@ -44,7 +44,7 @@ screen=$(sed -n '/validation loss/,$p' "$T/.out")
 like 'the last lines have the validation loss before and after' "$screen" 'validation loss [0-9.]+ before training, [0-9.]+ after 60 iterations'
 for file in gpt/eval.json gpt/samples.txt gpt/loss.png gpt/log gpt/metrics.jsonl vocab.json tokenizer.json; do
     ok "there is a file $file" test -s "$T/out/$file"
-    like "the last lines name it" "$screen" "$file"
+    like "the last lines name $file" "$screen" "$file"
 done
 is 'tabs, quotes and backslashes are preserved' "$(jq -r .text "$T/out/corpus.jsonl" | grep tab)" "$(printf 'tab\there, a "quote", a \\ and  what is not UTF-8')"
 is 'hidden and binary files are omitted' "$(jq -r .text "$T/out/corpus.jsonl" | grep -cxE 'hidden|a.?b')" 0
@@ -54,7 +54,7 @@ ok 'the validation loss falls' jq -se 'map(select(.split == "valid")) | first.lm
 ok 'a rerun succeeds' recipe -n
 unlike 'a rerun trains nothing' "$(cat "$T/.out")" meg-train
 
-# the commands that the last lines suggest
+# Run the commands that the last lines suggest.
 printf '%s\n' "$screen" | sed -n 's/^  \$ //p' >"$T/commands"
 cd "$T/out" || exit 1
 while IFS= read -r line; do

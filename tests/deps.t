@@ -60,9 +60,9 @@ end
 status 'make check fails without mpirun' 2 fake_make -n DEPS=0 MPI=1 MPIRUN="$T/no-mpirun" check
 like 'the message names the packages to install' "$(cat "$T/out")" "there is no $T/no-mpirun to start ranks with: install libopenmpi-dev openmpi-bin"
 
-# wants MPI PACKAGES: make check with MPI=... needs these MPI packages
+# wants MPI PACKAGES: make check with MPI=... requires these MPI packages
 wants() {
-    is "MPI=$1: packages" "$(env -u MAKEFLAGS make -pn DEPS=0 MPI="$1" check 2>/dev/null | sed -n 's/^DEPS_MPI := //p')" "$2"
+    is "MPI=$1 requires the packages: $2" "$(env -u MAKEFLAGS make -pn DEPS=0 MPI="$1" check 2>/dev/null | sed -n 's/^DEPS_MPI := //p')" "$2"
 }
 wants auto 'libopenmpi-dev openmpi-bin'
 wants openmpi 'libopenmpi-dev openmpi-bin'

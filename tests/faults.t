@@ -1,6 +1,6 @@
 #!/bin/sh
-# A rank that is killed or stopped ends the job, and a survivor names it; a run resumes bit-identically after kill -9.
-# make check runs a few trials of each type; make check-faults many, and prints counts and times.
+# If a rank is killed or stopped, the job ends and a surviving rank names it; after SIGKILL a run resumes bit-identically.
+# make check runs a few trials of each type; make check-faults runs many, and prints counts and times.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -25,7 +25,7 @@ now_ms() {
     date +%s%3N
 }
 
-# alive PID: the process runs and is not a zombie
+# alive PID: true if the process runs and is not a zombie
 alive() {
     grep -qs '^State:.[^ZX]' "/proc/$1/status"
 }
@@ -45,7 +45,7 @@ trains_or_ended() {
     trains || ! alive "$launcher"
 }
 
-# end_ranks: kill what a failed trial leaves
+# end_ranks: kill the remaining processes of a failed trial
 end_ranks() {
     # shellcheck disable=SC2046 # words
     kill -KILL "$launcher" $(cat "$T"/pid.*) 2>/dev/null
@@ -81,7 +81,8 @@ trial() {
     [ -z "$trial_says" ]
 }
 
-# again ...: repeat a trial that timed out before the run had begun, as it may on a busy machine; five times at most
+# again ARGUMENT...: repeat a trial that timed out before the run began, as may happen on a busy machine; repeat it
+# at most five times
 again() {
     for _ in 1 2 3 4 5; do
         case $trial_says in
@@ -94,7 +95,7 @@ again() {
     return 1
 }
 
-# trials COUNT SIGNAL TIMEOUT_S LIMIT_S NAME
+# trials COUNT SIGNAL TIMEOUT_S LIMIT_S NAME: run COUNT trials with random numbers of ranks and random victims
 trials() {
     [ "$1" -gt 0 ] || return 0
     repeated=0 trials_i=0 trials_good=0 trials_most=0 trials_failed=
@@ -140,14 +141,14 @@ tracker() {
     cat "$1/latest_checkpointed_iteration.txt" 2>/dev/null || echo 0
 }
 
-# start_saving FOLDER RANKS OPTION...: start a run that resumes from FOLDER
+# start_saving DIR RANKS OPTION...: start a run that saves to DIR and resumes from it
 start_saving() {
     saving_to=$1 saving_ranks=$2
     shift 2
     start_ranks "$saving_ranks" meg-train --config "$T/save.conf" --save "$saving_to" --load "$saving_to" "$@"
 }
 
-# reference_run N: make $T/reference.N by an uninterrupted run of the layout
+# reference_run N: write $T/reference.N by an uninterrupted run of layout N
 reference_run() {
     [ -d "$T/reference.$1" ] && return
     # shellcheck disable=SC2046 # words
@@ -224,7 +225,7 @@ point $points_i, $(layout "$points_i"), victim $point_victim: $point_says"
         "$points_good$points_failed" "$1"
 }
 
-# saves_nothing SIGNAL: send it to rank 1, then SIGTERM to rank 0
+# saves_nothing SIGNAL: a run saves nothing after SIGNAL to rank 1, then SIGTERM to rank 0
 saves_nothing() {
     start_ranks 2 meg-train -q --config "$T/conf" --train-iters 30000 --save "$T/nothing" \
         --distributed-timeout-minutes 0.034
@@ -248,11 +249,11 @@ if fits 4; then
         --config "$T/conf" --train-iters 30000 --distributed-timeout-minutes 0.1
     ok 'SIGSTOP of a rank without a watchdog: the run has begun' until_true 30 trains
     kill -STOP "$(cat "$T/pid.1")"
-    ok 'all ranks exit' until_true 30 none_alive
+    ok 'SIGSTOP of a rank without a watchdog: all ranks exit' until_true 30 none_alive
     none_alive || end_ranks
     wait "$launcher"
-    isnt 'the launcher fails' $? 0
-    like 'a timeout is reported' "$(cat "$T/err")" \
+    isnt 'SIGSTOP of a rank without a watchdog: the launcher fails' $? 0
+    like 'SIGSTOP of a rank without a watchdog: a timeout is reported' "$(cat "$T/err")" \
         'rank [0-3] of 4 on .* waited [67]\.[0-9] s in .* of group .*; a peer exited or is stuck'
 else
     skip 'a rank cannot join the watchdog' "four ranks on $cores cores"

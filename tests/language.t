@@ -1,6 +1,6 @@
 #!/bin/sh
-# Words of the left column of the glossary in CONTRIBUTING.md do not occur in code, comments, messages, tests and manuals.
-# language.except lists, as extended regular expressions of FILE:LINE, where such a word is right.
+# Words of the left column of the glossary in CONTRIBUTING.md do not occur in code, comments, messages, tests and
+# manuals.  language.except lists exceptions: extended regular expressions that match FILE:LINE:TEXT.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 
@@ -13,7 +13,7 @@ grep -v '^#' tests/language.except >"$T/except"
 find lib cmd man recipes tests Makefile .ci ./*.md -type f ! -path 'tests/data/*' ! -path 'tests/fuzz/*.seeds/*' \
     ! -name 'language.*' ! -name .clang-format -exec grep -nwiE "$words" /dev/null {} + >"$T/found"
 is 'no word of the glossary is used in its place' "$(grep -vE -f "$T/except" "$T/found" | cut -c1-160)" ''
-# an exception that matches nothing is out of date
+# Find exceptions that match nothing.
 unused=$(while IFS= read -r regex; do grep -qE -e "$regex" "$T/found" || printf '%s\n' "$regex"; done <"$T/except")
 is 'every exception is needed' "$unused" ''
 done_testing

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Training under many parallel layouts equals training on one rank (tests/ranks/layouts.c).  LAYOUTS=cover or full, as
-# make check-layouts sets it, tests more than the default sample; PART=I/N a part of full.
+# Training under many parallel layouts equals training on one rank (tests/ranks/layouts.c).  LAYOUTS=cover or full
+# (set by make check-layouts) tests more layouts than the default sample; PART=I/N tests part I of N of full.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"

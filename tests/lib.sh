@@ -1,4 +1,5 @@
-# Sourced by tests: functions that print TAP, a temporary directory $T, and the directory of reference numbers, $golden.
+# Sourced by tests.  Defines functions that print TAP, a temporary directory $T, and the directory of reference numbers,
+# $golden.
 #   ok NAME COMMAND...           COMMAND succeeds
 #   is NAME GOT WANT             two strings are equal; isnt: they differ
 #   like NAME TEXT REGEX         a line of TEXT matches the extended REGEX; unlike: none does
@@ -7,14 +8,14 @@
 #   skip_all REASON              skip all tests of this file, and exit
 #   need_shared                  skip all unless MEG_SHARED is the directory of reference data
 #   until_true S COMMAND...      wait at most S seconds until COMMAND succeeds; fail if it does not
-#   done_testing                 the last line of each test
+#   done_testing                 print the plan and exit; the last line of each test
 # Commands for ok:
-#   near A B [TOLERANCE]         two files have the same number of positive numbers, one per line, with a relative difference
-#                                of at most TOLERANCE (1e-5)
+#   near A B [TOLERANCE]         two files have equally many positive numbers, one per line, with relative differences
+#                                of at most TOLERANCE (default: 1e-5)
 #   same_tensors A B             directory B has the tensor files of directory A, at least one, with equal bytes
 set -u
 LC_ALL=C
-# Reference numbers.  Tests are in tests/ or in a directory of it.
+# The directory of reference numbers.  Tests are in tests/ or in a subdirectory of it.
 golden=$(cd "${0%/*}" && { [ -d data ] || cd ..; } && cd data/golden 2>/dev/null && pwd)
 # LD_PRELOAD=fault.so is found in this path; LD_PRELOAD itself cannot contain a path with a space.
 LD_LIBRARY_PATH=${B:-$PWD/build}/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

@@ -1,26 +1,25 @@
 #!/bin/sh
-# Pages are clean, name every option of their command and no other, and their examples run.
+# Manual pages have no mandoc warnings, list exactly the options of their command, and their examples run.
 #
-# Every line that a page shows after '$ ' is run, in order, all those of a page in one folder; so are
-# the README's that begin with a command of ours, with the README's tiny.conf.
-# Files in that folder at the start:
+# The lines after '$ ' of a page are run in order in one directory, and so are the lines of the README that begin with a
+# command of meg, with the README's tiny.conf.  The directory initially contains:
 #   corpus.jsonl corpus.jsonl.zst   {"text": ...} a line        notes.txt   plain text
-#   vocab.json merges.txt           512 tokens learnt from it   ids.jsonl   {"ids": [...]} a line
-#   corpus_text_document.bin .idx   it in those tokens          prompts.txt a prompt a line
-#   more.jsonl, more_text_document.bin .idx   more of the same  tiny.conf   options of a tiny GPT
-#   tiny/                           its checkpoint (10 iterations)
-#   tiny-hf/                        the same as a Hugging Face folder
+#   vocab.json merges.txt           512 tokens trained on it    ids.jsonl   {"ids": [...]} a line
+#   corpus_text_document.bin .idx   its tokens                  prompts.txt a prompt a line
+#   more.jsonl, more_text_document.bin .idx   further text      tiny.conf   options of a tiny GPT
+#   tiny/                           checkpoint of the tiny GPT (10 iterations)
+#   tiny-hf/                        the checkpoint, converted to Hugging Face's format
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 top=$PWD
 
-# the names in the option lists of a page, one a line
+# page_options PAGE: print the names in the option lists of a page, one per line
 page_options() {
     awk '$1 == ".It" { for (i = 2; i < NF; i++) if ($i == "Fl" && $(i + 1) ~ /^-./) print substr($(i + 1), 2) }' "$1" |
         tr _ - | sort
 }
 
-# Print the commands after '$ '; a backslash at the end of a line continues it.
+# shown: print the commands after '$ '; a backslash at the end of a line continues the command.
 shown() {
     awk '
         more || /^ *\$ / {
@@ -33,7 +32,7 @@ shown() {
 }
 
 for page in man/*; do
-    is "$page is clean" "$(mandoc -Tlint -Wwarning "$page" 2>&1)" ''
+    is "$page has no mandoc warnings" "$(mandoc -Tlint -Wwarning "$page" 2>&1)" ''
     for path in $(sed -n 's/^\.Xr \(meg[-a-z]*\) \([0-9]\).*/\1.\2/p' "$page" | sort -u); do
         ok "$page refers to a page that exists: $path" test -f "man/$path"
     done
@@ -54,12 +53,12 @@ for main in cmd/*/main.c; do
     "$name" --help | grep -oE -e '--[a-z0-9][-_a-zA-Z0-9]*' | sed 's/^--//' | tr _ - | sort -u >"$T/help"
     is "$name: --help shows each option" "$(sort -u "$T/options" | comm -23 - "$T/help")" ''
     is "$name: no option is listed twice" "$(uniq -d "$T/options")" ''
-    like "$name: --version" "$("$name" --version)" "^$name [0-9]+\.[0-9]+\.[0-9]+\$"
+    like "$name: --version prints a name and a version" "$("$name" --version)" "^$name [0-9]+\.[0-9]+\.[0-9]+\$"
 done
 
 # ---- examples ----
 
-# paragraphs of the licence as JSON lines
+# json_lines FILE: print the paragraphs of a text as JSON lines
 json_lines() {
     awk -v RS= '{ gsub(/["\\]/, "\\\\&"); gsub(/\t/, "\\t"); gsub(/\n/, "\\n"); printf "{\"text\":\"%s\"}\n", $0 }' "$@"
 }
@@ -101,15 +100,15 @@ prepare() {
     meg-convert -q --load-dir tiny --save-dir tiny-hf
 }
 
-# run_example LINE: it succeeds, and prints something or leaves a file behind.  141: a command that was still writing when
-# head had enough.
+# run_example LINE: true if the line succeeds and prints output or changes a file.  Status 141 (SIGPIPE) is success,
+# too: a command was still writing when head exited.
 run_example() {
     find . -printf '%p %s %T@\n' >"$T/before"
     timeout 60 bash -eo pipefail -c "$1" </dev/null >"$T/printed" || [ $? -eq 141 ] || return
     [ -s "$T/printed" ] || ! find . -printf '%p %s %T@\n' | cmp -s - "$T/before"
 }
 
-ok 'what the examples begin with' prepare
+ok 'the initial files of the examples are created' prepare
 cd "$T" || exit 1
 for page in "$top"/man/* "$top"/README.md; do
     name=$(basename "$page")

@@ -23,7 +23,7 @@ vocab-size = 50256
 eval-iters = 0
 EOF
 
-# uses_planned NAME COMMAND...: memory used since the start is within 5 percent of the planned memory
+# uses_planned NAME COMMAND...: memory used since the start of COMMAND is within 5 percent of the planned memory
 uses_planned() {
     name=$1
     shift

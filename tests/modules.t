@@ -1,5 +1,5 @@
 #!/bin/sh
-# Each module includes only headers of itself and of earlier modules in MODULES of the Makefile.
+# Each module includes only its own headers and headers of earlier modules in MODULES of the Makefile.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 
@@ -32,7 +32,7 @@ includes=$(find lib -name '*.[ch]' -exec grep -HoE '^#include "[^"]+"' {} + |
     sed 's!^lib/\([^:]*\):#include "\(.*\)"!\1 \2!')
 is 'includes have no cycle' "$(printf '%s\n' "$includes" | tsort 2>&1 >/dev/null)" ''
 
-# Tags and enumerators of headers; those of one .c file are its own.
+# List tags and enumerators of headers; those of a .c file are private to it.
 twice=$(find lib -name '*.[ch]' | sort | perl -e '
     my (%where, %is_public);
     while (my $file = <STDIN>) {
@@ -57,5 +57,5 @@ crowded=$(find lib -type d | while read -r dir; do
     n=$(find "$dir" -maxdepth 1 -name '*.[ch]' | wc -l)
     [ "$n" -le 34 ] || echo "$dir: $n files"
 done)
-is 'no folder has more than 34 files' "$crowded" ''
+is 'no directory has more than 34 files' "$crowded" ''
 done_testing

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Hugging Face directories of meg-convert, made from a checkpoint with each type of tokenizer, and of meg-vocab: transformers
-# opens them and computes the same ids, log-probabilities and greedy continuations, and llama.cpp's converter accepts them.
-#   MEG_PYTHON      a python that has transformers and torch (python3)
-#   MEG_LLAMA_CPP   a directory with llama.cpp's convert_hf_to_gguf.py; the python then needs gguf, too
+# transformers opens the Hugging Face directories that meg-convert (with each tokenizer type) and meg-vocab write, and
+# computes the same ids, log-probabilities and greedy continuations; llama.cpp's converter accepts them.
+#   MEG_PYTHON      a Python with transformers and torch (default: python3)
+#   MEG_LLAMA_CPP   a directory with llama.cpp's convert_hf_to_gguf.py; the Python must then also have gguf
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 need_shared
@@ -23,7 +23,7 @@ done >"$T/prompts"
 sed 's/"prompt"/"text"/' "$T/prompts" >"$T/scored"
 meg-vocab -q --input LICENSE --vocab-size 1000 --output-dir "$T/trained"
 
-# NAME SHAPE VOCABULARY TYPE OPTION=FILE...
+# Columns: NAME SHAPE VOCABULARY TYPE OPTION=FILE...
 rows=$(cat <<end
 gpt2            gpt2    50257  GPT2BPETokenizer          vocab-file=$known/gpt2/vocab.json merge-file=$known/gpt2/merges.txt
 gpt2-trained     gpt2    1000   GPT2BPETokenizer          vocab-file=$T/trained/vocab.json merge-file=$T/trained/merges.txt
@@ -41,8 +41,8 @@ gpt2-cased      gpt2    28998  BertWordPieceCase         vocab-file=$known/bert-
 end
 )
 
-# Put a tokenizer's files into a directory, and state its type.
-add_tokenizer() { # FOLDER TYPE OPTION=FILE...
+# Copy a tokenizer's files to a directory, with a tokenizer_config.json that has its type.
+add_tokenizer() { # DIR TYPE OPTION=FILE...
     folder=$1
     printf '{"meg_tokenizer":["tokenizer-type = %s"],"eos_token":"<|endoftext|>"}' "$2" >"$folder/tokenizer_config.json"
     shift 2
@@ -83,7 +83,7 @@ end
 # shellcheck disable=SC2086
 "$python" tests/peers/folders.py check "$T" "$T/texts" "$T/prompts" $names >"$T/found" 2>"$T/err" || cat "$T/err" >&2
 for name in $names; do
-    ok "transformers opens $name and agrees" grep "^$name: " "$T/found"
+    ok "transformers opens $name and computes the same results" grep "^$name: " "$T/found"
     grep "^${name}[: ]" "$T/found" | sed 's/^/# /'
 done
 tail -n 1 "$T/found" | sed 's/^/# /'

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Ids and texts of Hugging Face tokenizer directories equal those of Hugging Face's tokenizers, for random texts and text
-# from this machine.  So do GPT2BPETokenizer's ids, except for special tokens.
-#   MEG_PYTHON      a python that has tokenizers (python3)
+# Ids and texts of Hugging Face tokenizer directories equal those of Hugging Face's tokenizers library, for random texts
+# and text from this machine.  GPT2BPETokenizer's ids also equal them, except for special tokens.
+#   MEG_PYTHON      a Python with tokenizers (default: python3)
 #   MEG_CORPUS      a file of JSON lines to use instead of text from /usr/share and MEG_SHARED
-#   MEG_CORPUS_MB   how many megabytes of that (8; make check-peers uses 240, which takes half an hour)
+#   MEG_CORPUS_MB   megabytes of text to use (default: 8; make check-peers uses 240, which needs half an hour)
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 need_shared
@@ -17,7 +17,7 @@ same_ids() { # WHAT NAME FILE.jsonl ENCODE OPTION...
     shift 4
     rm -f "$T"/ids*
     meg-preprocess -q --input "$file" --output-prefix "$T/ids" "$@"
-    ok "$what, ids of $name" "$python" tests/peers/hf.py "$how" "$models/$name" "$T/ids" "$file"
+    ok "$what: ids of $name are equal" "$python" tests/peers/hf.py "$how" "$models/$name" "$T/ids" "$file"
     sed 's/^/# /' "$T/.out"
 }
 decoded() { # NAME
@@ -25,7 +25,7 @@ decoded() { # NAME
         --tokenizer-model "$models/$1" >"$T/text" && "$python" tests/peers/hf.py decode "$models/$1" "$T/text"
 }
 same_texts() { # WHAT NAME: decode the ids of same_ids
-    ok "$1, texts of $2" decoded "$2"
+    ok "$1: texts of $2 are equal" decoded "$2"
     sed 's/^/# /' "$T/.out"
 }
 compare() { # WHAT FILE.jsonl NAME...

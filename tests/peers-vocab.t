@@ -1,6 +1,6 @@
 #!/bin/sh
-# meg-vocab writes the same files as Hugging Face's trainer, byte for byte, and tokenizers encodes with its tokenizer.json to
-# the ids that meg-preprocess writes.  MEG_PYTHON names a python that has tokenizers.
+# meg-vocab writes the same files as Hugging Face's trainer, byte for byte.  With its tokenizer.json, Hugging Face's
+# tokenizers library computes the ids that meg-preprocess writes.  MEG_PYTHON names a Python with tokenizers.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 python=${MEG_PYTHON:-python3}
@@ -12,9 +12,9 @@ same_vocabulary() { # NAME SIZE FILE...
     shift 2
     mkdir "$T/$name" "$T/$name/hf"
     meg-vocab -q --vocab-size "$size" --output-dir "$T/$name" --input "$@"
-    ok "$name: Hugging Face's trainer" "$python" tests/peers/vocab.py train "$T/$name/hf" "$size" "$@"
-    ok "$name: the same merges, $size tokens" cmp "$T/$name/merges.txt" "$T/$name/hf/merges.txt"
-    ok "$name: the same ids" cmp "$T/$name/vocab.json" "$T/$name/hf/vocab.json"
+    ok "$name: Hugging Face's trainer runs" "$python" tests/peers/vocab.py train "$T/$name/hf" "$size" "$@"
+    ok "$name: the merges of $size tokens are equal" cmp "$T/$name/merges.txt" "$T/$name/hf/merges.txt"
+    ok "$name: the ids are equal" cmp "$T/$name/vocab.json" "$T/$name/hf/vocab.json"
 }
 same_ids() { # NAME FILE.jsonl...
     name=$1
@@ -28,7 +28,7 @@ same_ids() { # NAME FILE.jsonl...
 set -- lib/*/*.[ch] lib/*/*/*.[ch] cmd/*/*.c tests/unit/*/*.c man/* Makefile LICENSE
 same_vocabulary own-text 2000 "$@"
 same_vocabulary own-text-until-no-pair-is-left 1000000 "$@"
-# Skip files with the special token: it is one token to Hugging Face, and text to GPT2BPETokenizer.
+# Skip files that contain the special token: Hugging Face encodes it as one token, GPT2BPETokenizer as text.
 for f in "$@"; do
     grep -qF '<|endoftext|>' "$f" || jq -Rsc '{text: .}' "$f"
 done >"$T/own.jsonl"

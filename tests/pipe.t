@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pipeline schedules over MPI; the checks are in tests/ranks/pipe.c.
+# Pipeline schedules exchange the right tensors over MPI; the checks are in tests/ranks/pipe.c.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/pipe" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# prove.sh TEST... - run tests with prove, then list the skipped tests by reason, with a remedy.  The exit status is that of
-# prove.
+# prove.sh TEST... - run tests with prove, then list the skipped tests by reason, with a remedy.  Exits with the status
+# of prove.
 SKIPPED=$(mktemp "${TMPDIR:-/tmp}/meg-skipped.XXXXXX") || exit 1
 export SKIPPED
 trap 'rm -f "$SKIPPED"' EXIT
@@ -24,7 +24,7 @@ status=$?
     }
     function remedy(why) {
         if (why ~ /MEG_SHARED/)
-            return "set MEG_SHARED to a folder with them"
+            return "set MEG_SHARED to a directory with them"
         if (why ~ /no MPI/)
             return "install libopenmpi-dev and openmpi-bin, leave MPI=0 out"
         if (why ~ /MEG_PYTHON|for python3/)

@@ -4,7 +4,7 @@
 case $0 in /*) here=${0%/*} ;; *) here=$PWD/${0%/*} ;; esac
 cd "$T" || exit 1
 
-# script NAME: a test from standard input
+# script NAME: create a test from standard input
 script() {
     { echo '#!/bin/sh'; cat; } >"$1"
     chmod +x "$1"
@@ -48,7 +48,7 @@ is 'skipped tests pass' $? 0
 is 'skipped tests are listed by reason, with a remedy' "$(sed -n '/^skipped:/,$p' out | LC_ALL=C sort)" "$(LC_ALL=C sort <<'end'
 skipped:
   2 cores (use a machine with more cores): 1 in ./part.t
-  MEG_SHARED is not set: no real tokenizers (set MEG_SHARED to a folder with them): 1 in ./unit
+  MEG_SHARED is not set: no real tokenizers (set MEG_SHARED to a directory with them): 1 in ./unit
   no jq (install jq): 1 in ./part.t
   no reason given (this machine cannot): 1 in ./unit
   this build has no MPI (install libopenmpi-dev and openmpi-bin, leave MPI=0 out): 1 in ./mpi.t

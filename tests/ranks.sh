@@ -1,12 +1,12 @@
-# Functions for tests of several ranks; sourced after lib.sh.  The variables let Open MPI run as root and with more ranks
-# than cores, and shorten its help texts.
+# Functions for multi-rank tests; sourced after lib.sh.  The variables let Open MPI run as root and with more ranks than
+# cores, and aggregate its help messages.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1
 
 mpirun=${MPIRUN:-mpirun}
 cores=$(env -u OMP_NUM_THREADS nproc)
 
-# is_openmpi: true for Open MPI, which gives survivors time to report a lost rank, and yields if ranks exceed cores
+# is_openmpi: true for Open MPI.  It lets the surviving ranks report a lost rank, and yields if ranks exceed cores
 is_openmpi() {
     case $($mpirun --version 2>&1) in
     *'Open MPI'*) ;;
@@ -14,7 +14,7 @@ is_openmpi() {
     esac
 }
 
-# fits N: true if N ranks that communicate much are fast enough on this machine
+# fits N: true if N ranks with much communication are fast enough on this machine
 fits() {
     is_openmpi || [ "$1" -le "$cores" ]
 }
@@ -29,15 +29,15 @@ ranks() {
 # rank_of_launcher: shell code that expands to the rank of the process that runs it
 rank_of_launcher='${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}'
 
-# ranks_but N RANK CODE COMMAND...: like ranks, but RANK first runs the shell code CODE, in which "$@" is the command
+# ranks_but N RANK CODE COMMAND...: like ranks, but RANK first runs the shell code CODE, in which "$@" is COMMAND
 ranks_but() {
     ranks_n=$1 ranks_other="if [ $rank_of_launcher = $2 ]; then $3; fi; "
     shift 3
     $mpirun -n "$ranks_n" sh -c "$ranks_other"'exec "$@"' sh "$@"
 }
 
-# start_ranks N COMMAND...: run COMMAND in the background with output to $T/out and $T/err; set launcher to the process id
-# of the launcher, to wait for, and write that of rank R to $T/pid.R
+# start_ranks N COMMAND...: run COMMAND on N ranks in the background with output to $T/out and $T/err.  Set launcher to
+# the process id of mpirun, and write the process id of rank R to $T/pid.R
 launcher=
 start_ranks() {
     rm -f "$T"/pid.* "$T/out" "$T/err"
@@ -52,7 +52,7 @@ losses() {
     jq -r '.lm_loss' "$1"
 }
 
-# tiny_gpt: print options of a model that trains in seconds, to begin a .conf with; later lines override them
+# tiny_gpt: print options of a model that trains in seconds, for the beginning of a .conf; later lines override them
 tiny_gpt() {
     cat <<'EOF'
 num-layers = 2

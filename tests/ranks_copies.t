@@ -1,6 +1,6 @@
 #!/bin/sh
-# --check-weight-hash-across-dp-replicas-interval names rank and tensor of a weight that differs; --log-straggler names
-# the slowest rank of each phase.
+# --check-weight-hash-across-dp-replicas-interval reports rank and tensor of a weight that differs; --log-straggler
+# reports the slowest rank of each phase.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -36,12 +36,12 @@ for layout in '2 1' '3 0' '3 2' '2 1 --tensor-model-parallel-size 2'; do
     is "$layout: a differing weight ends the run" "$differs_status" 1
     like "$layout: rank and tensor are named" "$(cat "$T/err")" \
         "rank $differs_rank of $differs_n on $(hostname): iteration 4: decoder.layers.1.*norm.*weight differs from its replicas"
-    is "$layout: at the first comparison" "$(grep -c 'iteration  ' "$T/out")" 1
+    is "$layout: the run ends at the first comparison" "$(grep -c 'iteration  ' "$T/out")" 1
 done
 one_differs 3 9 --log-straggler
 is 'training continues with equal weights' "$differs_status" 0
 is 'the slowest ranks are logged at each interval' "$(grep -c '^ slowest ranks to iteration' "$T/out")" 3
-like 'with all phases' "$(cat "$T/out")" \
+like 'the slowest ranks are logged for all phases' "$(cat "$T/out")" \
     '^ slowest ranks to iteration        2 .ms a step, median. \| batch: [0-2] on [^ ]* [0-9.]+, [0-9.]+ \| forward-backward: .* \| gradient reduction: .* \| optimizer: .* \|$'
 
 ranks 3 "$B/tests/ranks/straggler" >"$T/out" 2>"$T/err"

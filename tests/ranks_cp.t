@@ -1,11 +1,11 @@
 #!/bin/sh
 # Context parallelism in meg-train: losses equal those of one rank with every --cp-comm-type, also combined with tensor,
-# data and pipeline parallelism; option rules.
+# data and pipeline parallelism, and invalid options are refused.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-# Documents of 4 to 20 tokens, several in each sample.
+# Create documents of 4 to 20 tokens, several of which are in each sample.
 awk 'BEGIN { srand(3); for (d = 0; d < 400; d++) { n = 4 + int(17 * rand()); line = ""
              for (i = 0; i < n; i++) line = line " " int(48 * rand()); print "{\"text\":\"" substr(line, 2) "\"}" } }' |
     meg-preprocess -q --input - --tokenizer-type NullTokenizer --vocab-size 49 --append-eod --output-prefix "$T/d"
@@ -67,12 +67,12 @@ cp_ranks 4 --context-parallel-size 2 --cp-comm-type p2p all_gather p2p a2a
 cp_ranks 4 --context-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
 cp_ranks 8 --context-parallel-size 2 --tensor-model-parallel-size 2 --recompute-granularity selective
 
-# refused RULE OPTION...: two ranks exit with status 2 and print the rule once
+# refused REGEX OPTION...: two ranks exit with status 2 and print a message that matches REGEX once
 refused() {
     rule=$1
     shift
     ranks 2 meg-train -q --config "$T/conf" --context-parallel-size 2 "$@" >"$T/out" 2>"$T/err"
-    is "$*: refused" "$? $(grep -c -- "$rule" "$T/err")" '2 1'
+    is "$* is refused" "$? $(grep -c -- "$rule" "$T/err")" '2 1'
 }
 refused 'context-parallel-size 2: its double, 4, must divide --seq-length 30' --seq-length 30
 refused 'cp-comm-type: 2 values; must be one, or one for each of --num-layers 4' --cp-comm-type p2p a2a

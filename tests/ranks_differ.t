@@ -34,7 +34,8 @@ cp "$(command -v meg-train)" "$T/other/meg-train"
 printf x >>"$T/other/meg-train"
 cd "$T/a" || exit 1
 
-# each N CODE OPTIONS...: run meg-train in folder a; rank 1 first runs the shell code CODE, in which "$@" is the command
+# each N CODE OPTION...: run meg-train on N ranks in directory a; rank 1 first runs the shell code CODE, in which "$@"
+# is the command
 each() {
     each_n=$1
     each_one=$2
@@ -43,11 +44,11 @@ each() {
     each_status=$?
 }
 
-# reported NAME STATUS REGEX: the status and the one message of the last run
+# reported NAME STATUS REGEX: check the status and the only message of the last run
 reported() {
-    is "$1: status" "$each_status" "$2"
+    is "$1: the status is $2" "$each_status" "$2"
     like "$1: the message names rank and difference" "$(grep '^meg-train' "$T/err")" "$3"
-    is "$1: reported once" "$(grep -c '^meg-train.*differs' "$T/err")" 1
+    is "$1: the difference is reported once" "$(grep -c '^meg-train.*differs' "$T/err")" 1
     [ "$each_status" = "$2" ] || sed 's/^/# /' "$T/err"
 }
 
@@ -60,10 +61,10 @@ reported 'another value of an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* diff
 each 3 'set -- "$@" --exit-interval 3'
 reported 'an option that only one rank has' 2 'rank 1 of 3 .*: --exit-interval = 3 here, nothing there'
 each 3 : --nonsense 1
-is 'an unknown option: status' "$each_status" 2
+is 'an unknown option: the status is 2' "$each_status" 2
 is 'an unknown option: reported once' "$(grep '^meg-train' "$T/err")" 'meg-train: unknown option --nonsense'
 each 3 'set -- "$@" --nonsense 1'
-is 'an unknown option of one rank: status' "$each_status" 2
+is 'an unknown option of one rank: the status is 2' "$each_status" 2
 is 'an unknown option of one rank: that rank reports it' "$(grep '^meg-train' "$T/err")" 'meg-train[1]: unknown option --nonsense'
 each 3 "PATH='$T/other':\$PATH"
 reported 'another program' 2 'rank 1 of 3 on .* differs from rank 0: .* bytes, XXH3 .*; all ranks run the same build'

@@ -12,7 +12,7 @@ mock-data = no
 split = 1,0,0
 EOF
 cd "$T" || exit 1
-# Token 49 occurs in one document of a hundred, and its word embedding has a NaN.
+# Token 49 occurs in one document of a hundred; its word embedding has a NaN.
 awk 'BEGIN { for (i = 0; i < 100; i++) { s = ""; for (k = 0; k < 9; k++) s = s " " (i == 11 && k == 4 ? 49 : (i * 7 + k * 3) % 40)
              print "{\"text\":\"" substr(s, 2) "\"}" } }' >text
 meg-preprocess -q --input text --tokenizer-type NullTokenizer --vocab-size 50 --output-prefix ids
@@ -43,35 +43,35 @@ for n in 2 3; do
     train "$n" --save "ends$n"
     like "$n ranks: the rank that computed it is named" "$(cat err)" \
         "^meg-train.*: rank [0-9] of $n on $(hostname): iteration $bad: lm loss is nan"
-    is "$n ranks: it is reported once" "$(grep -c 'lm loss is nan' err)" 1
+    is "$n ranks: the NaN is reported once" "$(grep -c 'lm loss is nan' err)" 1
     ok "$n ranks: the lock of --save is removed" test -d "ends$n" -a ! -e "ends$n/.meg-lock"
     named="$named $(sed -n 's/^meg-train.*: rank \([0-9]\) of.*/\1/p' err)"
 done
-isnt 'it is not always rank 0' "$named" ' 0 0'
+isnt 'the named rank is not always rank 0' "$named" ' 0 0'
 
 train 2 --on-nan skip --save skip
 is '--on-nan skip: the run completes' "$train_status $(tail -n 1 log)" '0 12 0 0'
 is 'the skipped iteration is counted' "$(grep ' 1 1$' log)" "$bad 1 1"
-is 'the optimizer has made one step less' "$(jq .run.optimizer.step skip/iter_0000012/state.json)" 11
+is 'the optimizer makes one step less' "$(jq .run.optimizer.step skip/iter_0000012/state.json)" 11
 like 'a warning is printed' "$(cat err)" "iteration $bad: .*; the iteration is skipped"
 train 1 --on-nan skip --save skip1
-ok 'one rank skips it, too' test "$(jq .run.optimizer.step skip1/iter_0000012/state.json)" = 11
+ok 'one rank skips the iteration, too' test "$(jq .run.optimizer.step skip1/iter_0000012/state.json)" = 11
 
 train 2 --on-nan rollback --save back --save-interval 3
 is '--on-nan rollback: the run completes' "$train_status $(tail -n 1 log)" '0 12 0 0'
-is 'the optimizer has made as many steps less as were rolled back' "$(jq .run.optimizer.step back/iter_0000012/state.json)" \
+is 'the optimizer has one step less per iteration rolled back' "$(jq .run.optimizer.step back/iter_0000012/state.json)" \
     $((12 - bad + (bad - 1) / 3 * 3))
 train 2 --on-nan rollback --save none
 is 'rollback without a checkpoint ends the run' "$train_status" 1
 like 'the message names the missing checkpoint' "$(cat err)" '--on-nan rollback: there is no checkpoint in none yet'
 
 train 1 --on-nan skip --train-iters 250
-is 'skip: once in every epoch' "$train_status $(tail -n 1 log)" '0 250 0 0'
-ok 'more than ten times in all' test "$(grep -c ' 1 1$' log)" -gt 10
+is '--on-nan skip: the run completes with a NaN in every epoch' "$train_status $(tail -n 1 log)" '0 250 0 0'
+ok '--on-nan skip: more than ten iterations are skipped in total' test "$(grep -c ' 1 1$' log)" -gt 10
 train 1 --lr 1e30 --clip-grad 0 --on-nan skip --train-iters 30
-is 'skip has a limit' "$train_status" 1
-like 'of ten iterations in a row' "$(cat err)" 'it is the 10th iteration in a row, the limit of --on-nan skip'
-status 'rollback needs --save' 2 meg-train --config conf --mock-data --on-nan rollback
-status '--on-nan skip needs the check' 2 meg-train --config conf --mock-data --on-nan skip \
+is '--on-nan skip: a limit ends the run' "$train_status" 1
+like '--on-nan skip: the limit is ten consecutive iterations' "$(cat err)" 'it is the 10th iteration in a row, the limit of --on-nan skip'
+status '--on-nan rollback requires --save' 2 meg-train --config conf --mock-data --on-nan rollback
+status '--on-nan skip requires --check-for-nan-in-loss-and-grad' 2 meg-train --config conf --mock-data --on-nan skip \
     --no-check-for-nan-in-loss-and-grad
 done_testing

@@ -4,8 +4,8 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-# 51 tokens are not divisible by 2: tensor-parallel ranks have embedding tables of different size.  Positions 16 to 19 do
-# not occur: their 128 gradients are zero.
+# 51 tokens are not divisible by 2, so tensor-parallel ranks have embedding tables of different size.  Positions 16 to
+# 19 do not occur, so their 128 gradients are zero.
 tiny_gpt >"$T/conf"
 cat >>"$T/conf" <<'EOF'
 num-layers = 4
@@ -21,8 +21,8 @@ log-num-zeros-in-grad = yes
 ddp-bucket-size = 5000
 EOF
 
-# go NAME N OPTION...: train on N ranks; write the numbers of each step and evaluation, except times, to $T/NAME, one per
-# line, and the counts of zero gradients, one per step, to $T/NAME.zeros
+# go NAME N OPTION...: train on N ranks.  Write the logged numbers of each step and evaluation, except times, to
+# $T/NAME, one per line, and the counts of zero gradients, one per step, to $T/NAME.zeros
 go() {
     name=$1 n=$2
     shift 2
@@ -34,8 +34,9 @@ go() {
     return $go_status
 }
 
-# same_zeros A B: equally many counts, at least 128 each, that differ by less than 8.  A nonzero gradient may round to zero
-# on one CPU or in one order of summation, but a row that is counted twice or missing changes the count by 32.
+# same_zeros A B: true if two runs have equally many counts of at least 128 that differ by less than 8.  A nonzero
+# gradient may round to zero on one CPU or in one order of summation, but a duplicate or missing row changes the count
+# by 32.
 same_zeros() {
     paste -d ' ' "$T/$1.zeros" "$T/$2.zeros" | awk '
         NF != 2 || $1 !~ /^[0-9]+$/ || $2 !~ /^[0-9]+$/ || $1 < 128 || $2 < 128 || $1 - $2 >= 8 || $2 - $1 >= 8 {
@@ -45,7 +46,7 @@ same_zeros() {
         END { exit bad || NR == 0 }'
 }
 
-# same_numbers A B: the numbers and zero counts of two runs are equal
+# same_numbers A B: true if the numbers and zero counts of two runs are equal
 same_numbers() {
     near "$T/$1" "$T/$2" && same_zeros "$1" "$2"
 }
@@ -57,7 +58,7 @@ same_as_one() {
     ok "$name: numbers equal those of one rank" same_numbers "$name" one
 }
 
-# with_overlap NAME N OPTION...: the same, and bit-identical with overlapped reductions and gathers
+# with_overlap NAME N OPTION...: as same_as_one; numbers are bit-identical with overlapped reductions and gathers
 with_overlap() {
     same_as_one "$@"
     plain=$1
@@ -86,7 +87,7 @@ go untied 1 --untie-embeddings-and-output-weights
 go fsdp 2 --use-torch-fsdp2 --untie-embeddings-and-output-weights
 ok 'fsdp2: numbers equal those of one rank' same_numbers fsdp untied
 
-# Checkpoints do not depend on the ZeRO stage, nor on overlap.
+# Checkpoints do not depend on the ZeRO stage or on overlap.
 keeps() {
     dir=$1 n=$2
     shift 2
@@ -105,7 +106,7 @@ keeps s5 2 --zero-stage 3
 keeps s6 2 --zero-stage 2 $over
 ok 'zero2 and zero3: checkpoints are identical' same_files s5 s6
 
-# Four ranks resume a run of two, and one rank resumes that.
+# Four ranks resume a run of two ranks, and one rank resumes that run.
 keeps s4 4 $dist $over --num-distributed-optimizer-instances 2 --load "$T/s4" --train-iters 8 --exit-interval 6 \
     --override-opt_param-scheduler
 is 'four ranks resume with the shards of two' "$? $(cat "$T/s4/latest_checkpointed_iteration.txt")" '0 6'
@@ -119,7 +120,7 @@ refuses() {
     name=$1
     shift
     meg-train -q --config "$T/conf" "$@" >"$T/out" 2>"$T/err"
-    is "$name: status" $? 2
+    is "$name: the status is 2" $? 2
     is "$name: the message is printed once" "$(grep -c "meg-train: $name" "$T/err")" 1
 }
 refuses '--overlap-param-gather: needs' --overlap-param-gather --overlap-grad-reduce
@@ -131,6 +132,6 @@ refuses '--zero-stage 0: contradicts --use-distributed-optimizer' --zero-stage 0
 refuses '--zero-stage 2: contradicts --use-torch-fsdp2' --zero-stage 2 --use-torch-fsdp2 --untie-embeddings-and-output-weights
 refuses '--use-torch-fsdp2: needs --untie' --use-torch-fsdp2
 ranks 2 meg-train -q --config "$T/conf" --zero-stage 2 --pipeline-model-parallel-size 2 >"$T/out" 2>"$T/err"
-is 'zero2 with pipeline stages: status' $? 2
+is 'zero2 with pipeline stages: the status is 2' $? 2
 like 'zero2 with pipeline stages: the message names the rule' "$(cat "$T/err")" 'zero-stage 2: needs --pipeline-model-parallel-size 1, not 2'
 done_testing

@@ -12,7 +12,7 @@ initial-loss-scale = 1048576
 loss-scale-window = 6
 EOF
 
-# run N FILE OPTION...: write loss, loss scale and skipped iterations of each iteration to FILE
+# run N FILE OPTION...: train on N ranks; write loss, loss scale and skipped iterations of each iteration to FILE
 run() {
     n=$1 to=$2
     shift 2
@@ -20,7 +20,8 @@ run() {
     ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/json" "$@" >"$T/out" 2>&1 </dev/null || cat "$T/out" >&2
     jq -r '"\(.lm_loss) \(.loss_scale) \(.skipped_iterations)"' "$T/json" >"$to"
 }
-# like_one FILE: 30 iterations with losses within 2% of one rank, and with the same loss scales and skipped iterations
+# like_one FILE: true if FILE has 30 iterations with losses within 2% of one rank and with its loss scales and skipped
+# iterations
 like_one() {
     for f in "$1" "$T/one"; do
         awk '$3 == 0 { print $1 }' "$f" >"$f.loss"
@@ -32,7 +33,7 @@ for type in --bf16 --fp16; do
     run 1 "$T/one" $type
     while read -r n options; do
         run "$n" "$T/some" $type $options
-        ok "$type, $n ranks $options: equals one rank" like_one "$T/some"
+        ok "$type, $n ranks $options: losses equal those of one rank" like_one "$T/some"
     done <<end
 2
 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather

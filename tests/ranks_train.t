@@ -1,6 +1,6 @@
 #!/bin/sh
-# meg-train on several ranks: losses equal those of one rank, runs resume on other numbers of ranks, and errors and
-# signals of one rank end all.
+# meg-train on several ranks: losses equal those of one rank, runs resume on other numbers of ranks, and an error or
+# a signal of one rank ends all ranks.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -17,7 +17,7 @@ EOF
 
 for n in 1 2 4; do
     ranks "$n" meg-train -q --config "$T/conf" --save "$T/$n" --log-json "$T/$n.json" >"$T/$n.log" 2>"$T/$n.err"
-    is "$n ranks: status" $? 0
+    is "$n ranks: the run succeeds" $? 0
     losses "$T/$n.json" >"$T/$n.loss"
     is "$n ranks: one rank logs each iteration once" "$(grep -c 'iteration  ' "$T/$n.log")" 10
 done
@@ -45,12 +45,12 @@ else
     skip 'sixteen ranks' "$cores cores"
 fi
 
-# Resuming after five of ten steps is bit-identical on as many ranks, and gives equal losses on another number.
+# Resuming after five of ten steps is bit-identical on the same number of ranks; on another number, losses are equal.
 ranks 2 meg-train -q --config "$T/conf" --train-iters 10 --exit-interval 5 --save "$T/half" >"$T/out" 2>&1
 is 'two ranks stop after five steps' "$? $(cat "$T/half/latest_checkpointed_iteration.txt")" '0 5'
 cp -r "$T/half" "$T/one"
 ranks 2 meg-train -q --config "$T/conf" --save "$T/half" --load "$T/half" >"$T/out" 2>&1
-is 'and resume' $? 0
+is 'two ranks resume' $? 0
 ok 'resume is bit-identical' same_tensors "$T/2/iter_0000010" "$T/half/iter_0000010"
 meg-train -q --config "$T/conf" --save "$T/one" --load "$T/one" --log-json "$T/one.json" >"$T/out" 2>&1
 losses "$T/one.json" | head -n 5 >"$T/a"
@@ -73,7 +73,7 @@ cyclic 2 >"$T/c.loss"
 differ() { ! near "$@" && near "$1" "$1"; }
 ok 'with data sharding losses differ' differ "$T/c.loss" "$T/all" 1e-3
 
-# --skip-train: evaluation only, where layers share one activation buffer.
+# --skip-train only evaluates; all layers then use one activation buffer.
 evaluated() { sed -n 's/.*lm loss value: \([^ ]*\) .*/\1/p' "$1"; }
 set -- -v --config "$T/conf" --num-layers 4 --global-batch-size 4 --skip-train
 meg-train "$@" 2>&1 | cat >"$T/out"
@@ -85,10 +85,10 @@ for l in '--tensor-model-parallel-size 2' '--pipeline-model-parallel-size 2' \
     ranks 2 meg-train "$@" $l >"$T/out" 2>&1
     evaluated "$T/out" >"$T/got"
     ok "--skip-train $l: losses equal those of one rank" near "$T/got" "$T/want"
-    like 'and arenas have the planned size' "$(cat "$T/out")" 'since the start, [0-9.]+ MiB planned$'
+    like "--skip-train $l: arenas have the planned size" "$(cat "$T/out")" 'since the start, [0-9.]+ MiB planned$'
 done
 
-# progress.txt counts all ranks.
+# The number of GPUs in progress.txt is that of all ranks.
 ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --train-iters 1 --lr-warmup-iters 0 \
     --eval-iters 0 --save "$T/counted" --log-progress >"$T/out" 2>&1
 is 'progress.txt counts tensor-parallel ranks' "$(cut -f 3,4 "$T/counted/progress.txt" | tr '\t\n' ' ,')" \
@@ -96,34 +96,34 @@ is 'progress.txt counts tensor-parallel ranks' "$(cut -f 3,4 "$T/counted/progres
 
 for option in --version --help --dump-config; do
     ranks 2 meg-train $option >"$T/out" 2>"$T/err"
-    is "two ranks $option" "$? $(wc -c <"$T/err" | tr -d ' ')" '0 0'
+    is "two ranks accept $option without a message" "$? $(wc -c <"$T/err" | tr -d ' ')" '0 0'
 done
 
 # A usage error is reported once and ends all ranks.
 ranks 2 meg-train -q --config "$T/conf" --global-batch-size 3 >"$T/out" 2>"$T/err"
-is 'a batch size that ranks do not divide: status' $? 2
-is 'it is reported once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
+is 'a batch size that ranks do not divide ends with 2' $? 2
+is 'the batch size is reported once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
 
-# A rank that fails ends the run at once, also during overlapped communication.
+# A failed rank ends the run at once, also during overlapped communication.
 begin_s=$(date +%s)
 fail="export LD_PRELOAD=fault.so MEG_FAULT_IN=iter_0000005 MEG_FAULT_AT=2 MEG_FAULT_ERRNO=ENOSPC"
 ranks_but 2 0 "$fail ASAN_OPTIONS=verify_asan_link_order=0" meg-train -q --config "$T/conf" --num-layers 4 \
     --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000 \
     --distributed-timeout-minutes 1 --save "$T/disk" --exit-on-save-failure >"$T/out" 2>"$T/err"
-is 'a save fails during a parameter gather: status' $? 74
+is 'a save that fails during a parameter gather ends with 74' $? 74
 like 'the message names the file' "$(cat "$T/err")" '^meg-train: .*/disk/iter_0000005.*: No space left'
-ok 'before the timeout' test "$(($(date +%s) - begin_s))" -lt 50
+ok 'the failed save ends the run before the timeout' test "$(($(date +%s) - begin_s))" -lt 50
 
-# A signal to one rank stops all.
+# A signal to one rank stops all ranks.
 stop='"$@" & pid=$! n=0; until [ -s "$OUT" ] || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done
     kill -USR1 $pid; wait $pid; exit'
 OUT="$T/stop.log" ranks_but 2 1 "$stop" meg-train -q --config "$T/conf" --train-iters 100000 --eval-iters 0 \
     --save "$T/stop" >"$T/stop.log" 2>"$T/err"
-is 'a signal to one rank: the status is 75' $? 75
-ok 'and a checkpoint is saved' test -s "$T/stop/latest_checkpointed_iteration.txt"
+is 'a signal to one rank ends all with 75' $? 75
+ok 'a signal to one rank saves a checkpoint' test -s "$T/stop/latest_checkpointed_iteration.txt"
 
-# A data file that is truncated during training: all ranks save, then one reports it.  Rank 0 waits at the pipe of
-# --log-json, which has no reader yet, until both ranks have mapped the data.
+# If a data file is truncated during training, all ranks save, then one reports it.  The pipe of --log-json has no
+# reader at first, which blocks rank 0 until both ranks have mapped the data.
 . "${0%/*}/train.sh"
 cp "$T/ids_text_document.idx" "$T/cut.idx"
 cp "$T/ids_text_document.bin" "$T/cut.bin"
@@ -138,9 +138,9 @@ truncate -s $(($(wc -c <"$T/cut.bin") / 4096 * 4096)) "$T/cut.bin"
 cat "$T/pipe" >/dev/null &
 reader=$!
 wait $launcher
-is 'a data file is truncated during training: status' $? 74
+is 'a data file truncated during training ends with 74' $? 74
 kill $reader 2>/dev/null
 last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/out" | tail -n 1)
-is 'one rank reports it' "$(grep -c "^meg-train.*: $T/cut.bin: byte .*; iteration $last is saved in $T/cutrun\$" "$T/err")" 1
-is 'and the last step is saved' "$(cat "$T/cutrun/latest_checkpointed_iteration.txt")" "$last"
+is 'one rank reports the truncated file' "$(grep -c "^meg-train.*: $T/cut.bin: byte .*; iteration $last is saved in $T/cutrun\$" "$T/err")" 1
+is 'the last step before the truncation is saved' "$(cat "$T/cutrun/latest_checkpointed_iteration.txt")" "$last"
 done_testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# recipes/pretrain: each is planned for its number of ranks, and a tiny model with its options trains.
+# Each recipe in recipes/pretrain fits in memory on its number of ranks, and a tiny model with its options trains.
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 case $0 in /*) here=${0%/*} ;; *) here=$PWD/${0%/*} ;; esac
@@ -10,24 +10,25 @@ awk 'BEGIN { for (i = 0; i < 3000; i++) { printf "{\"text\":\""; for (j = 0; j <
     printf "1\"}\n" } }' >ids.jsonl
 meg-preprocess -q --input ids.jsonl --tokenizer-type NullTokenizer --vocab-size 99 --append-eod --output-prefix corpus
 
-# the recipes without their tokenizers, which are not in the repository
+# Copy the recipes without their tokenizers, which are not in the repository.
 for f in "$recipes"/*.conf; do
     sed '/^tokenizer-/d; /^vocab-file/d; /^merge-file/d' "$f" >"${f##*/}"
 done
 
-# planned NAME VOCABULARY RANKS HARDWARE PARAMETERS
+# planned NAME VOCABULARY RANKS HARDWARE PARAMETERS: check a dry run of recipe NAME
 planned() {
     status "$1: a dry run succeeds" 0 meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer \
         --vocab-size "$2" --dry-run --world-size "$3" --hardware "$4"
-    like "$1: it has the published number of parameters" "$(cat "$T/out")" "^  all +[0-9]+ +$5\$"
-    unlike "$1: it fits in memory" "$(cat "$T/out")" 'does not fit'
+    like "$1: the model has the published number of parameters" "$(cat "$T/out")" "^  all +[0-9]+ +$5\$"
+    unlike "$1: the run fits in memory" "$(cat "$T/out")" 'does not fit'
     sed -n '/^memory/,/all/p; /^time/,$p' "$T/out" | sed -n '/^data/q; s/^/# /p'
 }
 planned gpt-345m 50256 2 a100 354823168
 planned gpt3-175b 50256 1024 a100 174604259328
 planned llama3-8b 128255 8 h100 8030261248
 
-# The world sizes in the comment of a recipe are the possible powers of two; for others the message suggests a batch size.
+# The comment of a recipe lists the possible powers of two as world sizes; for other sizes the message suggests a batch
+# size.
 dry_run() { meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer --vocab-size 99 --dry-run --world-size "$2"; }
 for f in "$recipes"/*.conf; do
     name=${f##*/}
@@ -50,7 +51,7 @@ dry_run gpt3-175b 4096 >/dev/null 2>"$T/err"
 like 'gpt3-175b: for 4096 ranks the message says what to change about the ramp-up' "$(cat "$T/err")" \
     '--rampup-batch-size: a batch of 16: .*; START and INCREMENT that fit are multiples of 32$'
 
-# trains NAME RANKS OPTION...: three iterations of a tiny model
+# trains NAME RANKS OPTION...: train a tiny model for three iterations
 tiny='--tokenizer-type NullTokenizer --vocab-size 99 --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32'
 trains() {
     name=$1 n=$2
@@ -59,7 +60,7 @@ trains() {
     ranks "$n" meg-train -q --config "$name.conf" $tiny --max-position-embeddings 32 --global-batch-size 8 \
         --eval-iters 0 --log-interval 1 "$@" >"$T/out" 2>"$T/err"
     is "$name: a tiny model trains" $? 0
-    # an untrained model of 99 ids, in a table of 128: ln 99 = 4.60 and ln 128 = 4.85
+    # An untrained model of 99 ids, in a table of 128 rows, has a loss of about ln 99 = 4.60 to ln 128 = 4.85.
     is "$name: three losses of an untrained model" "$(sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p' "$T/out" |
         awk '/^[0-9.]+E[+]00$/ && $1 > 4.3 && $1 < 5.3 { n++ } END { print NR, n }')" '3 3'
     sed 's/^/# /' "$T/err"

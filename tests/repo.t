@@ -1,5 +1,6 @@
 #!/bin/sh
-# Check the files of the repository: tests, manual pages, headers, and paths with spaces.  See also modules.t and man.t.
+# Check that commands have tests and manual pages, headers compile alone, and make accepts paths with spaces.  See also
+# modules.t and man.t.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 
@@ -21,10 +22,10 @@ ok 'make works in a path with a space' in_a_path build/lib/base/clock.c.o
 ok 'the object is built' test -s "$T/a path/build/lib/base/clock.c.o"
 like 'make install works with a path with a space' "$(in_a_path -n install DESTDIR="$T/to here" 2>&1)" "install -d \"$T/to here/usr/local/bin\""
 
-# tests/lsan.supp suppresses leaks of vasprintf, which Open MPI has.
+# tests/lsan.supp suppresses leaks of vasprintf, which Open MPI calls, so meg must not call it.
 is 'lib and cmd do not call vasprintf' "$(grep -lw -e asprintf -e vasprintf lib/*/*.[ch] cmd/*/*.c)" ''
 
-# Each header includes the headers that it needs; those with MEG_BEGIN_DECLS compile as C++, too.
+# Each header includes the headers that it uses; headers with MEG_BEGIN_DECLS also compile as C++.
 for header in lib/*/*.h; do
     printf '#include "%s"\n' "${header#lib/}" >"$T/one.c"
     # shellcheck disable=SC2086 # CC may be "ccache gcc"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Bytes sent per step, counted by the collectives, and arena sizes are those that the cost model predicts, as meg-train -v
-# prints, also with options that tests/layouts.t does not vary: logged norms, numbers of layers, types of context
-# parallelism.
+# The bytes sent per step, counted by the collectives, and the arena sizes equal those that the cost model predicts
+# (meg-train -v prints both), also with options that tests/layouts.t does not vary: logged norms, numbers of layers,
+# types of context parallelism.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -13,14 +13,14 @@ train-iters = 2
 vocab-size = 51
 EOF
 
-# sends N GROUPS OPTION...: N ranks send the planned bytes in GROUPS groups
+# sends N GROUPS OPTION...: check that N ranks send the planned bytes in GROUPS groups
 sends() {
     n=$1 groups=$2
     shift 2
     ranks "$n" meg-train -v --config "$T/conf" "$@" >"$T/out" 2>&1
     grep 'sent per step' "$T/out" >"$T/sent"
     is "$n ranks send the planned bytes: $*" "$(grep -o 'as planned' "$T/sent" | wc -l | tr -d ' ') $(grep -c '[0-9] planned' "$T/sent")" "$groups 0"
-    is '  arenas have the planned size' "$(grep -c ' MiB planned$' "$T/out")" 1
+    is "$n ranks: arenas have the planned size: $*" "$(grep -c ' MiB planned$' "$T/out")" 1
     [ -s "$T/sent" ] && sed 's/^/# /' "$T/sent" || sed 's/^/# /' "$T/out"
 }
 

@@ -1,12 +1,12 @@
 #!/bin/sh
-# tap.sh TEST - run a test for prove, for at most $TEST_S seconds.
-# cmocka 1.1 prints "not ok N # SKIP NAME" for a skipped test, which prove counts as failed: print "ok" instead, with the
-# preceding comment as the reason.  Each skip is appended to the file $SKIPPED as "TEST: REASON".
-# Failures and the comments after them, which prove omits, are also printed to stderr.
-# With STRICT=1 a skip fails if its cause can be installed or provided: MPI, MEG_SHARED, a program.
+# tap.sh TEST - run TEST for prove, with a limit of $TEST_S seconds.
+# cmocka 1.1 prints "not ok N # SKIP NAME" for a skipped test, which prove counts as failed; this script prints "ok"
+# instead, with the preceding comment as the reason.  Each skip is appended to the file $SKIPPED as "TEST: REASON".
+# Failures and the comments after them, which prove omits, are also printed to stderr.  With STRICT=1 a skip fails if
+# its cause can be installed or provided: MPI, MEG_SHARED, a program.
 out=$(mktemp "${TMPDIR:-/tmp}/meg-tap.XXXXXX") || exit 1
 trap 'rm -f "$out"' EXIT
-# env resets SIGINT, which background jobs ignore.  timeout ends all processes of the test.
+# env resets SIGINT, which a background job otherwise ignores.  timeout ends all processes of the test.
 env --default-signal=INT,QUIT timeout -k 10 "${TEST_S:-1800}" "$@" >"$out" &
 test_pid=$!
 trap 'kill "$test_pid"; exit 1' HUP INT TERM

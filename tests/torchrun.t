@@ -1,12 +1,13 @@
 #!/bin/sh
-# Ranks started with torchrun's environment, over test doubles of NCCL and the CUDA runtime (tests/nccl/double.c).
+# Ranks that are started with torchrun's environment train over test doubles of NCCL and the CUDA runtime
+# (tests/nccl/double.c).
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
 unset RANK LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE
 
 torchrun_double=$B/tests/nccl
 
-# Reserve a block of ports by listening at the first: a concurrent run of this test uses another block.
+# Reserve a block of ports by listening at the first one, so that a concurrent run of this test uses another block.
 perl -MIO::Socket::INET -e '$| = 1;
     for (1 .. 1000) {
         my $port = 20000 + 50 * int(rand(240));
@@ -39,7 +40,7 @@ as_rank() {
         LOCAL_WORLD_SIZE="$as_rank_n" MASTER_ADDR=localhost MASTER_PORT="$torchrun_port" "$@"
 }
 
-# torchrun N COMMAND...: run COMMAND on N ranks with output to $T/out.R and $T/err.R, and set statuses
+# torchrun N COMMAND...: run COMMAND on N ranks with output to $T/out.R and $T/err.R; set statuses to the exit statuses
 torchrun() {
     torchrun_n=$1
     shift
@@ -63,7 +64,7 @@ as_rank 0 4 meg-train --version >"$T/out" 2>"$T/err"
 version_status=$?
 if [ "$version_status" -ne 0 ]; then
     is 'torchrun is refused without NCCL' "$version_status" 2
-    like 'and the message names the alternatives' "$(cat "$T/err")" 'torchrun started 4 ranks .*this build has none; .* mpirun'
+    like 'the message without NCCL names the alternatives' "$(cat "$T/err")" 'torchrun started 4 ranks .*this build has none; .* mpirun'
     done_testing
 fi
 
@@ -82,7 +83,7 @@ train-iters = 4
 eval-iters = 1
 EOF
 
-# like_mpirun N OPTION...: losses and files are equal over NCCL and MPI
+# like_mpirun N OPTION...: check that losses and files are equal over NCCL and MPI
 like_mpirun() {
     n=$1
     shift
@@ -94,9 +95,9 @@ like_mpirun() {
         losses "$T/nccl.json" >"$T/a"
         losses "$T/mpi.json" >"$T/b"
         ok "$n ranks $*: losses are bit-identical to mpirun" cmp "$T/a" "$T/b"
-        ok 'all losses are finite' near "$T/a" "$T/b" 0
-        ok 'all steps are logged' test "$(wc -l <"$T/a")" -ge 4
-        ok 'checkpoints are identical' diff -r -x '*.json' -x run.conf "$T/nccl" "$T/mpi"
+        ok "$n ranks $*: all losses are finite" near "$T/a" "$T/b" 0
+        ok "$n ranks $*: all steps are logged" test "$(wc -l <"$T/a")" -ge 4
+        ok "$n ranks $*: checkpoints are identical to mpirun" diff -r -x '*.json' -x run.conf "$T/nccl" "$T/mpi"
     else
         skip "$n ranks $*: losses are bit-identical to mpirun" "$cores cores"
     fi
@@ -109,7 +110,7 @@ else
     skip 'losses and files are equal over NCCL and MPI' 'this build has no MPI'
 fi
 
-# A survivor names a rank that is killed, and all ranks exit.
+# A surviving rank names a rank that is killed, and all ranks exit.
 kill_one() {
     until_true 20 grep -q 'iteration  *3' "$T/out.0"
     kill -KILL "$(cat "$T/pid.2")"
@@ -119,7 +120,7 @@ torchrun 4 meg-train --config "$T/conf" --train-iters 100000 --eval-iters 0 --sa
 torchrun_meanwhile=
 is 'a rank is killed: the others exit with status 69' "$statuses" '69 69 137 69'
 ok 'the lock of --save is removed' test -d "$T/killed" -a ! -e "$T/killed/.meg-lock"
-like 'rank 0 names it' "$(cat "$T/err.0")" "rank 2 of 4 on $(hostname) exited or was killed .* step [0-9]"
+like 'rank 0 names the killed rank' "$(cat "$T/err.0")" "rank 2 of 4 on $(hostname) exited or was killed .* step [0-9]"
 
 # A second job with the same port and run id is refused, and the first continues.
 second="meg-train --config $T/conf"
@@ -143,17 +144,17 @@ torchrun_meanwhile=second_job
 torchrun 2 meg-train --config "$T/conf" --train-iters 100000 --eval-iters 0 --save "$T/first"
 torchrun_meanwhile=
 is 'the first job runs until SIGTERM' "$statuses" '75 75'
-is 'every rank of the second exits with status 2' "$second_statuses" ' 2 2 2'
-like 'its rank 0 because the port is in use' "$(cat "$T/said")" \
+is 'every rank of the second job exits with status 2' "$second_statuses" ' 2 2 2'
+like 'rank 0 of the second job reports that the port is in use' "$(cat "$T/said")" \
     'rank 0 cannot listen at port .*: Address already in use'
-like 'its other ranks because the first job is complete' "$(cat "$T/said")" \
+like 'other ranks of the second job report that the first job is complete' "$(cat "$T/said")" \
     "port $torchrun_port refuses rank 1 of 2 on .*: all 2 ranks of the run there have joined; .* MASTER_PORT or --rdzv-id"
-like 'also with another number of ranks' "$(cat "$T/said")" \
+like 'a second job with another number of ranks is refused' "$(cat "$T/said")" \
     "port $torchrun_port refuses rank 3 of 4 on .*: all 2 ranks of the run there have joined"
-is 'the first job warns once' "$(grep -c 'refused a process on .* rank 1, because all 2 ranks have joined' "$T/err.0")" 1
-is 'and about no other process' "$(grep -c 'refused a process' "$T/err.0")" 1
+is 'the first job warns of a refused process once' "$(grep -c 'refused a process on .* rank 1, because all 2 ranks have joined' "$T/err.0")" 1
+is 'the first job refuses no other process' "$(grep -c 'refused a process' "$T/err.0")" 1
 
-# Connections that send nothing, or no valid frame, before all ranks have joined.
+# Open connections that send nothing, or no valid frame, before all ranks have joined.
 open_unauthenticated() {
     until_true 20 grep -qi ":$(printf %04x "$torchrun_port") 00000000:0000 0A" /proc/net/tcp
     perl -MIO::Socket::INET -e '
@@ -170,10 +171,11 @@ open_unauthenticated() {
 torchrun_meanwhile=open_unauthenticated
 torchrun 2 sh -c "[ \$RANK = 0 ] || until [ -e '$T/opened' ]; do sleep 0.05; done; exec meg-train --config '$T/conf'"
 torchrun_meanwhile=
-is 'the job completes all the same' "$statuses" '0 0'
+is 'the job completes despite unauthenticated connections' "$statuses" '0 0'
 kill "$unauthenticated"
 
-# Start-up.  Ranks that fail at once have a timeout of a minute; ranks that must time out have six seconds, all at once.
+# Errors during start-up.  Ranks that fail at once have a timeout of a minute; ranks that must time out have six seconds
+# and run concurrently.
 patient="meg-train --config $T/conf --distributed-timeout-minutes 1"
 some_s="$patient --distributed-timeout-minutes 0.1"
 # rank_of_3 PREFIX RANK COMMAND...: run as a rank of 3 in the background; append output and status to $T/PREFIX.RANK
@@ -215,49 +217,49 @@ rank_of_3_pids=
 }
 like 'a rank that does not join is named' "$(cat "$T/absent.0")" \
     "waited 6.0 s at port $absent_port for rank 1 of 3; ranks 0, 2 joined"
-is 'the others exit with status 69' "$(cat "$T/absent.0" "$T/absent.2" | grep '^status')" "$(printf 'status 69\nstatus 69')"
-like 'rank 0 is named if it does not listen' "$(tr '\n' ' ' <"$T/alone.1")" \
+is 'the other ranks exit with status 69' "$(cat "$T/absent.0" "$T/absent.2" | grep '^status')" "$(printf 'status 69\nstatus 69')"
+like 'a rank 0 that does not listen is named' "$(tr '\n' ' ' <"$T/alone.1")" \
     'could not connect to rank 0 at port .* of this machine within .* status 69'
 like 'ranks with different WORLD_SIZE are refused' "$(tr '\n' ' ' <"$T/fewer.0")" \
     'rank 1 on .* as one of 4 ranks, but rank 0 on .* as one of 3 status 2'
-like 'by a message on both' "$(tr '\n' ' ' <"$T/fewer.1")" 'as one of 4 ranks.* status 2'
+like 'both ranks with different WORLD_SIZE report it' "$(tr '\n' ' ' <"$T/fewer.1")" 'as one of 4 ranks.* status 2'
 like 'two processes with one rank are refused' "$(tr '\n' ' ' <"$T/twice.0")" 'two processes are rank 1, .* status 2'
 like 'a rank of another run is refused' "$(tr '\n' ' ' <"$T/another.1")" \
     'refuses rank 1 of 3 on .*: another run uses this port; set another MASTER_PORT.* status 2'
-like 'and so is one of another job of Open MPI' "$(tr '\n' ' ' <"$T/another.2")" 'refuses rank 2 .*another run .* status 2'
-like 'rank 0 does not count them' "$(cat "$T/another.0")" 'for ranks 1-2 of 3; rank 0 joined'
+like 'a rank of another job of Open MPI is refused' "$(tr '\n' ' ' <"$T/another.2")" 'refuses rank 2 .*another run .* status 2'
+like 'rank 0 does not count refused ranks' "$(cat "$T/another.0")" 'for ranks 1-2 of 3; rank 0 joined'
 
 # shellcheck disable=SC2086 # words
 {
     next_port
     listen_at "$torchrun_port" 'sleep'
     status 'a port in use is a usage error' 2 as_rank 0 2 $patient
-    like 'which names the port' "$(cat "$T/err")" "port $torchrun_port of .*: Address already in use; set another MASTER_PORT"
+    like 'the message names the port in use' "$(cat "$T/err")" "port $torchrun_port of .*: Address already in use; set another MASTER_PORT"
     as_agent() { as_rank "$1" 2 env TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=none $patient >"$T/agent.$1" 2>&1; }
     as_agent 1 &
     agent=$!
     as_agent 0
     is "the port of torchrun's agent is in use: rank 0 uses the next one" $? 0
     wait "$agent"
-    is 'and so does rank 1' $? 0
+    is "the port of torchrun's agent is in use: rank 1 uses the next one" $? 0
     kill "$listener"
 }
 next_port
 next_port
 listen_at "$torchrun_port" 'print $c "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n" x 20; close $c'
-status 'a listener that is not rank 0' 69 as_rank 1 2 $patient
-like 'is reported' "$(cat "$T/err")" "the process that listens at port $torchrun_port of this machine is not rank 0 of this run"
+status 'a listener that is not rank 0 ends with 69' 69 as_rank 1 2 $patient
+like 'a listener that is not rank 0 is reported' "$(cat "$T/err")" "the process that listens at port $torchrun_port of this machine is not rank 0 of this run"
 kill "$listener"
 next_port
 listen_at "$torchrun_port" 'print $c pack("LLllZ400", 7, 408, 2, 0, "no\033]0;title\007\nmeg-train: a forged line"); close $c'
-status 'a refusal with control characters' 2 as_rank 1 2 $patient
-like 'is printed as one line without them' "$(cat "$T/err")" 'no\?\]0;title\?\?meg-train: a forged line$'
+status 'a refusal with control characters ends with 2' 2 as_rank 1 2 $patient
+like 'a refusal with control characters is printed as one line without them' "$(cat "$T/err")" 'no\?\]0;title\?\?meg-train: a forged line$'
 kill "$listener"
 
-# refused VARIABLE=VALUE REGEX: rank 0 of 3 with this variable exits with status 2
+# refused VARIABLE=VALUE REGEX: check that rank 0 of 3 with this variable exits with status 2 and a message
 refused() {
-    status "$1" 2 as_rank 0 3 env "$1" $patient
-    like 'is reported' "$(cat "$T/err")" "$2"
+    status "$1 ends with 2" 2 as_rank 0 3 env "$1" $patient
+    like "$1 is reported" "$(cat "$T/err")" "$2"
 }
 refused RANK=3 "RANK is '3'; it must be a number from 0 to 2"
 refused WORLD_SIZE=two "WORLD_SIZE is 'two'; it must be a number from 1 to"
@@ -265,10 +267,10 @@ refused MASTER_PORT=0 "MASTER_PORT is '0'; it must be a number from 1 to 65535"
 refused LOCAL_RANK=-1 "LOCAL_RANK is '-1'; it must be a number from 0 to 2"
 refused LOCAL_WORLD_SIZE=4 "LOCAL_WORLD_SIZE is '4'; it must be a number from 1 to 3"
 refused MASTER_ADDR= 'MASTER_ADDR is not'
-status 'WORLD_SIZE alone' 2 env WORLD_SIZE=3 $patient
-like 'is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, as torchrun does, but RANK is not'
+status 'WORLD_SIZE without RANK ends with 2' 2 env WORLD_SIZE=3 $patient
+like 'WORLD_SIZE without RANK is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, as torchrun does, but RANK is not'
 
-# Libraries and devices.
+# Missing libraries and devices.
 mkdir "$T/broken"
 for lib in "$torchrun_double"/libcudart*; do
     ln -s "$lib" "$T/broken"
@@ -276,13 +278,13 @@ done
 : >"$T/broken/libnccl.so.2"
 torchrun 2 env LD_LIBRARY_PATH="$T/broken" $patient
 is 'no NCCL: all ranks exit' "$statuses" '1 1'
-like 'and name the library' "$(cat "$T/err.0")" 'need libnccl.so.2: .*; install it or set LD_LIBRARY_PATH, or'
+like 'no NCCL: the message names the library' "$(cat "$T/err.0")" 'need libnccl.so.2: .*; install it or set LD_LIBRARY_PATH, or'
 torchrun 2 env MEG_DOUBLE_DEVICES=0 $patient
 is 'no device: all ranks exit' "$statuses" '1 1'
-like 'and report it' "$(cat "$T/err.0")" 'needs a CUDA device: no CUDA-capable device'
+like 'no device: the message says so' "$(cat "$T/err.0")" 'needs a CUDA device: no CUDA-capable device'
 torchrun 2 env MEG_DOUBLE_DEVICES=1 $patient
 is 'one device for two ranks: both exit' "$statuses" '1 1'
-like 'and rank 0 reports why' "$(cat "$T/err.0")" 'rank 1 of 2 .* LOCAL_RANK is 1, but this machine has 1 CUDA device'
+like 'one device for two ranks: rank 0 reports why' "$(cat "$T/err.0")" 'rank 1 of 2 .* LOCAL_RANK is 1, but this machine has 1 CUDA device'
 torchrun 2 $patient --distributed-timeout-minutes 0
 is 'an invalid option is reported as without torchrun' "$statuses $(grep -c 'distributed-timeout' "$T/err.0")" '2 2 1'
 done_testing

@@ -1,5 +1,6 @@
 #!/bin/sh
-# MEG_TRACE=ops: one JSON line for each operation of one training step, with the shapes of the model, and no other effect.
+# MEG_TRACE=ops prints one JSON line for each operation of one training step, with the shapes of the model, and has no
+# other effect.
 . "${0%/*}/lib.sh"
 command -v jq >/dev/null || skip_all 'jq is not installed'
 . "${0%/*}/train.sh"
@@ -8,19 +9,19 @@ one_step() { train --train-iters 1 --eval-iters 0 --lr-warmup-iters 0 "$@"; }
 one_step >"$T/plain" 2>"$T/err"
 is 'without MEG_TRACE nothing is traced' "$(cat "$T/err")" ''
 MEG_TRACE=ops one_step >"$T/log" 2>"$T/trace"
-is 'tracing leaves the log as it is' "$(steps <"$T/log")" "$(steps <"$T/plain")"
+is 'tracing does not change the log' "$(steps <"$T/log")" "$(steps <"$T/plain")"
 ok 'each line is a JSON object' jq -e 'type == "object"' "$T/trace"
 is 'each object has op, rank and time_us' "$(jq -c 'keys_unsorted[:3]' "$T/trace" | sort -u)" '["op","rank","time_us"]'
 is 'times are not negative' "$(jq 'select(.time_us < 0)' "$T/trace")" ''
 
-# the operations of the step: 2 micro-batches of 2 x 16 tokens, 2 layers of width 32 with 2 heads, 101 words
+# The step has 2 micro-batches of 2 x 16 tokens; the model has 2 layers of width 32 with 2 heads, and 101 words.
 count() { jq -r "select(.op == \"$1\") | 1" "$T/trace" | wc -l | tr -d ' '; }
-is 'two layers of two micro-batches attend' "$(count attn_fwd)" 4
-is 'as many attend backward' "$(count attn_bwd)" 4
-is 'four linears a layer and the head go forward' "$(count linear_fwd)" 18
-is 'the same linears go backward' "$(count linear_bwd_data) $(count linear_bwd_weight)" '18 18'
+is 'two layers of two micro-batches run attn_fwd' "$(count attn_fwd)" 4
+is 'two layers of two micro-batches run attn_bwd' "$(count attn_bwd)" 4
+is 'four linears per layer and the head run linear_fwd' "$(count linear_fwd)" 18
+is 'the same linears run backward' "$(count linear_bwd_data) $(count linear_bwd_weight)" '18 18'
 is 'the optimizer steps once' "$(count adamw)" 1
-# columns of w: qkv, output, fc1, fc2 of both layers, head
+# w is the weight of qkv, output, fc1 and fc2 of both layers, and of the head.
 is 'the linears have the shapes of the model' "$(jq -c 'select(.op == "linear_fwd") | [.x.shape, .w.shape, .y.shape]' "$T/trace" |
     sort | uniq -c | tr -s ' ')" ' 4 [[32,128],[32,128],[32,32]]
  2 [[32,32],[101,32],[32,101]]

@@ -1,6 +1,6 @@
 # Sourced after lib.sh by tests of training: create a dataset of ids and the options of a tiny GPT.
 
-# id_lines DOCUMENTS SEED: print JSON lines of ids below 100, each of which is a noisy function of the previous one
+# id_lines DOCUMENTS SEED: print JSON lines of ids below 100; each id is a noisy function of the previous id
 id_lines() {
     awk -v n="$1" -v x="$2" '
         function next_random() { x = (x * 16807) % 2147483647; return x }
@@ -46,5 +46,5 @@ end
 
 train() { meg-train -q --config "$T/conf" "$@"; }
 
-# remove date and time, which differ between runs, from a log
+# steps: remove dates and times, which differ between runs, from a log
 steps() { sed -e 's/^ \[[^]]*\]//' -e 's/ elapsed time per iteration (ms): [0-9.]* |//'; }

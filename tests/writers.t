@@ -1,7 +1,7 @@
 #!/bin/sh
-# Commands that replace files: of two concurrent runs one fails, and SIGKILL at any system call leaves the old or the new
-# output.  make check runs TRIALS=2 races per command and each STRIDE=16th kill; make check-faults runs 200 races and all
-# kills.
+# Commands replace files atomically: of two concurrent runs one fails, and after SIGKILL at any system call the output
+# is the old or the new one.  make check runs TRIALS=2 races per command and each STRIDE=16th kill; make check-faults
+# runs 200 races and all kills.
 . "${0%/*}/lib.sh"
 top=$(cd "${0%/*}/.." && pwd)
 fault=${B:-build}/tests/fault.so
@@ -15,7 +15,7 @@ cd "$T" || exit 1
 head -c 6000 "$top/LICENSE" | jq -R -c '{text: ., title: .[0:9]}' >text.jsonl || skip_all 'no jq'
 mkdir hf && perl "$top/tests/tiny_gpt2.pl" hf || exit 1
 cp -r hf hf2
-# other weights of the same shapes
+# Create a model with other weights of the same shapes.
 perl -e 'open my $f, "+<:raw", "hf2/model.safetensors"; seek $f, -4, 2; print $f pack "f<", 0.5' || exit 1
 for n in 1 2; do meg-convert -q --load-dir "hf${n#1}" --saver native --save-dir "native$n" || exit 1; done
 mv native1 given1 && mv native2 given2
@@ -38,7 +38,7 @@ for n in 1 2; do
 done
 
 preprocess_run() { ids --input "$1.jsonl" --json-keys text title --output-prefix out; }
-# pair_is PREFIX WANT: meg reads the same dataset from both prefixes
+# pair_is PREFIX WANT: true if meg reads the same dataset from both prefixes
 pair_is() {
     meg-merge -q --datasets "$1" --output-prefix read && cmp -s read.bin "$2.bin" && cmp -s read.idx "$2.idx"
 }
@@ -76,7 +76,7 @@ mcore_state() { convert_state; }
 
 train_options="--num-layers 1 --hidden-size 8 --num-attention-heads 1 --seq-length 4 --max-position-embeddings 4
     --micro-batch-size 1 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 999 --mock-data --eval-iters 0"
-# save the checkpoint of an iteration, then that of the next one, which removes the first
+# train_run ITERATION: save the checkpoint of ITERATION, which removes the checkpoint of the previous one
 # shellcheck disable=SC2086 # words
 train_run() { meg-train -q $train_options --save out --load out --keep-last-n 1 --train-iters "$1" \
     --override-opt_param-scheduler >log; }
@@ -121,7 +121,7 @@ sweep() { # NAME WHAT
         1 | 2) ;;
         *) seen="$seen call $at: '$state' $(tail -n 1 read.err);" ;;
         esac
-        # the next run succeeds and removes the remaining files
+        # The next run must succeed and remove the remaining files.
         "$1_run" 2 2>err || seen="$seen call $at: next run fails: $(cat err);"
         [ "$("$1_state" out 2>/dev/null)" = 2 ] || seen="$seen call $at: the output of the next run is not found;"
         left=$(find . -name '*.tmp.*' -o -name '*.commit' -o -name '*.lock' -o -name .meg-lock)
@@ -144,7 +144,7 @@ sweep cache 'the index cache is'
 
 # ---- races ----
 
-# racer A|B NAME: start a run that, after it has acquired the lock, waits until the other run has ended
+# racer A|B NAME: start a run that acquires the lock, then waits until the other run has ended
 racer() { # A|B NAME
     (export MEG_FAULT_AT=6 MEG_FAULT_ERRNO=WAIT MEG_FAULT_GO="$T/go" && preload && "$2_run" 2) 2>"err.$1"
     echo $? >"status.$1"

@@ -32,6 +32,6 @@ To continue, in $demo/ with ../bin in PATH:
   \$ meg-convert --info $run
   \$ meg-convert --load-dir $run --save-dir $run-hf
 With your own text, in the directory of the project:
-  make demo CORPUS=FILE|FOLDER
+  make demo CORPUS=FILE|DIR
 For the manual, start with man/meg.7.
 end

@@ -1,8 +1,8 @@
 #!/bin/sh
-# corpus.sh FILE|FOLDER... - print one document per line, {"text": ...}, in a shuffled but repeatable order.
-# A file is text or JSON lines, possibly compressed.  Of a folder every text file is read, except hidden and compressed
-# ones.  Text is split at line ends into documents of about 2000 bytes, JSON lines are copied, and bytes that are not UTF-8
-# are removed.
+# corpus.sh FILE|DIR... - print one document per line, {"text": ...}, in a shuffled but reproducible order.
+# A file is text or JSON lines, possibly compressed.  In a directory every text file is read, except hidden and
+# compressed files.  Text is split at line ends into documents of about 2000 bytes, JSON lines are copied, and bytes
+# that are not valid UTF-8 are removed.
 set -eu
 LC_ALL=C
 export LC_ALL

@@ -1,15 +1,15 @@
 #!/bin/sh
-# A limit of address space (ulimit -v) ends training with a message, wherever memory runs out, and never by a signal.
+# Under a limit of address space (ulimit -v), training succeeds or ends with a message, and never by a signal.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../ranks.sh"
 if nm "$(command -v meg-train)" 2>/dev/null | grep -q __asan_init; then
     skip_all 'a sanitizer needs terabytes of address space'
 fi
-# shellcheck disable=SC3045 # sh has these limits wherever there is a Linux
+# shellcheck disable=SC3045 # every sh on Linux has these limits
 [ "$(ulimit -v)" = unlimited ] || skip_all 'the address space is limited already'
 tiny_gpt >"$T/conf"
 
-# under KIB COMMAND...: run COMMAND with one thread under this limit
+# under KIB COMMAND...: run COMMAND with one thread and at most KIB KiB of address space
 under() {
     # shellcheck disable=SC3045
     (
@@ -20,13 +20,13 @@ under() {
     ) >"$T/out" 2>"$T/err"
 }
 
-# Find the limit at which the dynamic loader succeeds; its failures below that are not reported by meg-train.
+# Find the lowest limit at which the dynamic loader succeeds; meg-train cannot report failures of the loader.
 least=20000
 until under "$least" meg-train --help || [ "$least" -gt 4000000 ]; do
     least=$((least + 4000))
 done
 
-# limits NAME OPTION...: run one step under each limit from that on: it succeeds, or ends with a message
+# limits NAME OPTION...: check that one step under each limit from $least on succeeds or ends with a message
 limits() {
     name=$1 bad='' last=
     shift

@@ -13,7 +13,7 @@ entry() {
     header="$header,\"$name\":{\"dtype\":\"F32\",\"shape\":[$shape],\"data_offsets\":[$at,$((at + n))]}"
     at=$((at + n))
 }
-# a model of 1 layer, hidden size 8, 2 heads, 4 positions, 5 ids
+# Create a model of 1 layer, hidden size 8, 2 heads, 4 positions and 5 ids.
 t=transformer.h.0
 entry $t.attn.c_attn.bias 24
 entry $t.attn.c_attn.weight 8 24
@@ -48,7 +48,7 @@ ok 'weights are bit-identical after a round trip' cmp hf/model.safetensors back/
 ok 'tokenizer files are copied unchanged' cmp hf/merges.txt back/merges.txt
 is 'config.json keeps the settings' "$(jq -c '[.n_layer,.n_head,.eos_token_id]' back/config.json)" '[1,2,4]'
 
-# Files and ids for generation are preserved, also through a native checkpoint.
+# Generation settings and bos and eos ids are preserved, also through a native checkpoint.
 cp -R hf said
 jq -c '. + {bos_token_id: 1, eos_token_id: [4, 2]}' hf/config.json >said/config.json
 printf '{"eos_token_id": [4, 2, 3], "temperature": 0.6}\n' >said/generation_config.json
@@ -65,7 +65,7 @@ is 'a missing generation_config.json is generated' \
     "$(jq -c . back/generation_config.json)" '{"bos_token_id":4,"eos_token_id":4}'
 rm -r said*
 
-# The dtype of the weights, and shards.
+# --params-dtype and --max-shard-size
 status '--params-dtype sets the dtype' 0 meg-convert --load-dir ours --save-dir half --params-dtype bf16
 is 'config.json has torch_dtype' "$(jq -r .torch_dtype half/config.json)" bfloat16
 types() { meg-convert --info "$1" --json | jq -c '[.tensors[].dtype] | unique'; }
@@ -93,23 +93,23 @@ status '--params-dtype is refused with target sizes' 2 meg-convert --load-dir ou
 ok 'a refusal writes nothing' test ! -e x
 rm -r half* shards*
 
-# A run that starts from a folder keeps its eos ids, and its weights are exported in their dtype.
+# A run that starts from a Hugging Face directory keeps its eos ids, and its weights are exported in their dtype.
 perl "$top/tests/tiny_gpt2.pl" tiny-gpt2
 printf '{"eos_token_id":[256,65]}' >tiny-gpt2/generation_config.json
 meg-train -q --load tiny-gpt2 --save tiny-run --finetune --mock-data --train-iters 1 --seq-length 16 --micro-batch-size 1 \
     --global-batch-size 1 --lr 1e-3 --eval-iters 0 --bf16 >log
 meg-convert -q --load-dir tiny-run --save-dir tiny-out
 is 'a run in bf16 is exported in bf16' "$(types tiny-out) $(jq -r .torch_dtype tiny-out/config.json)" '["BF16"] bfloat16'
-is 'the eos ids of the initial folder are exported' \
+is 'the eos ids of the initial directory are exported' \
     "$(jq -c .eos_token_id tiny-out/config.json) $(cat tiny-out/generation_config.json)" '[256,65] {"eos_token_id":[256,65]}'
 rm -r tiny-* log
 
-# Each tokenizer type is exported as a tokenizer.json and imported as the same type.
+# Each tokenizer type is exported with a tokenizer.json and imported as the same type.
 ids() { # OPTION...: print the ids of three texts
     printf '{"text":"abc Abc\\n"}\n{"text":"  two  blanks "}\n{"text":"The quick, brown fox: 12"}\n' |
         meg-preprocess -q --input - --output-prefix ids "$@" && meg-preprocess --decode ids_text_document --json "$@" | jq -c .ids
 }
-round() { # NAME TYPE FILES-OPTIONS...: convert the folder $T/NAME with these files to native and back
+round() { # NAME TYPE FILES-OPTIONS...: convert the directory $T/NAME with these files to native and back
     cp hf/config.json hf/model.safetensors "$1"
     printf '{"meg_tokenizer":["tokenizer-type = %s"],"chat_template":"{{x}}"}' "$2" >"$1/tokenizer_config.json"
     meg-convert -q --load-dir "$1" --save-dir "$1-ours" && meg-convert -q --load-dir "$1-ours" --save-dir "$1-out"
@@ -117,7 +117,7 @@ round() { # NAME TYPE FILES-OPTIONS...: convert the folder $T/NAME with these fi
     rm -rf "$1-ours"
     name=$1 type=$2
     shift 2
-    is "tokenizer.json of $type gives the same ids" "$(ids --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$name-out")" \
+    is "tokenizer.json of $type encodes to the same ids" "$(ids --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$name-out")" \
         "$(ids --tokenizer-type "$type" "$@")"
     is "tokenizer_config.json of $type names the class" "$(jq -c '[.tokenizer_class, .chat_template]' "$name-out/tokenizer_config.json")" \
         '["PreTrainedTokenizerFast","{{x}}"]'
@@ -146,7 +146,7 @@ is 'add_bos_token false makes it a GPTSentencePieceTokenizer' \
 cat "$top/tests/data/spm/0.model" >spm/tokenizer.model
 meg-convert -q --load-dir spm --save-dir spm-ours && meg-convert -q --load-dir spm-ours --save-dir spm-none 2>err
 like 'a warning names a tokenizer that tokenizer.json cannot express' "$(cat err)" 'tokenizer.json is not written.*tokenizer.model: tokenizer.json cannot express unused pieces'
-is 'the folder cannot be opened with another tokenizer' "$(cd spm-none && echo tokenizer.* && jq -r .tokenizer_class tokenizer_config.json)" \
+is 'the directory cannot be opened with another tokenizer' "$(cd spm-none && echo tokenizer.* && jq -r .tokenizer_class tokenizer_config.json)" \
     "$(printf 'tokenizer.*\nPreTrainedTokenizerFast')"
 rm -rf spm* bpe* bert* ids*
 
@@ -155,7 +155,7 @@ like '--info lists tensors' "$(cat out)" '^decoder.layers.0.mlp.linear_fc1.weigh
 like '--info lists options' "$(cat out)" '^    num-attention-heads = 2$'
 is '--info --json describes a native checkpoint' "$(meg-convert --info ours --json | jq -c '[.format,.iteration,.parameters,.vocab_size,(.tensors|length)]')" \
     '["native",null,960,5,16]'
-is '--info --json describes a Hugging Face folder' \
+is '--info --json describes a Hugging Face directory' \
     "$(meg-convert --info hf --json | jq -c '[.format,.parameters,.options["tokenizer-type"]]')" '["hf",960,"GPT2BPETokenizer"]'
 
 status 'another --model-type is refused' 2 meg-convert --model-type BERT --load-dir hf --save-dir bert
@@ -163,8 +163,8 @@ is 'a refused --model-type writes nothing' "$(echo bert*)" 'bert*'
 status 'a --save-dir with a checkpoint is refused' 2 meg-convert --load-dir hf --save-dir ours
 like 'the message names --overwrite' "$(cat err)" 'ours: .* a checkpoint.*--overwrite'
 status '--overwrite replaces a native checkpoint' 0 meg-convert --load-dir hf --save-dir ours --overwrite
-status '--overwrite replaces a Hugging Face folder' 0 meg-convert --load-dir ours --save-dir back/ --overwrite
-ok 'the replaced folder is complete' cmp hf/model.safetensors back/model.safetensors
+status '--overwrite replaces a Hugging Face directory' 0 meg-convert --load-dir ours --save-dir back/ --overwrite
+ok 'the replaced directory is complete' cmp hf/model.safetensors back/model.safetensors
 status 'native to Megatron succeeds' 0 meg-convert --load-dir ours --save-dir ranks --target-tensor-parallel-size 2
 is 'each rank has a file' "$(cd ranks && find . -type f | sort | tr '\n' ' ')" \
     './latest_checkpointed_iteration.txt ./release/mp_rank_00/model_optim_rng.pt ./release/mp_rank_01/model_optim_rng.pt '
@@ -187,40 +187,40 @@ status 'a --vocab-file of another size than --true-vocab-size is refused' 2 meg-
 status 'target sizes are refused for hf' 2 meg-convert --load-dir ours --save-dir x --saver hf --target-tensor-parallel-size 2
 status '--loader mcore reads Megatron' 0 meg-convert --load-dir ranks --save-dir x --loader mcore --no-checking
 rm -r x ranks three.json
-# --overwrite replaces a meg checkpoint or a complete Hugging Face folder and removes nothing else.
+# --overwrite replaces a meg checkpoint or a complete Hugging Face directory and removes no other files.
 mkdir keep keep/out.tmp keep/out.old keep/real keep/config
 echo letter | tee keep/out.tmp/letter >keep/out.old/letter
-status 'a folder is written next to similar names' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out
-status 'it is replaced next to similar names' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
+status 'a directory is written next to similar names' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out
+status 'a directory is replaced next to similar names' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
 is 'similar names are kept' "$(cat keep/out.tmp/letter keep/out.old/letter)" "$(printf 'letter\nletter')"
 echo notes >keep/out/notes.txt
-status 'a Hugging Face folder with a file of the user is refused' 2 \
+status 'a Hugging Face directory with a file of the user is refused' 2 \
     meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
 like 'the message names the file' "$(cat err)" 'keep/out/notes.txt is not a file of a Hugging Face folder'
 is 'the file is kept' "$(cat keep/out/notes.txt)" notes
 echo '{}' >keep/config/config.json
-status 'a folder with only a config.json is refused' 2 \
+status 'a directory with only a config.json is refused' 2 \
     meg-convert --load-dir hf --saver hf --save-dir keep/config --overwrite
 like 'the message says that it is incomplete' "$(cat err)" 'keep/config is not a complete Hugging Face folder'
-is 'the incomplete folder is unchanged' "$(cat keep/config/config.json)" '{}'
-status 'a folder of checkpoints is not replaced by a Hugging Face folder' 2 \
+is 'the incomplete directory is unchanged' "$(cat keep/config/config.json)" '{}'
+status 'a directory of checkpoints is not replaced by a Hugging Face directory' 2 \
     meg-convert --load-dir hf --saver hf --save-dir ours --overwrite
 ln -s real keep/link
 status 'a symbolic link is followed' 0 meg-convert --load-dir hf --saver hf --save-dir keep/link --overwrite
 ok 'the link is kept' test -L keep/link
-ok 'the link leads to the new folder' cmp hf/model.safetensors keep/real/model.safetensors
+ok 'the link points to the new directory' cmp hf/model.safetensors keep/real/model.safetensors
 status 'a symbolic link is followed on replacement' 0 meg-convert --load-dir hf --saver hf --save-dir keep/link/ --overwrite
 ok 'the link is kept on replacement' test -L keep/link
 is 'no other files are created' "$(ls keep | tr '\n' ' ')" 'config link out out.old out.tmp real '
 rm -r keep
 mkdir mine
 echo letter >mine/letter
-status 'a folder of other files is refused with --overwrite' 2 meg-convert --load-dir hf --save-dir mine --overwrite
+status 'a directory of other files is refused with --overwrite' 2 meg-convert --load-dir hf --save-dir mine --overwrite
 is 'the other files are kept' "$(ls mine)" letter
 is 'no temporary files are left' "$(ls)" "$(printf '%s\n' back err hf mine ours out)"
 
 status 'a --loader of another format is corrupt input' 65 meg-convert --load-dir hf --loader native --save-dir x
-status 'a folder without a checkpoint is missing input' 66 meg-convert --load-dir mine --save-dir x
+status 'a directory without a checkpoint is missing input' 66 meg-convert --load-dir mine --save-dir x
 status '--ckpt-step is refused for a single checkpoint' 2 meg-convert --info hf --ckpt-step 3
 status '--save-dir is required' 2 meg-convert --load-dir hf
 status '--info with --save-dir is refused' 2 meg-convert --info hf --save-dir x
@@ -251,7 +251,7 @@ rm -r shards words ranks
 is 'a FIFO is refused' "$accepted" ''
 is 'the message names the FIFO' "$unnamed" ''
 
-# Fail each call of a write path once with ENOSPC.
+# Let each call of a write path fail once with ENOSPC.
 if [ -e "${B:-}/tests/fault.so" ]; then
     for from in hf ours 'ours --saver mcore --target-pipeline-parallel-size 1'; do
         # shellcheck disable=SC2086
@@ -383,13 +383,13 @@ ok 'the vocabulary of BERT is exported as vocab.txt' cmp words bert-hf/vocab.txt
 ok 'vocab.json is not written for BERT' test ! -e bert-hf/vocab.json
 echo 'a b' | meg-generate --load bert --tokens-to-generate 1 >out
 is 'the checkpoint needs no --vocab-file' "$(jq '.ids | length' out)" 1
-# A run with --seq-length 4 and 6 positions.
+# The run had --seq-length 4; the model has 6 positions.
 meg-convert -q --load-dir bert --save-dir bert-mcore --saver mcore
 is 'args.seq_length is --seq-length of the run' \
     "$(perl -0777 -ne 'print unpack "l<", $1 if /seq_lengthJ(....)/s' bert-mcore/iter_0000001/mp_rank_00/*.pt)" 4
 meg-convert -q --load-dir bert-mcore --save-dir bert-back
 is 'seq_length is imported as --seq-length' "$(meg-convert --info bert-back --json | jq -r '.options."seq-length"')" 4
-# The softmax over padded rows (see meg-train(1)): 128 rows instead of 9 ids, which include those that words lacks.
+# The softmax includes padded rows (see meg-train(1)): 128 rows instead of 9 ids.
 loss() { meg-eval --task ppl --load "$1" --data-path ab_text_document | jq .loss_nats; }
 true=$(loss bert-mcore)
 perl -pi -e 's/true_vocab_size/hush_vocab_size/' bert-mcore/iter_0000001/mp_rank_00/*.pt

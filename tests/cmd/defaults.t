@@ -1,5 +1,5 @@
 #!/bin/sh
-# Options of meg-train have the defaults of Megatron, so that its scripts have the same meaning here.
+# Options of meg-train have the defaults of Megatron, so that Megatron's scripts have the same meaning.
 . "${0%/*}/../lib.sh"
 table=${0%/*}/../data/megatron_defaults.txt
 

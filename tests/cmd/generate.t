@@ -1,5 +1,5 @@
 #!/bin/sh
-# meg-generate on a small model of bytes, and on a reference model.
+# meg-generate with a small byte-level model and with a reference model.
 . "${0%/*}/../lib.sh"
 perl "${0%/*}/../tiny_gpt2.pl" "$T/hf"
 
@@ -31,7 +31,7 @@ is '--return-tokens prints the text of each token' "$(jq -c '[(.tokens | length)
 is 'an empty line begins a document' "$(printf '\n' | generate --greedy)" "$(echo '{"ids":[256]}' | generate --greedy)"
 is 'an empty input produces no output' "$(generate </dev/null)" ''
 echo Hello >"$T/p"
-is 'prompts from a file' "$(generate --greedy --sample-input-file "$T/p" | jq -c .ids)" "$ids"
+is '--sample-input-file reads prompts from a file' "$(generate --greedy --sample-input-file "$T/p" | jq -c .ids)" "$ids"
 is 'a line may end with \r\n' "$(printf 'Hello\r\n' | generate --greedy | jq -c .ids)" "$ids"
 is '--format text prints the prompt and its continuation' "$(printf 'Hello\n{"prompt":"Hello"}\n' | generate --greedy --format text)" \
     "$(printf 'Hello\nHello\n' | generate --greedy | jq -r '"Hello" + .text')"
@@ -58,7 +58,7 @@ ok 'replies do not depend on the number of threads' cmp "$T/one" "$T/two"
 is 'each prompt gets a reply' "$(wc -l <"$T/two" | tr -d ' ')" 3
 isnt 'equal prompts are sampled differently' "$(echo a | generate)" "$(printf 'a\na\n' | generate | tail -n 1)"
 isnt 'other seeds sample differently' "$(echo a | generate)" "$(echo a | generate --seed 2)"
-is '--random-seed is --seed' "$(echo a | generate --random-seed 2)" "$(echo a | generate --seed 2)"
+is '--random-seed is a synonym of --seed' "$(echo a | generate --random-seed 2)" "$(echo a | generate --seed 2)"
 echo a | generate --seed -1 >"$T/out" 2>"$T/err"
 seed=$(sed -n 's/.*--seed \([0-9]*\)$/\1/p' "$T/err")
 is '--seed -1 prints the seed it uses' "$(echo a | generate --seed "$seed")" "$(cat "$T/out")"
@@ -80,7 +80,7 @@ for greedy in '--temperature 0 --top_k 5' '--temperature 0 --top_p 0.5' '--top_k
 done
 is 'a line with a temperature overrides --greedy' "$(echo '{"prompt":"a","temperature":1.7}' | generate --greedy)" \
     "$(echo a | generate --temperature 1.7)"
-is 'a line with a seed is sampled as the first prompt under --seed' \
+is 'a line with a seed is sampled as the first prompt with --seed' \
     "$(printf 'b\n{"prompt":"a","seed":7}\n{"prompt":"a","seed":7}\n' | generate | sed 1d | uniq -c | sed 's/^ *//')" \
     "2 $(echo a | generate --seed 7)"
 jq -nc 'range(20) | {prompt: "\(.)", seed: ., max_tokens: (3 + . % 5 * 9)} +
@@ -110,7 +110,8 @@ is '--format text ends at a stop string' "$(echo "$sampled" | jq -c --arg s "$st
 seq 400 | generate --temperature 1.5 --tokens-to-generate 47 >"$T/out"
 is 'the end-of-document id ends a continuation and is not printed' "$(jq -r '[.finish, (.ids | index(256))] | @csv' "$T/out" | sort -u)" \
     "$(printf '"length",\n"stop",')"
-# an id that greedy decoding generates, in either file of the directory and in a checkpoint converted from it
+# Use an id that greedy decoding generates as eos_token_id, in either file of the directory and in a converted
+# checkpoint.
 cp -R "$T/hf" "$T/ends"
 printf Hello | generate --greedy >"$T/full"
 third=$(jq -c '.ids[2]' "$T/full")
@@ -125,7 +126,7 @@ rm "$T/ends/generation_config.json"
 jq -c ".eos_token_id = [256,$third]" "$T/hf/config.json" >"$T/ends/config.json"
 is 'an eos_token_id of config.json ends a continuation' \
     "$(printf Hello | meg-generate --load "$T/ends" --greedy | jq -c '{n: (.ids|length), finish}')" "$two"
-is 'a prompt that leaves one position gets one token' "$(printf '%047d' 0 | generate --greedy | jq -c '[(.ids|length),.finish]')" '[1,"length"]'
+is 'a prompt that leaves one position is continued by one token' "$(printf '%047d' 0 | generate --greedy | jq -c '[(.ids|length),.finish]')" '[1,"length"]'
 
 # ---- interactive use
 
@@ -148,14 +149,14 @@ is 'the message names the line' "$(cat "$T/err")" "meg-generate: $T/p: line 2: \
 is 'the lines before an invalid one get replies' "$(jq -c .ids "$T/out")" "$ids"
 refuse() { # NAME LINE WORDS
     printf "$2\\n" >"$T/p"
-    status "$1" 65 generate --input "$T/p"
-    like "$1: the message says so" "$(cat "$T/err")" "$T/p: line 1: .*$3"
+    status "$1 ends with 65" 65 generate --input "$T/p"
+    like "$1: the message names the line" "$(cat "$T/err")" "$T/p: line 1: .*$3"
 }
-refuse 'half an object' '{"prompt":"a"' 'not JSON'
+refuse 'a truncated JSON object' '{"prompt":"a"' 'not JSON'
 refuse 'an object without a prompt' '{"text":"a"}' 'either "prompt" or "ids", found neither'
 refuse 'an unknown member' '{"prompt":"a","max_token":3}' \
     'unknown member "max_token"; known are "prompt", "ids", "max_tokens", "stop", "temperature", "top_k", "top_p", "seed"$'
-refuse 'too few tokens' '{"prompt":"a","max_tokens":0}' '"max_tokens" is 0; it must be an integer from 1 to 2147483647$'
+refuse 'max_tokens below 1' '{"prompt":"a","max_tokens":0}' '"max_tokens" is 0; it must be an integer from 1 to 2147483647$'
 refuse 'max_tokens of another type' '{"prompt":"a","max_tokens":"3"}' '"max_tokens" is "3"; it must be an integer'
 refuse 'a temperature out of range' '{"prompt":"a","temperature":101}' '"temperature" is 101; it must be a number from 0 \(greedy\) to 100$'
 refuse 'a temperature of another type' '{"prompt":"a","temperature":"1"}' '"temperature" is "1"; it must be a number'
@@ -173,27 +174,27 @@ refuse 'bytes that are not UTF-8' 'ab\377' 'invalid UTF-8 at byte 2'
 refuse 'an id outside of the vocabulary' '{"ids":[0,257]}' '"ids"\[1\] is 257; the model has ids 0 to 256'
 refuse 'a prompt as long as the model' '%048d' 'the prompt has 48 tokens; the model has 48 positions'
 echo a >"$T/p"
-status 'top-k and top-p together' 2 generate --top_k 5 --top_p 0.5 --input "$T/p"
-status 'top-k above the vocabulary' 2 generate --top_k 258 --input "$T/p"
-status '--tokens-to-generate 0' 2 meg-generate --load "$T/hf" --tokens-to-generate 0 --input "$T/p"
-status '--top-n-logprobs above the vocabulary size' 2 generate --top-n-logprobs 258 --input "$T/p"
-status '--top-n-logprobs with --format text' 2 generate --format text --top-n-logprobs 1 --input "$T/p"
-status '--max-batch-size 0' 2 generate --max-batch-size 0 --input "$T/p"
-status '--max-batch-size above its limit' 2 generate --max-batch-size 1000000000000 --input "$T/p"
-status 'no --load' 2 meg-generate --input "$T/p"
-status 'no such model' 66 meg-generate --load "$T/none" --input "$T/p"
-status 'no such iteration' 66 meg-generate --load "$T/native" --ckpt-step 7 --input "$T/p"
+status 'top-k with top-p ends with 2' 2 generate --top_k 5 --top_p 0.5 --input "$T/p"
+status 'top-k above the vocabulary size ends with 2' 2 generate --top_k 258 --input "$T/p"
+status '--tokens-to-generate 0 ends with 2' 2 meg-generate --load "$T/hf" --tokens-to-generate 0 --input "$T/p"
+status '--top-n-logprobs above the vocabulary size ends with 2' 2 generate --top-n-logprobs 258 --input "$T/p"
+status '--top-n-logprobs with --format text ends with 2' 2 generate --format text --top-n-logprobs 1 --input "$T/p"
+status '--max-batch-size 0 ends with 2' 2 generate --max-batch-size 0 --input "$T/p"
+status '--max-batch-size above its limit ends with 2' 2 generate --max-batch-size 1000000000000 --input "$T/p"
+status 'a missing --load ends with 2' 2 meg-generate --input "$T/p"
+status 'a missing model ends with 66' 66 meg-generate --load "$T/none" --input "$T/p"
+status 'a missing iteration ends with 66' 66 meg-generate --load "$T/native" --ckpt-step 7 --input "$T/p"
 printf '\001' | dd of="$(echo "$T"/native/release/model-0-*)" bs=1 seek=5000 conv=notrunc 2>"$T/err"
-status 'a flipped bit' 65 meg-generate --load "$T/native" --input "$T/p"
-status 'no such prompts' 66 generate --input "$T/none"
-status "a tokenizer larger than the model's vocabulary" 2 generate --tokenizer-type NullTokenizer --vocab-size 5000 --input "$T/p"
+status 'a flipped bit in the weights ends with 65' 65 meg-generate --load "$T/native" --input "$T/p"
+status 'a missing prompt file ends with 66' 66 generate --input "$T/none"
+status "a tokenizer larger than the model's vocabulary ends with 2" 2 generate --tokenizer-type NullTokenizer --vocab-size 5000 --input "$T/p"
 like "a tokenizer larger than the model's vocabulary: the message has both sizes" "$(cat "$T/err")" 'tokenizer .* has 5001 tokens but the model only 257'
-status 'a full disk' 74 sh -c 'meg-generate --load "$1/hf" --input "$1/p" >/dev/full' - "$T"
+status 'a full disk ends with 74' 74 sh -c 'meg-generate --load "$1/hf" --input "$1/p" >/dev/full' - "$T"
 mkdir "$T/ids" && cp "$T/hf/config.json" "$T/hf/model.safetensors" "$T/ids"
-status 'text without a tokenizer' 2 meg-generate --load "$T/ids" --input "$T/p"
+status 'text without a tokenizer ends with 2' 2 meg-generate --load "$T/ids" --input "$T/p"
 echo '{"ids":[1],"stop":"a"}' >"$T/line"
-status 'a stop string without a tokenizer' 2 meg-generate --load "$T/ids" --input "$T/line"
-like 'a stop string without a tokenizer: says so' "$(cat "$T/err")" "$T/line: line 1: \"stop\" needs a tokenizer"
+status 'a stop string without a tokenizer ends with 2' 2 meg-generate --load "$T/ids" --input "$T/line"
+like 'a stop string without a tokenizer: the message says so' "$(cat "$T/err")" "$T/line: line 1: \"stop\" needs a tokenizer"
 null='--tokenizer-type NullTokenizer --vocab-size 100'
 printf '%s\n' '{"ids":[5,200]}' '{"ids":[5]}' >"$T/line"
 # shellcheck disable=SC2086
@@ -203,21 +204,21 @@ printf '%s\n' '{"ids":[5,200]}' '{"ids":[5]}' >"$T/line"
         "$(printf 'true\ntrue')"
     status 'a prompt with an id that the tokenizer lacks cannot be printed as text' 65 generate $null --format text --input "$T/line"
 }
-status '--format text without a tokenizer' 2 meg-generate --load "$T/ids" --format text --input "$T/p"
-is 'ids without a tokenizer' "$(echo '{"ids":[72,101,108,108,111]}' |
+status '--format text without a tokenizer ends with 2' 2 meg-generate --load "$T/ids" --format text --input "$T/p"
+is 'ids are continued without a tokenizer' "$(echo '{"ids":[72,101,108,108,111]}' |
     meg-generate --load "$T/ids" --greedy --tokens-to-generate 6)" "{\"ids\":$ids,\"finish\":\"length\"}"
 (yes a | { timeout 60 meg-generate --load "$T/hf" --tokens-to-generate 2; echo $? >"$T/status"; }) 2>"$T/err" |
     head -n 1 >"$T/out"
 is 'a closed output pipe ends the program by SIGPIPE' "$(cat "$T/status")" 141
 is 'SIGPIPE prints no message' "$(cat "$T/err")" ''
 
-# ---- reference numbers; tolerance: ten times the error of a float32 run
+# ---- reference numbers; the tolerance is ten times the error of a float32 run
 
 ref=$golden/models/gpt2-tiny
 jq -c '.generate[] | {ids: .prompt}' "$ref/expected.json" |
     meg-generate --load "$ref" --greedy --tokens-to-generate 26 --return-log-probs >"$T/out"
-is 'greedy continuations of gpt2-tiny' "$(jq -c .ids "$T/out")" "$(jq -c '.generate[].greedy_tokens' "$ref/expected.json")"
-is 'and their log-probabilities' "$(jq -c --slurpfile want "$ref/expected.json" -n "$jq_is_small"'
+is 'greedy continuations of gpt2-tiny equal the reference' "$(jq -c .ids "$T/out")" "$(jq -c '.generate[].greedy_tokens' "$ref/expected.json")"
+is 'log-probabilities of these continuations equal the reference' "$(jq -c --slurpfile want "$ref/expected.json" -n "$jq_is_small"'
     [inputs.logprobs] as $got | ($want[0].f32_vs_f64_output_max_abs.token_loss * 10) as $tolerance |
     [range($got | length)] | map([$got[.], $want[0].generate[.].greedy_logprobs] | transpose |
     [length, all(.[0] - .[1] | is_small($tolerance))])' "$T/out")" '[[26,true],[26,true]]'

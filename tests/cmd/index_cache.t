@@ -1,5 +1,5 @@
 #!/bin/sh
-# The index cache: names and descriptions that Megatron-LM computes for the same options.
+# Files of the index cache have the names and descriptions that Megatron-LM computes for the same options.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"
 
@@ -39,10 +39,10 @@ cat >want <<end
 }
 end
 is 'the description is the JSON of Megatron-LM, the tokenizer indented once' "$(cat "$found")" "$(cat want)"
-is 'its MD5 names the files' "$found" cache/0b0be1486f4017305fdd66c287f08fae-GPTDataset-train-description.txt
+is 'the file names have the MD5 of the description' "$found" cache/0b0be1486f4017305fdd66c287f08fae-GPTDataset-train-description.txt
 
 # ---- damage ----
-# flip FILE: change one bit in the middle of the array
+# flip FILE: flip one bit in the middle of the array
 flip() {
     at=$(($(wc -c <"$1") - 6))
     byte=$(od -An -tu1 -j "$at" -N 1 "$1" | tr -d ' ')
@@ -57,9 +57,9 @@ for name in document sample shuffle; do
     like 'a warning names the checksums' "$(cat err)" 'train-checksums.txt: the arrays of the index do not match these checksums'
 done
 run >got
-is 'the cache is then rebuilt' "$(cat err)" ''
+is 'a damaged cache is rebuilt' "$(cat err)" ''
 rm damaged/*-checksums.txt
 run >got
-ok 'a cache of Megatron-LM, without checksums, gives the same run' cmp got want
-is 'a cache without checksums is no warning' "$(cat err)" ''
+ok 'a cache of Megatron-LM, without checksums, results in the same run' cmp got want
+is 'a cache without checksums causes no warning' "$(cat err)" ''
 done_testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meg-merge: merging a folder and given datasets, invalid input, faults while writing, reference files.
+# meg-merge: merging a directory or given datasets, invalid input, failing writes, reference files.
 . "${0%/*}/../lib.sh"
 
 le() { # VALUE BYTES: print a little-endian integer
@@ -37,16 +37,16 @@ dataset wide 4 4 5 6
 dataset want_sorted 8 2 3 1 2
 dataset want_given 8 2 1 2 3
 
-status 'a folder is merged' 0 meg-merge --input in --output-prefix sorted
+status 'a directory is merged' 0 meg-merge --input in --output-prefix sorted
 ok 'the tokens are in the order of names' cmp sorted.bin want_sorted.bin
 ok 'the index covers all datasets' cmp sorted.idx want_sorted.idx
 like 'each dataset read is logged' "$(cat err)" '^meg-merge: in/b: 2 documents, 2 tokens$'
-status 'datasets are merged' 0 meg-merge -q --datasets in/b in/a --output-prefix given
+status 'given datasets are merged' 0 meg-merge -q --datasets in/b in/a --output-prefix given
 ok 'the tokens are in the order given' cmp given.bin want_given.bin
 ok 'the index is in the order given' cmp given.idx want_given.idx
 is '-q logs nothing' "$(cat err)" ''
 status 'one dataset is merged' 0 meg-merge --datasets wide --output-prefix one
-ok 'it is copied' cmp one.idx wide.idx
+ok 'a single dataset is copied' cmp one.idx wide.idx
 
 status 'datasets of different token types end with 65' 65 meg-merge --datasets in/b wide --output-prefix x
 like 'the message has both types' "$(cat err)" '^meg-merge: wide.idx: tokens are int32, but those of the datasets before it are uint16; '
@@ -54,16 +54,16 @@ ok 'no output is left' test ! -e x.bin -a ! -e x.idx
 is 'no temporary file is left' "$(find . -name '*.tmp.*')" ''
 
 : >in/other.txt
-status 'a folder with another file ends with 65' 65 meg-merge --input in --output-prefix x
-like 'the message names it' "$(cat err)" 'in/other.txt: neither .bin nor .idx'
+status 'a directory with another file ends with 65' 65 meg-merge --input in --output-prefix x
+like 'the message names the other file' "$(cat err)" 'in/other.txt: neither .bin nor .idx'
 rm in/other.txt
 mv in/c.bin c.bin
 status 'a missing .bin ends with 66' 66 meg-merge --input in --output-prefix x
 like 'the message names both files' "$(cat err)" 'in/c.bin is missing, but in/c.idx exists'
 mv c.bin in
 mkdir empty
-status 'an empty folder ends with 66' 66 meg-merge --input empty --output-prefix x
-status 'a missing folder ends with 66' 66 meg-merge --input nowhere --output-prefix x
+status 'an empty directory ends with 66' 66 meg-merge --input empty --output-prefix x
+status 'a missing directory ends with 66' 66 meg-merge --input nowhere --output-prefix x
 status 'a missing dataset ends with 66' 66 meg-merge --datasets nowhere --output-prefix x
 
 cp in/b.idx t.idx && printf 1 >t.bin
@@ -77,9 +77,9 @@ like 'the message has both sizes of .idx' "$(cat err)" '^meg-merge: t.idx: 60 by
 status 'a missing --output-prefix ends with 2' 2 meg-merge --input in
 status 'a missing input ends with 2' 2 meg-merge --output-prefix x
 status '--input with --datasets ends with 2' 2 meg-merge --input in --datasets wide --output-prefix x
-status 'an output inside the input folder ends with 2' 2 meg-merge --input in --output-prefix in/all
+status 'an output inside the input directory ends with 2' 2 meg-merge --input in --output-prefix in/all
 status '--multimodal without modes ends with 65' 65 meg-merge --multimodal --datasets wide --output-prefix x
-is 'none of these leaves a file' "$(find . -name 'x*')" ''
+is 'no failed merge leaves a file' "$(find . -name 'x*')" ''
 
 cp given.bin before.bin
 (ulimit -f 0; trap '' XFSZ; exec meg-merge --datasets in/a in/b --output-prefix given) 2>err
@@ -88,8 +88,8 @@ ok 'the older .bin is unchanged' cmp given.bin before.bin
 ok 'the older .idx is unchanged' cmp given.idx want_given.idx
 is 'a full disk leaves no temporary file' "$(find . -name '*.tmp.*')" ''
 
-# Let each call of the write path fail once.  A letter for each call says what the final names hold: the older pair
-# (o), the new one (n), no index (-), or another state (X); t: a temporary file is left.
+# Let each call of the write path fail once.  Record a letter per call for the final state of the output: older pair
+# (o), new pair (n), no index (-), or another state (X); t: a temporary file remains.
 is_pair() { cmp -s out.idx "$1.idx" && cmp -s out.bin "$1.bin"; }
 sweep() { # HOW OPTION...
     how=$1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meg-preprocess against files written by Megatron-LM's preprocess_data.py.
+# meg-preprocess writes the same files as Megatron-LM's preprocess_data.py.
 . "${0%/*}/../lib.sh"
 indexed=$golden/data/indexed
 cd "$T" || exit 1
@@ -11,8 +11,8 @@ same() { # NAME INPUT VOCAB-SIZE OPTION...
         rm -f out_*
         meg-preprocess -q --input "$indexed/$input.jsonl" --tokenizer-type NullTokenizer --vocab-size "$size" \
             --workers "$workers" --output-prefix out "$@"
-        ok "$name.bin, $workers workers" cmp out_text_document.bin "$indexed/$name.bin"
-        ok "$name.idx, $workers workers" cmp out_text_document.idx "$indexed/$name.idx"
+        ok "$name.bin equals the reference, $workers workers" cmp out_text_document.bin "$indexed/$name.bin"
+        ok "$name.idx equals the reference, $workers workers" cmp out_text_document.idx "$indexed/$name.idx"
     done
 }
 for name in tiny second third mixed; do
@@ -29,7 +29,7 @@ for workers in 1 3; do
     meg-preprocess -q --input "$masked/sents.jsonl" --tokenizer-type BertWordPieceLowerCase \
         --vocab-file "$masked/vocab.txt" --workers "$workers" --output-prefix sents
     for ext in bin idx; do
-        ok "sentences by WordPiece, .$ext, $workers workers" \
+        ok "sentences by WordPiece: .$ext equals the reference, $workers workers" \
             cmp "sents_text_document.$ext" "$masked/sents_text_sentence.$ext"
     done
 done
@@ -37,7 +37,7 @@ done
 fork=$golden/data/fork
 ok 'there are at least nine reference datasets of Megatron-DeepSpeed' test "$(jq length "$fork/datasets.json")" -ge 9
 for name in $(jq -r 'keys[]' "$fork/datasets.json"); do
-    is "the format of $name is the one Megatron-DeepSpeed infers" "$(meg-preprocess --info "$fork/$name" --json | jq -r .format)" \
+    is "the format of $name is the one that Megatron-DeepSpeed infers" "$(meg-preprocess --info "$fork/$name" --json | jq -r .format)" \
         "$(jq -r ".$name.inferred_impl" "$fork/datasets.json" | sed s/cached/legacy/)"
 done
 done_testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meg-preprocess: bytes written, order of documents, input formats, errors, inspection, faults while writing.
+# meg-preprocess: output files, order of documents, input formats, errors, inspection, failing writes.
 . "${0%/*}/../lib.sh"
 cd "$T" || exit 1
 
@@ -11,10 +11,10 @@ null() { # OUTPUT-PREFIX OPTION...
 same() { # PREFIX PREFIX
     cmp "$1.bin" "$2.bin" && cmp "$1.idx" "$2.idx"
 }
-tokens() { # PREFIX: two-byte tokens
+tokens() { # PREFIX: print the two-byte tokens
     od -An -v -tu2 "$1.bin" | xargs
 }
-index() { # PREFIX: sequences, entries of the document index, lengths, document index
+index() { # PREFIX: print number of sequences, number of document index entries, lengths, document index
     s=$(od -An -tu8 -j18 -N8 "$1.idx" | xargs) d=$(od -An -tu8 -j26 -N8 "$1.idx" | xargs)
     lengths=$(od -An -v -td4 -j34 -N$((4 * s)) "$1.idx" | xargs)
     echo "$s $d: $lengths : $(od -An -v -td8 -j$((34 + 12 * s)) "$1.idx" | xargs)"
@@ -43,7 +43,7 @@ null d --input /dev/null
 is 'an empty file gives a dataset without documents' \
     "$(wc -c <d_text_document.bin | xargs) $(wc -c <d_text_document.idx | xargs)" '0 42'
 meg-preprocess -q --input in.jsonl --tokenizer-type NullTokenizer --vocab-size 65499 --output-prefix wide
-is 'from 65500 ids on tokens have four bytes' \
+is 'tokens have four bytes from 65500 ids on' \
     "$(od -An -tu1 -j17 -N1 wide_text_document.idx | xargs) $(wc -c <wide_text_document.bin | xargs)" '4 20'
 
 # ---- inputs ----
@@ -52,7 +52,7 @@ ok 'standard input is read' same a_text_document stdin_text_document
 for c in 'gzip -c' 'zstd -c -q' 'xz -c'; do
     $c in.jsonl >packed
     null "${c%% *}" --input packed
-    ok "${c%% *} is recognised by its first bytes" same a_text_document "${c%% *}_text_document"
+    ok "${c%% *} is recognized by its first bytes" same a_text_document "${c%% *}_text_document"
 done
 { head -n 1 in.jsonl | gzip -c; tail -n +2 in.jsonl | gzip -c; } >packed
 null packed --input packed
@@ -69,9 +69,9 @@ sed 's/$/\r/' in.jsonl >crlf.jsonl
 null crlf --input crlf.jsonl
 ok 'lines that end with \r\n are read' same a_text_document crlf_text_document
 yes '{"text":"5 6 7"}' | head -n 500000 | tr '\n' '\r' >cr.jsonl
-status 'half a million lines that end with \r take linear time' 0 \
+status 'half a million lines that end with \r are read in linear time' 0 \
     timeout 300 meg-preprocess -q --input cr.jsonl --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix cr
-is 'each of them is a document' "$(meg-preprocess --info cr_text_document --json | jq -c '[.documents, .tokens]')" \
+is 'each line that ends with \r is a document' "$(meg-preprocess --info cr_text_document --json | jq -c '[.documents, .tokens]')" \
     '[500000,1500000]'
 rm cr.jsonl cr_text_document.*
 null dup --input - <<'end'
@@ -79,7 +79,7 @@ null dup --input - <<'end'
 end
 is 'the last of two equal keys is used' "$(tokens dup_text_document)" 2
 
-# ---- order ----
+# ---- order of documents ----
 awk 'BEGIN { for (i = 0; i < 30000; i++) {
                  printf "{\"text\":\"%d", i % 1000
                  for (k = 0; k < i * 7 % 90; k++) printf " %d", (i * k) % 1000
@@ -95,8 +95,8 @@ is '--partitions 3 orders lines as Megatron-LM does' "$(tokens p_text_document)"
 for p in 1 2 0; do awk -v p=$p 'NR % 3 == p' big.jsonl; done >dealt.jsonl
 null p --input dealt.jsonl --append-eod
 null q --input big.jsonl --append-eod --partitions 3 --workers 3
-ok 'so does --partitions with many blocks' same p_text_document q_text_document
-# With at least as many partitions as lines the order is that of the lines, and empty partitions take no time.
+ok '--partitions orders many blocks as Megatron-LM does' same p_text_document q_text_document
+# With at least as many partitions as lines, the order of lines is kept, and empty partitions need no time.
 for p in 10 11 12 2147483648 9223372036854775807; do
     [ $p = 10 ] && order='0 10 1 2 3 4 5 6 7 8 9' || order='0 1 2 3 4 5 6 7 8 9 10'
     rm -f p_text_document.*
@@ -116,7 +116,7 @@ like '--log-interval logs progress' "$(meg-preprocess --tokenizer-type NullToken
     --input big.jsonl --output-prefix log --log-interval 10000 2>&1)" \
     '^meg-preprocess: [0-9]+ documents \([0-9.]+ docs/s, [0-9.]+ MB/s\), [0-9]+ tokens$'
 
-# Another worker finds the second invalid line long before the first one is read.
+# Another worker finds the second invalid line long before the first invalid line is read.
 { head -n 400 big.jsonl; echo oops; sed -n '401,800p' big.jsonl | sed 's/^/oops/'; } >twice.jsonl
 for i in $(seq 20); do
     null bad --input twice.jsonl --workers 3
@@ -150,46 +150,46 @@ refused() { # NAME MESSAGE OPTION...   with the input on standard input
     shift 2
     null bad "$@" 2>err
     is "$name ends with 65" $? 65
-    like "$name: the message" "$(cat err)" "^meg-preprocess: $want"
+    like "$name: the message states the error" "$(cat err)" "^meg-preprocess: $want"
     is "$name leaves no file" "$(echo bad*)" 'bad*'
 }
 good='{"text":"1"}'
 printf '%s\nno json\n' "$good" >input
-refused 'what is not JSON' "standard input, line 2: column 1: found 'n'" --input - <input
+refused 'a line that is not JSON' "standard input, line 2: column 1: found 'n'" --input - <input
 printf '%s\n\n\n{"txt":"1"}\n' "$good" >input
 refused 'a line without the key' 'standard input, line 4: the key "text" is missing' --input - <input
 printf '{"text":5}\n' >input
-refused 'a number' 'standard input, line 1: the value of key "text" is a number' --input - <input
+refused 'a number as text' 'standard input, line 1: the value of key "text" is a number' --input - <input
 printf '{"text":["5",[]]}\n' >input
-refused 'a list of lists' 'standard input, line 1: the value of key "text" is a list with items other' --input - <input
+refused 'a list of lists as text' 'standard input, line 1: the value of key "text" is a list with items other' --input - <input
 printf '{"text":"\377"}\n' >bytes.jsonl
 refused 'invalid UTF-8' 'bytes.jsonl, line 1: column 10: invalid UTF-8: byte 0xff; --replace-invalid reads U.FFFD' --input bytes.jsonl
 printf '{"text":"\\udc00"}\n' >input
-refused 'half a surrogate pair' 'standard input, line 1: column 10: .u escape of a lone' --input - <input
+refused 'a lone surrogate' 'standard input, line 1: column 10: .u escape of a lone' --input - <input
 printf '{"text":"1"} {"text":"2"}\n' >input
 refused 'two objects on a line' 'standard input, line 1: column 14' --input - <input
 printf '{"text":"1001"}\n' >input
 refused 'an id outside of the vocabulary' \
     'standard input, line 1: key "text": token id 1001 is outside of the vocabulary: 0 to 1000' --input - <input
 printf '{"text":"99999999999999999999"}\n' >input
-refused 'an id beyond any number' 'standard input, line 1: key "text": token id 9999.* is outside' --input - <input
+refused 'an id of more than 64 bits' 'standard input, line 1: key "text": token id 9999.* is outside' --input - <input
 printf '{"text":"1  2"}\n' >input
 refused 'two blanks between ids' 'standard input, line 1: key "text": NullTokenizer reads' --input - <input
 head -c 60 packed >cut.in
-refused 'a cut .gz' 'cut.in: the gzip data is truncated' --input cut.in
+refused 'a truncated .gz' 'cut.in: the gzip data is truncated' --input cut.in
 zstd -c -q big.jsonl | head -c 5000 >cut.in
-refused 'a cut .zst' 'cut.in: the zstd data is truncated' --input cut.in
+refused 'a truncated .zst' 'cut.in: the zstd data is truncated' --input cut.in
 xz -c big.jsonl | head -c 5000 >cut.in
-refused 'a cut .xz' 'cut.in: the xz data is truncated' --input cut.in
+refused 'a truncated .xz' 'cut.in: the xz data is truncated' --input cut.in
 { gzip -c in.jsonl; echo tail; } >cut.in
-refused 'what follows a .gz' 'cut.in: corrupt gzip data' --input cut.in
+refused 'a .gz with trailing garbage' 'cut.in: corrupt gzip data' --input cut.in
 printf 'BZh91AY&SY\000' >bz2.in
-refused 'a .bz2' 'bz2.in: the file is in bzip2 format, which is not supported; decompress it first: bzip2 -dc' --input bz2.in
+refused 'a .bz2 file' 'bz2.in: the file is in bzip2 format, which is not supported; decompress it first: bzip2 -dc' --input bz2.in
 { cat big.jsonl; echo oops; } >input
 refused 'an invalid line after many blocks' 'standard input, line 30001:' --input - --workers 3 <input
 cp a_text_document.idx bad_text_document.idx
 printf 'oops\n' | null bad --input - 2>err
-ok 'an older dataset of that name is unchanged' cmp a_text_document.idx bad_text_document.idx
+ok 'an older dataset with the same name is unchanged' cmp a_text_document.idx bad_text_document.idx
 rm bad_text_document.idx
 
 # ---- GPT2BPETokenizer ----
@@ -201,31 +201,31 @@ gpt2() { # OUTPUT-PREFIX OPTION...
         --merge-file merges.txt "$@"
 }
 echo '{"text":"low lower!"}' | gpt2 g --input - --append-eod
-is 'vocab.json and merges.txt give the ids' "$(tokens g_text_document)" '265 268 1 0'
+is 'vocab.json and merges.txt determine the ids' "$(tokens g_text_document)" '265 268 1 0'
 status 'a text file as SentencePiece model ends with 65' 65 \
     gpt2 x --input in.jsonl --tokenizer-type Llama2Tokenizer --tokenizer-model vocab.json
 like 'the message suggests the tokenizer type' "$(cat err)" 'vocab.json: a text file, not a SentencePiece model; use TikTokenizer'
-: >none.txt
-status 'a missing merges file' 65 gpt2 x --input in.jsonl --merge-file none.txt
+: >empty.txt
+status 'an empty merges file ends with 65' 65 gpt2 x --input in.jsonl --merge-file empty.txt
 status 'a model name instead of a file ends with 66' 66 gpt2 x --input in.jsonl --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2
-status 'a folder without tokenizer.json ends with 66' 66 \
+status 'a directory without tokenizer.json ends with 66' 66 \
     meg-preprocess --input in.jsonl --output-prefix x --tokenizer-name-or-path /dev
-like 'the message names it' "$(cat err)" '/dev: not a directory with tokenizer.json'
-status 'two tokenizer folders end with 2' 2 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-name-or-path . --tokenizer-model .
-status '--vocab-extra-ids with a type that has none ends with 2' 2 gpt2 x --input in.jsonl --vocab-extra-ids 2
+like 'the message names the directory' "$(cat err)" '/dev: not a directory with tokenizer.json'
+status 'two tokenizer directories end with 2' 2 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-name-or-path . --tokenizer-model .
+status '--vocab-extra-ids with a type without extra ids ends with 2' 2 gpt2 x --input in.jsonl --vocab-extra-ids 2
 printf '{"text":"a\377\360\237\230b"}\n' >bytes.jsonl
 gpt2 r --replace-invalid --input bytes.jsonl
 echo '{"text":"a\ufffd\ufffdb"}' | gpt2 r2 --input -
-ok '--replace-invalid replaces each ill-formed part by U+FFFD' same r_text_document r2_text_document
+ok '--replace-invalid replaces each ill-formed part with U+FFFD' same r_text_document r2_text_document
 printf '{"\\ud800":1,"text":"a\\ud83d\\ud83db"}\n' >halves.jsonl
 gpt2 r3 --replace-invalid --input halves.jsonl
-ok '--replace-invalid replaces each lone surrogate by U+FFFD' same r3_text_document r2_text_document
+ok '--replace-invalid replaces each lone surrogate with U+FFFD' same r3_text_document r2_text_document
 gpt2 x --input halves.jsonl 2>err
 like 'a lone surrogate is an error without --replace-invalid' "$(cat err)" 'halves.jsonl, line 1: column 22: .u escape of a lone .*; --replace-invalid reads U\+FFFD'
 printf '\357\273\277{"text":"low lower!"}\n' | gpt2 marked --input - --append-eod
 ok 'a byte order mark is skipped' same marked_text_document g_text_document
 
-# Each byte without a merge is a token, so lengths show where sentences end.
+# Each byte is a token unless it is merged, so the sequence lengths show where sentences end.
 cat >prose.jsonl <<'end'
 {"text":"Dr. No. Go!\n\nYes.", "list":["a","","Dr. b. c. d."]}
 {"text":"", "list":[]}
@@ -234,18 +234,18 @@ lengths() { # OPTION...
     gpt2 s --split-sentences --input prose.jsonl "$@" 2>err
     index s_text_sentence
 }
-is '--split-sentences makes sentences sequences' "$(lengths)" '4 3: 3 3 3 4 : 0 4 4'
+is '--split-sentences writes each sentence as a sequence' "$(lengths)" '4 3: 3 3 3 4 : 0 4 4'
 ok 'the dataset is named sentence, not document' test ! -e s_text_document.idx
 like 'a missing --punkt-data is a warning' "$(cat err)" '^meg-preprocess: .*no --punkt-data'
 is 'the eod follows the last sentence of a document' "$(lengths --append-eod)" '4 3: 3 3 3 5 : 0 4 4'
-is '--keep-newlines keeps white space' "$(lengths --keep-newlines)" '4 3: 4 4 5 4 : 0 4 4'
+is '--keep-newlines keeps the white space between sentences' "$(lengths --keep-newlines)" '4 3: 4 4 5 4 : 0 4 4'
 mkdir -p punkt/english
 echo dr >punkt/english/abbrev_types.txt
 : >punkt/english/sent_starters.txt
 : >punkt/english/collocations.tab
 printf 'go\t48\n' >punkt/english/ortho_context.tab
 is '--punkt-data has an effect on the sentences' "$(lengths --punkt-data punkt)" '3 3: 7 3 4 : 0 3 3'
-is '--punkt-data gives no warning' "$(cat err)" ''
+is '--punkt-data causes no warning' "$(cat err)" ''
 gpt2 s --split-sentences --input prose.jsonl --json-keys list text 2>err
 is 'the texts of a list are not split' "$(index s_list_sentence)" '2 3: 1 12 : 0 2 2'
 gpt2 s7 --split-sentences --input prose.jsonl --workers 3 2>err
@@ -258,7 +258,7 @@ like 'the message names file and line' "$(cat err)" \
     "^meg-preprocess: punkt/english/ortho_context.tab, line 1: 'go': expected a word, a tab"
 gpt2 bad --split-sentences --input prose.jsonl --punkt-data punkt --lang klingon 2>err
 is 'a missing --lang ends with 66' $? 66
-is 'neither leaves a file' "$(echo bad*)" 'bad*'
+is 'invalid Punkt data leave no file' "$(echo bad*)" 'bad*'
 
 # ---- inspection ----
 is '--info prints text' "$(meg-preprocess --info b_text_document | tr -s ' ' | tr '\n' ';')" \
@@ -266,7 +266,7 @@ is '--info prints text' "$(meg-preprocess --info b_text_document | tr -s ' ' | t
 is '--info --json prints JSON' \
     "$(meg-preprocess --info b_text_document --json | jq -c '[.path, .modes, .documents, .mean_document_tokens]')" \
     '["b_text_document",false,4,1.75]'
-is '--info of an empty dataset has no means' "$(meg-preprocess --info d_text_document | grep mean | tr -s ' ' | tr '\n' ';')" \
+is '--info of an empty dataset prints no means' "$(meg-preprocess --info d_text_document | grep mean | tr -s ' ' | tr '\n' ';')" \
     'mean_document_tokens -;mean_sequence_tokens -;'
 is '--decode --json prints ids' "$(meg-preprocess --decode b_text_document --json)" '{"document":0,"ids":[5,6,1000],"lengths":[3]}
 {"document":1,"ids":[7,8,9,1000],"lengths":[1,3]}
@@ -284,7 +284,7 @@ is '--decode prints nothing for COUNT 0' "$(inspect --decode b_text_document 1:0
 gpt2 w --input prose.jsonl
 is '--decode prints the text that was encoded' "$(gpt2 x --decode w_text_document)" "$(printf 'Dr. No. Go!\n\nYes.\n')"
 status 'a document number out of range ends with 2' 2 inspect --decode b_text_document 4
-like 'the message names it' "$(cat "$T/err")" 'decode: document 4 does not exist: the dataset has 4, numbered from 0'
+like 'the message names the document' "$(cat "$T/err")" 'decode: document 4 does not exist: the dataset has 4, numbered from 0'
 status 'a negative COUNT ends with 2' 2 inspect --decode b_text_document 1:-1
 status 'a FIRST that is not a number ends with 2' 2 inspect --decode b_text_document a
 status 'two ranges end with 2' 2 inspect --decode b_text_document 1 2
@@ -296,19 +296,19 @@ status 'an id that the tokenizer lacks ends with 65' 65 \
 like 'the message names the document' "$(cat "$T/err")" '^meg-preprocess: b_text_document.bin: document 0: token id 1000 '
 status 'a missing dataset ends with 66' 66 meg-preprocess --info nowhere
 
-vocabulary() { # NAME MESSAGE OPTION...: refused, status 65
+vocabulary() { # NAME MESSAGE OPTION...: check that an invalid vocabulary ends with 65 and a message
     name=$1 want=$2
     shift 2
     gpt2 bad --input eleven.jsonl "$@" 2>err
     is "$name ends with 65" $? 65
-    like "$name: the message" "$(cat err)" "^meg-preprocess: $want"
+    like "$name: the message states the error" "$(cat err)" "^meg-preprocess: $want"
     is "$name leaves no file" "$(echo bad*)" 'bad*'
 }
 (cat merges.txt; echo 'q z') >m.txt
 vocabulary 'a merge whose result is not a token' \
     "m.txt does not match vocab.json \(1 of [0-9]+ merges\): line [0-9]+: 'q' \+ 'z' needs the token 'qz'\$" --merge-file m.txt
 (cat merges.txt; echo 'low xyz'; for i in 1 2 3 4 5 6; do echo "q$i z"; done) >m.txt
-vocabulary 'merges of missing tokens' \
+vocabulary 'merges of tokens that are not in the vocabulary' \
     "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz' needs the token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
 (cat merges.txt; echo 'l o w') >m.txt
 vocabulary 'a line of three tokens' 'm.txt, line [0-9]+: expected two tokens' --merge-file m.txt
@@ -324,7 +324,7 @@ vocabulary 'one id for two tokens' "v.json: tokens '.*' and '.*' both have id 0"
 jq -c '."!" = "1"' vocab.json >v.json
 vocabulary 'an id that is not a number' "v.json: token '!' has the invalid id \"1\"" --vocab-file v.json
 printf '{"!":0,"<|endoftext|>":1,"!":2}' >v.json
-vocabulary 'a token twice' "v.json: duplicate token '!'" --vocab-file v.json
+vocabulary 'a duplicate token' "v.json: duplicate token '!'" --vocab-file v.json
 printf 'version\n\0a b\n' >m.txt
 vocabulary 'merges that are not text' 'm.txt: contains a zero byte' --merge-file m.txt
 echo '["a"]' >v.json
@@ -350,14 +350,14 @@ rm huge
 usage() { # NAME MESSAGE OPTION...
     name=$1 want=$2
     shift 2
-    status "$name" 2 meg-preprocess --output-prefix bad "$@"
-    like "$name: the message" "$(cat "$T/err")" "$want"
+    status "usage error: $name" 2 meg-preprocess --output-prefix bad "$@"
+    like "$name: the message states the error" "$(cat "$T/err")" "$want"
 }
 set -- --tokenizer-type NullTokenizer --vocab-size 9
 usage 'input is required' 'input is required' "$@"
 usage 'a tokenizer is required' 'tokenizer-type is required' --input a
-usage 'NullTokenizer needs a size' 'NullTokenizer needs --vocab-size' --input a --tokenizer-type NullTokenizer
-usage 'GPT2BPETokenizer needs its files' 'needs --merge-file' --input a --tokenizer-type GPT2BPETokenizer --vocab-file v
+usage 'NullTokenizer requires a size' 'NullTokenizer needs --vocab-size' --input a --tokenizer-type NullTokenizer
+usage 'GPT2BPETokenizer requires its files' 'needs --merge-file' --input a --tokenizer-type GPT2BPETokenizer --vocab-file v
 usage '--workers 0' 'workers: 0' --input a "$@" --workers 0
 usage '--workers that is not a number' "workers: 'many' is neither a number nor auto" --input a "$@" --workers many
 usage '--dataset-impl lazy' "dataset-impl.*'lazy'" --input a "$@" --dataset-impl lazy
@@ -368,17 +368,17 @@ usage 'a duplicate key' "'k' is given twice" --input a "$@" --json-keys k k
 usage 'an unknown tokenizer' 'tokenizer-type' --input a --tokenizer-type Gpt2
 usage 'partitions of standard input' 'not a regular file' --input - "$@" --partitions 2
 status 'a missing file ends with 66' 66 null bad --input nowhere.jsonl
-like 'the message names it' "$(cat err "$T/err")" 'nowhere.jsonl: No such file'
+like 'the message names the missing file' "$(cat err "$T/err")" 'nowhere.jsonl: No such file'
 status 'a missing vocabulary ends with 66' 66 gpt2 bad --input in.jsonl --vocab-file nowhere.json
-status 'a missing output folder ends with 74' 74 null nowhere/bad --input in.jsonl
-status 'a folder as input ends with 74' 74 null bad --input many
+status 'a missing output directory ends with 74' 74 null nowhere/bad --input in.jsonl
+status 'a directory as input ends with 74' 74 null bad --input many
 (trap '' XFSZ && ulimit -f 2 && null bad --input big.jsonl) 2>err
 is 'a full disk ends with 74' $? 74
 like 'the message names the file' "$(cat err)" '^meg-preprocess: .*bad_text_document.*: File too large$'
-is 'none of these leaves a file' "$(echo bad*)" 'bad*'
+is 'no failed command leaves a file' "$(echo bad*)" 'bad*'
 
-# Let each call of the write path fail once: then there is no dataset (-) or that of both keys (n); never one of them,
-# or an incomplete one (X), or a temporary file (t).
+# Let each call of the write path fail once.  Then there is no dataset (-) or the datasets of both keys (n), but never
+# only one or an incomplete one (X), or a temporary file (t).
 sweep() { # ERROR UNIT OPTION...
     error=$1 unit=$2
     shift 2
@@ -399,7 +399,7 @@ sweep() { # ERROR UNIT OPTION...
     done >err 2>&1
     like "a fault ($error) leaves nothing or both datasets: ${unit}s" "$seen" '^(n*-){30}[-n]*n$'
 }
-# With older datasets in place: both are old (o) or both are new (n).
+# If older datasets exist, afterwards both are old (o) or both are new (n).
 sweep_older() {
     printf '{"text":"1 2 3","title":"4"}\n' >older.jsonl
     null older --input older.jsonl --json-keys text title
@@ -433,8 +433,8 @@ else
     skip 'a fault at each call' 'fault.so is not built: run make check'
 fi
 
-# Lines longer than a block, between short ones; of more than 2^20 tokens, the first are written before the last are
-# encoded.
+# Lines longer than a block, between short lines.  If a line has more than 2^20 tokens, its first tokens are written
+# before its last tokens are encoded.
 awk 'function text(n,   i) { printf "\"3"; for (i = 0; i < n; i++) printf " %d", i % 999; printf "\"" }
      BEGIN { print "{\"text\":\"1 2\"}"; printf "{\"text\":"; text(1000000); print "}\n{\"text\":\"4\"}"
              printf "{\"text\":[\"5\", \"\", "; text(1200000); printf ", \"6\", "; text(2400000); print "]}"
@@ -444,20 +444,20 @@ awk 'function text(n,   i) { print 3; for (i = 0; i < n; i++) print i % 999 }
              print 5; text(1200000); print 6; text(2400000); print 1000; print 7; print 1000 }' >long
 for workers in 1 3; do
     null long --input long.jsonl --workers "$workers" --append-eod
-    is "lines of megabytes, $workers workers" "$(index long_text_document | cut -d : -f 2-)" \
+    is "lines of megabytes are encoded, $workers workers" "$(index long_text_document | cut -d : -f 2-)" \
         ' 3 1000002 2 1 1200001 1 2400002 2 : 0 1 2 3 7 8'
-    ok 'each of their tokens is at its offset' sh -c 'od -An -v -tu2 -w2 long_text_document.bin | tr -d " " | cmp - long'
+    ok 'each token of a long line is at its offset' sh -c 'od -An -v -tu2 -w2 long_text_document.bin | tr -d " " | cmp - long'
     rm -f long_text_document.*
 done
 rm long
-# A slow word in a block before one whose ids are written while it is encoded, repeatedly.
+# A word that is slow to encode, in a block before a text whose ids are written while it is encoded.
 awk 'BEGIN { printf "{\"text\":\""; for (i = 0; i < 1000000; i++) printf "%c", 97 + i * i % 1009 % 26; print "\"}"
              printf "{\"text\":\""; for (i = 0; i < 700000; i++) printf "a "; print "\"}" }' >pair.jsonl
 cat pair.jsonl pair.jsonl pair.jsonl pair.jsonl >long.jsonl
 gpt2 one --input long.jsonl
 gpt2 two --input long.jsonl --workers 2
 ok 'a long text in a block after a slow one is written in order' same one_text_document two_text_document
-# That word, followed by more blocks of short ones than another worker can keep in memory.
+# The slow word, followed by more blocks of short words than another worker can keep in memory.
 {
     head -n 1 pair.jsonl
     yes "{\"text\":\"$(yes 'the cat sat' | head -n 200 | tr '\n' ' ')\"}" | head -n 2000
@@ -466,7 +466,7 @@ gpt2 one --input long.jsonl
 gpt2 two --input long.jsonl --workers 2
 ok 'more blocks than fit in memory are written in order after a slow one' same one_text_document two_text_document
 rm pair.jsonl one_text_document.* two_text_document.*
-# A list whose last text is empty, once all others are written: the eod follows them.
+# A list whose last text is empty: the eod is added after all other texts are written.
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a >long.txt
 awk 'BEGIN { printf "{\"text\":[\"a\""; for (i = 0; i < 1048576; i++) printf ",\"a\""; print ",\"  \"]}" }' |
     meg-preprocess -q --input - --tokenizer-type BertWordPieceLowerCase --vocab-file long.txt --append-eod \
@@ -475,11 +475,11 @@ is 'the eod extends the last sequence with ids' \
     "$(meg-preprocess --info long_text_document | grep -E '^(tokens|sequences|longest_seq)' | tr -s '\n ' ' ')" \
     'sequences 1048577 tokens 1048578 longest_sequence_tokens 2 '
 rm long_text_document.*
-# A disk that is full while a list of millions is written.
+# A disk that becomes full while a list of millions of texts is written.
 awk 'BEGIN { printf "{\"text\":[\"5 5\""; for (i = 0; i < 3000000; i++) printf ",\"5 5\""; print "]}" }' >long.jsonl
 (trap '' XFSZ && ulimit -f 2 && null long --input long.jsonl) 2>err
 is 'a full disk in the middle of a text ends with 74' $? 74
-is 'it leaves no file' "$(echo long_*)" 'long_*'
+is 'a full disk in the middle of a text leaves no file' "$(echo long_*)" 'long_*'
 if [ -f "${B:-}/tests/fault.so" ]; then
     null complete --input long.jsonl
     for at in $(seq 12); do
@@ -495,9 +495,9 @@ if [ -f "${B:-}/tests/fault.so" ]; then
     like 'a write of a long text that fails once leaves no file' "$(cat seen)" '^-{6,}n+$'
     rm complete_text_document.*
 else
-    skip 'nor does one that fails once' 'fault.so is not built: run make check'
+    skip 'a write of a long text that fails once leaves no file' 'fault.so is not built: run make check'
 fi
-# No more of a line of a gigabyte is read than is needed to refuse it.
+# A line of a gigabyte is refused without reading all of it.
 { echo '{"text":"1"}'; printf '{"text":"'; yes | tr -d '\n' | head -c 1073741824; echo '"}'; } 2>&1 |
     null bad --input - 2>err
 is 'a line of a gigabyte ends with 65' $? 65
@@ -511,14 +511,15 @@ cat >"$T/hf/tokenizer.json" <<'END'
 {"pre_tokenizer": {"type": "Whitespace"}, "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1}}}
 END
 echo '{"text":"a b a"}' | meg-preprocess -q --input - --tokenizer-name-or-path "$T/hf" --output-prefix "$T/hf/d"
-is 'a folder with tokenizer.json needs no --tokenizer-type' \
+is 'a directory with tokenizer.json requires no --tokenizer-type' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --json)" '{"document":0,"ids":[1,0,1],"lengths":[3]}'
-is '--decode with such a folder prints text' \
+is '--decode with a directory of tokenizer.json prints text' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --tokenizer-name-or-path "$T/hf")" 'a u a'
-is '--decode --json with such a folder prints text' \
+is '--decode --json with a directory of tokenizer.json prints text' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --json --tokenizer-name-or-path "$T/hf" | jq -r .text)" 'a u a'
 
-# A text without safe split points is encoded up to a limit; with them, the limit applies to each word.
+# A text without safe split points is encoded up to a limit of bytes; with safe split points, the limit applies to each
+# word.
 word() { # BYTES: print a line with a text of BYTES bytes after a short one
     printf '{"text":"a"}\n{"text":"'
     head -c "$1" /dev/zero | tr '\0' x
@@ -538,7 +539,7 @@ is 'a word of that size is encoded where white space is a safe split point' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --json | cut -d : -f 2-)" '0,"ids":[1],"lengths":[1]}
 1,"ids":[0,1],"lengths":[2]}'
 refuses_word 17000000 16777216
-is 'these leave no file' "$(echo bad*)" 'bad*'
+is 'texts that exceed the limit leave no file' "$(echo bad*)" 'bad*'
 # U+FDFA has three bytes, and 33 after NFKC.
 sed -i 's/{/{"normalizer": {"type": "NFKC"}, /' "$T/hf/tokenizer.json"
 printf '{"text":"a"}\n{"text":"%s"}\n' "$(yes "$(printf '\357\267\272')" | tr -d '\n' | head -c 6000000)" >word.jsonl
@@ -573,7 +574,7 @@ is 'the message has one line' "$(cat "$T/err")" \
     'meg-preprocess: no?meg-preprocess: 7 documents?[2J: no file matches this pattern'
 echo 'no json' >"$forged"
 status 'an invalid file with a line break in its name ends with 65' 65 meg-preprocess --input "$forged" --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix bad
-is 'the message on a line of it has one line' "$(wc -l <"$T/err") $(grep -c '^meg-preprocess: no?meg-preprocess: 7 documents?\[2J, line 1: ' "$T/err")" '1 1'
+is 'the message on an invalid line of such a file has one line' "$(wc -l <"$T/err") $(grep -c '^meg-preprocess: no?meg-preprocess: 7 documents?\[2J, line 1: ' "$T/err")" '1 1'
 status 'an option value with a line break ends with 2' 2 meg-preprocess --vocab-size "$forged"
 is 'the message on the option has one line' "$(cat "$T/err")" "meg-preprocess: --vocab-size: 'no?meg-preprocess: 7 documents?[2J' is not a 64-bit integer
 Try 'meg-preprocess --help'."

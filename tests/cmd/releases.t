@@ -1,5 +1,5 @@
 #!/bin/sh
-# --megatron-release in each command and in checkpoints.
+# --megatron-release has an effect in each command and is stored in checkpoints.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"
 data=$(cd "${0%/*}/../data/releases" && pwd)
@@ -12,10 +12,10 @@ ids_as() { # RELEASE OPTION...
     meg-preprocess -q --input "$T/text.jsonl" --output-prefix "$T/p" --megatron-release "$release" "$@" &&
         meg-preprocess -q --decode "$T/p_text_document" --json | jq -c .ids
 }
-# as_llama2 COMMAND...: run a command with this tokenizer
+# as_llama2 COMMAND...: run COMMAND with Llama2Tokenizer
 as_llama2() { "$@" --tokenizer-type Llama2Tokenizer --tokenizer-model "$data/spm.model"; }
 old=$(as_llama2 ids_as 0.14)
-is 'from 0.15 on Llama2Tokenizer writes no <s>' "[1,$(as_llama2 ids_as 0.15 | tr -d '[')" "$old"
+is 'Llama2Tokenizer writes no <s> from release 0.15 on' "[1,$(as_llama2 ids_as 0.15 | tr -d '[')" "$old"
 status 'an unknown release is rejected' 2 meg-preprocess --input "$T/text.jsonl" --output-prefix "$T/p" \
     --megatron-release 0.9 --tokenizer-type NullTokenizer --vocab-size 9
 like 'the message lists the known releases' "$(cat "$T/err")" '0\.10.*0\.19'
@@ -38,7 +38,7 @@ release_of() { jq -r '.options[] | select(startswith("megatron-release"))' "$1"/
 train --save "$T/old" --exit-interval 5 >"$T/log"
 is 'a checkpoint stores the default release' "$(release_of "$T/old")" 'megatron-release = 0.10'
 train --save "$T/new" --exit-interval 5 --megatron-release 0.15 >"$T/log"
-is 'a checkpoint stores the release that was given' "$(release_of "$T/new")" 'megatron-release = 0.15'
+is 'a checkpoint stores the release of --megatron-release' "$(release_of "$T/new")" 'megatron-release = 0.15'
 status 'a run continues without the option' 0 train --load "$T/new" --save "$T/more" --exit-interval 5
 is 'a continued run keeps the release of its checkpoint' "$(jq -r '.options[] | select(startswith("megatron-release"))' \
     "$T/more"/iter_0000010/state.json)" 'megatron-release = 0.15'
@@ -50,11 +50,11 @@ status '--finetune accepts another release' 0 train --load "$T/new" --megatron-r
 
 # ---- blends ----
 blend() { train --dry-run --data-path 3 "$T/ids_text_document" 7 "$T/ids_text_document" "$@"; }
-# the number of samples that the two training datasets are built for
+# built OPTION...: print the number of samples for which the two training datasets are built
 built() { blend --train-iters 100 "$@" | awk '$1 == "train" { printf "%s ", $5 }'; }
-is 'dataset sizes of a blend in the default release' "$(built)" '121 282 '
-is 'dataset sizes of a blend in 0.14' "$(built --megatron-release 0.14)" '121 282 '
-is 'dataset sizes of a blend with a larger surplus' "$(built --megatron-release 0.14 --mid-level-dataset-surplus 0.5)" '180 420 '
+is 'a blend has the dataset sizes of the default release' "$(built)" '121 282 '
+is 'a blend has the dataset sizes of 0.14' "$(built --megatron-release 0.14)" '121 282 '
+is 'a larger surplus increases the dataset sizes of a blend' "$(built --megatron-release 0.14 --mid-level-dataset-surplus 0.5)" '180 420 '
 status '0.14 has no --renormalize-blend-weights' 2 blend --megatron-release 0.14 --renormalize-blend-weights
 like 'the message names the last release with --renormalize-blend-weights' "$(cat "$T/err")" '0\.10 is the last'
 status '0.10 has no --mid-level-dataset-surplus' 2 blend --mid-level-dataset-surplus 0.1

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Preprocess, train, generate and evaluate with each tokenizer type; a checkpoint contains its tokenizer, also if the original
-# files are removed.
+# Preprocess, train, generate and evaluate with each tokenizer type.  A checkpoint contains its tokenizer, so the
+# original files may be removed.
 . "${0%/*}/../lib.sh"
 here=$(cd "${0%/*}/.." && pwd)
 cd "$T" || exit 1
@@ -26,8 +26,8 @@ END
 
 generate() { meg-generate --tokens-to-generate 8 --sample-input-file prompts --return-log-probs "$@"; }
 
-# Training, replies and perplexity with the tokenizer options and then without them.
-round_trip() { # NAME FILES OPTION...: FILES are moved away after the training
+# Train, generate replies and compute perplexity with the tokenizer options, and then without them.
+round_trip() { # NAME FILES OPTION...: FILES are moved away after training
     name=$1 files=$2
     shift 2
     meg-preprocess -q --input text.jsonl --output-prefix "$name" --append-eod "$@" &&
@@ -52,7 +52,7 @@ round_trip() { # NAME FILES OPTION...: FILES are moved away after the training
         [ ! -d gone ] || gone=gone/${file##*/}
         ok "$name: ${file##*/} of ${file%/*} is unchanged" cmp "$file" "$gone"
     done
-    like "$name: perplexity of text" "$(meg-eval --task ppl --load "$name.more" --input few.jsonl |
+    like "$name: meg-eval prints the perplexity of text" "$(meg-eval --task ppl --load "$name.more" --input few.jsonl |
         jq -c '[.tokens, .ppl]')" '^\[[0-9]{3,},[0-9.]+\]$'
     mv gone "$files"
 }
@@ -63,7 +63,7 @@ as_hf_model() { # NAME OPTION...: convert to a Hugging Face model; OPTION is wha
     generate --load "$name.hf" "$@" >got
     generate --load "$name.ckpt" >want
     ok "$name: the converted Hugging Face model gives the same replies" cmp got want
-    ok "$name: there are replies" test -s want
+    ok "$name: the replies are not empty" test -s want
 }
 
 meg-vocab -q --input "$here/../LICENSE" --vocab-size 300 --output-dir bpe
@@ -75,7 +75,7 @@ as_hf_model folder
 round_trip untyped folder --tokenizer-name-or-path folder
 as_hf_model untyped
 
-# the 256 bytes and a few longer tokens, in the format of Llama 3
+# Create a vocabulary of the 256 bytes and a few longer tokens, in the format of Llama 3.
 perl -MMIME::Base64 -e 'my $n = 0; print encode_base64($_, ""), " ", $n++, "\n" for (map { chr } 0 .. 255), " t", "he",
     "in", " the", "er", "ing"' >lines.tiktoken
 set -- --tiktoken-special-tokens '<|begin_of_text|>' '<|end_of_text|>'

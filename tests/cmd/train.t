@@ -1,5 +1,5 @@
 #!/bin/sh
-# meg-train: its logs and metrics, exit conditions, and errors.
+# meg-train: logs and metrics, exit conditions, and errors.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"
 
@@ -26,8 +26,8 @@ for tag in 'lm loss' 'lm loss vs samples' learning-rate batch-size grad-norm num
     ok "TensorBoard events have $tag" grep -qaF "$tag" "$T"/tb/events.out.tfevents.*
 done
 
-# FLOP per token are 6 times the multiply-adds: 2 layers of 4 h^2 (attention) + 2 s h (scores, values) + 8 h^2 (MLP), and
-# h V
+# The FLOP per token are 6 times the multiply-adds: 2 layers of 4 h^2 (attention) + 2 s h (scores, values) + 8 h^2
+# (MLP), and h V (output layer).
 is 'FLOP follow the formula' "$(jq -r 'select(.iteration == 3 and .lm_loss and (.split | not)) |
     "\(.flops_per_iteration) \(.tflops_per_s * .iteration_ms * 1e9 / .flops_per_iteration * 1e6 | round)"' "$T/m.jsonl")" \
     "$((6 * 4 * 16 * (2 * (4 * 32 * 32 + 2 * 16 * 32 + 8 * 32 * 32) + 32 * 101))) 1000000"
@@ -35,18 +35,18 @@ ok 'TensorBoard events have no perplexity by default' sh -c '! grep -qa "validat
 train --train-iters 6 --eval-interval 3 --tensorboard-dir "$T/tb3" --tensorboard-log-interval 3 \
     --log-validation-ppl-to-tensorboard >"$T/log"
 tags() { grep -aoF "$1" "$T"/tb3/events.out.tfevents.* | grep -c .; }
-is '--tensorboard-log-interval and --log-validation-ppl-to-tensorboard have an effect' \
+is '--tensorboard-log-interval and --log-validation-ppl-to-tensorboard select the events' \
     "$(tags 'learning-rate vs samples') $(tags 'lm loss validation ppl vs samples')" '2 4'
 
-# ---- a spiky loss ----
+# ---- --check-for-spiky-loss ----
 train --train-iters 8 --lr 0.3 --lr-warmup-iters 0 --lr-decay-style constant --eval-iters 0 --check-for-spiky-loss \
     >"$T/log" 2>"$T/err"
-is '--check-for-spiky-loss warns of each loss that differs by a fifth' "$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss went .*/\1/p' "$T/err")" \
+is '--check-for-spiky-loss warns of each loss that changes by a fifth' "$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss went .*/\1/p' "$T/err")" \
     "$(sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p' "$T/log" |
         awk 'NR > 1 && ($1 - last >= last / 5 || last - $1 >= last / 5) { print NR } { last = $1 }')"
-ok 'there is such a loss' test -s "$T/err"
+ok 'some loss changes by a fifth' test -s "$T/err"
 train --train-iters 8 --lr 0.3 --lr-warmup-iters 0 --lr-decay-style constant --eval-iters 0 >"$T/log" 2>"$T/err"
-is 'there is no warning by default' "$(cat "$T/err")" ''
+is 'a spiky loss causes no warning by default' "$(cat "$T/err")" ''
 
 train --train-iters 200 --eval-interval 200 --log-interval 200 >"$T/log"
 is 'the validation loss falls' "$(sed -n 's/.*lm loss value: \([0-9.]*E+00\) .*/\1/p' "$T/log" |
@@ -54,7 +54,7 @@ is 'the validation loss falls' "$(sed -n 's/.*lm loss value: \([0-9.]*E+00\) .*/
 
 # ---- micro-batches ----
 last_loss() { train --log-interval 5 --train-iters 5 --eval-iters 0 "$@" | sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p'; }
-# alike A B: print whether two losses are equal up to rounding, 1 or 0
+# alike A B: print 1 if two losses are equal up to rounding, else 0
 alike() {
     echo "$1" >"$T/a"
     echo "$2" >"$T/b"
@@ -67,7 +67,7 @@ is 'each micro-batch has the same weight, whatever its masked tokens' "$(alike "
     "$(last_loss --eod-mask-loss --micro-batch-size 4)")" 0
 is 'with --calculate-per-token-loss each token has the same weight' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 1 --calculate-per-token-loss)" \
     "$(last_loss --eod-mask-loss --micro-batch-size 4 --calculate-per-token-loss)")" 1
-is 'both are the same in one micro-batch' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 4)" \
+is 'both weightings are equal for one micro-batch' "$(alike "$(last_loss --eod-mask-loss --micro-batch-size 4)" \
     "$(last_loss --eod-mask-loss --micro-batch-size 4 --calculate-per-token-loss)")" 1
 
 # ---- dry run ----
@@ -75,15 +75,16 @@ mkdir "$T/dry"
 train --dry-run --save "$T/dry/save" --save-interval 4 --log-json "$T/dry/m" --tensorboard-dir "$T/dry/tb" \
     --data-cache-path "$T/dry/cache" >"$T/plan"
 is 'a dry run succeeds' $? 0
-is 'it writes nothing' "$(ls "$T/dry")" ''
-like 'it counts parameters' "$(cat "$T/plan")" '^  all +28 +29216$'
-like 'it prints memory' "$(cat "$T/plan")" '^  optimizer state +0\.[0-9]$'
-like 'it prints work' "$(cat "$T/plan")" '^  the run +1\.15e\+08 +640$'
-like 'it prints samples and epochs' "$(cat "$T/plan")" '^  train +1.0000 +108 +3967 +40 +247 +1  .*/ids_text_document$'
-like 'it prints checkpoints' "$(cat "$T/plan")" '^  at iterations +4 8 10$'
+is 'a dry run writes nothing' "$(ls "$T/dry")" ''
+like 'a dry run prints parameters' "$(cat "$T/plan")" '^  all +28 +29216$'
+like 'a dry run prints memory' "$(cat "$T/plan")" '^  optimizer state +0\.[0-9]$'
+like 'a dry run prints work' "$(cat "$T/plan")" '^  the run +1\.15e\+08 +640$'
+like 'a dry run prints samples and epochs' "$(cat "$T/plan")" '^  train +1.0000 +108 +3967 +40 +247 +1  .*/ids_text_document$'
+like 'a dry run prints checkpoints' "$(cat "$T/plan")" '^  at iterations +4 8 10$'
 
-# Memory is within 5 percent of what a run with one thread uses.  The workspace of matrix products, per thread, is not
-# planned, and would matter in a model of this size (memory.t has a larger one, with all threads).
+# The planned memory is within 5 percent of the memory that a run with one thread uses.  The plan does not include the
+# per-thread workspace of matrix products, which would matter in a model of this size (memory.t tests a larger model
+# with all threads).
 set -- --num-layers 6 --hidden-size 384 --num-attention-heads 8 --micro-batch-size 64 --global-batch-size 64 \
     --eval-iters 0 --train-iters 1 --lr-warmup-iters 0
 planned=$(train --dry-run "$@" | awk '/^memory/ { seen = 1 } seen && $1 == "all" { print $2; exit }')
@@ -96,9 +97,9 @@ fi
 
 # ---- exit conditions ----
 is '--exit-interval ends the run' "$(train --exit-interval 3 | grep -c ' consumed samples:')" 3
-status 'it ends with 0' 0 train --exit-interval 3
+status '--exit-interval ends with 0' 0 train --exit-interval 3
 is '--exit-duration-in-mins ends the run' "$(train --exit-duration-in-mins 0.0000001 | grep -c ' consumed samples:')" 1
-is '--skip-train only evaluates' "$(train --skip-train | grep -c 'validation loss')" 2
+is '--skip-train evaluates without training' "$(train --skip-train | grep -c 'validation loss')" 2
 is '--eval-iters 0 does not evaluate' "$(train --eval-iters 0 | grep -c ' iteration ')" 10
 
 # ---- --train-samples, batch size ramp-up ----
@@ -114,7 +115,7 @@ fives() {
 }
 like 'a batch that is rounded down skips samples' "$(fives --exit-interval 2)" \
     'consumed samples: +8 \| skipped samples: +2 \|'
-like 'a resumed run continues to count them' "$(fives)" 'consumed samples: +16 \| skipped samples: +4 \|'
+like 'a resumed run continues to count skipped samples' "$(fives)" 'consumed samples: +16 \| skipped samples: +4 \|'
 
 # ---- progress.txt ----
 train --save "$T/prog" --save-interval 5 --log-progress >/dev/null
@@ -130,14 +131,14 @@ like 'checkpoints have throughput and FLOP' "$(cat "$T/prog/progress.txt")" \
 refuses() { # NAME REGEX OPTION...
     name=$1 regex=$2
     shift 2
-    status "$name" 2 train "$@"
-    like "$name: the message" "$(head -n 1 "$T/err")" "$regex"
+    status "$name ends with 2" 2 train "$@"
+    like "$name: the message states the error" "$(head -n 1 "$T/err")" "$regex"
 }
 refuses 'an unknown option' 'unknown option --learning-rate' --learning-rate 1
 refuses 'an invalid number' "--lr: '1e' is not a finite number" --lr 1e
-refuses 'an older name' '--batch-size: now called --micro-batch-size' --batch-size 4
-refuses 'a still older name' '--model-parallel-size: now called --tensor-model-parallel-size' --model-parallel-size 1
-refuses 'an older name of recomputation' '--checkpoint-activations: now called --recompute-granularity full' --checkpoint-activations
+refuses 'a former option name' '--batch-size: now called --micro-batch-size' --batch-size 4
+refuses 'another former option name' '--model-parallel-size: now called --tensor-model-parallel-size' --model-parallel-size 1
+refuses 'a former option name of recomputation' '--checkpoint-activations: now called --recompute-granularity full' --checkpoint-activations
 refuses 'a feature that is not supported' '--moe_router_topk: mixtures of experts are not supported yet; see meg\(7\)' --moe_router_topk 2
 refuses 'several unknown options' '--fp8-format: fp8 is not supported yet' --fp8-format hybrid --bogus=8 --profile --lr 1
 is 'all unknown options are reported at once' "$(cat "$T/err")" "\
@@ -173,7 +174,7 @@ refuses 'both schedule options' '--override-opt_param-scheduler' --override-opt_
 status 'a missing checkpoint with --exit-on-missing-checkpoint ends with 66' 66 train --load "$T/none" --exit-on-missing-checkpoint
 status 'a missing dataset ends with 66' 66 train --data-path "$T/none"
 status 'a dataset without the suffix of its key ends with 66' 66 train --data-path "$T/ids"
-like 'the message suggests the name' "$(cat "$T/err")" '/ids\.idx: no such file; did you mean .*/ids_text_document\?$'
+like 'the message suggests the name of the dataset' "$(cat "$T/err")" '/ids\.idx: no such file; did you mean .*/ids_text_document\?$'
 status 'a text file as dataset ends with 66' 66 train --data-path "$T/ids.jsonl"
 like 'the message says how to make a dataset' "$(cat "$T/err")" '/ids\.jsonl is not a dataset: convert text to one with meg-preprocess\(1\)'
 status 'a missing weight in a blend ends with 66' 66 train --data-path 0.3 "$T/ids_text_document" "$T/ids_text_document"
@@ -186,19 +187,19 @@ refuses 'a negative split' "--split: '90,-8,2' has a minus sign" --split 90,-8,2
 awk 'BEGIN { for (i = 0; i < 32767; i++) print "p" i }' >"$T/many"
 grep -v data-path "$T/conf" >"$T/nodata"
 status 'more datasets than a blend index counts end with 2' 2 meg-train -q --config "$T/nodata" --data-args-path "$T/many"
-like 'more datasets: the message' "$(cat "$T/err")" 'many: 32767 datasets; at most 32766 can be blended'
+like 'more datasets than a blend index counts: the message has both numbers' "$(cat "$T/err")" 'many: 32767 datasets; at most 32766 can be blended'
 refuses 'a split that rounds to no documents' '--split' --split 9999,1,0
 for split in 0,100,0 0,0,100; do
     refuses "--split $split" "--split $split: leaves no documents for training; its first number" --split "$split"
     refuses "--split $split --dry-run" "--split $split: leaves no documents for training; its first number" \
         --split "$split" --dry-run
     status "--split $split with --skip-train ends with 0" 0 train --split "$split" --skip-train
-    is 'that split is evaluated' "$(grep -c 'validation loss' "$T/out")" 1
+    is "--split $split with --skip-train is evaluated" "$(grep -c 'validation loss' "$T/out")" 1
 done
 grep -v '^data-path\|^split' "$T/conf" >"$T/nodata"
 status 'only validation data ends with 2' 2 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document"
-like 'only validation data: the message' "$(cat "$T/err")" '^meg-train: no training data: give --train-data-path'
-status 'with --skip-train it ends with 0' 0 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document" --skip-train
+like 'only validation data: the message says what to do' "$(cat "$T/err")" '^meg-train: no training data: give --train-data-path'
+status 'only validation data with --skip-train ends with 0' 0 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document" --skip-train
 like 'an ignored option causes a warning' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
 status 'parallel sizes of 1 are accepted' 0 train --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 \
     --context-parallel-size 1 --dry-run
@@ -222,12 +223,12 @@ status 'a --log-json file of another program ends with 65' 65 train --log-json "
 is 'the file is unchanged' "$(cat "$T/mine.txt")" 'other text'
 
 status 'a full disk for --log-json does not end the run' 0 train --log-json /dev/full
-is 'there is one warning' "$(cat "$T/err")" \
+is 'a full disk for --log-json causes one warning' "$(cat "$T/err")" \
     'meg-train: /dev/full: No space left on device; the run continues without --log-json'
-is 'all steps are run' "$(grep -c ' consumed samples:' "$T/out")" 10
+is 'a full disk for --log-json does not skip steps' "$(grep -c ' consumed samples:' "$T/out")" 10
 fault=$B/tests/fault.so
 if [ -f "$fault" ]; then
-    # fails AT TEXT OPTION...: run with call number AT on a file whose name contains TEXT failing
+    # fails AT TEXT OPTION...: run; call number AT on a file whose name contains TEXT fails
     fails() {
         at=$1 in=$2
         shift 2
@@ -236,11 +237,11 @@ if [ -f "$fault" ]; then
             meg-train -q --config "$T/conf" "$@"
     }
     fails 5 full.jsonl --log-json "$T/full.jsonl" --save "$T/full"
-    is 'the metrics end there with a complete line' "$(jq -r .iteration "$T/full.jsonl" | xargs)" '0 1 2'
+    is 'the metrics end at the failed write with a complete line' "$(jq -r .iteration "$T/full.jsonl" | xargs)" '0 1 2'
     is 'the run reaches its end' "$(cat "$T/full/latest_checkpointed_iteration.txt")" 10
     train --tensorboard-dir "$T/alltb" >/dev/null
     fails $(($(grep -ao text_summary "$T"/alltb/* | wc -l) + 30)) tfevents --tensorboard-dir "$T/fulltb"
-    like 'the events end there with a warning' "$(cat "$T/err")" \
+    like 'the events end at the failed write with a warning' "$(cat "$T/err")" \
         "^meg-train: $T/fulltb/events.*: No space left on device; the run continues without --tensorboard-dir\$"
     is 'the run has all its steps' "$(grep -c ' consumed samples:' "$T/out")" 10
     fails 3 progress.txt --log-progress --save "$T/fullprog" --save-interval 5
@@ -264,8 +265,8 @@ evaluates_nan() { train --load "$T/nan" --skip-train --override-opt_param-schedu
 status 'a validation loss that is NaN ends with 1' 1 evaluates_nan
 like 'the message names the split' "$(cat "$T/err")" '^meg-train: iteration 10: the lm loss of the valid split is nan; check the weights'
 like 'the logged perplexity is NaN' "$(cat "$T/out")" 'lm loss value: -?NAN \| lm loss PPL: NAN \| $'
-is 'the metrics have null' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl")" '["valid",null,null]'
+is 'the metrics have null for NaN' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl")" '["valid",null,null]'
 status '--on-nan skip continues' 0 evaluates_nan --on-nan skip
-is 'the test split is evaluated' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl" | tail -n 1)" '["test",null,null]'
+is '--on-nan skip: the test split is evaluated' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl" | tail -n 1)" '["test",null,null]'
 status '--no-check-for-nan-in-loss-and-grad continues after validation' 0 evaluates_nan --no-check-for-nan-in-loss-and-grad
 done_testing

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Estimates of meg-train: --dry-run for ranks that do not exist, --plan, and a run that does not fit in memory.
+# Estimates of meg-train: --dry-run for another number of ranks, --plan, and a run that does not fit in memory.
 . "${0%/*}/../lib.sh"
 
 cat >"$T/conf" <<'EOF'
@@ -22,21 +22,21 @@ estimate() { meg-train -q --config "$T/conf" "$@"; }
 estimate --dry-run --world-size 1024 --hardware a100 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 \
     --sequence-parallel >"$T/plan"
 is 'a dry run of GPT-3 175B on 1,024 ranks succeeds' $? 0
-like 'it prints the layout' "$(cat "$T/plan")" '^layout +1024 ranks: tensor 8 with sequence, context 1, pipeline 16, data 8$'
-like 'it counts the parameters' "$(cat "$T/plan")" '^  all +1156 +174604259328$'
+like 'the dry run prints the layout' "$(cat "$T/plan")" '^layout +1024 ranks: tensor 8 with sequence, context 1, pipeline 16, data 8$'
+like 'the dry run prints the number of parameters' "$(cat "$T/plan")" '^  all +1156 +174604259328$'
 like 'memory has a column for each type of stage' "$(cat "$T/plan")" '^memory, MiB +stage 0 +stage 1 +stage 15 *$'
 like 'the stage that needs the most memory is named' "$(cat "$T/plan")" '^  most: stage 0$'
 like 'bytes sent are printed by group' "$(cat "$T/plan")" '^  data-parallel +[0-9.]+ +[0-9.]+ +[0-9.]+$'
 like 'only the first and the last stage exchange the embedding gradient' "$(cat "$T/plan")" '^  embedding +[0-9.]+ +0\.0 +[0-9.]+$'
 like 'the bubble is 15 of 192 micro-batches, and the unequal first and last stage' "$(cat "$T/plan")" '^  bubble +7\.[0-9]%$'
-like 'it estimates the time' "$(cat "$T/plan")" '^  all +[0-9]+$'
+like 'the dry run estimates the time' "$(cat "$T/plan")" '^  all +[0-9]+$'
 estimate --dry-run --world-size 98304 --hardware h100 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 8 >"$T/plan"
 like '98,304 ranks are possible' "$(cat "$T/plan")" '^layout +98304 ranks: tensor 8, context 1, pipeline 8, data 1536$'
 estimate --dry-run --world-size 8 --hardware h100 --tensor-model-parallel-size 8 >"$T/plan"
 like 'a layout that does not fit is marked' "$(cat "$T/plan")" '^  does not fit: a rank has 76294 MiB$'
 estimate --dry-run --world-size 8 --hardware cpu --tensor-model-parallel-size 8 --async-save --save "$T/ck" >"$T/plan"
-like 'receive buffers count on CPUs' "$(cat "$T/plan")" '^  receive buffers +[1-9][0-9.]*$'
-like 'the copy of an asynchronous save counts' "$(cat "$T/plan")" '^  asynchronous save +[1-9][0-9.]*$'
+like 'memory includes receive buffers on CPUs' "$(cat "$T/plan")" '^  receive buffers +[1-9][0-9.]*$'
+like 'memory includes the staging buffer of an asynchronous save' "$(cat "$T/plan")" '^  asynchronous save +[1-9][0-9.]*$'
 
 # ---- --plan ----
 estimate --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --global-batch-size 64 --plan --world-size 16 \
@@ -49,21 +49,21 @@ options=$(sed -n 's/^1  --/--/p' "$T/plan")
 # shellcheck disable=SC2086
 status 'the printed options are valid' 0 estimate --num-layers 24 --hidden-size 2048 --num-attention-heads 16 \
     --global-batch-size 64 --dry-run --world-size 16 --hardware h100 $options
-is 'they have the printed time' "$(awk '/^time/ { seen = 1 } seen && $1 == "all" { printf "%.3g\n", $2 }' "$T/out")" \
+is 'the printed options have the printed time' "$(awk '/^time/ { seen = 1 } seen && $1 == "all" { printf "%.3g\n", $2 }' "$T/out")" \
     "$(awk '/^1 / { printf "%.3g\n", $(NF - 1); exit }' "$T/plan")"
 sed '/^global-batch-size/d; /^micro-batch-size/d' "$T/conf" >"$T/small.conf"
-here() { # OPTION...: the ranks and batch of --plan without --world-size
+here() { # OPTION...: print the ranks and the batch size of --plan without --world-size
     meg-train -q --config "$T/small.conf" --num-layers 2 --hidden-size 64 --num-attention-heads 4 --plan "$@" |
         sed -n 's/^the fastest layouts of \([0-9]* ranks\) .*; batch \([0-9]*\)$/\1, \2/p'
 }
 is 'without --world-size the plan is for the ranks of the run' "$(here)" '1 ranks, 1'
-is 'the batch is one micro-batch per rank' "$(here --micro-batch-size 2)" '1 ranks, 2'
+is 'the default batch is one micro-batch per rank' "$(here --micro-batch-size 2)" '1 ranks, 2'
 status 'a model that fits no layout ends with 1' 1 estimate --plan --world-size 4 --hardware a100
 like 'the message names ranks, hardware and memory' "$(cat "$T/err")" '^meg-train: --plan: none of [0-9]+ layouts of 4 ranks on a100 fits in [0-9.]+ GiB per rank'
 
 # ---- errors ----
 status '--world-size without --dry-run or --plan ends with 2' 2 estimate --world-size 8
-like 'the message says what it needs' "$(cat "$T/err")" '^meg-train: --world-size 8: needs --dry-run or --plan'
+like 'the message says which options --world-size requires' "$(cat "$T/err")" '^meg-train: --world-size 8: needs --dry-run or --plan'
 status '--world-size 0 ends with 2' 2 estimate --dry-run --world-size 0
 status 'unknown hardware ends with 2' 2 estimate --dry-run --hardware tpu
 status 'a run that does not fit in memory ends with 1' 1 estimate

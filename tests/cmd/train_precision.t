@@ -11,7 +11,7 @@ is 'fp32 has 200 losses' "$(wc -l <"$T/f32" | tr -d ' ')" 200
 while read -r options; do
     train --train-iters 200 --eval-iters 0 $options | loss >"$T/half_losses"
     ok "$options: losses are within 2% of fp32" near "$T/half_losses" "$T/f32" 0.02
-    ok 'they are not those of fp32' test "$(cat "$T/half_losses")" != "$(cat "$T/f32")"
+    ok "$options: losses are not those of fp32" test "$(cat "$T/half_losses")" != "$(cat "$T/f32")"
 done <<end
 --bf16
 --bf16 --fp32-residual-connection --loss-scale 64
@@ -20,7 +20,7 @@ done <<end
 end
 
 # ---- dynamic loss scale ----
-# compute the loss scale of each iteration from those that were skipped
+# Compute the expected loss scale of each iteration from the skipped iterations.
 expected='{ for (i = 1; i <= NF; i++) { if ($i == "scale:") s = $(i + 1); if ($i == "skipped") k = $(i + 2) }
     if (k) { good = 0; if (--left <= 0) scale = scale / 2 < min ? min : scale / 2 }
     else if (++good == window) { good = 0; left = hysteresis; scale *= 2 }
@@ -33,9 +33,9 @@ scales() { # SCALE MIN WINDOW HYSTERESIS
 train --fp16 --train-iters 60 --eval-iters 0 >"$T/log"
 like 'the scale starts at 2^32 and halves from the second overflow on' "$(scales 4294967296 1 1000 2 <"$T/log")" '^1[5-9]$'
 train --fp16 --train-iters 60 --eval-iters 0 --initial-loss-scale 1048576 --loss-scale-window 3 --hysteresis 3 >"$T/log"
-like 'it doubles after a window' "$(scales 1048576 1 3 3 <"$T/log")" '^[1-9][0-9]?$'
+like 'the scale doubles after a window' "$(scales 1048576 1 3 3 <"$T/log")" '^[1-9][0-9]?$'
 train --fp16 --train-iters 12 --eval-iters 0 --initial-loss-scale 1e12 --min-loss-scale 1e12 >"$T/log" 2>"$T/err"
-is 'it stays above --min-loss-scale, and ten overflows in a row there end the run' \
+is 'the scale stays above --min-loss-scale, and ten consecutive overflows there end the run' \
     "$? $(scales 1000000000000 1000000000000 1000 2 <"$T/log")" '1 9'
 like 'the message says so' "$(cat "$T/err")" \
     '^meg-train: iteration 10: .* the minimum loss scale, 1e\+12, for the 10th iteration in a row; try a lower'
@@ -55,18 +55,18 @@ for options in --bf16 '--fp16 --loss-scale-window 4 --fp32-residual-connection';
     train $options --train-iters 40 --eval-iters 0 --save "$T/half" --load "$T/half" --exit-interval 20 >"$T/log" 2>&1
     is "$options: a run stops after 20 steps" "$(cat "$T/half/latest_checkpointed_iteration.txt")" 20
     train $options --train-iters 40 --eval-iters 0 --save "$T/half" --load "$T/half" >"$T/log" 2>&1
-    is 'it resumes for 20 steps' "$(grep -c ' consumed samples:' "$T/log")" 20
-    ok 'the tensors are those of 40 steps' same_tensors "$T/full_run/iter_0000040" "$T/half/iter_0000040"
-    is "$options: so is the state" "$(jq -c .run "$T/half/iter_0000040/state.json")" "$(jq -c .run "$T/full_run/iter_0000040/state.json")"
+    is "$options: a run resumes for 20 steps" "$(grep -c ' consumed samples:' "$T/log")" 20
+    ok "$options: the tensors equal those of 40 steps" same_tensors "$T/full_run/iter_0000040" "$T/half/iter_0000040"
+    is "$options: the state equals that of 40 steps" "$(jq -c .run "$T/half/iter_0000040/state.json")" "$(jq -c .run "$T/full_run/iter_0000040/state.json")"
 done
 like 'the state has the loss scale' "$(jq -c .run.grad_scaler "$T/full_run/iter_0000040/state.json")" \
     '^\{"scale":[0-9.]+,"growth_tracker":[0-3],"hysteresis_tracker":-?[0-9]+\}$'
-is 'the state of an fp32 run has none' "$(train --train-iters 20 --eval-iters 0 --exit-interval 2 --save "$T/f" >"$T/log"
+is 'the state of an fp32 run has no loss scale' "$(train --train-iters 20 --eval-iters 0 --exit-interval 2 --save "$T/f" >"$T/log"
     jq -c .run.grad_scaler "$T/f/iter_0000002/state.json")" null
 train --bf16 --train-iters 20 --eval-iters 0 --load "$T/f" | loss >"$T/half_losses"
 train --train-iters 20 --eval-iters 0 --load "$T/f" | loss >"$T/f32_losses"
 ok 'an fp32 checkpoint resumes in bf16' near "$T/half_losses" "$T/f32_losses" 0.02
-is 'it has all remaining steps' "$(wc -l <"$T/half_losses" | tr -d ' ')" 18
+is 'the resumed bf16 run has all remaining steps' "$(wc -l <"$T/half_losses" | tr -d ' ')" 18
 
 # ---- bytes per parameter: parameters, gradients, main parameters and gradients, two moments ----
 bytes() {
@@ -75,17 +75,17 @@ bytes() {
         /^  ((main )?(parameters|gradients)|optimizer state) / { sum += $NF }
         END { printf "%.1f\n", sum * 1048576 / n }'
 }
-is 'fp32 needs 16' "$(bytes)" 16.0
-is 'bf16 needs 18' "$(bytes --bf16)" 18.0
-is 'fp16 needs 20' "$(bytes --fp16)" 20.0
-is 'fp16 with fp32 gradients needs 18' "$(bytes --fp16 --accumulate-allreduce-grads-in-fp32)" 18.0
+is 'fp32 needs 16 bytes per parameter' "$(bytes)" 16.0
+is 'bf16 needs 18 bytes per parameter' "$(bytes --bf16)" 18.0
+is 'fp16 needs 20 bytes per parameter' "$(bytes --fp16)" 20.0
+is 'fp16 with fp32 gradients needs 18 bytes per parameter' "$(bytes --fp16 --accumulate-allreduce-grads-in-fp32)" 18.0
 
 # ---- usage errors ----
 refused() { # MESSAGE OPTION...
     message=$1
     shift
     status "$* ends with 2" 2 train "$@"
-    like "$*: the message" "$(cat "$T/err")" "$message"
+    like "$*: the message states the rule" "$(cat "$T/err")" "$message"
 }
 refused '--fp16 --bf16: give only one of the two' --fp16 --bf16
 refused '--fp32-residual-connection: only with --fp16 or --bf16' --fp32-residual-connection

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Checkpoints of ten steps are bit-identical whether or not the run was stopped in between, however it was stopped, and
-# for any number of threads.  Dropout is on.
+# The checkpoint of step ten is bit-identical whether or not the run was interrupted, for each way to interrupt it and
+# for any number of threads.  Dropout is enabled.
 . "${0%/*}/../lib.sh"
 . "${0%/*}/../train.sh"
 
-# same NAME DIR: weights and optimizer state of iteration 10 are those of the uninterrupted run
+# same NAME DIR: weights and optimizer state of iteration 10 equal those of the uninterrupted run
 same() {
-    ok "$1: the tensors are those of ten steps" same_tensors "$T/full_run/iter_0000010" "$2/iter_0000010"
+    ok "$1: the tensors equal those of ten steps" same_tensors "$T/full_run/iter_0000010" "$2/iter_0000010"
 }
 
 train --save "$T/full_run" --save-interval 5 --log-json "$T/full_run.jsonl" >"$T/full_run.log"
 is 'an uninterrupted run succeeds' "$? $(grep -c ' consumed samples:' "$T/full_run.log") $(wc -l <"$T/full_run.jsonl" | tr -d ' ')" '0 10 15'
-ok 'a complete run leaves the file done' test -f "$T/full_run/done"
+ok 'a complete run creates the file done' test -f "$T/full_run/done"
 is 'the tracker has the last iteration' "$(cat "$T/full_run/latest_checkpointed_iteration.txt")" 10
 is 'there is a file per layer group for the model and for the optimizer' \
     "$(ls "$T/full_run/iter_0000010" | grep -c '\.safetensors$')" 8
@@ -20,26 +20,26 @@ is 'there is a file per layer group for the model and for the optimizer' \
 train --save "$T/halves" --load "$T/halves" --exit-interval 5 --log-json "$T/halves.jsonl" >"$T/halves.log" 2>"$T/err"
 is 'five steps succeed' $? 0
 like 'an empty --load causes a warning' "$(cat "$T/err")" 'contains no checkpoint; starting from scratch'
-ok 'an incomplete run leaves no file done' test ! -e "$T/halves/done"
+ok 'an incomplete run creates no file done' test ! -e "$T/halves/done"
 train --save "$T/halves" --load "$T/halves" --log-json "$T/halves.jsonl" >>"$T/halves.log"
 is 'five more steps succeed' $? 0
 same 'resumed' "$T/halves"
-is 'the log is that of one run' "$(steps <"$T/halves.log")" "$(steps <"$T/full_run.log")"
+is 'the log equals that of one run' "$(steps <"$T/halves.log")" "$(steps <"$T/full_run.log")"
 timeless='del(.iteration_ms, .tokens_per_s, .tflops_per_s)'
-is 'the metrics are those of one run' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/full_run.jsonl")"
+is 'the metrics equal those of one run' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/full_run.jsonl")"
 is 'a rerun of a complete run only evaluates' "$(train --save "$T/halves" --load "$T/halves" --log-json "$T/halves.jsonl" |
     grep -c 'validation loss\|consumed')" 2
-is 'it does not change the metrics' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/full_run.jsonl")"
+is 'a rerun of a complete run does not change the metrics' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/full_run.jsonl")"
 
 # ---- resume from an earlier checkpoint ----
 train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log" 2>"$T/err"
-is '--ckpt-step runs the steps after it' "$(grep -c ' consumed samples:' "$T/log")" 5
+is '--ckpt-step 5 runs the steps after iteration 5' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'resumed from iteration 5' "$T/halves"
 is 'a warning names the later checkpoint' "$(cat "$T/err")" \
     "meg-train: --ckpt-step 5: $T/halves has checkpoints up to iteration 10, which this run will replace"
 
 # ---- dropout seed ----
-# Each document repeats one period per sample, so that all samples have the same tokens, whatever their order.
+# Each document repeats a period of one sample, so that all samples have the same tokens in any order.
 awk 'BEGIN { for (i = 0; i < 640; i++) line = line (i ? " " : "") i % 16 * 5
     for (i = 0; i < 20; i++) printf "{\"text\":\"%s\"}\n", line }' >"$T/same.jsonl"
 meg-preprocess -q --input "$T/same.jsonl" --tokenizer-type NullTokenizer --vocab-size 100 --output-prefix "$T/same"
@@ -51,7 +51,7 @@ train_same --seed 8 --save "$T/seed8" --load "$T/seed8"
 train_same --seed 8 --save "$T/seed8_fresh" --load "$T/seed8_fresh" --no-load-rng
 ok "dropout continues with the seed of the checkpoint, whatever --seed is" \
     same_tensors "$T/seed7/iter_0000010" "$T/seed8/iter_0000010"
-isnt 'with --no-load-rng it uses --seed' "$(cat "$T"/seed8_fresh/iter_0000010/model-*.safetensors | cksum)" \
+isnt 'with --no-load-rng dropout uses --seed' "$(cat "$T"/seed8_fresh/iter_0000010/model-*.safetensors | cksum)" \
     "$(cat "$T"/seed7/iter_0000010/model-*.safetensors | cksum)"
 
 # ---- momentum SGD ----
@@ -73,19 +73,19 @@ for options in '--train-iters 7 --keep-last-n 1' "--load $T/full_run --finetune"
 checkpoints of another run, up to iteration 10; resume it with --load $T/halves, save to another directory, or give \
 --overwrite-checkpoints"
 done
-is 'nothing changes' "$(cd "$T/halves" && ls -l)" "$before"
-status 'evaluating is possible' 0 train --save "$T/halves" --load "$T/full_run" --skip-train
+is 'a refused save changes nothing' "$(cd "$T/halves" && ls -l)" "$before"
+status 'evaluation does not refuse the checkpoints of another run' 0 train --save "$T/halves" --load "$T/full_run" --skip-train
 cp -R "$T/halves" "$T/over"
-status '--overwrite-checkpoints allows it' 0 train --save "$T/over" --overwrite-checkpoints --exit-interval 7
-is 'it trains from the first step, and moves the tracker' \
+status '--overwrite-checkpoints saves over another run' 0 train --save "$T/over" --overwrite-checkpoints --exit-interval 7
+is '--overwrite-checkpoints trains from the first step and updates the tracker' \
     "$(grep -c ' consumed samples:' "$T/out") $(cat "$T/over/latest_checkpointed_iteration.txt")" '7 7'
 
 # ---- TensorBoard ----
-# A run that ended at iteration 8, and one resumed after 5, write iterations 6 to 8 twice.
+# A run that ended at iteration 8 and a run that resumed after 5 both write iterations 6 to 8.
 cp -R "$T/halves" "$T/tb_run"
 tb() { train --save "$T/tb_run" --load "$T/tb_run" --ckpt-step "$1" --tensorboard-dir "$T/tb" --exit-interval "$2"; }
 tb 5 8 >"$T/log" 2>"$T/err"
-sleep 1 # file names have the time in seconds, and are read in that order
+sleep 1 # file names contain the time in seconds, and TensorBoard reads files in order of their names
 tb 5 10 >"$T/log" 2>"$T/err"
 steps='import sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -105,7 +105,7 @@ cp -R "$T/full_run/iter_0000005" "$T/lost"
 meg-train --config "$T/conf" --save "$T/lost" --load "$T/lost" >"$T/log" 2>"$T/err"
 is 'a run without a tracker resumes' $? 0
 like 'a warning names the newest iteration' "$(cat "$T/err")" 'iteration 5 is the newest complete one'
-is 'it continues from there' "$(grep -c ' consumed samples:' "$T/log")" 5
+is 'the run continues from the newest iteration' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'without a tracker' "$T/lost"
 
 # ---- threads ----
@@ -133,9 +133,9 @@ for sig in TERM USR1 INT HUP; do
     is "SIG$sig: the last step is saved" "$(cat "$T/sig/latest_checkpointed_iteration.txt")" "$last"
 done
 train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 --exit-interval $((last + 2)) >"$T/log"
-is 'the run resumes from there' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
+is 'the run resumes from the last step' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
 
-# SIGHUP that is ignored at start
+# SIGHUP that is ignored at the start of the process
 nohup meg-train -q --config "$T/conf" --save "$T/nohup" --train-iters 1000000 --lr-decay-iters 10 \
     >"$T/nohup.log" 2>/dev/null &
 pid=$!
@@ -147,9 +147,9 @@ kill -TERM $pid
 wait $pid
 is 'under nohup SIGTERM ends the run with 75' $? 75
 
-# during set-up: opening the metrics blocks until there is a reader
+# A signal during set-up: opening the pipe of the metrics blocks until there is a reader.
 mkfifo "$T/pipe"
-begin() { # DIR: start a run that blocks
+begin() { # DIR: start a run that blocks during set-up
     with_sigint meg-train -q --config "$T/conf" --save "$1" --log-json "$T/pipe" >/dev/null 2>&1 &
     pid=$!
     until_true 60 catches_usr1
@@ -165,7 +165,7 @@ is 'a signal during set-up ends the run with 75' $? 75
 kill $reader 2>/dev/null
 is 'the first step is run and saved' "$(cat "$T/early/latest_checkpointed_iteration.txt")" 1
 
-# ---- data truncated while in use ----
+# ---- data truncated during a run ----
 cp "$T/ids_text_document.idx" "$T/cut.idx"
 cp "$T/ids_text_document.bin" "$T/cut.bin"
 cut_run() { meg-train -q --config "$T/conf" --data-path "$T/cut" --split 1,0,0 --train-iters 60 --lr-decay-iters 60 "$@"; }
@@ -188,7 +188,8 @@ cp "$T/ids_text_document.bin" "$T/cut.bin"
 cut_run --save "$T/cutrun" --load "$T/cutrun" >"$T/log" 2>"$T/err"
 ok 'with the complete file the resumed run is bit-identical' same_tensors "$T/uncut/iter_0000060" "$T/cutrun/iter_0000060"
 
-# Pending signals merge: send the second one after the first is received, again until the process ends.
+# Pending signals merge, so send the second signal after the first one is received, and repeat it until the process
+# ends.
 ends() { ! kill -"$1" $pid || grep -q '^State:.Z' "/proc/$pid/status"; } # the shell may have reaped it
 received() { grep -q '^ShdPnd:[^0-9a-f]*0*$' "/proc/$pid/status"; }
 for two in 'TERM TERM 143' 'USR1 USR1 138' 'INT INT 130' 'HUP TERM 143'; do
@@ -200,7 +201,7 @@ for two in 'TERM TERM 143' 'USR1 USR1 138' 'INT INT 130' 'HUP TERM 143'; do
     until_true 60 ends "$2"
     wait $pid 2>/dev/null
     is "SIG$2 after SIG$1 ends the process at once" $? "$3"
-    ok 'it removes the lock' test ! -e "$T/sig2/.meg-lock"
+    ok "SIG$2 after SIG$1 removes the lock" test ! -e "$T/sig2/.meg-lock"
 done
 begin "$T/hup"
 kill -HUP $pid
@@ -231,22 +232,22 @@ like 'the message names the layers' "$(cat "$T/err")" '--num-layers'
 like 'the message names the width' "$(cat "$T/err")" '--hidden-size'
 status 'another number of heads ends with 2' 2 train --load "$T/full_run" --num-attention-heads 4
 sed '/num-layers\|hidden-size\|num-attention-heads\|seq-length\|max-position\|tokenizer\|vocab/d' "$T/conf" >"$T/bare.conf"
-status '--use-checkpoint-args takes the model from the checkpoint' 0 \
+status '--use-checkpoint-args uses the model options of the checkpoint' 0 \
     meg-train -q --config "$T/bare.conf" --use-checkpoint-args --load "$T/full_run" --skip-train
 
 sed 's/^vocab-size.*/vocab-size = 127/' "$T/bare.conf" >"$T/hf.conf"
 printf 'tokenizer-type = NullTokenizer\nvocab-size = 127\nseq-length = 16\n' >>"$T/hf.conf"
 meg-train -q --config "$T/hf.conf" --load "$golden/models/gpt2-tiny" --save "$T/tuned" --eval-iters 0 >"$T/log"
 is 'training starts from a Hugging Face model and its options' $? 0
-like 'it starts at iteration 0' "$(cat "$T/log")" '^.* iteration        1/      10 '
-is 'it has the width of that model' "$(jq -r '.options[] | select(startswith("hidden-size"))' "$T/tuned/iter_0000010/state.json")" \
+like 'training from a Hugging Face model starts at iteration 0' "$(cat "$T/log")" '^.* iteration        1/      10 '
+is 'the trained model has the width of the Hugging Face model' "$(jq -r '.options[] | select(startswith("hidden-size"))' "$T/tuned/iter_0000010/state.json")" \
     'hidden-size = 64'
 
 train --save "$T/lean" --no-save-optim --no-save-rng --exit-interval 5 >/dev/null
 is '--no-save-optim saves no optimizer state' "$(ls "$T/lean/iter_0000005" | grep -c '^optim')" 0
-status 'resuming without it ends with 65' 65 train --load "$T/lean"
-like 'the message has the options that allow it' "$(cat "$T/err")" '--no-load-'
-status '--no-load-optim --no-load-rng load it' 0 train --load "$T/lean" --no-load-optim --no-load-rng
+status 'resuming without optimizer state ends with 65' 65 train --load "$T/lean"
+like 'the message has the options to continue without optimizer state' "$(cat "$T/err")" '--no-load-'
+status '--no-load-optim --no-load-rng resume without optimizer state' 0 train --load "$T/lean" --no-load-optim --no-load-rng
 
 train --save "$T/newest" --save-interval 2 --keep-last-n 2 >/dev/null
 is '--keep-last-n keeps only the newest' "$(ls "$T/newest" | grep iter_ | tr '\n' ' ')" 'iter_0000008 iter_0000010 '
@@ -261,7 +262,7 @@ fault=${B:-build}/tests/fault.so
 if [ -f "$fault" ]; then
     ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
     export ASAN_OPTIONS
-    full() { # ITERATION OPTION...: train with a disk that is full while ITERATION is saved
+    full() { # ITERATION OPTION...: train; the disk is full while ITERATION is saved
         in=$1
         shift
         rm -rf "$T/full"
@@ -273,7 +274,7 @@ if [ -f "$fault" ]; then
         full 0000004 --save-interval 2 $async
         is "a failed save does not end the run${async:+, $async}" \
             "$? $(ls "$T/full" | grep iter_ | tr '\n' ' ')" '0 iter_0000002 iter_0000006 iter_0000008 iter_0000010 '
-        like 'it causes a warning' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device; \
+        like 'a failed save causes a warning' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device; \
 iteration 4 is not saved, and the run continues until the next save, after iteration $([ "$async" ] && echo '[0-9]*' || echo 6)\$"
         same "a failed save" "$T/full"
         # shellcheck disable=SC2086
@@ -294,7 +295,7 @@ iteration 4 is not saved, and the run continues until the next save, after itera
     MEG_FAULT_COUNT="$T/count" sixth_step >/dev/null
     n=$(cat "$T/count")
     ok "a save makes more than 20 calls ($n)" test "$n" -gt 20
-    # the first, some in between, and the last calls of the save
+    # Test the first calls, some in between, and the last calls of the save.
     for at in 1 2 $((n / 4)) $((n / 2)) $((n - 2)) $((n - 1)) "$n"; do
         five_steps
         MEG_FAULT_AT=$at MEG_FAULT_ERRNO=KILL sixth_step >/dev/null 2>&1

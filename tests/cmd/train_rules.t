@@ -1,5 +1,5 @@
 #!/bin/sh
-# Each broken rule of a parallel layout ends with status 2 and one line that has option, value and rule.
+# An invalid combination of layout options ends with status 2 and a message of one line that has option, value and rule.
 . "${0%/*}/../lib.sh"
 
 train() {
@@ -8,7 +8,7 @@ train() {
         --vocab-size 99 "$@"
 }
 
-# refuses RANKS REGEX OPTION...
+# refuses RANKS REGEX OPTION...: check that a dry run for RANKS ranks is refused with a message that matches REGEX
 refuses() {
     n=$1 regex=$2
     shift 2
@@ -75,14 +75,15 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --use-distributed-optimizer --num-distributed-optimizer-instances 3
 }
 
-# ranks_refuse RANKS REGEX OPTION...: the same for started ranks: one line of all ranks, no file, no process left
+# ranks_refuse RANKS REGEX OPTION...: check that RANKS started ranks print one message in total and leave no file or
+# process
 ranks_refuse() {
     n=$1 regex=$2
     shift 2
     ranks "$n" meg-train --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 \
         --max-position-embeddings 32 --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --lr 1e-3 --mock-data \
         --tokenizer-type NullTokenizer --vocab-size 99 --save "$T/save" "$@" >"$T/out" 2>"$T/err"
-    is "$n started ranks $*: status 2" $? 2
+    is "$n started ranks $*: the status is 2" $? 2
     is 'one rank reports the rule' "$(grep -c -e "^meg-train.*$regex" "$T/err")" 1
     ok 'no file is written' test ! -e "$T/save"
     is 'no process is left' "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "$T/[s]ave")" 0

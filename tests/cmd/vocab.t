@@ -4,7 +4,8 @@
 top=$(cd "${0%/*}/../.." && pwd)
 cd "$T" || exit 1
 
-# "x x" and "Ġ x" occur three times each, and x has the smaller id.  a b, b c and c d occur twice, then ab c and c d.
+# "x x" and "Ġ x" occur three times each, and x has the smaller id.  "a b", "b c" and "c d" occur twice; after the merge
+# of "a b", "ab c" and "c d" do.
 printf 'abcd abcd xx xx xx' >text
 status 'trains on a file' 0 meg-vocab --input text --vocab-size 261 --output-dir v
 is 'merges are by frequency, and ties by id' "$(cat v/merges.txt)" "$(printf '#version: 0.2\nx x\nĠ xx\na b\nc d\n')"
@@ -75,8 +76,8 @@ is 'a full disk leaves no files' "$(echo full/*)" 'full/*'
 mkdir -p taken/vocab.json
 status 'an output name that is a directory is an error' 74 meg-vocab --input text --output-dir taken
 is 'a failed rename leaves no other files' "$(ls taken)" vocab.json
-# Each call of the write path fails once.  Afterwards the output is the old vocabulary (o) or the new one (n), never none
-# (-) or a mixture (X), and there is no temporary file (t).
+# Let each call of the write path fail once.  Afterwards the output is the old vocabulary (o) or the new one (n), never
+# missing (-) or a mixture (X), and there is no temporary file (t).
 is_vocabulary() { cmp -s out/vocab.json "$1/vocab.json" && cmp -s out/merges.txt "$1/merges.txt" && cmp -s out/tokenizer.json "$1/tokenizer.json"; }
 sweep() { # ERROR
     seen=
