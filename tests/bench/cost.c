@@ -1,4 +1,7 @@
-/* cost COMMAND [ARG...]: run it; seconds, CPU seconds of it and its children, and peak KiB on stdout. */
+/*
+ * cost COMMAND [ARG...]: run COMMAND and print its seconds, its CPU seconds including children, and its peak memory in
+ * KiB.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,18 +1,19 @@
 #!/bin/sh
-# meg-preprocess beside other encoders, each on as many threads: MB of text a second of CPU time (10^6 bytes), which
-# other work on the machine changes least, and CPU seconds per second meanwhile (200% is two processors at work): their
-# product is the speed by the clock.  Cold: the complete program over a text, from the start to fsync.  Warm: what the same
-# text a second time adds.  Of the others encoding alone, texts in memory, but for gigatoken and Megatron-LM, which read
-# the JSON lines, too; those that are slow have a part of the text.  Their own parallelism is on: TOKENIZERS_PARALLELISM
-# and RAYON_NUM_THREADS, SentencePiece's threads, Megatron-LM's processes.  Ours runs once more before, which does not
-# count: on a virtual machine the first touch of memory that it gave back, while a slow peer ran, costs more than the
-# copy into it.
-# A quarter of an hour on two cores that do nothing else.
-#   MEG_SHARED, BENCH_MB, BENCH_RUNS    as tests/bench/texts has them
-#   BENCH_THREADS  threads of each (all processors)
-#   BENCH_PART_MB  of a text for those that are slow (5 for each thread)
-#   MEG_PYTHON     a Python; peers whose modules it lacks are skipped: tokenizers, sentencepiece, gigatoken, regex (python3)
-#   MEG_MEGATRON   a checkout of Megatron-LM (January 2025); else its algorithm as tests/peers/encode.py has it
+# Compare the speed of meg-preprocess with other encoders that use the same number of threads.  Prints MB (10^6 bytes)
+# of text per second of CPU time, which other work on the machine affects least, and CPU seconds per second (200% is two
+# busy processors); their product is the wall-clock speed.  Cold: the complete program over a text, from start to fsync.
+# Warm: the additional cost of encoding the same text a second time.  For the other encoders, only encoding of texts in
+# memory is measured, except for gigatoken and Megatron-LM, which also read the JSON lines; slow encoders encode a part
+# of the text.  Their parallelism is enabled: TOKENIZERS_PARALLELISM and RAYON_NUM_THREADS, SentencePiece's threads,
+# Megatron-LM's processes.  meg-preprocess has a warm-up run that is not counted: on a virtual machine, the first access
+# to memory released earlier costs more than copying into it.  The benchmark runs for a quarter of an hour on two
+# otherwise idle cores.
+#   MEG_SHARED, BENCH_MB, BENCH_RUNS    see tests/bench/texts
+#   BENCH_THREADS  threads of each encoder (default: all processors)
+#   BENCH_PART_MB  megabytes of text for slow encoders (default: 5 per thread)
+#   MEG_PYTHON     a Python (default: python3); encoders whose modules it lacks (tokenizers, sentencepiece, gigatoken,
+#                  regex) are skipped
+#   MEG_MEGATRON   a checkout of Megatron-LM (January 2025); default: the same algorithm in tests/peers/encode.py
 set -eu
 cd "${0%/*}/../.."
 . tests/bench/texts
@@ -20,7 +21,8 @@ python=${MEG_PYTHON:-python3}
 threads=${BENCH_THREADS:-$(nproc)}
 part=${BENCH_PART_MB:-$((5 * threads))}
 
-# Seconds, CPU seconds and KiB of a run over these files; not of removing an older dataset.
+# ours FILE...: print seconds, CPU seconds and peak KiB of a run over the files, excluding the removal of an older
+# dataset.
 ours() {
     rm -f "$T"/out_*
     # shellcheck disable=SC2086
@@ -28,8 +30,8 @@ ours() {
         --output-prefix "$T/out"
 }
 
-# MB a second of CPU and CPU seconds a second of a peer over text $2; cold and then warm of gigatoken; nothing when it
-# cannot.
+# peer: print MB per CPU second and CPU seconds per second of another encoder over text $2, for gigatoken cold and then
+# warm. Prints nothing if the encoder is not available.
 peer() {
     size=$part
     case $1 in

@@ -1,8 +1,8 @@
 /*
- * peak - the multiply-adds this machine can do, on all threads: f32 in registers, with the widest vectors it has;
- * bf16 the better of its dot-product instruction in registers and oneDNN's product of large matrices, which
- * knows instructions that this does not.  Prints one JSON line of GF/s, the median of five each; bf16 is null
- * where there is no such instruction.
+ * peak - measure the peak multiply-add rate of this machine on all threads.  f32 is measured in registers, with the
+ * widest vectors.  bf16 is the faster of the dot-product instruction in registers and oneDNN's product of large
+ * matrices, which can use instructions that this program does not.  Prints one JSON line in GF/s, the median of five
+ * runs each; bf16 is null if there is no such instruction.
  */
 #include <omp.h>
 #include <stdio.h>
@@ -18,14 +18,14 @@
 #endif
 
 enum { TIMES = 5, BF16_CHAINS = 24, LARGE = 2048, PRODUCTS = 3 };
-enum { ROUNDS = 1 << 24, CHAINS = 12 }; /* independent sums: latency times units, or more */
+enum { ROUNDS = 1 << 24, CHAINS = 12 }; /* independent sums: at least latency times units */
 
-/* Twelve chains of a = a x + y in vectors of n bytes, for as long as ROUNDS takes; flops are returned. */
+/* Compute twelve chains of a = a x + y in vectors of n bytes for ROUNDS iterations; return the FLOP. */
 #define CHAINS_OF(n)                                                                                                   \
     typedef float vec __attribute__((vector_size(n)));                                                                 \
     const vec x = (vec){ 0 } + 0.999f, y = (vec){ 0 } + 1e-3f;                                                         \
     vec a0 = x, a1 = x * 2, a2 = x * 3, a3 = x * 4, a4 = x * 5, a5 = x * 6, a6 = x * 7, a7 = x * 8, a8 = x * 9,        \
-        a9 = x * 10, a10 = x * 11, a11 = x * 12; /* or they are made one */                                            \
+        a9 = x * 10, a10 = x * 11, a11 = x * 12; /* distinct, or the compiler would merge them */                      \
     for (int i = 0; i < ROUNDS; i++) {                                                                                 \
         a0 = a0 * x + y, a1 = a1 * x + y, a2 = a2 * x + y, a3 = a3 * x + y;                                            \
         a4 = a4 * x + y, a5 = a5 * x + y, a6 = a6 * x + y, a7 = a7 * x + y;                                            \
@@ -79,7 +79,7 @@ __attribute__((target("avx512f,avx512bf16"))) static double bf16_registers(float
 }
 #endif
 
-/* A product of matrices of its own in each thread; 0 where oneDNN has none for bf16. */
+/* Multiply separate matrices in each thread; return 0 if oneDNN has no bf16 product. */
 static double bf16_product(float *out)
 {
     const size_t n = (size_t)LARGE * LARGE;
@@ -97,7 +97,7 @@ static double bf16_product(float *out)
     return has ? 2.0 * PRODUCTS * LARGE * (double)n : 0.0;
 }
 
-/* GF/s of all threads. */
+/* Return the median GF/s of all threads. */
 static double median_rate(double (*run)(float *))
 {
     double rate[TIMES];

@@ -1,10 +1,9 @@
 #!/bin/sh
-# The training step of GPT-2's 124M in f32 over ranks: one rank with two threads beside two data-parallel ranks of
-# one thread, with and without overlap of gradient reduction.  Two samples a step; contenders alternate, and medians
-# of the turns are printed.
-#   BENCH_RUNS     turns (5); each is the median of 2 steps after the first
-#   BENCH_RANKS_T  length (1024)
-# Needs all cores to itself.
+# Measure the training step of GPT-2 124M in f32 on one rank of two threads and on two data-parallel ranks of one
+# thread, with and without overlapped gradient reduction.  A step has two samples.  The configurations alternate; the
+# medians of all rounds are printed.  Requires an otherwise idle machine.
+#   BENCH_RUNS     rounds (default: 5); each is the median of 2 steps after the first
+#   BENCH_RANKS_T  sequence length (default: 1024)
 set -eu
 cd "${0%/*}/../.."
 LC_ALL=C
@@ -16,7 +15,7 @@ trap 'exit 1' HUP INT TERM
 runs=${BENCH_RUNS:-5}
 length=${BENCH_RANKS_T:-1024}
 
-# step NAME THREADS OPTION...: after it, words that start meg-train
+# step NAME THREADS COMMAND...: measure a run; COMMAND starts meg-train
 step() {
     name=$1 threads=$2
     shift 2

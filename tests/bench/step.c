@@ -1,11 +1,9 @@
 /*
- * step T B STEPS [f32|bf16 [LAYERS HIDDEN HEADS VOCAB [DROPOUT]]] - time the training step of a GPT (GPT-2's
- * 124M in f32 by default) as meg-train runs it, with --bf16 for bf16: forward and backward, norm of
- * the gradient, AdamW; random weights and tokens.
- * Prints one JSON line: threads, CPU seconds per second of all steps but the first, medians in ms of the step
- * and its parts, tokens/s, GF/s by the formula tokens * (6 N + 12 L h T), N without the position table and
- * attention not halved for being causal, AdamW's GB/s at 28 bytes a parameter (f32), and the peak of resident
- * memory.
+ * step T B STEPS [f32|bf16 [LAYERS HIDDEN HEADS VOCAB [DROPOUT]]] - time the training step of a GPT (default: GPT-2
+ * 124M in f32) as meg-train runs it (bf16: with --bf16): forward, backward, gradient norm, AdamW; weights and tokens
+ * are random.  Prints one JSON line: threads; CPU seconds per second of all steps but the first; medians in ms of the
+ * step and its parts; tokens/s; GF/s by the formula tokens * (6 N + 12 L h T), where N excludes the position table and
+ * causal attention is not halved; AdamW's GB/s at 28 bytes per parameter (f32); peak resident memory.
  */
 #include <omp.h>
 #include <stdio.h>
@@ -38,7 +36,7 @@ static int64_t arg(char **argv, int argc, int i, int64_t otherwise)
     return i < argc ? atoll(argv[i]) : otherwise;
 }
 
-/* User and system time of this process. */
+/* Return the user and system time of this process. */
 static double cpu_s(void)
 {
     struct rusage u;
@@ -46,7 +44,7 @@ static double cpu_s(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* Tokens, labels and positions of n rows of b sequences. */
+/* Allocate tokens, labels and positions of n rows of b sequences. */
 static int32_t *random_tokens(int64_t n, int64_t b, int64_t v)
 {
     int32_t *t = meg_new((size_t)(3 * n) * sizeof *t);
@@ -111,7 +109,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < PARTS; k++)
         part[k] = meg_new((size_t)steps * sizeof *part[k]);
 
-    for (int i = -1; i < steps; i++) { /* the first is not counted */
+    for (int i = -1; i < steps; i++) { /* the first step is not counted */
         double at[PARTS], norm;
         if (i == 0) {
             began_s = meg_now_s();

@@ -1,14 +1,15 @@
 #!/bin/sh
-# The training step of GPT-2's 124M in f32 and in bf16, B=4, T=64 and T=1024, beside PyTorch's eager step and llm.c's
-# trainer: time, threads, CPU seconds per second (200% is two processors at work), and how much of the multiply-add
-# peak of its type, measured in the same turns, it is.  Contenders alternate; medians of the turns are printed.
-# PyTorch in bf16 is measured twice: autocast over f32 weights, and all in bf16, with no f32 copies of the weights.
-#   BENCH_RUNS     turns (5); each is the median of BENCH_STEPS steps at T=64 (7) and of 2 at T=1024
-#   BENCH_DTYPES   the types ("f32 bf16")
-#   MEG_PYTHON     pythons that have torch, apart by spaces, e.g. Debian's and one with the current wheel (python3)
-#   MEG_LLMC       a folder with llm.c's train_gpt2 built, and the weights and tokens it reads (f32, B=4, T=64)
-#   BENCH_T        the lengths ("64 1024")
-# Needs all cores to itself: with other work beside it, only the ratios mean something.
+# Compare the training step of GPT-2 124M in f32 and bf16, B=4, T=64 and T=1024, with PyTorch's eager mode and llm.c's
+# trainer.  Prints time, threads, CPU seconds per second (200% is two busy processors), and the percentage of the peak
+# multiply-add rate of the type, which is measured in the same rounds.  The programs alternate; the medians of all
+# rounds are printed.  PyTorch in bf16 is measured twice: with autocast over f32 weights, and with bf16 weights only.
+#   BENCH_RUNS     rounds (default: 5); each is the median of BENCH_STEPS steps (default: 7) at T=64 and of 2 at T=1024
+#   BENCH_DTYPES   types (default: "f32 bf16")
+#   MEG_PYTHON     Pythons with torch, separated by spaces, such as Debian's and one with the current wheel (default:
+#                  python3)
+#   MEG_LLMC       directory with llm.c's train_gpt2 and the weights and tokens that it reads (f32, B=4, T=64)
+#   BENCH_T        sequence lengths (default: "64 1024")
+# Requires an otherwise idle machine; under other load, only the ratios are meaningful.
 set -eu
 cd "${0%/*}/../.."
 LC_ALL=C
@@ -27,9 +28,9 @@ steps() { # T
     if [ "$1" -le 256 ]; then echo "${BENCH_STEPS:-7}"; else echo 2; fi
 }
 
-# PyTorch at its best: all processors, threads bound (step.py sets their number, else binding leaves one), Debian's
-# OpenBLAS with AVX-512 and OpenMP, and memory kept between steps: else a third of a short
-# step goes into page faults.
+# Run PyTorch with its fastest settings: all processors, bound threads (step.py sets their number, since binding would
+# reduce it to one), Debian's OpenBLAS with AVX-512 and OpenMP, and memory kept between steps (otherwise page faults
+# take a third of a short step).
 peer() { # PYTHON T MODE
     (
         export OMP_PROC_BIND=close OMP_PLACES=cores
@@ -42,7 +43,8 @@ peer() { # PYTHON T MODE
     )
 }
 
-# llm.c prints "step 3: train loss 4.1 (took 2680.1 ms)"; the first is skipped.  The CPU share is that of the complete run.
+# llm.c prints "step 3: train loss 4.1 (took 2680.1 ms)"; the first step is skipped.  The CPU usage
+# is that of the complete run.
 llmc() {
     cpu=$(
         cd "$MEG_LLMC"
@@ -102,7 +104,7 @@ for run in $(seq "$runs"); do
     [ ! -t 2 ] || printf '%s of %s\r' "$run" "$runs" >&2
 done
 
-# A small model from the shell's call to its first log line, which ends the first iteration.
+# Measure the time from the start of meg-train with a small model to its first log line, after the first iteration.
 if command -v meg-train >/dev/null; then
     for run in $(seq "$runs"); do
         start=$(date +%s%N)

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Two workers of meg-preprocess and one, over the English text six times, by the clock, and their peak memory; and two
-# runs of one worker at once, each over half of that: as much work with nothing in common but the machine, which is as fast
-# as two cores of it are.  A run before does not count, see encode.sh.  Seven minutes on two cores that do nothing else.
-#   MEG_SHARED, BENCH_MB, BENCH_RUNS    as tests/bench/texts has them; two runs more
-#   BENCH_WITH     goes before the command: on a machine with much else to do, "chrt -f 1"
+# Compare wall-clock time and peak memory of meg-preprocess with one and with two workers, over six copies of the
+# English text.  The upper limit of the speed-up is measured by two concurrent runs of one worker, each over half of
+# that text, which do not interact.  A warm-up run is not counted, see encode.sh.  The benchmark runs for seven minutes
+# on two otherwise idle cores.
+#   MEG_SHARED, BENCH_MB, BENCH_RUNS    see tests/bench/texts; two additional runs are made
+#   BENCH_WITH     prefix of the command, such as "chrt -f 1" on a busy machine
 set -eu
 cd "${0%/*}/../.."
 . tests/bench/texts
@@ -11,7 +12,7 @@ with=${BENCH_WITH:-}
 turns=$((runs + 2))
 half="$T/english.jsonl $T/english.jsonl $T/english.jsonl"
 
-# Seconds, CPU seconds and KiB.
+# workers N: print seconds, CPU seconds and peak KiB of a run with N workers.
 workers() {
     rm -f "$T"/out_*
     # shellcheck disable=SC2086
@@ -25,7 +26,7 @@ two_runs() {
         meg-preprocess -q --input $half --tokenizer-type $options --workers 1
 }
 
-# How many times as fast the second of two files of runs is, turn by turn.
+# faster A B: print the median speed-up of the runs in file B over those in file A.
 faster() {
     paste "$1" "$2" | awk '{ print $1 / $4 }' >"$2.faster"
     median "$2.faster"

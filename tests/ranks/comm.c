@@ -14,7 +14,7 @@
 static struct meg_comm *w;
 static int tests, failed;
 
-/* A check passes if it does on all ranks. */
+/* Report a check, which passes if it passes on all ranks. */
 static void ok(int is_ok, const char *what)
 {
     int32_t bad = !is_ok;
@@ -26,7 +26,7 @@ static void ok(int is_ok, const char *what)
         printf("%sok %d - %s\n", bad ? "not " : "", tests, what);
 }
 
-/* Small integers and halves: exact in every type. */
+/* Return a small integer or half, which is exact in every type. */
 static double value(int rank, int64_t i)
 {
     return (double)((rank * 7 + i * 3) % 23) - 11 + 0.5 * (double)(i % 2);
@@ -107,7 +107,7 @@ static void reductions(enum meg_dtype t, int64_t n)
     }
 }
 
-/* An all-reduce of more elements than a chunk. */
+/* Test an all-reduce of more elements than a chunk. */
 static void chunks(void)
 {
     const int64_t n = meg_all_reduce_chunk(w->size) + 5;
@@ -143,7 +143,7 @@ static void copies(enum meg_dtype t, int64_t n)
     free(parts);
 }
 
-/* Two messages to the next rank of a ring, all started before any is waited for. */
+/* Test two messages to the next rank of a ring, all of which are started before the first wait. */
 static void messages(void)
 {
     const int next = (w->rank + 1) % w->size, before = (w->rank + w->size - 1) % w->size;
@@ -159,7 +159,7 @@ static void messages(void)
     ok(in[0] == (float)before && in[1] == (float)(before + 100), "messages in a ring are received in order");
 }
 
-/* Sums with rounding errors are equal on all ranks and added in rank order. */
+/* Test that sums with rounding errors are equal on all ranks and are added in rank order. */
 static void order(void)
 {
     enum { N = 1000 };
@@ -191,7 +191,7 @@ static void groups(void)
     meg_comm_close(half);
 }
 
-/* Bytes sent, by the formulas of comm.h. */
+/* Test that the bytes sent equal the formulas of comm.h. */
 static void volumes(void)
 {
     enum { N = 24 };

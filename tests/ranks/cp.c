@@ -19,7 +19,7 @@ static const struct meg_ops *op;
 static struct meg_comm *w;
 static int tests, failed;
 
-/* Inputs and outputs of the complete sequences in order, as f32 values that are exact in the type under test. */
+/* Inputs and outputs of the complete sequences, in order; f32 values that are exact in the type under test. */
 struct tensors {
     float x[S * B * H], dy[S * B * H], wqkv[QKV * H], wproj[H * A * D];
     float y[S * B * H], dx[S * B * H], dwqkv[QKV * H], dwproj[H * A * D];
@@ -175,7 +175,7 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
     free(arena.base);
 }
 
-/* True if |got - want| <= tol * |want|. */
+/* Return whether |got - want| <= tol * |want|. */
 static bool near(const float *got, const float *want, int64_t n, double tol)
 {
     double diff = 0, norm = 0;

@@ -28,7 +28,7 @@ enum { STEPS = 10, SAMPLE = 16, TRIES = 40 };
 /* ---- options and their values ----------------------------------------------------------------- */
 
 struct value {
-    const char *name, *args; /* part of the cell's name, may be empty; arguments of meg-train */
+    const char *name, *args; /* name: part of the cell's name, may be empty; args: arguments of meg-train */
     int n;                   /* size, or number for is_valid */
 };
 
@@ -105,7 +105,7 @@ static int ranks_of(const struct cell *c)
     return value_of(c, TP) * value_of(c, PP) * value_of(c, CP) * value_of(c, DP);
 }
 
-/* All-to-all size of context parallelism, which divides the heads like tensor parallelism. */
+/* Return the all-to-all size of context parallelism, which divides the heads like tensor parallelism. */
 static int a2a_size(const struct cell *c)
 {
     const char *type = values[CP][c->v[CP]].name;
@@ -119,7 +119,7 @@ static bool is_uneven(const struct cell *c)
     return strncmp(values[PP][c->v[PP]].args, UNEVEN, strlen(UNEVEN)) == 0;
 }
 
-/* True if meg-train accepts the cell and it is not equivalent to a simpler one. */
+/* Return whether meg-train accepts the cell and it is not equivalent to a simpler cell. */
 static bool is_valid(const struct cell *c, int world)
 {
     const int tp = value_of(c, TP), pp = value_of(c, PP), vp = value_of(c, VP), recompute = value_of(c, RECOMPUTE);
@@ -208,7 +208,7 @@ static int random_below(unsigned *seed, int n)
     return (int)((*seed >> 8) % (unsigned)n);
 }
 
-/* Repeatedly choose the best of the first cell that covers anything new and TRIES random ones. */
+/* Repeatedly choose the best cell among the first one that covers a new triple and TRIES random ones. */
 static struct cell *cover(const struct cell *all, int nall, int *n)
 {
     char *wanted = meg_new(TRIPLES);
@@ -246,7 +246,7 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
     return v;
 }
 
-/* Choose the first SAMPLE cells; where none has uneven stages in f32, the first such cell replaces the last. */
+/* Choose the first SAMPLE cells; if none has uneven stages in f32, replace the last one with the first such cell. */
 static int choose_sample(struct cell *cell, int n)
 {
     int i = 0;
@@ -258,7 +258,7 @@ static int choose_sample(struct cell *cell, int n)
     return n < SAMPLE ? n : SAMPLE;
 }
 
-/* Part i of parts of the cells in random order. */
+/* Return part i of the cells in random order, divided into parts parts. */
 static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n)
 {
     const int begin = (int)((int64_t)nall * (i - 1) / parts), end = (int)((int64_t)nall * i / parts);
@@ -360,13 +360,13 @@ static void outcome_free(struct outcome *o)
     meg_params_free(&o->params);
 }
 
-/* The larger value; NaN counts as the largest. */
+/* Return the larger value; NaN is larger than all numbers. */
 static double worse(double a, double b)
 {
     return isnan(a) || a > b ? a : b;
 }
 
-/* diff / size; 0 if diff is 0, even if size is. */
+/* Return diff / size, or 0 if diff is 0, even if size is 0. */
 static double relative(double diff, double size)
 {
     return diff == 0 ? 0 : diff / size;
@@ -382,7 +382,9 @@ static double steps_diff(const double a[STEPS], const double b[STEPS])
     return most;
 }
 
-/* True for biases of keys: softmax is invariant to them, so that their gradients are rounding errors. */
+/*
+ * Return whether element i is a key bias.  Softmax is invariant to key biases, so their gradients are rounding errors.
+ */
 static bool is_key_bias(const struct meg_param *row, int64_t i, int groups)
 {
     const int64_t group = row->numel / groups, d = 4, r = group / d - 2;
@@ -390,7 +392,7 @@ static bool is_key_bias(const struct meg_param *row, int64_t i, int groups)
     return strstr(row->name, "linear_qkv.bias") && i % group >= r * d && i % group < (r + 1) * d;
 }
 
-/* The largest |w - v| / |v| of all tensors, without biases of keys unless these are not finite. */
+/* Return the largest |w - v| / |v| of all tensors, without key biases unless these are not finite. */
 static double weights_diff(const struct outcome *a, const struct outcome *b, int groups)
 {
     double most = 0;
@@ -413,7 +415,7 @@ static double weights_diff(const struct outcome *a, const struct outcome *b, int
 
 /* ---- usage of ranks ------------------------------------------------------------------------ */
 
-/* An arena or group with other bytes than estimated, as f64 for collectives; index 0: none. */
+/* An arena or group whose bytes differ from the estimate.  Members are f64 for collectives; index 0: none. */
 struct mismatch {
     double index, rank, counted, planned;
 };
@@ -429,7 +431,7 @@ static struct mismatch find_mismatch(const struct meg_usage_vs_plan *a, int rank
     return (struct mismatch){ 0 };
 }
 
-/* The mismatch of the first rank that has one. */
+/* Return the mismatch of the first rank that has one. */
 static struct mismatch first_mismatch(struct meg_comm *ranks, const struct meg_usage_vs_plan *mine)
 {
     struct mismatch *all = meg_new((size_t)ranks->size * sizeof *all), s;
@@ -457,7 +459,7 @@ static void print_mismatch(FILE *f, const struct mismatch *s)
 
 /* ---- all cells ---------------------------------------------------------------------------------- */
 
-/* Only f64, for collectives. */
+/* All members are f64, for collectives. */
 struct result {
     double loss, grad_norm, weights; /* relative differences from one rank */
     struct mismatch mismatch;
@@ -480,7 +482,7 @@ static void make_references(struct meg_comm *world)
     }
 }
 
-/* Compare two outcomes; the differences are infinite if either has not STEPS steps. */
+/* Compare two outcomes; the differences are infinite unless both have STEPS steps. */
 static void compare(struct result *r, const struct outcome *a, const struct outcome *b, int groups)
 {
     const bool is_complete = a->nlosses == STEPS && b->nlosses == STEPS;
@@ -520,7 +522,7 @@ static void run_cells(struct meg_comm *world, const struct cell *cell, int n, in
     meg_barrier(world);
 }
 
-/* Print for each value of each option the number of its cells and their largest differences, bf16 separately. */
+/* For each value of each option, print the number of its cells and their largest differences; bf16 is separate. */
 static void print_table(FILE *f, const struct cell *cell, int n, const struct result *result)
 {
     fprintf(f, "# %-12s %6s %12s %14s %12s\n", "", "cells", "loss", "gradient norm", "weights");

@@ -2,7 +2,7 @@
  * Test of the pipeline executor on the ranks of a launcher: every schedule below whose stages divide the ranks, in
  * several pipelines at once, with small messages, which MPI buffers, and large ones, which it does not.  Boundary
  * tensors are a function of direction, part, micro-batch and element, so that each step can check its inputs.  Steps
- * take random times. Rank 0 prints TAP.
+ * have random durations.  Rank 0 prints TAP.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static const struct meg_pipe_tensor sizes[][TENSORS] = {
     { { 70001, MEG_DTYPE_F32 }, { 7, MEG_DTYPE_BF16 } },
 };
 
-/* Argument of the steps. */
+/* Argument of the step functions. */
 struct stage {
     const struct meg_pipe_schedule *s;
     const struct meg_pipe_tensor *tensor;
@@ -45,7 +45,7 @@ static int part_of(const struct stage *g, int chunk)
     return chunk * g->s->conf.stages + g->s->stage;
 }
 
-/* Small integers: exact in every type. */
+/* Return a small integer, which is exact in every type. */
 static float value(int direction, int part, int64_t mb, int tensor, int64_t i)
 {
     return (float)((direction * 101 + part * 37 + mb * 11 + tensor * 5 + i % 997) % 251);
@@ -133,7 +133,7 @@ static void bwd(void *user, const struct meg_pipe_step *s)
 
 static const struct meg_pipe_ops ops = { fwd, bwd, bwd_input, bwd_weight };
 
-/* Execute a list twice.  Returns the number of errors on this rank. */
+/* Execute an action list twice; return the number of errors on this rank. */
 static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, const struct meg_pipe_tensor *tensor,
                int rank)
 {
@@ -148,7 +148,7 @@ static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, cons
         meg_die_err(&e);
     meg_pipe_init(&pipe, &schedule, pp, tensor, TENSORS, &arena);
     for (int i = 0; i < 2; i++) {
-        if (arena.used) /* one stage has no boundaries */
+        if (arena.used) /* a single stage has no boundary tensors */
             memset(arena.base, 0xff, arena.used);
         meg_pipe_run(&pipe, &ops, &g);
     }

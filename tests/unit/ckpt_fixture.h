@@ -9,7 +9,7 @@ struct ckpt_fixture {
     bool is_async;               /* saved asynchronously */
     struct meg_params p;
     float *w, *exp_avg, *exp_avg_sq;
-    const struct meg_lock *lock; /* of the folder it is saved to, or NULL */
+    const struct meg_lock *lock; /* lock on the directory of the save, or NULL */
 };
 
 static inline float *new_params(const struct meg_params *p, int seed)

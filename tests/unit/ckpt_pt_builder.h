@@ -1,4 +1,4 @@
-/* ckpt_pt_builder.h - build a file of torch.save value by value: a pickle, and the data of its tensors. */
+/* ckpt_pt_builder.h - build a file in torch.save's format value by value: a pickle and the elements of its tensors. */
 #ifndef CKPT_PT_BUILDER_H
 #define CKPT_PT_BUILDER_H
 #include "ckpt_fixture.h"

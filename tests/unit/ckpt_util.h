@@ -1,4 +1,4 @@
-/* ckpt_util.h - helpers of the checkpoint tests: a temporary folder, files, small models. */
+/* ckpt_util.h - helpers of the checkpoint tests: a temporary directory, files, small models. */
 #ifndef CKPT_UTIL_H
 #define CKPT_UTIL_H
 #include <setjmp.h>

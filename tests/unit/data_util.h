@@ -1,4 +1,4 @@
-/* data_util.h - helpers for the tests of lib/data: a scratch folder, small datasets, reference data. */
+/* data_util.h - helpers for the tests of lib/data: a scratch directory, small datasets, reference data. */
 #ifndef TESTS_DATA_UTIL_H
 #define TESTS_DATA_UTIL_H
 
@@ -20,7 +20,7 @@
 #include "tmp.h"
 #include "reference.h"
 
-static char scratch[TMP_NAME]; /* a folder of this process, the working directory of every test */
+static char scratch[TMP_NAME]; /* directory of this process, the working directory of every test */
 
 static inline int enter_scratch(void **state)
 {
@@ -134,7 +134,7 @@ static inline json_t *golden_data(const char *name)
     return j;
 }
 
-/* Copy golden/data/indexed/NAME.bin and .idx to the scratch folder. */
+/* Copy golden/data/indexed/NAME.bin and .idx to the scratch directory. */
 static inline void copy_golden(const char *name)
 {
     for (int i = 0; i < 2; i++) {

@@ -54,7 +54,7 @@ static inline void golden_close(struct golden_file *g)
     free(g->data);
 }
 
-/* A tensor of type dtype; *n its elements. */
+/* Return the data of a tensor of type dtype; set *n to the number of its elements. */
 static inline const void *golden_tensor(const struct golden_file *g, const char *name, const char *dtype, int64_t *n)
 {
     const json_t *t = json_object_get(g->header, name);

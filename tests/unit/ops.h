@@ -139,7 +139,7 @@ static inline float *dense32(struct meg_mat m)
     return d;
 }
 
-/* Combinations of types in one model: of the residual stream; of sublayers, norm outputs and parameters. */
+/* Combinations of types in one model.  stream: residual stream; branch: sublayers, norm outputs and parameters. */
 static const struct mix {
     enum meg_dtype stream, branch;
 } mixes[] __attribute__((unused)) = {
@@ -162,7 +162,7 @@ static inline void digest_mat(uint64_t *h, struct meg_mat m)
         digest(h, (char *)m.p + (size_t)(r * m.ld) * meg_dtype_size(m.dtype), (size_t)m.cols * meg_dtype_size(m.dtype));
 }
 
-/* Fail unless |got - want| <= tol; NaN fails. */
+/* Fail unless |got - want| <= tol, also for NaN. */
 static inline void near(double got, double want, double tol, const char *what, int64_t r, int64_t c)
 {
     if (!(fabs(got - want) <= tol))
@@ -170,7 +170,7 @@ static inline void near(double got, double want, double tol, const char *what, i
                  (long long)c, got, want, fabs(got - want), tol);
 }
 
-/* The same for a value rounded to type t: allow half an ulp more. */
+/* Compare a value rounded to type t: like near, but allow half an ulp of t more. */
 static inline void near_of(enum meg_dtype t, double got, double want, double tol, const char *what, int64_t r,
                            int64_t c)
 {
@@ -182,8 +182,8 @@ static inline void near_of(enum meg_dtype t, double got, double want, double tol
 }
 
 /*
- * Compare samples of a gradient with (loss(x + h) - loss(x - h)) / 2h; loss computes in f64 from the values at x.  tol
- * is absolute, before rounding to the type of the gradient.
+ * Compares samples of a gradient with (loss(x + h) - loss(x - h)) / 2h.  loss computes in f64 from the values at x.
+ * tol is absolute, before rounding to the type of the gradient.
  */
 struct fd {
     double (*loss)(void *arg);

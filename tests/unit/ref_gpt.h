@@ -17,11 +17,11 @@ struct ref_gpt {
     const struct meg_gpt_conf *c;
     const struct meg_params *p;
     const double *w;           /* [p->flat] */
-    uint32_t seed;             /* of dropout */
+    uint32_t seed;             /* dropout seed */
     const struct meg_batch *x; /* no dropout if x->sample_id is NULL */
 };
 
-/* Find a tensor by name; NULL where the model has none. */
+/* Find a tensor by name; NULL if the model has none. */
 static inline const double *ref_find(const struct ref_gpt *g, const char *fmt, ...)
 {
     const struct meg_param *row;
@@ -80,7 +80,7 @@ static inline void ref_linear(double *y, const double *x, const double *w, const
         }
 }
 
-/* Normalize rows of x [n,h] into y: LayerNorm where there is a bias, else RMSNorm. */
+/* Normalize rows of x [n,h] into y: LayerNorm if bias is not NULL, else RMSNorm. */
 static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x, const double *w, const double *bias)
 {
     const int64_t h = g->c->hidden_size;
@@ -124,7 +124,9 @@ static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t p
     }
 }
 
-/* Attend: o [s,b,a d] from qkv [s,b,g (a/g + 2) d], whose rows hold by group the queries, the key and the value. */
+/*
+ * Compute attention o [s,b,a d] from qkv [s,b,g (a/g + 2) d]; a row of qkv holds queries, key and value of each group.
+ */
 static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv, int layer)
 {
     const struct meg_gpt_conf *c = m->c;
@@ -163,7 +165,7 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
     free(p);
 }
 
-/* Apply the SiLU gate, tanh GELU or exact GELU to fc1's output x, giving y [n,f]. */
+/* Apply the SiLU gate, tanh GELU or exact GELU to fc1's output x; y is [n,f]. */
 static inline void ref_activation(const struct meg_gpt_conf *c, double *y, const double *x, int64_t n)
 {
     const int64_t f = c->ffn_hidden_size;

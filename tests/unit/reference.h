@@ -1,6 +1,6 @@
 /*
- * reference.h - where reference numbers are: golden(NAME) in tests/data/golden of this repository, shared(NAME) in the
- * folder that MEG_SHARED names, which holds files of third parties.
+ * reference.h - locate reference numbers: golden(NAME) in tests/data/golden of this repository, and shared(NAME), with
+ * files of third parties, in the directory MEG_SHARED.
  */
 #ifndef TESTS_REFERENCE_H
 #define TESTS_REFERENCE_H
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Tests start in the root of the repository and may change to a folder of their own later. */
+/* Tests start in the root of the repository and may change the working directory later. */
 static char reference_top[2048];
 __attribute__((constructor)) static void reference_init(void)
 {

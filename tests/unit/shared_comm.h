@@ -1,8 +1,8 @@
 /*
  * shared_comm.h - a communicator over shared memory, for unit tests of several ranks without a launcher.
  *
- * A test creates it with shared_comm_new, forks its ranks, and each calls shared_comm_join.  It supports all-reduces of
- * integers and broadcasts of at most SHARED_BYTES.
+ * A test creates the communicator with shared_comm_new and forks its ranks, each of which calls shared_comm_join.  It
+ * supports all-reduces of integers and broadcasts of at most SHARED_BYTES.
  */
 #ifndef SHARED_COMM_H
 #define SHARED_COMM_H
@@ -16,14 +16,17 @@
 enum { RANKS = 2, SHARED_BYTES = 1 << 16 };
 
 struct shared_comm {
-    struct meg_comm comm;  /* first: operations cast a pointer to it */
+    struct meg_comm comm;  /* first member, because operations cast a pointer to it */
     struct shared_memory { /* mapped in all ranks */
         pthread_barrier_t barrier;
         _Alignas(16) char part[RANKS][SHARED_BYTES];
     } * memory;
 };
 
-/* Publish buf, and wait until all ranks have.  Returns the memory, valid until the next barrier. */
+/*
+ * Publish buf and wait until all ranks have published theirs.  Returns the memory, which is valid until the next
+ * barrier.
+ */
 static inline struct shared_memory *shared_put(struct meg_comm *c, const void *buf, size_t nbytes)
 {
     struct shared_memory *m = ((struct shared_comm *)c)->memory;

@@ -20,13 +20,13 @@ static inline char *tmp_name(char name[TMP_NAME], const char *what)
     return name;
 }
 
-/* Create a directory; returns its name, or NULL. */
+/* Create a directory; return its name, or NULL. */
 static inline char *tmp_dir(char name[TMP_NAME], const char *what)
 {
     return mkdtemp(tmp_name(name, what));
 }
 
-/* Create an empty file; returns its descriptor, or -1. */
+/* Create an empty file; return its descriptor, or -1. */
 static inline int tmp_file(char name[TMP_NAME], const char *what)
 {
     return mkstemp(tmp_name(name, what));

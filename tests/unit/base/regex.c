@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/regex.h"
 
-/* The matches in a text, joined by |. */
+/* Check the matches in a text, separated by |. */
 static void finds(const char *pattern, const char *text, const char *want)
 {
     struct meg_regex *r;
@@ -68,7 +68,7 @@ static void matches_equal_those_of_oniguruma(void **state)
     finds("b\\B", "ab b\u00B2 b\u2460", "b");
     finds("\\v", "\n\v", "\v");
     finds("[\\v]", "\n\v", "\v");
-    finds("\\p{Han}", "\u3239\u6F22", "\u6F22"); /* the first one has Han in its Script_Extensions only */
+    finds("\\p{Han}", "\u3239\u6F22", "\u6F22"); /* U+3239 has Han in its Script_Extensions only */
     finds("\\p{^Han}", "\u3239\u6F22", "\u3239");
     finds("[[:punct:]]+", "a+\u2603!", "+\u2603!");
     finds("[[:alpha:]]+", "\u24D0 \u0903", "\u24D0|\u0903");
@@ -126,7 +126,7 @@ static void a_text_that_takes_too_long_is_an_error(void **state)
 
 /* ---- searches with a growing window ---- */
 
-/* The matches of PCRE2 on the complete text, for patterns with the same meaning there. */
+/* List the matches of PCRE2 on the complete text, for patterns that have the same meaning in PCRE2. */
 static void find_plainly(const char *pattern, const char *text, size_t n, struct meg_spans *out)
 {
     size_t at = 0, last = PCRE2_UNSET, *found;
@@ -150,7 +150,7 @@ static void find_plainly(const char *pattern, const char *text, size_t n, struct
     pcre2_code_free(code);
 }
 
-/* A text of about n bytes with repeated sequences of a few characters. */
+/* Create a text of about n bytes with repeated sequences of a few characters. */
 static size_t make_text(char *text, size_t n, uint32_t *seed)
 {
     static const char *const words[] = { "a", "b", "c", "ab", "\xC3\xA9", "\xF0\x9F\x98\x80", " ", "\n" };

@@ -218,7 +218,7 @@ static void golden_draws_of_torch(void **state)
     json_decref(all);
 }
 
-/* As printed by Python 3.11. */
+/* Expected numbers were printed by Python 3.11. */
 static void draws_equal_those_of_python(void **state)
 {
     static const struct {
@@ -243,7 +243,7 @@ static void draws_equal_those_of_python(void **state)
     for (int k = 0; k < 12; k++)
         assert_int_equal(meg_python_randrange(&g, 7), drawn[k]);
     assert_true(meg_mt19937_double(&g) == 0.7664809327917963);
-    assert_int_equal(meg_python_randrange(&g, 1), 0); /* repeats until a word has a zero top bit */
+    assert_int_equal(meg_python_randrange(&g, 1), 0); /* repeats until the top bit of a word is zero */
     assert_int_equal(meg_python_randrange(&g, 1), 0);
     assert_int_equal(meg_python_randrange(&g, 4), 0);
 }

@@ -12,7 +12,7 @@
 
 enum { MANY = 5000 }; /* the table grows several times */
 
-/* String k: empty, with zero bytes, or a number; all are different. */
+/* Print string k, which is empty, has zero bytes, or is a number; all strings differ. */
 static int64_t spell(char s[32], int64_t k)
 {
     if (k < 4) {
@@ -66,7 +66,7 @@ static struct meg_strtab appended(int64_t n)
     return t;
 }
 
-/* Fewer strings than the prefetch distance, as many, and more. */
+/* Test fewer strings than the prefetch distance, as many, and more. */
 static void strings_appended_and_then_indexed_are_found(void **state)
 {
     char s[32];

@@ -15,7 +15,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* Different strings of at most max bytes from the first `letters` characters of the alphabet. */
+/* Create different strings of at most max bytes from the first `letters` characters of the alphabet. */
 static int64_t make_keys(struct meg_trie_key *key, int64_t n, const unsigned char *alphabet, uint64_t letters,
                          uint64_t max, uint64_t *x)
 {

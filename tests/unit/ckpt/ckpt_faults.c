@@ -1,8 +1,8 @@
 /*
  * Every write, fsync, close and rename of a save fails once: with ENOSPC, with EIO, or by the death of the process.
  * Afterwards a complete checkpoint is found in every case: the older one until the commit, then the newer one.  This
- * also holds for asynchronous saves, and if one of several ranks fails.  Runs under tests/fault/fault.c, which it puts
- * before itself; each save is a process of its own, and each of its ranks.  FULL=1: no call is skipped.
+ * also holds for asynchronous saves, and if one of several ranks fails.  The test preloads tests/fault/fault.c; each
+ * rank of each save is a separate process.  FULL=1: no call is skipped.
  */
 #include <dirent.h>
 #include <libgen.h>
@@ -14,7 +14,8 @@
 #include "shared_comm.h"
 
 /*
- * Run f in a child process whose call number at fails with an errno fault_errno (at 0: none); return its wait status.
+ * Run f in a child process in which call number at fails with the errno fault_errno (at 0: none); return its wait
+ * status.
  */
 static int in_child(void (*f)(const void *), const void *arg, const char *fault_errno, int at)
 {
@@ -44,7 +45,7 @@ struct saving {
     int seed;
     int64_t keep;
     bool is_async;
-    int faulty; /* with several ranks, the one whose calls may fail */
+    int faulty; /* rank whose calls may fail */
 };
 
 static void save(const void *arg)
@@ -107,7 +108,7 @@ static void save_as(struct shared_comm *world, const struct saving *s)
     free_fixture(&unsharded);
 }
 
-/* Save by several processes; exit with their status, which must be equal on all. */
+/* Save as several processes; exit with their status, which must be equal in all processes. */
 static void save_on_ranks(const void *arg)
 {
     const struct saving *s = arg;
@@ -122,7 +123,7 @@ static void save_on_ranks(const void *arg)
                 unsetenv("MEG_FAULT_AT");
                 unsetenv("MEG_FAULT_COUNT");
             }
-            alarm(60); /* end a rank that waits for an ended one */
+            alarm(60); /* end a rank that waits for a rank that has ended */
             shared_comm_join(world, i);
             save_as(world, s);
             exit(0);
@@ -252,7 +253,7 @@ static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *
         assert_int_equal(is_committed, strcmp(fault_errno, "SHORT") != 0 && s->faulty == 0);
 }
 
-/* A forked process takes twenty times as long under a sanitizer, which looks for other errors than these. */
+/* A forked process takes twenty times as long under a sanitizer, which does not detect the errors tested here. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { STRIDE = 17, PART_STRIDE = 53 };
 #else
@@ -270,8 +271,8 @@ static int stride(void)
     return getenv("FULL") ? 1 : PART_STRIDE;
 }
 
-static const struct saving next = { .iteration = 20, .seed = 2, .keep = 1 }; /* removes the older one */
-static const struct saving same = { .iteration = 10, .seed = 2 };            /* replaces it */
+static const struct saving next = { .iteration = 20, .seed = 2, .keep = 1 }; /* removes the older checkpoint */
+static const struct saving same = { .iteration = 10, .seed = 2 };            /* replaces the older checkpoint */
 
 static void survives_enospc(void **state)
 {
@@ -375,7 +376,7 @@ static void survives_a_tensor_that_cannot_be_read_back(void **state)
 
 /* ---- syncing ---- */
 
-/* The files that each process has written since its last fsync of them. */
+/* The files that each process has written and not synced. */
 struct unsynced {
     struct {
         int pid;

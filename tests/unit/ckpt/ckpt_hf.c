@@ -15,7 +15,7 @@ static void put_gpt2_config(const char *dir, const char *text)
     put_file(path, text, strlen(text));
 }
 
-/* Make a Hugging Face folder with these members in config.json. */
+/* Create a Hugging Face directory with these members in config.json. */
 static void export_gpt2(struct ckpt_fixture *b, const char *dir, const char *config)
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
@@ -27,7 +27,7 @@ static void export_gpt2(struct ckpt_fixture *b, const char *dir, const char *con
         put_gpt2_config(dir, config);
 }
 
-/* Apply all row maps of a tensor, in one direction or the other. */
+/* Apply all row maps of a tensor, from foreign to native, or back if is_back. */
 static void gpt2_row_maps_to_native(float *native, float *foreign, const struct ckpt_tp_shard *shard,
                                     const struct meg_param *row, enum ckpt_remap remap, bool is_back)
 {
@@ -43,8 +43,8 @@ static void gpt2_row_maps_to_native(float *native, float *foreign, const struct 
 static void qkv_rows_are_interleaved_by_head(void **state)
 {
     /*
-     * 2 heads of 2 channels, 3 inputs; foreign tensor [in, out]: columns are q0 q0 q1 q1 k0 .. v1, element (r, c) is
-     * 100 r + c
+     * 2 heads of 2 channels, 3 inputs.  In the foreign tensor [in, out], columns are q0 q0 q1 q1 k0 .. v1, and element
+     * (r, c) is 100 r + c.
      */
     float foreign[3 * 12], native[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
@@ -68,7 +68,7 @@ static void qkv_rows_are_interleaved_by_head(void **state)
         assert_true(native[r] == (float)want[r]);
 }
 
-/* More columns than CKPT_ROWS_MAX, and not a multiple of it. */
+/* The tensor has more columns than CKPT_ROWS_MAX, and their number is not a multiple of it. */
 static void linear_weights_are_transposed(void **state)
 {
     static float foreign[37 * 5], native[5 * 37], back[37 * 5];
@@ -134,7 +134,7 @@ static void gpt2_round_trip_is_bit_identical(void **state)
     free_fixture(&b);
 }
 
-/* The weights in the form of old files: without prefix, with masks and a copy of the tied head, in bf16 shards. */
+/* Old files have no prefix in names, have masks and a copy of the tied head; here they are shards in bf16. */
 static void reads_older_names_shards_and_missing_prefixes(void **state)
 {
     static const char mask[4] = { 0 };
@@ -192,7 +192,7 @@ static void reads_older_names_shards_and_missing_prefixes(void **state)
         assert_memory_equal(a.w + a.p.row[i].offset, b.w + a.p.row[i].offset, (size_t)a.p.row[i].numel * 4);
     meg_ckpt_close(c);
 
-    /* a head that differs from the embedding it is tied to */
+    /* a head that differs from the embedding to which it is tied */
     for (int i = 0; i < n[0]; i++)
         if (strcmp(t[0][i].name, "lm_head.weight") == 0) {
             uint16_t *other = meg_new((size_t)t[0][i].nbytes);

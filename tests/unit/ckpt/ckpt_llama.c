@@ -1,7 +1,7 @@
 /* Hugging Face's Llama, Mistral and Qwen2: round trips and refusals. */
 #include "ckpt_fixture.h"
 
-/* Make a Llama of 2 layers and 4 heads in 2 groups; tune may modify it before it is checked. */
+/* Create a Llama of 2 layers and 4 heads in 2 groups; tune may modify its configuration before the check. */
 static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_gpt_conf *m))
 {
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };

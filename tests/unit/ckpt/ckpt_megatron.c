@@ -29,7 +29,7 @@ static void export_ranks_ok(const struct ckpt_fixture *b, const char *dir, int64
         fail_msg("%s", e.msg);
 }
 
-/* Make a gated model of 4 layers with query groups, so that every way of sharding occurs. */
+/* Create a gated model of 4 layers with query groups, so that every type of sharding occurs. */
 static void make_gated(struct ckpt_fixture *b, int seed)
 {
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
@@ -81,7 +81,7 @@ static void every_parallel_size_has_the_same_weights(void **state)
                     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
                     assert_int_equal(meg_ckpt_source_iteration(c), 7);
                     assert_int_equal(meg_ckpt_consumed_samples(c), 91);
-                    assert_int_equal(meg_ckpt_seq_length(c), 5); /* not the 6 positions */
+                    assert_int_equal(meg_ckpt_seq_length(c), 5); /* --seq-length, not the 6 positions */
                     meg_ckpt_parallel_sizes(c, &tensor, &pipeline);
                     assert_int_equal(tensor, t);
                     assert_int_equal(pipeline, p);
@@ -93,7 +93,7 @@ static void every_parallel_size_has_the_same_weights(void **state)
     free_fixture(&b);
 }
 
-/* Replace the only occurrence of the bytes from in a file by to, of equal length. */
+/* Replace the only occurrence of from [n] in a file with to [n]. */
 static void patch(const char *path, const void *from, const void *to, size_t n)
 {
     struct meg_str s = read_bytes(path);
@@ -124,7 +124,7 @@ static void names_a_damaged_tensor(void **state)
     free_fixture(&a);
 }
 
-/* Padding rows are copies of the last row, and count as vocabulary unless its size is given. */
+/* Padding rows are copies of the last row; they belong to the vocabulary unless its size is set. */
 static void pads_the_vocabulary(void **state)
 {
     struct meg_ckpt *c;
@@ -163,7 +163,7 @@ static void pads_the_vocabulary(void **state)
     free_fixture(&a);
 }
 
-/* Return the native row for row r of rank t in older files: 2 heads of 4 channels on 2 ranks. */
+/* Return the native row of row r of rank t in version 0, with 2 heads of 4 channels on 2 ranks. */
 static int row0(int t, int r)
 {
     return t * 12 + r; /* with one head per rank both orders are q, k, v */
@@ -206,7 +206,7 @@ static void qkv_rows_of_version_0_and_1_are_reordered(void **state)
     }
 }
 
-/* Megatron reorders query_key_value only, so that a missing version does not matter for core names. */
+/* Megatron reorders query_key_value only, so a missing version has no effect on core names. */
 static void qkv_rows_with_core_names_are_not_reordered(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void qkv_rows_with_core_names_are_not_reordered(void **state)
         }
 }
 
-/* Version 0 has the queries of all heads of a rank first. */
+/* In version 0, the queries of all heads of a rank precede the keys and values. */
 static void version_0_has_queries_first(void **state)
 {
     const struct meg_gpt_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
@@ -410,7 +410,7 @@ static void refuses_sizes_that_do_not_divide(void **state)
     free_fixture(&a);
 }
 
-/* The default format of Megatron, with the files of each of its releases. */
+/* Distributed checkpoints are the default format of Megatron; their files differ between releases. */
 static void refuses_distributed_checkpoints_with_advice(void **state)
 {
     static const char *const left[][2] = { { ".metadata", "common.pt" },
@@ -431,7 +431,7 @@ static void refuses_distributed_checkpoints_with_advice(void **state)
             snprintf(path, sizeof path, "dist/iter_0000010/%s", left[i][k]);
             put_file(path, "{}", 2);
         }
-        for (int k = 0; k < 2; k++) { /* through the tracker, and by the folder itself */
+        for (int k = 0; k < 2; k++) { /* opened through the tracker, and by the directory itself */
             assert_int_equal(meg_ckpt_open(&c, k ? "dist/iter_0000010" : "dist", MEG_UNSET, &e), MEG_EFORMAT);
             assert_contains(e.msg, "dist/iter_0000010: distributed checkpoints of Megatron|torch_dist|"
                                    "--ckpt-convert-format torch --ckpt-convert-save");

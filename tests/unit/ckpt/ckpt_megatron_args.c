@@ -28,7 +28,7 @@ static void put_class(struct meg_pickle_writer *p, const char *full)
     free(module);
 }
 
-/* Put a JSON value as Python's pickle of protocol 2 does; arrays become tuples. */
+/* Write a JSON value as a pickle of protocol 2; arrays become tuples. */
 static void put_value(struct meg_pickle_writer *p, const json_t *v)
 {
     const json_t *class = json_object_get(v, "call"), *item;
@@ -263,7 +263,7 @@ static void settings_that_change_the_model_are_refused_by_name(void **state)
     json_decref(args);
 }
 
-/* All settings together in one file for each index of the list, since none may depend on another. */
+/* Write all settings to one file for each index of the list, since no setting may depend on another. */
 static void neutral_settings_are_accepted(void **state)
 {
     (void)state;

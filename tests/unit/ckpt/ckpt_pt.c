@@ -17,7 +17,7 @@ static void write_views(const char *path, int nviews, int32_t n)
 
         snprintf(name, sizeof name, "v%d", i);
         meg_pickle_put_str(&f.pickle, name);
-        f.pickle.ntensors = 0; /* all in one storage */
+        f.pickle.ntensors = 0; /* all tensors in one storage */
         meg_pickle_put_tensor(&f.pickle, dim, 2);
         pt_transpose_last(&f, n);
     }

@@ -36,7 +36,7 @@ static void round_trip_is_bit_identical(void **state)
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     assert_memory_equal(a.exp_avg, b.exp_avg, (size_t)a.p.flat_numel * 4);
     assert_memory_equal(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat_numel * 4);
-    /* the tokenizer's files are those of the checkpoint */
+    /* the tokenizer's files are the copies in the checkpoint */
     meg_ckpt_tok_conf(c, &tok);
     assert_string_equal(tok.type, "GPT2BPETokenizer");
     s = read_bytes(tok.merge_file);
@@ -47,7 +47,7 @@ static void round_trip_is_bit_identical(void **state)
     assert_memory_equal(s.s, "\n\0x", 3);
     meg_str_free(&s);
     meg_ckpt_close(c);
-    /* open one checkpoint by its own folder */
+    /* open one checkpoint by its own directory */
     c = open_ok("back/iter_0000100", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), 100);
     meg_ckpt_close(c);
@@ -73,12 +73,12 @@ static void opens_the_newest_complete_iteration_without_a_tracker(void **state)
     c = open_ok("lost", 8);
     assert_int_equal(meg_ckpt_iteration(c), 8);
     meg_ckpt_close(c);
-    /* an incomplete one is skipped */
+    /* an incomplete checkpoint is skipped */
     assert_int_equal(unlink("lost/iter_0000010/manifest.json"), 0);
     c = open_ok("lost", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), 9);
     meg_ckpt_close(c);
-    /* without a complete one, none is opened */
+    /* if no checkpoint is complete, none is opened */
     assert_int_equal(unlink("lost/iter_0000008/manifest.json"), 0);
     assert_int_equal(unlink("lost/iter_0000009/manifest.json"), 0);
     assert_true(meg_ckpt_exists("lost"));
@@ -103,7 +103,7 @@ static void keep_last_removes_only_older_iterations(void **state)
     assert_int_equal(access("keep/iter_0000020", F_OK), -1);
     assert_int_equal(access("keep/iter_0000030", F_OK), -1);
     assert_int_equal(access("keep/iter_0000040", F_OK), 0);
-    save_ok(&b, "keep", 45, 1, -1); /* newer ones are not removed */
+    save_ok(&b, "keep", 45, 1, -1); /* newer checkpoints are not removed */
     assert_int_equal(access("keep/iter_0000010", F_OK), -1);
     assert_int_equal(access("keep/iter_0000040", F_OK), -1);
     assert_int_equal(access("keep/iter_0000050", F_OK), 0);
@@ -149,7 +149,7 @@ static void removes_leftovers_of_a_killed_save(void **state)
     /* killed while it replaced 10, on a file system without an exchange of names: committed but not renamed */
     assert_int_equal(rename("killed/iter_0000010", "killed/iter_0000010.tmp.1.h"), 0);
     put_file("killed/iter_0000010.commit", LIST, strlen(LIST));
-    /* killed while it wrote another */
+    /* killed while it wrote another checkpoint */
     assert_int_equal(meg_mkdirs("killed/iter_0000015.tmp.1.h", &e), 0);
     put_file("killed/iter_0000015.tmp.1.h/model-0-embedding.safetensors", "x", 1);
     c = open_ok("killed", MEG_UNSET);
@@ -221,7 +221,7 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     free_fixture(&b);
 }
 
-/* Load everything as each of n ranks with the complete model; return how many fail, and the last message. */
+/* Load the complete model as each of n ranks; return how many ranks fail, and set *e to the last error. */
 static int count_refusals(struct ckpt_fixture *b, const struct meg_ckpt *c, int n, struct meg_err *e)
 {
     struct meg_comm world = meg_comm_self;
@@ -246,7 +246,7 @@ static int count_refusals(struct ckpt_fixture *b, const struct meg_ckpt *c, int 
     return refusals;
 }
 
-/* Of several ranks, exactly one verifies each tensor of the weights and the optimizer state. */
+/* Exactly one of several ranks verifies each tensor of the weights and the optimizer state. */
 static void each_tensor_is_verified_by_one_rank(void **state)
 {
     struct ckpt_fixture b;
@@ -344,7 +344,6 @@ static void refuses_a_truncated_tensor_file(void **state)
     free_fixture(&b);
 }
 
-/* The two tensors of the final norm: one renamed, the other of another size. */
 static void truncate_file(const char *path)
 {
     assert_int_equal(truncate(path, 100), 0);
@@ -372,7 +371,7 @@ static void empty_file(const char *path)
 static void a_damaged_iteration_suggests_an_older_one(void **state)
 {
     static const struct {
-        const char *file, *too; /* a further file to truncate */
+        const char *file, *too; /* another file to truncate, or NULL */
         void (*harm)(const char *path);
         const char *message;
     } cases[] = {
@@ -453,7 +452,7 @@ static void lists_all_changed_options(void **state)
     c = open_ok("shape", MEG_UNSET);
     assert_int_equal(meg_ckpt_check_conf(c, &b.m, &e), 0);
     m = b.m;
-    m.hidden_dropout = 0.3; /* not a shape */
+    m.hidden_dropout = 0.3; /* does not change shapes */
     assert_int_equal(meg_ckpt_check_conf(c, &m, &e), 0);
     m.num_layers = 3;
     m.is_untied = true;
@@ -466,7 +465,7 @@ static void lists_all_changed_options(void **state)
     free_fixture(&b);
 }
 
-/* The bytes depend on the state only: they are equal in another folder, after other saves. */
+/* The bytes depend on the state only: they are equal in another directory and after other saves. */
 static void files_are_reproducible(void **state)
 {
     static const char *const name[] = { "model-0-embedding.safetensors", "model-1-layer-00000.safetensors",

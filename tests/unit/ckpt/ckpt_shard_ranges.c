@@ -1,5 +1,5 @@
 /*
- * The ranks of every layout together write each byte of a checkpoint once, with equal contents, and read their shards.
+ * The ranks of every layout together write each byte of a checkpoint once, with equal contents, and load their shards.
  */
 #include "ckpt_fixture.h"
 #include "tensor/half.h"
@@ -16,7 +16,7 @@ struct rank {
     struct meg_params p;
     struct meg_elem_range *span;
     int nspans;
-    float *flat, *packed; /* the flat buffer, and its ranges */
+    float *flat, *packed; /* flat buffer, and the concatenated elements of its ranges */
 };
 
 /* Assign ranges of various sizes to the ranks, round-robin. */
@@ -187,7 +187,7 @@ static void load_shards(const struct meg_ckpt *c, const struct meg_gpt_conf *m, 
                                                    { .name = MEG_CKPT_MAIN_PARAMS,
                                                      .data = packed,
                                                      .ranges = r.span,
-                                                     .nranges = r.nspans }, /* for the weights */
+                                                     .nranges = r.nspans }, /* ranges of the weights */
                                                    { .name = "exp_avg", .data = flat } };
             assert_int_equal(meg_ckpt_load(c, &r.p, &r.mesh, slot, nslots, &e), 0);
             if (nslots == 3)
@@ -205,7 +205,7 @@ static void load_shards(const struct meg_ckpt *c, const struct meg_gpt_conf *m, 
     }
 }
 
-/* Native tensors, and those of Megatron, which are sharded. */
+/* Tested with native tensors, and with Megatron's tensors, which are sharded. */
 static void every_layout_reads_its_shards(void **state)
 {
     const struct meg_ckpt_megatron_conf to = {

@@ -120,7 +120,7 @@ static void reads_bytes_and_sets(void **state)
     reads(BYTES(protocol5), "{'b':00ff,'set':<7>,'frozen':<8>,'ba':6162}");
 }
 
-/* LONG1 and LONG4 of any length, the long forms of strings, and memo indices beyond a byte. */
+/* Tests LONG1 and LONG4 of any length, the long forms of strings, and memo indices above 255. */
 static void reads_the_long_forms(void **state)
 {
     (void)state;
@@ -178,7 +178,7 @@ static void put_short_string(struct meg_str *out, const char *s, size_t n)
     meg_str_add(out, "\x94", 1);
 }
 
-/* Put "MODULE\nNAME\n" at p in the form of STACK_GLOBAL; return its length. */
+/* Write "MODULE\nNAME\n" at p as STACK_GLOBAL; return its length. */
 static size_t put_stack_global(struct meg_str *out, const char *p)
 {
     const size_t nmodule = strcspn(p, "\n"), nname = strcspn(p + nmodule + 1, "\n");

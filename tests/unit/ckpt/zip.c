@@ -10,7 +10,7 @@
 #define GIB (INT64_C(1) << 30)
 #define BYTES(s) (s), sizeof(s) - 1
 
-/* Begin a container whose next member starts after offset at, as if there were earlier members. */
+/* Begin a container whose next member is written at offset at, as if there were earlier members. */
 static void begin_zip_at(struct meg_zip_writer *w, struct meg_file *f, const char *path, int64_t at)
 {
     struct meg_err e;
@@ -61,7 +61,7 @@ static void members_beyond_4_gib_are_found(void **state)
     /* from the ZIP64 field of the second entry to the end of the file */
     static const char end[] = "a\1\0\10\0\106\0\0\0\1\0\0\0"         /* begins at 2^32 + 0x46 */
                               "PK\6\6\54\0\0\0\0\0\0\0\55\0\55\0"    /* 44 bytes follow; versions 4.5 */
-                              "\0\0\0\0\0\0\0\0"                     /* disks */
+                              "\0\0\0\0\0\0\0\0"                     /* disk numbers */
                               "\2\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"     /* entries */
                               "\166\0\0\0\0\0\0\0\201\0\0\0\1\0\0\0" /* 118 bytes of directory, at 2^32 + 0x81 */
                               "PK\6\7\0\0\0\0\367\0\0\0\1\0\0\0\1\0\0\0"
@@ -172,8 +172,8 @@ static void damaged_zip64_fields_are_refused(void **state)
         size_t n;
         const char *message;
     } bad[] = {
-        { SIZES + 2, BYTES("\20"), "big: member b: its sizes are damaged" }, /* a field too short */
-        { SIZES + 2, BYTES("\31"), "big: member b: its sizes are damaged" }, /* exceeds the entry */
+        { SIZES + 2, BYTES("\20"), "big: member b: its sizes are damaged" }, /* the field is too short */
+        { SIZES + 2, BYTES("\31"), "big: member b: its sizes are damaged" }, /* the field exceeds the entry */
         { SIZES + 4, BYTES("\6"), "big: member b: its sizes are damaged" },  /* the two sizes differ */
         { SIZES + 8, BYTES("\2\0\0\0\7\0\0\0\2"), "big: member b of 8589934599 bytes|exceeds the file" },
         { SIZES + 20, BYTES("\1"), "big: no member b at byte 1" },
@@ -195,7 +195,7 @@ static void damaged_zip64_fields_are_refused(void **state)
     }
 }
 
-/* Its headers equal those above, except for padding and checksum. */
+/* The headers equal those above, except for padding and checksum. */
 static void a_member_of_4_gib_is_written(void **state)
 {
     const size_t n = (size_t)(4 * GIB + 7);

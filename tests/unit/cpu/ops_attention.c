@@ -6,8 +6,8 @@
 #include "tensor/half.h"
 
 /*
- * One problem: queries, keys and values in rows, grouped as in a model.  The values of q, kv and d_o are exact in
- * dtype, the type in which the operations read them.
+ * A test problem with queries, keys and values in rows, grouped as in a model.  The values of q, kv and d_o are exact
+ * in dtype, the type that the operations read.
  */
 struct attn {
     struct meg_attn_geom ge;
@@ -15,14 +15,15 @@ struct attn {
     struct meg_drop drop;
     int64_t *sample;
     int32_t *doc;
-    int64_t r, ldq, ldk;     /* heads per group; elements in a row of q, o and of k, v */
+    /* r: heads per group; ldq: elements per row of q and o; ldk: elements per row of k and v */
+    int64_t r, ldq, ldk;
     float *q, *kv, *o, *lse; /* a row of kv has a key and a value head for each group */
     float *d_o, *dq, *dkv, *delta;
     double *q64, *kv64;
     void *qt, *kvt, *d_ot; /* q, kv, d_o in dtype */
 };
 
-/* Make a problem of s_q queries from position q0 on, in sequences of s_k keys. */
+/* Return the geometry of s_q queries from position q0 on, in sequences of s_k keys. */
 static struct meg_attn_geom geom(int64_t s_q, int64_t s_k, int64_t b, int64_t a, int64_t g, int64_t d, int64_t q0,
                                  int is_causal, float scale)
 {
@@ -68,7 +69,7 @@ static struct meg_heads heads_from(struct meg_heads x, int64_t t)
     return x;
 }
 
-/* Return x converted to type t, allocated, and round x itself to the values of t. */
+/* Round x to the values of type t, and return an allocated copy in type t. */
 static void *round_to(float *x, int64_t n, enum meg_dtype t)
 {
     uint16_t *h = zeros(n, meg_dtype_size(t));
@@ -262,7 +263,7 @@ static void many_tiles(const struct meg_ops *ops)
     all_of(ops, geom(140, 600, 1, 1, 1, 12, 0, 0, 0.3f), 0, 0.0f, 6);
 }
 
-/* Queries at the end of sequences whose keys are in a cache. */
+/* Test queries at the end of sequences whose keys are in a cache. */
 static void decoding(const struct meg_ops *ops)
 {
     all_of(ops, geom(1, 301, 2, 4, 2, 64, 300, 1, 0.125f), 0, 0.0f, 10);
@@ -337,7 +338,7 @@ static void chunks_of_keys_merge(const struct meg_ops *ops)
     in_chunks(ops, geom(620, 620, 1, 2, 1, 16, 0, 1, 0.25f), 0, 0.1f, long_ones, LEN(long_ones), 3);
 }
 
-/* Queries that see no key give o = 0 and lse = -infinity, and merging them changes nothing. */
+/* Queries without a visible key have o = 0 and lse = -infinity, and merging these changes nothing. */
 static void keys_that_no_query_sees(const struct meg_ops *ops)
 {
     struct meg_attn_geom ge = geom(9, 12, 2, 4, 2, 8, 0, 1, 0.35f);
@@ -364,7 +365,7 @@ static void keys_that_no_query_sees(const struct meg_ops *ops)
         assert_memory_equal(a.o + t * a.ldq, o + t * a.ldq, 4 * 8 * sizeof *o);
     assert_memory_equal(a.lse, lse, (size_t)nlse * sizeof *lse);
     ops->attn_merge(NULL, &a.ge, queries(&a, o), lse, queries(&a, a.o),
-                    a.lse); /* merging equal outputs gives their mean */
+                    a.lse); /* the merge of equal outputs is their mean */
     for (int64_t i = 0; i < nlse; i++)
         near(lse[i], a.lse[i] + log(2.0), 4 * EPS, "lse of equals", i, 0);
     free(o);
@@ -405,7 +406,7 @@ static void half_types(const struct meg_ops *ops)
     }
 }
 
-/* Half of the heads, with their global index, give the same outputs as among all heads. */
+/* Half of the heads, computed with their global index, have the same outputs as among all heads. */
 static void shard_of_heads(const struct meg_ops *ops)
 {
     struct attn a = attn_new(geom(50, 50, 2, 4, 2, 8, 0, 1, 0.35f), 0, 0.25f);
@@ -434,7 +435,7 @@ static void nan_propagates(const struct meg_ops *ops)
     const float bad[] = { NAN, INFINITY, -INFINITY };
     for (size_t n = 0; n < LEN(bad); n++) {
         uint64_t h = 0;
-        kv[20 * a.ldk + 3] = bad[n]; /* a key: queries 20.. see it */
+        kv[20 * a.ldk + 3] = bad[n]; /* a key that is visible to queries from 20 on */
         run(ops, &a, &h);
         for (int64_t t = 0; t < 40; t++)
             for (int64_t c = 0; c < 8; c++)
@@ -444,7 +445,7 @@ static void nan_propagates(const struct meg_ops *ops)
                     assert_true(isnan(a.o[t * a.ldq + c])); /* a score of -infinity has weight 0 */
     }
     kv[20 * a.ldk + 3] = 0.5f;
-    kv[20 * a.ldk + 8 + 3] = NAN; /* a value: one column */
+    kv[20 * a.ldk + 8 + 3] = NAN; /* a value, which affects one column */
     {
         uint64_t h = 0;
         run(ops, &a, &h);

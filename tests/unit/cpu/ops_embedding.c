@@ -10,7 +10,7 @@ struct embed {
     struct meg_drop drop;
 };
 
-/* Make a problem with the residual stream and parameters in the types of t, gradients of parameters in type grad. */
+/* Create a problem with residual stream and parameters in the types of t and parameter gradients in type grad. */
 static struct embed embed_new(float p, struct mix t, enum meg_dtype grad)
 {
     struct embed e = { rnd_mat_of(t.branch, V, H, 1),

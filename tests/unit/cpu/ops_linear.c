@@ -20,7 +20,10 @@ struct types {
     enum meg_dtype x, w, y, grad;
 };
 
-/* Advance to the next combination: all 27 for small shapes, the three uniform ones for others; false at the end. */
+/*
+ * Advance to the next combination of types: all 27 for small shapes, the three uniform ones for others.  Return false
+ * at the end.
+ */
 static int next_kinds(struct types *k, const struct shape *s, int i)
 {
     const int step = s->n * s->in * s->out < 20000 ? 1 : 13;
@@ -173,7 +176,7 @@ static void backward(const struct meg_ops *ops)
                 backward_of(ops, shapes[i], (enum meg_act)act, types);
 }
 
-/* Shapes of several blocks: the sums agree with f64, are added to dw, and are equal for any number of threads. */
+/* For shapes of several blocks, the sums agree with f64, are added to dw, and are equal for any number of threads. */
 static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types types)
 {
     struct layer l = layer_new(ops, (struct shape){ 270, 400, 530 }, MEG_ACT_NONE, types);

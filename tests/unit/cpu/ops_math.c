@@ -15,7 +15,7 @@ static double ulp(double y)
     return y == 0.0 ? least : fmax(ldexp(1.0, ilogb(y) - 23), least);
 }
 
-/* Return the larger error; NaN counts as infinite. */
+/* Return the larger error; NaN is treated as infinite. */
 static double worse(double a, double b)
 {
     return isnan(b) ? INFINITY : fmax(a, b);
@@ -62,7 +62,7 @@ static double erf_grad64(double x)
     return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
 }
 
-/* Return the largest error against f64, in half ulps of max(|x|, 1), which is what matters in a sum of such terms. */
+/* Return the largest error against f64 in half ulps of max(|x|, 1), the relevant unit for sums of such terms. */
 static double worst_of(float (*f)(float), double (*f64)(double))
 {
     double worst = 0.0;

@@ -3,7 +3,10 @@
 
 static const int64_t shapes[][2] = { { 1, 1 }, { 2, 3 }, { 7, 33 }, { 70, 130 }, { 9, 768 } };
 
-/* x, dx and skip have the type of the residual stream; y, dy, w and b that of sublayers; dw and db their own. */
+/*
+ * x, dx and skip have the type of the residual stream; y, dy, w and b have the type of sublayers; dw and db have their
+ * own type.
+ */
 struct norm {
     enum meg_norm type;
     int64_t n, h;
@@ -245,7 +248,7 @@ static void add(const struct meg_ops *ops)
                 add_of(ops, shapes[i][0] * 3, shapes[i][1], rates[p], mixes[t]);
 }
 
-/* Columns [16, 40) alone, with their global index, have the same dropout mask as among all columns. */
+/* Columns [16, 40) alone, with their global indices, have the same dropout mask as among all columns. */
 static void shard_of_columns(const struct meg_ops *ops)
 {
     const int64_t sample[2] = { 3, 4 };
@@ -266,7 +269,7 @@ static void shard_of_columns(const struct meg_ops *ops)
     free(part.p);
 }
 
-/* The norm is computed from the sum as rounded. */
+/* The norm is computed from the rounded sum. */
 static void check_add_norm(const struct meg_ops *ops, enum meg_norm type, struct mix t)
 {
     const int64_t sample[1] = { 3 };
@@ -313,7 +316,7 @@ static void nan_propagates_of(const struct meg_ops *ops, float bad, struct mix t
         assert_true(isnan(at(m.y, 3, c)) && isnan(at(m.dx, 3, c)));
         assert_false(isfinite(at(m.dx, 2, c)) || isfinite(at(m.dw, 0, c)) || isfinite(at(m.db, 0, c)));
     }
-    ops->add_fwd(NULL, m.dx, m.skip, m.dy, NULL, &d); /* also where dropout multiplies by 0 */
+    ops->add_fwd(NULL, m.dx, m.skip, m.dy, NULL, &d); /* also if dropout multiplies by 0 */
     for (int64_t c = 0; c < 50; c++)
         assert_false(isfinite(at(m.dx, 2, c)));
     norm_free(&m);

@@ -241,7 +241,8 @@ static void copy_heads(const struct meg_ops *ops)
 }
 
 /*
- * Return x rounded to `bits` of significand, ties to even, with exponents of at least `least`; infinite beyond `most`.
+ * Return x rounded to a significand of `bits` bits, ties to even, with exponents of at least `least`; infinite above
+ * `most`.
  */
 static double rounded(double x, int bits, int least, double most)
 {

@@ -1,4 +1,4 @@
-/* ops_rope.c - rotary position embedding against f64; rotating back is its inverse, which gradients need. */
+/* ops_rope.c - rotary position embedding against f64; the inverse rotation, which gradients use, restores the input. */
 #include "ops.h"
 #include "tensor/half.h"
 

@@ -1,4 +1,4 @@
-/* ops_threads.c - binding of threads: one per processor if there are as many as processors; the caller is not bound. */
+/* ops_threads.c - bind threads: one per processor if there are as many as processors; the caller is not bound. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include "ops.h"
@@ -33,7 +33,7 @@ static void workers_are_bound_if_there_is_one_per_processor(void **state)
         skip();
     }
     assert_int_equal(bound, n - 1);
-    for (int c = 0, seen = 0; c < CPU_SETSIZE; c++) /* each processor of the mask but the first, once */
+    for (int c = 0, seen = 0; c < CPU_SETSIZE; c++) /* each processor of the mask except the first occurs once */
         if (CPU_ISSET(c, &before) && seen++ > 0)
             workers_cpu -= c;
     assert_int_equal(workers_cpu, 0);

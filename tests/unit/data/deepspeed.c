@@ -117,7 +117,7 @@ static void same_samples(const struct meg_dataset *ds, const json_t *x)
     }
 }
 
-/* The reference fails at the last of the three splits, where meg does not; the files of the other two are compared. */
+/* The reference fails at the last of the three splits, but meg does not; the files of the other two are compared. */
 static void golden_indices_and_file_names(void **state)
 {
     json_t *all = golden_data("fork/gpt_indices.json"), *names = golden_data("fork/cache_file_names.json"), *x, *name;
@@ -233,7 +233,7 @@ static void a_sample_past_the_end_of_a_blended_dataset_is_an_error(void **state)
     c.split = "1";
     d = opened(&c, &spec);
     ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
-    assert_int_equal(meg_dataset_len(ds), 18); /* 9 of each, where 10 are needed */
+    assert_int_equal(meg_dataset_len(ds), 18); /* 9 samples of each dataset, although 10 are needed */
     for (int64_t i = 0; i < 10; i++)
         assert_int_equal(meg_dataset_sample(ds, i, &got, &e), 0);
     assert_int_equal(meg_dataset_sample(ds, 17, &got, &e), MEG_EFAIL);
@@ -258,7 +258,7 @@ static void a_group_reads_ranges_of_files(void **state)
     mkdir("sub", 0777);
     make_dataset("ga", length, 10);
     make_dataset("sub/gb", length, 10);
-    c.data_order = "auto"; /* selects Megatron-DeepSpeed's because of the group */
+    c.data_order = "auto"; /* selects Megatron-DeepSpeed's order because of the group */
     c.weighted_split[MEG_SPLIT_TRAIN] = words(train);
     c.weighted_split[MEG_SPLIT_VALID] = words(valid);
     spew_text("test.txt", "\"X: 1 0.8:1 ga\"\n");
@@ -280,7 +280,7 @@ static void a_group_reads_ranges_of_files(void **state)
     assert_int_equal(access("ga_V1_indexmap_3ns_4sl_5s_sample_idx.npy", F_OK), 0);
     assert_int_equal(access("ga_X_indexmap_2ns_4sl_5s_sample_idx.npy", F_OK), 0);
 
-    /* The same file name for another range: its arrays are not used. */
+    /* Another range of documents has the same file name, but its arrays are not used. */
     valid[0] = "V1: 1 0.4:0.6 ga";
     for (int pass = 0; pass < 2; pass++) {
         d = opened(&c, &spec);

@@ -99,7 +99,10 @@ static void reset_options_and_loss_mask_follow_the_eod_token(void **state)
     meg_data_splits_close(d);
 }
 
-/* As in Megatron-LM with a tokenizer that has a pad token: in the text it becomes token 0, and is masked as a label. */
+/*
+ * As in Megatron-LM with a tokenizer that has a pad token, a pad token in the text becomes token 0 and is masked as a
+ * label.
+ */
 static void a_pad_token_in_the_text_is_masked(void **state)
 {
     const int length[] = { 9 }; /* 1 2 3 4 5 6 7 8 0 */
@@ -351,7 +354,7 @@ static void a_damaged_cache_is_rebuilt(void **state)
     read_row(ds, 5, &want);
     meg_data_splits_close(d);
     ds = train_of(&d, "cached", "cc");
-    assert_non_null(ds->map[0].p); /* a hit: mapped */
+    assert_non_null(ds->map[0].p); /* cache hit: the array is mapped */
     read_row(ds, 5, &got);
     assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
     meg_data_splits_close(d);
@@ -386,12 +389,12 @@ static void a_cache_older_than_its_dataset_is_rebuilt(void **state)
     train_of(&d, "older", "older.cache");
     meg_data_splits_close(d);
     assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
-    make_dataset("older", other, 2); /* as many sequences and tokens: only the modification time differs */
+    make_dataset("older", other, 2); /* equal numbers of sequences and tokens: only the modification time differs */
     assert_null(train_of(&d, "older", "older.cache")->map[0].p);
     meg_data_splits_close(d);
 }
 
-/* Swap the last two numbers of an array: header, size and set of numbers are unchanged. */
+/* Swap the last two numbers of an array; the header, the size and the set of numbers are unchanged. */
 static void swap_last_two(const char *path)
 {
     size_t n;
@@ -487,8 +490,8 @@ static void without_a_writable_cache_the_index_is_kept_in_memory(void **state)
 }
 
 /*
- * Open the dataset called race 20 times and read a sample; where `removed` names a file, unlink it each time.  For a
- * child process, where a failing assertion would continue with the next tests; so errors are returned.
+ * Open the dataset called race 20 times and read a sample; if `removed` is not NULL, unlink that file each time.  Runs
+ * in a child process, where a failing assertion would continue with the next tests, so errors are returned.
  */
 static int read_in_a_race(const struct row *want, const char *removed)
 {
@@ -512,8 +515,8 @@ static int read_in_a_race(const struct row *want, const char *removed)
 }
 
 /*
- * 20 samples, weights 3 and 7: release 0.10 builds each dataset larger and the blend as large as both; later releases
- * keep the blend at the requested size.
+ * For 20 samples and weights 3 and 7, release 0.10 builds each dataset larger and the blend as large as both datasets;
+ * later releases keep the blend at the requested size.
  */
 static void the_size_of_a_blend_depends_on_the_megatron_release(void **state)
 {
@@ -615,7 +618,7 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
     struct row r;
 
     assert_int_equal(meg_data_loader_open(&l, ds, c, &e), 0);
-    for (int step = 0; step < 4; step++) { /* from step 2 on, into arrays of an earlier batch */
+    for (int step = 0; step < 4; step++) { /* from step 2 on, arrays of an earlier batch are reused */
         struct meg_batch *x = &b[step % 2];
 
         assert_int_equal(meg_data_loader_next(l, x, &e), 0);
@@ -626,7 +629,7 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
             read_row(ds, x->sample_id[i], &r);
             check_sequence(x, i, &r, c->position);
         }
-        if (step > 0) { /* the batch before is unchanged */
+        if (step > 0) { /* the previous batch is unchanged */
             read_row(ds, b[1 - step % 2].sample_id[0], &r);
             check_sequence(&b[1 - step % 2], 0, &r, c->position);
         }
@@ -695,7 +698,7 @@ static void golden_samples(void **state)
         int64_t begin, end;
 
         if (!get_int(c, "drop_last_partial_validation_sequence") && strcmp(which, "valid") == 0)
-            continue; /* keeps a short last sample, for which Megatron-LM has no option */
+            continue; /* Megatron-LM has no option that keeps a short last sample */
         assert_int_equal(meg_source_open(&src, "tiny_text_document", &e), 0);
         assert_int_equal(meg_split_parse(&split, get_str(c, "split"), &e), 0);
         meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_SPLIT_VALID : MEG_SPLIT_TRAIN,
@@ -831,7 +834,7 @@ static void golden_blends(void **state)
             conf.renormalize_blend_weights = get_int(c, "renormalize");
         }
         conf.data_cache_path = "blends";
-        for (int again = 0; again < 2; again++) { /* built, then from the cache */
+        for (int again = 0; again < 2; again++) { /* built first, then read from the cache */
             struct meg_data_splits *d;
             struct meg_err e;
             if (meg_gpt_data_open(&d, &conf, &spec, &e) < 0)

@@ -15,12 +15,12 @@ static void the_number_of_epochs_follows_the_samples_needed(void **state)
     assert_true(p.epochs == 1 && p.samples == 10);
     assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 10, &cut, &e), 0);
     assert_true(p.epochs == 1);
-    /* 8 of 10 more are needed: from 80% on the last epoch is shuffled with the others */
+    /* 8 of 10 more samples are needed: from 80% on, the last epoch is shuffled with the others */
     assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 18, &cut, &e), 0);
     assert_true(p.epochs == 2 && p.samples == 20 && !p.separate_last_epoch);
     assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 17, &cut, &e), 0);
     assert_true(p.epochs == 2 && p.separate_last_epoch && p.samples_before_last_epoch == 10);
-    /* fewer tokens than a sample has; constant time for any number of samples */
+    /* fewer tokens than one sample; planning takes constant time for any number of samples */
     assert_int_equal(meg_gpt_index_plan(&p, 1, 1, 1000000000000, &cut, &e), 0);
     assert_true(p.epochs == 10000000000001);
     assert_int_equal(meg_gpt_index_plan(&p, 1, 1, INT64_MAX / 2, &cut, &e), MEG_EFORMAT);
@@ -77,7 +77,9 @@ static void mock_data_is_equal_on_every_machine(void **state)
     meg_source_close(m);
 }
 
-/* int64 arrays have the numbers of the 32-bit ones; here they are forced, since only a huge dataset needs them. */
+/*
+ * int64 arrays have the same numbers as 32-bit arrays.  The test forces them, since only a huge dataset requires them.
+ */
 static void int64_arrays_have_the_same_numbers(void **state)
 {
     const struct meg_gpt_index_conf cut = { 5, 1, false };
@@ -118,7 +120,7 @@ static void int64_arrays_have_the_same_numbers(void **state)
     meg_source_close(src);
 }
 
-/* As in Megatron-LM: int32 indices of documents, and a uint32 shuffle index below 2^32 - 2 samples. */
+/* As in Megatron-LM, indices of documents are int32, and the shuffle index is uint32 below 2^32 - 2 samples. */
 static void arrays_are_int64_from_megatrons_limits_on(void **state)
 {
     struct meg_gpt_index_sizes p = { .elements = INT32_MAX, .epochs = 1, .samples = UINT32_MAX - 2 };
@@ -136,7 +138,7 @@ static void arrays_are_int64_from_megatrons_limits_on(void **state)
     assert_true(x.nsample == UINT32_MAX - 1 && x.is_shuffle_int64);
 }
 
-/* Megatron-LM can keep a short last validation sample, but no option of it does. */
+/* Megatron-LM's code can keep a short last validation sample, but no option selects this. */
 static bool keeps_partial(const json_t *c)
 {
     return !get_int(c, "drop_last_partial_validation_sequence") && strcmp(get_str(c, "which"), "valid") == 0;

@@ -14,7 +14,7 @@
 
 enum { S = 8, MAX_FILES = 64 };
 
-/* Open the data with the index cache in "cache" and return the hash of all samples; what each flip is followed by. */
+/* Open the data with the index cache in "cache" and return the hash of all samples; called after each flip. */
 typedef uint64_t (*hash_samples)(bool *is_mapped);
 
 static uint64_t env_number(const char *name, uint64_t otherwise)
@@ -106,7 +106,7 @@ static uint64_t hash_deepspeed(bool *is_mapped)
     return hash_gpt(&c, is_mapped);
 }
 
-/* The sentence map of BERT: one array, whose length only its header has. */
+/* Hash the samples of BERT's sentence map, an array whose length is stored in its header only. */
 static uint64_t hash_sentences(bool *is_mapped)
 {
     const char *paths[] = { "s" };

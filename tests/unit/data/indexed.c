@@ -69,7 +69,7 @@ static void reads_back_every_type(void **state)
     }
 }
 
-/* More tokens than the writer's buffer, in sequences that cross its end. */
+/* The tokens exceed the writer's buffer, in sequences that cross its end. */
 static void sequences_larger_than_the_buffer_are_written(void **state)
 {
     enum { N = 200001 };
@@ -97,7 +97,7 @@ static void sequences_larger_than_the_buffer_are_written(void **state)
 }
 
 /*
- * Two sequences of 2^31 bytes each, of which only the first and last tokens are written, and one of two tokens.  The
+ * Two sequences have 2^31 bytes each, of which only the first and last tokens are written; a third has two tokens.  The
  * index is compared with bytes from meg-idx(5).
  */
 static void offsets_beyond_2_gib_are_written(void **state)
@@ -130,7 +130,7 @@ static void offsets_beyond_2_gib_are_written(void **state)
     remove("far.bin");
 }
 
-/* The same in a file made here: .bin is sparse, with two tokens at its end. */
+/* The test creates the file: .bin is sparse, with two tokens at its end. */
 static void offsets_beyond_2_gib_are_read(void **state)
 {
     static const char idx[] = "MMIDIDX\0\0\1\0\0\0\0\0\0\0\10\3\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"
@@ -175,7 +175,7 @@ static void an_id_too_large_for_the_type_is_refused(void **state)
     assert_int_equal(file_size("wide.idx"), -1);
 }
 
-/* In place, for any number of ids; an id that is too large is found at any index. */
+/* Ids are converted in place, for any number of ids; an id that is too large is found at any index. */
 static void ids_are_converted_to_the_type_of_the_file(void **state)
 {
     static const enum meg_idx_dtype types[] = { MEG_IDX_U8, MEG_IDX_U16, MEG_IDX_I32 };
@@ -320,7 +320,7 @@ static void refuses_a_short_bin(void **state)
     REFUSES("bin", 0, "", 7,
             "bad.bin: 7 bytes, expected 8 for the 4 uint16 tokens of bad.idx: truncated, or "
             "it belongs to another index");
-    assert_int_equal(open_changed("bin", 0, "", 0, 9, &e), 0); /* a longer one is a warning */
+    assert_int_equal(open_changed("bin", 0, "", 0, 9, &e), 0); /* a longer file causes a warning */
     assert_int_equal(unlink("bad.bin"), 0);
     struct meg_indexed *d;
     assert_int_equal(meg_indexed_open(&d, "bad", &e), MEG_ENOENT);
@@ -336,7 +336,7 @@ static void refuses_ids_that_exceed_int32_and_types_without_ids(void **state)
     int32_t id;
 
     (void)state;
-    assert_int_equal(open_changed("idx", 17, "\3", 1, -1, &e), 0); /* int16: of the size of uint16 */
+    assert_int_equal(open_changed("idx", 17, "\3", 1, -1, &e), 0); /* int16 has the size of uint16 */
     spew("bad.bin", "\1\0\0\0\0\0\0\0", 8);
     spew("bad.idx",
          "MMIDIDX\0\0\1\0\0\0\0\0\0\0\5\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"
@@ -370,7 +370,7 @@ static double value_at(const struct meg_indexed *d, const unsigned char *p, int6
     return meg_indexed_dtype(d) == MEG_IDX_F32 ? f : meg_indexed_dtype(d) == MEG_IDX_F64 ? g : (double)v;
 }
 
-/* Each pair has the expected contents, and written again from them gives the same bytes. */
+/* Each pair has the expected contents; writing the contents again results in the same bytes. */
 static void golden_files_are_read_and_rewritten(void **state)
 {
     json_t *all = golden_data("indexed/datasets.json"), *want;

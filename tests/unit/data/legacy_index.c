@@ -1,4 +1,4 @@
-/* The legacy index format, of --dataset-impl lazy and cached. */
+/* The legacy index format, which --dataset-impl lazy and cached write. */
 #include "data_util.h"
 
 /* An index file of two documents with the sequences 7 8, 9 and 5, int32; fields in file order. */
@@ -83,7 +83,7 @@ static void refuses_a_damaged_index(void **state)
             "it belongs to another index");
 }
 
-/* The reference gives documents as lists of sequences. */
+/* The reference has documents as lists of sequences. */
 static void golden_files_are_read(void **state)
 {
     json_t *all = golden_data("fork/datasets.json"), *want;

@@ -24,7 +24,7 @@ static struct meg_data_conf data_of(const char *const *prefix, const char *split
 static unsigned char continues[256];
 static int32_t sentinels[128];
 
-/* The tokens of vocab.txt, and the ids after them. */
+/* Return the vocabulary of vocab.txt with the special ids, which follow its tokens. */
 static struct meg_masked_vocab golden_vocab(const json_t *special)
 {
     struct meg_masked_vocab v = { .size = get_int(special, "vocab_size"),
@@ -185,7 +185,7 @@ static void check_run(const json_t *x, enum meg_masked_type type)
         if (r < 0)
             fail_msg("%s", e.msg);
         ds = meg_data_splits_dataset(d, split);
-        assert_true((ds->map[0].p != NULL) == pass); /* the second time from the cache */
+        assert_true((ds->map[0].p != NULL) == pass); /* the second pass reads the cache */
         same_rows(ds, json_object_get(x, "sample_index"));
         assert_true(json_array_size(json_object_get(x, "samples")) > 0);
         json_array_foreach(json_object_get(x, "samples"), i, sample)
@@ -290,7 +290,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     assert_true(from[0] == 6 && from[1] == 16);
     meg_data_splits_close(d);
 
-    conf.data_path.n = 2; /* "0.25 sa": a blend of one */
+    conf.data_path.n = 2; /* "0.25 sa", a blend of one dataset */
     if (meg_masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
         fail_msg("%s", e.msg);
     assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), 21);
@@ -367,7 +367,7 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     meg_data_splits_close(d);
 
     v = small_vocab();
-    v.size = 9; /* ids of the data and the special ids are outside */
+    v.size = 9; /* ids of the data and special ids exceed the vocabulary */
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
     assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);

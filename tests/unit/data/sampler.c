@@ -17,7 +17,7 @@ static void single_assigns_samples_to_ranks_in_order(void **state)
         assert_true(index[0] == 4 + 6 * step + 2 && index[1] == index[0] + 1);
         assert_true(sample_id[0] == index[0] && sample_id[1] == index[1]);
     }
-    assert_false(meg_data_sampler_next(s, index, sample_id)); /* 1 of 17 is left, a step needs 6 */
+    assert_false(meg_data_sampler_next(s, index, sample_id)); /* 1 of 17 samples remains, a step needs 6 */
     assert_false(meg_data_sampler_next(s, index, sample_id));
     meg_data_sampler_close(s);
 }
@@ -55,7 +55,7 @@ static void every_layout_consumes_the_same_samples(void **state)
         }
 }
 
-/* Every sample once in each epoch, each rank within its own range, in another order in the next epoch. */
+/* Each epoch has every sample once, each rank reads its own range, and the order differs in the next epoch. */
 static void cyclic_covers_each_epoch(void **state)
 {
     for (int type = MEG_DATA_SAMPLER_CYCLIC; type <= MEG_DATA_SAMPLER_CYCLIC_UNSHARDED; type++) {

@@ -49,7 +49,7 @@ static void an_epoch_without_samples_is_the_last(void **state)
     struct meg_sentence_map m;
 
     (void)state;
-    meg_sentence_map_build(&m, d, 0, 3, &c); /* one sentence; a long one; none */
+    meg_sentence_map_build(&m, d, 0, 3, &c); /* a document of one sentence, one with a long sentence, an empty one */
     assert_int_equal(m.n, 0);
     meg_sentence_map_free(&m);
     c.min_sentences = 1;

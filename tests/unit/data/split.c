@@ -1,4 +1,4 @@
-/* --split, and the number of samples that a run takes of each split. */
+/* --split, and the number of samples that a run reads from each split. */
 #include "data_util.h"
 
 #include "data/split.h"
@@ -17,9 +17,9 @@ static void boundaries_are_rounded_half_to_even(void **state)
     assert_true(b == 95 && end == 100);
     meg_split_range(&s, MEG_SPLIT_TEST, 100, &b, &end);
     assert_true(b == 100 && end == 100);
-    assert_int_equal(meg_split_parse(&s, "1 / 1", &e), 0); /* the third is 0 */
+    assert_int_equal(meg_split_parse(&s, "1 / 1", &e), 0); /* the third weight is 0 */
     meg_split_range(&s, MEG_SPLIT_TRAIN, 5, &b, &end);
-    assert_int_equal(end, 2); /* 2.5 to even */
+    assert_int_equal(end, 2); /* 2.5 is rounded to even */
     assert_false(s.is_present[MEG_SPLIT_TEST]);
 }
 
@@ -42,7 +42,7 @@ static void an_invalid_split_is_refused(void **state)
     assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; ratios are 0 or more");
 }
 
-/* Megatron-LM's search for digits finds 0 and 10 in the first, and ignores the words of the others. */
+/* Megatron-LM's search for digits finds 0 and 10 in the first value, and ignores the words of the others. */
 static void a_word_that_is_not_a_decimal_number_is_refused(void **state)
 {
     static const char *const text[] = { "0x10,1", "nan,1,1", "1,inf", "1e2,1", "90%,10", "+9,1", ".,1", "90;10" };

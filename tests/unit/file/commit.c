@@ -132,7 +132,10 @@ static char state_for_readers(const struct writer *w)
     return state;
 }
 
-/* The same for a reader of the final names only: '-' if the last file, which it opens first, is missing. */
+/*
+ * Read the files by their final names only: 'o' if all are old, 'n' if all are new, '-' if the last file, which is
+ * opened first, is missing, else 'x'.
+ */
 static char state_for_others(const struct writer *w)
 {
     char state = 0;
@@ -226,7 +229,7 @@ static void sweep(const struct writer *w, bool has_exchange)
                 assert_int_equal(c.status, 128 + SIGKILL);
             else if (c.status)
                 assert_non_null(strstr(c.err, dir));
-            /* the next run succeeds and removes the files of the killed one */
+            /* the next run must succeed and remove the files of the killed run */
             if (w->write("new", &e) < 0)
                 fail_msg("%s at call %d of %d: the next run: %s", faults[i], at, n, e.msg);
             assert_int_equal(state_for_others(w), 'n');

@@ -40,7 +40,7 @@ static void holds(const char *want)
     meg_str_free(&got);
 }
 
-/* The number of names in dir except . and .. */
+/* Return the number of names in dir except . and .. */
 static int names(void)
 {
     DIR *d = opendir(dir);
@@ -137,13 +137,13 @@ static void exceeding_the_file_size_limit_is_an_error(void **state)
 
 /* ---- writeback ---- */
 
-/* Intercept the calls of this program, which must cover consecutive ranges. */
+/* Intercepts the calls of sync_file_range, which must cover consecutive ranges. */
 static int64_t begun;
 
 int sync_file_range(int fd, off64_t offset, off64_t n, unsigned flags)
 {
     assert_true(fd >= 0);
-    assert_int_equal(flags, SYNC_FILE_RANGE_WRITE); /* no flag that waits */
+    assert_int_equal(flags, SYNC_FILE_RANGE_WRITE); /* no flag that blocks */
     assert_int_equal(offset, begun);
     assert_true(n > 0);
     begun += n;
@@ -315,7 +315,7 @@ static void a_signal_removes_temporary_files(void **state)
         child_run(&c, end_by, &signals[i]);
         assert_int_equal(c.status, 128 + signals[i]);
         assert_int_equal(access(dir, W_OK), 0);
-        assert_int_equal(names(), 1 + 40 - 32); /* the committed one, and those beyond 32 */
+        assert_int_equal(names(), 1 + 40 - 32); /* the committed file, and the files beyond 32 */
         assert_int_equal(meg_remove_tree(dir, NULL), 0);
         assert_int_equal(meg_mkdirs(dir, NULL), 0);
     }

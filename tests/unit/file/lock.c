@@ -201,7 +201,7 @@ static void a_requeued_slurm_job_takes_over_its_own_lock(void **state)
     leave_a_dead_lock("4711");
     edit("host", "node17");
     setenv("SLURM_JOB_ID", "4711", 1);
-    child_run(&c, take_and_say, NULL); /* the same run of the job: another step of it may hold the lock */
+    child_run(&c, take_and_say, NULL); /* the same run of the job, whose other steps may hold the lock */
     assert_int_equal(c.status, 74);
     setenv("SLURM_RESTART_COUNT", "1", 1);
     child_run(&c, take_and_say, NULL);
@@ -281,7 +281,10 @@ static void exit_releases_the_locks(void **state)
 
 enum { RACERS = 8, ROUNDS = 25 };
 
-/* The holder is alone: the shared counter is 1.  The racers wait for each other before and after. */
+/*
+ * The shared counter is 1 while the lock is held, since there is one holder.  The racers wait for each other before and
+ * after.
+ */
 struct shared {
     int ready, tried, inside, wins, overlaps;
 };

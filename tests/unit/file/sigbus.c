@@ -1,4 +1,4 @@
-/* A mapped file that is truncated during use gives an error with its name, or ends the process. */
+/* Reading a mapped file that is truncated during use returns an error with its name, or ends the process. */
 #include "child.h"
 
 #include <signal.h>
@@ -28,7 +28,7 @@ static int clear(void **state)
     return meg_remove_tree(dir, NULL);
 }
 
-/* In a child: restore the handler of SIGBUS, which cmocka replaces. */
+/* Restore, in a child process, the handler of SIGBUS, which cmocka replaces. */
 static void begin_child(void)
 {
     signal(SIGBUS, SIG_DFL);
@@ -68,14 +68,14 @@ static void a_guarded_read_returns_an_error(void **state)
     snprintf(want, sizeof want,
              "%s: byte %zu cannot be read: the file was truncated, or its disk failed, while it was in use", path,
              page);
-    for (int i = 0; i < 2; i++) { /* also a second time */
+    for (int i = 0; i < 2; i++) { /* the second read also fails */
         assert_int_equal(meg_sigbus_guard(sum, &m, &e), MEG_EIO);
         assert_string_equal(e.msg, want);
     }
     assert_int_equal(truncate(path, (off_t)(PAGES * page)), 0);
     assert_int_equal(meg_sigbus_guard(sum, &m, &e), 2); /* the truncated part is zero now */
     meg_mmap_close(&m);
-    assert_int_equal(meg_mmap_open(&other, path, NULL), 0); /* reuses the entry of the closed one */
+    assert_int_equal(meg_mmap_open(&other, path, NULL), 0); /* reuses the entry of the closed mapping */
     assert_int_equal(truncate(path, 0), 0);
     assert_int_equal(meg_sigbus_guard(sum, &other, &e), MEG_EIO);
     meg_mmap_close(&other);
@@ -151,7 +151,7 @@ static void other_faults_keep_the_previous_handler(void **state)
 
 int main(void)
 {
-    /* The last test installs the handler here; the children of the others install their own. */
+    /* The last test installs the handler in this process; the other tests install it in child processes. */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_unguarded_read_ends_the_process_with_the_name, make, clear),
         cmocka_unit_test_setup_teardown(other_faults_keep_the_previous_handler, make, clear),

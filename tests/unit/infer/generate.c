@@ -1,4 +1,6 @@
-/* infer/generate.h: compare with forward passes over full sequences of a small model with random weights. */
+/*
+ * infer/generate.h: compare generation with forward passes over full sequences, for a small model with random weights.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +18,7 @@ enum { V = 61, POSITIONS = 24, PROMPTS = 7 };
 
 static struct meg_gpt *g;
 
-/* Weights of standard deviation 0.3 give distributions that are far from uniform. */
+/* Weights of standard deviation 0.3 result in distributions that are far from uniform. */
 static int setup(void **state)
 {
     const struct meg_gpt_conf conf = tiny_gpt(2, 32, 128, 4, POSITIONS, V);
@@ -82,7 +84,8 @@ static const struct meg_sampling greedy = { .greedy = true, .temperature = 1 };
 static const struct meg_sampling drawn = { .temperature = 1.2, .seed = 99 };
 
 /*
- * Decoding with the KV cache gives the logits of a forward pass over prompt and continuation, up to the last position.
+ * Decoding with the KV cache computes the same logits as a forward pass over prompt and continuation, up to the last
+ * position.
  */
 static void decoding_equals_a_forward_pass_over_the_full_sequence(void **state)
 {
@@ -131,7 +134,7 @@ static void greedy_takes_the_largest_logit(void **state)
     release(c);
 }
 
-/* Bit-identical for any content of the other slots and any start step. */
+/* Continuations are bit-identical for any content of the other slots and any start step. */
 static void a_prompt_does_not_depend_on_its_batch(void **state)
 {
     const int64_t slots[] = { 2, 3, 7, 20 };
@@ -197,7 +200,7 @@ static void other_seeds_and_prompts_are_sampled_differently(void **state)
     release(b);
 }
 
-/* Requests with different options generate the same in one batch as one by one. */
+/* Requests with different options generate the same ids in one batch as one by one. */
 static void requests_of_a_batch_keep_their_own_options(void **state)
 {
     const struct meg_request request[PROMPTS] = {
@@ -241,8 +244,8 @@ static void requests_of_a_batch_keep_their_own_options(void **state)
 }
 
 /*
- * With a seed in the request, equal prompts have equal continuations at any position in the input; without, they
- * differ.
+ * With a seed in the request, equal prompts have equal continuations at any position in the input; without a seed,
+ * their continuations differ.
  */
 static void a_request_with_a_seed_does_not_depend_on_the_prompt_number(void **state)
 {

@@ -251,7 +251,7 @@ static void messages_name_the_option_of_a_line(void **state)
     free(ids.v);
 }
 
-/* A vocabulary of the 256 bytes. */
+/* Open a tokenizer whose vocabulary is the 256 bytes. */
 static struct meg_tokenizer *bytes_tokenizer(void)
 {
     char dir[TMP_NAME], vocab[TMP_PATH], merges[TMP_PATH];
@@ -281,7 +281,7 @@ static struct meg_tokenizer *bytes_tokenizer(void)
     return tok;
 }
 
-/* For any bytes in any chunks, the text never ends within a character, and all of it equals that of decode. */
+/* For any bytes in any chunks, the text never ends within a character, and the complete text equals that of decode. */
 static void detokenized_text_grows_by_complete_characters(void **state)
 {
     static const char *const texts[] = {
@@ -388,8 +388,9 @@ static void return_tokens_adds_the_text_of_each_token(void **state)
 }
 
 /*
- * Feed the bytes of a text one by one, and then the end; what was decoded when it stopped, after how many bytes.
- * At each step what is printed as text is the beginning of what it is in the end, and is well-formed.
+ * Decode the bytes of a text one by one, then the end of the text.  Set *got to the decoded text, and return the number
+ * of bytes at which a stop string was found, or -1.  Check at each step that the printed text is well-formed and a
+ * prefix of the final text.
  */
 static int64_t feed(const struct meg_tokenizer *tok, const char *prompt, const char *text, char **stop, size_t nstop,
                     struct meg_str *got)
@@ -489,7 +490,7 @@ static void the_text_ends_before_a_stop_string(void **state)
     meg_tokenizer_close(tok);
 }
 
-/* A tokenizer of six words that buffers the last word, which later ids may continue. */
+/* Open a tokenizer of six words that buffers the last word, which later ids may continue. */
 static struct meg_tokenizer *word_tokenizer(void)
 {
     char vocab[TMP_NAME];

@@ -68,7 +68,7 @@ static void top_p_keeps_the_token_that_crosses_it(void **state)
         assert_int_equal(s.n, n[i]);
         meg_token_sampler_free(&s);
     }
-    conf.top_p = .85; /* on a tie the lower id */
+    conf.top_p = .85; /* on a tie, the lower id is kept */
     keep(&s, conf, logits, 4);
     assert_int_equal(s.id[2], 0);
     assert_true(fabs(s.p[0] - .5 / .9) < 1e-6);

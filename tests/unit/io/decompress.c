@@ -11,7 +11,7 @@
 
 #define TEXT "{\"text\":\"one\"}\n"
 
-/* Read a file with the content bytes [n]; returns 0 and *out, or an error. */
+/* Read a file with the content bytes [n] into *out; return 0 or an error. */
 static int unpack(const void *bytes, size_t n, struct meg_str *out, struct meg_err *e)
 {
     FILE *f = tmpfile();

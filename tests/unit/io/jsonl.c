@@ -149,7 +149,7 @@ static void invalid_json_is_rejected(void **state)
     refuses("{\"text\":\"a\0b\"}", 14, "column 11: found byte 0x00 where the rest of a string is expected");
 }
 
-/* At each offset of a string, which is scanned in blocks of 16 bytes and a shorter rest. */
+/* Tested at each offset of a string, which is scanned in blocks of 16 bytes and a shorter rest. */
 static void unescaped_control_characters_are_rejected(void **state)
 {
     enum { HEAD = 9, N = 40 };

@@ -19,7 +19,7 @@ enum { MIB = 1 << 20 };
 
 static char dir[4000];
 
-/* Write a file of `lines` lines of nbytes each that repeat `what`; returns its path. */
+/* Write a file of `lines` lines of nbytes each that repeat `what`; return its path. */
 static const char *write_lines(const char *what, int64_t nbytes, int lines)
 {
     static char path[4100], text[1 << 16];
@@ -73,7 +73,10 @@ static void preprocess(void *arg)
     printf("%ld", used.ru_maxrss / 1024);
 }
 
-/* file and with are names in data/tokenizers; with is a second file or NULL. */
+/*
+ * Check the memory limit for a tokenizer type.  file and with are names in data/tokenizers; with is a second file or
+ * NULL.
+ */
 static void keeps_to_the_bound(const char *type, const char *file, const char *with, const char *what, int64_t mib,
                                int lines)
 {

@@ -232,7 +232,7 @@ static void a_resumed_run_removes_what_it_writes_again(void **state)
     assert_int_equal(meg_write_file(text, "no events", 9, NULL), 0);
     foreign_nbytes = size_of(foreign);
     write_run(dir, 0, 8, first);
-    f = fopen(first, "a"); /* the run was killed while it wrote a record */
+    f = fopen(first, "a"); /* as if the run was killed while writing a record */
     fputs("torn", f);
     fclose(f);
     write_run(dir, 7, 9, second);
@@ -241,7 +241,7 @@ static void a_resumed_run_removes_what_it_writes_again(void **state)
     assert_int_equal(size_of(text), 9);
     assert_int_equal(remove(foreign) | remove(text), 0);
 
-    assert_int_equal(read_file(second, ev, 32), 1); /* only the version: it began after iteration 5 */
+    assert_int_equal(read_file(second, ev, 32), 1); /* only the version, because this file begins after iteration 5 */
     assert_string_equal(ev[0].version, "brain.Event:2");
     assert_int_equal(read_file(first, ev, 32), 12); /* version, text, and five iterations with two tags */
     assert_int_equal(ev[10].step, 5);

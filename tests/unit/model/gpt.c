@@ -209,7 +209,7 @@ static void check_decoding(struct meg_gpt_conf c)
     }
     assert_int_equal(meg_gpt_kv_cache_len(cache, 2), 5);
 
-    /* the same bits without the other slot in use */
+    /* the bits are the same if the other slot is unused */
     meg_gpt_kv_cache_clear(cache, 1);
     meg_gpt_prefill(g, cache, 1, one[1], 1, NULL);
     for (int t = 0; t < 2; t++)

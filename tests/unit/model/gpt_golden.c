@@ -124,7 +124,7 @@ static struct meg_gpt *tiny(const char *dir, struct meg_gpt_conf c)
     return g;
 }
 
-/* Fail unless |got - want| <= most; NaN fails. */
+/* Fail unless |got - want| <= most, also for NaN. */
 static void close_to(double got, double want, double most, const char *what)
 {
     if (!(fabs(got - want) <= most))
@@ -234,7 +234,7 @@ static struct hf_row llama_row(const char *name, int64_t o)
         { "output_layer.weight", "lm_head.weight" },
         { 0 },
     };
-    enum { F = 160, PER = A / 2 + 2 }; /* heads per group: its queries, a key, a value */
+    enum { F = 160, PER = A / 2 + 2 }; /* heads per group: the queries of the group, a key, a value */
     struct hf_row p = { .row = o };
     int layer;
     const char *rest = split_layer(name, &layer), *part;

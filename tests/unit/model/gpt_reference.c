@@ -20,7 +20,9 @@ struct input {
     float mask[N];
 };
 
-/* Make three sequences, two of which have two documents; positions are 700 apart, so that slow angles matter. */
+/*
+ * Create three sequences, two of which have two documents; positions are 700 apart, so that slow angles have an effect.
+ */
 static struct meg_batch batch(struct input *x)
 {
     struct meg_batch b = { .s = S,
@@ -65,7 +67,7 @@ static struct meg_gpt *make(const struct meg_gpt_conf *c)
     if (meg_gpt_create(&g, c, &run, meg_cpu_ops(), &meg_mesh_one, &e) < 0)
         fail_msg("%s", e.msg);
     meg_gpt_init(g, 1234);
-    for (int i = 0; i < g->params.n; i++) /* biases and norm weights that matter */
+    for (int i = 0; i < g->params.n; i++) /* random biases and norm weights, so that they have an effect */
         for (int64_t j = 0; g->params.row[i].ndim == 1 && j < g->params.row[i].numel; j++)
             ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
     return g;

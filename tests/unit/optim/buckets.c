@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "optim/optim.h"
 
-/* Make a parameter table: a tied embedding of 53 tokens, positions, four layers of two tensors, a norm. */
+/* Create a parameter table: a tied embedding of 53 tokens, positions, four layers of two tensors, a norm. */
 static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank, struct meg_mesh *mesh)
 {
     const int64_t word[] = { 53, 5 }, pos[] = { 7, 5 }, matrix[] = { 14, 5 }, vector[] = { 5 };
@@ -84,7 +84,7 @@ static void buckets_end_at_bucket_numel(void **state)
     make(&p, &l, 0, &mesh);
     check_offsets(&p);
     assert_int_equal(p.bucket[0].end,
-                     320); /* norm 64, vector 64, matrix 128, vector 64: the first sum of at least 300 */
+                     320); /* norm 64 + vector 64 + matrix 128 + vector 64, the first sum of at least 300 */
     for (int b = 0; b + 1 < p.nbuckets; b++)
         assert_true(p.bucket[b].end - p.bucket[b].begin >= 300);
     meg_params_free(&p);
@@ -266,7 +266,7 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
                 if (zero == 1)
                     assert_int_equal(((int64_t)(m.params + m.grads) + each) * d,
                                      n * (mode[i].replicated * d + mode[i].sharded));
-                /* stage 2 and 3 shard everything but the parameters of stage 2, and have buffers of unsharded groups */
+                /* ZeRO-2 shards all but the parameters, ZeRO-3 shards all; both have buffers of unsharded groups */
                 if (zero == 2) {
                     assert_int_equal(m.params, (size_t)n * meg_dtype_size(run.dtype));
                     assert_int_equal(m.grads, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.grad_dtype));

@@ -1,6 +1,6 @@
 /*
- * Learning rate, weight decay and batch ramp-up equal values printed by Megatron's own modules.   They are in
- * tests/data/golden/schedules.
+ * Learning rate, weight decay and batch ramp-up equal values printed by Megatron's own modules
+ * (tests/data/golden/schedules).
  */
 #include <inttypes.h>
 #include <math.h>
@@ -283,7 +283,7 @@ static void options_set_the_schedule(void **state)
     }
 }
 
-/* Invalid options, and how the error message begins. */
+/* Invalid options, and the beginning of the error message. */
 static const char *const refusals[][2] = {
     { "lr = -1", "--lr -1: must be 0 or more" },
     { "min-lr = 2", "--min-lr 2: must not be above --lr" },

@@ -13,7 +13,7 @@
 
 enum { STEPS = 4 };
 
-/* Make a parameter table: a matrix with weight decay, its bias without, and an embedding with a decoupled rate. */
+/* Create a parameter table: a matrix with weight decay, its bias without it, and an embedding with a decoupled rate. */
 static void make_params(struct meg_params *p)
 {
     const int64_t embedding[] = { 9, 5 }, weight[] = { 7, 5 }, bias[] = { 7 };

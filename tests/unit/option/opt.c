@@ -140,7 +140,7 @@ static void each_form_of_an_option_is_parsed(void **state)
     assert_int_equal(conf.n, 9);
     assert_string_equal(conf.type, "GPT2");
     assert_string_equal(conf.path, "--x=y");
-    given("--seq-length 1 --seq-length 2"); /* the last one counts */
+    given("--seq-length 1 --seq-length 2"); /* the last value is used */
     assert_int_equal(conf.n, 2);
 }
 

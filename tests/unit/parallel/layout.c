@@ -1,4 +1,4 @@
-/* The layers of pipeline stages and chunks, for even and uneven partitions. */
+/* Number of layers of pipeline stages and chunks, for even and uneven partitions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -44,7 +44,7 @@ static void fail_at(const struct meg_pipe_schedule_conf *c, const char *what)
              c->is_forward_only ? "forward only" : "both ways", what);
 }
 
-/* Call f for every valid configuration.  Returns their number. */
+/* Call f for every valid configuration; return the number of configurations. */
 static int for_all(void (*f)(const struct meg_pipe_schedule_conf *c))
 {
     int n = 0;
@@ -65,7 +65,7 @@ static int for_all(void (*f)(const struct meg_pipe_schedule_conf *c))
     return n;
 }
 
-/* The published bubble if all steps take equally long; negative: none is published for this configuration. */
+/* Return the published bubble for steps of equal duration; negative: none is published for this configuration. */
 static double published_bubble(const struct meg_pipe_schedule_conf *c)
 {
     const double p = c->stages, m = (double)c->microbatches, v = c->chunks;
@@ -101,7 +101,7 @@ static void every_schedule_is_valid_and_has_the_published_bubble(void **state)
     assert_int_equal(for_all(check_schedule), 11410);
 }
 
-/* Values of the formulas for some configurations. */
+/* Expected values are those of the published formulas for some configurations. */
 static void micro_batches_in_flight_are_as_published(void **state)
 {
     const struct meg_pipe_schedule_conf plain = { MEG_PIPE_1F1B, 4, 1, 8, 0, false },
@@ -185,7 +185,7 @@ static void transfers_overlap_with_steps(void **state)
         struct meg_pipe_schedule_cost cost = { 0 };
 
         meg_pipe_schedule_estimate(&c, &t, &cost);
-        assert_true(cost.makespan == 32 + 2 * (p - 1)); /* only the first one is waited for on each link */
+        assert_true(cost.makespan == 32 + 2 * (p - 1)); /* each link delays only its first transfer */
     }
 }
 
@@ -254,7 +254,8 @@ static void invalid_configurations_are_reported(void **state)
 }
 
 /*
- * Configurations to damage: together they have every type of action, and two stages that are each other's neighbours.
+ * Configurations whose lists are damaged.  Together they have every type of action, and two stages that are each
+ * other's neighbors on both sides.
  */
 static const struct meg_pipe_schedule_conf damaged[] = {
     { MEG_PIPE_1F1B, 3, 1, 5, 0, false },        { MEG_PIPE_INTERLEAVED, 2, 3, 8, 5, false },
@@ -330,7 +331,7 @@ static void a_list_with_a_wrong_number_is_rejected(void **state)
     }
 }
 
-/* The first action of this type, edge and micro-batch. */
+/* Return the first action of this type, edge and micro-batch. */
 static struct meg_action *find(const struct meg_pipe_schedule *s, enum meg_action_type type, enum meg_edge edge,
                                int64_t mb)
 {

@@ -1,6 +1,6 @@
 /*
- * The cost model.  Predicted times are compared with published runs, with one row of rates per type of hardware; FLOP,
- * updates and schedules with values computed in another way.
+ * Test the cost model.  Predicted times are compared with published runs, with one row of rates per type of hardware;
+ * FLOP, updates and schedules are compared with values computed in another way.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -23,12 +23,12 @@ struct layout_case {
     bool has_sp;
     enum meg_recompute recompute;
     enum meg_dtype dtype;
-    bool is_sharded; /* the optimizer; its communication overlaps */
+    bool is_sharded; /* the optimizer is sharded, and its communication overlaps with computation */
 };
 
 static struct meg_optim_conf adam;
 
-/* Make a cost model of this shape and layout, which borrows *model. */
+/* Create a cost model of this shape and layout, which borrows *model. */
 static struct meg_cost_model make_cost_model(struct meg_gpt_conf *model, const struct shape *m,
                                              const struct layout_case *w)
 {
@@ -272,7 +272,7 @@ static const struct {
     enum meg_hardware_type hw;
     struct shape shape;
     struct layout_case where;
-    double peak, flops, params_per_rank, memory_bw; /* of the step, over all ranks; 0: not checked */
+    double peak, flops, params_per_rank, memory_bw; /* values of the step over all ranks; 0: not checked */
 } by_hand[] = {
     { "GPT-3 175B on 1,024 GPUs",
       MEG_HARDWARE_A100,

@@ -4,13 +4,13 @@
 #include "sentence/punkt.h"
 #include "unicode/case_map.h"
 
-/* The sentences of text, each followed by |, as a string that the caller frees. */
+/* Return the sentences of text, each followed by |, as a string that the caller frees. */
 static char *joined(const struct meg_punkt *p, const char *text, size_t n)
 {
     struct meg_spans out = { 0 };
     char *copy = malloc(n + (n == 0)), *all = malloc(2 * n + 2), *at = all;
 
-    memcpy(copy, text, n); /* of the exact size, so that ASan reports reads beyond it */
+    memcpy(copy, text, n); /* copy of the exact size, so that ASan reports reads beyond it */
     for (size_t k = 0; k < n;)
         k += (size_t)meg_punkt_split(p, copy + k, (int64_t)(n - k), &out);
     for (int64_t i = 0; i < out.n; i++) {
@@ -104,9 +104,9 @@ static void parameters_change_the_boundaries(void **state)
     write_params("learned", "dr\r\n\r\nx-y\nco\n", "the\n", "##number##\tstreet\nco\thouse", "we\t40\nhe\t32\n");
     p = opened("learned", false);
     splits(p, "Dr. No left. Bye.", "Dr. No left.|Bye.|");
-    splits(p, "So did the wo-Dr. No. Bye.", "So did the wo-Dr. No.|Bye.|"); /* after a hyphen */
+    splits(p, "So did the wo-Dr. No. Bye.", "So did the wo-Dr. No.|Bye.|"); /* an abbreviation after a hyphen */
     splits(p, "See Dr. The end.", "See Dr.|The end.|");                     /* a frequent first word */
-    splits(p, "See Dr. He left.", "See Dr.|He left.|");                     /* elsewhere in lower case */
+    splits(p, "See Dr. He left.", "See Dr.|He left.|");                     /* a word that also occurs in lower case */
     splits(p, "See 12. Street names. Co. House.", "See 12. Street names.|Co. House.|");
     meg_punkt_close(p);
 }

@@ -1,6 +1,6 @@
 /*
- * tokenizer/bpe/bpe.h: compare with a direct implementation of the definition, on random tables and short and long
- * inputs.
+ * tokenizer/bpe/bpe.h: compare the merges with a direct implementation of the definition, on random tables and short
+ * and long inputs.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ struct rule {
     int32_t left, right, id;
 };
 
-/* Merge all occurrences of the adjacent pair of lowest rank, left to right, until none is left. */
+/* Merge all occurrences of the adjacent pair of lowest rank, left to right, until no pair remains. */
 static int64_t merge_all(const struct rule *rules, int nrules, int32_t *sym, int64_t n)
 {
     for (;;) {
@@ -51,7 +51,7 @@ static int64_t merge_all(const struct rule *rules, int nrules, int32_t *sym, int
     }
 }
 
-/* Merge the leftmost occurrence of the adjacent pair of lowest rank, until none is left. */
+/* Merge the leftmost occurrence of the adjacent pair of lowest rank, until no pair remains. */
 static int64_t merge_leftmost(const struct rule *rules, int nrules, const int32_t *rank, int32_t *sym, int64_t n)
 {
     for (;;) {
@@ -118,7 +118,7 @@ static void streams_as(const struct meg_bpe *b, bool is_leftmost, int64_t window
     assert_memory_equal(x.out, want, (size_t)nwant * sizeof *want);
 }
 
-/* Pairs in random order: a pair may use a symbol that a later pair creates, as in some files. */
+/* Pairs are in random order, so a pair may use a symbol that a later pair creates, as in some files. */
 static void merges_equal_the_definition(void **state)
 {
     uint64_t x = 7;

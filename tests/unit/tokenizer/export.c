@@ -142,7 +142,7 @@ static const char *const texts[] = {
 /* Two accents on one letter, of which Hugging Face's Precompiled removes one: see tokenizer/export/spm.c. */
 #define TWO_ACCENTS "\xCC\x81\xCC\xA3"
 
-/* Compare the ids of texts, and of those in a file of JSON lines; return their number. */
+/* Compare the ids of sample texts and of the texts in a file of JSON lines; return the number of texts. */
 static int same_texts(struct meg_tokenizer *a, struct meg_tokenizer *b, const json_t *tokenizer, const char *file)
 {
     char *line = NULL;
@@ -430,7 +430,8 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
             }
             meg_tok_export_free(&x);
             b = open_export(&c, &tokenizer, &config);
-            assert_int_equal(!json_is_null(json_object_get(tokenizer, "post_processor")), k == 1); /* <s> in front */
+            /* <s> is prepended */
+            assert_int_equal(!json_is_null(json_object_get(tokenizer, "post_processor")), k == 1);
             assert_int_equal(json_is_true(json_object_get(config, "add_bos_token")), k == 1);
             compared += same_texts(a, b, tokenizer, lines);
             expressed++;

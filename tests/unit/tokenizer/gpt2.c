@@ -1,6 +1,6 @@
 /*
- * GPT2BPETokenizer and NullTokenizer: the ids of Megatron-LM's classes on every line of the reference vectors in
- * MEG_SHARED, and tests on a vocabulary trained here.
+ * GPT2BPETokenizer and NullTokenizer: compare ids with those of Megatron-LM's classes on every line of the reference
+ * vectors in MEG_SHARED, and test a vocabulary trained here.
  */
 #include <setjmp.h>
 #include <stdarg.h>

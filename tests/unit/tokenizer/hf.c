@@ -407,7 +407,7 @@ static void pretokens_over_256_mib_are_refused(void **state)
     meg_str_free(&text);
 }
 
-/* Depths that would overflow the stack. */
+/* Nesting this deep would overflow the stack. */
 static void deeply_nested_sequences_are_refused(void **state)
 {
     struct meg_str file = { 0 };

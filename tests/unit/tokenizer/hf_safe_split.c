@@ -139,7 +139,7 @@ static void random_texts(struct both *b, int n)
         struct meg_str text = { 0 };
 
         for (uint32_t k = lcg(&x) % 40 + 1; k > 0; k--) {
-            /* a small set gives more repetitions */
+            /* a small set results in more repetitions */
             uint32_t some = 4 + (uint32_t)i % 5 * 20;
             const char *part = parts[(lcg(&x) % some + (uint32_t)i) % (sizeof parts / sizeof *parts)];
 

@@ -66,7 +66,7 @@ static int collect(void *ctx, int32_t *ids, int64_t n, struct meg_err *e)
     return 0;
 }
 
-/* Encode the text TIMES times, as one text after another; all ids are then in out->ids. */
+/* Encode the text TIMES times; append all ids to out->ids. */
 static int encode_all(struct meg_tokenizer *t, struct collector *out, struct meg_err *e)
 {
     const struct meg_id_sink sink = { out, collect };
@@ -122,7 +122,7 @@ static struct meg_tok_conf conf_of(const char *type)
     return (struct meg_tok_conf){ .type = type, .vocab_extra_ids = MEG_UNSET, .vocab_size = MEG_UNSET };
 }
 
-/* Random letters of "abc", each followed by a space; or without spaces, as one long word. */
+/* Fill the text with random letters of "abc", each followed by a space if has_spaces, else as one long word. */
 static void fill_text(bool has_spaces)
 {
     uint32_t x = 1;

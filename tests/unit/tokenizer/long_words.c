@@ -1,7 +1,7 @@
 /*
  * Long texts without a split point, for every tokenizer type: encoding and decoding take O(n) or O(n log n) time.
- * Four times the length may take ten times the CPU time plus one second for a busy machine; a quadratic algorithm takes
- * sixteen times several seconds.
+ * A text of four times the length may need ten times the CPU time plus one second for a busy machine; a quadratic
+ * algorithm would need sixteen times several seconds.
  */
 #include "tok_golden.h"
 

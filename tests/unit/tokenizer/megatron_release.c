@@ -1,8 +1,8 @@
 /*
  * --megatron-release: tokenizers, descriptions and blend sizes equal those of each release of Megatron-LM.
- * tests/data/releases has the output of the classes of each release (last patch release) for the files there: ids.json
- * token ids of texts, descriptions.json descriptions and the MD5 sums of datasets with them, blends.json the numbers of
- * samples of the datasets of a blend.
+ * tests/data/releases has the output of the classes of each release (last patch release) for its input files.
+ * ids.json: token ids of texts; descriptions.json: descriptions, and the MD5 sums of datasets that contain them;
+ * blends.json: numbers of samples of the datasets of a blend.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -122,7 +122,7 @@ static void tokenizers_equal_each_release(void **state)
             cases++;
         }
     }
-    assert_int_equal(cases, 85); /* 8 tokenizers in 10 releases, and one more from 0.15 on */
+    assert_int_equal(cases, 85); /* 8 tokenizers in 10 releases, and a ninth from 0.15 on */
     json_decref(all);
 }
 
@@ -139,7 +139,7 @@ static void describe_dataset(struct meg_str *out, const struct meg_tokenizer *t,
     meg_cache_key_add_dataset(out, &id);
 }
 
-/* The description of a weighted blend of two datasets. */
+/* Append the description of a weighted blend of two datasets. */
 static void describe_blend(struct meg_str *out, const struct meg_tokenizer *t, const char *release)
 {
     const bool renormalize = false;
@@ -166,7 +166,7 @@ static void same_md5(const struct meg_str *text, const char *want, const char *t
         fail_msg("%s of %s: MD5 %s, want %s, of: %s", type, release, got, want, text->s);
 }
 
-/* Join the two parts of a description, that of the tokenizer and that of the dataset. */
+/* A description has two parts, one of the tokenizer and one of the dataset. */
 static void names_of_index_caches_equal_each_release(void **state)
 {
     json_t *all = load(FOLDER "descriptions.json"), *want, *release;
@@ -231,7 +231,7 @@ static void same_sizes(const json_t *want, const char *release)
     }
 }
 
-/* _get_size_per_split_per_dataset of each release. */
+/* Expected sizes are from _get_size_per_split_per_dataset of each release. */
 static void blend_sizes_equal_each_release(void **state)
 {
     json_t *all = load(FOLDER "blends.json"), *want, *release;
@@ -246,7 +246,7 @@ static void blend_sizes_equal_each_release(void **state)
             cases++;
         }
     }
-    assert_int_equal(cases, 102); /* 6 blends in 10 releases, and with another surplus from 0.13 on */
+    assert_int_equal(cases, 102); /* 6 blends in 10 releases, also with another surplus from 0.13 on */
     json_decref(all);
 }
 

@@ -141,7 +141,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* All lengths around the 64 bytes of a block, of random texts in which all characters are adjacent to each other. */
+/* Tests all lengths around the 64 bytes of a block, with random texts in which all pairs of characters are adjacent. */
 static void splits_random_texts(void **state)
 {
     static const char *const parts[] = {
@@ -198,7 +198,7 @@ static void splits_random_texts(void **state)
     }
 }
 
-/* Characters of the BMP, with letters and spaces around them. */
+/* Tests characters of the BMP with letters and spaces around them. */
 static void classes_are_those_of_the_pattern(void **state)
 {
     struct meg_regex *unassigned;
@@ -226,7 +226,7 @@ static void classes_are_those_of_the_pattern(void **state)
     free(found.v);
 }
 
-/* The texts of the reference vectors, one by one and concatenated. */
+/* Tests the texts of the reference vectors, one by one and concatenated. */
 static void splits_reference_texts(void **state)
 {
     char *line = NULL;

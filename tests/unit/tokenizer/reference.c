@@ -1,6 +1,6 @@
 /*
- * Each --tokenizer-type with small vocabularies: ids and texts equal those of the reference implementations, which
- * tests/data/tokenizers/README.md names.
+ * For each --tokenizer-type with small vocabularies, ids and texts equal those of the reference implementations, which
+ * tests/data/tokenizers/README.md lists.
  */
 #include "tok_golden.h"
 
@@ -123,7 +123,7 @@ static void each_type_equals_its_reference(void **state)
     closedir(dir);
     for (const char *s = meg_tok_opts[0].metavar; *s; s++)
         ntypes += *s == '|';
-    assert_int_equal(types, ((uint64_t)1 << ntypes) - 1); /* no type lacks a file */
+    assert_int_equal(types, ((uint64_t)1 << ntypes) - 1); /* each type has a file */
 }
 
 int main(void)

@@ -432,7 +432,7 @@ static void invalid_character_maps_are_refused(void **state)
     meg_str_free(&m);
 }
 
-/* Special ids, vocabulary size, description, and how added tokens encode and decode. */
+/* Compares special ids, vocabulary size, description, and the encoding and decoding of added tokens. */
 static void special_tokens_equal_megatron(void **state)
 {
     struct meg_str m = { 0 }, text = { 0 };

@@ -1,4 +1,6 @@
-/* TikTokenizer: compare with the reference vectors of Megatron-LM and tiktoken, and read files made here. */
+/*
+ * TikTokenizer: compare with the reference vectors of Megatron-LM and tiktoken, and test files that are created here.
+ */
 #include "tok_golden.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* tokenizer/wordcache.h: a word is found with the ids that it was added with, or not at all. */
+/* tokenizer/wordcache.h: a lookup returns the ids with which the word was added, or does not find the word. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "tokenizer/wordcache.h"
 
-/* Make word number k, of 1 to 60 bytes, and its 0 to 12 ids. */
+/* Create word number k, of 1 to 60 bytes, and its 0 to 12 ids. */
 static int64_t word(int64_t k, char s[64], int32_t ids[16], int64_t *nids)
 {
     int n = snprintf(s, 64, "%llx", (unsigned long long)k * 0x9E3779B97F4A7C15u);
@@ -72,7 +72,7 @@ static void words_are_found_with_their_ids_or_not_at_all(void **state)
         add(&c, k);
         assert_true(holds(&c, k));
     }
-    assert_int_equal(held(&c, 1000), 1000); /* so few that none was evicted */
+    assert_int_equal(held(&c, 1000), 1000); /* so few words that none is evicted */
     for (int64_t k = 1000; k < 1500000; k++) {
         add(&c, k);
         assert_true(holds(&c, k));
@@ -81,7 +81,7 @@ static void words_are_found_with_their_ids_or_not_at_all(void **state)
     meg_wordcache_free(&c);
 }
 
-/* Of 200,000 words few are evicted while the table doubles, and none by a lookup. */
+/* Few of 200,000 words are evicted while the table doubles, and none by a lookup. */
 static void the_table_grows_with_the_number_of_words(void **state)
 {
     struct meg_wordcache c;

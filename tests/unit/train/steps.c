@@ -77,7 +77,7 @@ static struct meg_gpt *open_model(void)
     return g;
 }
 
-/* The name that the reference has for a parameter of ours. */
+/* Print the name of a parameter in the reference to out [n]. */
 static void hf_name(char *out, size_t n, const char *name)
 {
     static const char *const part[][2] = {
@@ -106,7 +106,10 @@ static void hf_name(char *out, size_t n, const char *name)
     fail_msg("no other name of %s", name);
 }
 
-/* Sum of squares of a parameter; of a qkv bias, rows q k v a head, the keys (or all but them). */
+/*
+ * Return the sum of squares of a parameter; for a qkv bias, with rows q, k, v per head, only of the keys, or of all but
+ * the keys.
+ */
 static double squares(const struct meg_param *p, const float *w, bool keys)
 {
     bool is_qkv_bias = strstr(p->name, "linear_qkv.bias") != NULL;

@@ -18,7 +18,7 @@ enum { S = 8, H = 8, A = 2, L = 1, F = 16, V = 12, BATCH = 10, STEPS = 3, DOCUME
 
 static const int32_t period[S] = { 3, 1, 4, 1, 5, 9, 2, 6 };
 
-/* Options besides those of every run, and the hyper-parameters of each step that they give. */
+/* Options in addition to those of every run, and the resulting hyper-parameters of each step. */
 static const struct run {
     const char *name, *options;
     bool is_sgd, is_xavier;
@@ -161,7 +161,7 @@ struct reference {
     struct ref_gpt ref;
 };
 
-/* Return an initial weight: N(0, 0.2), over sqrt(2 L) for residual branches; or uniform by fan in and out. */
+/* Return an initial weight: N(0, 0.2), divided by sqrt(2 L) for residual branches, or uniform by fan-in and fan-out. */
 static double initial(const struct run *r, const struct meg_param *row, int64_t i)
 {
     const uint64_t name = meg_xxh3_64(row->name, strlen(row->name));

@@ -1,4 +1,4 @@
-/* The SIMD variants of character classes that this CPU supports, against the table. */
+/* Compare the SIMD variants of character classes that this CPU supports with the table. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,10 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* A non-ASCII code point of two, three or four bytes; surrogates, which valid text does not contain, are harmless. */
+/*
+ * Return a non-ASCII code point of two, three or four bytes; surrogates, which valid text does not contain, are
+ * harmless.
+ */
 static int32_t any_character(uint64_t *x)
 {
     static const int32_t from[] = { 0x80, 0x800, 0x10000 }, to[] = { 0x800, 0x10000, 0x110000 };

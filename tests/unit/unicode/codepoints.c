@@ -18,7 +18,7 @@ static int class_of(int32_t cp)
     return utf8proc_get_property(cp)->combining_class;
 }
 
-/* Exchange neighbours until all are in order (UAX 15, Canonical Ordering Algorithm). */
+/* Exchange adjacent code points until all are in order (UAX 15, Canonical Ordering Algorithm). */
 static void order(int32_t *v, int64_t n)
 {
     for (int64_t stop = n; stop > 1; stop--) {

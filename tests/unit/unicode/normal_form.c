@@ -47,7 +47,7 @@ static void same_as_utf8proc(const char *text, int64_t n)
     }
 }
 
-/* Each character alone, and between marks, jamo and letters. */
+/* Tests each character alone, and between marks, jamo and letters. */
 static void each_character_equals_utf8proc(void **state)
 {
     static const int32_t around[] = { 'a', 0x301, 0x323, 0x1100, 0x1161, 0x11A8, 0x9BE, 0xFF76 };
@@ -100,7 +100,7 @@ static void random_texts_equal_utf8proc(void **state)
     }
 }
 
-/* A stable mark and one that composes with the character before it, around the end of a block of 64 bytes. */
+/* A stable mark, and a mark that composes with the previous character, are around the end of a block of 64 bytes. */
 static void marks_at_the_end_of_a_block_are_composed(void **state)
 {
     static const int32_t steady[] = { 0x316, 0x5B0, 0x1DC2, 0x1D165 };
@@ -118,7 +118,7 @@ static void marks_at_the_end_of_a_block_are_composed(void **state)
         }
 }
 
-/* Segments longer than SEGMENT: three characters repeated, and at random. */
+/* Tests segments longer than SEGMENT, of three characters in repeated and in random order. */
 static void long_texts_equal_utf8proc(void **state)
 {
     static const int32_t what[][3] = { { 0xAC01, 0xAC00, 0x11A8 }, { 0xFB2C, 0x1D160, 0xFB2C },

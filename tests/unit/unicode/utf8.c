@@ -36,7 +36,7 @@ static void replaced(const char *text, const char *want)
     meg_str_free(&out);
 }
 
-/* The Unicode Standard 15.0, tables 3-8 to 3-11. */
+/* Cases are from The Unicode Standard 15.0, tables 3-8 to 3-11. */
 static void maximal_subparts_are_replaced_by_u_fffd(void **state)
 {
 #define R "\xEF\xBF\xBD"

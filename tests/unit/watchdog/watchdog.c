@@ -50,7 +50,9 @@ static struct watchdog_join_request join_of(int rank)
     return j;
 }
 
-/* Type of the next frame that is not a heartbeat; 0: the connection is closed; -1: no frame within five seconds. */
+/*
+ * Return the type of the next frame that is not a heartbeat; 0: the connection is closed; -1: no frame in five seconds.
+ */
 static int next_frame(struct watchdog_conn *c)
 {
     struct pollfd p = { .fd = c->fd, .events = POLLIN };
@@ -214,7 +216,7 @@ static void a_complete_run_refuses_further_processes(void **state)
     fclose(f);
     assert_non_null(strstr(text, "refused a process on x?[2J?meg????????????"));
     assert_null(strpbrk(text, "\033\007"));
-    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
+    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* the message is one line */
 }
 
 static void a_copied_name_is_terminated_and_has_no_control_characters(void **state)
