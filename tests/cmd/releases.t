@@ -24,13 +24,10 @@ like 'the message lists the known releases' "$(cat "$T/err")" '0\.10.*0\.19'
 page=$(mandoc -Tascii "${0%/*}/../../man/meg.7" 2>/dev/null | sed 's/.\x08//g')
 if [ -n "$page" ]; then
     listed=$(meg-preprocess --list-options | awk -F '\t' '$1 == "megatron-release" { gsub(/[|]/, " ", $2); print $2 }')
-    missing=
-    for release in $listed; do
-        printf '%s\n' "$page" | grep -Eq "^ +(0\.[0-9]+, )*$release(, 0\.[0-9]+)*  +[A-Z-]" || missing="$missing $release"
-    done
-    is 'meg(7) has each release in its table' "$(echo "$listed" | wc -w | tr -d ' ')$missing" 10
+    range="${listed%% *} to ${listed##* }"
+    like 'meg(7) names the first and the last release' "$(echo "$page" | tr -s ' \n' ' ')" "are the same from $range\."
 else
-    skip 'meg(7) has each release in its table' 'no mandoc'
+    skip 'meg(7) names the first and the last release' 'no mandoc'
 fi
 
 # ---- checkpoints ----
