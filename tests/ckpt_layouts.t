@@ -164,7 +164,7 @@ for async in '' --async-save; do
         --load ck --save-interval 2 --exit-on-save-failure $async >out 2>err)
     is "no space on one rank${async:+, $async} ends with 74" $? 74
     is 'no space is reported once' "$(grep -c 'No space left' full/err)" 1
-    like 'the message names the rank' "$(cat full/err)" 'rank 1: ck/iter_0000004.tmp[^/]*/.*writing: No space'
+    like 'the message names the rank' "$(cat full/err)" 'rank 1: ck/iter_0000004.tmp[^/]*/.*write failed: No space'
     is 'no temporary files are left' "$(ls full/ck | tr '\n' ' ')" 'iter_0000002 latest_checkpointed_iteration.txt '
     (cd full && ranks_but 2 1 "$fail" meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck \
         --load ck --save-interval 2 $async >out 2>err)

@@ -57,7 +57,7 @@ is 'equal ranks train' "$each_status" 0
 each 2 'set -- "$@" --data-cache-path other'
 is '--data-cache-path may differ' "$each_status" 0
 each 3 'set -- "$@" --lr 1e-2'
-reported 'another value of an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* differs from rank 0: --lr = 0.01 here, --lr = 0.001 there; all ranks take the same'
+reported 'another value of an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* differs from rank 0: --lr = 0.01 here, --lr = 0.001 there; all ranks must have the same'
 each 3 'set -- "$@" --exit-interval 3'
 reported 'an option that only one rank has' 2 'rank 1 of 3 .*: --exit-interval = 3 here, nothing there'
 each 3 : --nonsense 1
@@ -67,9 +67,9 @@ each 3 'set -- "$@" --nonsense 1'
 is 'an unknown option of one rank: the status is 2' "$each_status" 2
 is 'an unknown option of one rank: that rank reports it' "$(grep '^meg-train' "$T/err")" 'meg-train[1]: unknown option --nonsense'
 each 3 "PATH='$T/other':\$PATH"
-reported 'another program' 2 'rank 1 of 3 on .* differs from rank 0: .* bytes, XXH3 .*; all ranks run the same build'
+reported 'another program' 2 'rank 1 of 3 on .* differs from rank 0: .* bytes, XXH3 .*; all ranks must run the same build'
 each 2 'cd ../b'
-reported 'another data file' 65 'rank 1 of 2 on .* differs from rank 0: ids_text_document.bin = [0-9]* bytes, XXH3 .*; all ranks read the same files'
+reported 'another data file' 65 'rank 1 of 2 on .* differs from rank 0: ids_text_document.bin = [0-9]* bytes, XXH3 .*; all ranks must read the same files'
 each 2 'cd ../a' --save run
 is 'equal ranks save' "$each_status $(cd run && echo iter_*)" '0 iter_0000002 iter_0000004'
 cp -r "$T/a/run" "$T/b/run"

@@ -123,15 +123,15 @@ refuses() {
     is "$name: the status is 2" $? 2
     is "$name: the message is printed once" "$(grep -c "meg-train: $name" "$T/err")" 1
 }
-refuses '--overlap-param-gather: needs' --overlap-param-gather --overlap-grad-reduce
+refuses '--overlap-param-gather: requires' --overlap-param-gather --overlap-grad-reduce
 refuses '--num-distributed-optimizer-instances 3: must divide the 1 data-parallel rank' \
     --num-distributed-optimizer-instances 3 $dist
 refuses '--ddp-bucket-size 0: must be' --ddp-bucket-size 0
 refuses '--zero-stage 4: must be' --zero-stage 4
 refuses '--zero-stage 0: contradicts --use-distributed-optimizer' --zero-stage 0 $dist
 refuses '--zero-stage 2: contradicts --use-torch-fsdp2' --zero-stage 2 --use-torch-fsdp2 --untie-embeddings-and-output-weights
-refuses '--use-torch-fsdp2: needs --untie' --use-torch-fsdp2
+refuses '--use-torch-fsdp2: requires --untie' --use-torch-fsdp2
 ranks 2 meg-train -q --config "$T/conf" --zero-stage 2 --pipeline-model-parallel-size 2 >"$T/out" 2>"$T/err"
 is 'zero2 with pipeline stages: the status is 2' $? 2
-like 'zero2 with pipeline stages: the message names the rule' "$(cat "$T/err")" 'zero-stage 2: needs --pipeline-model-parallel-size 1, not 2'
+like 'zero2 with pipeline stages: the message names the rule' "$(cat "$T/err")" 'zero-stage 2: requires --pipeline-model-parallel-size 1, not 2'
 done_testing

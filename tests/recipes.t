@@ -49,7 +49,7 @@ for name in gpt-345m llama3-8b; do
 done
 dry_run gpt3-175b 4096 >/dev/null 2>"$T/err"
 like 'gpt3-175b: for 4096 ranks the message says what to change about the ramp-up' "$(cat "$T/err")" \
-    '--rampup-batch-size: a batch of 16: .*; START and INCREMENT that fit are multiples of 32$'
+    '--rampup-batch-size: a batch of 16: .*; START and INCREMENT must be multiples of 32$'
 
 # trains NAME RANKS OPTION...: train a tiny model for three iterations
 tiny='--tokenizer-type NullTokenizer --vocab-size 99 --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32'

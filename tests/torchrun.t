@@ -64,7 +64,7 @@ as_rank 0 4 meg-train --version >"$T/out" 2>"$T/err"
 version_status=$?
 if [ "$version_status" -ne 0 ]; then
     is 'torchrun is refused without NCCL' "$version_status" 2
-    like 'the message without NCCL names the alternatives' "$(cat "$T/err")" 'torchrun started 4 ranks .*this build has none; .* mpirun'
+    like 'the message without NCCL names the alternatives' "$(cat "$T/err")" 'torchrun started 4 ranks .*this build has no NCCL; .* mpirun'
     done_testing
 fi
 
@@ -148,9 +148,9 @@ is 'every rank of the second job exits with status 2' "$second_statuses" ' 2 2 2
 like 'rank 0 of the second job reports that the port is in use' "$(cat "$T/said")" \
     'rank 0 cannot listen at port .*: Address already in use'
 like 'other ranks of the second job report that the first job is complete' "$(cat "$T/said")" \
-    "port $torchrun_port refuses rank 1 of 2 on .*: all 2 ranks of the run there have joined; .* MASTER_PORT or --rdzv-id"
+    "port $torchrun_port refuses rank 1 of 2 on .*: all 2 ranks of the run at this address have joined; .* MASTER_PORT or --rdzv-id"
 like 'a second job with another number of ranks is refused' "$(cat "$T/said")" \
-    "port $torchrun_port refuses rank 3 of 4 on .*: all 2 ranks of the run there have joined"
+    "port $torchrun_port refuses rank 3 of 4 on .*: all 2 ranks of the run at this address have joined"
 is 'the first job warns of a refused process once' "$(grep -c 'refused a process on .* rank 1, because all 2 ranks have joined' "$T/err.0")" 1
 is 'the first job refuses no other process' "$(grep -c 'refused a process' "$T/err.0")" 1
 
@@ -268,7 +268,7 @@ refused LOCAL_RANK=-1 "LOCAL_RANK is '-1'; it must be a number from 0 to 2"
 refused LOCAL_WORLD_SIZE=4 "LOCAL_WORLD_SIZE is '4'; it must be a number from 1 to 3"
 refused MASTER_ADDR= 'MASTER_ADDR is not'
 status 'WORLD_SIZE without RANK ends with 2' 2 env WORLD_SIZE=3 $patient
-like 'WORLD_SIZE without RANK is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, as torchrun does, but RANK is not'
+like 'WORLD_SIZE without RANK is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, as by torchrun, but RANK is not'
 
 # Missing libraries and devices.
 mkdir "$T/broken"

@@ -18,9 +18,10 @@ static int run(const struct meg_serve_conf *c, const struct meg_token_output_con
         (r = meg_token_output_check(output, m.tok, m.g->conf.vocab_size, e)) < 0)
         goto out;
     if (!m.tok && c->format == MEG_REPLY_TEXT) {
-        r = meg_fail(e, MEG_EUSAGE,
-                     "--format text needs a tokenizer and %s has none; give one (--tokenizer-type and its files)",
-                     lc->load);
+        r = meg_fail(
+            e, MEG_EUSAGE,
+            "--format text requires a tokenizer, and %s has none; specify one with --tokenizer-type and its files",
+            lc->load);
         goto out;
     }
     if (is_seed_random)

@@ -47,8 +47,8 @@ static int append(struct meg_indexed_writer **w, const char *prefix, const struc
         return r;
     if (meg_indexed_sequences(d) > 0 && meg_indexed_has_modes(d) != c->multimodal)
         r = meg_fail(e, MEG_EFORMAT, "%s.idx: %s", prefix,
-                     c->multimodal ? "has no modes; --multimodal needs them"
-                                   : "has modes; keep them with --multimodal");
+                     c->multimodal ? "the sequences have no modes; remove --multimodal"
+                                   : "the sequences have modes; add --multimodal");
     else if (*w || (r = meg_indexed_create(w, c->prefix, meg_indexed_dtype(d), e)) == 0)
         r = meg_indexed_append_dataset(*w, d, e);
     if (r == 0)
@@ -88,9 +88,10 @@ int main(int argc, char **argv)
     if (!c.prefix)
         meg_usage("--output-prefix is required");
     if (!c.input == (c.datasets.n == 0))
-        meg_usage("give one of --input and --datasets");
+        meg_usage("specify either --input or --datasets");
     if (c.input && is_in_folder(c.prefix, c.input))
-        meg_usage("--output-prefix is in the folder --input: a second run would merge the result, too");
+        meg_usage("--output-prefix must be outside of the --input directory, because a second run would merge the "
+                  "result, too");
     if (run(&c, &e) < 0)
         meg_die_err(&e);
     return meg_close_stdout();

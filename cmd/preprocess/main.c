@@ -26,15 +26,15 @@ int main(int argc, char **argv)
                   "--decode PREFIX [FIRST[:COUNT]] | --info PREFIX",
                   "Tokenize the texts of JSON lines into token datasets, or inspect one.", argc, argv);
     if ((c.input.n > 0) + (in.decode.n > 0) + (in.info != NULL) > 1)
-        meg_usage("give one of --input, --decode and --info");
+        meg_usage("specify one of --input, --decode and --info");
     if (in.decode.n > 2)
-        meg_usage("--decode takes PREFIX and FIRST[:COUNT] only");
+        meg_usage("--decode accepts only PREFIX and FIRST[:COUNT]");
     if (in.json && in.decode.n == 0 && !in.info)
-        meg_usage("--json has an effect only with --decode or --info");
+        meg_usage("--json requires --decode or --info");
     /* if no type is given, it is detected from the files */
     has_tokenizer = tc.type || tc.name_or_path || tc.tokenizer_model;
     if (in.decode.n > 0 && !in.json && !has_tokenizer)
-        meg_usage("--decode needs --tokenizer-type to print text; with --json it prints ids");
+        meg_usage("--decode requires --tokenizer-type to print text; with --json it prints token ids");
     if (!in.info && (has_tokenizer || !(in.decode.n > 0 && in.json)) && meg_tokenizer_open(&tok, &tc, &e) < 0)
         meg_die_err(&e);
     if (in.info)

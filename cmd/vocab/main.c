@@ -31,10 +31,10 @@ static void check(const struct conf *c)
     if (!c->output_dir)
         meg_usage("--output-dir is required");
     if (c->vocab_size < MEG_BPE_MIN_VOCAB_SIZE || c->vocab_size > INT32_MAX)
-        meg_usage("--vocab-size %" PRId64 ": it must be from %d to %d; <|endoftext|> and the 256 bytes are %d tokens",
+        meg_usage("--vocab-size %" PRId64 ": must be from %d to %d; <|endoftext|> and the 256 bytes are %d tokens",
                   c->vocab_size, MEG_BPE_MIN_VOCAB_SIZE, INT32_MAX, MEG_BPE_MIN_VOCAB_SIZE);
     if (c->min_frequency < 0)
-        meg_usage("--min-frequency %" PRId64 ": it must be at least 0", c->min_frequency);
+        meg_usage("--min-frequency %" PRId64 ": must be at least 0", c->min_frequency);
 }
 
 static int run(const struct conf *c, struct meg_err *e)
@@ -69,7 +69,8 @@ static int run(const struct conf *c, struct meg_err *e)
     if ((r = meg_lock_check(&lock, e)) < 0 || (r = meg_bpe_vocab_write(&vocab, c->output_dir, e)) < 0)
         goto out;
     if (vocab.tokens.n < c->vocab_size)
-        meg_warn("the text yields only %" PRId64 " tokens instead of %" PRId64, vocab.tokens.n, c->vocab_size);
+        meg_warn("the text yields only %" PRId64 " tokens instead of the %" PRId64 " of --vocab-size", vocab.tokens.n,
+                 c->vocab_size);
     meg_info("%" PRId64 " tokens from %.1f MB of text and %" PRId64 " words, %.1f s: %s", vocab.tokens.n,
              (double)nbytes / 1e6, trainer.words.n, meg_now_s() - start_s, c->output_dir);
 out:

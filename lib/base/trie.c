@@ -181,7 +181,7 @@ int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, stru
     free(b.state);
     if (b.n > MAX_UNITS) {
         free(b.unit);
-        return meg_fail(e, MEG_EFORMAT, "the keys need a trie of more than %d units", MAX_UNITS);
+        return meg_fail(e, MEG_EFORMAT, "the trie of the keys exceeds %d units", MAX_UNITS);
     }
     t->unit = b.unit;
     t->n = b.n;

@@ -100,14 +100,17 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
     if (c->info && (c->load_dir || c->save_dir))
         return meg_fail(e, MEG_EUSAGE, "--info cannot be combined with --load-dir and --save-dir");
     if (!c->info && (c->json || c->verify))
-        return meg_fail(e, MEG_EUSAGE, "--%s needs --info", c->json ? "json" : "verify");
+        return meg_fail(e, MEG_EUSAGE, "--%s requires --info", c->json ? "json" : "verify");
     if (!c->info && (!c->load_dir || !c->save_dir))
-        return meg_fail(e, MEG_EUSAGE, "--load-dir and --save-dir are required, or --info");
+        return meg_fail(e, MEG_EUSAGE, "specify --load-dir and --save-dir, or --info");
     if (!to_ranks && has_size)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--saver %s: its tensors are not sharded; target sizes are for megatron and mcore", c->saver);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--saver %s: the tensors of this format are not sharded; target sizes require --saver megatron or mcore",
+            c->saver);
     if (to_ranks && strcmp(c->dtype, "auto") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--saver %s: its weights are F32; --params-dtype is for hf and native",
+        return meg_fail(e, MEG_EUSAGE,
+                        "--saver %s: the weights of this format are F32; --params-dtype requires --saver hf or native",
                         is_auto ? "mcore" : c->saver);
     if (shard_bytes(c->shard_size) < 0)
         return meg_fail(e, MEG_EUSAGE,
@@ -129,7 +132,8 @@ static int check_loader(const struct meg_convert_conf *c, const struct meg_ckpt 
         expected = "hf";
     if (strcmp(expected, "auto") == 0 || strcmp(expected, format) == 0)
         return 0;
-    return meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(ckpt), c->loader, format);
+    return meg_fail(e, MEG_EFORMAT, "%s: --loader is %s, but the format of the checkpoint is %s", meg_ckpt_path(ckpt),
+                    c->loader, format);
 }
 
 /* Set the size of the vocabulary from --true-vocab-size or --vocab-file. */
@@ -143,9 +147,9 @@ static int set_vocab_size(const struct meg_convert_conf *c, struct meg_ckpt *ckp
         if ((r = meg_json_load(&vocab, c->vocab_file, e)) < 0)
             return r;
         if (!json_is_object(vocab))
-            r = meg_fail(e, MEG_EFORMAT, "%s: not a JSON object of tokens", c->vocab_file);
+            r = meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object of tokens and ids", c->vocab_file);
         else if (n != MEG_UNSET && n != (int64_t)json_object_size(vocab))
-            r = meg_fail(e, MEG_EUSAGE, "--true-vocab-size: %" PRId64 ", but --vocab-file %s has %zu tokens", n,
+            r = meg_fail(e, MEG_EUSAGE, "--true-vocab-size %" PRId64 ": --vocab-file %s has %zu tokens", n,
                          c->vocab_file, json_object_size(vocab));
         n = (int64_t)json_object_size(vocab);
         json_decref(vocab);
@@ -217,10 +221,11 @@ static int check_target(const struct meg_convert_conf *c, const char *dir, enum 
         return 0;
     if (!meg_ckpt_exists(dir))
         return meg_fail(e, MEG_EUSAGE,
-                        "--save-dir %s: the folder is not empty and has no checkpoint; name a new folder", c->save_dir);
+                        "--save-dir %s: the directory is not empty and contains no checkpoint; choose a new directory",
+                        c->save_dir);
     if (!c->overwrite)
         return meg_fail(e, MEG_EUSAGE,
-                        "--save-dir %s: the folder has a checkpoint; name a new folder or give --overwrite",
+                        "--save-dir %s: the directory contains a checkpoint; choose a new directory or use --overwrite",
                         c->save_dir);
     return to == TO_HF ? meg_ckpt_check_replaceable(dir, e) : 0;
 }

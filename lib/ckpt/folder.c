@@ -173,8 +173,8 @@ int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e)
     free(it);
     return n > 0 ? 0
                  : meg_fail(e, MEG_ENOENT,
-                            "%s: no %s, and no iteration has a manifest.json, which would show that it is complete; "
-                            "choose one with --ckpt-step",
+                            "%s: no %s, and no iteration has a manifest.json, which marks a complete iteration; choose "
+                            "one with --ckpt-step",
                             dir, CKPT_TRACKER);
 }
 

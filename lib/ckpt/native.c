@@ -88,8 +88,8 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
     {
         text.n = 0;
         if (strchr(name, '/'))
-            r = meg_fail(e, MEG_EFORMAT, "%s/manifest.json: '%.100s' is not the name of a file in this folder", c->path,
-                         name);
+            r = meg_fail(e, MEG_EFORMAT, "%s/manifest.json: '%.100s' is not the name of a file in this directory",
+                         c->path, name);
         else if ((r = read_metadata_file(c, name, entry, &text, e)) == 0 && strcmp(name, "state.json") == 0)
             r = read_state(c, &text, e);
         if (r < 0)

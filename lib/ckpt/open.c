@@ -48,7 +48,7 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
         if (strcmp(c->file[i]->path, path) == 0)
             goto out;
     if (strchr(name, '/')) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: '%.100s' is not the name of a file in this folder", c->path, name);
+        r = meg_fail(e, MEG_EFORMAT, "%s: '%.100s' is not the name of a file in this directory", c->path, name);
         goto out;
     }
     n = strlen(name);
@@ -131,7 +131,7 @@ static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct
                         dir, CKPT_TRACKER);
     }
     if (step != MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint; leave the option out", step,
+        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint; remove the option", step,
                         dir);
     return 0;
 }
@@ -167,7 +167,7 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
         return r;
     if (c->is_native && step != MEG_UNSET && c->iteration != step)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s/state.json: iteration is %" PRId64 ", expected %" PRId64 " from the name of the folder",
+                        "%s/state.json: iteration is %" PRId64 ", expected %" PRId64 " from the name of the directory",
                         c->path, c->iteration, step);
     meg_gpt_params(&p, &model, &meg_mesh_one);
     r = ckpt_match_model(c, &model, &p, e);
@@ -189,7 +189,7 @@ void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e)
     if (r == 0) {
         const size_t at = strlen(e->msg);
 
-        snprintf(e->msg + at, sizeof e->msg - at, "; iteration %" PRId64 " can be opened: give --ckpt-step %" PRId64,
+        snprintf(e->msg + at, sizeof e->msg - at, "; to load iteration %" PRId64 " instead, use --ckpt-step %" PRId64,
                  it[n], it[n]);
     }
     free(it);
@@ -272,12 +272,13 @@ void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t 
 int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e)
 {
     if (n < 1 || n > (c->vocab_rows ? c->vocab_rows : c->vocab_size))
-        return meg_fail(e, MEG_EUSAGE, "%s: vocabulary size is %" PRId64 ", but there are %" PRId64 " rows", c->path, n,
-                        c->vocab_rows ? c->vocab_rows : c->vocab_size);
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: the vocabulary size is %" PRId64 ", but the word embedding has %" PRId64 " rows", c->path,
+                        n, c->vocab_rows ? c->vocab_rows : c->vocab_size);
     if (!c->vocab_rows && n != c->vocab_size)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: vocabulary size is %" PRId64 ", but there are %" PRId64
-                        " rows; only Megatron's are padded",
+                        "%s: the vocabulary size is %" PRId64 ", but the word embedding has %" PRId64
+                        " rows; only Megatron checkpoints have padding rows",
                         c->path, n, c->vocab_size);
     c->vocab_size = n;
     return 0;
@@ -469,8 +470,8 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
                        current.vocab_size);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
-                     "the model has another shape than the checkpoint %s: %s; give the checkpoint's values or "
-                     "--use-checkpoint-args",
+                     "the shape of the model differs from that of the checkpoint %s: %s; use the checkpoint's values "
+                     "or --use-checkpoint-args",
                      c->path, diff.s);
     meg_str_free(&dump[0]);
     meg_str_free(&dump[1]);

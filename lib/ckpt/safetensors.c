@@ -84,7 +84,7 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
 
     snprintf(from, sizeof from, "%s: tensor %.200s", path, name);
     if (!json_is_object(entry))
-        return meg_fail(e, MEG_EFORMAT, "%s: its entry in the header is not a JSON object", from);
+        return meg_fail(e, MEG_EFORMAT, "%s: the entry in the header is not a JSON object", from);
     if ((r = meg_json_get_str(entry, "dtype", MEG_JSON_REQUIRED, &dtype, from, e)) < 0 ||
         (r = meg_json_get_array(entry, "shape", MEG_JSON_REQUIRED, &dims, from, e)) < 0 ||
         (r = meg_json_get_array(entry, "data_offsets", MEG_JSON_REQUIRED, &offsets, from, e)) < 0)

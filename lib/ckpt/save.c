@@ -234,7 +234,7 @@ static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, str
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
-            return meg_fail_errno(e, "%s: writing", path);
+            return meg_fail_errno(e, "%s: write failed", path);
         p += k;
         n -= (size_t)k;
         offset += k;
@@ -278,8 +278,8 @@ static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_
         r = write_extents(v, first, last, fd, path, e);
     else if (errno == ENOENT)
         r = meg_fail(e, MEG_EIO,
-                     "%s: rank 0 created this file, but it does not exist here; --save needs a folder on a file system "
-                     "shared by all ranks",
+                     "%s: rank 0 created this file, but it does not exist here; --save requires a directory on a file "
+                     "system that all ranks use",
                      path);
     else
         r = meg_fail_errno(e, "%s", path);
@@ -315,9 +315,9 @@ static int read_all(int fd, char *p, const struct ckpt_chunk *c, const char *pat
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
-            return meg_fail_errno(e, "%s: reading back", path);
+            return meg_fail_errno(e, "%s: read failed", path);
         if (k == 0)
-            return meg_fail(e, MEG_EIO, "%s: reading back ends at byte %" PRId64, path, at);
+            return meg_fail(e, MEG_EIO, "%s: the file ends at byte %" PRId64 ", but more bytes were written", path, at);
         p += k;
         n -= k;
         at += k;

@@ -46,7 +46,7 @@ static void die_on_timeout(const struct meg_work *w)
     meg_watchdog_await_report(meg_comm_group_watchdog(g));
     gethostname(host, sizeof host - 1);
     meg_die(MEG_EPEER,
-            "rank %d of %d on %s waited %.1f s in %s of group %s; a peer exited or is stuck, see the messages of the "
+            "rank %d of %d on %s waited %.1f s in %s of group %s; a peer exited or is stuck; see the messages of the "
             "other ranks (--distributed-timeout-minutes sets the limit)",
             g->c.rank, g->c.size, host, g->timeout_s, w->op_name, g->c.name);
 }

@@ -48,11 +48,10 @@ static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
     w->world = meg_comm_open_nccl(&t);
     return 0;
 #else
-    return meg_fail(
-        e, MEG_EUSAGE,
-        "torchrun started %d ranks (WORLD_SIZE), which needs NCCL, and this build has none; start them with "
-        "mpirun or srun, or install nccl.h and run make again",
-        t.size);
+    return meg_fail(e, MEG_EUSAGE,
+                    "torchrun started %d ranks (WORLD_SIZE), which requires NCCL, but this build has no NCCL; start "
+                    "the ranks with mpirun or srun, or install nccl.h and run make again",
+                    t.size);
 #endif
 }
 
@@ -87,7 +86,7 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
 #else
     return meg_fail(e, MEG_EUSAGE,
                     "%s started %" PRId64
-                    " ranks, and this build has no MPI; install libopenmpi-dev and run make again",
+                    " ranks, but this build has no MPI; install libopenmpi-dev and run make again",
                     w->launcher, ranks);
 #endif
 }

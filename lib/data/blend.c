@@ -39,8 +39,8 @@ int meg_blend_check_weights(const double *w, int n, const char *origin, struct m
     if (isfinite(sum))
         return 0;
     return meg_fail(e, MEG_EUSAGE,
-                    "%s: the sum of the weights exceeds %g; only their ratios count, so give smaller ones", origin,
-                    DBL_MAX);
+                    "%s: the sum of the weights exceeds %g; use smaller weights, because only their ratios matter",
+                    origin, DBL_MAX);
 }
 
 void meg_blend_normalize(double *w, int n)

@@ -85,7 +85,7 @@ int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron
             "release that has it",
             release->name);
     if (!isnan(surplus) && !(surplus >= 0 && surplus <= MAX_SURPLUS))
-        return meg_fail(e, MEG_EUSAGE, "--mid-level-dataset-surplus: %g is not in 0 to %d", surplus, MAX_SURPLUS);
+        return meg_fail(e, MEG_EUSAGE, "--mid-level-dataset-surplus %g: must be from 0 to %d", surplus, MAX_SURPLUS);
     return 0;
 }
 
@@ -136,10 +136,11 @@ static int parse_blend(struct meg_data_blend *b, const struct word_list *w, cons
     for (int64_t i = 0; n % 2 == 0 && i < n; i += 2)
         numbers += meg_parse_f64(w->v[i], &x);
     if (numbers > 0 && numbers < n / 2)
-        return meg_fail(e, MEG_EUSAGE,
-                        "%s: only %" PRId64 " of the %" PRId64
-                        " words where a weight would be are numbers; give a weight before every prefix or before none",
-                        origin, numbers, n / 2);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "%s: only %" PRId64 " of the %" PRId64
+            " words at the positions of weights are numbers; specify a weight before every prefix or before none",
+            origin, numbers, n / 2);
     step = numbers > 0 ? 2 : 1;
     if (n / step > MEG_MAX_BLEND_DATASETS)
         return meg_fail(e, MEG_EUSAGE, "%s: %" PRId64 " datasets; at most %d can be blended", origin, n / step,
@@ -150,7 +151,7 @@ static int parse_blend(struct meg_data_blend *b, const struct word_list *w, cons
     for (int i = 0; i < b->n; i++) {
         b->prefix[i] = meg_strdup(w->v[i * step + step - 1]);
         if (step == 2 && (!meg_parse_f64(w->v[i * step], &b->weight[i]) || !(b->weight[i] > 0)))
-            return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s is not above 0", origin, w->v[i * step], b->prefix[i]);
+            return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s must be above 0", origin, w->v[i * step], b->prefix[i]);
     }
     return b->weight ? meg_blend_check_weights(b->weight, b->n, origin, e) : 0;
 }
@@ -176,7 +177,8 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
     if (r == 0) {
         add_split_at_blanks(&w, text.s);
         r = w.n ? parse_blend(b, &w, path, e)
-                : meg_fail(e, MEG_EUSAGE, "%s: empty; expected the datasets of --data-path (--data-args-path)", path);
+                : meg_fail(e, MEG_EUSAGE, "%s: the file is empty; expected the value of --data-path (--data-args-path)",
+                           path);
     }
     free_words(&w);
     meg_str_free(&text);
@@ -245,18 +247,19 @@ static int check_sources(const struct meg_data_conf *c, bool is_per_split, struc
 
     if (n > 1)
         return meg_fail(e, MEG_EUSAGE,
-                        "several sources of data are given; give only one of --data-path, --data-args-path, "
-                        "--train-data-path and its like, --per-split-data-args-path, "
-                        "--train-weighted-split-paths and its like, and --mock-data");
+                        "several sources of data are specified; use only one of --data-path, --data-args-path, "
+                        "--train-data-path and similar options, --per-split-data-args-path, "
+                        "--train-weighted-split-paths and similar options, and --mock-data");
     if (n == 0)
-        return meg_fail(e, MEG_EUSAGE, "no data is given; use --data-path PREFIX, or --mock-data for generated tokens");
+        return meg_fail(e, MEG_EUSAGE,
+                        "no data is specified; use --data-path PREFIX, or --mock-data for generated tokens");
     if (is_per_split && c->split)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split divides --data-path, but here each split has its own datasets; leave out --split");
+                        "--split divides --data-path, but the options specify datasets for each split; remove --split");
     if (has_groups(c) && strcmp(c->data_order, "megatron-lm") == 0)
         return meg_fail(
             e, MEG_EUSAGE,
-            "--data-order megatron-lm: Megatron-LM does not have --train-weighted-split-paths and its like");
+            "--data-order megatron-lm: Megatron-LM does not have --train-weighted-split-paths and similar options");
     return 0;
 }
 
@@ -294,7 +297,7 @@ int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf
     if (!b.is_per_split) {
         b.split = c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
         if (!c->split && !c->mock_data)
-            meg_info("--split is not given: using %s", b.split);
+            meg_info("--split is not set; using %s", b.split);
     }
     *out = b;
     return 0;

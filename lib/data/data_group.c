@@ -106,7 +106,7 @@ int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct
         }
     }
     if (r == 0 && groups == 0)
-        r = meg_fail(e, MEG_EUSAGE, "%s: empty; expected a group in double quotes", path);
+        r = meg_fail(e, MEG_EUSAGE, "%s: the file is empty; expected a group in double quotes", path);
     meg_str_free(&text);
     return r;
 }

@@ -118,7 +118,7 @@ static int plan_split(struct meg_data_splits *d, int split, const struct meg_dat
         g->is_blend = b->n > 1 || (g->is_weighted && !blends->is_per_split);
         if (g->is_blend && g->is_weighted && g->num_samples == MEG_ONE_EPOCH)
             return meg_fail(e, MEG_EUSAGE,
-                            "--data-path: weights need a number of samples; to read all samples once, give prefixes "
+                            "--data-path: weights require a number of samples; to read all samples once, use prefixes "
                             "without weights");
         r = plan_blend(d, split, b, e);
     }
@@ -136,7 +136,7 @@ static int plan(struct meg_data_splits *d, const struct meg_data_conf *conf, str
     d->renormalize = conf->renormalize_blend_weights;
     d->surplus = isnan(conf->mid_level_dataset_surplus) ? 0.005 : conf->mid_level_dataset_surplus;
     if (spec->seed < 0 || spec->seed > UINT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seed: %" PRId64 " is not in 0 to 4294967295", spec->seed);
+        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be from 0 to 4294967295", spec->seed);
     if ((r = meg_data_blends_read(&blends, conf, e)) < 0)
         return r;
     d->tokenizer = spec->tokenizer ? meg_strdup(spec->tokenizer) : NULL;

@@ -17,7 +17,7 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds)
 
 int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s: the cached index does not match this dataset; remove the cache folder",
+    return meg_fail(e, MEG_EFORMAT, "%s: the cached index does not match this dataset; remove the cache directory",
                     meg_source_name(ds->src));
 }
 

@@ -24,13 +24,13 @@ static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_m
     if (all < needed)
         return meg_fail(e, MEG_EFORMAT,
                         "%s: %" PRId64 " tokens, but one sample needs %" PRId64 " (--seq-length %" PRId64
-                        " and the label of the last); use more text or a shorter --seq-length",
+                        " and the label of the last token); use more text or a shorter --seq-length",
                         p->name, all, needed, d->spec.seq_length);
     if (p->tokens == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: the range of %s for %s is empty: sequences %" PRId64 " to %" PRId64 " of %" PRId64
                         ", 0 of %" PRId64 " tokens, but one sample needs %" PRId64
-                        "; give a larger ratio, or 0 for no such data",
+                        "; use a larger ratio, or 0 to omit this split",
                         d->split_string ? d->split_string : "(none)", p->name, meg_split_names[p->split], p->begin,
                         p->end, n, all, needed);
     if (p->tokens < needed) {

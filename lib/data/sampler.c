@@ -51,7 +51,7 @@ int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_s
             return meg_fail(e, MEG_EUSAGE,
                             "--dataloader-type cyclic: the checkpoint has consumed %" PRId64
                             " samples, which is not a multiple of the %" PRId64
-                            " of one step; use its micro-batch and data-parallel sizes",
+                            " samples of one step; use the micro-batch and data-parallel sizes of the checkpoint",
                             c->consumed, step);
     }
     s = meg_new(sizeof *s);

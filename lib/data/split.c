@@ -21,9 +21,10 @@ static int parse_ratio(double *out, const char *word, size_t n, const char *text
     int r = 0;
 
     if (!is_number)
-        r = meg_fail(e, MEG_EUSAGE,
-                     "--split: '%.40s' in '%s' is not a decimal number; give up to three, for example 949,50,1", copy,
-                     text);
+        r = meg_fail(
+            e, MEG_EUSAGE,
+            "--split: '%.40s' in '%s' is not a decimal number; specify up to three numbers, for example 949,50,1", copy,
+            text);
     free(copy);
     return r;
 }
@@ -36,7 +37,7 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
     int n = 0, r;
 
     if (strchr(text, '-'))
-        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has a minus sign; ratios are 0 or more", text);
+        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has a minus sign; ratios must be 0 or more", text);
     while (*(p += strspn(p, separators))) {
         const size_t len = strcspn(p, separators);
 
@@ -49,7 +50,7 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
     for (int i = 0; i < MEG_NUM_SPLITS; i++)
         sum += v[i];
     if (!(sum > 0 && isfinite(sum)))
-        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1", text);
+        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; specify, for example, 949,50,1", text);
     *s = (struct meg_split_matrix){ 0 };
     for (int i = 0; i < MEG_NUM_SPLITS; i++) {
         s->ratio[i] = v[i] / sum;

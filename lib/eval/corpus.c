@@ -38,10 +38,10 @@ static int add_text(const struct meg_str *text, const char *name, const struct m
     int r;
 
     if (!format->tok)
-        return meg_fail(e, MEG_EUSAGE,
-                        "%s: the input is text but the model has no tokenizer; give one (--tokenizer-type "
-                        "and its files)",
-                        name);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "%s: the input is text, but the model has no tokenizer; specify one with --tokenizer-type and its files",
+            name);
     if ((r = meg_tokenizer_encode(format->tok, text->s, (int64_t)text->n, ids, &why)) < 0)
         return meg_fail(e, r, "%s: %s", name, why.msg);
     return 0;

@@ -92,8 +92,8 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
             goto out;
         if (ids.n > positions + 1) {
             r = meg_fail(e, MEG_EFORMAT,
-                         "%s: line %" PRId64 ": %" PRId64 " tokens; a model of %" PRId64
-                         " positions scores at most %" PRId64 " at once",
+                         "%s: line %" PRId64 ": %" PRId64 " tokens; a model with %" PRId64
+                         " positions can score at most %" PRId64 " tokens at once",
                          in.name, in.line, ids.n, positions, positions + 1);
             goto out;
         }
@@ -173,7 +173,8 @@ static int ppl_of_corpus(const struct meg_eval_conf *c, const struct meg_loaded_
     int r;
 
     if (corpus->tokens.n < 2)
-        return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " token%s; perplexity needs at least 2, the first is not scored",
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: %" PRId64 " token%s; perplexity requires at least 2, because the first is not scored",
                         corpus->name, corpus->tokens.n, corpus->tokens.n == 1 ? "" : "s");
     meg_scorer_init(&s, m->g);
     meg_progress_init(&progress.line, 0);
@@ -227,13 +228,13 @@ static int resolve_windows(struct meg_eval_conf *c, int64_t positions, struct me
         c->seq_length = positions;
     if (c->seq_length < 1 || c->seq_length > positions)
         return meg_fail(e, MEG_EUSAGE,
-                        "--seq-length %" PRId64 ": it must be from 1 to %" PRId64 ", the positions of the model",
+                        "--seq-length %" PRId64 ": must be from 1 to %" PRId64 ", the number of positions of the model",
                         c->seq_length, positions);
     if (c->overlapping_eval == MEG_UNSET)
         c->overlapping_eval = c->seq_length;
     if (c->overlapping_eval < 1 || c->overlapping_eval > c->seq_length)
         return meg_fail(e, MEG_EUSAGE,
-                        "--overlapping-eval %" PRId64 ": it must be from 1 to %" PRId64 ", the --seq-length",
+                        "--overlapping-eval %" PRId64 ": must be from 1 to %" PRId64 ", the value of --seq-length",
                         c->overlapping_eval, c->seq_length);
     return 0;
 }

@@ -399,7 +399,8 @@ int meg_commit_recover(const char *path, struct meg_err *e)
     } else if (s.n > 0) {
         unlink(journal);
     } else {
-        r = meg_fail(e, MEG_EIO, "%s: not a commit journal, although it has the name of one; move it away", journal);
+        r = meg_fail(e, MEG_EIO, "%s: this file has the name of a commit journal but is not one; rename or remove it",
+                     journal);
     }
 out:
     free_set(&s);

@@ -173,12 +173,11 @@ static int fail_locked(const char *path, const char *output, const struct holder
     if (!*h->value[PID])
         return meg_fail(e, MEG_EIO, "%s: %s is not a lock file of meg; remove it if nothing is writing here", output,
                         path);
-    return meg_fail(e, MEG_EIO,
-                    "%s: %s on host %s, process %s, started %s, is writing here; wait for it or name "
-                    "another output%s%s%s",
-                    output, h->value[PROGRAM], h->value[HOST], h->value[PID], h->value[STARTED],
-                    is_running ? "" : " (if that process is dead, remove ", is_running ? "" : path,
-                    is_running ? "" : ")");
+    return meg_fail(
+        e, MEG_EIO,
+        "%s: %s on host %s, process %s, started %s, is writing here; wait until it ends or choose another output%s%s%s",
+        output, h->value[PROGRAM], h->value[HOST], h->value[PID], h->value[STARTED],
+        is_running ? "" : " (if that process is dead, remove ", is_running ? "" : path, is_running ? "" : ")");
 }
 
 /* ---- acquisition and release ---- */

@@ -25,8 +25,8 @@ static int encode(const struct meg_prompt_format *format, const struct source_li
 
     if (!format->tok)
         return fail_at(at, MEG_EUSAGE,
-                       "the line is text but the model has no tokenizer; give one "
-                       "(--tokenizer-type and its files), or token ids: {\"ids\":[...]}",
+                       "the line is text, but the model has no tokenizer; specify one with --tokenizer-type and its "
+                       "files, or use token ids: {\"ids\":[...]}",
                        e);
     if ((r = meg_tokenizer_encode(format->tok, text, (int64_t)n, ids, &why)) < 0)
         return fail_at(at, r, why.msg, e);
@@ -96,10 +96,10 @@ static int read_options(const struct meg_prompt_format *format, const struct sou
     if (request && (r = meg_request_check(request, format->unpadded_vocab, &why)) < 0)
         return fail_at(at, r, why.msg, e);
     if (request && request->nstop > 0 && !format->tok)
-        return fail_at(at, MEG_EUSAGE,
-                       "\"stop\" needs a tokenizer and the model has none; give one (--tokenizer-type "
-                       "and its files)",
-                       e);
+        return fail_at(
+            at, MEG_EUSAGE,
+            "\"stop\" requires a tokenizer, and the model has none; specify one with --tokenizer-type and its files",
+            e);
     return 0;
 }
 

@@ -21,12 +21,12 @@ int meg_token_output_check(const struct meg_token_output_conf *c, const struct m
 {
     if (c->top_n_logprobs < 0 || c->top_n_logprobs > v)
         return meg_fail(e, MEG_EUSAGE,
-                        "--top-n-logprobs %" PRId64 ": it must be from 0 to %" PRId64 ", the size of the vocabulary",
+                        "--top-n-logprobs %" PRId64 ": must be from 0 to %" PRId64 ", the size of the vocabulary",
                         c->top_n_logprobs, v);
     if (c->return_tokens && !tok)
         return meg_fail(e, MEG_EUSAGE,
-                        "--return-tokens needs a tokenizer and the model has none; give one (--tokenizer-type and "
-                        "its files)");
+                        "--return-tokens requires a tokenizer, and the model has none; specify one with "
+                        "--tokenizer-type and its files");
     return 0;
 }
 

@@ -26,19 +26,18 @@ int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct me
     uint32_t seed;
 
     if (!(c->temperature >= 0 && c->temperature <= 100))
-        return meg_fail(e, MEG_EUSAGE, "--temperature %g: it must be from 0 (greedy) to 100", c->temperature);
+        return meg_fail(e, MEG_EUSAGE, "--temperature %g: must be from 0 (greedy) to 100", c->temperature);
     if (c->top_k < 0 || c->top_k > unpadded_vocab)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--top_k %" PRId64 ": it must be from 0 to %" PRId64 ", the size of the vocabulary", c->top_k,
-                        unpadded_vocab);
+        return meg_fail(e, MEG_EUSAGE, "--top_k %" PRId64 ": must be from 0 to %" PRId64 ", the size of the vocabulary",
+                        c->top_k, unpadded_vocab);
     if (!(c->top_p >= 0 && c->top_p <= 1))
-        return meg_fail(e, MEG_EUSAGE, "--top_p %g: it must be from 0 to 1", c->top_p);
+        return meg_fail(e, MEG_EUSAGE, "--top_p %g: must be from 0 to 1", c->top_p);
     if (c->top_k > 0 && c->top_p > 0)
-        return meg_fail(e, MEG_EUSAGE, "--top_k %" PRId64 " and --top_p %g: give only one of them", c->top_k, c->top_p);
+        return meg_fail(e, MEG_EUSAGE, "--top_k %" PRId64 " and --top_p %g: use only one of them", c->top_k, c->top_p);
     if (c->greedy && (c->top_k > 1 || c->top_p > 0))
-        return meg_fail(e, MEG_EUSAGE, "--greedy always takes the most likely token: remove --top_k and --top_p");
+        return meg_fail(e, MEG_EUSAGE, "--greedy always chooses the most likely token; remove --top_k and --top_p");
     if (c->seed < -1 || c->seed > UINT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": it must be from 0 to %lu, or -1", c->seed,
+        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be from 0 to %lu, or -1", c->seed,
                         (unsigned long)UINT32_MAX);
     if (c->seed == -1) {
         if (getrandom(&seed, sizeof seed, 0) != sizeof seed)

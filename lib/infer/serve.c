@@ -29,10 +29,10 @@ int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_outpu
     if (c->tokens_to_generate < 1)
         return meg_fail(e, MEG_EUSAGE,
                         "--tokens-to-generate %" PRId64
-                        ": it must be at least 1; meg-eval --task logprobs scores a prompt as it is",
+                        ": must be at least 1; to score a prompt without new tokens, use meg-eval --task logprobs",
                         c->tokens_to_generate);
     if (c->max_batch_size < 1 || c->max_batch_size > MAX_BATCH)
-        return meg_fail(e, MEG_EUSAGE, "--max-batch-size %" PRId64 ": it must be from 1 to %d", c->max_batch_size,
+        return meg_fail(e, MEG_EUSAGE, "--max-batch-size %" PRId64 ": must be from 1 to %d", c->max_batch_size,
                         MAX_BATCH);
     if (c->format == MEG_REPLY_TEXT && (output->return_tokens || output->top_n_logprobs > 0))
         return meg_fail(e, MEG_EUSAGE, "--return-tokens and --top-n-logprobs require --format json");
@@ -131,12 +131,12 @@ static int read_prompt(struct server *s, struct meg_request *request, struct meg
     if (s->ids.n >= positions)
         return meg_fail(e, MEG_EFORMAT,
                         "%s: line %" PRId64 ": the prompt has %" PRId64 " tokens; the model has %" PRId64
-                        " positions and needs one for the first new token",
+                        " positions, one of which is required for the first new token",
                         s->in->name, s->in->line, s->ids.n, positions);
     if (s->ids.n == 0 && s->m->eod < 0)
         return meg_fail(e, MEG_EFORMAT,
                         "%s: line %" PRId64
-                        ": the prompt is empty and the model has no end-of-document id to begin from",
+                        ": the prompt is empty, and the model has no end-of-document id to start from",
                         s->in->name, s->in->line);
     return 1;
 }

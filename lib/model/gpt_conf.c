@@ -63,9 +63,9 @@ static int check_positive(int64_t v, const char *name, struct meg_err *e)
     if (v == MEG_UNSET)
         return meg_fail(e, MEG_EUSAGE, "--%s is required", name);
     if (v < 1)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be at least 1", name, v);
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at least 1", name, v);
     if (v > INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be at most %d", name, v, INT32_MAX);
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at most %d", name, v, INT32_MAX);
     return 0;
 }
 
@@ -73,21 +73,21 @@ static int check_range(double v, double lo, double hi, const char *name, struct 
 {
     if (v >= lo && v < hi)
         return 0;
-    return meg_fail(e, MEG_EUSAGE, "--%s: %g, must be at least %g and less than %g", name, v, lo, hi);
+    return meg_fail(e, MEG_EUSAGE, "--%s %g: must be at least %g and less than %g", name, v, lo, hi);
 }
 
 static int check_groups(struct meg_gpt_conf *c, struct meg_err *e)
 {
     if (!c->group_query_attention) {
         if (c->num_query_groups != MEG_UNSET && c->num_query_groups != c->num_attention_heads)
-            return meg_fail(e, MEG_EUSAGE, "--num-query-groups: %" PRId64 ", needs --group-query-attention",
+            return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": requires --group-query-attention",
                             c->num_query_groups);
         c->num_query_groups = c->num_attention_heads;
     }
     if (c->num_query_groups == MEG_UNSET)
         c->num_query_groups = 1;
     if (c->num_query_groups < 1 || c->num_attention_heads % c->num_query_groups)
-        return meg_fail(e, MEG_EUSAGE, "--num-query-groups: %" PRId64 ", must divide --num-attention-heads %" PRId64,
+        return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": must divide --num-attention-heads %" PRId64,
                         c->num_query_groups, c->num_attention_heads);
     return 0;
 }
@@ -108,17 +108,17 @@ static int check_rotary(struct meg_gpt_conf *c, struct meg_err *e)
         (r = check_range(c->rope_scaling_factor, 1, HUGE_VAL, "rope-scaling-factor", e)) < 0)
         return r;
     if (!(c->rotary_percent > 0 && c->rotary_percent <= 1))
-        return meg_fail(e, MEG_EUSAGE, "--rotary-percent: %g, must be above 0 and at most 1", c->rotary_percent);
+        return meg_fail(e, MEG_EUSAGE, "--rotary-percent %g: must be above 0 and at most 1", c->rotary_percent);
     rotated = (int64_t)((double)c->kv_channels * c->rotary_percent);
     if (rotated < 2)
         return meg_fail(e, MEG_EUSAGE,
-                        "--rotary-percent: %g of the %" PRId64
-                        " columns of a head is less than one pair; use a larger fraction",
+                        "--rotary-percent %g: this fraction of the %" PRId64
+                        " channels of a head is less than one pair; use a larger fraction",
                         c->rotary_percent, c->kv_channels);
     if (rotated % 2)
         return meg_fail(e, MEG_EUSAGE,
-                        "--rotary-percent: %g of the %" PRId64
-                        " columns of a head is an odd number; columns are rotated in pairs",
+                        "--rotary-percent %g: this fraction of the %" PRId64
+                        " channels of a head is an odd number; channels are rotated in pairs",
                         c->rotary_percent, c->kv_channels);
     return 0;
 }
@@ -131,11 +131,11 @@ static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
     const double n = layer * (double)c->num_layers + h * (double)(2 * c->vocab_size + c->max_position_embeddings);
 
     if (c->num_layers > 99999)
-        return meg_fail(e, MEG_EUSAGE, "--num-layers: %" PRId64 ", must be at most 99999", c->num_layers);
+        return meg_fail(e, MEG_EUSAGE, "--num-layers %" PRId64 ": must be at most 99999", c->num_layers);
     if (n > 0x1p48)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 " and --hidden-size %" PRId64
-                        " make about %.2g parameters; must be at most %.2g",
+                        " make about %.2g parameters; the number of parameters must be at most %.2g",
                         c->num_layers, c->hidden_size, n, 0x1p48);
     return 0;
 }
@@ -152,8 +152,8 @@ int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e)
     if (c->kv_channels == MEG_UNSET) {
         if (c->hidden_size % c->num_attention_heads)
             return meg_fail(e, MEG_EUSAGE,
-                            "--hidden-size: %" PRId64 " is not a multiple of --num-attention-heads %" PRId64 "; "
-                            "change one of them or set --kv-channels",
+                            "--hidden-size %" PRId64 ": must be a multiple of --num-attention-heads %" PRId64
+                            "; change one of them or set --kv-channels",
                             c->hidden_size, c->num_attention_heads);
         c->kv_channels = c->hidden_size / c->num_attention_heads;
     }

@@ -57,7 +57,7 @@ static int check_ramp(const struct meg_batch_schedule *p, struct meg_err *e)
     char remedy[128];
     int r = 0;
 
-    snprintf(remedy, sizeof remedy, "START and INCREMENT that fit are multiples of %" PRId64, unit);
+    snprintf(remedy, sizeof remedy, "START and INCREMENT must be multiples of %" PRId64, unit);
     for (int64_t b = p->start; b < p->global && r == 0; b += p->increment)
         r = check_level(p, b, "--rampup-batch-size: a batch of", remedy, e);
     return r;
@@ -75,8 +75,8 @@ int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err 
         (p->global - p->start) % p->increment)
         return meg_fail(e, MEG_EUSAGE,
                         "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
-                        ": needs a positive start, increment and number of samples, and an integral number of "
-                        "increments up to --global-batch-size %" PRId64,
+                        ": START, INCREMENT and SAMPLES must be above 0, and START plus a multiple of INCREMENT must "
+                        "equal --global-batch-size %" PRId64,
                         p->start, p->increment, p->rampup_samples, p->global);
     return check_ramp(p, e);
 }

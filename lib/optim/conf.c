@@ -127,7 +127,7 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
         return fail_option(e, "--decoupled-lr", c->decoupled_lr, "must be 0 or more");
     if (!isnan(c->decoupled_min_lr)) {
         if (isnan(c->decoupled_lr))
-            return fail_option(e, "--decoupled-min-lr", c->decoupled_min_lr, "needs --decoupled-lr");
+            return fail_option(e, "--decoupled-min-lr", c->decoupled_min_lr, "requires --decoupled-lr");
         if (!(c->decoupled_min_lr >= 0))
             return fail_option(e, "--decoupled-min-lr", c->decoupled_min_lr, "must be 0 or more");
     }
@@ -141,7 +141,7 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
 static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit, struct meg_err *e)
 {
     if (v != MEG_UNSET && (double)v * (double)unit > 0x1p53)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": is more than 2^53 samples", option, v);
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at most 2^53 samples", option, v);
     if (v != MEG_UNSET && v < lowest)
         return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v, lowest);
     return 0;
@@ -168,11 +168,11 @@ static int check_units(const struct meg_optim_conf *c, bool by_samples, int64_t 
             return r;
         if (by_samples && iters[i].v != MEG_UNSET && iters[i].v > 0)
             return meg_fail(e, MEG_EUSAGE,
-                            "%s %" PRId64 ": the run is counted in samples (--train-samples); use --lr-...-samples",
+                            "%s %" PRId64 ": requires --train-iters; with --train-samples, use --lr-...-samples",
                             iters[i].name, iters[i].v);
         if (!by_samples && samples[i].v != MEG_UNSET && samples[i].v > 0)
             return meg_fail(e, MEG_EUSAGE,
-                            "%s %" PRId64 ": the run is counted in iterations (--train-iters); use --lr-...-iters",
+                            "%s %" PRId64 ": requires --train-samples; with --train-iters, use --lr-...-iters",
                             samples[i].name, samples[i].v);
     }
     return 0;
@@ -185,18 +185,18 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
     if (s->wd_style == MEG_WD_CONSTANT) {
         if (!isnan(c->start_weight_decay))
             return fail_option(e, "--start-weight-decay", c->start_weight_decay,
-                               "needs --weight-decay-incr-style linear or cosine");
+                               "requires --weight-decay-incr-style linear or cosine");
         if (!isnan(c->end_weight_decay))
             return fail_option(e, "--end-weight-decay", c->end_weight_decay,
-                               "needs --weight-decay-incr-style linear or cosine");
+                               "requires --weight-decay-incr-style linear or cosine");
         return 0;
     }
     s->start_wd = c->start_weight_decay;
     s->end_wd = c->end_weight_decay;
     if (!(s->start_wd >= 0 && s->end_wd >= s->start_wd))
         return meg_fail(e, MEG_EUSAGE,
-                        "--weight-decay-incr-style %s: needs --start-weight-decay of 0 or more and "
-                        "--end-weight-decay not below it",
+                        "--weight-decay-incr-style %s: requires --start-weight-decay of 0 or more and "
+                        "--end-weight-decay of at least --start-weight-decay",
                         meg_wd_style_name(s->wd_style));
     return 0;
 }
@@ -237,7 +237,7 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
                         s->warmup, s->decay);
     if (s->style == MEG_LR_WSD && (s->wsd_decay <= 0 || s->wsd_decay > s->decay))
         return meg_fail(e, MEG_EUSAGE,
-                        "--lr-decay-style WSD: needs --lr-wsd-decay-iters or --lr-wsd-decay-samples of 1 to the "
+                        "--lr-decay-style WSD: requires --lr-wsd-decay-iters or --lr-wsd-decay-samples, from 1 to the "
                         "length of the decay; found %" PRId64 " of %" PRId64 " samples",
                         s->wsd_decay, s->decay);
     return 0;

@@ -38,7 +38,7 @@ static int check_scale(const struct meg_precision_conf *c, struct meg_err *e)
     if (c->loss_scale < 0)
         return meg_fail(e, MEG_EUSAGE, "--loss-scale %g: must be 0 or more", c->loss_scale);
     if (c->loss_scale > 0 && !c->fp16 && !c->bf16)
-        return meg_fail(e, MEG_EUSAGE, "--loss-scale %g: only with --fp16 or --bf16", c->loss_scale);
+        return meg_fail(e, MEG_EUSAGE, "--loss-scale %g: requires --fp16 or --bf16", c->loss_scale);
     for (int i = 0; i < 2; i++)
         if (!(above_0[i].v > 0))
             return meg_fail(e, MEG_EUSAGE, "%s %g: must be above 0", above_0[i].name, above_0[i].v);
@@ -58,9 +58,9 @@ int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const stru
     int r;
 
     if (c->fp16 && c->bf16)
-        return meg_fail(e, MEG_EUSAGE, "--fp16 --bf16: give only one of the two");
+        return meg_fail(e, MEG_EUSAGE, "--fp16 cannot be combined with --bf16");
     if (c->fp32_residual && half == MEG_DTYPE_F32)
-        return meg_fail(e, MEG_EUSAGE, "--fp32-residual-connection: only with --fp16 or --bf16");
+        return meg_fail(e, MEG_EUSAGE, "--fp32-residual-connection: requires --fp16 or --bf16");
     if ((r = check_scale(c, e)) < 0)
         return r;
     p->params = half;

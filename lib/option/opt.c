@@ -308,10 +308,10 @@ static int set_list(const struct meg_opt *row, struct meg_str_list *field, const
     for (p = row->metavar; *p; p++)
         nvalues += *p == ' ';
     if (!strstr(row->metavar, "...") && words->n != nvalues)
-        return meg_fail(e, MEG_EUSAGE, "--%s: it takes %" PRId64 " values, %s, but %" PRId64 " are given", row->name,
-                        nvalues, row->metavar, words->n);
+        return meg_fail(e, MEG_EUSAGE, "--%s requires %" PRId64 " values, %s, but has %" PRId64, row->name, nvalues,
+                        row->metavar, words->n);
     if (words->n == 0)
-        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s", row->name, row->metavar);
+        return meg_fail(e, MEG_EUSAGE, "--%s requires a value: %s", row->name, row->metavar);
     for (i = 0; i < words->n; i++) {
         if ((r = find_choice(row, words->v[i], e)) < 0)
             return r;
@@ -337,7 +337,7 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
         return 0;
     }
     if (words->n != 1)
-        return meg_fail(e, MEG_EUSAGE, "--%s takes one value, but %" PRId64 " are given", row->name, words->n);
+        return meg_fail(e, MEG_EUSAGE, "--%s requires one value, but has %" PRId64, row->name, words->n);
     if ((r = find_choice(row, word, e)) < 0)
         return r;
     switch (row->type) {
@@ -450,8 +450,8 @@ static int parse_option(const struct meg_optgroup *groups, const struct meg_optg
         for (; is_value(rest[n]) && (n == 0 || row->type == MEG_OPT_LIST); n++)
             opt_add_word(&words, rest[n], strlen(rest[n]));
     if (words.n == 0)
-        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s (write --%s=-... if it begins with a dash)", row->name,
-                        row->metavar, row->name);
+        return meg_fail(e, MEG_EUSAGE, "--%s requires a value: %s (write --%s=-... if it begins with a dash)",
+                        row->name, row->metavar, row->name);
     if ((r = opt_assign(row, group->conf, &words, e)) < 0)
         return r;
     opt_set_given(row, group->conf);

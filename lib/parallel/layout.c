@@ -146,7 +146,7 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
         if (size[i].v < 1)
             return refuse(size[i].option, size[i].v, e, "must be at least 1");
         if (size[i].v > world)
-            return refuse(size[i].option, size[i].v, e, "more than the %" PRId64 " rank%s of this run", world,
+            return refuse(size[i].option, size[i].v, e, "must be at most the %" PRId64 " rank%s of this run", world,
                           world == 1 ? "" : "s");
         model *= (double)size[i].v;
     }
@@ -169,7 +169,7 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     if (m->ffn % tp)
         return refuse("tensor-model-parallel-size", tp, e, "must divide --ffn-hidden-size %" PRId64, m->ffn);
     if (m->vocab < tp)
-        return refuse("tensor-model-parallel-size", tp, e, "more than the %" PRId64 " tokens of the vocabulary",
+        return refuse("tensor-model-parallel-size", tp, e, "must be at most the %" PRId64 " tokens of the vocabulary",
                       m->vocab);
     if (c->sequence_parallel && m->s % (tp * c->context))
         return refuse("seq-length", m->s, e,
@@ -209,10 +209,10 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
     l->cp_comm_types = c->cp_comm_types;
     if (c->cp_comm_types.n > 1 && c->cp_comm_types.n != m->layers)
         return meg_fail(e, MEG_EUSAGE,
-                        "--cp-comm-type: %" PRId64 " values; must be one, or one for each of --num-layers %" PRId64,
+                        "--cp-comm-type: %" PRId64 " values; the number must be 1, or --num-layers %" PRId64,
                         c->cp_comm_types.n, m->layers);
     if (m->s % (2 * cp) && cp > 1)
-        return refuse("context-parallel-size", cp, e, "its double, %" PRId64 ", must divide --seq-length %" PRId64,
+        return refuse("context-parallel-size", cp, e, "twice this size, %" PRId64 ", must divide --seq-length %" PRId64,
                       2 * cp, m->s);
     for (int64_t i = 0; i < c->cp_comm_types.n && cp > 1; i++) {
         const enum meg_cp_comm_type type = meg_layout_cp_comm_type(l, i);
@@ -220,7 +220,7 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
 
         if (type == MEG_CP_A2A_P2P && c->hierarchical_cp_sizes.n == 0)
             return refuse("context-parallel-size", cp, e,
-                          "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes");
+                          "--cp-comm-type a2a+p2p requires --hierarchical-context-parallel-sizes");
         if (type == MEG_CP_A2A_P2P)
             a2a_size = l->a2a_size = size[0];
         if (groups % a2a_size)
@@ -247,7 +247,7 @@ static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t l
     if (v < 1)
         return refuse(option, v, e, "must be at least 1");
     if (c->pipeline < 2)
-        return refuse(option, v, e, "needs --pipeline-model-parallel-size of 2 or more");
+        return refuse(option, v, e, "requires --pipeline-model-parallel-size of 2 or more");
     if (c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET)
         return refuse(option, v, e,
                       "cannot be combined with --decoder-first-pipeline-num-layers or "
@@ -275,14 +275,14 @@ static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct 
         if (uneven[i].v < 1)
             return refuse(uneven[i].option, uneven[i].v, e, "must be at least 1");
         if (c->pipeline < 2)
-            return refuse(uneven[i].option, uneven[i].v, e, "needs --pipeline-model-parallel-size of 2 or more");
+            return refuse(uneven[i].option, uneven[i].v, e, "requires --pipeline-model-parallel-size of 2 or more");
         rest -= uneven[i].v;
         stages--;
     }
     if (stages ? rest < stages || rest % stages : rest != 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 ": %" PRId64 " layer%s for %" PRId64
-                        " stages of --pipeline-model-parallel-size %" PRId64 "; each stage must have equally many",
+                        " stages of --pipeline-model-parallel-size %" PRId64 "; each stage must have the same number",
                         layers, rest, rest == 1 ? "" : "s", stages, c->pipeline);
     return 0;
 }

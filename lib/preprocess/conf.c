@@ -53,9 +53,9 @@ static int count_workers(const char *text, int64_t *out, struct meg_err *e)
         return 0;
     }
     if (!meg_parse_i64(text, out))
-        return meg_fail(e, MEG_EUSAGE, "--workers: '%s' is neither a number nor auto", text);
+        return meg_fail(e, MEG_EUSAGE, "--workers %s: must be a number or auto", text);
     if (*out < 1 || *out > MAX_WORKERS)
-        return meg_fail(e, MEG_EUSAGE, "--workers: %s is not in 1..%d", text, MAX_WORKERS);
+        return meg_fail(e, MEG_EUSAGE, "--workers %s: must be from 1 to %d", text, MAX_WORKERS);
     return 0;
 }
 
@@ -64,7 +64,7 @@ static int check_requires(const void *field, const char *name, bool has_other, c
 {
     if (has_other || !meg_opt_was_given(field))
         return 0;
-    return meg_fail(e, MEG_EUSAGE, "--%s has an effect only with --%s", name, other);
+    return meg_fail(e, MEG_EUSAGE, "--%s requires --%s", name, other);
 }
 
 static int check_sentences(const struct meg_preprocess_conf *c, struct meg_err *e)
@@ -89,21 +89,19 @@ int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_t
     if ((r = count_workers(c->workers, workers, e)) < 0 || (r = check_sentences(c, e)) < 0)
         return r;
     if (c->partitions < 1)
-        return meg_fail(e, MEG_EUSAGE, "--partitions: %" PRId64 " is less than 1", c->partitions);
+        return meg_fail(e, MEG_EUSAGE, "--partitions %" PRId64 ": must be at least 1", c->partitions);
     if (strcmp(c->dataset_impl, "mmap") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--dataset-impl: '%s' cannot be written; the only format is mmap",
-                        c->dataset_impl);
+        return meg_fail(e, MEG_EUSAGE, "--dataset-impl %s: must be mmap, the only format supported", c->dataset_impl);
     if (c->log_interval != MEG_UNSET && c->log_interval < 1)
-        return meg_fail(e, MEG_EUSAGE, "--log-interval: %" PRId64 " is less than 1", c->log_interval);
+        return meg_fail(e, MEG_EUSAGE, "--log-interval %" PRId64 ": must be at least 1", c->log_interval);
     if (c->append_eod && meg_tokenizer_eod(tok) < 0)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--append-eod: the tokenizer has no end-of-document token; for a folder with tokenizer.json, name it "
-            "as eos_token in tokenizer_config.json");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--append-eod: the tokenizer has no end-of-document token; for a directory with "
+                        "tokenizer.json, set eos_token in tokenizer_config.json");
     for (int64_t k = 0; k < c->json_keys.n; k++) {
         for (int64_t i = 0; i < k; i++) {
             if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)
-                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' is given twice", c->json_keys.v[k]);
+                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' occurs twice", c->json_keys.v[k]);
         }
     }
     return 0;

@@ -27,11 +27,10 @@ static int check_files(const struct meg_block_reader *in, struct meg_err *e)
         struct stat st;
 
         if (strcmp(path[i], "-") == 0 || (stat(path[i], &st) == 0 && !S_ISREG(st.st_mode)))
-            return meg_fail(
-                e, MEG_EUSAGE,
-                "--partitions reads the input once for each of them: "
-                "'%s' is not a regular file; use regular files, or --keep-sequential-samples, which needs one pass",
-                path[i]);
+            return meg_fail(e, MEG_EUSAGE,
+                            "--partitions reads the input once per partition, but '%s' is not a regular file; use "
+                            "regular files, or --keep-sequential-samples, which reads the input once",
+                            path[i]);
     }
     return 0;
 }
@@ -72,7 +71,7 @@ static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *
     int r;
 
     if (!c->punkt_data)
-        meg_warn("no --punkt-data given: splitting sentences without a list of abbreviations");
+        meg_warn("--punkt-data is not set; splitting sentences without a list of abbreviations");
     else
         meg_str_printf(&dir, "%s/%s", c->punkt_data, c->lang);
     r = meg_punkt_open(out, dir.s, c->keep_newlines, e);

@@ -46,11 +46,11 @@ static const struct meg_opt_range ranges[] = {
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e)
 {
     const struct meg_opt_rule rules[] = {
-        { c->ckpt_step != MEG_UNSET && !c->load, "ckpt-step", ": needs --load DIR" },
-        { c->use_checkpoint_args && !c->load, "use-checkpoint-args", ": needs --load DIR" },
-        { c->finetune && !c->load, "finetune", ": needs --load DIR" },
+        { c->ckpt_step != MEG_UNSET && !c->load, "ckpt-step", ": requires --load DIR" },
+        { c->use_checkpoint_args && !c->load, "use-checkpoint-args", ": requires --load DIR" },
+        { c->finetune && !c->load, "finetune", ": requires --load DIR" },
         { c->override_scheduler && c->use_checkpoint_scheduler, "override-opt_param-scheduler",
-          ": contradicts --use-checkpoint-opt_param-scheduler; give only one of them" },
+          ": contradicts --use-checkpoint-opt_param-scheduler; use only one of them" },
         { 0 },
     };
     const int r = meg_opt_check_ranges(ranges, c, e);

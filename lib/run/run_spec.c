@@ -72,7 +72,7 @@ static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
         return 0;
     return meg_fail(e, MEG_EUSAGE,
                     "--micro-batch-size %" PRId64 ": with --seq-length %" PRId64 " and --hidden-size %" PRId64
-                    " a message between ranks would have %" PRId64 " elements; must be at most %d",
+                    " a message between ranks would have %" PRId64 " elements; the limit is %d",
                     c->micro_batch_size, c->seq_length, m->hidden_size, rows > kv ? rows : kv, INT32_MAX);
 }
 

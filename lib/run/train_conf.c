@@ -92,15 +92,15 @@ int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
     };
     const struct meg_opt_rule rules[] = {
         { c->world_size != MEG_UNSET && !is_estimate, "world-size",
-          ": needs --dry-run or --plan; the launcher determines how many ranks run" },
+          ": requires --dry-run or --plan; otherwise the launcher sets the number of ranks" },
         { !c->check_for_nan && c->on_nan != MEG_ON_NAN_ABORT, "on-nan",
-          ": contradicts --no-check-for-nan-in-loss-and-grad; give only one of them" },
+          ": contradicts --no-check-for-nan-in-loss-and-grad; use only one of them" },
         { !(c->timeout_min > 0), "distributed-timeout-minutes", ": must be above 0" },
         { !isnan(c->exit_duration_min) && !(c->exit_duration_min > 0), "exit-duration-in-mins", ": must be above 0" },
-        { has_iters && has_samples, "train-samples", ": --train-iters is given, too; give only one of them" },
+        { has_iters && has_samples, "train-samples", ": cannot be combined with --train-iters; use only one of them" },
         { !has_iters && !has_samples && !c->skip_train, "train-iters", " or --train-samples is required" },
         { c->rampup_batch_size.n > 0 && !has_samples, "rampup-batch-size",
-          ": a batch size that changes needs --train-samples, not --train-iters" },
+          ": requires --train-samples instead of --train-iters" },
         { 0 },
     };
     int r;
@@ -109,7 +109,8 @@ int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
         return r;
     if (c->micro_batch_size * c->seq_length > INT32_MAX)
         return meg_fail(e, MEG_EUSAGE,
-                        "--micro-batch-size %" PRId64 ": times --seq-length %" PRId64 " must be at most %d tokens",
+                        "--micro-batch-size %" PRId64 ": the product with --seq-length %" PRId64
+                        " must be at most %d tokens",
                         c->micro_batch_size, c->seq_length, INT32_MAX);
     return meg_opt_check_rules(rules, meg_train_opts, c, e);
 }
@@ -120,7 +121,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
 static int check_total(const char *option, int64_t v, double samples, struct meg_err *e)
 {
     if (v != MEG_UNSET && samples > 0x1p53)
-        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": makes %.3g samples; must be at most 2^53", option, v,
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": corresponds to %.3g samples; the limit is 2^53", option, v,
                         samples);
     return 0;
 }
@@ -193,13 +194,14 @@ int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_l
         { c->recompute_activations && is_full, "recompute-granularity",
           ": contradicts --recompute-activations, which is selective" },
         { is_full && !(has_method && has_layers), "recompute-granularity",
-          ": needs --recompute-method and --recompute-num-layers" },
-        { !is_full && has_method, "recompute-method", ": needs --recompute-granularity full" },
-        { !is_full && has_layers, "recompute-num-layers", ": needs --recompute-granularity full" },
+          ": requires --recompute-method and --recompute-num-layers" },
+        { !is_full && has_method, "recompute-method", ": requires --recompute-granularity full" },
+        { !is_full && has_layers, "recompute-num-layers", ": requires --recompute-granularity full" },
         { is_full && c->recompute_layers < 1, "recompute-num-layers", ": must be at least 1" },
-        { is_distributed && !is_full, "distribute-saved-activations", ": needs --recompute-granularity full" },
+        { is_distributed && !is_full, "distribute-saved-activations", ": requires --recompute-granularity full" },
         { is_distributed && (l->tp == 1 || l->has_sp), "distribute-saved-activations",
-          ": needs --tensor-model-parallel-size of 2 or more without --sequence-parallel, which shards them already" },
+          ": requires --tensor-model-parallel-size of 2 or more, and no --sequence-parallel, which already shards the "
+          "inputs" },
         { 0 },
     };
     const int r = meg_opt_check_rules(rules, meg_train_opts, c, e);

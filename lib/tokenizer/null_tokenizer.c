@@ -12,9 +12,9 @@ static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     char size[32];
 
     if (c->vocab_size == MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE, "NullTokenizer needs --vocab-size");
+        return meg_fail(e, MEG_EUSAGE, "NullTokenizer requires --vocab-size");
     if (c->vocab_size < 1 || c->vocab_size >= INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--vocab-size: %" PRId64 " is not in 1..%d", c->vocab_size, INT32_MAX - 1);
+        return meg_fail(e, MEG_EUSAGE, "--vocab-size %" PRId64 ": must be from 1 to %d", c->vocab_size, INT32_MAX - 1);
     t = meg_new(sizeof *t);
     t->type = &meg_tok_null;
     t->vocab_size = c->vocab_size + !includes_eod;

@@ -50,8 +50,8 @@ static int check_release(struct meg_trainer *t, struct meg_err *e)
         meg_megatron_release_find(tok->megatron_release) == meg_megatron_release_find(saved.megatron_release))
         return 0;
     return meg_fail(e, MEG_EUSAGE,
-                    "--megatron-release %s: %s was saved with %s; leave the option out, or give --finetune to "
-                    "start a new run from its weights",
+                    "--megatron-release %s: %s was saved with %s; remove the option, or use --finetune to start a new "
+                    "run from the weights of the checkpoint",
                     tok->megatron_release, meg_ckpt_path(t->checkpoint),
                     meg_megatron_release_find(saved.megatron_release)->name);
 }
@@ -65,8 +65,8 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
         return 0;
     if (!meg_ckpt_exists(c->load)) {
         if (c->exit_on_missing)
-            return meg_fail(e, MEG_ENOENT,
-                            "--load %s: contains no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
+            return meg_fail(e, MEG_ENOENT, "--load %s: contains no checkpoint, and --exit-on-missing-checkpoint is set",
+                            c->load);
         meg_warn("--load %s: contains no checkpoint; starting from scratch", c->load);
         return 0;
     }
@@ -150,9 +150,8 @@ static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const ch
     append_differences(&diff, run, saved);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
-                     "the schedule of the command line differs from that of %s: %s; give "
-                     "--override-opt_param-scheduler to use the "
-                     "command line's, --use-checkpoint-opt_param-scheduler to use the checkpoint's",
+                     "the schedule of the command line differs from that of %s: %s; use --override-opt_param-scheduler "
+                     "for the command line's, or --use-checkpoint-opt_param-scheduler for the checkpoint's",
                      from, diff.s);
     json_decref(run);
     meg_str_free(&diff);
@@ -170,7 +169,7 @@ static bool is_same_dir(const char *a, const char *b)
 
 static int missing_error(const char *from, const char *what, const char *option, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s has no %s; resume without it by %s, or load only the weights by --finetune",
+    return meg_fail(e, MEG_EFORMAT, "%s has no %s; resume without it with %s, or load only the weights with --finetune",
                     from, what, option);
 }
 
@@ -241,8 +240,8 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
         return 0;
     if (!is_resumed(t) || !is_same_dir(c->load, c->save))
         return meg_fail(e, MEG_EUSAGE,
-                        "--save %s: contains checkpoints of another run, up to iteration %" PRId64 "; resume it with "
-                        "--load %s, save to another directory, or give --overwrite-checkpoints",
+                        "--save %s: contains checkpoints of another run, up to iteration %" PRId64
+                        "; resume it with --load %s, save to another directory, or use --overwrite-checkpoints",
                         c->save, newest, c->save);
     if (newest > t->state.iteration && c->ckpt_step != MEG_UNSET && meg_train_is_rank0(t))
         meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64 ", which this run will replace",

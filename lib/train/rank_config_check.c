@@ -194,13 +194,13 @@ int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgr
     if (world->size == 1)
         return 0;
     meg_rank_config_add_file(&program, "/proc/self/exe");
-    if ((r = meg_rank_config_check(world, program.s, MEG_EUSAGE, "all ranks run the same build", e)) < 0)
+    if ((r = meg_rank_config_check(world, program.s, MEG_EUSAGE, "all ranks must run the same build", e)) < 0)
         goto out;
     meg_opt_dump(groups, &dump);
     for (const char *line = dump.s; *line; line += line_length(line) + 1)
         if (!may_differ(line, strcspn(line, " ")))
             meg_str_printf(&options, "--%.*s\n", (int)line_length(line), line);
-    r = meg_rank_config_check(world, options.s, MEG_EUSAGE, "all ranks take the same options", e);
+    r = meg_rank_config_check(world, options.s, MEG_EUSAGE, "all ranks must have the same options", e);
 out:
     meg_str_free(&program);
     meg_str_free(&dump);

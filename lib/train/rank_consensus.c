@@ -85,7 +85,7 @@ int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e)
                 meg_rank_config_add_file(&lines, path.s);
         }
     meg_str_add(&lines, "", 0);
-    r = meg_rank_config_check(t->mesh.world, lines.s, MEG_EFORMAT, "all ranks read the same files", e);
+    r = meg_rank_config_check(t->mesh.world, lines.s, MEG_EFORMAT, "all ranks must read the same files", e);
     meg_str_free(&lines);
     meg_str_free(&path);
     return r;

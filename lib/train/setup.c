@@ -105,12 +105,11 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
     if (split)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: leaves no documents for training; its first number must be above 0, unless "
-                        "--skip-train is given",
+                        "--skip-train is set",
                         split);
-    return meg_fail(
-        e, MEG_EUSAGE,
-        "no training data: give --train-data-path, or training paths in the option that lists the paths of all "
-        "splits, or --skip-train to evaluate only");
+    return meg_fail(e, MEG_EUSAGE,
+                    "no training data: use --train-data-path, or training paths in the option that lists the paths of "
+                    "all splits, or --skip-train to evaluate only");
 }
 
 /* Plan the samples of each split and find its files. */

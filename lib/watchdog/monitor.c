@@ -253,7 +253,8 @@ static void refuse_late_join(struct meg_watchdog *w, struct watchdog_conn *c, in
 {
     struct meg_str s = { 0 };
 
-    refuse(c, "all %d ranks of the run there have joined; start this run with another MASTER_PORT or --rdzv-id",
+    refuse(c,
+           "all %d ranks of the run at this address have joined; start this run with another MASTER_PORT or --rdzv-id",
            w->size);
     if (w->has_warned)
         return;

@@ -54,7 +54,7 @@ for n in -1 258 2.5; do
     status "--top-n-logprobs $n ends with 2" 2 logprobs --top-n-logprobs $n --input "$T/p"
 done
 status '--return-tokens without a tokenizer ends with 2' 2 meg-eval --task logprobs --load "$T/ids" --return-tokens --input "$T/p"
-like '--return-tokens without a tokenizer: the message says so' "$(cat "$T/err")" '--return-tokens needs a tokenizer and the model has none'
+like '--return-tokens without a tokenizer: the message says so' "$(cat "$T/err")" '--return-tokens requires a tokenizer, and the model has none'
 status '--top-n-logprobs with --task ppl ends with 2' 2 ppl --top-n-logprobs 1 --input "$T/p"
 
 refuse() { # NAME LINE WORDS
@@ -70,7 +70,7 @@ refuse 'text and ids' '{"text":"a","ids":[1]}' 'either "text" or "ids", found bo
 refuse 'an unknown member' '{"ids":[1,2],"logprob":1}' 'unknown member "logprob"; known are "text", "ids"$'
 refuse 'an option of generation' '{"ids":[1,2],"seed":1}' 'unknown member "seed"; known are "text", "ids"$'
 refuse 'an id outside of the vocabulary' '{"ids":[257]}' '"ids"\[0\] is 257'
-refuse 'a line too long' '{"text":"%050d"}' '50 tokens; a model of 48 positions scores at most 49'
+refuse 'a line too long' '{"text":"%050d"}' '50 tokens; a model with 48 positions can score at most 49 tokens'
 echo '{"text":"a"}' >"$T/p"
 status 'text without a tokenizer ends with 2' 2 meg-eval --task logprobs --load "$T/ids" --input "$T/p"
 status 'a full disk ends with 74' 74 sh -c 'meg-eval --task logprobs --load "$1/hf" --input "$1/lines" >/dev/full' - "$T"

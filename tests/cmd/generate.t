@@ -161,11 +161,11 @@ refuse 'max_tokens of another type' '{"prompt":"a","max_tokens":"3"}' '"max_toke
 refuse 'a temperature out of range' '{"prompt":"a","temperature":101}' '"temperature" is 101; it must be a number from 0 \(greedy\) to 100$'
 refuse 'a temperature of another type' '{"prompt":"a","temperature":"1"}' '"temperature" is "1"; it must be a number'
 refuse 'top_k below 0' '{"prompt":"a","top_k":-1}' '"top_k" is -1; it must be an integer from 0 to the size of the vocabulary$'
-refuse 'top_k above the vocabulary' '{"prompt":"a","top_k":258}' 'top_k 258: it must be from 0 to 257'
+refuse 'top_k above the vocabulary' '{"prompt":"a","top_k":258}' 'top_k 258: must be from 0 to 257'
 refuse 'top_k of another type' '{"prompt":"a","top_k":2.5}' '"top_k" is 2.5; it must be an integer'
 refuse 'top_p out of range' '{"prompt":"a","top_p":1.5}' '"top_p" is 1.5; it must be a number from 0 to 1$'
 refuse 'top_p of another type' '{"prompt":"a","top_p":[1]}' '"top_p" is \[1\]; it must be a number'
-refuse 'top_k and top_p of a line' '{"prompt":"a","top_p":0.5,"top_k":5}' 'top_k 5 and --top_p 0.5: give only one of them'
+refuse 'top_k and top_p of a line' '{"prompt":"a","top_p":0.5,"top_k":5}' 'top_k 5 and --top_p 0.5: use only one of them'
 refuse 'a seed out of range' '{"prompt":"a","seed":-1}' '"seed" is -1; it must be an integer from 0 to 4294967295$'
 refuse 'a seed of another type' '{"prompt":"a","seed":1.5}' '"seed" is 1.5; it must be an integer'
 refuse 'an empty stop string' '{"prompt":"a","stop":""}' '"stop" is ""; it must be a string or an array of strings, none of them empty$'
@@ -188,13 +188,13 @@ printf '\001' | dd of="$(echo "$T"/native/release/model-0-*)" bs=1 seek=5000 con
 status 'a flipped bit in the weights ends with 65' 65 meg-generate --load "$T/native" --input "$T/p"
 status 'a missing prompt file ends with 66' 66 generate --input "$T/none"
 status "a tokenizer larger than the model's vocabulary ends with 2" 2 generate --tokenizer-type NullTokenizer --vocab-size 5000 --input "$T/p"
-like "a tokenizer larger than the model's vocabulary: the message has both sizes" "$(cat "$T/err")" 'tokenizer .* has 5001 tokens but the model only 257'
+like "a tokenizer larger than the model's vocabulary: the message has both sizes" "$(cat "$T/err")" 'tokenizer .* has 5001 tokens, but the model has only 257'
 status 'a full disk ends with 74' 74 sh -c 'meg-generate --load "$1/hf" --input "$1/p" >/dev/full' - "$T"
 mkdir "$T/ids" && cp "$T/hf/config.json" "$T/hf/model.safetensors" "$T/ids"
 status 'text without a tokenizer ends with 2' 2 meg-generate --load "$T/ids" --input "$T/p"
 echo '{"ids":[1],"stop":"a"}' >"$T/line"
 status 'a stop string without a tokenizer ends with 2' 2 meg-generate --load "$T/ids" --input "$T/line"
-like 'a stop string without a tokenizer: the message says so' "$(cat "$T/err")" "$T/line: line 1: \"stop\" needs a tokenizer"
+like 'a stop string without a tokenizer: the message says so' "$(cat "$T/err")" "$T/line: line 1: \"stop\" requires a tokenizer"
 null='--tokenizer-type NullTokenizer --vocab-size 100'
 printf '%s\n' '{"ids":[5,200]}' '{"ids":[5]}' >"$T/line"
 # shellcheck disable=SC2086

@@ -55,7 +55,7 @@ is 'no temporary file is left' "$(find . -name '*.tmp.*')" ''
 
 : >in/other.txt
 status 'a directory with another file ends with 65' 65 meg-merge --input in --output-prefix x
-like 'the message names the other file' "$(cat err)" 'in/other.txt: neither .bin nor .idx'
+like 'the message names the other file' "$(cat err)" 'in/other.txt: the name ends in neither .bin nor .idx'
 rm in/other.txt
 mv in/c.bin c.bin
 status 'a missing .bin ends with 66' 66 meg-merge --input in --output-prefix x

@@ -236,7 +236,7 @@ lengths() { # OPTION...
 }
 is '--split-sentences writes each sentence as a sequence' "$(lengths)" '4 3: 3 3 3 4 : 0 4 4'
 ok 'the dataset is named sentence, not document' test ! -e s_text_document.idx
-like 'a missing --punkt-data is a warning' "$(cat err)" '^meg-preprocess: .*no --punkt-data'
+like 'a missing --punkt-data is a warning' "$(cat err)" '^meg-preprocess: .*--punkt-data is not set'
 is 'the eod follows the last sentence of a document' "$(lengths --append-eod)" '4 3: 3 3 3 5 : 0 4 4'
 is '--keep-newlines keeps the white space between sentences' "$(lengths --keep-newlines)" '4 3: 4 4 5 4 : 0 4 4'
 mkdir -p punkt/english
@@ -284,7 +284,7 @@ is '--decode prints nothing for COUNT 0' "$(inspect --decode b_text_document 1:0
 gpt2 w --input prose.jsonl
 is '--decode prints the text that was encoded' "$(gpt2 x --decode w_text_document)" "$(printf 'Dr. No. Go!\n\nYes.\n')"
 status 'a document number out of range ends with 2' 2 inspect --decode b_text_document 4
-like 'the message names the document' "$(cat "$T/err")" 'decode: document 4 does not exist: the dataset has 4, numbered from 0'
+like 'the message names the document' "$(cat "$T/err")" 'decode: document 4 does not exist: the dataset has 4 documents, numbered from 0'
 status 'a negative COUNT ends with 2' 2 inspect --decode b_text_document 1:-1
 status 'a FIRST that is not a number ends with 2' 2 inspect --decode b_text_document a
 status 'two ranges end with 2' 2 inspect --decode b_text_document 1 2
@@ -356,15 +356,15 @@ usage() { # NAME MESSAGE OPTION...
 set -- --tokenizer-type NullTokenizer --vocab-size 9
 usage 'input is required' 'input is required' "$@"
 usage 'a tokenizer is required' 'tokenizer-type is required' --input a
-usage 'NullTokenizer requires a size' 'NullTokenizer needs --vocab-size' --input a --tokenizer-type NullTokenizer
-usage 'GPT2BPETokenizer requires its files' 'needs --merge-file' --input a --tokenizer-type GPT2BPETokenizer --vocab-file v
-usage '--workers 0' 'workers: 0' --input a "$@" --workers 0
-usage '--workers that is not a number' "workers: 'many' is neither a number nor auto" --input a "$@" --workers many
-usage '--dataset-impl lazy' "dataset-impl.*'lazy'" --input a "$@" --dataset-impl lazy
-usage '--keep-newlines without --split-sentences' 'keep-newlines has an effect only with --split-sentences' --input a "$@" --keep-newlines
-usage '--lang without --split-sentences' 'lang has an effect only with --split-sentences' --input a "$@" --lang german
-usage '--punkt-data without --split-sentences' 'punkt-data has an effect only with --split-sentences' --input a "$@" --punkt-data p
-usage 'a duplicate key' "'k' is given twice" --input a "$@" --json-keys k k
+usage 'NullTokenizer requires a size' 'NullTokenizer requires --vocab-size' --input a --tokenizer-type NullTokenizer
+usage 'GPT2BPETokenizer requires its files' 'requires --merge-file' --input a --tokenizer-type GPT2BPETokenizer --vocab-file v
+usage '--workers 0' 'workers 0: must be' --input a "$@" --workers 0
+usage '--workers that is not a number' "workers many: must be a number or auto" --input a "$@" --workers many
+usage '--dataset-impl lazy' 'dataset-impl lazy: must be mmap' --input a "$@" --dataset-impl lazy
+usage '--keep-newlines without --split-sentences' 'keep-newlines requires --split-sentences' --input a "$@" --keep-newlines
+usage '--lang without --split-sentences' 'lang requires --split-sentences' --input a "$@" --lang german
+usage '--punkt-data without --split-sentences' 'punkt-data requires --split-sentences' --input a "$@" --punkt-data p
+usage 'a duplicate key' "'k' occurs twice" --input a "$@" --json-keys k k
 usage 'an unknown tokenizer' 'tokenizer-type' --input a --tokenizer-type Gpt2
 usage 'partitions of standard input' 'not a regular file' --input - "$@" --partitions 2
 status 'a missing file ends with 66' 66 null bad --input nowhere.jsonl

@@ -42,7 +42,7 @@ is 'a continued run keeps the release of its checkpoint' "$(jq -r '.options[] | 
 status 'a run continues with the same release' 0 train --load "$T/new" --megatron-release 0.15
 status 'a run does not continue with another release' 2 train --load "$T/new" --megatron-release 0.10
 like 'the message says what to do' "$(cat "$T/err")" \
-    '--megatron-release 0.10: .*/new/iter_0000005 was saved with 0.15; leave the option out, or give --finetune'
+    '--megatron-release 0.10: .*/new/iter_0000005 was saved with 0.15; remove the option, or use --finetune'
 status '--finetune accepts another release' 0 train --load "$T/new" --megatron-release 0.10 --finetune
 
 # ---- blends ----

@@ -149,26 +149,26 @@ Try 'meg-train --help'."
 printf 'lr = 1\nfp8_format = hybrid\n' >"$T/fp8.conf"
 refuses 'an unknown option in a file' 'fp8.conf:2: --fp8_format: fp8 is not supported yet' --config "$T/fp8.conf"
 for size in tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size; do
-    refuses "--$size 2" "--$size 2: more than the 1 rank of this run" "--$size" 2
+    refuses "--$size 2" "--$size 2: must be at most the 1 rank of this run" "--$size" 2
 done
 refuses 'a batch that micro-batches do not divide' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
 refuses 'a warm-up longer than the decay' 'warm-up of 80 samples' --lr-warmup-iters 20
-refuses '--lr-warmup-samples with --train-iters' '--lr-warmup-samples 5: the run is counted in iterations' --lr-warmup-samples 5
-refuses 'more than 2^53 samples' '--train-iters 9000000000000000000: makes 3.6e.19 samples' \
+refuses '--lr-warmup-samples with --train-iters' '--lr-warmup-samples 5: requires --train-samples' --lr-warmup-samples 5
+refuses 'more than 2^53 samples' '--train-iters 9000000000000000000: corresponds to 3.6e.19 samples' \
     --train-iters 9000000000000000000
-refuses 'more than 2^53 samples of evaluations' '--eval-iters 9000000000000000: makes' --eval-iters 9000000000000000
-refuses 'more than 2^53 samples of the schedule' '--lr-decay-iters 9000000000000000: is more than 2\^53 samples' --lr-decay-iters 9000000000000000
+refuses 'more than 2^53 samples of evaluations' '--eval-iters 9000000000000000: corresponds to' --eval-iters 9000000000000000
+refuses 'more than 2^53 samples of the schedule' '--lr-decay-iters 9000000000000000: must be at most 2\^53 samples' --lr-decay-iters 9000000000000000
 refuses 'a batch of billions' '--micro-batch-size 4000000000: must be at most 2147483647' --micro-batch-size 4000000000
-refuses 'a micro-batch of billions of tokens' '--micro-batch-size 200000000: times --seq-length 16 must be at most' \
+refuses 'a micro-batch of billions of tokens' '--micro-batch-size 200000000: the product with --seq-length 16 must be at most' \
     --micro-batch-size 200000000 --global-batch-size 200000000
-refuses '--train-samples with --train-iters' '--train-samples 100: --train-iters is given, too' --train-samples 100
+refuses '--train-samples with --train-iters' '--train-samples 100: cannot be combined with --train-iters' --train-samples 100
 refuses '--rampup-batch-size with --train-iters' '--rampup-batch-size' --rampup-batch-size 2 2 12
 refuses 'a minimum learning rate above the maximum' '--min-lr 1: must not be above --lr' --min-lr 1
 refuses 'seed 0' '--seed 0: must be at least 1' --seed 0
 refuses 'a sequence longer than the position table' '--max-position-embeddings 16: must be at least --seq-length 32' --seq-length 32
 refuses 'heads that do not divide the hidden size' '--hidden-size' --num-attention-heads 3
-refuses '--ckpt-step without --load' '--ckpt-step 3: needs --load' --ckpt-step 3
-refuses 'WSD without its decay length' '--lr-decay-style WSD: needs' --lr-decay-style WSD
+refuses '--ckpt-step without --load' '--ckpt-step 3: requires --load' --ckpt-step 3
+refuses 'WSD without its decay length' '--lr-decay-style WSD: requires' --lr-decay-style WSD
 refuses 'both schedule options' '--override-opt_param-scheduler' --override-opt_param-scheduler \
     --use-checkpoint-opt_param-scheduler
 status 'a missing checkpoint with --exit-on-missing-checkpoint ends with 66' 66 train --load "$T/none" --exit-on-missing-checkpoint
@@ -178,7 +178,7 @@ like 'the message suggests the name of the dataset' "$(cat "$T/err")" '/ids\.idx
 status 'a text file as dataset ends with 66' 66 train --data-path "$T/ids.jsonl"
 like 'the message says how to make a dataset' "$(cat "$T/err")" '/ids\.jsonl is not a dataset: convert text to one with meg-preprocess\(1\)'
 status 'a missing weight in a blend ends with 66' 66 train --data-path 0.3 "$T/ids_text_document" "$T/ids_text_document"
-like 'the message says which of the two is missing' "$(cat "$T/err")" '0\.3\.idx: no such file; give a weight before every dataset or before none'
+like 'the message says which of the two is missing' "$(cat "$T/err")" '0\.3\.idx: no such file; specify a weight before every dataset or before none'
 : >"$T/afile"
 status '--save below a file ends with 74' 74 train --save "$T/afile/run"
 is 'the message comes before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" \
@@ -198,7 +198,7 @@ for split in 0,100,0 0,0,100; do
 done
 grep -v '^data-path\|^split' "$T/conf" >"$T/nodata"
 status 'only validation data ends with 2' 2 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document"
-like 'only validation data: the message says what to do' "$(cat "$T/err")" '^meg-train: no training data: give --train-data-path'
+like 'only validation data: the message says what to do' "$(cat "$T/err")" '^meg-train: no training data: use --train-data-path'
 status 'only validation data with --skip-train ends with 0' 0 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document" --skip-train
 like 'an ignored option causes a warning' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
 status 'parallel sizes of 1 are accepted' 0 train --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 \

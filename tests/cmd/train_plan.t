@@ -63,7 +63,7 @@ like 'the message names ranks, hardware and memory' "$(cat "$T/err")" '^meg-trai
 
 # ---- errors ----
 status '--world-size without --dry-run or --plan ends with 2' 2 estimate --world-size 8
-like 'the message says which options --world-size requires' "$(cat "$T/err")" '^meg-train: --world-size 8: needs --dry-run or --plan'
+like 'the message says which options --world-size requires' "$(cat "$T/err")" '^meg-train: --world-size 8: requires --dry-run or --plan'
 status '--world-size 0 ends with 2' 2 estimate --dry-run --world-size 0
 status 'unknown hardware ends with 2' 2 estimate --dry-run --hardware tpu
 status 'a run that does not fit in memory ends with 1' 1 estimate

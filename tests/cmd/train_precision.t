@@ -87,8 +87,8 @@ refused() { # MESSAGE OPTION...
     status "$* ends with 2" 2 train "$@"
     like "$*: the message states the rule" "$(cat "$T/err")" "$message"
 }
-refused '--fp16 --bf16: give only one of the two' --fp16 --bf16
-refused '--fp32-residual-connection: only with --fp16 or --bf16' --fp32-residual-connection
-refused '--loss-scale 8: only with --fp16 or --bf16' --loss-scale 8
+refused '--fp16 cannot be combined with --bf16' --fp16 --bf16
+refused '--fp32-residual-connection: requires --fp16 or --bf16' --fp32-residual-connection
+refused '--loss-scale 8: requires --fp16 or --bf16' --loss-scale 8
 refused '--on-nan skip: contradicts --fp16 without --loss-scale' --fp16 --on-nan skip
 done_testing

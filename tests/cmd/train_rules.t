@@ -23,29 +23,29 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
 {
     refuses 4 "$tp 3 times .* is 3: must divide the number of ranks, 4" $tp 3
     refuses 6 'is 4: must divide the number of ranks, 6' $tp 2 $pp 2
-    refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64 .* 2147483648 elements; must be' $pp 2 \
+    refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64 .* 2147483648 elements; the limit is' $pp 2 \
         --micro-batch-size 16 --seq-length 2097152 --max-position-embeddings 2097152
     refuses 2147483647 'is 18446744073709551616: must divide' $tp 2097152 $pp 2097152 $cp 4194304
-    refuses 8 "$tp 16: more than the 8 ranks of this run" $tp 16
+    refuses 8 "$tp 16: must be at most the 8 ranks of this run" $tp 16
     refuses 8 "$tp 0: must be at least 1" $tp 0
     refuses 3 "$tp 3: must divide --num-attention-heads 8" $tp 3 --global-batch-size 3
     refuses 8 "$tp 8: must divide --num-query-groups 4" $tp 8 --group-query-attention --num-query-groups 4
     refuses 4 "$tp 4: must divide --ffn-hidden-size 66" $tp 4 --ffn-hidden-size 66
     refuses 4 '--seq-length 30: --sequence-parallel: must be a multiple of 4' $tp 4 --sequence-parallel --seq-length 30
-    refuses 4 "$cp 4: its double, 8, must divide --seq-length 20" $cp 4 --seq-length 20
-    refuses 4 '--cp-comm-type: 2 values; must be one, or one for each of --num-layers 8' $cp 2 --cp-comm-type p2p a2a
-    refuses 4 "$cp 4: --cp-comm-type a2a\+p2p needs --hierarchical" $cp 4 --cp-comm-type a2a+p2p
+    refuses 4 "$cp 4: twice this size, 8, must divide --seq-length 20" $cp 4 --seq-length 20
+    refuses 4 '--cp-comm-type: 2 values; the number must be 1, or --num-layers 8' $cp 2 --cp-comm-type p2p a2a
+    refuses 4 "$cp 4: --cp-comm-type a2a\+p2p requires --hierarchical" $cp 4 --cp-comm-type a2a+p2p
     refuses 4 '--hierarchical-context-parallel-sizes 2 3: their product must be' $cp 4 --cp-comm-type a2a+p2p \
         --hierarchical-context-parallel-sizes 2 3
     refuses 8 '--cp-comm-type a2a: 8 ranks must divide the 4 key-value groups' $cp 8 --cp-comm-type a2a \
         --group-query-attention --num-query-groups 4
     refuses 3 '--num-layers 8: 8 layers for 3 stages' $pp 3 --global-batch-size 3
     refuses 4 '--num-layers 8: 5 layers for 3 stages' $pp 4 --decoder-first-pipeline-num-layers 3
-    refuses 1 '--decoder-last-pipeline-num-layers 2: needs --pipeline-model-parallel-size' \
+    refuses 1 '--decoder-last-pipeline-num-layers 2: requires --pipeline-model-parallel-size' \
         --decoder-last-pipeline-num-layers 2
     refuses 4 '--num-layers-per-virtual-pipeline-stage 3: must divide the 2 layers of a stage' $pp 4 \
         --num-layers-per-virtual-pipeline-stage 3
-    refuses 1 '--num-layers-per-virtual-pipeline-stage 1: needs --pipeline-model-parallel-size of 2' \
+    refuses 1 '--num-layers-per-virtual-pipeline-stage 1: requires --pipeline-model-parallel-size of 2' \
         --num-layers-per-virtual-pipeline-stage 1
     refuses 4 'cannot be combined with --num-virtual-stages-per-pipeline-rank' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
         --num-virtual-stages-per-pipeline-rank 2
@@ -61,15 +61,15 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --num-layers-per-virtual-pipeline-stage 1
     refuses 4 '--pipeline-schedule zb-h1: cannot recompute activations' $pp 4 --pipeline-schedule zb-h1 \
         --recompute-activations
-    refuses 1 '--recompute-granularity full: needs --recompute-method' --recompute-granularity full
-    refuses 1 '--recompute-method uniform: needs --recompute-granularity full' --recompute-method uniform
+    refuses 1 '--recompute-granularity full: requires --recompute-method' --recompute-granularity full
+    refuses 1 '--recompute-method uniform: requires --recompute-granularity full' --recompute-method uniform
     refuses 1 '--recompute-granularity full: contradicts --recompute-activations, which is selective' --recompute-activations $full 1
     refuses 1 '--recompute-num-layers 0: must be at least 1' $full 0
-    refuses 2 '--distribute-saved-activations: needs --tensor-model-parallel-size' --distribute-saved-activations $full 1
-    refuses 2 '--distribute-saved-activations: needs --recompute-granularity full' $tp 2 --distribute-saved-activations
+    refuses 2 '--distribute-saved-activations: requires --tensor-model-parallel-size' --distribute-saved-activations $full 1
+    refuses 2 '--distribute-saved-activations: requires --recompute-granularity full' $tp 2 --distribute-saved-activations
     refuses 8 '--global-batch-size 12: must be a multiple of 8' --global-batch-size 12
-    refuses 2 '--overlap-param-gather: needs --use-distributed-optimizer' --overlap-param-gather
-    refuses 2 '--num-distributed-optimizer-instances 2: needs --use-distributed-optimizer' \
+    refuses 2 '--overlap-param-gather: requires --use-distributed-optimizer' --overlap-param-gather
+    refuses 2 '--num-distributed-optimizer-instances 2: requires --use-distributed-optimizer' \
         --num-distributed-optimizer-instances 2
     refuses 4 '--num-distributed-optimizer-instances 3: must divide the 4 data-parallel ranks' \
         --use-distributed-optimizer --num-distributed-optimizer-instances 3
@@ -93,11 +93,11 @@ if [ -x "$B/tests/ranks/comm" ]; then
     # shellcheck disable=SC2086
     {
         ranks_refuse 3 'must divide --num-attention-heads 8' $tp 3
-        ranks_refuse 2 "$tp 4: more than the 2 ranks of this run" $tp 4
+        ranks_refuse 2 "$tp 4: must be at most the 2 ranks of this run" $tp 4
         ranks_refuse 3 '--num-layers 8: 8 layers for 3 stages' $pp 3
-        ranks_refuse 2 "$cp 2: its double, 4, must divide --seq-length 30" $cp 2 --seq-length 30
+        ranks_refuse 2 "$cp 2: twice this size, 4, must divide --seq-length 30" $cp 2 --seq-length 30
         ranks_refuse 3 '--global-batch-size 16: must be a multiple of 3'
-        ranks_refuse 2 '--overlap-param-gather: needs --use-distributed-optimizer' --overlap-param-gather
+        ranks_refuse 2 '--overlap-param-gather: requires --use-distributed-optimizer' --overlap-param-gather
         ranks_refuse 4 '--pipeline-schedule interleaved: requires --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
     }
 else

@@ -35,7 +35,7 @@ static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg
     json_object_foreach(map, name, file)
     {
         if (!json_is_string(file))
-            r = meg_fail(e, MEG_EFORMAT, "%s: weight_map: the file of %.100s is not a string", path, name);
+            r = meg_fail(e, MEG_EFORMAT, "%s: weight_map: the file name of tensor %.100s is not a string", path, name);
         else
             r = ckpt_add_file(c, json_string_value(file), e);
         if (r < 0)
@@ -400,17 +400,17 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
     DIR *d;
 
     if (meg_ckpt_open(&c, dir, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), dir) != 0 || c->is_native)
-        r = meg_fail(e, MEG_EUSAGE,
-                     "--overwrite: %s is not a complete Hugging Face folder and is not replaced; name a "
-                     "new folder",
-                     dir);
+        r = meg_fail(
+            e, MEG_EUSAGE,
+            "--overwrite: %s is not a complete Hugging Face directory and is not replaced; choose a new directory",
+            dir);
     meg_ckpt_close(c);
     d = opendir(dir);
     while (r == 0 && d && (f = readdir(d)))
         if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0 && !is_known(f->d_name))
             r = meg_fail(e, MEG_EUSAGE,
-                         "--overwrite: %s/%s is not a file of a Hugging Face folder and would be "
-                         "removed; move it or name a new folder",
+                         "--overwrite: %s/%s is not a file of a Hugging Face directory and would be removed; move it "
+                         "or choose a new directory",
                          dir, f->d_name);
     if (d)
         closedir(d);

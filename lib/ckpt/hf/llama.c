@@ -199,11 +199,11 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
 static const char *unsupported_reason(const struct meg_gpt_conf *m)
 {
     if (m->normalization != MEG_NORM_RMS || !m->swiglu)
-        return "it has RMSNorm and SwiGLU";
+        return "the format has RMSNorm and SwiGLU";
     if (m->rotary_percent != 1 || m->rotary_interleaved)
-        return "its rotary embedding rotates all channels of a head, by halves";
+        return "the format rotates all channels of a head, in pairs from both halves of the head";
     if (m->use_rope_scaling && m->rotary_interpolation != 1)
-        return "it supports --use-rope-scaling or --rotary-seq-len-interpolation-factor, not both";
+        return "the format supports --use-rope-scaling or --rotary-seq-len-interpolation-factor, not both";
     return NULL;
 }
 

@@ -321,8 +321,8 @@ int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err 
             wrong.s[i] = '?';
     if (wrong.n)
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: args has settings that change the output and are not supported: %s; if one of them "
-                     "does not, remove it from args and save the file again",
+                     "%s: args has settings that change the output and are not supported: %s; if one of them does not "
+                     "change the output, remove it from args and save the file again",
                      from, wrong.s);
     meg_str_free(&wrong);
     return r;

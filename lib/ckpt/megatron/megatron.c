@@ -87,7 +87,7 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
             continue;
         meg_str_printf(out, "%s = ", row->name);
         if (!as_text(out, v, row->type == MEG_OPT_STORE_FALSE))
-            return meg_fail(e, MEG_EFORMAT, "%s: %s in args is not a number, word or bool", rd->first, name);
+            return meg_fail(e, MEG_EFORMAT, "%s: %s in args is not a number, string or bool", rd->first, name);
         meg_str_printf(out, "\n");
     }
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)
@@ -368,7 +368,7 @@ static int find_vocab(struct reader *rd, struct meg_err *e)
     const struct meg_st_tensor *t = ckpt_find_tensor(rd->c, 0, word, &st);
 
     if (!t || t->ndim != 2 || t->dim[0] > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s: no tensor %s of two dimensions", rd->first, word);
+        return meg_fail(e, MEG_EFORMAT, "%s: no two-dimensional tensor %s", rd->first, word);
     rd->c->vocab_rows = t->dim[0] * rd->tp;
     if (rd->c->vocab_size > rd->c->vocab_rows)
         return meg_fail(e, MEG_EFORMAT, "%s: true_vocab_size in args is %" PRId64 ", but %s has %" PRId64 " rows",
@@ -386,8 +386,8 @@ static int check_tp_size(const struct reader *rd, struct meg_err *e)
 
     if (r == 0 && (m.num_query_groups % rd->tp || m.ffn_hidden_size % rd->tp))
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: %" PRId64 " tensor-parallel ranks do not divide %" PRId64 " query groups and the MLP's "
-                     "width %" PRId64,
+                     "%s: the %" PRId64 " tensor-parallel ranks must divide the %" PRId64
+                     " query groups and the MLP's width %" PRId64,
                      rd->first, rd->tp, m.num_query_groups, m.ffn_hidden_size);
     if (r == 0 && rd->c->format != &formats[2] && m.num_query_groups != m.num_attention_heads)
         r = meg_fail(e, MEG_EFORMAT, "%s: grouped-query attention is not supported in checkpoint_version 0 and 1",
@@ -411,8 +411,8 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e)
     rd.vp = rd.vp ? rd.vp : 1;
     if ((rd.pp > 1) != (stages > 1)) {
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: args has %" PRId64 " pipeline-parallel ranks, the name of the folder means %s", path, rd.pp,
-                     stages > 1 ? "several, or experts" : "one");
+                     "%s: args has %" PRId64 " pipeline-parallel ranks, but the name of the directory implies %s", path,
+                     rd.pp, stages > 1 ? "several, or experts" : "one");
         goto out;
     }
     rd.chunk = meg_new((size_t)(rd.pp * rd.tp * rd.vp) * sizeof *rd.chunk);

@@ -227,7 +227,7 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     if ((r = find_storage(&v, args->v[0])) < 0)
         return r;
     if (!fits(&v))
-        return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s: it exceeds the %" PRId64 " elements of member %s", pt->path,
+        return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s exceeds the %" PRId64 " elements of member %s", pt->path,
                         name, v.storage_numel, v.member->name);
     v.t.nbytes = meg_st_numel(&v.t) * v.nbytes;
     v.t.data = v.member->p + (v.t.nbytes ? v.first * v.nbytes : 0);

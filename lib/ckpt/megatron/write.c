@@ -35,7 +35,7 @@ static int check_divides(const char *option, int64_t n, const char *what, int64_
 {
     if (by % n == 0)
         return 0;
-    return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 " does not divide %s %" PRId64, option, n, what, by);
+    return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must divide %s %" PRId64, option, n, what, by);
 }
 
 static int check(const struct export *x, struct meg_err *e)
@@ -46,17 +46,17 @@ static int check(const struct export *x, struct meg_err *e)
     int r;
 
     if (to->tensor < 1 || to->tensor > 99)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 " must be 1 to 99", tensor, to->tensor);
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be from 1 to 99", tensor, to->tensor);
     if (to->pipeline < 1 || to->pipeline > 999)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 " must be 1 to 999", pipeline, to->pipeline);
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be from 1 to 999", pipeline, to->pipeline);
     if (to->vocab_multiple < 1 || to->vocab_multiple > 1 << 20)
-        return meg_fail(e, MEG_EUSAGE, "--make-vocab-size-divisible-by: %" PRId64 " must be 1 to %d",
+        return meg_fail(e, MEG_EUSAGE, "--make-vocab-size-divisible-by %" PRId64 ": must be from 1 to %d",
                         to->vocab_multiple, 1 << 20);
-    if ((r = check_divides(tensor, to->tensor, "the attention heads,", m->num_attention_heads, e)) < 0 ||
-        (r = check_divides(tensor, to->tensor, "the query groups,", m->num_query_groups, e)) < 0 ||
+    if ((r = check_divides(tensor, to->tensor, "the number of attention heads,", m->num_attention_heads, e)) < 0 ||
+        (r = check_divides(tensor, to->tensor, "the number of query groups,", m->num_query_groups, e)) < 0 ||
         (r = check_divides(tensor, to->tensor, "the MLP's width,", m->ffn_hidden_size, e)) < 0)
         return r;
-    return check_divides(pipeline, to->pipeline, "the layers,", m->num_layers, e);
+    return check_divides(pipeline, to->pipeline, "the number of layers,", m->num_layers, e);
 }
 
 /* ---- names ---- */

@@ -50,7 +50,7 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
         return 0;
     at64 = get(locator + 8, 8);
     if (at64 > z->n || z->n - at64 < END64_BYTES || memcmp(z->p + at64, "PK\6\6", 4) != 0)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: no ZIP64 record at byte %" PRIu64, z->from, at64);
+        return meg_fail(z->e, MEG_EFORMAT, "%s: expected a ZIP64 record at byte %" PRIu64, z->from, at64);
     *count = get(z->p + at64 + 32, 8);
     *nbytes = get(z->p + at64 + 40, 8);
     *at = get(z->p + at64 + 48, 8);
@@ -87,7 +87,7 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
     size_t nname, nextra;
 
     if (n < ENTRY_BYTES || memcmp(p, "PK\1\2", 4) != 0)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: no entry of the ZIP directory at byte %zu", z->from,
+        return meg_fail(z->e, MEG_EFORMAT, "%s: expected an entry of the ZIP directory at byte %zu", z->from,
                         (size_t)(p - z->p));
     nname = (size_t)get(p + 28, 2);
     nextra = (size_t)get(p + 30, 2);
@@ -107,7 +107,7 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
     if (read_zip64(p + ENTRY_BYTES + nname, nextra, &size, &stored, &at) < 0 || size != stored)
         return meg_fail(z->e, MEG_EFORMAT, "%s: member %s: its sizes are damaged", z->from, m->name);
     if (at > z->n || z->n - at < LOCAL_BYTES || memcmp(z->p + at, "PK\3\4", 4) != 0)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: no member %s at byte %" PRIu64, z->from, m->name, at);
+        return meg_fail(z->e, MEG_EFORMAT, "%s: expected member %s at byte %" PRIu64, z->from, m->name, at);
     head = LOCAL_BYTES + get(z->p + at + 26, 2) + get(z->p + at + 28, 2);
     if (z->n - at < head || z->n - at - head < size)
         return meg_fail(z->e, MEG_EFORMAT,

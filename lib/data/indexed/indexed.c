@@ -139,7 +139,7 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
         if (offset_of(d, i) != off)
             return meg_fail(e, MEG_EFORMAT,
                             "%s.idx: sequence %" PRId64 " starts at byte %" PRId64
-                            " of .bin, but by the lengths before it at %" PRId64,
+                            " of .bin, but the sequences before it end at byte %" PRId64,
                             p, i, offset_of(d, i), off);
         off += n * (int64_t)d->size;
     }
@@ -202,14 +202,14 @@ static void suggest_prefix(const char *prefix, const char *missing, struct meg_e
 
     meg_str_printf(&guess, "%s_text_document.idx", prefix);
     if (has_suffix(prefix, ".idx") || has_suffix(prefix, ".bin"))
-        meg_fail(e, MEG_ENOENT, "%s: name the dataset without .bin and .idx", prefix);
+        meg_fail(e, MEG_ENOENT, "%s: specify the dataset without .bin and .idx", prefix);
     else if (access(guess.s, F_OK) == 0)
         meg_fail(e, MEG_ENOENT, "%s: no such file; did you mean %s_text_document?", missing, prefix);
     else if (access(prefix, F_OK) == 0)
         meg_fail(e, MEG_ENOENT, "%s: no such file; %s is not a dataset: convert text to one with meg-preprocess(1)",
                  missing, prefix);
     else if (meg_parse_f64(prefix, &weight))
-        meg_fail(e, MEG_ENOENT, "%s: no such file; give a weight before every dataset or before none", missing);
+        meg_fail(e, MEG_ENOENT, "%s: no such file; specify a weight before every dataset or before none", missing);
     meg_str_free(&guess);
 }
 

@@ -133,7 +133,8 @@ static int parse_range(const char *text, int64_t ndoc, int64_t *begin, int64_t *
         return meg_fail(e, MEG_EUSAGE, "--decode: '%s' is not FIRST or FIRST:COUNT", text);
     if (*begin >= ndoc)
         return meg_fail(e, MEG_EUSAGE,
-                        "--decode: document %" PRId64 " does not exist: the dataset has %" PRId64 ", numbered from 0",
+                        "--decode: document %" PRId64 " does not exist: the dataset has %" PRId64
+                        " documents, numbered from 0",
                         *begin, ndoc);
     *end = n < ndoc - *begin ? *begin + n : ndoc;
     return 0;

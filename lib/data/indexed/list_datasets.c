@@ -54,7 +54,9 @@ static int add_pair_file(struct meg_prefix_list *out, const char *folder, const 
     if (!is_regular(path))
         goto out;
     if (!is_bin && !is_idx) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: neither .bin nor .idx; the folder must contain token datasets only", path);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: the name ends in neither .bin nor .idx; the directory must contain only token datasets",
+                     path);
         goto out;
     }
     *end = 0;
@@ -82,7 +84,7 @@ int meg_list_datasets(struct meg_prefix_list *out, const char *folder, struct me
     while (r == 0 && (errno = 0, f = readdir(dir)))
         r = add_pair_file(out, folder, f->d_name, e);
     if (r == 0 && errno != 0)
-        r = meg_fail_errno(e, "%s: cannot read the folder", folder);
+        r = meg_fail_errno(e, "%s: cannot read the directory", folder);
     closedir(dir);
     if (r == 0 && out->n == 0)
         r = meg_fail(e, MEG_ENOENT, "%s: contains no token dataset", folder);

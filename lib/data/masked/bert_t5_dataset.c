@@ -34,7 +34,7 @@ static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_data
     if (p->begin == p->end)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: the range of %s for %s is empty: documents %" PRId64 " to %" PRId64 " of %" PRId64
-                        "; give a larger ratio, or request no samples of it",
+                        "; use a larger ratio, or request no samples of this split",
                         d->split_string ? d->split_string : "(none)", p->name, meg_split_names[p->split], p->begin,
                         p->end, num_documents(src));
     p->tokens = meg_source_tokens(src, meg_indexed_document(file, p->begin), meg_indexed_document(file, p->end));
@@ -141,17 +141,17 @@ static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struc
     const double min_prob = 1.0 / ((int64_t)1 << 31);
 
     if (seq_length < MIN_SEQ_LENGTH || seq_length > INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in %d to %d", seq_length, MIN_SEQ_LENGTH,
+        return meg_fail(e, MEG_EUSAGE, "--seq-length %" PRId64 ": must be from %d to %d", seq_length, MIN_SEQ_LENGTH,
                         INT32_MAX);
     if (c->type == MEG_MASKED_T5 && (c->decoder_seq_length < 2 || c->decoder_seq_length > INT32_MAX))
-        return meg_fail(e, MEG_EUSAGE, "--decoder-seq-length: %" PRId64 " is not in 2 to %d", c->decoder_seq_length,
+        return meg_fail(e, MEG_EUSAGE, "--decoder-seq-length %" PRId64 ": must be from 2 to %d", c->decoder_seq_length,
                         INT32_MAX);
     if (!(c->mask.prob > 0 && c->mask.prob < 1))
-        return meg_fail(e, MEG_EUSAGE, "--mask-prob: %g is not between 0 and 1", c->mask.prob);
+        return meg_fail(e, MEG_EUSAGE, "--mask-prob %g: must be between 0 and 1", c->mask.prob);
     if (c->short_seq_prob != 0 && !(c->short_seq_prob >= min_prob && c->short_seq_prob <= 1))
-        return meg_fail(e, MEG_EUSAGE, "--short-seq-prob: %g is neither 0 nor in %g to 1", c->short_seq_prob, min_prob);
+        return meg_fail(e, MEG_EUSAGE, "--short-seq-prob %g: must be 0, or from %g to 1", c->short_seq_prob, min_prob);
     if (c->mask.max_ngram < 1 || c->mask.max_ngram > MAX_NGRAM)
-        return meg_fail(e, MEG_EUSAGE, "spans of up to %" PRId64 " words: the maximum must be in 1 to %d",
+        return meg_fail(e, MEG_EUSAGE, "spans of up to %" PRId64 " words: the maximum must be from 1 to %d",
                         c->mask.max_ngram, MAX_NGRAM);
     return 0;
 }

@@ -205,13 +205,13 @@ static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct m
 
     if (m->nspan > ds->masked_conf.vocab.nsentinel)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: sample %" PRId64 " has %" PRId64 " masked spans, but the vocabulary only %" PRId64
-                        " sentinels; raise --vocab-extra-ids",
+                        "%s: sample %" PRId64 " has %" PRId64 " masked spans, but the vocabulary has only %" PRId64
+                        " sentinels; increase --vocab-extra-ids",
                         meg_source_name(ds->src), i, m->nspan, ds->masked_conf.vocab.nsentinel);
     if (1 + m->nspan + m->n > c->decoder_seq_length)
         return meg_fail(e, MEG_EUSAGE,
                         "%s: sample %" PRId64 " has %" PRId64 " decoder tokens, more than --decoder-seq-length %" PRId64
-                        "; raise it",
+                        "; increase it",
                         meg_source_name(ds->src), i, 1 + m->nspan + m->n, c->decoder_seq_length);
     return 0;
 }

@@ -36,7 +36,7 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
     int r;
 
     if (c->seq_length < 5 || c->seq_length > INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in 5 to %d", c->seq_length, INT32_MAX);
+        return meg_fail(e, MEG_EUSAGE, "--seq-length %" PRId64 ": must be from 5 to %d", c->seq_length, INT32_MAX);
     x = meg_new(sizeof *x);
     *x = (struct meg_ict){ d, titles, *c, { 0 } };
     if ((r = meg_block_map_build(&x->blocks, d, titles, begin, end, &map_conf, e)) < 0 ||

@@ -50,9 +50,9 @@ static int check_stage(const struct meg_layout *l, const struct meg_zero_conf *c
     const char *option = c->use_torch_fsdp2 ? "--use-torch-fsdp2" : stage == 2 ? "--zero-stage 2" : "--zero-stage 3";
 
     if (stage >= 2 && l->pp > 1)
-        return meg_fail(e, MEG_EUSAGE, "%s: needs --pipeline-model-parallel-size 1, not %" PRId64, option, l->pp);
+        return meg_fail(e, MEG_EUSAGE, "%s: requires --pipeline-model-parallel-size 1, not %" PRId64, option, l->pp);
     if (c->use_torch_fsdp2 && is_tied)
-        return meg_fail(e, MEG_EUSAGE, "%s: needs --untie-embeddings-and-output-weights", option);
+        return meg_fail(e, MEG_EUSAGE, "%s: requires --untie-embeddings-and-output-weights", option);
     if (c->use_torch_fsdp2 && params == MEG_DTYPE_F16)
         return meg_fail(e, MEG_EUSAGE, "%s: cannot be combined with --fp16; use --bf16", option);
     return 0;
@@ -73,11 +73,11 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
                         c->num_instances, l->dp, l->dp > 1 ? "s" : "");
     if (c->num_instances > 1 && stage == 0)
         return meg_fail(e, MEG_EUSAGE,
-                        "--num-distributed-optimizer-instances %" PRId64 ": needs --use-distributed-optimizer",
+                        "--num-distributed-optimizer-instances %" PRId64 ": requires --use-distributed-optimizer",
                         c->num_instances);
     if (c->overlap_param_gather && !(stage && c->overlap_grad_reduce))
         return meg_fail(e, MEG_EUSAGE,
-                        "--overlap-param-gather: needs --use-distributed-optimizer and --overlap-grad-reduce");
+                        "--overlap-param-gather: requires --use-distributed-optimizer and --overlap-grad-reduce");
     if (c->bucket_size != MEG_UNSET && c->bucket_size < 1)
         return meg_fail(e, MEG_EUSAGE, "--ddp-bucket-size %" PRId64 ": must be at least 1", c->bucket_size);
     l->zero.bucket_numel = c->bucket_size == MEG_UNSET ? default_size : c->bucket_size;

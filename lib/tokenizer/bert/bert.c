@@ -44,9 +44,9 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
             "%s: --megatron-release %s splits words differently, which is not supported; use 0.14 or earlier", c->type,
             c->megatron_release);
     if (!c->vocab_file)
-        return meg_fail(e, MEG_EUSAGE, "%s needs --vocab-file", c->type);
+        return meg_fail(e, MEG_EUSAGE, "%s requires --vocab-file", c->type);
     if (nextra < 0 || nextra > 1000000)
-        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %" PRId64 " is not in 0..1000000", nextra);
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids %" PRId64 ": must be from 0 to 1000000", nextra);
     if ((r = meg_bert_files_load(&files, c->vocab_file, nextra, e)) < 0)
         return r;
     t = meg_new(sizeof *t);

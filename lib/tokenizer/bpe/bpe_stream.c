@@ -152,7 +152,7 @@ int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e)
             r = put(&x, k, e);
         else if (!grow_window(&x))
             r = meg_fail(e, MEG_EFORMAT,
-                         "a word of %" PRId64 " bytes cannot be merged in parts with this vocabulary; break it up",
+                         "a word of %" PRId64 " bytes cannot be merged in parts with this vocabulary; split the word",
                          s->nbytes);
     }
     if (r == 0 && x.n > 0)

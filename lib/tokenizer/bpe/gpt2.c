@@ -21,7 +21,7 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     int r;
 
     if (!c->vocab_file || !c->merge_file)
-        return meg_fail(e, MEG_EUSAGE, "GPT2BPETokenizer needs --%s", c->vocab_file ? "merge-file" : "vocab-file");
+        return meg_fail(e, MEG_EUSAGE, "GPT2BPETokenizer requires --%s", c->vocab_file ? "merge-file" : "vocab-file");
     if ((r = meg_gpt2_files_load(&files, c->vocab_file, c->merge_file, e)) < 0)
         return r;
     if (meg_megatron_release_find(c->megatron_release)->parses_special_tokens &&

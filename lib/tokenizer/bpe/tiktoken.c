@@ -31,7 +31,7 @@ static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *
     int r;
 
     if (!c->tokenizer_model)
-        return meg_fail(e, MEG_EUSAGE, "TikTokenizer needs --tokenizer-model");
+        return meg_fail(e, MEG_EUSAGE, "TikTokenizer requires --tokenizer-model");
     if ((r = meg_tiktoken_files_load(&files, c, e)) < 0)
         return r;
     t = meg_bytebpe_tokenizer_new(files, &files->vocab, &files->special_tokens);

@@ -107,13 +107,13 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
 
     if (c.name_or_path && c.tokenizer_model && !c.tokenizer_json)
         return meg_fail(e, MEG_EUSAGE,
-                        "--tokenizer-model and --tokenizer-name-or-path both name a directory; give only one of them");
+                        "--tokenizer-model and --tokenizer-name-or-path both name a directory; use only one of them");
     meg_tok_find_files(&c, owned);
     if (!c.tokenizer_json)
         return name ? meg_fail(e, MEG_ENOENT,
                                "%s: not a directory with tokenizer.json; models are not looked up by name on a hub",
                                name)
-                    : meg_fail(e, MEG_EUSAGE, "%s needs --%s, a directory with tokenizer.json", class->name,
+                    : meg_fail(e, MEG_EUSAGE, "%s requires --%s, a directory with tokenizer.json", class->name,
                                class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
     if ((r = meg_hf_files_load(&files, &c, e)) == 0) {
         t = meg_new(sizeof *t);
@@ -339,9 +339,8 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_star
 
     if (n > max_bytes && !f->is_byte_level)
         return meg_fail(e, MEG_EFORMAT,
-                        "%" PRId64
-                        " bytes of text without a point where this tokenizer.json allows to split it; at most "
-                        "%" PRId64 " can be encoded: split the document",
+                        "%" PRId64 " bytes of text without a safe split point for this tokenizer.json; at most %" PRId64
+                        " can be encoded: split the document",
                         n, max_bytes);
     if (!f->normalizer)
         return encode_between_added(t, true, s, n, is_text_start, out, sink, e);

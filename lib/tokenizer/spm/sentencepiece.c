@@ -133,9 +133,9 @@ static void free_shared(struct shared_model *c)
 static int check_conf(const struct meg_tok_conf *c, struct meg_err *e)
 {
     if (!c->tokenizer_model)
-        return meg_fail(e, MEG_EUSAGE, "%s needs --tokenizer-model", c->type);
+        return meg_fail(e, MEG_EUSAGE, "%s requires --tokenizer-model", c->type);
     if (c->vocab_extra_ids != MEG_UNSET && (c->vocab_extra_ids < 0 || c->vocab_extra_ids > MAX_EXTRA_IDS))
-        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %" PRId64 " is not in 0..%d", c->vocab_extra_ids,
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids %" PRId64 ": must be from 0 to %d", c->vocab_extra_ids,
                         MAX_EXTRA_IDS);
     return 0;
 }

@@ -348,8 +348,8 @@ static void survives_a_tensor_that_cannot_be_read_back(void **state)
 {
     static const struct {
         const char *fault_errno, *message;
-    } fault[] = { { "EIO", "d/iter_0000020.tmp.|.safetensors: reading back: Input/output error" },
-                  { "END", "d/iter_0000020.tmp.|.safetensors: reading back ends at byte " } };
+    } fault[] = { { "EIO", "d/iter_0000020.tmp.|.safetensors: read failed: Input/output error" },
+                  { "END", "d/iter_0000020.tmp.|.safetensors: the file ends at byte " } };
     struct saving s = next;
     struct meg_str message;
     char now[2100], at[16];

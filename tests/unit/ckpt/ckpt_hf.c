@@ -238,7 +238,7 @@ static void refuses_unsupported_gpt2_settings(void **state)
           "vocabulary size|4000000000" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":9,\"n_head\":2,\"n_positions\":6,"
           "\"vocab_size\":11}",
-          "--hidden-size: 9 is not a multiple" },
+          "--hidden-size 9: must be a multiple" },
         { "{", "not JSON" },
     };
     static const char outside[] = "{\"weight_map\":{\"a\":\"../x\"}}";

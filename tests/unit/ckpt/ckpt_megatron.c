@@ -389,12 +389,12 @@ static void refuses_sizes_that_do_not_divide(void **state)
         int64_t t, p, multiple;
         const char *message;
     } bad[] = {
-        { 4, 1, 1, "--target-tensor-parallel-size: 4 does not divide the query groups, 2" },
-        { 3, 1, 1, "--target-tensor-parallel-size: 3 does not divide the attention heads, 4" },
-        { 1, 3, 1, "--target-pipeline-parallel-size: 3 does not divide the layers, 4" },
-        { 0, 1, 1, "--target-tensor-parallel-size: 0 must be" },
-        { 1, 0, 1, "--target-pipeline-parallel-size: 0 must be" },
-        { 1, 1, 0, "--make-vocab-size-divisible-by: 0 must be" },
+        { 4, 1, 1, "--target-tensor-parallel-size 4: must divide the number of query groups, 2" },
+        { 3, 1, 1, "--target-tensor-parallel-size 3: must divide the number of attention heads, 4" },
+        { 1, 3, 1, "--target-pipeline-parallel-size 3: must divide the number of layers, 4" },
+        { 0, 1, 1, "--target-tensor-parallel-size 0: must be" },
+        { 1, 0, 1, "--target-pipeline-parallel-size 0: must be" },
+        { 1, 1, 0, "--make-vocab-size-divisible-by 0: must be" },
     };
     struct meg_err e;
     struct ckpt_fixture a;

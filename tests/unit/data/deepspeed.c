@@ -360,28 +360,28 @@ static void an_invalid_group_is_refused(void **state)
     FAILS(MEG_EUSAGE, "--train-weighted-split-paths: '1 0:1 a' does not begin with a name and a colon; expected "
                       "'NAME: WEIGHT BEGIN:END PREFIX, ...'");
     group[0] = "T: 1e308 0:1 a, 1e308 0:1 b";
-    FAILS(MEG_EUSAGE,
-          "--train-weighted-split-paths: the sum of the weights exceeds 1.79769e+308; only their ratios count, so "
-          "give smaller ones");
+    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: the sum of the weights exceeds 1.79769e+308; use smaller weights, "
+                      "because only their ratios matter");
     group[0] = group[1] = "T: 1 0:1 a";
     c.weighted_split[MEG_SPLIT_TRAIN] = words(group);
-    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: several groups; give one for each split, and evaluate "
-                      "the others with meg-eval");
+    FAILS(MEG_EUSAGE,
+          "--train-weighted-split-paths: several groups; specify one per split, and evaluate the others with meg-eval");
     c.weighted_split[MEG_SPLIT_TRAIN].n = 1;
     c.data_order = "megatron-lm";
-    FAILS(MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM does not have --train-weighted-split-paths and its like");
+    FAILS(MEG_EUSAGE,
+          "--data-order megatron-lm: Megatron-LM does not have --train-weighted-split-paths and similar options");
     c.data_order = "auto";
     c.split = "1";
-    FAILS(MEG_EUSAGE, "--split divides --data-path, but here each split has its own datasets; leave out --split");
+    FAILS(MEG_EUSAGE, "--split divides --data-path, but the options specify datasets for each split; remove --split");
     c.split = NULL;
     c.weighted_split[MEG_SPLIT_TRAIN].n = 0;
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "group.txt";
     spew_text("group.txt", "T: 1 0:1 a\n");
     FAILS(MEG_EFORMAT, "group.txt: expected a group in double quotes");
     spew_text("group.txt", " \n");
-    FAILS(MEG_EUSAGE, "group.txt: empty; expected a group in double quotes");
+    FAILS(MEG_EUSAGE, "group.txt: the file is empty; expected a group in double quotes");
     spew_text("group.txt", "\"T: 1 0:1 a\" \"U: 1 0:1 a\"\n");
-    FAILS(MEG_EUSAGE, "group.txt: several groups; give one for each split, and evaluate the others with meg-eval");
+    FAILS(MEG_EUSAGE, "group.txt: several groups; specify one per split, and evaluate the others with meg-eval");
     spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
     FAILS(MEG_EFORMAT, "group.txt: contains a zero byte: not a text file");
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "nowhere.txt";

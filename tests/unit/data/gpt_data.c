@@ -149,13 +149,13 @@ static void too_few_tokens_for_one_sample_are_an_error(void **state)
     c.data_path = words(small);
     c.split = "1";
     FAILS(&c, &spec, MEG_EFORMAT,
-          "small: 8 tokens, but one sample needs 9 (--seq-length 8 and the label of the last); "
-          "use more text or a shorter --seq-length");
+          "small: 8 tokens, but one sample needs 9 (--seq-length 8 and the label of the last token); use more text or "
+          "a shorter --seq-length");
     c.data_path = words(ten);
     c.split = "949,50,1";
     FAILS(&c, &spec, MEG_EUSAGE,
           "--split 949,50,1: the range of ten for test is empty: sequences 10 to 10 of 10, 0 of 100 tokens, but one "
-          "sample needs 9; give a larger ratio, or 0 for no such data");
+          "sample needs 9; use a larger ratio, or 0 to omit this split");
 }
 
 /* As in Megatron-LM, a split with fewer tokens than a sample is repeated, with a warning. */
@@ -220,31 +220,32 @@ static void contradicting_options_are_refused(void **state)
     struct meg_dataset_spec spec = spec_of(4, 0, 0);
 
     (void)state;
-    FAILS(&c, &spec, MEG_EUSAGE, "no data is given; use --data-path PREFIX, or --mock-data for generated tokens");
+    FAILS(&c, &spec, MEG_EUSAGE, "no data is specified; use --data-path PREFIX, or --mock-data for generated tokens");
     c.data_path = words(path);
     c.mock_data = true;
-    FAILS(
-        &c, &spec, MEG_EUSAGE,
-        "several sources of data are given; give only one of --data-path, --data-args-path, --train-data-path and its "
-        "like, --per-split-data-args-path, --train-weighted-split-paths and its like, and --mock-data");
+    FAILS(&c, &spec, MEG_EUSAGE,
+          "several sources of data are specified; use only one of --data-path, --data-args-path, --train-data-path and "
+          "similar options, --per-split-data-args-path, --train-weighted-split-paths and similar options, and "
+          "--mock-data");
     c.mock_data = false;
     c.data_path = words(mixed);
     FAILS(&c, &spec, MEG_EUSAGE,
-          "--data-path: only 1 of the 2 words where a weight would be are numbers; give a weight "
-          "before every prefix or before none");
+          "--data-path: only 1 of the 2 words at the positions of weights are numbers; specify a weight before every "
+          "prefix or before none");
     c.data_path = words(zero);
-    FAILS(&c, &spec, MEG_EUSAGE, "--data-path: weight 0 of ten is not above 0");
+    FAILS(&c, &spec, MEG_EUSAGE, "--data-path: weight 0 of ten must be above 0");
     c.data_path = words(huge);
     FAILS(&c, &spec, MEG_EUSAGE,
-          "--data-path: the sum of the weights exceeds 1.79769e+308; only their ratios count, so give smaller ones");
+          "--data-path: the sum of the weights exceeds 1.79769e+308; use smaller weights, because only their ratios "
+          "matter");
     c.data_path.n = 0;
     c.per_split_path[MEG_SPLIT_TRAIN] = words(path);
     c.split = "1,1";
     FAILS(&c, &spec, MEG_EUSAGE,
-          "--split divides --data-path, but here each split has its own datasets; leave out --split");
+          "--split divides --data-path, but the options specify datasets for each split; remove --split");
     c.split = NULL;
     spec.seed = -1;
-    FAILS(&c, &spec, MEG_EUSAGE, "--seed: -1 is not in 0 to 4294967295");
+    FAILS(&c, &spec, MEG_EUSAGE, "--seed -1: must be from 0 to 4294967295");
 }
 
 static void argument_files_name_the_datasets(void **state)
@@ -472,7 +473,7 @@ static void a_cache_overwritten_during_a_run_is_refused(void **state)
     for (int64_t i = 0; i < meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)); i++)
         bad += meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT;
     assert_true(bad > 0);
-    assert_string_equal(e.msg, "flip: the cached index does not match this dataset; remove the cache folder");
+    assert_string_equal(e.msg, "flip: the cached index does not match this dataset; remove the cache directory");
     meg_data_splits_close(d);
 }
 

@@ -307,7 +307,8 @@ static void refuses_an_index_that_contradicts_itself(void **state)
 {
     (void)state;
     REFUSES("idx", 37, "\x80", -1, "bad.idx: sequence 0 has length -2147483645");
-    REFUSES("idx", 34, "\4", -1, "bad.idx: sequence 1 starts at byte 6 of .bin, but by the lengths before it at 8");
+    REFUSES("idx", 34, "\4", -1,
+            "bad.idx: sequence 1 starts at byte 6 of .bin, but the sequences before it end at byte 8");
     REFUSES("idx", 58, "\1", -1, "bad.idx: document 0 starts at sequence 1, expected sequence 0");
     REFUSES("idx", 66, "\3", -1, "bad.idx: document 2 starts at sequence 2, expected at least 3");
     REFUSES("idx", 74, "\1", -1, "bad.idx: the document index ends at sequence 1, expected 2");
@@ -326,7 +327,7 @@ static void refuses_a_short_bin(void **state)
     assert_int_equal(meg_indexed_open(&d, "bad", &e), MEG_ENOENT);
     assert_string_equal(e.msg, "bad.bin: No such file or directory");
     assert_int_equal(meg_indexed_open(&d, "bad.idx", &e), MEG_ENOENT);
-    assert_string_equal(e.msg, "bad.idx: name the dataset without .bin and .idx");
+    assert_string_equal(e.msg, "bad.idx: specify the dataset without .bin and .idx");
 }
 
 static void refuses_ids_that_exceed_int32_and_types_without_ids(void **state)

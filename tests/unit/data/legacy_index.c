@@ -76,7 +76,8 @@ static void refuses_a_damaged_index(void **state)
     REFUSES(all, x.lengths[1] = (INT64_C(1) << 32) + 1,
             "old.idx: sequence 1 has size 4294967297 and dimensions 1 to 2, expected 1 to 2");
     REFUSES(all, x.starts[2] = INT64_MAX, "old.idx: sequence 2 starts at token 9223372036854775807");
-    REFUSES(all, x.starts[2] = 2, "old.idx: sequence 2 starts at byte 8 of .bin, but by the lengths before it at 12");
+    REFUSES(all, x.starts[2] = 2,
+            "old.idx: sequence 2 starts at byte 8 of .bin, but the sequences before it end at byte 12");
     REFUSES(all, x.documents[2] = 2, "old.idx: the document index ends at sequence 2, expected 3");
     REFUSES(all, (x.lengths[2] = 2, x.starts[3] = 5),
             "old.bin: 16 bytes, expected 20 for the 5 int32 tokens of old.idx: truncated, or "

@@ -315,24 +315,24 @@ static void invalid_settings_are_refused(void **state)
 
     (void)state;
     make_sentences("sc", 5);
-    REFUSES(MEG_EUSAGE, "--decoder-seq-length: 0 is not in 2 to 2147483647");
+    REFUSES(MEG_EUSAGE, "--decoder-seq-length 0: must be from 2 to 2147483647");
     c.decoder_seq_length = 8;
     c.mask.prob = 1;
-    REFUSES(MEG_EUSAGE, "--mask-prob: 1 is not between 0 and 1");
+    REFUSES(MEG_EUSAGE, "--mask-prob 1: must be between 0 and 1");
     c.mask.prob = 0.15;
     c.short_seq_prob = 1e-12;
-    REFUSES(MEG_EUSAGE, "--short-seq-prob: 1e-12 is neither 0 nor in 4.65661e-10 to 1");
+    REFUSES(MEG_EUSAGE, "--short-seq-prob 1e-12: must be 0, or from 4.65661e-10 to 1");
     c.short_seq_prob = 0;
     v.eos = -1;
     REFUSES(MEG_EUSAGE, "the vocabulary has no [EOS] token");
     v.eos = 55;
     spec.seq_length = 4;
-    REFUSES(MEG_EUSAGE, "--seq-length: 4 is not in 5 to 2147483647");
+    REFUSES(MEG_EUSAGE, "--seq-length 4: must be from 5 to 2147483647");
     spec.seq_length = 32;
     conf.split = "98,1,1";
     spec.num_samples[MEG_SPLIT_VALID] = 1;
-    REFUSES(MEG_EUSAGE, "--split 98,1,1: the range of sc for valid is empty: documents 2 to 2 of 2; give a larger "
-                        "ratio, or request no samples of it");
+    REFUSES(MEG_EUSAGE, "--split 98,1,1: the range of sc for valid is empty: documents 2 to 2 of 2; use a larger "
+                        "ratio, or request no samples of this split");
     conf.split = NULL;
     conf.data_path.n = 0;
     conf.mock_data = true;
@@ -363,7 +363,7 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     v.nsentinel = 0;
     assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "but the vocabulary only 0 sentinels; raise --vocab-extra-ids"));
+    assert_non_null(strstr(e.msg, "but the vocabulary has only 0 sentinels; increase --vocab-extra-ids"));
     meg_data_splits_close(d);
 
     v = small_vocab();

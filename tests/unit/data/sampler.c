@@ -100,8 +100,8 @@ static void too_few_samples_and_partial_steps_are_refused(void **state)
     c.consumed = 9;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
     assert_string_equal(e.msg,
-                        "--dataloader-type cyclic: the checkpoint has consumed 9 samples, which is not a multiple "
-                        "of the 6 of one step; use its micro-batch and data-parallel sizes");
+                        "--dataloader-type cyclic: the checkpoint has consumed 9 samples, which is not a multiple of "
+                        "the 6 samples of one step; use the micro-batch and data-parallel sizes of the checkpoint");
 }
 
 static void check(struct meg_data_sampler *s, const json_t *batches, int64_t micro_batch)

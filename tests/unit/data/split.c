@@ -33,13 +33,13 @@ static void an_invalid_split_is_refused(void **state)
     assert_string_equal(e.msg, "--split: '1,2,3,4' has more than three numbers");
     assert_int_equal(meg_split_parse(&s, "1.2.3", &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "all", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg,
-                        "--split: 'all' in 'all' is not a decimal number; give up to three, for example 949,50,1");
+    assert_string_equal(
+        e.msg, "--split: 'all' in 'all' is not a decimal number; specify up to three numbers, for example 949,50,1");
     assert_int_equal(meg_split_parse(&s, "0,0,0", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--split: '0,0,0' has no number above 0; for example 949,50,1");
+    assert_string_equal(e.msg, "--split: '0,0,0' has no number above 0; specify, for example, 949,50,1");
     assert_int_equal(meg_split_parse(&s, "", &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "-99,1,0", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; ratios are 0 or more");
+    assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; ratios must be 0 or more");
 }
 
 /* Megatron-LM's search for digits finds 0 and 10 in the first value, and ignores the words of the others. */
@@ -53,8 +53,9 @@ static void a_word_that_is_not_a_decimal_number_is_refused(void **state)
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         assert_int_equal(meg_split_parse(&s, text[i], &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "nan,1,1", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg,
-                        "--split: 'nan' in 'nan,1,1' is not a decimal number; give up to three, for example 949,50,1");
+    assert_string_equal(
+        e.msg,
+        "--split: 'nan' in 'nan,1,1' is not a decimal number; specify up to three numbers, for example 949,50,1");
 }
 
 static void samples_follow_iterations_and_evaluations(void **state)

@@ -193,7 +193,7 @@ static void messages_name_the_option_of_a_line(void **state)
         { "top_k", "-1", top_k },
         { "top_k", "2.5", top_k },
         { "top_k", "[1]", top_k },
-        { "top_k", "101", "top_k 101: it must be from 0 to 100" },
+        { "top_k", "101", "top_k 101: must be from 0 to 100" },
         { "top_p", "-0.5", top_p },
         { "top_p", "1.5", top_p },
         { "top_p", "\"0.5\"", top_p },
@@ -233,7 +233,7 @@ static void messages_name_the_option_of_a_line(void **state)
         assert_int_equal(parse_as(format, i ? "{\"ids\":[5],\"top_p\":0.5,\"top_k\":2}" : "{\"ids\":[5],\"top_p\":0.5}",
                                   true, &ids, &q, &e),
                          MEG_EFORMAT);
-        assert_non_null(strstr(e.msg, "give only one of them"));
+        assert_non_null(strstr(e.msg, "use only one of them"));
     }
     for (int i = 0; i < 2; i++) {
         struct meg_request q = defaults;

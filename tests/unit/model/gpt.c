@@ -333,7 +333,7 @@ static void refuses_options_that_break_a_rule(void **state)
     c.kv_channels = MEG_UNSET;
     c.num_attention_heads = 3;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "--hidden-size: 16 is not a multiple of --num-attention-heads 3"));
+    assert_non_null(strstr(e.msg, "--hidden-size 16: must be a multiple of --num-attention-heads 3"));
     c = conf();
     c.hidden_dropout = NAN;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
@@ -351,11 +351,11 @@ static void refuses_more_parameters_than_fit_64_bits(void **state)
     (void)state;
     c.num_layers = 100000;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--num-layers: 100000, must be at most 99999");
+    assert_string_equal(e.msg, "--num-layers 100000: must be at most 99999");
     c = conf();
     c.hidden_size = (int64_t)1 << 33;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--hidden-size: 8589934592, must be at most 2147483647");
+    assert_string_equal(e.msg, "--hidden-size 8589934592: must be at most 2147483647");
     c = conf();
     c.hidden_size = (int64_t)1 << 24;
     c.ffn_hidden_size = (int64_t)1 << 26;
@@ -372,7 +372,7 @@ static void refuses_to_rotate_less_than_a_pair(void **state)
     c.use_rotary = true;
     c.rotary_percent = 0.01;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "--rotary-percent: 0.01 of the"));
+    assert_non_null(strstr(e.msg, "--rotary-percent 0.01: this fraction of the"));
 }
 
 int main(void)

@@ -121,9 +121,9 @@ static void refuses_contradictory_options(void **state)
     static const struct {
         const char *args[5], *message;
     } cases[] = {
-        { { "--fp16", "--bf16" }, "--fp16 --bf16: give only one of the two" },
-        { { "--fp32-residual-connection" }, "--fp32-residual-connection: only with --fp16 or --bf16" },
-        { { "--loss-scale", "8" }, "--loss-scale 8: only with --fp16 or --bf16" },
+        { { "--fp16", "--bf16" }, "--fp16 cannot be combined with --bf16" },
+        { { "--fp32-residual-connection" }, "--fp32-residual-connection: requires --fp16 or --bf16" },
+        { { "--loss-scale", "8" }, "--loss-scale 8: requires --fp16 or --bf16" },
         { { "--fp16", "--loss-scale", "-1" }, "--loss-scale -1: must be 0 or more" },
         { { "--fp16", "--initial-loss-scale", "0" }, "--initial-loss-scale 0: must be above 0" },
         { { "--fp16", "--initial-loss-scale", "2", "--min-loss-scale", "4" },

@@ -214,9 +214,9 @@ static void invalid_command_lines_are_rejected(void **state)
     refused("--flag word", "unexpected argument 'word'");
     refused("--", "unexpected argument '--'");
     refused("-", "unexpected argument '-'");
-    refused("--seq-length", "--seq-length needs a value: N (write --seq-length=-... if it begins with a dash)");
-    refused("--path --flag", "--path needs a value: FILE (write --path=-... if it begins with a dash)");
-    refused("-s", "--seq-length needs a value: N (write --seq-length=-... if it begins with a dash)");
+    refused("--seq-length", "--seq-length requires a value: N (write --seq-length=-... if it begins with a dash)");
+    refused("--path --flag", "--path requires a value: FILE (write --path=-... if it begins with a dash)");
+    refused("-s", "--seq-length requires a value: N (write --seq-length=-... if it begins with a dash)");
     refused("--seq-length=", "--seq-length: '' is not a 64-bit integer");
     refused("--lr nan", "--lr: 'nan' is not a finite number");
     refused("--lr=-inf", "--lr: '-inf' is not a finite number");
@@ -224,8 +224,8 @@ static void invalid_command_lines_are_rejected(void **state)
     refused("--tokenizer GPT2|Null", "--tokenizer-type: 'GPT2|Null' is not one of GPT2|Null");
     refused("--json-keys text body", "--json-keys: 'body' is not one of text|title...");
     refused("--append-eod=maybe", "--append-eod: 'maybe' is neither yes nor no");
-    refused("--rampup-batch-size 16 16", "--rampup-batch-size: it takes 3 values, START STEP SAMPLES, but 2 are given");
-    refused("--gc-interval", "--gc-interval needs a value: N (write --gc-interval=-... if it begins with a dash)");
+    refused("--rampup-batch-size 16 16", "--rampup-batch-size requires 3 values, START STEP SAMPLES, but has 2");
+    refused("--gc-interval", "--gc-interval requires a value: N (write --gc-interval=-... if it begins with a dash)");
 }
 
 static void ignored_names(void *arg)
@@ -321,10 +321,10 @@ static void invalid_config_files_are_rejected(void **state)
     refused_in_file("\n\nseq-length 3\n", ":3: expected `name = value`, found 'seq-length 3'");
     refused_in_file("= 3\n", ":1: unknown option --");
     refused_in_file("seq-length = 4k", ":1: --seq-length: '4k' is not a 64-bit integer");
-    refused_in_file("seq-length = 1 2", ":1: --seq-length takes one value, but 2 are given");
-    refused_in_file("seq-length =", ":1: --seq-length takes one value, but 0 are given");
-    refused_in_file("data-path = # none", ":1: --data-path needs a value: [WEIGHT] PREFIX...");
-    refused_in_file("path = a b", ":1: --path takes one value, but 2 are given");
+    refused_in_file("seq-length = 1 2", ":1: --seq-length requires one value, but has 2");
+    refused_in_file("seq-length =", ":1: --seq-length requires one value, but has 0");
+    refused_in_file("data-path = # none", ":1: --data-path requires a value: [WEIGHT] PREFIX...");
+    refused_in_file("path = a b", ":1: --path requires one value, but has 2");
     refused_in_file("path = 'a b", ":1: a quote (') is not closed");
     refused_in_file("path = \"a\\tb\"", ":1: \\ inside quotes must precede \", \\ or n");
     refused_in_file("path = \"a\\", ":1: \\ inside quotes must precede \", \\ or n");

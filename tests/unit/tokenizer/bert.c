@@ -126,7 +126,7 @@ static void malformed_vocabularies_are_refused(void **state)
     refuses("a\n\nb\n", "line 2: empty");
     refuses("a\n\xFF\n", "byte 3: invalid UTF-8");
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "BertWordPieceCase needs --vocab-file");
+    assert_string_equal(e.msg, "BertWordPieceCase requires --vocab-file");
     c.vocab_file = "/nowhere/vocab.txt";
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
     c.vocab_extra_ids = -1;

@@ -489,7 +489,7 @@ static void llama2_needs_a_bos_piece(void **state)
 
     (void)state;
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "Llama2Tokenizer needs --tokenizer-model");
+    assert_string_equal(e.msg, "Llama2Tokenizer requires --tokenizer-model");
     add_piece(&m, "<unk>", 0, 2);
     add_piece(&m, "a", -1, 1);
     c.tokenizer_model = write_model(&m);

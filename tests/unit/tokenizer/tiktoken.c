@@ -165,7 +165,7 @@ static void invalid_vocabularies_are_rejected(void **state)
     c.tiktoken_special_tokens = (struct meg_str_list){ lacking, 2 };
     refuses(&c, MEG_EUSAGE, "lacks </s>");
     c.tokenizer_model = NULL;
-    refuses(&c, MEG_EUSAGE, "TikTokenizer needs --tokenizer-model");
+    refuses(&c, MEG_EUSAGE, "TikTokenizer requires --tokenizer-model");
 }
 
 static int make_file(void **state)
