@@ -246,8 +246,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
         }
     if (!shard)
         list_unknown(c, p, &all, &is);
-    r = report(&is, c->path, shard ? "; give --no-load-optim or --finetune to continue without optimizer state" : "",
-               e);
+    r = report(&is, c->path, shard ? "; use --no-load-optim or --finetune to continue without optimizer state" : "", e);
     if (r < 0)
         free(all.v);
     else
