@@ -7,11 +7,11 @@ int main(int argc, char **argv)
     struct meg_token_output_conf output = { 0 };
     struct meg_load_conf lc = { 0 };
     struct meg_tok_conf tc = { 0 };
-    const struct meg_optgroup groups[] = { { "eval", meg_eval_opts, &c },
-                                           { "token output", meg_token_output_opts, &output },
-                                           { "model", meg_load_opts, &lc },
-                                           { "tokenizer", meg_tok_opts, &tc },
-                                           { 0 } };
+    const struct meg_optgroup groups[] = {
+        { "eval", meg_eval_opts, &c },      { "token output", meg_token_output_opts, &output },
+        { "model", meg_load_opts, &lc },    { "device", meg_device_opts, &lc.device },
+        { "tokenizer", meg_tok_opts, &tc }, { 0 }
+    };
     struct meg_loaded_model m = { 0 };
     struct meg_err e;
     int r;

@@ -40,11 +40,13 @@ int main(int argc, char **argv)
     struct meg_tok_conf tc = { 0 };
     struct meg_token_output_conf output = { 0 };
     struct meg_sampling sampling = { 0 };
-    const struct meg_optgroup groups[] = {
-        { "generate", meg_serve_opts, &c }, { "token output", meg_token_output_opts, &output },
-        { "model", meg_load_opts, &lc },    { "sampling", meg_sampling_opts, &sampling },
-        { "tokenizer", meg_tok_opts, &tc }, { 0 }
-    };
+    const struct meg_optgroup groups[] = { { "generate", meg_serve_opts, &c },
+                                           { "token output", meg_token_output_opts, &output },
+                                           { "model", meg_load_opts, &lc },
+                                           { "sampling", meg_sampling_opts, &sampling },
+                                           { "device", meg_device_opts, &lc.device },
+                                           { "tokenizer", meg_tok_opts, &tc },
+                                           { 0 } };
     struct meg_err e;
 
     meg_opt_parse(groups, "[options] --load DIR < PROMPTS", "Continue prompts with a trained model.", argc, argv);

@@ -94,6 +94,27 @@ void meg_cpu_zero(struct meg_stream *st, void *dev, size_t nbytes)
     memset(dev, 0, nbytes);
 }
 
+struct meg_event *meg_cpu_event_create(void)
+{
+    return NULL;
+}
+
+void meg_cpu_event_destroy(struct meg_event *event)
+{
+    (void)event;
+}
+
+void meg_cpu_event_record(struct meg_stream *st, struct meg_event *event)
+{
+    (void)st, (void)event;
+}
+
+bool meg_cpu_event_is_done(struct meg_event *event)
+{
+    (void)event;
+    return true;
+}
+
 void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
                         int64_t g, int64_t d)
 {

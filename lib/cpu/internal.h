@@ -81,6 +81,10 @@ OP(zero);
 OP(copy_heads);
 OP(linear_create);
 OP(linear_destroy);
+OP(event_create);
+OP(event_destroy);
+OP(event_record);
+OP(event_is_done);
 #undef OP
 void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
 

@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "ckpt/ckpt.h"
-#include "cpu/cpu.h"
 
 const struct meg_opt meg_load_opts[] = {
     { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
@@ -66,17 +65,19 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
                    struct meg_err *e)
 {
     struct meg_gpt_run run = { .b = 1 };
+    const struct meg_device *device;
     struct meg_ckpt *ckpt = NULL;
     struct meg_gpt_conf model;
     int r;
 
     *m = (struct meg_loaded_model){ 0 };
-    if ((r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
+    if ((r = meg_device_open(&device, &conf->device, e)) < 0 ||
+        (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
     set_eos_ids(m, ckpt);
     run.s = model.max_position_embeddings;
-    if ((r = meg_gpt_create(&m->g, &model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 ||
+    if ((r = meg_gpt_create(&m->g, &model, &run, device, &meg_mesh_one, e)) < 0 ||
         (r = load_weights(m->g, ckpt, e)) < 0)
         goto out;
     meg_debug("%s: %" PRId64 " parameters, %" PRId64 " token ids%s", meg_ckpt_path(ckpt), m->g->params.numel,

@@ -9,6 +9,7 @@ MEG_BEGIN_DECLS
 struct meg_load_conf {
     const char *load;  /* --load: checkpoint directory in meg's, Hugging Face's or Megatron's format */
     int64_t ckpt_step; /* --ckpt-step, or MEG_UNSET: the latest */
+    struct meg_device_conf device;
 };
 extern const struct meg_opt meg_load_opts[];
 
@@ -23,8 +24,8 @@ struct meg_loaded_model {
 /*
  * meg_load_model - load the model in conf->load for batches of one sequence of up to max_position_embeddings tokens
  *   tc  tokenizer options; without a type, the checkpoint's tokenizer is loaded
- * MEG_EUSAGE if the tokenizer has more ids than the model; otherwise fails as meg_ckpt_open, meg_ckpt_load and
- * meg_tokenizer_open do.
+ * MEG_EUSAGE if the tokenizer has more ids than the model; otherwise fails as meg_device_open, meg_ckpt_open,
+ * meg_ckpt_load and meg_tokenizer_open do.
  */
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
                    struct meg_err *e);

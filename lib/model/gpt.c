@@ -198,10 +198,11 @@ static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum me
 }
 
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                   const struct meg_ops *op, const struct meg_mesh *mesh, struct meg_err *e)
+                   const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e)
 {
     struct meg_gpt *g = meg_new(sizeof *g);
     struct meg_suballoc activations = { 0 }, workspace = { 0 };
+    const struct meg_ops *op = device->op;
     const char *why = op->supports(run->dtype);
     struct meg_gpt_state *st;
     struct meg_gpt_memory m;
@@ -211,10 +212,13 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     MEG_ASSERT_LE(run->s, c->max_position_embeddings);
     g->conf = *c;
     g->run = *run;
+    g->device = device;
     g->op = op;
     g->mesh = mesh;
     meg_gpt_params(&g->params, c, mesh);
     g->state = st = gpt_state_new(c, run, mesh);
+    st->ctx.op = op;
+    st->ctx.stream = device->compute;
     st->host_loss = meg_new((size_t)st->dim.n * sizeof *st->host_loss);
     st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
     for (int64_t i = 0; i < st->dim.slots; i++)
@@ -246,7 +250,6 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     bind_all(g);
     if (st->dim.rope_half)
         fill_rope(g);
-    st->ctx.op = op;
     st->ctx.tp = mesh->tp;
     st->ctx.seed = run->seed;
     st->ctx.defers_wgrad = run->defers_wgrad;

@@ -6,6 +6,7 @@
 #ifndef MEG_MODEL_GPT_H
 #define MEG_MODEL_GPT_H
 #include "data/batch.h"
+#include "device/device.h"
 #include "model/gpt_conf.h"
 #include "model/gpt_run.h"
 
@@ -31,7 +32,8 @@ struct meg_gpt {
     struct meg_gpt_run run;
     const struct meg_mesh *mesh;
     struct meg_params params;
-    const struct meg_ops *op;
+    const struct meg_device *device;
+    const struct meg_ops *op; /* device->op */
     /*
      * Flat buffers [params.flat_numel], or [meg_params_unsharded_numel] where run.shards_params or run.shards_grads: w
      * has the parameters in run.dtype; g has the gradients in run.grad_dtype, and is NULL when not training.
@@ -45,11 +47,11 @@ struct meg_gpt {
 
 /*
  * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init or until a
- * checkpoint fills g->w.  mesh is borrowed until meg_gpt_close.  Fail with MEG_EFAIL if memory is exhausted, and with
+ * checkpoint fills g->w.  device and mesh are borrowed until meg_gpt_close.  Fail with MEG_EFAIL if memory is exhausted, and with
  * MEG_EUSAGE if the backend does not support run->dtype.
  */
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                   const struct meg_ops *op, const struct meg_mesh *mesh, struct meg_err *e);
+                   const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);
 void meg_gpt_close(struct meg_gpt *g);
 
 /*

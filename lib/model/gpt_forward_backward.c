@@ -169,7 +169,7 @@ static struct meg_mat boundary_rows(const struct meg_gpt *g, const struct gpt_sl
 
 static void copy_device(struct meg_gpt *g, void *to, const void *from, struct meg_mat like)
 {
-    g->op->upload(g->state->ctx.stream, to, from, (size_t)(like.rows * like.cols) * meg_dtype_size(like.dtype));
+    g->op->copy(g->state->ctx.stream, to, from, (size_t)(like.rows * like.cols) * meg_dtype_size(like.dtype));
 }
 
 /*
@@ -320,7 +320,7 @@ static double sum_loss(struct meg_gpt *g, const struct gpt_slot *q, float *token
     float *loss = token_loss ? token_loss : g->state->host_loss;
     double sum = 0;
 
-    g->op->download(g->state->ctx.stream, loss, g->state->loss, (size_t)n * sizeof *loss);
+    meg_device_read(g->device, g->state->ctx.stream, loss, g->state->loss, (size_t)n * sizeof *loss);
     for (int64_t i = 0; i < n; i++)
         sum += (double)loss[i] * (double)q->loss_mask[i];
     return sum;
@@ -419,7 +419,8 @@ void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t 
     g->op->linear_fwd(st->ctx.stream, st->head.out.plan, y, none, meg_mat_rows(st->lnf, first, rows), st->head.out.w,
                       NULL, MEG_ACT_NONE);
     for (int64_t i = 0; i < nkept; i++)
-        g->op->download(st->ctx.stream, out + i * y.cols, meg_mat_rows(y, i, 1).p, (size_t)y.cols * sizeof *out);
+        meg_device_read(g->device, st->ctx.stream, out + i * y.cols, meg_mat_rows(y, i, 1).p,
+                        (size_t)y.cols * sizeof *out);
 }
 
 int64_t meg_gpt_logit_rows(const struct meg_gpt *g)

@@ -6,8 +6,8 @@ static bool is_finite(struct meg_nan_guard *w, const void *g, enum meg_dtype dty
 {
     double sum;
 
-    w->op->sumsq(NULL, w->sum, (const char *)g + (size_t)first * meg_dtype_size(dtype), dtype, n);
-    w->op->download(NULL, &sum, w->sum, sizeof sum);
+    w->device->op->sumsq(w->device->compute, w->sum, (const char *)g + (size_t)first * meg_dtype_size(dtype), dtype, n);
+    meg_device_read(w->device, w->device->compute, &sum, w->sum, sizeof sum);
     return isfinite(sum);
 }
 

@@ -4,13 +4,14 @@
  */
 #ifndef MEG_OPTIM_NAN_GUARD_H
 #define MEG_OPTIM_NAN_GUARD_H
+#include "device/device.h"
 #include "model/param.h"
 
 MEG_BEGIN_DECLS
 
 struct meg_nan_guard {
     const struct meg_params *params;
-    const struct meg_ops *op;
+    const struct meg_device *device;
     double *sum; /* sum of squares, in device memory */
     bool is_on;
     const struct meg_param *found; /* first parameter with a NaN or Inf gradient, or NULL */

@@ -122,6 +122,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     int r;
 
     o->op = model->op;
+    o->stream = model->device->compute;
     o->model = model;
     o->mesh = model->mesh;
     o->params = &model->params;
@@ -141,7 +142,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
         return r;
     }
     o->nan_guard.params = o->params;
-    o->nan_guard.op = o->op;
+    o->nan_guard.device = model->device;
     meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, meg_optim_param_shards(o),
                        o->buf.grad_shards ? o->buf.grad_shards : o->buf.main_grad);
     model->hooks = (struct meg_gpt_hooks){ o, on_params_needed, on_grads_ready };
@@ -178,7 +179,7 @@ static void copy_main_to_model(struct meg_optim *o)
     for (int k = 0; k < o->shard.nbucket_shards && dtype != MEG_DTYPE_F32; k++) {
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
 
-        o->op->cast(NULL, param_shard(o, v), dtype, main_shard(o, v), MEG_DTYPE_F32, v->end - v->begin);
+        o->op->cast(o->stream, param_shard(o, v), dtype, main_shard(o, v), MEG_DTYPE_F32, v->end - v->begin);
     }
 }
 
@@ -189,7 +190,7 @@ static void copy_model_to_main(struct meg_optim *o)
     for (int k = 0; k < o->shard.nbucket_shards && dtype != MEG_DTYPE_F32; k++) {
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
 
-        o->op->cast(NULL, main_shard(o, v), MEG_DTYPE_F32, param_shard(o, v), dtype, v->end - v->begin);
+        o->op->cast(o->stream, main_shard(o, v), MEG_DTYPE_F32, param_shard(o, v), dtype, v->end - v->begin);
     }
 }
 
@@ -216,7 +217,7 @@ static void init_shard(struct meg_optim *o, uint32_t seed)
         float *host = meg_new((size_t)n * sizeof *host);
 
         meg_param_init_shard(row, seed, v->begin + r->begin - row->offset, n, host);
-        o->op->upload(NULL, main_shard(o, v) + r->begin, host, (size_t)n * sizeof *host);
+        o->op->upload(o->stream, main_shard(o, v) + r->begin, host, (size_t)n * sizeof *host);
         free(host);
     }
     copy_main_to_model(o);
@@ -247,15 +248,16 @@ void meg_optim_reduce_grads(struct meg_optim *o)
     meg_zero_reduce_grads(&o->sync);
     if (o->model->run.shards_grads) {
         if (o->buf.grad_shards) {
-            o->op->cast(NULL, o->buf.main_grad, MEG_DTYPE_F32, o->buf.grad_shards, dtype, o->shard.numel);
-            o->op->zero(NULL, o->buf.grad_shards, (size_t)o->shard.numel * meg_dtype_size(dtype));
+            o->op->cast(o->stream, o->buf.main_grad, MEG_DTYPE_F32, o->buf.grad_shards, dtype, o->shard.numel);
+            o->op->zero(o->stream, o->buf.grad_shards, (size_t)o->shard.numel * meg_dtype_size(dtype));
         }
         return;
     }
     for (int k = 0; k < o->shard.nbucket_shards && o->buf.main_grad; k++) {
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
 
-        o->op->cast(NULL, grad_shard(o, v), MEG_DTYPE_F32, in_flat(o->model->g, dtype, v), dtype, v->end - v->begin);
+        o->op->cast(o->stream, grad_shard(o, v), MEG_DTYPE_F32, in_flat(o->model->g, dtype, v), dtype,
+                    v->end - v->begin);
     }
 }
 
@@ -277,8 +279,8 @@ static double sumsq(struct meg_optim *o, const float *x, int64_t n)
 {
     double sum;
 
-    o->op->sumsq(NULL, o->scalar, x, MEG_DTYPE_F32, n);
-    o->op->download(NULL, &sum, o->scalar, sizeof sum);
+    o->op->sumsq(o->stream, o->scalar, x, MEG_DTYPE_F32, n);
+    meg_device_read(o->model->device, o->stream, &sum, o->scalar, sizeof sum);
     return sum;
 }
 
@@ -316,9 +318,9 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
 
         if (!meg_param_is_counted(&o->params->row[r->row], o->mesh))
             continue;
-        o->op->count_zeros(NULL, o->scalar, grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin,
+        o->op->count_zeros(o->stream, o->scalar, grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin,
                            MEG_DTYPE_F32, r->end - r->begin);
-        o->op->download(NULL, &zeros, o->scalar, sizeof zeros);
+        meg_device_read(o->model->device, o->stream, &zeros, o->scalar, sizeof zeros);
         sum += zeros;
     }
     all_reduce_sum(o, &sum, MEG_DTYPE_I64);
@@ -332,9 +334,9 @@ void meg_optim_zero_grad(struct meg_optim *o)
     const struct meg_gpt_run *run = &o->model->run;
 
     if (run->shards_grads)
-        o->op->zero(NULL, o->buf.main_grad, (size_t)o->shard.numel * sizeof *o->buf.main_grad);
+        o->op->zero(o->stream, o->buf.main_grad, (size_t)o->shard.numel * sizeof *o->buf.main_grad);
     else
-        o->op->zero(NULL, o->model->g, (size_t)o->params->flat_numel * meg_dtype_size(run->grad_dtype));
+        o->op->zero(o->stream, o->model->g, (size_t)o->params->flat_numel * meg_dtype_size(run->grad_dtype));
 }
 
 static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard *v)
@@ -342,10 +344,10 @@ static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard
     float *w = main_shard(o, v), *g = grad_shard(o, v), *s0 = o->buf.state[0] + v->shard_offset;
 
     if (o->is_sgd)
-        o->op->sgd(NULL, w, g, s0, v->hparam_range, v->nhparam_ranges, o->momentum, o->step);
+        o->op->sgd(o->stream, w, g, s0, v->hparam_range, v->nhparam_ranges, o->momentum, o->step);
     else
-        o->op->adamw(NULL, w, g, s0, o->buf.state[1] + v->shard_offset, v->hparam_range, v->nhparam_ranges, &o->adam,
-                     o->step);
+        o->op->adamw(o->stream, w, g, s0, o->buf.state[1] + v->shard_offset, v->hparam_range, v->nhparam_ranges,
+                     &o->adam, o->step);
 }
 
 void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, double norm)
@@ -361,7 +363,7 @@ void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, doub
     step.adam_c2 = (float)(1 - pow(o->adam.beta2, (double)o->step_count));
     step.grad_scale = (float)(o->clip > 0 && clip < 1 ? r->grad_scale * clip : r->grad_scale);
     step.is_first = o->step_count == 1;
-    o->op->upload(NULL, o->step, &step, sizeof step);
+    o->op->upload(o->stream, o->step, &step, sizeof step);
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);
     if (o->mesh->dp_shard->size > 1 || o->buf.main_grad)

@@ -70,6 +70,7 @@ struct meg_optim_buffers {
 
 struct meg_optim {
     const struct meg_ops *op;
+    struct meg_stream *stream;
     struct meg_gpt *model; /* borrowed, with its parameters and gradients */
     const struct meg_mesh *mesh;
     const struct meg_params *params;

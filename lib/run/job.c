@@ -6,6 +6,7 @@ void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], s
     /* A title is also a comment line of --dump-config, and of run.conf in checkpoints: do not change it. */
     const struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS] = {
         { "training", meg_train_opts, &job->train },
+        { "device", meg_device_opts, &job->device },
         { "parallelism", meg_layout_opts, &job->layout },
         { "optimizer", meg_optim_opts, &job->optim },
         { "sharing of work", meg_zero_opts, &job->zero },

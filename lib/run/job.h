@@ -4,6 +4,7 @@
 #ifndef MEG_RUN_JOB_H
 #define MEG_RUN_JOB_H
 #include "data/data_conf.h"
+#include "device/device.h"
 #include "logging/log_conf.h"
 #include "model/gpt_conf.h"
 #include "optim/optim.h"
@@ -19,6 +20,7 @@ struct meg_usage_vs_plan;
 
 struct meg_train_job {
     struct meg_train_conf train;
+    struct meg_device_conf device;
     struct meg_layout_conf layout;
     struct meg_train_ckpt_conf ckpt;
     struct meg_logging_conf log;
@@ -32,7 +34,7 @@ struct meg_train_job {
 };
 
 /* List the option tables of meg-train, which fill job, in the order of its manual; the last row is { 0 }. */
-enum { MEG_TRAIN_OPTION_GROUPS = 12 };
+enum { MEG_TRAIN_OPTION_GROUPS = 13 };
 void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job);
 
 /* Options of Megatron that are accepted and have no effect here. */

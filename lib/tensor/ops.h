@@ -20,12 +20,15 @@
  */
 #ifndef MEG_TENSOR_OPS_H
 #define MEG_TENSOR_OPS_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "tensor/dtype.h"
 
 MEG_BEGIN_DECLS
 
+/* A stream executes the work queued on it in order.  An event marks a point in it.  See device/device.h. */
 struct meg_stream;
+struct meg_event;
 
 /* A matrix [rows, cols] whose row r begins ld elements after row r-1. */
 struct meg_mat {
@@ -120,9 +123,25 @@ struct meg_ops {
     /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted. */
     void *(*alloc)(size_t nbytes);
     void (*release)(void *p);
+    /* Allocate zeroed host memory that download may write to (page-locked with CUDA); NULL if memory is exhausted. */
+    void *(*alloc_pinned)(size_t nbytes);
+    void (*release_pinned)(void *p);
+    /* Copy nbytes within device memory; the two ranges must not overlap. */
+    void (*copy)(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
+    /* Copy host memory to device memory.  The caller may reuse host when the function returns. */
     void (*upload)(struct meg_stream *st, void *dev, const void *host, size_t nbytes);
-    void (*download)(struct meg_stream *st, void *host, const void *dev, size_t nbytes);
+    /* Copy device memory to pinned memory, which must not be read before an event recorded after it is done. */
+    void (*download)(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes);
     void (*zero)(struct meg_stream *st, void *dev, size_t nbytes);
+
+    /* Create an event; it is done until it is recorded. */
+    struct meg_event *(*event_create)(void);
+    void (*event_destroy)(struct meg_event *event);
+    /* The event is done when all work queued on st so far is complete. */
+    void (*event_record)(struct meg_stream *st, struct meg_event *event);
+    /* Let the work queued on st from now on wait for the event; the host does not wait. */
+    void (*event_wait)(struct meg_stream *st, struct meg_event *event);
+    bool (*event_is_done)(struct meg_event *event);
 
     struct meg_linear *(*linear_create)(const struct meg_linear_desc *desc);
     void (*linear_destroy)(struct meg_linear *l);

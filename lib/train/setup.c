@@ -4,7 +4,6 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/log.h"
-#include "cpu/cpu.h"
 #include "option/check.h"
 #include "plan/dry_run.h"
 #include "plan/layout_search.h"
@@ -142,9 +141,9 @@ static int check_and_plan(struct meg_trainer *t, struct meg_err *e)
 {
     int r;
 
-    if ((r = check_options(t, e)) < 0 || (r = open_tokenizer(t, e)) < 0 ||
-        (r = meg_run_spec_fit_model(&t->spec, e)) < 0 || (r = meg_train_read_state(t, e)) < 0 ||
-        (r = meg_train_check_save_dir(t, e)) < 0)
+    if ((r = check_options(t, e)) < 0 || (r = meg_device_open(&t->device, &t->job->device, e)) < 0 ||
+        (r = open_tokenizer(t, e)) < 0 || (r = meg_run_spec_fit_model(&t->spec, e)) < 0 ||
+        (r = meg_train_read_state(t, e)) < 0 || (r = meg_train_check_save_dir(t, e)) < 0)
         return r;
     return t->job->train.plan ? 0 : plan_data(t, e);
 }
@@ -154,7 +153,7 @@ static int check_and_plan(struct meg_trainer *t, struct meg_err *e)
 static int open_model(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_gpt_run run = meg_run_spec_stage(&t->spec.model_run, &t->spec.schedule, t->mesh.coords.pp);
-    int r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), &t->mesh, e);
+    int r = meg_gpt_create(&t->model, &t->job->model, &run, t->device, &t->mesh, e);
 
     if (r < 0 || t->job->train.skip_train)
         return r;

@@ -45,6 +45,7 @@ struct meg_trainer {
     struct meg_train_job *job;
     const struct meg_optgroup *groups; /* option groups of the job; checkpoints store their dump */
     struct meg_run_spec spec;
+    const struct meg_device *device;
     struct meg_mesh mesh; /* world is set first, the other groups once the model is known */
     struct meg_lock lock; /* lock on the --save directory, held by rank 0 */
     struct meg_lr_schedule lr_schedule;

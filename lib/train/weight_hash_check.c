@@ -22,7 +22,8 @@ static int64_t *hash_weights(const struct meg_gpt *g)
 
         if (!row->shard_numel)
             continue;
-        g->op->download(NULL, bytes, (const char *)g->w + (size_t)row->offset * size, (size_t)row->shard_numel * size);
+        meg_device_read(g->device, g->device->compute, bytes, (const char *)g->w + (size_t)row->offset * size,
+                        (size_t)row->shard_numel * size);
         hash[i] = (int64_t)meg_xxh3_64(bytes, (size_t)row->shard_numel * size);
     }
     free(bytes);

@@ -75,7 +75,6 @@ int main(int argc, char **argv)
                                            { 0 } };
     const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1, 1.0 };
     struct meg_gpt_run run = { .s = t, .b = b, .is_training = true, .seed = 1 };
-    const struct meg_ops *op = meg_cpu_ops();
     struct meg_batch x = { .s = t, .b = b };
     struct meg_gpt *g;
     struct meg_optim *o;
@@ -98,7 +97,7 @@ int main(int argc, char **argv)
     run.dtype = precision.params;
     run.residual_dtype = precision.residual;
     run.grad_dtype = precision.grads;
-    if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, op, &meg_mesh_one, &e) < 0 ||
+    if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0 ||
         meg_optim_create(&o, &oc, &zero, g, &e) < 0)
         meg_die_err(&e);
     meg_optim_init(o, 1);

@@ -42,7 +42,7 @@ static void accumulate(const struct meg_layer_reducer *q, char *sum, const char 
         m = rows ? rows * COLUMNS : n - i;
         s = meg_mat(meg_element(sum, i, q->dtype), q->dtype, rows ? rows : 1, rows ? COLUMNS : m);
         d = meg_mat(meg_element(x, i, q->dtype), q->dtype, s.rows, s.cols);
-        q->op->add_fwd(NULL, s, s, d, NULL, &none);
+        q->device->op->add_fwd(q->device->compute, s, s, d, NULL, &none);
     }
 }
 
@@ -59,7 +59,7 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
     g = buffer_of(q, q->group_in_flight);
     n = length(q->params, q->group_in_flight);
     accumulate(q, grad_shard_of(q, q->group_in_flight), meg_element(g, c->rank * (n / c->size), q->dtype), n / c->size);
-    q->op->zero(NULL, g, (size_t)n * meg_dtype_size(q->dtype));
+    q->device->op->zero(q->device->compute, g, (size_t)n * meg_dtype_size(q->dtype));
     q->group_in_flight = -1;
 }
 

@@ -19,7 +19,7 @@ int meg_unsharded_buffer(const struct meg_params *p, int group);
 struct meg_layer_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
-    const struct meg_ops *op;
+    const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
     char *g; /* [meg_params_unsharded_numel] gradients of type dtype; 0 except in groups that a pass writes */
     enum meg_dtype dtype;

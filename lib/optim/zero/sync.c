@@ -15,7 +15,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
     meg_gatherer_init(&z->gatherer, p, m->dp_shard, model->w, run->dtype);
     z->layer_reducer = (struct meg_layer_reducer){ .mesh = m,
                                                    .params = p,
-                                                   .op = model->op,
+                                                   .device = model->device,
                                                    .nan_guard = nan_guard,
                                                    .g = (char *)model->g,
                                                    .dtype = run->grad_dtype,

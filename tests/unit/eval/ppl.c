@@ -26,7 +26,7 @@ static int setup(void **state)
     struct meg_err e;
 
     (void)state;
-    if (meg_gpt_create(&g, &conf, &run, meg_cpu_ops(), &meg_mesh_one, &e) < 0)
+    if (meg_gpt_create(&g, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
         return -1;
     meg_gpt_init(g, 3);
     meg_scorer_init(&scorer, g);

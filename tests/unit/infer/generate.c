@@ -26,7 +26,7 @@ static int setup(void **state)
     struct meg_err e;
 
     (void)state;
-    if (meg_gpt_create(&g, &conf, &run, meg_cpu_ops(), &meg_mesh_one, &e) < 0)
+    if (meg_gpt_create(&g, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
         return -1;
     meg_gpt_init(g, 42);
     return 0;
@@ -348,7 +348,7 @@ static void scores_list_the_top_logprobs_of_every_row(void **state)
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_gpt_create(&many, &conf, &run, meg_cpu_ops(), &meg_mesh_one, &e), MEG_OK);
+    assert_int_equal(meg_gpt_create(&many, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e), MEG_OK);
     meg_gpt_init(many, 3);
     assert_in_range(meg_gpt_logit_rows(many), 1, ROWS - 1);
     for (int32_t i = 0; i <= ROWS; i++)

@@ -24,7 +24,7 @@ static struct meg_gpt *make_run(const struct meg_gpt_conf *c, const struct meg_g
     struct meg_gpt *g;
     struct meg_err e;
 
-    assert_int_equal(meg_gpt_create(&g, c, run, meg_cpu_ops(), &meg_mesh_one, &e), 0);
+    assert_int_equal(meg_gpt_create(&g, c, run, meg_device_cpu(), &meg_mesh_one, &e), 0);
     meg_gpt_init(g, 1234);
     for (int i = 0; i < g->params.n; i++) /* random values also for biases and norm weights */
         if (g->params.row[i].ndim == 1)

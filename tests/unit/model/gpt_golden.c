@@ -110,7 +110,7 @@ static struct meg_gpt *tiny(const char *dir, struct meg_gpt_conf c)
 
     if (meg_gpt_conf_check(&c, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_int_equal(meg_gpt_create(&g, &c, &run, meg_cpu_ops(), &meg_mesh_one, &e), 0);
+    assert_int_equal(meg_gpt_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
         int64_t n;

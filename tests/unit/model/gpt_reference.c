@@ -64,7 +64,7 @@ static struct meg_gpt *make(const struct meg_gpt_conf *c)
     struct meg_gpt *g;
     struct meg_err e;
 
-    if (meg_gpt_create(&g, c, &run, meg_cpu_ops(), &meg_mesh_one, &e) < 0)
+    if (meg_gpt_create(&g, c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
         fail_msg("%s", e.msg);
     meg_gpt_init(g, 1234);
     for (int i = 0; i < g->params.n; i++) /* random biases and norm weights, so that they have an effect */

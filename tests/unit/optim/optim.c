@@ -43,7 +43,8 @@ struct fixture {
 static void begin(struct fixture *f, enum meg_optimizer optimizer, double clip)
 {
     const struct meg_zero_conf zero = { .num_instances = 1 };
-    const struct meg_ops *op = meg_cpu_ops();
+    const struct meg_device *device = meg_device_cpu();
+    const struct meg_ops *op = device->op;
 
     memset(f, 0, sizeof *f);
     make_params(&f->params);
@@ -55,7 +56,9 @@ static void begin(struct fixture *f, enum meg_optimizer optimizer, double clip)
     f->conf.clip_grad = clip;
     f->w = op->alloc((size_t)f->params.flat_numel * sizeof(float));
     f->g = op->alloc((size_t)f->params.flat_numel * sizeof(float));
-    f->model = (struct meg_gpt){ .mesh = &meg_mesh_one, .params = f->params, .op = op, .w = f->w, .g = f->g };
+    f->model = (struct meg_gpt){
+        .mesh = &meg_mesh_one, .params = f->params, .device = device, .op = op, .w = f->w, .g = f->g
+    };
     assert_int_equal(meg_optim_create(&f->optim, &f->conf, &zero, &f->model, NULL), 0);
     for (int i = 0; i < f->params.n; i++)
         for (int64_t j = 0; j < f->params.row[i].numel; j++)
@@ -195,6 +198,7 @@ static void *alloc_some(size_t nbytes)
 static void create_fails_cleanly_without_memory(void **state)
 {
     struct meg_ops scarce = *meg_cpu_ops();
+    struct meg_device device = *meg_device_cpu();
     const struct meg_zero_conf zero = { .num_instances = 1 };
     struct meg_optim *o = NULL;
     struct fixture f;
@@ -203,7 +207,8 @@ static void create_fails_cleanly_without_memory(void **state)
     (void)state;
     begin(&f, MEG_OPTIMIZER_ADAM, 0);
     scarce.alloc = alloc_some;
-    f.model.op = &scarce;
+    device.op = f.model.op = &scarce;
+    f.model.device = &device;
     for (int n = 0; n < 5; n++) { /* step, scalar, two moments, NaN guard */
         allocations = n;
         assert_int_equal(meg_optim_create(&o, &f.conf, &zero, &f.model, &e), MEG_EFAIL);

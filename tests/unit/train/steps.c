@@ -64,7 +64,7 @@ static struct meg_gpt *open_model(void)
     c.vocab_size = 128;
     c.attention_dropout = c.hidden_dropout = 0;
     assert_int_equal(meg_gpt_conf_check(&c, NULL), 0);
-    assert_int_equal(meg_gpt_create(&g, &c, &run, meg_cpu_ops(), &meg_mesh_one, NULL), 0);
+    assert_int_equal(meg_gpt_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, NULL), 0);
     assert_int_equal(st->n, g->params.n);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *p = &g->params.row[i];

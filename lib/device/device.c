@@ -1,0 +1,62 @@
+/* device.c - choice of the device, and copies to the host that block. */
+#include "device/device.h"
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include "base/mem.h"
+#include "cpu/cpu.h"
+
+enum { READ_NBYTES = 1 << 20 };
+
+#define C struct meg_device_conf
+const struct meg_opt meg_device_opts[] = {
+    { "device", 0, MEG_ENUM(C, device), "auto|cpu|cuda", "auto",
+      "device to compute on; auto: a GPU if this build and the machine have one, else the CPU" },
+    { 0 }
+};
+#undef C
+
+static struct meg_device cpu;
+
+static void open_cpu(void)
+{
+    cpu.op = meg_cpu_ops();
+    cpu.read_done = cpu.op->event_create();
+    cpu.read_buffer = cpu.op->alloc_pinned(READ_NBYTES);
+    if (!cpu.read_buffer)
+        meg_die(MEG_EFAIL, "out of memory: a buffer of %d bytes", READ_NBYTES);
+}
+
+const struct meg_device *meg_device_cpu(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, open_cpu);
+    return &cpu;
+}
+
+int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e)
+{
+    if (c->device == MEG_DEVICE_CUDA)
+        return meg_fail(e, MEG_EUSAGE, "--device cuda: this build has no CUDA; use --device cpu, or build with CUDA=1");
+    *out = meg_device_cpu();
+    return 0;
+}
+
+void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st)
+{
+    d->op->event_record(st, d->read_done);
+    while (!d->op->event_is_done(d->read_done))
+        sched_yield();
+}
+
+void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes)
+{
+    for (size_t at = 0; at < nbytes; at += READ_NBYTES) {
+        const size_t n = nbytes - at < READ_NBYTES ? nbytes - at : READ_NBYTES;
+
+        d->op->download(st, d->read_buffer, (const char *)dev + at, n);
+        meg_device_synchronize(d, st);
+        memcpy((char *)host + at, d->read_buffer, n);
+    }
+}

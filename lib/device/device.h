@@ -1,0 +1,49 @@
+/*
+ * device.h - the device on which a process computes: its table of operations (tensor/ops.h) and its streams.
+ *
+ * Tensors are in device memory, which only operations access: the host computes addresses in it, but never reads or
+ * writes through them.  A stream executes the work queued on it in order.  Two streams are independent of each other,
+ * except where one waits for an event that was recorded on the other (CUDA's model of streams and events).
+ *
+ * On the CPU, device memory is host memory, streams and events are NULL, and work is complete when its call returns.
+ */
+#ifndef MEG_DEVICE_DEVICE_H
+#define MEG_DEVICE_DEVICE_H
+#include "base/err.h"
+#include "option/opt.h"
+#include "tensor/ops.h"
+
+MEG_BEGIN_DECLS
+
+enum meg_device_type { MEG_DEVICE_AUTO, MEG_DEVICE_CPU, MEG_DEVICE_CUDA };
+
+struct meg_device_conf {
+    enum meg_device_type device;
+};
+extern const struct meg_opt meg_device_opts[];
+
+struct meg_device {
+    const struct meg_ops *op;
+    struct meg_stream *compute; /* forward, backward and the optimizer */
+    struct meg_stream *comm;    /* tensor collectives */
+    struct meg_stream *copy;    /* copies between host and device that overlap with computation */
+    struct meg_event *read_done;
+    void *read_buffer; /* pinned, used by meg_device_read */
+};
+
+/*
+ * Open the device that --device selects; it stays open until the process ends.  auto selects a GPU if this build
+ * supports one and the machine has one, else the CPU.  MEG_EUSAGE, with what is missing, if the selected device is not
+ * available.
+ */
+int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
+/* Open the CPU. */
+const struct meg_device *meg_device_cpu(void);
+
+/* Block until the work queued on st so far is complete. */
+void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
+/* Copy nbytes from device memory to host memory of any type after the work queued on st; block until they arrive. */
+void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes);
+
+MEG_END_DECLS
+#endif
