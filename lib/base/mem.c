@@ -143,15 +143,7 @@ void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align)
     MEG_ASSERT_LE(offset, a->cap);
     MEG_ASSERT_LE(nbytes, a->cap - offset);
     a->used = offset + nbytes;
-    if (a->used > a->peak)
-        a->peak = a->used;
     return a->base + offset;
-}
-
-void meg_arena_rewind(struct meg_arena *a, size_t used)
-{
-    MEG_ASSERT_LE(used, a->used);
-    a->used = used;
 }
 
 void meg_arena_free(struct meg_arena *a)

@@ -37,19 +37,17 @@ void meg_str_remove_prefix(struct meg_str *str, size_t n);
 void meg_str_free(struct meg_str *str);
 
 /*
- * struct meg_arena - a bump allocator over one zeroed block.  meg_arena_rewind restores an earlier value of used, which
- * frees all later allocations; peak is the maximum of used.
+ * struct meg_arena - a bump allocator over one zeroed block.
  */
 struct meg_arena {
     const char *name; /* name in messages; borrowed */
     unsigned char *base;
-    size_t cap, used, peak;
+    size_t cap, used;
 };
 /* Map nbytes of address space, aligned to 2 MiB; the kernel allocates each page when it is first touched. */
 int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e);
 /* Allocate nbytes with alignment align, a power of two.  An assertion fails if the arena is too small. */
 void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align);
-void meg_arena_rewind(struct meg_arena *a, size_t used);
 void meg_arena_free(struct meg_arena *a);
 
 MEG_END_DECLS

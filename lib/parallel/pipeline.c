@@ -2,6 +2,7 @@
 #include "parallel/pipeline.h"
 #include <stdlib.h>
 #include <string.h>
+#include "base/mem.h"
 
 enum { ALIGN = 64 };
 
@@ -23,8 +24,10 @@ size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_
 }
 
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
-                   const struct meg_pipe_tensor *tensor, int ntensors, struct meg_arena *arena)
+                   const struct meg_pipe_tensor *tensor, int ntensors, void *memory)
 {
+    char *next = memory;
+
     MEG_ASSERT_EQ(pp->size, s->conf.stages);
     MEG_ASSERT_EQ(pp->rank, s->stage);
     *p = (struct meg_pipe){ .schedule = s, .pp = pp, .tensor = tensor, .ntensors = ntensors };
@@ -33,8 +36,10 @@ void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct
 
         p->buffers[edge] = meg_new((size_t)n * sizeof *p->buffers[edge]);
         p->work[edge] = meg_new((size_t)n * sizeof *p->work[edge]);
-        for (int i = 0; i < n; i++)
-            p->buffers[edge][i] = meg_arena_alloc(arena, tensor_nbytes(&tensor[i % ntensors]), ALIGN);
+        for (int i = 0; i < n; i++) {
+            p->buffers[edge][i] = next;
+            next += tensor_nbytes(&tensor[i % ntensors]);
+        }
     }
 }
 

@@ -10,7 +10,6 @@
  */
 #ifndef MEG_PARALLEL_PIPELINE_H
 #define MEG_PARALLEL_PIPELINE_H
-#include "base/mem.h"
 #include "comm/comm.h"
 #include "parallel/schedule.h"
 
@@ -59,12 +58,12 @@ struct meg_pipe {
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
- * Allocate the boundary buffers of schedule s from arena, meg_pipe_nbytes in total.  Pipes that do not run at the same
- * time may use the same memory (meg_arena_rewind).  pp is the group of all stages, in order; during meg_pipe_run, no
- * other messages may be in flight in pp. s, pp and tensor are borrowed until meg_pipe_free.
+ * Place the boundary buffers of schedule s in device memory of meg_pipe_nbytes bytes.  Pipes that do not run at the same
+ * time may use the same memory.  pp is the group of all stages, in order; during meg_pipe_run, no other messages may be
+ * in flight in pp.  s, pp, tensor and memory are borrowed until meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
-                   const struct meg_pipe_tensor *tensor, int ntensors, struct meg_arena *arena);
+                   const struct meg_pipe_tensor *tensor, int ntensors, void *memory);
 void meg_pipe_free(struct meg_pipe *p);
 
 /*

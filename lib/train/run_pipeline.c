@@ -80,7 +80,6 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
     struct meg_train_pipeline *p = &t->pipeline;
     struct meg_pipe_schedule_conf c = meg_run_spec_schedule(&t->spec, num_micro);
     size_t nbytes;
-    int r;
 
     if (p->schedule.n > 0 && p->schedule.conf.microbatches == num_micro &&
         p->schedule.conf.is_forward_only == is_forward_only)
@@ -92,21 +91,26 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
     MEG_ASSERT_LE(p->schedule.slots, t->model->run.microbatch_slots);
     p->tensor = stage_boundary(t->model);
     nbytes = meg_pipe_nbytes(&p->schedule, &p->tensor, 1);
-    if (nbytes > p->arena.cap) {
-        meg_arena_free(&p->arena);
-        if ((r = meg_arena_init(&p->arena, "pipeline", nbytes, e)) < 0)
-            return r;
+    if (nbytes > p->memory_size) {
+        t->device->op->release(p->memory);
+        p->memory_size = 0;
+        if (!(p->memory = t->device->op->alloc(nbytes)))
+            return meg_fail(e, MEG_EFAIL, "out of memory: pipeline buffers of %zu bytes; reduce --micro-batch-size",
+                            nbytes);
+        p->memory_size = nbytes;
     }
-    meg_arena_rewind(&p->arena, 0);
-    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, &p->tensor, 1, &p->arena);
+    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, &p->tensor, 1, p->memory);
     return 0;
 }
 
-void meg_train_pipeline_free(struct meg_train_pipeline *p)
+void meg_train_pipeline_free(struct meg_trainer *t)
 {
+    struct meg_train_pipeline *p = &t->pipeline;
+
     meg_pipe_free(&p->pipe);
     meg_pipe_schedule_free(&p->schedule);
-    meg_arena_free(&p->arena);
+    if (p->memory)
+        t->device->op->release(p->memory);
 }
 
 /* ---- the steps ------------------------------------------------------------------------------ */

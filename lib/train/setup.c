@@ -243,7 +243,7 @@ static struct meg_usage_vs_plan measure_usage(const struct meg_trainer *t)
                                                [MEG_COST_MEM_GRADS] = (double)m->grads,
                                                [MEG_COST_MEM_ACTIVATIONS] = (double)m->activations,
                                                [MEG_COST_MEM_WORKSPACE] = (double)m->workspace,
-                                               [MEG_COST_MEM_PIPELINE] = (double)t->pipeline.arena.peak } };
+                                               [MEG_COST_MEM_PIPELINE] = (double)t->pipeline.memory_size } };
 
     if (t->optim) {
         const struct meg_optim_memory *o = &t->optim->used;
@@ -335,7 +335,7 @@ out:
     meg_data_loader_close(t.train);
     meg_data_loader_close(t.valid);
     meg_optim_close(t.optim);
-    meg_train_pipeline_free(&t.pipeline);
+    meg_train_pipeline_free(&t);
     meg_train_batches_free(&t.batches);
     meg_gpt_close(t.model);
     meg_data_splits_close(t.data);

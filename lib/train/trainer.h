@@ -37,8 +37,9 @@ struct meg_train_pipeline {
     struct meg_pipe_schedule schedule;
     struct meg_pipe_tensor tensor; /* tensor that stages send to each other */
     struct meg_pipe pipe;
-    struct meg_arena arena;
-    double loss; /* sum of the losses of the micro-batches so far */
+    void *memory;       /* device memory of the boundary buffers */
+    size_t memory_size; /* bytes */
+    double loss;        /* sum of the losses of the micro-batches so far */
 };
 
 struct meg_trainer {
@@ -123,7 +124,7 @@ void meg_train_batches_free(struct meg_train_batches *b);
  * *loss is the sum of loss times loss mask on the last stage, 0 on the others.  MEG_EFAIL: out of memory.
  */
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
-void meg_train_pipeline_free(struct meg_train_pipeline *p);
+void meg_train_pipeline_free(struct meg_trainer *t);
 
 /* ---- step.c: one iteration ---- */
 

@@ -138,23 +138,22 @@ static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, cons
                int rank)
 {
     struct meg_pipe_schedule schedule;
-    struct meg_arena arena;
     struct meg_pipe pipe;
     struct stage g = { .s = &schedule, .tensor = tensor, .seed = (unsigned)rank };
-    struct meg_err e;
+    size_t nbytes;
+    void *memory;
 
     meg_pipe_schedule_make(&schedule, c, pp->rank);
-    if (meg_arena_init(&arena, "boundaries", meg_pipe_nbytes(&schedule, tensor, TENSORS), &e) < 0)
-        meg_die_err(&e);
-    meg_pipe_init(&pipe, &schedule, pp, tensor, TENSORS, &arena);
+    nbytes = meg_pipe_nbytes(&schedule, tensor, TENSORS);
+    memory = meg_new(nbytes);
+    meg_pipe_init(&pipe, &schedule, pp, tensor, TENSORS, memory);
     for (int i = 0; i < 2; i++) {
-        if (arena.used) /* a single stage has no boundary tensors */
-            memset(arena.base, 0xff, arena.used);
+        memset(memory, 0xff, nbytes);
         meg_pipe_run(&pipe, &ops, &g);
     }
     g.errors += g.steps != 2 * c->microbatches * c->chunks * (c->is_forward_only ? 1 : 3);
     meg_pipe_free(&pipe);
-    meg_arena_free(&arena);
+    free(memory);
     meg_pipe_schedule_free(&schedule);
     return (int)g.errors;
 }
