@@ -86,6 +86,9 @@ static inline double meg_comm_volume_sharded(int64_t size, double nbytes)
 /* The communicator of a run with one rank. */
 extern struct meg_comm meg_comm_self;
 
+/* An all-reduce of at most this many bytes gathers the buffers of all ranks. */
+enum { MEG_ALL_REDUCE_SMALL = 4096 };
+
 /* An all-reduce is split into chunks of at most this many elements per rank, for up to 64 ranks. */
 enum { MEG_ALL_REDUCE_CHUNK = 16 << 20 };
 
@@ -96,13 +99,16 @@ static inline int64_t meg_all_reduce_chunk(int64_t size)
 
 /*
  * Return the bytes of host memory that a group of `size` ranks allocates for received parts: one chunk for an
- * all-reduce of n elements, and all parts for a reduce-scatter with n elements per part.  A group keeps its largest
+ * all-reduce of n elements, the buffers of all ranks for a small one, and all parts for a reduce-scatter with n elements
+ * per part.  A group keeps its largest
  * allocation.
  */
 static inline double meg_comm_workspace_all_reduce(int64_t size, double n, enum meg_dtype t)
 {
-    const double chunk = (double)meg_all_reduce_chunk(size);
+    const double chunk = (double)meg_all_reduce_chunk(size), nbytes = n * (double)meg_dtype_size(t);
 
+    if (nbytes <= MEG_ALL_REDUCE_SMALL)
+        return size > 1 ? (double)size * nbytes : 0;
     return size > 1 ? (n < chunk ? n : chunk) * (double)meg_dtype_size(t) : 0;
 }
 

@@ -219,7 +219,8 @@ int main(void)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_F64, MEG_DTYPE_BF16,
                                             MEG_DTYPE_F16, MEG_DTYPE_I32, MEG_DTYPE_I64 };
-    static const int64_t sizes[] = { 1, 3, 1000 };
+    /* 1025 f32 are more than MEG_ALL_REDUCE_SMALL. */
+    static const int64_t sizes[] = { 1, 3, 1000, 1025 };
     struct meg_comm_world world;
     struct meg_err e;
     float nan = 0;
