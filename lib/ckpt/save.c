@@ -197,7 +197,7 @@ static void broadcast_folder_name(struct meg_ckpt_async_save *v)
         MEG_ASSERT_LT(strlen(slash + 1), sizeof name);
         strcpy(name, slash + 1);
     }
-    meg_broadcast(v->world, name, sizeof name / sizeof(int32_t), MEG_DTYPE_I32, 0);
+    meg_host_broadcast(v->world, name, sizeof name / sizeof(int32_t), MEG_DTYPE_I32, 0);
     if (v->world->rank != 0)
         v->path = ckpt_path(v->dir, name);
 }
@@ -494,7 +494,7 @@ static bool end_stage(struct meg_ckpt_async_save *v, bool wait, int *r, struct m
     int32_t busy = !wait && !atomic_load(&v->is_done);
 
     if (!wait) {
-        meg_all_reduce(v->world, &busy, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+        meg_host_all_reduce(v->world, &busy, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
         if (busy)
             return false;
     }
@@ -561,8 +561,8 @@ int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct me
             break;
         }
         if (r == 0) {
-            meg_all_reduce(v->world, v->hash, v->nchunks * CKPT_HEX / (int64_t)sizeof(int64_t), MEG_DTYPE_I64,
-                           MEG_REDUCE_SUM);
+            meg_host_all_reduce(v->world, v->hash, v->nchunks * CKPT_HEX / (int64_t)sizeof(int64_t), MEG_DTYPE_I64,
+                                MEG_REDUCE_SUM);
             r = ckpt_agree(v->world, v->world->rank == 0 ? commit_stage(v, e) : 0, e);
         }
         *saving = NULL;

@@ -84,8 +84,9 @@ static void wait_transfer(struct meg_work *w)
     meg_comm_add_wait(meg_now_s() - start);
 }
 
-static void wait_work(struct meg_work *w)
+static void wait_work(struct meg_work *w, struct meg_stream *st)
 {
+    (void)st;
     do
         wait_transfer(w);
     while (w->next_stage && w->next_stage(w));
@@ -165,10 +166,12 @@ static bool reduce_received(struct meg_work *w)
     return false;
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
+static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                   enum meg_reduce_op op)
 {
     struct meg_work *w = work_new(c, "all-reduce", t);
 
+    (void)st;
     c->nbytes_sent += meg_comm_volume_all_reduce(c->size, nbytes_of(n, t));
     w->buf = buf;
     w->n = n;
@@ -182,11 +185,12 @@ static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enu
     return w;
 }
 
-static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
-                                       enum meg_reduce_op op)
+static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                       enum meg_dtype t, enum meg_reduce_op op)
 {
     struct meg_work *w = work_new(c, "reduce-scatter", t);
 
+    (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT_LE(n, INT32_MAX);
     w->buf = out;
@@ -199,59 +203,70 @@ static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void
 
 /* ---- transfers ------------------------------------------------------------------------------ */
 
-static struct meg_work *all_gather(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t)
+static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                   enum meg_dtype t)
 {
     struct meg_work *w = work_new(c, "all-gather", t);
 
+    (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->all_gather(w, out, in, n);
     return w;
 }
 
-static struct meg_work *all_to_all(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t)
+static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                   enum meg_dtype t)
 {
     struct meg_work *w = work_new(c, "all-to-all", t);
 
+    (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->all_to_all(w, out, in, n);
     return w;
 }
 
-static struct meg_work *broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
+static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                  int root)
 {
     struct meg_work *w = work_new(c, "broadcast", t);
 
+    (void)st;
     c->nbytes_sent += nbytes_of(n, t);
     MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->broadcast(w, buf, n, root);
     return w;
 }
 
-static struct meg_work *send(struct meg_comm *c, const void *buf, int64_t n, enum meg_dtype t, int to)
+static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
+                             int to)
 {
     struct meg_work *w = work_new(c, "send", t);
 
+    (void)st;
     c->nbytes_sent += nbytes_of(n, t);
     MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->send(w, buf, n, to);
     return w;
 }
 
-static struct meg_work *recv(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int from)
+static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                             int from)
 {
     struct meg_work *w = work_new(c, "receive", t);
 
+    (void)st;
     MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->recv(w, buf, n, from);
     return w;
 }
 
-static struct meg_work *barrier(struct meg_comm *c)
+static struct meg_work *barrier(struct meg_comm *c, struct meg_stream *st)
 {
     struct meg_work *w = work_new(c, "barrier", MEG_DTYPE_I32);
 
+    (void)st;
     w->g->transport->barrier(w);
     return w;
 }
@@ -299,7 +314,7 @@ static const struct meg_comm_ops ops = {
 void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world, const struct meg_transport *transport,
                          const char *name)
 {
-    g->c.op = &ops;
+    g->c.op = g->c.host = &ops;
     g->c.name = name;
     g->world = world ? world : g;
     g->transport = transport;

@@ -25,31 +25,41 @@ MEG_BEGIN_DECLS
 enum meg_reduce_op { MEG_REDUCE_SUM, MEG_REDUCE_MAX };
 
 struct meg_comm;
+struct meg_stream;
 struct meg_work;
 
-/* An operation returns a handle to wait for, or NULL if it is already complete. */
+/*
+ * Collectives and messages.  An operation starts when the work queued on st so far is complete, and returns a handle to
+ * wait for, or NULL if it is already complete.  wait lets the work queued on st from now on wait for the operation.
+ */
 struct meg_comm_ops {
     /* buf [n] = sum or maximum of buf over the ranks. */
-    struct meg_work *(*all_reduce)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op);
+    struct meg_work *(*all_reduce)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                   enum meg_reduce_op op);
     /* out [n] = part `rank` of the sum or maximum of in [size*n]; out may be that part of in. */
-    struct meg_work *(*reduce_scatter)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
-                                       enum meg_reduce_op op);
+    struct meg_work *(*reduce_scatter)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                       enum meg_dtype t, enum meg_reduce_op op);
     /* out [size*n] = in [n] of all ranks, in rank order; in may be this rank's part of out. */
-    struct meg_work *(*all_gather)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t);
+    struct meg_work *(*all_gather)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                   enum meg_dtype t);
     /* Send part i of in [size*n] to rank i and receive part i of out from it; out must not overlap in. */
-    struct meg_work *(*all_to_all)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t);
+    struct meg_work *(*all_to_all)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                   enum meg_dtype t);
     /* buf [n] = buf of rank root. */
-    struct meg_work *(*broadcast)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root);
+    struct meg_work *(*broadcast)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                  int root);
     /*
      * Send or receive a point-to-point message.  Messages from one rank to another are received in the order of
      * sending.
      */
-    struct meg_work *(*send)(struct meg_comm *c, const void *buf, int64_t n, enum meg_dtype t, int to);
-    struct meg_work *(*recv)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int from);
+    struct meg_work *(*send)(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
+                             int to);
+    struct meg_work *(*recv)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                             int from);
     /* Start a barrier, which is complete when every rank has started it. */
-    struct meg_work *(*barrier)(struct meg_comm *c);
+    struct meg_work *(*barrier)(struct meg_comm *c, struct meg_stream *st);
 
-    void (*wait)(struct meg_work *w);
+    void (*wait)(struct meg_work *w, struct meg_stream *st); /* frees w */
     bool (*test)(struct meg_work *w); /* progress w without blocking; if it is complete, free w and return true */
     struct meg_comm *(*split)(struct meg_comm *c, int color, const char *name);
     void (*set_timeout)(struct meg_comm *c, double seconds);
@@ -57,8 +67,9 @@ struct meg_comm_ops {
 };
 
 struct meg_comm {
-    const struct meg_comm_ops *op;
-    const char *name; /* name in messages, such as "world" or "tensor-parallel" */
+    const struct meg_comm_ops *op;   /* for tensors in device memory */
+    const struct meg_comm_ops *host; /* for values in host memory; their streams are NULL and waits block the host */
+    const char *name;                /* name in messages, such as "world" or "tensor-parallel" */
     int rank, size;
     double nbytes_sent;            /* bytes that this rank has sent, counted by the formulas below */
     struct meg_watchdog *watchdog; /* watchdog of the world communicator; NULL in others, or if there is no watchdog */
@@ -117,11 +128,11 @@ static inline double meg_comm_workspace_reduce_scatter(int64_t size, double n, e
     return size > 1 ? (double)size * n * (double)meg_dtype_size(t) : 0;
 }
 
-/* Wait for a started operation; NULL is an operation that is already complete. */
-static inline void meg_comm_wait(struct meg_comm *c, struct meg_work *w)
+/* Let st wait for a started operation; NULL is an operation that is already complete. */
+static inline void meg_comm_wait(struct meg_comm *c, struct meg_stream *st, struct meg_work *w)
 {
     if (w)
-        c->op->wait(w);
+        c->op->wait(w, st);
 }
 
 /* Return the seconds that this process has spent in waits of all groups. */
@@ -137,20 +148,58 @@ static inline void meg_comm_test(struct meg_comm *c, struct meg_work **w)
         *w = NULL;
 }
 
-/* Blocking variants of the operations. */
-static inline void meg_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
+/* Queue a collective on st: it starts after the work queued on st so far, and later work waits for it. */
+static inline void meg_all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                  enum meg_reduce_op op)
 {
-    meg_comm_wait(c, c->op->all_reduce(c, buf, n, t, op));
+    meg_comm_wait(c, st, c->op->all_reduce(c, st, buf, n, t, op));
 }
 
-static inline void meg_broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
+static inline void meg_reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                      enum meg_dtype t, enum meg_reduce_op op)
 {
-    meg_comm_wait(c, c->op->broadcast(c, buf, n, t, root));
+    meg_comm_wait(c, st, c->op->reduce_scatter(c, st, out, in, n, t, op));
 }
 
-static inline void meg_barrier(struct meg_comm *c)
+static inline void meg_all_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                  enum meg_dtype t)
 {
-    meg_comm_wait(c, c->op->barrier(c));
+    meg_comm_wait(c, st, c->op->all_gather(c, st, out, in, n, t));
+}
+
+static inline void meg_all_to_all(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                  enum meg_dtype t)
+{
+    meg_comm_wait(c, st, c->op->all_to_all(c, st, out, in, n, t));
+}
+
+/* ---- host collectives: small values in host memory; block the host ---- */
+
+static inline void meg_host_wait(struct meg_comm *c, struct meg_work *w)
+{
+    if (w)
+        c->host->wait(w, NULL);
+}
+
+static inline void meg_host_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t,
+                                       enum meg_reduce_op op)
+{
+    meg_host_wait(c, c->host->all_reduce(c, NULL, buf, n, t, op));
+}
+
+static inline void meg_host_all_gather(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t)
+{
+    meg_host_wait(c, c->host->all_gather(c, NULL, out, in, n, t));
+}
+
+static inline void meg_host_broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
+{
+    meg_host_wait(c, c->host->broadcast(c, NULL, buf, n, t, root));
+}
+
+static inline void meg_host_barrier(struct meg_comm *c)
+{
+    meg_host_wait(c, c->host->barrier(c, NULL));
 }
 
 /* The ranks of a run. */

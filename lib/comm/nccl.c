@@ -268,7 +268,7 @@ static struct meg_comm *split(struct meg_comm_group *world, int color, const cha
     int32_t *colors = meg_new((size_t)world->c.size * sizeof *colors), own = color;
     int rank = 0, size = 0;
 
-    meg_comm_wait(&world->c, world->c.op->all_gather(&world->c, colors, &own, 1, MEG_DTYPE_I32));
+    meg_host_all_gather(&world->c, colors, &own, 1, MEG_DTYPE_I32);
     world->c.nbytes_sent = nbytes_sent; /* bytes of a split are not counted, as over MPI */
     for (int r = 0; r < world->c.size; r++) {
         rank += r < world->c.rank && colors[r] == color;

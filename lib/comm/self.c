@@ -8,30 +8,33 @@ static void copy(void *out, const void *in, int64_t n, enum meg_dtype t)
         memmove(out, in, (size_t)n * meg_dtype_size(t));
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
+static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                   enum meg_reduce_op op)
 {
-    (void)c, (void)buf, (void)n, (void)t, (void)op;
+    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)op;
     return NULL;
 }
 
-static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
-                                       enum meg_reduce_op op)
+static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                       enum meg_dtype t, enum meg_reduce_op op)
 {
-    (void)c, (void)op;
+    (void)c, (void)st, (void)op;
     copy(out, in, n, t);
     return NULL;
 }
 
-static struct meg_work *gather(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t)
+static struct meg_work *gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                               enum meg_dtype t)
 {
-    (void)c;
+    (void)c, (void)st;
     copy(out, in, n, t);
     return NULL;
 }
 
-static struct meg_work *broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
+static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                  int root)
 {
-    (void)c, (void)buf, (void)n, (void)t, (void)root;
+    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)root;
     return NULL;
 }
 
@@ -41,27 +44,29 @@ static struct meg_work *no_peer(void)
     return NULL;
 }
 
-static struct meg_work *send(struct meg_comm *c, const void *buf, int64_t n, enum meg_dtype t, int to)
+static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const void *buf, int64_t n, enum meg_dtype t,
+                             int to)
 {
-    (void)c, (void)buf, (void)n, (void)t, (void)to;
+    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)to;
     return no_peer();
 }
 
-static struct meg_work *recv(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int from)
+static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                             int from)
 {
-    (void)c, (void)buf, (void)n, (void)t, (void)from;
+    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)from;
     return no_peer();
 }
 
-static struct meg_work *barrier(struct meg_comm *c)
+static struct meg_work *barrier(struct meg_comm *c, struct meg_stream *st)
 {
-    (void)c;
+    (void)c, (void)st;
     return NULL;
 }
 
-static void no_wait(struct meg_work *w)
+static void no_wait(struct meg_work *w, struct meg_stream *st)
 {
-    (void)w;
+    (void)w, (void)st;
 }
 
 static bool is_done(struct meg_work *w)
@@ -102,4 +107,4 @@ static const struct meg_comm_ops self = {
     .close = no_close,
 };
 
-struct meg_comm meg_comm_self = { .op = &self, .name = "self", .size = 1 };
+struct meg_comm meg_comm_self = { .op = &self, .host = &self, .name = "self", .size = 1 };

@@ -4,18 +4,18 @@
 
 static void all_reduce_max(void *ctx, int64_t *values, int64_t n)
 {
-    meg_all_reduce((struct meg_comm *)ctx, values, n, MEG_DTYPE_I64, MEG_REDUCE_MAX);
+    meg_host_all_reduce((struct meg_comm *)ctx, values, n, MEG_DTYPE_I64, MEG_REDUCE_MAX);
 }
 
 static void broadcast(void *ctx, void *buf, int64_t nbytes)
 {
     MEG_ASSERT(nbytes % 4 == 0);
-    meg_broadcast((struct meg_comm *)ctx, buf, nbytes / 4, MEG_DTYPE_I32, 0);
+    meg_host_broadcast((struct meg_comm *)ctx, buf, nbytes / 4, MEG_DTYPE_I32, 0);
 }
 
 static void barrier(void *ctx)
 {
-    meg_barrier((struct meg_comm *)ctx);
+    meg_host_barrier((struct meg_comm *)ctx);
 }
 
 void meg_comm_watchdog_open(struct meg_comm_world *w, double timeout_s)

@@ -193,10 +193,10 @@ static void save_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int
 static void restore_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t i)
 {
     const struct meg_mat shard = saved_shard(g, chunk, q, i);
-    struct meg_comm *tp = g->state->ctx.tp;
+    const struct meg_ctx *c = &g->state->ctx;
 
     if (shard.p)
-        meg_comm_wait(tp, tp->op->all_gather(tp, q->acts[i].x.p, shard.p, shard.rows * shard.cols, shard.dtype));
+        meg_all_gather(c->tp, c->stream, q->acts[i].x.p, shard.p, shard.rows * shard.cols, shard.dtype);
 }
 
 static void params_needed(const struct meg_gpt *g, int64_t layer_group, int64_t next, bool is_backward)

@@ -23,11 +23,11 @@ static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, in
 }
 
 /* All-to-all of n elements per rank, from a2a_send to a2a_recv. */
-static void all_to_all(const struct meg_attn *l, int64_t n, enum meg_dtype t)
+static void all_to_all(struct meg_ctx *c, const struct meg_attn *l, int64_t n, enum meg_dtype t)
 {
     struct meg_comm *g = l->cp->a2a;
 
-    meg_comm_wait(g, g->op->all_to_all(g, l->workspace->a2a_recv, l->workspace->a2a_send, n, t));
+    meg_all_to_all(g, c->stream, l->workspace->a2a_recv, l->workspace->a2a_send, n, t);
 }
 
 struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m)
@@ -75,7 +75,7 @@ void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full
     if (h == 1)
         return;
     reorder_heads(c, h, rows, l->workspace->a2a_send, false);
-    all_to_all(l, block, rows.dtype);
+    all_to_all(c, l, block, rows.dtype);
     reorder_rows(c, h, rows.dtype, full_seq, l->workspace->a2a_recv, block, true);
 }
 
@@ -86,7 +86,7 @@ void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg
     if (h == 1)
         return;
     reorder_rows(c, h, rows.dtype, full_seq, l->workspace->a2a_send, block, false);
-    all_to_all(l, block, rows.dtype);
+    all_to_all(c, l, block, rows.dtype);
     reorder_heads(c, h, rows, l->workspace->a2a_recv, true);
 }
 
@@ -102,7 +102,7 @@ void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
         for (int64_t p = 0; p < 2; p++)
             copy(c, t, send + (2 * j + p) * block, a * half, half, x + (p * b * h + j) * a * half, h * a * half, half,
                  b, a, half);
-    all_to_all(l, 2 * block, t);
+    all_to_all(c, l, 2 * block, t);
     for (int64_t j = 0; j < h; j++)
         for (int64_t p = 0; p < 2; p++)
             copy(c, t, x + p * h * block + (chunk_index(h, j, p) - p * h) * half, a * h * half, h * half,
@@ -117,7 +117,7 @@ const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l)
 
     if (!c->doc_start || h == 1)
         return c->doc_start;
-    meg_comm_wait(g, g->op->all_gather(g, w->a2a_send, c->doc_start, n, MEG_DTYPE_I32));
+    meg_all_gather(g, c->stream, w->a2a_send, c->doc_start, n, MEG_DTYPE_I32);
     reorder_rows(c, h, MEG_DTYPE_I32, w->doc_start, w->a2a_send, n, true);
     return w->doc_start;
 }

@@ -97,14 +97,14 @@ static void ring_send_recv(struct nn_cp_attn *p, int what, void *to, const void 
     struct meg_comm *ring = p->l->cp->ring;
     const int next = (ring->rank + 1) % ring->size, previous = (ring->rank + ring->size - 1) % ring->size;
 
-    p->recv[what] = ring->op->recv(ring, to, block_numel(p), t, previous);
-    p->send[what] = ring->op->send(ring, from, block_numel(p), t, next);
+    p->recv[what] = ring->op->recv(ring, p->c->stream, to, block_numel(p), t, previous);
+    p->send[what] = ring->op->send(ring, p->c->stream, from, block_numel(p), t, next);
 }
 
 static void ring_wait(struct nn_cp_attn *p, int what)
 {
-    meg_comm_wait(p->l->cp->ring, p->recv[what]);
-    meg_comm_wait(p->l->cp->ring, p->send[what]);
+    meg_comm_wait(p->l->cp->ring, p->c->stream, p->recv[what]);
+    meg_comm_wait(p->l->cp->ring, p->c->stream, p->send[what]);
 }
 
 static int64_t ring_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
@@ -155,7 +155,7 @@ static int64_t gather_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_blo
 
     if (step == 0) {
         pack(p, local);
-        meg_comm_wait(g, g->op->all_gather(g, kv_block(p, 0), local, block_numel(p), p->qkv.dtype));
+        meg_all_gather(g, p->c->stream, kv_block(p, 0), local, block_numel(p), p->qkv.dtype);
     }
     *kv = kv_heads(p, kv_block(p, (g->rank + step) % g->size), p->qkv.dtype);
     return (g->rank + step) % g->size;
@@ -173,7 +173,7 @@ static void gather_return_grads(struct nn_cp_attn *p)
     struct meg_comm *g = p->l->cp->ring;
     float *local = dkv_block(p, g->rank);
 
-    meg_comm_wait(g, g->op->reduce_scatter(g, local, dkv_block(p, 0), block_numel(p), MEG_DTYPE_F32, MEG_REDUCE_SUM));
+    meg_reduce_scatter(g, p->c->stream, local, dkv_block(p, 0), block_numel(p), MEG_DTYPE_F32, MEG_REDUCE_SUM);
     unpack(p, local);
 }
 

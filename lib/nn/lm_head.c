@@ -18,7 +18,7 @@ static struct meg_mat chunk_logits(struct meg_ctx *c, float *loss, struct meg_ma
 
     c->op->linear_fwd(c->stream, l->out.plan, y, none, x, l->out.w, NULL, MEG_ACT_NONE);
     c->op->xent_partial(c->stream, local_stats, y, target, l->v0);
-    meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, l->partial_stats, local_stats, 2 * x.rows, MEG_DTYPE_F32));
+    meg_all_gather(c->tp, c->stream, l->partial_stats, local_stats, 2 * x.rows, MEG_DTYPE_F32);
     c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, c->tp->size, x.rows);
     return y;
 }

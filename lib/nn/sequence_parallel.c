@@ -14,7 +14,7 @@ struct meg_mat meg_sp_gather(struct meg_ctx *c, struct meg_mat x)
         return x;
     MEG_ASSERT_EQ(x.ld, x.cols);
     all = full_rows(c, x, 0);
-    meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, all.p, x.p, x.rows * x.cols, x.dtype));
+    meg_all_gather(c->tp, c->stream, all.p, x.p, x.rows * x.cols, x.dtype);
     return all;
 }
 
@@ -27,10 +27,9 @@ void meg_sp_reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat partial)
 {
     MEG_ASSERT_EQ(y.ld, y.cols);
     if (c->has_sp)
-        meg_comm_wait(c->tp,
-                      c->tp->op->reduce_scatter(c->tp, y.p, partial.p, y.rows * y.cols, y.dtype, MEG_REDUCE_SUM));
+        meg_reduce_scatter(c->tp, c->stream, y.p, partial.p, y.rows * y.cols, y.dtype, MEG_REDUCE_SUM);
     else
-        meg_all_reduce(c->tp, y.p, y.rows * y.cols, y.dtype, MEG_REDUCE_SUM);
+        meg_all_reduce(c->tp, c->stream, y.p, y.rows * y.cols, y.dtype, MEG_REDUCE_SUM);
 }
 
 int64_t meg_sp_first_row(const struct meg_ctx *c, struct meg_mat x)

@@ -271,8 +271,8 @@ const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o)
 /* Sum one value over the ranks that hold different shards of the model or of its gradients. */
 static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 {
-    meg_all_reduce(o->mesh->mp, sum, 1, dtype, MEG_REDUCE_SUM);
-    meg_all_reduce(o->mesh->dp_shard, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_host_all_reduce(o->mesh->mp, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_host_all_reduce(o->mesh->dp_shard, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
 static double sumsq(struct meg_optim *o, const float *x, int64_t n)

@@ -24,13 +24,13 @@ size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_
 }
 
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
-                   const struct meg_pipe_tensor *tensor, int ntensors, void *memory)
+                   struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors, void *memory)
 {
     char *next = memory;
 
     MEG_ASSERT_EQ(pp->size, s->conf.stages);
     MEG_ASSERT_EQ(pp->rank, s->stage);
-    *p = (struct meg_pipe){ .schedule = s, .pp = pp, .tensor = tensor, .ntensors = ntensors };
+    *p = (struct meg_pipe){ .schedule = s, .pp = pp, .stream = stream, .tensor = tensor, .ntensors = ntensors };
     for (int edge = 0; edge < MEG_EDGES; edge++) {
         const int n = s->bufs[edge] * ntensors;
 
@@ -61,8 +61,9 @@ static void start(struct meg_pipe *p, const struct meg_action *a)
         const struct meg_pipe_tensor *t = &p->tensor[i];
         void *buf = p->buffers[a->edge][first + i];
 
-        p->work[a->edge][first + i] = meg_edge_is_received(a->edge) ? op->recv(p->pp, buf, t->n, t->dtype, a->peer)
-                                                                    : op->send(p->pp, buf, t->n, t->dtype, a->peer);
+        p->work[a->edge][first + i] = meg_edge_is_received(a->edge)
+                                          ? op->recv(p->pp, p->stream, buf, t->n, t->dtype, a->peer)
+                                          : op->send(p->pp, p->stream, buf, t->n, t->dtype, a->peer);
     }
 }
 
@@ -71,7 +72,7 @@ static void wait(struct meg_pipe *p, const struct meg_action *a)
     const int first = a->buf[a->edge] * p->ntensors;
 
     for (int i = 0; i < p->ntensors; i++)
-        meg_comm_wait(p->pp, p->work[a->edge][first + i]);
+        meg_comm_wait(p->pp, p->stream, p->work[a->edge][first + i]);
 }
 
 /* Return the tensor pointers of an action's buffer at an edge, or NULL if the action has none. */

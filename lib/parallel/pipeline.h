@@ -48,6 +48,7 @@ struct meg_pipe_ops {
 struct meg_pipe {
     const struct meg_pipe_schedule *schedule;
     struct meg_comm *pp;
+    struct meg_stream *stream;
     const struct meg_pipe_tensor *tensor;
     int ntensors;
     void **buffers[MEG_EDGES];         /* [bufs[edge], ntensors] boundary tensors */
@@ -60,10 +61,10 @@ size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_
 /*
  * Place the boundary buffers of schedule s in device memory of meg_pipe_nbytes bytes.  Pipes that do not run at the same
  * time may use the same memory.  pp is the group of all stages, in order; during meg_pipe_run, no other messages may be
- * in flight in pp.  s, pp, tensor and memory are borrowed until meg_pipe_free.
+ * in flight in pp.  The steps run on stream.  s, pp, tensor and memory are borrowed until meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
-                   const struct meg_pipe_tensor *tensor, int ntensors, void *memory);
+                   struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors, void *memory);
 void meg_pipe_free(struct meg_pipe *p);
 
 /*

@@ -31,7 +31,7 @@ static struct max_over_ranks max_over_ranks(struct meg_comm *world, const double
         m.planned[i] = planned[i];
         m.difference[i] = fabs(measured[i] - planned[i]);
     }
-    meg_all_reduce(world, &m, sizeof m / sizeof(double), MEG_DTYPE_F64, MEG_REDUCE_MAX);
+    meg_host_all_reduce(world, &m, sizeof m / sizeof(double), MEG_DTYPE_F64, MEG_REDUCE_MAX);
     return m;
 }
 
@@ -65,7 +65,7 @@ static void log_memory(const struct meg_usage_vs_plan *u, struct meg_comm *world
     v[SINCE_START] = v[PEAK] - start_nbytes;
     for (int i = 0; i < MEG_COST_MEM_TYPES; i++)
         v[PLANNED] += u->memory_planned[i];
-    meg_all_reduce(world, v, NUMBERS, MEG_DTYPE_F64, MEG_REDUCE_MAX);
+    meg_host_all_reduce(world, v, NUMBERS, MEG_DTYPE_F64, MEG_REDUCE_MAX);
     meg_str_printf(&text, "memory: peak %.1f MiB, %.1f MiB since the start, %.1f MiB planned", v[PEAK] / (1 << 20),
                    v[SINCE_START] / (1 << 20), v[PLANNED] / (1 << 20));
     for (int i = 0; i < MEG_COST_MEM_ARENAS; i++)

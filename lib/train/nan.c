@@ -17,7 +17,7 @@ static int first_failing_rank(const struct meg_trainer *t, bool is_failing)
     struct meg_comm *world = t->mesh.world;
     int32_t first = is_failing ? world->size - world->rank : 0;
 
-    meg_all_reduce(world, &first, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    meg_host_all_reduce(world, &first, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     return first ? world->size - first : 0;
 }
 
@@ -76,7 +76,7 @@ int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, str
         return r;
     is_end = decide(t, action, sizeof action);
     if (is_end && !is_first)
-        meg_barrier(t->mesh.world); /* blocks until the first rank's meg_die ends this process */
+        meg_host_barrier(t->mesh.world); /* blocks until the first rank's meg_die ends this process */
     if (is_first || is_end)
         describe(is_end ? e : &message, t, local, action);
     if (is_end)

@@ -15,7 +15,7 @@ static bool is_equal_on_all(struct meg_comm *world, int64_t hash)
 {
     int64_t both[2] = { hash, ~hash };
 
-    meg_all_reduce(world, both, 2, MEG_DTYPE_I64, MEG_REDUCE_MAX);
+    meg_host_all_reduce(world, both, 2, MEG_DTYPE_I64, MEG_REDUCE_MAX);
     return both[0] == ~both[1];
 }
 
@@ -52,11 +52,11 @@ static char *broadcast_text(struct meg_comm *world, const char *mine, int root)
     int32_t n = (int32_t)strlen(mine);
     char *text;
 
-    meg_broadcast(world, &n, 1, MEG_DTYPE_I32, root);
+    meg_host_broadcast(world, &n, 1, MEG_DTYPE_I32, root);
     text = meg_new(((size_t)n / 4 + 1) * 4);
     if (world->rank == root)
         memcpy(text, mine, (size_t)n);
-    meg_broadcast(world, text, n / 4 + 1, MEG_DTYPE_I32, root);
+    meg_host_broadcast(world, text, n / 4 + 1, MEG_DTYPE_I32, root);
     return text;
 }
 
@@ -125,7 +125,7 @@ int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, c
     if (is_equal_on_all(world, mine))
         return 0;
     hash = meg_new((size_t)world->size * sizeof *hash);
-    meg_comm_wait(world, world->op->all_gather(world, hash, &mine, 1, MEG_DTYPE_I64));
+    meg_host_all_gather(world, hash, &mine, 1, MEG_DTYPE_I64);
     majority = meg_majority_value(hash, world->size);
     while (hash[root] != majority)
         root++;
@@ -136,7 +136,7 @@ int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, c
         }
     expected = broadcast_text(world, lines, root);
     if (world->rank != first)
-        meg_barrier(world); /* blocks until the meg_die of the first rank that differs ends this process */
+        meg_host_barrier(world); /* blocks until the meg_die of the first rank that differs ends this process */
     gethostname(host, sizeof host - 1);
     if (differing > 1)
         snprintf(others, sizeof others, ", as do %d others", differing - 1);

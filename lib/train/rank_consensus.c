@@ -9,7 +9,7 @@
 /* Block until the meg_die of the rank that reports the error ends this process. */
 static void wait_for_abort(const struct meg_trainer *t)
 {
-    meg_barrier(t->mesh.world);
+    meg_host_barrier(t->mesh.world);
 }
 
 static void add_tokenizer_file(struct meg_str *lines, int i, const struct meg_str *bytes)
@@ -41,7 +41,7 @@ int meg_train_agree_or_exit(const struct meg_trainer *t, int r)
     struct meg_comm *world = t->mesh.world;
     int32_t failed = r < 0 ? world->size - world->rank : 0;
 
-    meg_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    meg_host_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     if (failed && failed != world->size - world->rank)
         wait_for_abort(t);
     return r;
@@ -95,12 +95,12 @@ bool meg_train_stop_requested(const struct meg_trainer *t)
 {
     int32_t asked = meg_stop_signal() != 0;
 
-    meg_all_reduce(t->mesh.world, &asked, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    meg_host_all_reduce(t->mesh.world, &asked, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     return asked;
 }
 
 double meg_train_max_over_ranks(const struct meg_trainer *t, double x)
 {
-    meg_all_reduce(t->mesh.world, &x, 1, MEG_DTYPE_F64, MEG_REDUCE_MAX);
+    meg_host_all_reduce(t->mesh.world, &x, 1, MEG_DTYPE_F64, MEG_REDUCE_MAX);
     return x;
 }

@@ -56,7 +56,7 @@ int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int
     const int r = read_batches(t, l, num_micro, e);
     int32_t is_failed = r < 0;
 
-    meg_all_reduce(t->mesh.world, &is_failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    meg_host_all_reduce(t->mesh.world, &is_failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     if (!is_failed)
         return 0;
     meg_train_save_before_error(t, r < 0 ? e : NULL);
@@ -99,7 +99,7 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
                             nbytes);
         p->memory_size = nbytes;
     }
-    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, &p->tensor, 1, p->memory);
+    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, t->device->compute, &p->tensor, 1, p->memory);
     return 0;
 }
 

@@ -218,7 +218,7 @@ static int build_data(struct meg_trainer *t, struct meg_err *e)
 
     if (meg_train_is_rank0(t) && (r = meg_data_splits_build(t->data, e)) < 0)
         return r;
-    meg_barrier(t->mesh.world);
+    meg_host_barrier(t->mesh.world);
     return meg_train_is_rank0(t) ? 0 : meg_data_splits_build(t->data, e);
 }
 

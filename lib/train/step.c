@@ -12,8 +12,8 @@ static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
 
-    meg_all_reduce(t->mesh.dp_cp, both, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM);
-    meg_all_reduce(t->mesh.pp, both, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_host_all_reduce(t->mesh.dp_cp, both, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_host_all_reduce(t->mesh.pp, both, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
     *num = both[0];
     *den = both[1];
 }

@@ -63,7 +63,7 @@ void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64
 
     for (int p = 0; p < MEG_PHASES; p++)
         own_ms[p] = s->steps ? s->busy_s[p] / (double)s->steps * 1e3 : 0;
-    meg_comm_wait(world, world->op->all_gather(world, all, own_ms, MEG_PHASES, MEG_DTYPE_F64));
+    meg_host_all_gather(world, all, own_ms, MEG_PHASES, MEG_DTYPE_F64);
     meg_str_printf(&line, " slowest ranks to iteration %8" PRId64 " (ms a step, median) |", iteration);
     for (int p = 0; p < MEG_PHASES; p++) {
         double ms, median;
@@ -72,7 +72,7 @@ void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64
 
         if (world->rank == rank)
             gethostname(host, sizeof host - 1);
-        meg_broadcast(world, host, sizeof host / sizeof(int32_t), MEG_DTYPE_I32, rank);
+        meg_host_broadcast(world, host, sizeof host / sizeof(int32_t), MEG_DTYPE_I32, rank);
         meg_str_printf(&line, " %s: %d on %s %.1f, %.1f |", name[p], rank, host, ms, median);
     }
     if (world->rank == 0) {

@@ -49,7 +49,7 @@ static int first_difference(const struct meg_params *p, const int64_t *hash, str
         both[2 * i] = is_replicated(&p->row[i], type) ? hash[i] : 0;
         both[2 * i + 1] = ~both[2 * i];
     }
-    meg_all_reduce(group, both, 2 * p->n, MEG_DTYPE_I64, MEG_REDUCE_MAX);
+    meg_host_all_reduce(group, both, 2 * p->n, MEG_DTYPE_I64, MEG_REDUCE_MAX);
     for (int i = 0; i < p->n && found < 0; i++)
         if (both[2 * i] != ~both[2 * i + 1])
             found = i;
@@ -69,7 +69,7 @@ static int compare(const struct meg_trainer *t, const int64_t *hash, struct meg_
     if (row < 0)
         return 0;
     all = meg_new((size_t)group->size * sizeof *all);
-    meg_comm_wait(group, group->op->all_gather(group, all, &hash[row], 1, MEG_DTYPE_I64));
+    meg_host_all_gather(group, all, &hash[row], 1, MEG_DTYPE_I64);
     majority = meg_majority_value(all, group->size);
     gethostname(host, sizeof host - 1);
     if (hash[row] != majority)

@@ -19,7 +19,7 @@ static void ok(int is_ok, const char *what)
 {
     int32_t bad = !is_ok;
 
-    meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    meg_host_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     tests++;
     failed += bad;
     if (w->rank == 0)
@@ -87,14 +87,14 @@ static void reductions(enum meg_dtype t, int64_t n)
         void *buf = filled(n, t), *in = filled(n * w->size, t), *part = meg_new((size_t)n * 8 + 1);
         int good = 1;
 
-        meg_all_reduce(w, buf, n, t, op);
+        meg_host_all_reduce(w, buf, n, t, op);
         for (int64_t i = 0; i < n; i++)
             good &= get(buf, i, t) == reduced(i, t, op);
         snprintf(what, sizeof what, "all-reduce %s of %" PRId64 " %s", op == MEG_REDUCE_SUM ? "sum" : "max", n,
                  meg_dtype_name(t));
         ok(good, what);
 
-        meg_comm_wait(w, w->op->reduce_scatter(w, part, in, n, t, op));
+        meg_reduce_scatter(w, NULL, part, in, n, t, op);
         good = 1;
         for (int64_t i = 0; i < n; i++)
             good &= get(part, i, t) == reduced(w->rank * n + i, t, op);
@@ -114,7 +114,7 @@ static void chunks(void)
     void *buf = filled(n, MEG_DTYPE_BF16);
     int good = 1;
 
-    meg_all_reduce(w, buf, n, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
+    meg_host_all_reduce(w, buf, n, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
     for (int64_t i = 0; i < n; i++)
         good &= get(buf, i, MEG_DTYPE_BF16) == reduced(i, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
     ok(good, "an all-reduce in chunks");
@@ -127,13 +127,13 @@ static void copies(enum meg_dtype t, int64_t n)
     int good = 1;
     char what[80];
 
-    meg_comm_wait(w, w->op->all_gather(w, all, in, n, t));
+    meg_host_all_gather(w, all, in, n, t);
     for (int64_t i = 0; i < n * w->size; i++)
         good &= get(all, i, t) == expected((int)(i / n), i % n, t);
-    meg_comm_wait(w, w->op->all_to_all(w, all, parts, n, t));
+    meg_all_to_all(w, NULL, all, parts, n, t);
     for (int64_t i = 0; i < n * w->size; i++)
         good &= get(all, i, t) == expected((int)(i / n), w->rank * n + i % n, t);
-    meg_broadcast(w, in, n, t, w->size - 1);
+    meg_host_broadcast(w, in, n, t, w->size - 1);
     for (int64_t i = 0; i < n; i++)
         good &= get(in, i, t) == expected(w->size - 1, i, t);
     snprintf(what, sizeof what, "all-gather, all-to-all, broadcast of %" PRId64 " %s", n, meg_dtype_name(t));
@@ -150,12 +150,12 @@ static void messages(void)
     float out[2] = { (float)w->rank, (float)(w->rank + 100) }, in[2] = { -1, -1 };
     struct meg_work *work[4];
 
-    work[0] = w->op->recv(w, &in[0], 1, MEG_DTYPE_F32, before);
-    work[1] = w->op->recv(w, &in[1], 1, MEG_DTYPE_F32, before);
-    work[2] = w->op->send(w, &out[0], 1, MEG_DTYPE_F32, next);
-    work[3] = w->op->send(w, &out[1], 1, MEG_DTYPE_F32, next);
+    work[0] = w->op->recv(w, NULL, &in[0], 1, MEG_DTYPE_F32, before);
+    work[1] = w->op->recv(w, NULL, &in[1], 1, MEG_DTYPE_F32, before);
+    work[2] = w->op->send(w, NULL, &out[0], 1, MEG_DTYPE_F32, next);
+    work[3] = w->op->send(w, NULL, &out[1], 1, MEG_DTYPE_F32, next);
     for (int i = 0; i < 4; i++)
-        meg_comm_wait(w, work[i]);
+        meg_comm_wait(w, NULL, work[i]);
     ok(in[0] == (float)before && in[1] == (float)(before + 100), "messages in a ring are received in order");
 }
 
@@ -168,7 +168,7 @@ static void order(void)
 
     for (int i = 0; i < N; i++)
         buf[i] = 1.0f / (float)(3 + w->rank * N + i);
-    meg_all_reduce(w, buf, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
+    meg_host_all_reduce(w, buf, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     for (int i = 0; i < N; i++) {
         float sum = 1.0f / (float)(3 + i);
 
@@ -186,7 +186,7 @@ static void groups(void)
 
     for (int r = w->rank % 2; r < w->size; r += 2)
         want += r;
-    meg_all_reduce(half, &sum, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
+    meg_host_all_reduce(half, &sum, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
     ok(sum == want && half->rank == w->rank / 2, "a split group is in world order");
     meg_comm_close(half);
 }
@@ -200,15 +200,15 @@ static void volumes(void)
     float *in = filled(N * g->size, MEG_DTYPE_F32), *out = filled(N * g->size, MEG_DTYPE_F32);
     double want = 0;
 
-    meg_all_reduce(g, in, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
+    meg_host_all_reduce(g, in, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     ok(g->nbytes_sent == (want += 2 * (n - 1) * N * 4 / n), "bytes sent by an all-reduce");
-    meg_comm_wait(g, g->op->reduce_scatter(g, out, in, N, MEG_DTYPE_BF16, MEG_REDUCE_SUM));
+    meg_reduce_scatter(g, NULL, out, in, N, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
     ok(g->nbytes_sent == (want += (n - 1) * N * 2), "bytes sent by a reduce-scatter");
-    meg_comm_wait(g, g->op->all_gather(g, out, in, N, MEG_DTYPE_F32));
+    meg_host_all_gather(g, out, in, N, MEG_DTYPE_F32);
     ok(g->nbytes_sent == (want += (n - 1) * N * 4), "bytes sent by an all-gather");
-    meg_comm_wait(g, g->op->all_to_all(g, out, in, N, MEG_DTYPE_F32));
+    meg_all_to_all(g, NULL, out, in, N, MEG_DTYPE_F32);
     ok(g->nbytes_sent == (want += (n - 1) * N * 4), "bytes sent by an all-to-all");
-    meg_barrier(g);
+    meg_host_barrier(g);
     ok(g->nbytes_sent == want, "a barrier sends nothing");
     meg_comm_close(g);
     free(in);
@@ -245,9 +245,9 @@ int main(void)
     if (w->size > 1)
         volumes();
     nan = w->rank == w->size - 1 ? NAN : 1;
-    meg_all_reduce(w, &nan, 1, MEG_DTYPE_F32, MEG_REDUCE_MAX);
+    meg_host_all_reduce(w, &nan, 1, MEG_DTYPE_F32, MEG_REDUCE_MAX);
     ok(isnan(nan), "the maximum with a NaN is a NaN");
-    meg_barrier(w);
+    meg_host_barrier(w);
     if (w->rank == 0)
         printf("1..%d\n", tests);
     meg_comm_watchdog_close(&world);

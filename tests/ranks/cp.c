@@ -30,7 +30,7 @@ static void ok(int is_ok, const char *what)
 {
     int32_t bad = !is_ok;
 
-    meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    meg_host_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     tests++;
     failed += bad;
     if (w->rank == 0)
@@ -206,8 +206,8 @@ static void check(enum meg_cp_comm_type type, int64_t a2a_size, bool has_docs, b
     meg_cp_make(&cp, type, &mesh);
     fill(&got, t);
     run(&got, &cp, &layout, w->rank, has_docs, recomputes, t);
-    meg_all_reduce(w, got.dwqkv, QKV * H, MEG_DTYPE_F32, MEG_REDUCE_SUM);
-    meg_all_reduce(w, got.dwproj, H * A * D, MEG_DTYPE_F32, MEG_REDUCE_SUM);
+    meg_host_all_reduce(w, got.dwqkv, QKV * H, MEG_DTYPE_F32, MEG_REDUCE_SUM);
+    meg_host_all_reduce(w, got.dwproj, H * A * D, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     for (int64_t row = 0; row < S / w->size; row++) {
         const int64_t first = meg_layout_position(&layout, w->rank, S, row) * B * H;
 
@@ -241,7 +241,7 @@ int main(void)
                     check(type, a2a, docs, false, MEG_DTYPE_BF16);
                 }
             }
-    meg_barrier(w);
+    meg_host_barrier(w);
     if (w->rank == 0)
         printf("1..%d\n", tests);
     meg_comm_close(w);

@@ -438,8 +438,7 @@ static struct mismatch first_mismatch(struct meg_comm *ranks, const struct meg_u
     int i = 0;
 
     all[ranks->rank] = find_mismatch(mine, ranks->rank);
-    meg_comm_wait(ranks,
-                  ranks->op->all_gather(ranks, all, &all[ranks->rank], sizeof s / sizeof(double), MEG_DTYPE_F64));
+    meg_host_all_gather(ranks, all, &all[ranks->rank], sizeof s / sizeof(double), MEG_DTYPE_F64);
     while (i + 1 < ranks->size && all[i].index == 0)
         i++;
     s = all[i];
@@ -476,7 +475,7 @@ static void make_references(struct meg_comm *world)
         c.v[SHAPE] = (unsigned char)s;
         if (world->rank == 0)
             run(&c, name, &meg_comm_self, NULL);
-        meg_barrier(world);
+        meg_host_barrier(world);
         read_losses(&reference[s], name);
         read_weights(&reference[s], name);
     }
@@ -519,7 +518,7 @@ static void run_cells(struct meg_comm *world, const struct cell *cell, int n, in
         outcome_free(&o);
     }
     meg_comm_close(ranks);
-    meg_barrier(world);
+    meg_host_barrier(world);
 }
 
 /* For each value of each option, print the number of its cells and their largest differences; bf16 is separate. */
@@ -597,7 +596,8 @@ int main(int argc, char **argv)
     make_references(ranks.world);
     for (int size = 1; size <= ranks.world->size; size *= 2)
         run_cells(ranks.world, cell, n, size, result);
-    meg_all_reduce(ranks.world, result, n * (int64_t)(sizeof *result / sizeof(double)), MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_host_all_reduce(ranks.world, result, n * (int64_t)(sizeof *result / sizeof(double)), MEG_DTYPE_F64,
+                        MEG_REDUCE_SUM);
     if (ranks.world->rank == 0) {
         fprintf(tap, "# %d of %d cells\n", n, nall);
         failed = print(tap, cell, n, result);

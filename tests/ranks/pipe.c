@@ -146,7 +146,7 @@ static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, cons
     meg_pipe_schedule_make(&schedule, c, pp->rank);
     nbytes = meg_pipe_nbytes(&schedule, tensor, TENSORS);
     memory = meg_new(nbytes);
-    meg_pipe_init(&pipe, &schedule, pp, tensor, TENSORS, memory);
+    meg_pipe_init(&pipe, &schedule, pp, NULL, tensor, TENSORS, memory);
     for (int i = 0; i < 2; i++) {
         memset(memory, 0xff, nbytes);
         meg_pipe_run(&pipe, &ops, &g);
@@ -181,7 +181,7 @@ int main(void)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int32_t bad = run(pp, c, sizes[i], w->rank);
 
-            meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
+            meg_host_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
             tests++;
             failed += bad != 0;
             if (w->rank == 0)

@@ -21,10 +21,10 @@ int main(void)
     for (int step = 0; step < 2; step++) {
         meg_straggler_enter(&s, MEG_PHASE_BATCH);
         work(world.world->rank == 2 ? 0.1 : 0);
-        meg_barrier(world.world);
+        meg_host_barrier(world.world);
         meg_straggler_enter(&s, MEG_PHASE_FORWARD_BACKWARD);
         work(world.world->rank == 1 ? 0.1 : 0);
-        meg_barrier(world.world);
+        meg_host_barrier(world.world);
         meg_straggler_end_step(&s);
     }
     meg_straggler_report(&s, world.world, 2);

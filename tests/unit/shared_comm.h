@@ -45,11 +45,12 @@ static inline struct shared_memory *shared_put(struct meg_comm *c, const void *b
             ((type *)buf)[i] = r == 0 ? x : op == MEG_REDUCE_SUM ? x + y : x > y ? x : y;                              \
         }
 
-static inline struct meg_work *shared_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t,
-                                                 enum meg_reduce_op op)
+static inline struct meg_work *shared_all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n,
+                                                 enum meg_dtype t, enum meg_reduce_op op)
 {
     struct shared_memory *m = shared_put(c, buf, (size_t)n * meg_dtype_size(t));
 
+    (void)st;
     MEG_ASSERT(t == MEG_DTYPE_I32 || t == MEG_DTYPE_I64);
     if (t == MEG_DTYPE_I32) {
         SHARED_REDUCE(int32_t)
@@ -60,11 +61,13 @@ static inline struct meg_work *shared_all_reduce(struct meg_comm *c, void *buf, 
     return NULL;
 }
 
-static inline struct meg_work *shared_broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
+static inline struct meg_work *shared_broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n,
+                                                enum meg_dtype t, int root)
 {
     const size_t nbytes = (size_t)n * meg_dtype_size(t);
     struct shared_memory *m = shared_put(c, buf, nbytes);
 
+    (void)st;
     memcpy(buf, m->part[root], nbytes);
     pthread_barrier_wait(&m->barrier);
     return NULL;
@@ -89,7 +92,9 @@ static inline struct shared_comm *shared_comm_new(void)
 /* Make this process rank i. */
 static inline void shared_comm_join(struct shared_comm *w, int i)
 {
-    w->comm = (struct meg_comm){ .op = &shared_comm_ops, .name = "world", .rank = i, .size = RANKS };
+    w->comm = (struct meg_comm){
+        .op = &shared_comm_ops, .host = &shared_comm_ops, .name = "world", .rank = i, .size = RANKS
+    };
 }
 
 #endif

@@ -11,9 +11,10 @@
 /* ---- gradients ------------------------------------------------------------------------------ */
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_nan_guard *nan_guard, void *g, enum meg_dtype dtype, bool overlaps)
+                      struct meg_nan_guard *nan_guard, struct meg_stream *stream, void *g, enum meg_dtype dtype,
+                      bool overlaps)
 {
-    *r = (struct meg_reducer){ mesh, params, nan_guard, g, dtype, overlaps, .bucket_in_flight = -1 };
+    *r = (struct meg_reducer){ mesh, params, nan_guard, stream, g, dtype, overlaps, .bucket_in_flight = -1 };
     r->passes_left = meg_new((size_t)params->nlayer_groups * sizeof *r->passes_left);
     r->is_tp_reduced = meg_new((size_t)params->nlayer_groups * sizeof *r->is_tp_reduced);
     r->groups_pending = meg_new((size_t)params->nbuckets * sizeof *r->groups_pending);
@@ -66,12 +67,12 @@ static void end_bucket(struct meg_reducer *r)
 
     if (r->bucket_in_flight < 0)
         return;
-    meg_comm_wait(r->comm, r->work);
+    meg_comm_wait(r->comm, r->stream, r->work);
     r->work = NULL;
     if (m->dp_replica->size > 1) {
         const struct meg_elem_range s = shard_of(m->dp_shard, r->params->bucket[r->bucket_in_flight]);
 
-        meg_all_reduce(m->dp_replica, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
+        meg_all_reduce(m->dp_replica, r->stream, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
     r->bucket_in_flight = -1;
 }
@@ -86,10 +87,11 @@ static void begin_bucket(struct meg_reducer *r, int b)
     r->is_started[b] = true;
     if (m->dp_grad->size > 1) {
         r->comm = m->dp_grad;
-        r->work = r->comm->op->all_reduce(r->comm, elem(r, all.begin), all.end - all.begin, r->dtype, MEG_REDUCE_SUM);
+        r->work = r->comm->op->all_reduce(r->comm, r->stream, elem(r, all.begin), all.end - all.begin, r->dtype,
+                                          MEG_REDUCE_SUM);
     } else {
         r->comm = m->dp_shard;
-        r->work = r->comm->op->reduce_scatter(r->comm, elem(r, shard.begin), elem(r, all.begin),
+        r->work = r->comm->op->reduce_scatter(r->comm, r->stream, elem(r, shard.begin), elem(r, all.begin),
                                               shard.end - shard.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }
@@ -105,7 +107,8 @@ static void finish_group(struct meg_reducer *r, int group)
     meg_nan_guard_check(r->nan_guard, group, elem(r, p->layer_group[group].begin), r->dtype);
     for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
         if (p->row[i].layer_group == group && p->row[i].shard_numel && p->row[i].tp_axis < 0)
-            meg_all_reduce(r->mesh->tp, elem(r, p->row[i].offset), p->row[i].shard_numel, r->dtype, MEG_REDUCE_SUM);
+            meg_all_reduce(r->mesh->tp, r->stream, elem(r, p->row[i].offset), p->row[i].shard_numel, r->dtype,
+                           MEG_REDUCE_SUM);
     r->is_tp_reduced[group] = true;
     for (int b = 0; b < p->nbuckets; b++)
         if (overlap(p->layer_group[group], p->bucket[b]) && --r->groups_pending[b] == 0 && r->overlaps)
@@ -139,7 +142,7 @@ static void reduce_tied_embedding(struct meg_reducer *r)
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].begin == row->offset)
                 s = shard_of(r->mesh->dp_shard, p->bucket[b]);
-        meg_all_reduce(r->mesh->embd, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
+        meg_all_reduce(r->mesh->embd, r->stream, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }
 
@@ -160,10 +163,10 @@ void meg_reducer_end(struct meg_reducer *r)
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group, void *w,
-                       enum meg_dtype dtype)
+void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group,
+                       struct meg_stream *stream, void *w, enum meg_dtype dtype)
 {
-    *q = (struct meg_gatherer){ params, shard_group, w, dtype, NULL, -1 };
+    *q = (struct meg_gatherer){ params, shard_group, stream, w, dtype, NULL, -1 };
 }
 
 static void begin_gather(struct meg_gatherer *q, int b)
@@ -176,7 +179,7 @@ static void begin_gather(struct meg_gatherer *q, int b)
         return;
     all = q->params->bucket[b];
     shard = shard_of(q->shard_group, all);
-    q->work = q->shard_group->op->all_gather(q->shard_group, q->w + (size_t)all.begin * size,
+    q->work = q->shard_group->op->all_gather(q->shard_group, q->stream, q->w + (size_t)all.begin * size,
                                              q->w + (size_t)shard.begin * size, shard.end - shard.begin, q->dtype);
 }
 
@@ -187,7 +190,7 @@ void meg_gatherer_begin(struct meg_gatherer *q)
 
 static void end_gather(struct meg_gatherer *q)
 {
-    meg_comm_wait(q->shard_group, q->work);
+    meg_comm_wait(q->shard_group, q->stream, q->work);
     q->work = NULL;
     begin_gather(q, q->bucket_in_flight - 1);
 }

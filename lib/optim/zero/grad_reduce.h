@@ -19,7 +19,8 @@ struct meg_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     struct meg_nan_guard *nan_guard;
-    char *g; /* [params->flat_numel] gradients of type dtype */
+    struct meg_stream *stream; /* stream that computes the gradients */
+    char *g;                   /* [params->flat_numel] gradients of type dtype */
     enum meg_dtype dtype;
     bool overlaps;         /* reduce a bucket as soon as its gradients are final instead of after the last pass */
     int64_t *passes_left;  /* [nlayer_groups] number of backward passes that have yet to add to the group's gradients */
@@ -33,7 +34,8 @@ struct meg_reducer {
 
 /* Prepare the reduction of gradients g [params->flat_numel].  All pointers are borrowed. */
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_nan_guard *nan_guard, void *g, enum meg_dtype dtype, bool overlaps);
+                      struct meg_nan_guard *nan_guard, struct meg_stream *stream, void *g, enum meg_dtype dtype,
+                      bool overlaps);
 void meg_reducer_free(struct meg_reducer *r);
 
 /* Begin a step of num_passes backward passes through each layer group. */
@@ -58,14 +60,15 @@ void meg_reducer_end(struct meg_reducer *r);
 struct meg_gatherer {
     const struct meg_params *params;
     struct meg_comm *shard_group;
-    char *w; /* [params->flat_numel] parameters of type dtype */
+    struct meg_stream *stream; /* stream that updates and reads the parameters */
+    char *w;                   /* [params->flat_numel] parameters of type dtype */
     enum meg_dtype dtype;
     struct meg_work *work;
     int bucket_in_flight; /* bucket being gathered; buckets above it are complete; -1: all are complete */
 };
 
-void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group, void *w,
-                       enum meg_dtype dtype);
+void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group,
+                       struct meg_stream *stream, void *w, enum meg_dtype dtype);
 /* Start to gather all buckets. */
 void meg_gatherer_begin(struct meg_gatherer *q);
 /* Wait for the parameters of a layer group, and start to gather the next bucket. */

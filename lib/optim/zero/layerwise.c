@@ -54,7 +54,7 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
 
     if (q->group_in_flight < 0)
         return;
-    meg_comm_wait(c, q->work);
+    meg_comm_wait(c, q->device->compute, q->work);
     q->work = NULL;
     g = buffer_of(q, q->group_in_flight);
     n = length(q->params, q->group_in_flight);
@@ -75,7 +75,7 @@ static void reduce_sp_grads(struct meg_layer_reducer *q, int group)
         const struct meg_param *row = &p->row[i];
 
         if (row->layer_group == group && row->tp_axis < 0)
-            meg_all_reduce(q->mesh->tp,
+            meg_all_reduce(q->mesh->tp, q->device->compute,
                            meg_element(buffer_of(q, group), row->offset - p->layer_group[group].begin, q->dtype),
                            row->shard_numel, q->dtype, MEG_REDUCE_SUM);
     }
@@ -99,7 +99,8 @@ void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
         reduce_sp_grads(q, group);
     end_layer_reduce(q);
     q->group_in_flight = group;
-    q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->dtype), g, n, q->dtype, MEG_REDUCE_SUM);
+    q->work = c->op->reduce_scatter(c, q->device->compute, meg_element(g, c->rank * n, q->dtype), g, n, q->dtype,
+                                    MEG_REDUCE_SUM);
     if (!q->overlaps)
         end_layer_reduce(q);
 }
@@ -112,8 +113,8 @@ void meg_layer_reducer_poll(struct meg_layer_reducer *q)
 void meg_layer_reducer_end(struct meg_layer_reducer *q)
 {
     end_layer_reduce(q);
-    meg_all_reduce(q->mesh->dp_replica, q->grad_shards, q->params->flat_numel / q->mesh->dp_shard->size, q->dtype,
-                   MEG_REDUCE_SUM);
+    meg_all_reduce(q->mesh->dp_replica, q->device->compute, q->grad_shards,
+                   q->params->flat_numel / q->mesh->dp_shard->size, q->dtype, MEG_REDUCE_SUM);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -126,7 +127,7 @@ void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q)
 
 void meg_layer_gatherer_end(struct meg_layer_gatherer *q)
 {
-    meg_comm_wait(q->mesh->dp_shard, q->work);
+    meg_comm_wait(q->mesh->dp_shard, q->stream, q->work);
     q->work = NULL;
     q->is_in_flight = false;
 }
@@ -148,7 +149,7 @@ static void gather(struct meg_layer_gatherer *q, int group)
     meg_layer_gatherer_end(q);
     q->gathered[buffer] = group;
     q->is_in_flight = true;
-    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_unsharded_offset(p, group), q->dtype),
+    q->work = c->op->all_gather(c, q->stream, meg_element(q->w, meg_params_unsharded_offset(p, group), q->dtype),
                                 meg_element(q->param_shards, p->layer_group[group].begin / c->size, q->dtype),
                                 length(p, group) / c->size, q->dtype);
 }

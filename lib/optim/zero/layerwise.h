@@ -41,8 +41,9 @@ void meg_layer_reducer_end(struct meg_layer_reducer *q);
 struct meg_layer_gatherer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
-    char *w;                  /* [meg_params_unsharded_numel] of type dtype: the gathered groups */
-    const char *param_shards; /* [shard] of type dtype, buckets concatenated */
+    struct meg_stream *stream; /* stream that reads the gathered parameters */
+    char *w;                   /* [meg_params_unsharded_numel] of type dtype: the gathered groups */
+    const char *param_shards;  /* [shard] of type dtype, buckets concatenated */
     enum meg_dtype dtype;
     bool overlaps;                       /* prefetch the next group */
     int gathered[MEG_UNSHARDED_BUFFERS]; /* layer group in each buffer, or being gathered into it; -1: none */

@@ -10,9 +10,10 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
     z->shards_grads = run->shards_grads;
     z->shards_params = run->shards_params;
     z->overlaps_param_gather = c->overlap_param_gather;
-    meg_reducer_init(&z->reducer, m, p, nan_guard, model->g, run->grad_dtype, c->overlap_grad_reduce);
+    meg_reducer_init(&z->reducer, m, p, nan_guard, model->device->compute, model->g, run->grad_dtype,
+                     c->overlap_grad_reduce);
     meg_reducer_begin(&z->reducer, 0);
-    meg_gatherer_init(&z->gatherer, p, m->dp_shard, model->w, run->dtype);
+    meg_gatherer_init(&z->gatherer, p, m->dp_shard, model->device->compute, model->w, run->dtype);
     z->layer_reducer = (struct meg_layer_reducer){ .mesh = m,
                                                    .params = p,
                                                    .device = model->device,
@@ -24,6 +25,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
                                                    .group_in_flight = -1 };
     z->layer_gatherer = (struct meg_layer_gatherer){ .mesh = m,
                                                      .params = p,
+                                                     .stream = model->device->compute,
                                                      .w = (char *)model->w,
                                                      .param_shards = (const char *)param_shards,
                                                      .dtype = run->dtype,
