@@ -17,10 +17,10 @@ MEG_BEGIN_DECLS
 struct meg_batch {
     int64_t s, b;
     int32_t *tokens;       /* ids in [0, vocabulary); padding is 0 */
-    int32_t *labels;       /* target ids: the token after each; NULL: no loss is computed */
+    int32_t *labels;       /* target ids: the token after each token; NULL: no loss is computed */
     int32_t *position_ids; /* position in the full sequence; with reset_position_ids, counted from the last eod */
-    int32_t *doc_start;    /* first key that each query may attend to, besides the causal mask: 0, or, with
-                              reset_attention_mask, the start of its document; NULL: 0 */
+    int32_t *doc_start;    /* position of the first key that each query may attend to: 0 or, with
+                              reset_attention_mask, the start of its document; the causal mask applies, too; NULL: 0 */
     float *loss_mask;      /* 0 where the label is padding or, with eod_mask_loss, the token is eod; else 1; NULL: 1 */
     int64_t *sample_id;    /* [b] global sample numbers, which do not depend on the parallel layout and seed the
                               dropout masks; NULL: no dropout */

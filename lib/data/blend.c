@@ -67,7 +67,8 @@ void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *
 
 /*
  * Build the index of a blend: take sample i from the dataset with the largest error w * max(i, 1) - samples taken so
- * far, the first of equals.  A dataset that has reached its limit is skipped; limit NULL: no limits.
+ * far; on a tie, take it from the first of them.  A dataset that has reached its limit is skipped; limit NULL: no
+ * limits.
  */
 static void build_indices(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
 {

@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
 /* Return MEG_EUSAGE unless the sum of n weights is finite; origin: option or file that the message names. */
 int meg_blend_check_weights(const double *w, int n, const char *origin, struct meg_err *e);
 
-/* Divide n weights by their sum, which is added pairwise as numpy does. */
+/* Divide n weights by their sum, which is computed by pairwise summation as in numpy. */
 void meg_blend_normalize(double *w, int n);
 
 /*
@@ -43,7 +43,8 @@ struct meg_blend_index {
 };
 
 /*
- * meg_blend_weighted - build the index of n samples, each from the dataset that is furthest below its weight so far
+ * meg_blend_weighted - build the index of n samples; each sample comes from the dataset whose number of samples so far
+ * is furthest below its weighted target
  * meg_blend_exhaustive - build the index that contains every sample of every dataset once, interleaved evenly
  *   w     [k]  normalised weights
  *   size  [k]  samples of each dataset, > 0

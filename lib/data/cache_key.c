@@ -31,7 +31,10 @@ static void add_count(struct meg_str *out, const char *key, int64_t v)
         meg_str_printf(out, "    \"%s\": %" PRId64, key, v);
 }
 
-/* Append the pair of fractions of each split, or null if it is absent.  Python prints the first number as integer 0. */
+/*
+ * Append the pair of fractions of each split, or null for an absent split.  The first number is printed as integer 0,
+ * as in Python.
+ */
 static void add_matrix(struct meg_str *out, const struct meg_split_matrix *s)
 {
     meg_str_printf(out, "[\n");

@@ -1,6 +1,7 @@
 /*
- * cache_key.h - descriptions whose hash names an index file.  A description lists the inputs of an index as JSON text,
- * byte for byte equal to Megatron-LM's unique_description: each program finds the files of the other.
+ * cache_key.h - descriptions of index files; the name of a file contains the MD5 of its description.  A description
+ * lists the inputs of the index as JSON text that equals Megatron-LM's unique_description byte for byte, so meg and
+ * Megatron-LM find each other's files.
  */
 #ifndef MEG_DATA_CACHE_KEY_H
 #define MEG_DATA_CACHE_KEY_H
@@ -15,7 +16,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The identifiers of one mid-level dataset, which is the range of one file that one split reads. */
+/* The inputs of the index of one mid-level dataset, which is the range of one file that one split reads. */
 struct meg_cache_key {
     const char *class_name; /* "GPTDataset" */
     const char *path;       /* prefix, as in the option */
@@ -27,15 +28,15 @@ struct meg_cache_key {
     const char *tokenizer;                /* description of the tokenizer, a JSON object; or NULL */
     const struct meg_masked_conf *masked; /* masking settings of BERT and T5; NULL for GPT */
 };
-/* Append the identifiers as Python's json.dumps(..., indent=4) prints them. */
+/* Append the description of one mid-level dataset, formatted as by Python's json.dumps(..., indent=4). */
 void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *id);
 
 /*
  * meg_cache_key_add_blend - append the description of a blend of n datasets
  *   member       [n]  descriptions of the datasets
  *   weight       [n]  normalised weights; not used if count is not NULL
- *   count        [n]  sizes of the datasets, if the blend takes every sample of each; else NULL
- *   renormalize  value of --renormalize-blend-weights; NULL for a release without that option
+ *   count        [n]  sizes of the datasets, if the blend takes all of their samples; else NULL
+ *   renormalize  value of --renormalize-blend-weights; NULL for a Megatron-LM release without that option
  */
 void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *split, const double *weight,
                              const int64_t *count, int64_t size, const bool *renormalize);

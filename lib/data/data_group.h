@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
  * meg_data_parse_group - parse "NAME: WEIGHT BEGIN:END PREFIX, ..."
  *   b       zeroed before the call; the caller frees its arrays, also after a failure
  *   origin  option or file that contains text, used in messages
- * meg_data_parse_group_file - parse the only group of a file, which is in double quotes
+ * meg_data_parse_group_file - parse a file that contains one group in double quotes
  * Both return MEG_EUSAGE for text that is not a group.
  */
 int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *origin, struct meg_err *e);

@@ -29,7 +29,9 @@ static int open_source(struct meg_data_splits *d, struct meg_source **out, const
     return 0;
 }
 
-/* Add a mid-level dataset: the range of src between two fractions, or the range by --split if range is NULL. */
+/*
+ * Add a mid-level dataset: the range of src between two fractions, or the range that --split assigns if range is NULL.
+ */
 static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_source *src, double weight,
                            const double *range, int64_t num_samples, int64_t num_taken, struct meg_err *e)
 {
@@ -184,7 +186,10 @@ static char *mid_cache_key(const struct meg_data_splits *d, int mid)
     return s.s;
 }
 
-/* Set directory (--data-cache-path, or that of the dataset) and file name prefix of a Megatron-DeepSpeed index. */
+/*
+ * Set the directory (--data-cache-path or the directory of the dataset) and file name prefix of a Megatron-DeepSpeed
+ * index.
+ */
 static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *dir,
                             struct meg_str *prefix)
 {
@@ -223,7 +228,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     is_cached = meg_source_indexed(ds->src) != NULL;
     if (d->is_deepspeed) {
         deepspeed_names(d, p, &dir, &prefix);
-        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* Megatron-DeepSpeed has no name for it */
+        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* Megatron-DeepSpeed's file names require a count */
     } else {
         megatron_dir(d, p, &dir);
     }

@@ -25,7 +25,7 @@ struct meg_dataset_spec {
     int64_t num_samples[MEG_NUM_SPLITS]; /* 0: the split is not opened; MEG_ONE_EPOCH: all samples of one epoch */
     int32_t eod, pad;                    /* token ids; -1 if the tokenizer has none */
     int64_t vocab_size;                  /* exclusive upper bound of the ids; 0: not checked */
-    const char *tokenizer;               /* description for cache files, a JSON object; or NULL */
+    const char *tokenizer;               /* description of the tokenizer in cache files: a JSON object, or NULL */
     const char *megatron_release;        /* --megatron-release, or NULL: see tokenizer/megatron_release.h */
 };
 

@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 /* Operations of one type of dataset. */
 struct meg_data_class {
     const char *name; /* Megatron-LM's class name, used in the names of cache files */
-    /* Return the number of elements that splits divide: sequences, or documents. */
+    /* Return the number of elements of src that --split divides: sequences for GPT, documents for BERT and T5. */
     int64_t (*num_elements)(const struct meg_source *src);
     /* Set the fields of p that do not depend on the index; fail if p has too little data for one sample. */
     int (*plan)(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
@@ -55,9 +55,10 @@ struct meg_data_splits {
 };
 
 /*
- * meg_data_splits_plan - plan the data of d, of which the caller has set type and the sample settings of that type
+ * meg_data_splits_plan - plan the data of d; the caller has set d->type and the sample settings of that type
  * meg_data_splits_open - build the index arrays of d
- * On success *out is d.  On failure d is closed, *out is unchanged, and the code is one of meg_data_splits_build.
+ * On success *out is d.  On failure d is closed, *out is unchanged, and the error codes are those of
+ * meg_data_splits_build.
  */
 int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, struct meg_err *e);

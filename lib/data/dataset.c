@@ -24,11 +24,11 @@ int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
 /* The tokens of a sample, filled element by element. */
 struct stream {
     int32_t *tokens;
-    int32_t next;  /* extra token: the label of the last one */
+    int32_t next;  /* extra token, which is the label of the last token */
     int64_t s, at; /* tokens per sample; tokens read so far */
 };
 
-/* Append tokens [from, to) of an element, the last of which may be the extra token. */
+/* Append tokens [from, to) of an element; the last of these tokens may be the extra token. */
 static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
                         struct meg_err *e)
 {
@@ -46,8 +46,8 @@ static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t 
 }
 
 /*
- * Read the tokens of the sample that is number j in stream order.  They are the end of one element, any number of
- * complete elements, and the beginning of another.
+ * Read the tokens of the sample with number j in stream order, that is, before shuffling.  The sample spans one or more
+ * consecutive entries of index.document and may begin and end inside an element (a sequence of the file).
  */
 static int read_sample_tokens(const struct meg_dataset *ds, int64_t j, struct stream *f, struct meg_err *e)
 {

@@ -55,7 +55,7 @@ static int32_t *build_document_index(const struct meg_gpt_index_sizes *p, int64_
     return doc;
 }
 
-/* A position in the token stream: token offset of element doc[k]. */
+/* A position in the token stream: token `offset` of element doc[k]. */
 struct cursor {
     const struct meg_source *src;
     const int32_t *doc;

@@ -1,8 +1,9 @@
 /*
  * gpt_index.h - document, sample and shuffle index: the three arrays that define the samples of a GPT dataset.
  * Elements (sequences of the file, usually complete documents) are repeated for as many epochs as the samples need and
- * shuffled.  Their tokens, in that order, form one stream, which is cut every seq_length tokens; the samples are
- * shuffled in turn.  The arrays equal those of Megatron-LM's GPTDataset; data/index_cache.h stores them in files.
+ * shuffled.  Their tokens, in shuffled order, form one stream, which is cut into samples of seq_length tokens.  The
+ * samples are then shuffled.  The arrays equal those of Megatron-LM's GPTDataset; data/index_cache.h stores them in
+ * files.
  */
 #ifndef MEG_DATA_GPT_INDEX_H
 #define MEG_DATA_GPT_INDEX_H
@@ -40,17 +41,20 @@ struct meg_gpt_index_sizes {
 int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch, int64_t num_samples,
                        const struct meg_gpt_index_conf *conf, struct meg_err *e);
 
-/* The arrays.  As in Megatron-LM's files, the element type is the smaller of two types if it fits all values. */
+/*
+ * The arrays.  Each array has the smaller of two integer types if that type can represent all values, as in
+ * Megatron-LM's files.
+ */
 struct meg_gpt_index {
     int64_t ndocument, nsample;
     bool is_sample_int64, is_shuffle_int64; /* int64 instead of int32 (sample) or uint32 (shuffle) */
     const int32_t *document;                /* [ndocument] element numbers of the source, shuffled */
-    const void *sample;                     /* [nsample + 1, 2] index in document, token offset in that element */
+    const void *sample;                     /* [nsample + 1, 2] sample starts: index in document, token offset */
     const void *shuffle;                    /* [nsample] numbers of the samples in stream order, shuffled */
     void *owned[3];                         /* allocations for meg_gpt_index_free; NULL when mapped from a file */
 };
 
-/* Return the number in stream order of sample i of the dataset. */
+/* Return the stream-order number of sample i in shuffled order. */
 static inline int64_t meg_gpt_index_shuffled(const struct meg_gpt_index *x, int64_t i)
 {
     return x->is_shuffle_int64 ? ((const int64_t *)x->shuffle)[i] : ((const uint32_t *)x->shuffle)[i];

@@ -1,6 +1,6 @@
 /*
- * index_cache.h - files that store index arrays, with the names and format of Megatron-LM: each program reads the files
- * of the other.  meg-idx(5), section INDEX CACHE, describes them.
+ * index_cache.h - files that store index arrays, with the names and format of Megatron-LM: meg and Megatron-LM read
+ * each other's files.  meg-idx(5), section INDEX CACHE, describes them.
  *   DIR/MD5-CLASS-SPLIT-description.txt     inputs of the arrays; MD5 is the hash of these bytes
  *   DIR/MD5-CLASS-SPLIT-NAME.npy            one file for each array
  *   DIR/MD5-CLASS-SPLIT-checksums.txt       written last, and only by meg: one line for each array, with the XXH3-128
@@ -35,7 +35,7 @@ struct meg_npy {
     const char *type; /* numpy's type: "<i4" */
     size_t item;      /* bytes per element */
     int64_t rows;     /* -1: meg_index_cache_load sets it from the file */
-    int columns;      /* 0: the array has one axis */
+    int columns;      /* 0: the array is one-dimensional */
     const void *data;
 };
 
@@ -52,8 +52,8 @@ bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *pre
                           struct meg_mmap *map);
 
 /*
- * meg_index_cache_store - write n arrays; several processes may store an entry at once, as each file is renamed into
- *                         its final name
+ * meg_index_cache_store - write n arrays; several processes may store an entry at once, as each file is renamed to its
+ *                         final name
  * A failure only causes a warning, since the arrays can be used from memory.
  */
 void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n);

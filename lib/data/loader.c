@@ -24,7 +24,7 @@ struct meg_data_loader {
     const struct meg_dataset *ds;
     struct meg_data_sampler *sampler;
     int64_t s, b;            /* positions and sequences of a micro-batch */
-    int64_t *position;       /* [s] copy of the configuration's, or NULL */
+    int64_t *position;       /* [s] copy of the position array of the configuration, or NULL */
     int64_t *index;          /* [b] dataset indices of the samples of a micro-batch */
     struct meg_batch sample; /* one complete sequence, before its positions are selected and transposed into a slot */
     struct slot *slot;       /* [nslot] */

@@ -26,8 +26,8 @@ struct meg_data_sampler_conf {
 
 /*
  * meg_data_sampler_open - create a sampler that continues after conf->consumed samples
- * Returns MEG_EUSAGE when the dataset has too few samples for one step of a cyclic sampler, or when consumed is not a
- * multiple of micro_batch * ranks within its epoch.
+ * For a cyclic sampler, returns MEG_EUSAGE when the dataset has fewer than micro_batch * ranks samples, or when the
+ * number of samples consumed in the current epoch is not a multiple of micro_batch * ranks.
  * A cyclic order depends on ranks, but not on the rest of the parallel layout.  Its permutation is torch.randperm
  * seeded with the epoch, verified up to 214 million samples per rank.
  */
@@ -39,7 +39,7 @@ void meg_data_sampler_close(struct meg_data_sampler *s); /* accepts NULL */
  * meg_data_sampler_next - compute the next micro-batch of this rank
  *   index      [b]  out  samples of the dataset
  *   sample_id  [b]  out  global number of each sample in the order of consumption, independent of the parallel layout
- * Returns false when a single pass has no complete step left.
+ * Returns false when a single pass has fewer than micro_batch * ranks samples left.
  */
 bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *sample_id);
 

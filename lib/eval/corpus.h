@@ -1,4 +1,4 @@
-/* corpus.h - tokenize a text or JSON lines into one sequence of tokens for perplexity. */
+/* corpus.h - tokenize plain text or JSON lines into one sequence of tokens, whose perplexity is computed. */
 #ifndef MEG_EVAL_CORPUS_H
 #define MEG_EVAL_CORPUS_H
 #include "io/block_reader.h"
@@ -12,7 +12,7 @@ MEG_BEGIN_DECLS
  * If the first byte that is not whitespace is '{', the input is JSON lines.  Each line is a document: the tokens of its
  * "text" or its "ids", followed by the tokenizer's end-of-document id (if the tokenizer has one and the document is not
  * empty), as meg-preprocess --append-eod writes it.  Any other input is one plain text without end-of-document id.
- * Fails as meg_prompt_read does.
+ * Returns the errors of meg_prompt_read.
  */
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                         int64_t *documents, struct meg_err *e);

@@ -1,11 +1,11 @@
 /*
  * ppl.h - perplexity of a long token sequence by sliding windows, as in Megatron-LM's WIKITEXT103 task.
  *
- * Window i holds tokens start .. start+ntok-1, start = i*stride, at most seq_length + 1 of them: all but the last are
- * inputs, all but the first are targets.  Window 0 scores all of its targets, the other windows score the targets at
- * the last stride of seq_length positions.  So each of the tokens - 1 targets is scored exactly once, with at least
- * seq_length - stride tokens of context from window 1 on.  Megatron's number of windows includes some at the end that
- * score nothing; meg_ppl does not run them.
+ * Window i contains tokens start .. start+ntok-1, where start = i*stride and ntok <= seq_length + 1.  All but the last
+ * are inputs; all but the first are targets.  Window 0 scores all of its targets.  Every later window scores only the
+ * targets at positions seq_length - stride and above: at most the last `stride` of its seq_length positions.  Each of
+ * the tokens - 1 targets is thus scored exactly once; from window 1 on it has at least seq_length - stride tokens of
+ * context.  Megatron's number of windows includes some at the end that score nothing; meg_ppl does not run them.
  */
 #ifndef MEG_EVAL_PPL_H
 #define MEG_EVAL_PPL_H
@@ -39,7 +39,10 @@ struct meg_token_stream {
 /* Create a stream of ids, which are borrowed. */
 struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids);
 
-/* Streams the concatenated sequences of a dataset.  read returns MEG_EFORMAT for an id outside of the vocabulary. */
+/*
+ * Streams the concatenated sequences of a dataset.  Its read function returns MEG_EFORMAT for an id outside of the
+ * vocabulary.
+ */
 struct meg_dataset_reader {
     const struct meg_indexed *d;
     int64_t vocab_size;
@@ -63,8 +66,8 @@ struct meg_ppl_conf {
 };
 
 /*
- * meg_ppl - score every token of src, which has at least two, except the first
- * Fails as src->read, meg_score and meg_tokenizer_bytes do.
+ * meg_ppl - score every token of src except the first; src has at least two tokens
+ * Returns the errors of src->read, meg_score and meg_tokenizer_bytes.
  */
 int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src,
             const struct meg_ppl_conf *c, struct meg_err *e);

@@ -20,13 +20,14 @@ void meg_scorer_free(struct meg_scorer *s);
  * meg_score - compute log p(ids[i+1] | ids[0..i]), the log-softmax over the vocabulary
  *   ids      [n]    2 <= n <= run.s + 1
  *   logprob  [n-1]  out  nats
- * MEG_EFAIL if a log-probability is not finite.
+ * Returns MEG_EFAIL if a log-probability is not finite.
  */
 int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_err *e);
 
 /*
  * meg_score_top - compute logprob as meg_score does, and list the ntop most likely ids at each position
- *   top  [n-1,ntop]  out  in the order of meg_top_logprobs; an entry for ids[i+1] equals logprob[i] exactly
+ *   top  [n-1,ntop]  out  in the order of meg_top_logprobs; if ids[i+1] is listed, its log-probability equals
+ *        logprob[i] exactly
  */
 int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
                   int64_t ntop, struct meg_err *e);

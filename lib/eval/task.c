@@ -120,7 +120,7 @@ struct corpus {
     const char *name; /* name used in messages */
     struct meg_token_stream tokens;
     int64_t documents;
-    const struct meg_tokenizer *tok; /* used to count the bytes of the text; NULL: they are not reported */
+    const struct meg_tokenizer *tok; /* used to count the bytes of the text; NULL: bytes are not reported */
 };
 
 struct ppl_progress {

@@ -17,15 +17,15 @@ struct meg_eval_conf {
 };
 extern const struct meg_opt meg_eval_opts[];
 
-/* Check combinations of options.  MEG_EUSAGE: invalid. */
+/* Return MEG_EUSAGE if a combination of options is invalid. */
 int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_conf *output, struct meg_err *e);
 
 /*
  * meg_eval_run - run c->task and write its result to standard output
- *   logprobs  a JSON line for each input line: ids, their log-probabilities, and the sum and count of these
+ *   logprobs  a JSON line for each input line: ids, log-probabilities, and their sum and number
  *   ppl       one JSON object for the corpus: tokens, windows, loss, perplexity, bits per byte
- * MEG_EUSAGE for options out of the model's range, MEG_EFORMAT for invalid input, MEG_EFAIL for numbers that are not
- * finite, MEG_EIO; fails as meg_prompt_read and meg_indexed_open do.
+ * Returns MEG_EUSAGE if an option is out of the model's range, MEG_EFORMAT for invalid input, MEG_EFAIL if a result is
+ * not finite, MEG_EIO if writing fails, and the errors of meg_prompt_read and meg_indexed_open.
  */
 int meg_eval_run(const struct meg_eval_conf *c, const struct meg_token_output_conf *output,
                  const struct meg_loaded_model *m, struct meg_err *e);

@@ -1,8 +1,8 @@
 /*
  * generate.h - autoregressive generation with continuous batching.  Each of a fixed number of slots holds the KV
  * cache of one sequence.  A prompt can be prefilled into a free slot at any time, and each decode step generates one
- * token for every active slot.  A continuation is a function of its prompt, its request and, unless the request sets a
- * seed, the prompt's number; it does not depend on the other slots.
+ * token for every active slot.  A continuation depends on its prompt, its request and, unless the request sets a seed,
+ * the number of the prompt, but not on the other slots.
  */
 #ifndef MEG_INFER_GENERATE_H
 #define MEG_INFER_GENERATE_H
@@ -50,11 +50,11 @@ bool meg_generator_has_free_slot(const struct meg_generator *gen);
  * meg_generator_add - prefill a prompt of n ids, 1 <= n < the model's positions, into a free slot, which must exist
  *   c  receives the first token here and the others from meg_generator_step until c->finish is not MEG_FINISH_RUNNING,
  *      and must not move before that; the caller sets c->prompt and c->request
- * MEG_EFAIL if the model's logits are not finite.
+ * Returns MEG_EFAIL if the model's logits are not finite.
  */
 int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,
                       struct meg_err *e);
-/* Generate one token for each active slot.  MEG_EFAIL if the logits are not finite. */
+/* Generate one token for each active slot.  Returns MEG_EFAIL if the logits are not finite. */
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e);
 /* Finish c as MEG_FINISH_STOP and free its slot, if it has one. */
 void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c);

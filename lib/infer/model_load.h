@@ -15,7 +15,7 @@ extern const struct meg_opt meg_load_opts[];
 
 struct meg_loaded_model {
     struct meg_gpt *g;
-    struct meg_tokenizer *tok; /* NULL if the checkpoint has none and none was given */
+    struct meg_tokenizer *tok; /* NULL if neither the checkpoint nor the options name a tokenizer */
     int32_t eod;               /* end-of-document id, or -1 */
     struct meg_ids eos_ids;    /* ids that end a continuation, eod included */
     int64_t unpadded_vocab;    /* smaller of the model's and the tokenizer's vocabulary sizes */
@@ -24,8 +24,8 @@ struct meg_loaded_model {
 /*
  * meg_load_model - load the model in conf->load for batches of one sequence of up to max_position_embeddings tokens
  *   tc  tokenizer options; without a type, the checkpoint's tokenizer is loaded
- * MEG_EUSAGE if the tokenizer has more ids than the model; otherwise fails as meg_device_open, meg_ckpt_open,
- * meg_ckpt_load and meg_tokenizer_open do.
+ * Returns MEG_EUSAGE if the tokenizer has more ids than the model, and the errors of meg_device_open, meg_ckpt_open,
+ * meg_ckpt_load and meg_tokenizer_open.
  */
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
                    struct meg_err *e);

@@ -16,7 +16,10 @@ struct meg_token_output_conf {
 };
 extern const struct meg_opt meg_token_output_opts[];
 
-/* Check the options against the vocabulary size v of the model and its tokenizer (or NULL).  MEG_EUSAGE. */
+/*
+ * Return MEG_EUSAGE if top_n_logprobs is not in [0, v], where v is the vocabulary size of the model, or if
+ * return_tokens is set and tok is NULL.
+ */
 int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v,
                            struct meg_err *e);
 
@@ -38,7 +41,10 @@ struct meg_reply {
 };
 void meg_reply_free(struct meg_reply *r);
 
-/* Decode the prompt's ids [n].  MEG_EFORMAT if the tokenizer lacks one of them; c.ids are then decoded without them. */
+/*
+ * Decode the prompt's ids [n].  Returns MEG_EFORMAT if the tokenizer lacks one of these ids; c.ids are then decoded
+ * without the prompt.
+ */
 int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const int32_t *ids, int64_t n,
                     struct meg_err *e);
 
@@ -51,24 +57,24 @@ int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const 
 int meg_reply_update(struct meg_reply *r, struct meg_err *e);
 
 /*
- * Append the text of prompt and continuation that earlier calls have not appended, except an end that may be the
- * beginning of a stop string.
+ * Append the text of the prompt and the continuation that earlier calls have not appended, but hold back a suffix that
+ * may be the beginning of a stop string.
  */
 void meg_reply_add_text(struct meg_str *out, struct meg_reply *r);
 
 /*
  * meg_reply_add_json - append a complete reply as a JSON line
- * Its members are "text" of the continuation (if there is a tokenizer), "ids", "tokens", "logprobs" (nats) and
- * "top_logprobs" if output and with_logprobs ask for them, and "finish": "stop" or "length".
+ * Its members are "text" (the continuation, if there is a tokenizer), "ids", "tokens" and "top_logprobs" (if output
+ * requests them), "logprobs" (in nats, if with_logprobs), and "finish" ("stop" or "length").
  */
 void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *output,
                         bool with_logprobs);
 
 /*
- * Append a member to an open JSON object if output asks for it:
+ * Append a member to an open JSON object if output requests it:
  * meg_reply_add_tokens - "tokens":[...], the text of each of ids [n], decoded separately; null for an id that tok lacks
  * meg_reply_add_top_logprobs - "top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] for n positions; "token"
- * is present if output asks for tokens
+ * is present if output->return_tokens is set
  *   top  [n,output->top_n_logprobs]
  */
 void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_conf *output,

@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
 struct meg_request {
     int64_t max_tokens;           /* generate at most this many tokens, >= 1 */
     struct meg_sampling sampling; /* already checked */
-    bool has_seed;                /* the line sets the seed, so sampling does not depend on the prompt's number */
+    bool has_seed;                /* the seed is set, so sampling does not depend on the number of the prompt */
     struct meg_str *stop;         /* [nstop] strings that end the text: UTF-8, not empty */
     size_t nstop;
 };
@@ -22,17 +22,17 @@ void meg_request_free(struct meg_request *q);
 
 /*
  * meg_request_set - set the option called name, a member of a JSON object, to value
- * Returns 1, or 0 if no option has that name; MEG_EFORMAT if the value has the wrong type or is out of range.
+ * Returns 1, 0 if no option has that name, or MEG_EFORMAT if the value has the wrong type or is out of range.
  */
 int meg_request_set(struct meg_request *q, const char *name, const json_t *value, struct meg_err *e);
 
 /*
  * Check combinations of options, and top_k against unpadded_vocab (meg_sampling_check), after all options are set.
- * MEG_EFORMAT: invalid.
+ * Returns MEG_EFORMAT if a check fails.
  */
 int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_err *e);
 
-/* Append , "NAME" for each option. */
+/* Append the names of all options, each in quotes after a comma and a space. */
 void meg_request_add_names(struct meg_str *out);
 
 MEG_END_DECLS

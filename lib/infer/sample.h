@@ -4,8 +4,8 @@
  * The filters are the same as in Megatron-LM.  With x = logits / temperature, top-k keeps the entries that are at least
  * as large as the k-th largest, including ties.  Top-p visits x in descending order (equal entries in ascending order
  * of id) and keeps an entry while the softmax mass of those before it is at most p; it always keeps the first one.  The
- * token is sampled from the softmax over the entries kept.  Greedy decoding takes the largest logit, on a tie the
- * lowest id.
+ * token is sampled from the softmax over the entries kept.  Greedy decoding returns the id of the largest logit, on a
+ * tie the lowest id.
  */
 #ifndef MEG_INFER_SAMPLE_H
 #define MEG_INFER_SAMPLE_H
@@ -28,7 +28,7 @@ extern const struct meg_opt meg_sampling_opts[];
 
 /*
  * Check ranges and combinations of options, and top_k against unpadded_vocab.  Replace a seed of -1 with a random seed.
- * MEG_EUSAGE: invalid.
+ * Returns MEG_EUSAGE if a check fails.
  */
 int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct meg_err *e);
 
@@ -75,14 +75,17 @@ struct meg_token_logprob {
  * meg_top_logprobs - list the n most likely ids in descending order, on ties the lower id first
  *   out     [n]  n <= v
  *   logits  [v]  none is NaN; logits[id] is finite
- *   id, logprob  an id and its log-probability.  The others are computed as logprob plus the difference of the logits,
- *                so the same id, or one of equal probability, has the same float.
+ *   id, logprob  an id and its log-probability.  The other log-probabilities are logprob plus the difference of the
+ *                logits, so an entry for this id, or for one with an equal logit, equals logprob exactly.
  *   heap    [v]  scratch
  */
 void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id,
                       double logprob, int32_t *heap);
 
-/* Return log sum exp of logits [v], v >= 1; log softmax(logits)[id] = logits[id] - this.  NaN if a logit is NaN. */
+/*
+ * Return log sum exp of logits [v], v >= 1; log softmax(logits)[id] equals logits[id] minus the result.  Returns NaN if
+ * a logit is NaN.
+ */
 double meg_logsumexp(const float *logits, int64_t v);
 
 MEG_END_DECLS

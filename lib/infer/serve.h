@@ -21,16 +21,16 @@ struct meg_serve_conf {
 };
 extern const struct meg_opt meg_serve_opts[];
 
-/* Check ranges and combinations of options.  MEG_EUSAGE: invalid. */
+/* Return MEG_EUSAGE if an option is out of range or a combination of options is invalid. */
 int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_output_conf *output, struct meg_err *e);
 
 /*
  * meg_serve - continue each prompt read from in and write the replies to standard output
  *   sampling  checked defaults of the sampling options, which a prompt's line may override
  * A prompt is read when a slot is free.  While replies are being generated, it is read only if a line is available
- * without blocking, so a program can write one line and wait for its reply.  MEG_EFORMAT at the first invalid line,
- * after the replies to the lines before it; MEG_EUSAGE for text without a tokenizer; MEG_EFAIL if the logits are not
- * finite; MEG_EIO.
+ * without blocking, so a program can write one line and wait for its reply.  Returns MEG_EFORMAT at the first invalid
+ * line, after the replies to the lines before it have been written; MEG_EUSAGE for text without a tokenizer; MEG_EFAIL
+ * if the logits are not finite; MEG_EIO if reading or writing fails.
  */
 int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
               const struct meg_sampling *sampling, const struct meg_loaded_model *m, struct meg_line_reader *in,

@@ -38,7 +38,10 @@ static bool is_resumed(const struct meg_trainer *t)
     return t->checkpoint && !t->job->ckpt.finetune && meg_ckpt_iteration(t->checkpoint) != MEG_CKPT_RELEASE;
 }
 
-/* Refuse to resume with another --megatron-release.  It determines the order of samples, so some would be repeated. */
+/*
+ * Refuse to resume with another --megatron-release.  The release determines the order of samples, so some samples would
+ * be read twice.
+ */
 static int check_release(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_tok_conf *tok = &t->job->tok, saved = { 0 };
@@ -105,7 +108,7 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
     return 0;
 }
 
-/* Append "OPTION A, not B" for each setting whose value A in the run differs from its value B in the checkpoint. */
+/* Append "OPTION A, not B" for each setting that has the value A in the run and B in the checkpoint. */
 static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {
     static const char *const option[][2] = {
@@ -441,7 +444,7 @@ static int64_t next_save(const struct meg_trainer *t)
     return next < t->spec.train_iters ? next : t->spec.train_iters;
 }
 
-/* Handle the end of a save of state, whose result was r on all ranks. */
+/* Handle the result r of a finished save of state; r is equal on all ranks. */
 static int finish_save(struct meg_trainer *t, const struct meg_train_state *state, int r, enum meg_save_failure failure,
                        struct meg_err *e)
 {

@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
 
 struct meg_trainer;
 
-/* The values of one rank before the reduction over ranks, which would spread a NaN to all of them. */
+/* The values of one rank before the reduction over ranks, which would spread a NaN to all ranks. */
 struct meg_nan_local {
     double loss;                   /* loss of this rank's tokens; 0 on a rank without output layer */
     const struct meg_param *param; /* parameter whose gradient is not finite, or NULL */
@@ -19,14 +19,14 @@ struct meg_nan_local {
 
 enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* consecutive skipped iterations after which the run ends */
 
-/* Record this rank's loss and gradients; call it before they are reduced. */
+/* Record this rank's loss and a parameter whose gradient is not finite, if any; call this before the reduction. */
 void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_nan_local *local);
 
 /*
  * Handle an iteration whose reduced loss or gradient norm is not finite, according to --on-nan.  The first rank whose
  * local values were not finite reports iteration and parameter.  Returns 0 when the iteration is skipped: gradients are
- * zeroed and, with --on-nan rollback, weights and optimizer state are loaded from the newest checkpoint.  Otherwise
- * that rank returns MEG_EFAIL, and the others do not return.
+ * zeroed and, with --on-nan rollback, weights and optimizer state are loaded from the newest checkpoint.  When the run
+ * ends, the reporting rank returns MEG_EFAIL, and the others do not return.
  */
 int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, struct meg_err *e);
 

@@ -12,12 +12,16 @@ MEG_BEGIN_DECLS
 
 /*
  * Compare lines "name = value" over all ranks of world.  Returns 0 when they are equal.  Otherwise the first rank that
- * differs from the majority (with two ranks, from rank 0) returns code; its message has both values of the first line
- * that differs, and rule.  The other ranks do not return: they wait until the meg_die of that rank ends them.
+ * differs from the majority (with two ranks, from rank 0) returns code; its message contains both values of the first
+ * line that differs, and the text rule.  The other ranks do not return: they wait until the meg_die of that rank ends
+ * them.
  */
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
 
-/* Return the most frequent of n values.  On a tie, return v[0] if it is one of them, else the lowest. */
+/*
+ * Return the most frequent of n values.  On a tie, return v[0] if it is one of the most frequent values, else the
+ * lowest of them.
+ */
 int64_t meg_majority_value(const int64_t *v, int n);
 
 /* Check that the program and its options are equal on all ranks, except file names that may differ between ranks. */

@@ -21,8 +21,8 @@ static void add_tokenizer_file(struct meg_str *lines, int i, const struct meg_st
 }
 
 /*
- * Add the manifest, which has the checksums of the other files, or else the config.json of a Hugging Face directory, or
- * else the path.
+ * Add the manifest, which contains the checksums of the other files.  Without a manifest, add the config.json of a
+ * Hugging Face directory; without either, add the path.
  */
 static void add_checkpoint(struct meg_str *lines, const struct meg_ckpt *c)
 {

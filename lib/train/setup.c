@@ -92,7 +92,7 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
     return 0;
 }
 
-/* Refuse a run without training data: its --split part may be 0, or the training paths may be missing. */
+/* Refuse a run without training data: the training part of --split is 0, or the training paths are missing. */
 static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
 {
     const char *split = t->job->data.split;

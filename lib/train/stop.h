@@ -10,8 +10,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Catch these signals from now on.  The first signal is recorded and does not end the process.  A SIGINT or SIGHUP that
- * is ignored, as under nohup(1), stays ignored.
+ * Catch SIGTERM, SIGUSR1, SIGINT and SIGHUP from now on.  The first signal is recorded and does not end the process.  A
+ * SIGINT or SIGHUP that is ignored, as under nohup(1), stays ignored.
  */
 void meg_stop_catch(void);
 

@@ -37,7 +37,9 @@ static int by_size(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Return the slowest of n ranks in a phase; set *ms to its time and *median to the median time of all ranks. */
+/*
+ * Return the slowest of n ranks in a phase; set *ms to the time of that rank and *median to the median over all ranks.
+ */
 static int slowest(const double *all, int n, int phase, double *ms, double *median)
 {
     double *one = meg_new((size_t)n * sizeof *one);

@@ -11,11 +11,11 @@ MEG_BEGIN_DECLS
 /*
  * Run the job; groups are its option groups (meg_train_option_groups).  All options are checked before memory is
  * allocated or a file written.  Returns 0 when training is complete or an exit condition holds, MEG_ESTOP if a signal
- * requested a stop and the state is saved.  With train.dry_run or train.plan, prints the report and returns.
+ * requested a stop and the state is saved.  With train.dry_run or train.plan, it only prints the report and returns 0.
  *
- * Every rank of world calls it with the same options; rank 0 logs.  When all ranks fail in the same way, one rank's
- * call returns the error, and the other ranks wait until its meg_die ends them.  If a call fails with several ranks, it
- * frees nothing, since closing collectives would block; the process is expected to exit.
+ * Every rank of world calls this function with the same options; rank 0 logs.  When all ranks fail in the same way, one
+ * rank's call returns the error, and the other ranks wait until its meg_die ends them.  If a call fails with several
+ * ranks, it frees nothing, since closing collectives would block; the process is expected to exit.
  */
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world, struct meg_err *e);
 

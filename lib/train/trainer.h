@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 /* The progress of a run, which a checkpoint stores besides weights and optimizer state. */
 struct meg_train_state {
     int64_t iteration;
-    int64_t consumed_train, consumed_valid; /* samples read, at which the loaders resume */
+    int64_t consumed_train, consumed_valid; /* samples read so far; the loaders resume after them */
     int64_t skipped_samples;                /* samples skipped by --decrease-batch-size-if-needed */
     /* position in the schedules: samples of the iterations that were not skipped */
     int64_t lr_steps;
@@ -27,7 +27,7 @@ struct meg_train_state {
 /* The micro-batches of a step or evaluation on this rank. */
 struct meg_train_batches {
     struct meg_batch *micro; /* [cap] */
-    double *scale;           /* [cap] factor of each micro-batch's summed loss in the differentiated loss */
+    double *scale;           /* [cap] factor by which the summed loss of each micro-batch is scaled before backward */
     int64_t cap;
     double tokens; /* unmasked tokens of all micro-batches */
 };
@@ -64,7 +64,7 @@ struct meg_trainer {
     struct meg_straggler straggler;
 
     struct meg_train_state state;
-    int64_t num_consecutive_nan; /* consecutive skipped iterations, of which MEG_NAN_MAX_CONSECUTIVE end the run */
+    int64_t num_consecutive_nan; /* consecutive skipped iterations; MEG_NAN_MAX_CONSECUTIVE of them end the run */
     double start_s, start_flops; /* time and model FLOP at the start of this process */
 
     struct meg_ckpt *checkpoint;            /* checkpoint that the run starts from, or NULL */
@@ -103,7 +103,7 @@ int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
 int meg_train_fail_on_rank0(const struct meg_trainer *t, int r);
 /*
  * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise a rank that differs returns
- * MEG_EFORMAT and a message with the name of the file, and the others do not return.
+ * MEG_EFORMAT with a message that names the file, and the others do not return.
  */
 int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e);
 /* Return whether any rank received a signal to stop.  Collective. */
@@ -113,15 +113,16 @@ double meg_train_max_over_ranks(const struct meg_trainer *t, double x);
 /* ---- run_pipeline.c: run micro-batches through the pipeline schedule ---- */
 
 /*
- * Read the next num_micro micro-batches into t->batches; every rank calls it between steps.  If a rank fails, all ranks
- * save a checkpoint (with --save), and the first failed rank returns its error.
+ * Read the next num_micro micro-batches into t->batches.  Collective over all ranks.  If a rank fails, all ranks save a
+ * checkpoint (with --save), and the first failed rank returns its error.
  */
 int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);
 
 /*
  * Run forward, and backward if training, over t->batches; gradients accumulate.  Dropout is disabled in evaluation.
- * *loss is the sum of loss times loss mask on the last stage, 0 on the others.  MEG_EFAIL: out of memory.
+ * *loss is the sum of loss times loss mask on the last stage, 0 on the others.  Returns MEG_EFAIL if memory allocation
+ * fails.
  */
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
 void meg_train_pipeline_free(struct meg_trainer *t);
@@ -157,7 +158,10 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
 
 /* ---- checkpointing.c: save, load, resume ---- */
 
-/* Open the --load checkpoint.  With --use-checkpoint-args, apply its options; they have not been checked yet. */
+/*
+ * Open the --load checkpoint.  With --use-checkpoint-args, or if it is not in meg's format, apply its options,
+ * unchecked.
+ */
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e);
 /* Check that the checkpoint matches the (checked) options, and read the state to resume from. */
 int meg_train_read_state(struct meg_trainer *t, struct meg_err *e);
@@ -183,11 +187,11 @@ enum meg_save_failure {
 /* Save a checkpoint atomically; with --async-save, only start the save. */
 int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e);
 /*
- * Save before the run ends with the error *e, and append the result to its message.  e is NULL if another rank has the
- * error.
+ * Save before the run ends with the error *e, and append the result of the save to the message of e.  e is NULL if
+ * another rank has the error.
  */
 void meg_train_save_before_error(struct meg_trainer *t, struct meg_err *e);
-/* Advance the asynchronous save, or finish it if wait is true.  Every rank calls it between steps. */
+/* Advance the asynchronous save, or finish it if wait is true.  Collective over all ranks, between steps. */
 int meg_train_save_poll(struct meg_trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e);
 
 /* ---- progress.c: progress.txt of --log-progress ---- */

@@ -80,8 +80,8 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum
 /* Append a sequence of n >= 0 tokens.  Returns MEG_EFORMAT, with nothing written, for an id out of range. */
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
- * Append in three steps, which lets several threads write at once.  A writer on which append was called must not use
- * these functions.
+ * Append in steps, so that several threads can write at once: convert, then reserve or extend, then pwrite.  These
+ * functions must not be called on a writer on which append was called.
  *   convert  checks ids and converts them to the type of the file; out [n] may be ids if that type has at most
  *            4 bytes
  *   reserve  adds a sequence of n tokens and returns its offset in .bin, in bytes; one thread at a time
@@ -98,7 +98,7 @@ int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tok
 void meg_indexed_end_document(struct meg_indexed_writer *w);
 /*
  * Append all sequences and documents of d, byte for byte.  Every document appended before must have been ended.
- * Returns MEG_EFORMAT when the types differ, or when only one of the two has modes.
+ * Returns MEG_EFORMAT when the token types of w and d differ, or when only one of them has modes.
  */
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d, struct meg_err *e);
 /* Rename the temporary files of n datasets to their final names, all or none.  On success free and clear each w[i]. */

@@ -1,7 +1,7 @@
 /*
  * Write .bin and .idx in constant memory.  Lengths are written to their final offset in .idx as sequences are appended.
- * The document index and modes, which follow the lengths and offsets in .idx, are written to temporary files and copied
- * by the commit, when the number of lengths is known; offsets are summed then, too.
+ * The document index and modes follow the lengths and offsets in .idx, so they are written to temporary files.  The
+ * commit, when the number of lengths is known, computes the offsets and appends these files.
  */
 #include "data/indexed/indexed.h"
 
@@ -46,7 +46,7 @@ static int create(struct meg_file *f, const char *prefix, const char *ext, struc
     return r;
 }
 
-/* Write to a part of the index.  Record a failure, which check_index returns. */
+/* Write to a part of the index and record a failure, which check_index returns later. */
 static void write_index_part(struct meg_indexed_writer *w, struct meg_file *f, const void *v, size_t n)
 {
     int r;

@@ -6,7 +6,10 @@
 #include "data/cache_key.h"
 #include "data/data_splits_internal.h"
 
-/* Return seq_length less 3 for BERT (CLS and two SEP), less 2 for T5 (BOS and EOS, which its encoder input lacks). */
+/*
+ * Return seq_length minus the special tokens: 3 for BERT (CLS and two SEP), 2 for T5 (BOS and EOS; Megatron-LM
+ * subtracts them although the encoder input does not contain them).
+ */
 static int64_t max_length(const struct meg_data_splits *d)
 {
     return d->spec.seq_length - (d->masked_conf.conf.type == MEG_MASKED_BERT ? 3 : 2);

@@ -9,8 +9,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_masked_data_open - plan and build the data; samples and epochs of the mid-level datasets are 0
- *   conf   names files with one sequence for each sentence; --split divides documents
+ * meg_masked_data_open - plan and build the data; the members samples and epochs of struct meg_mid_dataset remain 0
+ *   conf   names token datasets with one sequence for each sentence; --split divides their documents
  *   spec   seq_length is the length of a BERT sample or of the input of the T5 encoder
  *   masked, vocab  copied; the arrays of vocab are borrowed until the data are closed
  * Returns the errors of meg_data_splits_build, and MEG_EUSAGE for numbers out of range or a vocabulary without a

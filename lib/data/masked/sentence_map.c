@@ -116,7 +116,7 @@ static void add_document(struct map_builder *g, int64_t doc)
         else
             add_row(g->m, &g->cap, (const int64_t[]){ start, s + 1, target });
         start = s + 1;
-        target = draw_target(g, doc); /* also drawn after the last row, as Megatron-LM does */
+        target = draw_target(g, doc); /* drawn after the last row, too, as in Megatron-LM */
         length = count = 0;
     }
 }

@@ -112,7 +112,7 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
         }
         m->first[++m->nspan] = m->n;
     }
-    meg_mt19937_shuffle_i32(g, order, w.n); /* not used, but Megatron-LM also advances the generator by it */
+    meg_mt19937_shuffle_i32(g, order, w.n); /* not used: only advances g, as in Megatron-LM */
     free(order);
     free(w.position);
     free(w.first);

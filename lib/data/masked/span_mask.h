@@ -22,7 +22,7 @@ void meg_masked_spans_free(struct meg_masked_spans *m);
 /*
  * meg_mask_tokens - mask some of the tokens of a sample
  *   m       out  masked spans; the caller frees them with meg_masked_spans_free
- *   tokens  [n]  in/out  ids of v
+ *   tokens  [n]  in/out  ids of the vocabulary v
  *   target  target length of the sample in tokens
  *   type    BERT replaces a masked token by MASK, a random id or itself; T5 always by MASK
  */
