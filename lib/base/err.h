@@ -30,9 +30,10 @@ struct meg_err {
 
 /*
  * meg_fail - fill *e, which may be NULL, with a code and a message, and return the code
- * meg_fail_errno - do so with ": " and strerror(errno) appended to the message
- * The code of meg_fail_errno is MEG_ENOENT if errno is ENOENT or ENOTDIR, else MEG_EIO.  Both functions replace control
- * characters in the message (meg_log_sanitize in base/log.h), so it is one line.
+ * meg_fail_errno - call meg_fail with ": " and strerror(errno) appended to the message; the code is MEG_ENOENT if errno
+ *                  is ENOENT or ENOTDIR, else MEG_EIO
+ * Both functions replace control characters in the message (meg_log_sanitize in base/log.h), so the message is one
+ * line.
  */
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...) MEG_PRINTF(3, 4);
 int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);
@@ -59,7 +60,10 @@ void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx)
 /* Write s [n] to standard output and flush it.  Returns MEG_EIO on failure. */
 int meg_write_stdout(const char *s, size_t n, struct meg_err *e);
 
-/* Flush and close standard output; the last call of main.  Returns 0, or dies with MEG_EIO if a write failed. */
+/*
+ * Flush and close standard output.  main calls this function last.  Returns 0, or exits by meg_die with MEG_EIO if a
+ * write failed.
+ */
 int meg_close_stdout(void);
 
 /* Return the last component of argv[0], with which each message begins. */

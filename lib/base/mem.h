@@ -23,8 +23,8 @@ char *meg_strdup(const char *s);
 char *meg_strndup(const char *s, size_t n);
 
 /*
- * struct meg_str - a growable byte string.  Initialize it with { 0 }.  s is NULL or ends with a terminating zero, which
- * n does not count; the bytes themselves may include zeros.
+ * struct meg_str - a growable byte string of n bytes, which may include zeros.  Initialize it with { 0 }.  s is NULL,
+ * or a zero byte follows its n bytes.
  */
 struct meg_str {
     char *s;

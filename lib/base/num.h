@@ -10,8 +10,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Parse all of text as a decimal number, and store it in *out.  Returns false and leaves *out unchanged if text is
- * anything else: it has spaces or another base, is out of range, or is infinity or NaN.
+ * Parse all of text as a decimal number, and store the number in *out.  Returns false and leaves *out unchanged if text
+ * has spaces or a prefix such as 0x, if the number is out of range, or if text is "inf" or "nan".
  */
 bool meg_parse_i64(const char *text, int64_t *out);
 bool meg_parse_f64(const char *text, double *out);

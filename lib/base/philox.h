@@ -6,7 +6,9 @@
  *   initial weights   stream 0; counter (element low, high, XXH3-64 of the tensor's name low, high)
  *   dropout           stream 1 + 16 layer + site; counter (unit / 8, position, sample low, high);
  *                     unit u uses 16-bit lane u % 8, which is in word (u % 8) / 2, low half first
- *   sampling          stream 2^32 - 1; counter (step, 0, prompt low, high)
+ *                     (tensor/ops.h defines site, unit, position and sample)
+ *   sampling          stream 2^32 - 1; counter (step, 0, prompt low, high); step is the number of tokens generated
+ *                     for the prompt so far
  */
 #ifndef MEG_BASE_PHILOX_H
 #define MEG_BASE_PHILOX_H
@@ -76,7 +78,7 @@ static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint6
     return meg_philox_unit(w[0], w[1]);
 }
 
-/* Generate the 16-bit lanes of dropout units 8 block to 8 block + 7; stream = 16 layer + site. */
+/* Generate the 16-bit lanes of the dropout units 8 * block to 8 * block + 7.  stream is 16 * layer + site. */
 static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
                                       uint32_t position, int64_t sample)
 {
@@ -91,7 +93,7 @@ static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t 
     }
 }
 
-/* Return a uniform number in (0,1] for sampling the token of this step of a prompt. */
+/* Return a uniform number in (0,1] for sampling the next token of a prompt, for which `step` tokens were generated. */
 static inline double meg_philox_sampling(uint32_t seed, uint32_t step, int64_t prompt)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_SAMPLING };

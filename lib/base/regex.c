@@ -327,7 +327,7 @@ struct search {
     const struct meg_regex *r;
     const char *text;
     size_t n;
-    uint64_t rescanned; /* bytes examined by attempts without a match */
+    uint64_t rescanned; /* bytes examined by attempts that did not decide the match; they are examined again */
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack; /* NULL until a match overflows the default stack; creating a stack is slow */

@@ -1,7 +1,7 @@
 /*
  * regex.h - regular expressions in the dialect of Oniguruma, which tokenizer.json files use.  They are translated to
- * PCRE2 and matched in UTF-8 mode, with its JIT compiler where available.  \s is the Unicode property White_Space
- * (unicode/char_class.h); other properties are those of the installed PCRE2.
+ * PCRE2's dialect and matched by PCRE2 in UTF-8 mode, with its JIT compiler where available.  \s is the Unicode
+ * property White_Space (unicode/char_class.h); other properties are those of the installed PCRE2.
  */
 #ifndef MEG_BASE_REGEX_H
 #define MEG_BASE_REGEX_H
@@ -28,8 +28,8 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 /*
  * meg_regex_find_all - append all matches in text [n], which is valid UTF-8, from left to right without overlap
  * An empty match directly after another match is skipped, and an empty text has no matches.
- * Returns MEG_EFORMAT if the pattern exceeds PCRE2's match limits on this text, or if the searches examine far more
- * than 1024 bytes per byte of text.
+ * Returns MEG_EFORMAT if the pattern exceeds PCRE2's match limits on this text, or if all searches together examine too
+ * many bytes more than once: 4 MiB plus 1024 bytes per byte of text.
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);

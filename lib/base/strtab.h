@@ -9,7 +9,10 @@
 
 MEG_BEGIN_DECLS
 
-/* Initialize it with { 0 }.  String k begins at bytes.s + offset[k] and ends before bytes.s + offset[k + 1]. */
+/*
+ * A string table.  Initialize it with { 0 }.  String k begins at bytes.s + offset[k] and ends before
+ * bytes.s + offset[k + 1].
+ */
 struct meg_strtab {
     struct meg_str bytes;
     int64_t *offset; /* [n+1] */

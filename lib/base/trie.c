@@ -1,8 +1,8 @@
 /*
- * trie.c - build a double-array trie.  Nodes are placed one by one: for each node a base is chosen at which the units
- * of all its children are free.  No two nodes have the same base, so the label in a unit identifies its parent.  A leaf
- * has base LEAF, at which no node has children.  A unit that stays free is a leaf without a value, so a step that
- * reaches it by mistake finds neither a value nor a child.
+ * trie.c - build a double-array trie.  Nodes are placed one by one: for each inner node a base is chosen at which the
+ * units of all its children are free.  No two inner nodes have the same base, so the label in a unit identifies its
+ * parent.  All leaves have base LEAF, which no inner node has.  A unit that stays free is initialized as a leaf without
+ * a value, so a step that reaches it by mistake finds neither a value nor a child.
  */
 #include "base/trie.h"
 

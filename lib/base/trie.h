@@ -1,6 +1,6 @@
 /*
  * trie.h - a double-array trie (Aoe 1989), which maps byte strings to numbers and finds all keys that are prefixes of a
- * text.  The child of a node for byte c is unit base ^ c, if the label of that unit is c.
+ * text.  The unit of a node contains a base.  If the unit at index base ^ c has the label c, it is the child for c.
  */
 #ifndef MEG_BASE_TRIE_H
 #define MEG_BASE_TRIE_H
@@ -18,7 +18,7 @@ struct meg_trie_unit {
     int32_t value; /* value of the key that ends here, or -1 */
 };
 
-/* Initialize it with { 0 }.  A built trie is immutable, so any number of threads can use it. */
+/* A trie.  Initialize it with { 0 }.  After meg_trie_build it is immutable, so any number of threads can use it. */
 struct meg_trie {
     struct meg_trie_unit *unit;
     int64_t n;
@@ -40,7 +40,7 @@ void meg_trie_free(struct meg_trie *t);
 /*
  * meg_trie_step - set *node, initially MEG_TRIE_ROOT, to its child for byte c
  * Returns false if no key continues with c.  Otherwise, sets *value to the value of the key that ends at the child, or
- * -1.
+ * to -1 if no key ends there.
  */
 enum { MEG_TRIE_ROOT = 0 };
 static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsigned char c, int32_t *value)

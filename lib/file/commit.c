@@ -19,7 +19,7 @@
 /* A file or directory of a set, with its final and its temporary path. */
 struct member {
     char *path, *tmp;
-    bool has_backup; /* the old file was linked to a backup name, or did not exist */
+    bool has_backup; /* the old file has a link under its backup name, or there is no old file */
 };
 
 struct set {
@@ -237,8 +237,8 @@ static int rename_all(const struct set *s, int *done, struct meg_err *e)
 }
 
 /*
- * Restore the old files after the rename of file number done failed.  Until the commit record is removed, the new files
- * are valid, each under its final or its temporary name.
+ * Restore the old files after renaming s->v[done] failed, and return whether this succeeded.  Until the commit record
+ * is removed, the new files are valid, each under its final or its temporary name.
  */
 static bool roll_back(const struct set *s, int done)
 {

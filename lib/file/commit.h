@@ -29,8 +29,8 @@ MEG_BEGIN_DECLS
 /*
  * meg_commit_files - fsync n files that are being written, and rename them to their final names
  * On success, each struct becomes { 0 }.  On failure, the old files are unchanged and the caller abandons the new ones.
- * If restoring the old files fails, too, the new files keep the temporary names in the message, under which meg's
- * programs read them.
+ * If the old files cannot be restored either, the new files keep their temporary names, under which meg's programs read
+ * them; the message contains one of these names.
  */
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e);
 

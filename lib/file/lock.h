@@ -23,7 +23,8 @@ struct meg_lock {
 /*
  * meg_lock_acquire - create the lock file PATH in an existing directory
  *   output  name of the protected output, for messages
- * Returns MEG_EIO if a running process holds the lock, whose holder the message names, or if PATH cannot be created.
+ * Returns MEG_EIO if PATH cannot be created, or if another process holds the lock and is not known to be dead; the
+ * message names that process.
  * Locks are released when the process exits, and when SIGHUP, SIGINT or SIGTERM ends it.
  */
 int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);

@@ -41,7 +41,8 @@ int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct me
                          const char **lone_surrogate);
 
 /*
- * Scan any value at this nesting depth.  Sets *type_name to a description of its type for messages, such as "a number".
+ * Scan a value of any type, which is nested in `depth` objects and arrays.  Sets *type_name to a description of its
+ * type for messages, such as "a number".
  */
 int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name);
 

@@ -9,7 +9,7 @@ MEG_BEGIN_DECLS
 
 /* The range of an option whose field is an int64_t at offset; both bounds are inclusive. */
 struct meg_opt_range {
-    const char *name; /* without the two dashes */
+    const char *name; /* option name without the two dashes */
     size_t offset;
     int64_t lowest, highest;
 };
@@ -21,18 +21,18 @@ struct meg_opt_range {
 int meg_opt_check_ranges(const struct meg_opt_range *ranges, const void *conf, struct meg_err *e);
 
 /*
- * A condition that must not hold.  The message is "--NAME VALUE" followed by text; flags and unset options have no
- * VALUE.
+ * A rule that the caller has evaluated.  If it is broken, the message is "--NAME VALUE" followed by text.  VALUE is
+ * omitted for flags, lists and unset options.
  */
 struct meg_opt_rule {
     bool is_broken;
-    const char *name; /* without the two dashes */
+    const char *name; /* option name without the two dashes */
     const char *text; /* end of the message, such as ": must be ..." */
 };
 
 /*
- * Check rules, an array that ends with { 0 }.  The options of the rules are rows of the table rows and fields of conf.
- * Returns 0, or MEG_EUSAGE for the first broken rule.
+ * Check rules, an array that ends with { 0 }.  The option table `rows`, which fills conf, contains the options of all
+ * rules.  Returns 0, or MEG_EUSAGE for the first broken rule.
  */
 int meg_opt_check_rules(const struct meg_opt_rule *rules, const struct meg_opt *rows, const void *conf,
                         struct meg_err *e);

@@ -39,7 +39,7 @@ const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struc
 void opt_add_word(struct meg_str_list *words, const char *s, size_t n);
 /* Free all words and values of options.  Fuzzers call this function because they parse millions of options. */
 void opt_free_values(void);
-/* Split text into words at whitespace; quotes and # are as in meg-conf(5). */
+/* Split text into words at whitespace, with the quotes and comments that meg-conf(5) describes. */
 int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg_err *e);
 
 void opt_help(const struct meg_optgroup *groups, const char *usage, const char *summary, struct meg_str *out);

@@ -52,6 +52,7 @@ enum {
 };
 
 /*
+ * A row of an option table.
  * metavar        name of the value in the help.  "a|b|c" restricts the value, or each value of a list, to these
  *                choices.  For a list, metavar also determines the number of values: "START STEP SAMPLES" requires
  *                three values, "KEY..." one or more.  NULL for a flag.
@@ -74,8 +75,8 @@ struct meg_opt {
 #define MEG_F64(S, f) _Generic(&((S *)0)->f, double *: MEG_OPT_F64), offsetof(S, f)
 /*
  * The field is an int, or an enum whose enumerators are in the order of the choices in metavar: "single|cyclic" sets it
- * to 0 or 1.  If the row has no default, the enum requires an enumerator that equals MEG_ENUM_UNSET, which also makes
- * it signed.
+ * to 0 or 1.  If the row has no default, the enum must have an enumerator that equals MEG_ENUM_UNSET; this negative
+ * value also makes the type of the enum signed.
  */
 #define MEG_ENUM(S, f)                                                                             \
     _Generic(&((S *)0)->f, int *: MEG_OPT_ENUM, unsigned *: MEG_OPT_ENUM), offsetof(S, f)
@@ -124,7 +125,7 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
 /*
- * meg_opt_choice - return the choice, as the user types it, of the MEG_ENUM row called name
+ * meg_opt_choice - return the choice that the MEG_ENUM option `name` has in conf, as the user types it
  * Returns NULL if the field of conf is unset.  The text stays valid until the process ends.
  */
 const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf);

@@ -59,7 +59,7 @@ static int count_workers(const char *text, int64_t *out, struct meg_err *e)
     return 0;
 }
 
-/* Return MEG_EUSAGE if an option was given without the one that it modifies. */
+/* Return MEG_EUSAGE if an option was given without the option that it modifies. */
 static int check_requires(const void *field, const char *name, bool has_other, const char *other, struct meg_err *e)
 {
     if (has_other || !meg_opt_was_given(field))

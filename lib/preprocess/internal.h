@@ -32,7 +32,7 @@ struct preprocess_job {
     int64_t partition, partitions;      /* this pass encodes lines partition, partition + partitions, ... */
     int64_t first_line;                 /* first line to encode */
     int64_t lines;                      /* lines of the input, set at the end of a pass */
-    int32_t eod;                        /* -1: append none */
+    int32_t eod;                        /* end-of-document id to append to each document, or -1 */
     struct meg_indexed_writer **writer; /* [keys]; only the holder of the next ticket reserves offsets */
     double start_s;
     bool is_input_done; /* atomic: no more blocks are to be read */
@@ -58,7 +58,7 @@ struct encoded_key {
     struct meg_indexed_writer *writer;
     int64_t written;     /* tokens of this block that are already written */
     int64_t partial;     /* written tokens of the first sequence in lengths, which is not yet complete */
-    int32_t last_length; /* tokens of the sequence reserved last */
+    int32_t last_length; /* length in tokens of the last reserved sequence */
     int64_t offset;      /* byte offset of the first of ids in .bin */
 };
 
@@ -88,14 +88,16 @@ struct preprocess_worker {
 
 /*
  * Write the first n ids of ctx, a struct encoded_key, to its dataset before their sequence is complete.  Tokenizers
- * call this sink to keep the ids of a long text out of memory.  It waits until all earlier blocks have offsets.
+ * call this sink to keep the ids of a long text out of memory.  The sink waits until all earlier blocks have offsets.
  */
 int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
 
 /* Encode w->block into w->current. */
 int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e);
 
-/* Create j->workers workers, the first with tok and each other with a clone of it, and initialise the locks of j. */
+/*
+ * Initialize the locks of j, and create j->workers workers.  The first worker uses tok, the others use clones of tok.
+ */
 struct preprocess_worker *meg_preprocess_workers_new(struct preprocess_job *j, struct meg_tokenizer *tok);
 /* Encode and write all lines of j->in.  Returns the first failure. */
 int meg_preprocess_workers_run(struct preprocess_job *j, struct preprocess_worker *w);

@@ -1,9 +1,9 @@
 /*
  * Run the passes over the input and write the datasets; workers.c encodes the lines.
  *
- * Megatron-LM divides the lines among P partition files, encodes each, and merges the results.  Here the input is read
- * once for each partition instead: pass i encodes lines i, i + P, ....  If there are at most P lines, this is the
- * order of the input, and two passes suffice.
+ * Megatron-LM divides the lines among P partition files, encodes each file, and merges the results.  Here the input is
+ * read once for each partition instead: pass i encodes lines i, i + P, ....  If there are at most P lines, the order of
+ * the output is that of the input, and two passes suffice.
  */
 #include "preprocess/preprocess.h"
 

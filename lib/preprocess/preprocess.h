@@ -24,7 +24,7 @@ struct meg_preprocess_conf {
     int64_t partitions;
     bool keep_sequential_samples;
     const char *dataset_impl; /* "mmap" */
-    int64_t log_interval;     /* documents, or MEG_UNSET */
+    int64_t log_interval;     /* number of documents between log messages, or MEG_UNSET */
 };
 extern const struct meg_opt meg_preprocess_opts[];
 

@@ -1,9 +1,9 @@
 /*
  * Parallel encoding with output in input order.  Each worker reads the next block of lines and encodes it.  The offset
- * of its tokens in the output is known once all blocks before it are encoded: the worker that publishes the earliest
- * missing block reserves offsets for it and for all encoded blocks directly after it; then each worker writes its own
- * blocks.  A worker may have several encoded blocks that wait for an earlier one, so that a slow block does not stop
- * the others.  One worker runs the same loop and never waits.
+ * of a block's tokens in the output is known once all earlier blocks are encoded.  The worker that publishes the
+ * earliest missing block therefore reserves offsets for this block and for all encoded blocks directly after it.  Then
+ * each worker writes its own blocks.  A worker may have several encoded blocks that wait for an earlier one, so a slow
+ * block does not stop the other workers.  A single worker runs the same loop and never waits.
  *
  * The tokens of a long text are not kept in memory: once there are many, the worker waits until its block is the next
  * in order, and writes them while it encodes the rest.  While one worker has a long block, no other worker reads a
@@ -21,7 +21,7 @@
 #include "preprocess/internal.h"
 
 enum {
-    BLOCK = 1 << 16, /* bytes of lines; with their ids they fit in the L2 cache */
+    BLOCK = 1 << 16, /* bytes of lines per block; a block and its ids fit in the L2 cache */
     LONG_BLOCK = 1 << 20
 };
 
@@ -187,7 +187,9 @@ static void wait_and_write(struct preprocess_job *j, struct block_result *x)
     write_result(j, x);
 }
 
-/* Write the committed blocks of a worker, and return a free slot, which is always the same one if no block waits. */
+/*
+ * Write the committed blocks of a worker, and return a free result slot.  If no block waits, it is always the same one.
+ */
 static struct block_result *free_slot_for_block(struct preprocess_worker *w)
 {
     struct block_result *unused = NULL, *oldest = w->result;

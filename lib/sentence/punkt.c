@@ -1,7 +1,8 @@
 /*
- * punkt.c - Punkt sentence splitting.  Each period, question mark or exclamation mark before other text is a candidate
- * for a sentence boundary.  Its context is split into words, which the heuristics of Punkt classify.  Candidates,
- * contexts and words are those of NLTK's regular expressions, implemented by hand in linear time.
+ * punkt.c - Punkt sentence splitting.  Each period, question mark or exclamation mark ("end mark") before other text is
+ * a candidate for a sentence boundary.  The context of a candidate is split into words, which the heuristics of Punkt
+ * classify.  NLTK finds candidates, contexts and words by regular expressions; the functions below find the same ones
+ * in linear time.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "sentence/punkt.h"
@@ -219,7 +220,7 @@ static void set_type(struct meg_str *type, const struct word *w, bool drops_peri
 enum sentence_start { NO, YES, UNKNOWN };
 
 /*
- * Return whether w, with first character `first`, begins a sentence according to its orthographic contexts, as NLTK's
+ * Decide whether w, with first character `first`, begins a sentence according to its orthographic contexts, as NLTK's
  * _ortho_heuristic does.
  */
 static enum sentence_start ortho_heuristic(unsigned contexts, const struct word *w, int32_t first)
@@ -353,7 +354,8 @@ static const char *context_of(const struct candidate *c, const char *previous, c
 /* ---- sentences ---------------------------------------------------------------------------------- */
 
 /*
- * A sentence that is not appended yet.  Closing quotes and brackets at the beginning of the next sentence belong to it.
+ * The last sentence, which is not appended to out yet: if the next sentence begins with closing quotes and brackets,
+ * these are first moved to the last one.
  */
 struct pending {
     struct meg_spans *out;

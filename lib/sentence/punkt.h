@@ -21,7 +21,8 @@ MEG_BEGIN_DECLS
  *     sent_starters.txt  one frequent first word of sentences per line, in lower case
  *     collocations.tab   two words per line that are a collocation across a period
  *     ortho_context.tab  a word and the sum of its orthographic contexts: upper case at the beginning (2), in the
- *                        middle (4) or at an unknown position (8) of a sentence, or lower case there (16, 32, 64)
+ *                        middle (4) or at an unknown position (8) of a sentence; lower case at the same positions
+ *                        (16, 32, 64)
  *   keep_newlines  include the whitespace after a sentence in the sentence
  * Returns MEG_ENOENT if a file is missing, and MEG_EFORMAT with file and line if its format is wrong.
  * The result is immutable, so any number of threads can use it.

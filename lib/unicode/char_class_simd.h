@@ -23,8 +23,8 @@ struct meg_class_masks {
 };
 
 /*
- * Look up the class of the character at s[i] for each bit i of `starts`.  These characters must be non-ASCII and valid
- * UTF-8.
+ * Look up the class of the character at s[i] for each bit i that is set in `starts`.  These characters must be
+ * non-ASCII and valid UTF-8.
  */
 typedef struct meg_class_masks meg_class_masks_fn(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s,
                                                   uint64_t starts);

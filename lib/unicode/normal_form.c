@@ -4,9 +4,9 @@
  * has a normalization boundary before an inert character.
  *
  * A sequence of inert characters does not change, nor does a single stable mark between two inert characters.
- * Therefore, only segments with other characters are passed to utf8proc.  A segment begins with the inert character
- * before them, because they may compose with it.  Long segments are split before characters whose decomposition begins
- * with an inert character.
+ * Therefore, only segments with other characters are passed to utf8proc.  Each segment begins with the inert character
+ * before the other characters, which may compose with it.  Long segments are split before characters whose
+ * decomposition begins with an inert character.
  */
 #include "unicode/normal_form.h"
 

@@ -96,7 +96,7 @@ static bool is_valid_block(const char *s, struct carry *x)
 
         memcpy(&c, s + k, 16);
         continuation |= meg_movemask((v16)((c & 0xC0) == 0x80)) << k;
-        two |= meg_movemask((v16)(c >= 0xC0)) << k; /* two: lead bytes of two or more bytes */
+        two |= meg_movemask((v16)(c >= 0xC0)) << k; /* two: lead bytes of characters of two or more bytes */
         three |= meg_movemask((v16)(c >= 0xE0)) << k;
         four |= meg_movemask((v16)(c >= 0xF0)) << k;
         never |= meg_movemask((v16)((c > 0xF4) | ((c & 0xFE) == 0xC0))) << k;
