@@ -22,7 +22,8 @@ LD_LIBRARY_PATH=${B:-$PWD/build}/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LC_ALL LD_LIBRARY_PATH
 T=$(mktemp -d "${TMPDIR:-/tmp}/meg-test.XXXXXX") || exit 1
 # Kill the background jobs of the test when it exits.
-trap 'jobs -p >"$T/.jobs"; xargs -r kill -KILL <"$T/.jobs" 2>/dev/null; rm -rf "$T"' EXIT
+# The shell's own kill: /bin/kill is missing on a bare machine.
+trap 'jobs -p >"$T/.jobs"; kill -KILL $(cat "$T/.jobs") 2>/dev/null; rm -rf "$T"' EXIT
 trap 'exit 1' HUP INT TERM
 tap_n=0 tap_failed=0
 
