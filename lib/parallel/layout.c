@@ -33,7 +33,7 @@ const struct meg_opt meg_layout_opts[] = {
     { "decoder-last-pipeline-num-layers", 0, MEG_I64(C, last_layers), "N", NULL,
       "number of layers of the last stage; the other stages divide the rest equally" },
     { "use-tp-pp-dp-mapping", 0, MEG_BOOL(C, pp_before_dp), NULL, "no",
-      "number the ranks in the order tensor, context, pipeline, data instead of tensor, context, data, pipeline" },
+      "number the ranks in the order tensor, pipeline, context, data instead of tensor, context, data, pipeline" },
     { 0 }
 };
 #undef C
