@@ -38,13 +38,16 @@ MEG_BEGIN_DECLS
  * parameter boundaries.
  */
 struct meg_ckpt_shard {
-    const char *name; /* NULL: the weights; fp32_param, exp_avg, exp_avg_sq, momentum_buffer */
+    const char *name; /* fp32_param, exp_avg, exp_avg_sq or momentum_buffer; NULL: the weights */
     void *data;       /* host memory: the elements of the ranges, concatenated */
     enum meg_dtype dtype;
     /* Element ranges of the flat buffer, in ascending order; NULL: all elements, replicated over mesh->dp_cp. */
     const struct meg_elem_range *ranges;
     int nranges;
-    /* With ranges: nreplicas ranks hold the same ranges, and each writes a part.  This rank is number replica. */
+    /*
+     * If ranges is not NULL, nreplicas ranks hold the same ranges, and each writes a part.  This rank is number
+     * replica.
+     */
     int replica, nreplicas; /* 0 and 0: not replicated */
 };
 
@@ -65,13 +68,15 @@ struct meg_ckpt_tokenizer {
     /* tokenizer.model is not a SentencePiece BPE model */
     bool is_not_spm_bpe;
 };
-/* Read the files that c names into t, which starts as { 0 }.  MEG_ENOENT or MEG_EIO if one cannot be read. */
+/*
+ * Read the files that c names into t, which starts as { 0 }.  Returns MEG_ENOENT or MEG_EIO if a file cannot be read.
+ */
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
                             struct meg_err *e);
 struct meg_ckpt;
 /*
  * Add the bos and eos ids and the meg_ckpt_extra_files of checkpoint c to t.  Nothing is added if t->eod is not among
- * the eos ids of c, because c then has a different tokenizer.
+ * the eos ids of c, because the tokenizer of c is then a different one.
  */
 int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
@@ -100,7 +105,7 @@ struct meg_ckpt_save_args {
     int noptim;
     const struct meg_ckpt_tokenizer *tok; /* NULL: not saved */
     const json_t *state;                  /* state of the run, a JSON object; NULL: none */
-    int64_t keep_last;                    /* number of checkpoints to keep, older ones are removed; 0: keep all */
+    int64_t keep_last;                    /* number of newest checkpoints to keep; 0: keep all */
     int64_t loaded_iteration; /* iteration that the run was resumed from, which is never removed; -1: none */
 };
 enum { MEG_CKPT_RELEASE = -1 };
@@ -109,8 +114,8 @@ enum { MEG_CKPT_RELEASE = -1 };
  * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: every rank writes its
  * shards of each tensor at their offsets in the files; no rank gathers the model.  Until the tracker is renamed,
  * readers open the previous checkpoint, even if the save fails.  A checkpoint of the same iteration is replaced, and
- * leftovers of a killed save are removed first.  The bytes of the files, except run.conf, depend on the state only and
- * not on the layout.  If a write fails on any rank, nothing is renamed to its final name, and all ranks return the
+ * leftovers of a killed save are removed first.  The bytes of the files, except run.conf, depend only on the state, not
+ * on the parallel layout.  If a write fails on any rank, nothing is renamed to its final name, and all ranks return the
  * error of the first failed rank (MEG_EIO).  A failure to remove an older checkpoint is a warning.
  */
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
@@ -133,7 +138,7 @@ int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct me
 int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh,
                               const struct meg_ckpt_shard *shard, int n);
 
-/* Create or remove SAVE/done. */
+/* Create the file DIR/done if is_done is true; otherwise remove it. */
 int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
 
 /* ---- loading ------------------------------------------------------------------------------------ */
@@ -147,11 +152,11 @@ int64_t meg_ckpt_newest_iteration(const char *dir);
 /*
  * meg_ckpt_open - open a checkpoint: read and check its metadata files, and check its tensors against its options
  *   dir   a SAVE directory of meg or Megatron, one SAVE/iter_NNNNNNN, or a Hugging Face directory
- *   step  the iteration to open; MEG_UNSET: the iteration in the tracker, or if there is no tracker the newest one
+ *   step  the iteration to open; MEG_UNSET: the iteration in the tracker, or, without a tracker, the newest iteration
  *         with a manifest, which is logged
- * MEG_ENOENT: no checkpoint; MEG_EFORMAT: a file is damaged or of an unknown format; MEG_EUSAGE: step was given but
- * dir is a single checkpoint.  If dir has several iterations, the message ends with the newest older iteration that can
- * be opened.
+ * Returns MEG_ENOENT if there is no checkpoint, MEG_EFORMAT if a file is damaged or of an unknown format, and
+ * MEG_EUSAGE if step is set but dir is a single checkpoint.  If dir has several iterations, the message ends with the
+ * newest older iteration that can be opened.
  */
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);
@@ -180,8 +185,8 @@ int64_t meg_ckpt_seq_length(const struct meg_ckpt *c);
 void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
 
 /*
- * Set the vocabulary size to n; embedding rows from n on are padding.  MEG_EUSAGE: the checkpoint has fewer than n
- * rows, or is not in Megatron's format, the only one with padding rows.
+ * Set the vocabulary size to n; embedding rows from n on are padding.  Returns MEG_EUSAGE if the checkpoint has fewer
+ * than n rows, or if it is not in Megatron's format, the only format with padding rows.
  */
 int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e);
 
@@ -199,8 +204,8 @@ int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct
 void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
 
 /*
- * Check that a run with this (checked) configuration can load the weights.  MEG_EUSAGE: the message lists the options
- * that differ and that determine the tensors or their shapes, with both values.
+ * Check that a run with this (checked) configuration can load the weights.  Otherwise returns MEG_EUSAGE with a message
+ * that lists both values of each option that differs and determines the tensors or their shapes.
  */
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e);
 
@@ -211,10 +216,11 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
  * meg_ckpt_load - verify checksums and fill shards, converting elements to the shard's dtype
  *   p, mesh  collective over mesh->world: each rank reads its shards and verifies a part of the checksums
  *   shard    [n] the shards to fill; gaps of the flat buffer are left unchanged
- * MEG_CKPT_MAIN_PARAMS is filled from the weights if the checkpoint has none.  MEG_EFORMAT: the message lists all
- * tensors that are missing, unexpected or of another shape or dtype; for missing optimizer state it also names the
- * options to continue without it.  If bytes do not match their checksum, it names file, tensor and offset.  Every rank
- * returns the error of the first failed rank, and the contents of the shards are then undefined.
+ * MEG_CKPT_MAIN_PARAMS is filled from the weights if the checkpoint has no main parameters.  Returns MEG_EFORMAT if a
+ * tensor is missing, unexpected or of another shape or dtype, or if bytes do not match their checksum.  In the first
+ * case the message lists all such tensors; for missing optimizer state it also names the options to continue without
+ * it.  In the second case the message names file, tensor and offset.  Every rank returns the error of the first failed
+ * rank, and the contents of the shards are then undefined.
  */
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e);
@@ -222,17 +228,17 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
 /* ---- other formats ------------------------------------------------------------------------------ */
 
 /*
- * Check that dir is a complete Hugging Face directory without other files, so that it may be replaced; MEG_EUSAGE: it
- * is not.
+ * Check that dir is a complete Hugging Face directory without other files, so that it may be replaced.  Returns
+ * MEG_EUSAGE if it is not.
  */
 int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
 
 /*
- * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  They are written to a temporary
- * directory, which is renamed to dir (file/commit.h).  This removes an existing dir with all of its contents; the
- * caller checks that it may be removed.  A model with learned positions is exported as GPT-2, a model with rotary
- * positions as Llama or Qwen2.  MEG_EUSAGE: none of these can express the model.  Used members of s: dir, model,
- * params, weights (unsharded, f32), tok.
+ * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
+ * temporary directory, which is renamed to dir (file/commit.h).  An existing dir is removed with all of its contents;
+ * the caller checks that it may be removed.  A model with learned positions is exported as GPT-2, a model with rotary
+ * positions as Llama or Qwen2.  Returns MEG_EUSAGE if none of these can express the model.  Only these members of s are
+ * used: dir, model, params, weights (unsharded, f32), tok.
  */
 struct meg_ckpt_hf_conf {
     enum meg_dtype dtype; /* dtype of the weights: F32, BF16 or F16 */
@@ -261,8 +267,8 @@ struct meg_ckpt_megatron_conf {
 /*
  * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every rank, without optimizer state, in the torch.save
  * format that Megatron loads, and make it the latest checkpoint.  The write is atomic, as in meg_ckpt_save.  Padding
- * rows of the vocabulary are copies of its last row.  MEG_EUSAGE: the parallel sizes do not divide the model.  Used
- * members of s: dir, model, params, weights (unsharded, f32).
+ * rows of the vocabulary are copies of its last row.  Returns MEG_EUSAGE if the parallel sizes do not divide the model.
+ * Only these members of s are used: dir, model, params, weights (unsharded, f32).
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e);
@@ -275,7 +281,7 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
 /* Append a description as text: a line per member, then the options and the tensors, one per line. */
 void meg_ckpt_format_description(struct meg_str *out, json_t *about);
 
-/* Verify all checksums; fails as meg_ckpt_load does. */
+/* Verify all checksums.  Returns MEG_EFORMAT if bytes do not match their checksum or a file is damaged. */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
 
 MEG_END_DECLS

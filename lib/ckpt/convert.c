@@ -55,7 +55,7 @@ const struct meg_opt meg_convert_opts[] = {
 enum target_format { TO_NATIVE, TO_HF, TO_MEGATRON, TO_MCORE };
 static const char *const target_names[] = { "native", "hf", "megatron", "mcore" };
 
-/* Resolve --saver; if it is auto and no target size is given, is_source_native decides. */
+/* Resolve --saver.  If --saver is auto and no target parallel size is set, is_source_native determines the format. */
 static enum target_format target_format_of(const struct meg_convert_conf *c, bool is_source_native)
 {
     for (int i = TO_NATIVE; i <= TO_MCORE; i++)
@@ -182,8 +182,8 @@ static char *resolve_target(const char *save_dir)
 }
 
 /*
- * Lock the target.  A Hugging Face directory is itself replaced, so its lock is next to it; an interrupted replacement
- * is completed first.  In the other formats only names inside the directory are replaced.
+ * Lock the target.  A Hugging Face directory is replaced as a unit, so its lock is next to the directory; an
+ * interrupted replacement is completed first.  In the other formats only entries inside the directory are replaced.
  */
 static int lock_target(struct meg_lock *l, const char *dir, enum target_format to, struct meg_err *e)
 {

@@ -14,14 +14,18 @@ struct meg_convert_conf {
 };
 extern const struct meg_opt meg_convert_opts[];
 
-/* Check options that contradict each other or the formats; MEG_EUSAGE names the option and the rule. */
+/*
+ * Return MEG_EUSAGE, with a message that names the option and the rule, if options contradict each other or the
+ * formats.
+ */
 int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e);
 
 /*
  * Convert the checkpoint in load_dir to save_dir, in the format of saver; c is checked.  The format and the ranks of
  * the source are detected.  The lock of save_dir is held until the end, and its contents are replaced atomically.
- * MEG_EUSAGE: save_dir is not empty and --overwrite is not given; save_dir has files that are not a checkpoint's; or
- * the target format cannot express the model.  Other errors are those of meg_ckpt_open, meg_ckpt_load and the writer.
+ * Returns MEG_EUSAGE if save_dir is not empty and --overwrite is not given, if save_dir has files that are not a
+ * checkpoint's, or if the target format cannot express the model.  Also returns the errors of meg_ckpt_open,
+ * meg_ckpt_load and the export function of the target format.
  */
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
 

@@ -20,13 +20,13 @@ struct meg_ckpt {
     char *options;                          /* text written by meg_opt_dump */
     json_t *state;                          /* state.json, or config.json of a Hugging Face directory */
     json_t *manifest;                       /* "tensors" of manifest.json; NULL: no checksums */
-    char *tok_file[MEG_NUM_TOK_FILES];      /* NULL: no such file */
-    char *extra_file[MEG_CKPT_EXTRA_FILES]; /* NULL: no such file */
+    char *tok_file[MEG_NUM_TOK_FILES];      /* paths; NULL: no such file */
+    char *extra_file[MEG_CKPT_EXTRA_FILES]; /* paths; NULL: no such file */
     struct meg_st **file; /* [nfiles] files of the weights; file i belongs to tensor-parallel rank i mod tp */
     int nfiles;
     int64_t source_iteration; /* iteration of the run that wrote the weights, or MEG_CKPT_RELEASE */
-    int64_t consumed_samples; /* consumed training samples of that run, or -1 */
-    int64_t seq_length;       /* --seq-length of that run, known from Megatron's args only; else MEG_UNSET */
+    int64_t consumed_samples; /* training samples that this run had consumed, or -1 */
+    int64_t seq_length;       /* --seq-length of this run, set only from Megatron's args; else MEG_UNSET */
     int64_t tp;               /* tensor-parallel ranks of the files; 1: unsharded */
     int64_t vocab_rows;       /* rows of the word embedding with padding; 0: the format has no padding */
     const struct ckpt_format *format;
@@ -53,8 +53,8 @@ static inline bool ckpt_is_optim_name(const char *name)
 /* ---- rename.c: tensor names of other formats ---- */
 
 /*
- * How a foreign tensor maps to a native one.  The native qkv tensor has, for each query group, the rows of its queries,
- * then of its key, then of its value.
+ * The mapping from a foreign tensor to a native one.  The native qkv tensor contains, for each query group, the rows of
+ * its queries, then those of its key, then those of its value.
  */
 enum ckpt_remap {
     CKPT_SAME,
@@ -77,9 +77,9 @@ struct ckpt_rename {
 };
 
 /*
- * The names of a format.  A tensor whose name is not in rename has its native name.  A native name in several rows is
- * composed of several foreign tensors.  prefix: the prefix that foreign names may lack; NULL: none.  ignored: tensors
- * that are not weights.  The lists end with { 0 } and NULL.
+ * The names of a format.  A tensor whose name is not in rename has its native name.  If a native name occurs in several
+ * rows, the native tensor is composed of several foreign tensors.  prefix: the prefix that foreign names may lack;
+ * NULL: none.  ignored: tensors that are not weights.  The lists end with { 0 } and NULL.
  */
 struct ckpt_format {
     const char *name;
@@ -96,8 +96,7 @@ bool ckpt_is_ignored(const struct ckpt_format *f, const char *foreign);
 /* ---- tensor_remap.c: map rows of foreign tensors to rows of native tensors ---- */
 
 /*
- * Identifies the shard that a foreign tensor is: of tensor-parallel rank tp_rank, with vocab_rows rows of a padded
- * vocabulary.
+ * The tensor-parallel shard that a foreign tensor contains; vocab_rows is the number of vocabulary rows with padding.
  */
 struct ckpt_tp_shard {
     const struct meg_gpt_conf *model;
@@ -150,14 +149,17 @@ int ckpt_write_text(const char *dir, const char *name, const struct meg_str *tex
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
 bool ckpt_has_iterations(const char *dir);
 /*
- * List in ascending order the iterations below than that have a directory in dir; return how many. *out is malloc'ed.
+ * List, in ascending order, the iterations less than `than` that have a directory in dir; return how many.  *out is
+ * malloc'ed.
  */
 int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
-/* Find the newest iteration with a manifest in a SAVE directory without tracker; MEG_ENOENT: none. */
+/*
+ * Find the newest iteration with a manifest in a SAVE directory without tracker.  Returns MEG_ENOENT if there is none.
+ */
 int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e);
 /*
- * Find the directory of an iteration in SAVE; *path is malloc'ed.  MEG_ENOENT: the message lists the iterations that
- * exist.
+ * Find the directory of an iteration in SAVE; *path is malloc'ed.  Returns MEG_ENOENT, with a message that lists the
+ * existing iterations, if it is missing.
  */
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e);
 /*
@@ -192,7 +194,7 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *o
 /* Return the elements of a shard that this rank writes: a part if the shard has replicas, else all. */
 struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
                                        const struct meg_ckpt_shard *shard);
-/* Intersect a range with the elements to write; return whether any elements remain. */
+/* Intersect a range with the range of elements to write; return whether any elements remain. */
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 
 /* ---- hf/weights.c ---- */
@@ -207,7 +209,7 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
 void ckpt_add_id(struct meg_ids *set, int64_t id, int64_t vocab_size);
 /* Add the ids of a JSON value: an integer or an array of integers. */
 void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size);
-/* Return a set of one id as a JSON integer, a larger one as an array. */
+/* Return a set of one id as a JSON integer, a larger set as an array. */
 json_t *ckpt_ids_json(const struct meg_ids *set);
 
 /* ---- consensus.c ---- */
@@ -260,7 +262,8 @@ struct ckpt_mapped_tensor {
 };
 /*
  * Compare tensors with their checksums in manifest or, if manifest is NULL, with the CRCs of their containers.  Each of
- * nranks ranks checks every nranks-th chunk.  MEG_EFORMAT: the message names a chunk that differs.
+ * nranks ranks checks every nranks-th chunk.  Returns MEG_EFORMAT, with a message that names the chunk, if a chunk
+ * differs.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);
@@ -273,7 +276,7 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st);
 
-/* Append to e the newest older iteration that can be opened, and the option that selects it. */
+/* Append to the message of e the newest older iteration that can be opened, and the option that selects it. */
 void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e);
 
 void ckpt_close_files(struct meg_ckpt *c);
@@ -284,8 +287,8 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
- * Open the optimizer state of c: out is a view of c with the optimizer's files instead of the weights' files.  Close it
- * with ckpt_close_files before c is closed.
+ * Open the optimizer state of c: out is a shallow copy of c with the optimizer's files instead of the weights' files.
+ * Close it with ckpt_close_files before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
 /* ---- hf/gpt2.c, hf/llama.c ---- */
@@ -295,7 +298,7 @@ struct ckpt_hf_family {
     const char *const *model_types; /* list that ends with NULL; messages print the first name */
     const struct ckpt_format *format;
     int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
-    /* Return why the family cannot express a model; NULL: it can. */
+    /* Return the reason why the family cannot express a model; NULL: the family can express it. */
     const char *(*unsupported_reason)(const struct meg_gpt_conf *m);
     json_t *(*make_config)(const struct meg_gpt_conf *m); /* config.json without the members common to all families */
 };

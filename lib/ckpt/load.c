@@ -47,7 +47,7 @@ static void list_names(struct meg_str *out, const struct issue *is, size_t max)
         meg_str_printf(out, " and %d more", is->n - n);
 }
 
-/* Fail with a message of all lists if any is not empty; free the lists. */
+/* Fail with a message that contains all lists, if any is not empty; free the lists. */
 static int report(struct issues *is, const char *path, const char *advice, struct meg_err *e)
 {
     struct issue *const all[] = { &is->missing, &is->mismatched, &is->unknown };
@@ -121,7 +121,8 @@ static bool add_source(struct sources *all, const struct meg_ckpt *c, const stru
 }
 
 /*
- * Find the tensors of one rank for one row by their foreign names, with and without prefix, or else by the native name.
+ * Find the tensors of one tensor-parallel rank for one parameter by their foreign names, with and without prefix, or
+ * else by the native name.
  */
 static void find_sources(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
                          const struct meg_param *row, struct issues *is)
@@ -192,7 +193,7 @@ static bool is_embedding(const struct sources *all, int64_t tp, const struct meg
     return false;
 }
 
-/* Return whether t, or its replica of another tensor-parallel rank, is a source of a parameter. */
+/* Return whether t, or its replica on another tensor-parallel rank, is a source of a parameter. */
 static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t, const struct sources *all)
 {
     const struct meg_st *st;
@@ -272,7 +273,10 @@ struct target {
     const struct meg_ckpt_shard *shard;
 };
 
-/* Store v, the f32 elements [first, first + n) of a row; elements that the shard does not hold are skipped. */
+/*
+ * Store v, the f32 elements [first, first + n) of the parameter row; elements that the shard does not contain are
+ * skipped.
+ */
 static void store(const struct target *to, const struct meg_param *row, int64_t first, int64_t n, const float *v)
 {
     const size_t size = meg_dtype_size(to->shard->dtype);
@@ -308,7 +312,7 @@ static void copy_contiguous(const struct target *to, const struct source *s, con
     }
 }
 
-/* Return whether the shard holds any of the elements [first, first + n) of a row. */
+/* Return whether the shard contains any of the elements [first, first + n) of the parameter row. */
 static bool is_in_shard(const struct target *to, const struct meg_param *row, int64_t first, int64_t n)
 {
     struct ckpt_shard_range s;
@@ -400,8 +404,8 @@ static int check_sources(const struct meg_ckpt *c, const struct sources *all, co
 }
 
 /*
- * Return whether a shard is filled from the weights: it is the weights, or the main parameters and the checkpoint has
- * none.
+ * Return whether a shard is filled from the weights: it contains the weights, or the main parameters, which the
+ * checkpoint does not store.
  */
 static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *shard)
 {

@@ -35,7 +35,7 @@ struct meg_st_tensor {
     int64_t file_offset, nbytes;    /* file_offset is relative to the beginning of the file */
     const void *data;               /* [nbytes] the elements, possibly unaligned; NULL: see view */
     const struct meg_st_view *view; /* NULL: the elements are in data */
-    /* The member of a ZIP container that has the data, with its CRC-32; NULL: no container, or no CRC. */
+    /* The member of a ZIP container that contains the data, with its CRC-32; NULL: no container, or no CRC. */
     const void *container_data;
     size_t container_nbytes;
     uint32_t crc;
@@ -53,9 +53,10 @@ struct meg_st {
 };
 
 /*
- * Open a file and check everything but the values of the elements.  MEG_EFORMAT: the message names the file, what was
- * found and what was expected.  Causes: header too long, invalid JSON, duplicate name, unknown dtype, size that
- * contradicts shape and dtype, ranges that overlap, leave a gap, or do not end at the end of the file.
+ * Open a file and check everything but the values of the elements.  Returns MEG_EFORMAT, with a message that states the
+ * file, what was found and what was expected, if the header is too long or is not valid JSON, a name occurs twice, a
+ * dtype is unknown, a size contradicts shape and dtype, or the ranges overlap, leave a gap or do not end at the end of
+ * the file.
  */
 int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e);
 void meg_st_close(struct meg_st *st);
@@ -65,11 +66,11 @@ void meg_st_own(struct meg_st *st, void *block);
 
 /*
  * Return the elements of a tensor in row-major order. *block is set to a contiguous copy if the tensor has a view, else
- * to NULL; the caller frees it.  NULL: out of memory.
+ * to NULL; the caller frees *block.  Returns NULL if memory allocation fails.
  */
 const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 
-/* Sort appended tensors by name; MEG_EFORMAT: duplicate name. */
+/* Sort appended tensors by name.  Returns MEG_EFORMAT if a name occurs twice. */
 int meg_st_sort(struct meg_st *st, struct meg_err *e);
 
 /* Find a tensor by name; NULL: none. */

@@ -1,4 +1,7 @@
-/* shard_ranges.c - list the elements of a tensor that a shard holds: the rank's blocks, intersected with the ranges. */
+/*
+ * shard_ranges.c - list the elements of a tensor that a shard contains: the blocks of this rank, intersected with the
+ * ranges of the shard.
+ */
 #include "ckpt/internal.h"
 
 void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *p, const struct meg_ckpt_shard *shard,

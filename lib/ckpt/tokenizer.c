@@ -117,7 +117,7 @@ static void merge_config(struct meg_str *generated, const struct meg_str *existi
     json_decref(own);
 }
 
-/* Add the generated files where files are missing. */
+/* Add each generated file that is missing. */
 static void add_generated(struct meg_ckpt_tokenizer *t, struct meg_tok_export_files *x)
 {
     t->is_not_spm_bpe = x->is_not_spm_bpe;

@@ -16,7 +16,10 @@
 #define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
 #define INDEX WEIGHTS ".index.json"
 enum { GENERATION_CONFIG }; /* index in meg_ckpt_extra_files */
-/* Name of a tokenizer model file that is not SentencePiece BPE; other programs would misread it as tokenizer.model. */
+/*
+ * File name of a tokenizer model that is not SentencePiece BPE; other programs would misread a file called
+ * tokenizer.model.
+ */
 #define MEG_MODEL "meg_tokenizer.model"
 
 /* ---- reading ---- */
@@ -348,7 +351,8 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
 }
 
 /*
- * Choose the family by the position embedding.  MEG_EUSAGE: the family cannot express the model; the message says why.
+ * Choose the family by the position embedding.  Return MEG_EUSAGE, with the reason, if the family cannot express the
+ * model.
  */
 static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m, struct meg_err *e)
 {

@@ -12,9 +12,9 @@
 #include "ckpt/megatron/megatron.h"
 
 /*
- * Settings that change the output of the model.  neutral lists, separated by blanks, the values that do not change it;
- * two numbers are compared as numbers; None is always neutral.  A tuple or list is neutral if it is in the list or all
- * of its elements are.
+ * Settings that change the output of the model.  The member neutral lists, separated by blanks, the values that do not
+ * change the output.  Numbers are compared by value.  None is always neutral.  A tuple or list is neutral if it is
+ * listed or if all of its elements are neutral.
  */
 /* clang-format off */
 static const struct rule {
@@ -116,7 +116,7 @@ static const char *const no_effect_name[] = {
     "original_max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
     "qk_pos_emb_head_dim", "v_head_dim", "cache_mla_latents", "use_grouped_gemm_for_dense_mlp",
     "use_grouped_gemm_for_shared_expert",
-    /* other implementations of the same result */
+    /* alternative implementations with the same result */
     "rank", "local_rank", "DDP_impl", "onnx_safe", "apply_query_key_layer_scaling",
     "transformer_impl", "use_flash_attn", "flash_attention_version", "flash_decode",
     "use_te_activation_func", "use_legacy_models", "use_legacy_static_engine",
@@ -197,7 +197,7 @@ static const struct rule *find_rule(const char *name)
 
 /* ---- values ---- */
 
-/* Append a value as Python prints it, or a description of it. */
+/* Append a value as Python prints it, or a description of the value. */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {
     switch (v->type) {

@@ -45,7 +45,7 @@ struct reader {
 
 /* ---- settings ---- */
 
-/* Append a value of args as an option value; return false if it has no such form. */
+/* Append a value of args as the value of an option; return false if no option value can express it. */
 static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposite)
 {
     switch (v->type) {
@@ -182,8 +182,8 @@ static bool replace_prefix(struct meg_str *out, const char *name, const struct c
 }
 
 /*
- * Return the native name of a tensor, malloc'ed.  *layer is set to its layer number, or -1; first_layer is added to the
- * number in the result.
+ * Return the native name of a tensor, malloc'ed.  *layer is set to the layer number in foreign, or -1; the layer number
+ * in the result is larger by first_layer.
  */
 static char *native_name(const char *foreign, int64_t first_layer, int64_t *layer)
 {

@@ -21,16 +21,16 @@ bool ckpt_is_megatron(const char *dir);
 bool ckpt_is_distributed(const char *dir);
 /* Fail with MEG_EFORMAT and a message that explains how to convert a distributed checkpoint. */
 int ckpt_refuse_distributed(const char *dir, struct meg_err *e);
-/* Print "mp_rank_01/FILE", or if there are several stages "mp_rank_01_000/FILE", to buf; return buf. */
+/* Print "mp_rank_01/FILE", or, if there are several pipeline stages, "mp_rank_01_000/FILE", to buf; return buf. */
 const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 
-/* Return the attribute of args for an option of the model; NULL: none. */
+/* Return the name of the attribute of args for an option of the model; NULL: none. */
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
 /*
  * Check that meg's GPT supports the settings in args, an object with attributes, which was read from the file from.
- * MEG_EFORMAT: the message lists, with their values, the settings that are known to change the output and do not have a
- * neutral value, and the unknown settings that are not off.
+ * Otherwise returns MEG_EFORMAT with a message that lists names and values of the unsupported settings: those that are
+ * known to change the output and do not have a neutral value, and unknown settings that are not off.
  */
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 

@@ -26,8 +26,8 @@ enum meg_py_type {
     MEG_PY_SET,
     MEG_PY_DICT,   /* members are key, value, key, value, ... */
     MEG_PY_GLOBAL, /* a class or function */
-    MEG_PY_OBJECT, /* the result of fn(*args), with state; members are the items added to it */
-    MEG_PY_PERSID  /* a persistent id, args, which the container resolves */
+    MEG_PY_OBJECT, /* the result of fn(*args), with state; members are the items added to the object */
+    MEG_PY_PERSID  /* a persistent id, stored in args, which the container resolves */
 };
 
 /* A node.  A node may contain itself, so a traversal must bound its depth. */
@@ -54,8 +54,8 @@ struct meg_pickle {
 
 /*
  * Read the pickle at p, which has at most n bytes and must outlive the nodes.  Call meg_pickle_free afterwards, also
- * after an error.  MEG_EFORMAT: an opcode is unknown, truncated or invalid at its position, or there are more than
- * MEG_PICKLE_NODES nodes; the message begins with from and has the offset of the opcode.
+ * after an error.  Returns MEG_EFORMAT if an opcode is unknown, truncated or invalid at its position, or if there are
+ * more than MEG_PICKLE_NODES nodes; the message begins with `from` and contains the offset of the opcode.
  */
 enum { MEG_PICKLE_NODES = 1 << 22 };
 int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from, struct meg_err *e);
@@ -68,7 +68,7 @@ bool meg_py_is_global(const struct meg_py *o, const char *module, const char *na
 const struct meg_py *meg_py_get(const struct meg_py *o, const char *key);
 /* Return an attribute of an object; NULL: none. */
 const struct meg_py *meg_py_attr(const struct meg_py *o, const char *name);
-/* Return whether o is an integer, and set *out to it. */
+/* Return whether o is an integer; if so, set *out to its value. */
 bool meg_py_int(const struct meg_py *o, int64_t *out);
 
 MEG_END_DECLS

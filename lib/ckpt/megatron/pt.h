@@ -18,15 +18,15 @@ struct meg_pt {
     char *folder; /* NAME/ */
 };
 
-/* Open a file.  MEG_EFORMAT: it is not a container as torch.save writes; the message names file and member. */
+/* Open a file.  Returns MEG_EFORMAT, with a message that names file and member, if it is not a torch.save container. */
 int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e);
 void meg_pt_close(struct meg_pt *pt);
 
 /*
  * Append the tensors of a dict and of its nested dicts to st, named by their keys joined with dots; other values are
- * ignored.  The elements remain in the mapped file, whose ownership meg_pt_move transfers to st; a transposed tensor
- * has a view of them.  MEG_EFORMAT: a tensor exceeds its member or repeats elements, all tensors exceed twice the size
- * of the file, or dicts are nested deeper than 16.
+ * ignored.  The elements remain in the mapped file, whose ownership meg_pt_move transfers to st; a transposed tensor is
+ * stored as a view.  Returns MEG_EFORMAT if a tensor exceeds its member or repeats elements, if all tensors together
+ * exceed twice the size of the file, or if dicts are nested more than 16 levels deep.
  */
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e);
 /* Transfer the ownership of the mapped file to st. */

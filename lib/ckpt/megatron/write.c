@@ -73,8 +73,8 @@ static void replace_prefix(struct meg_str *out, const char *name, const struct c
 }
 
 /*
- * Append the legacy name of a tensor outside the layers.  Its parts are keys of nested dicts; in the encoder it is one
- * key.
+ * Append the legacy name of a tensor outside the layers.  The parts of the name are keys of nested dicts; a name in the
+ * encoder is a single key.
  */
 static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
 {
@@ -94,7 +94,7 @@ static void legacy_outside_layers(struct meg_str *out, const char *name, bool is
     }
 }
 
-/* Print the name of a row in a rank's file; its layer number is relative to first_layer. */
+/* Print the name that a parameter has in a rank's file; its layer number is relative to first_layer. */
 static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const char *name, int64_t first_layer,
                     bool is_tied_copy)
 {

@@ -1,7 +1,7 @@
 /*
  * zip.h - ZIP containers of stored (uncompressed) members, as torch.save writes them.
  *
- * The central directory at the end of the file has the offset of each member; ZIP64 fields hold values that exceed 32
+ * The central directory at the end of the file lists the offset of each member; ZIP64 fields hold values that exceed 32
  * bits.  The format is specified by PKWARE's APPNOTE.TXT 6.3.
  */
 #ifndef MEG_CKPT_MEGATRON_ZIP_H
@@ -27,8 +27,8 @@ struct meg_zip {
 
 /*
  * List the members of a file of n bytes; from is the file's name in messages.  Members point into bytes, which must
- * outlive z.  MEG_EFORMAT: not a ZIP file, or a member is compressed, encrypted, outside the file or a duplicate.  Call
- * meg_zip_free afterwards, also after an error.
+ * outlive z.  Returns MEG_EFORMAT if the file is not a ZIP file, or if a member is compressed, encrypted, outside the
+ * file or a duplicate.  Call meg_zip_free afterwards, also after an error.
  */
 int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from, struct meg_err *e);
 void meg_zip_free(struct meg_zip *z);
