@@ -30,7 +30,7 @@ static const char *text_of(const char *name)
 }
 
 /*
- * Derive the token that is equal for the ranks of one run and differs between runs.  It is only as secret as its
+ * Derive a token that is equal on all ranks of a run and differs between runs.  The token is only as secret as its
  * sources: a random run id (torchrun --standalone), or the key that Open MPI generates if mpirun starts torchrun on
  * each machine.
  */

@@ -221,8 +221,8 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
 }
 
 /*
- * Merge one row: o = (w o + w_part o_part) / (w + w_part) with w = exp(lse - m), w_part = exp(lse_part - m), m their
- * max.
+ * Merge one row: o = (w o + w_part o_part) / (w + w_part) with w = exp(lse - m), w_part = exp(lse_part - m), m =
+ * max(lse, lse_part).
  */
 static void merge_row(float *o, float *lse, const float *o_part, float lse_part, int64_t d)
 {

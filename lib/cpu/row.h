@@ -22,13 +22,15 @@ static inline const float *row_read(struct meg_mat m, int64_t r, int64_t c0, int
     return buf;
 }
 
-/* Return the address for computing row r from column c0 on: in the matrix, or buf, which row_store then converts. */
+/*
+ * Return where to compute row r from column c0 on: in the matrix if it is f32, else in buf, which row_store converts.
+ */
 static inline float *row_out(struct meg_mat m, int64_t r, int64_t c0, float *buf)
 {
     return m.dtype == MEG_DTYPE_F32 ? (float *)element(m, r, c0) : buf;
 }
 
-/* Return the address of row_out, with the current values loaded for accumulation. */
+/* Return the address that row_out returns, with the current values of the row loaded for accumulation. */
 static inline float *row_load(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf)
 {
     row_read(m, r, c0, n, buf);

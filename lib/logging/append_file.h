@@ -1,5 +1,6 @@
 /*
- * append_file.h - a log file to which complete records are appended, unbuffered, so that readers see each at once.
+ * append_file.h - a log file to which complete records are appended, unbuffered, so that readers see each record at
+ * once.
  */
 #ifndef MEG_LOGGING_APPEND_FILE_H
 #define MEG_LOGGING_APPEND_FILE_H

@@ -14,8 +14,8 @@ struct meg_logger {
     struct meg_metrics *metrics;         /* NULL without --log-json */
     struct meg_tensorboard *tensorboard; /* NULL without --tensorboard-dir */
     struct meg_progress progress;
-    int64_t first_iteration; /* first iteration that was logged, and its time: to estimate the remaining time */
-    double first_s;
+    int64_t first_iteration; /* first iteration that was logged; used to estimate the remaining time */
+    double first_s;          /* time of first_iteration */
 };
 
 /* Write each line "name = value" of options as a TensorBoard text. */

@@ -28,7 +28,7 @@ static int64_t iteration_of(const char *line)
     return n;
 }
 
-/* Set *end to the offset of the first line that a run resumed at this iteration will write again. */
+/* Set *end to the offset of the first line that a run that resumes at iteration `resumed` will write again. */
 static int find_resume_offset(const char *path, int64_t resumed, int64_t *end, struct meg_err *e)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);

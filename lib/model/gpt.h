@@ -13,7 +13,7 @@
 MEG_BEGIN_DECLS
 
 /*
- * Callbacks by which data parallelism overlaps communication with forward and backward.  Layer group 0 is the
+ * Callbacks through which data parallelism overlaps communication with forward and backward.  Layer group 0 is the
  * embedding, groups 1..L are the layers, and group L+1 is the head (model/param.h).
  */
 struct meg_gpt_hooks {
@@ -47,8 +47,8 @@ struct meg_gpt {
 
 /*
  * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init or until a
- * checkpoint fills g->w.  device and mesh are borrowed until meg_gpt_close.  Fail with MEG_EFAIL if memory is exhausted, and with
- * MEG_EUSAGE if the backend does not support run->dtype.
+ * checkpoint fills g->w.  device and mesh are borrowed until meg_gpt_close.  Fails with MEG_EFAIL if memory is
+ * exhausted, and with MEG_EUSAGE if the backend does not support run->dtype.
  */
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                    const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);

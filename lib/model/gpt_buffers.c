@@ -170,7 +170,7 @@ static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
     acts->mlp.mid = alloc_acts(a, w->f);
 }
 
-/* Allocate the gradients that a slot keeps for the deferred weight-gradient pass. */
+/* Allocate the gradients that a slot keeps of each layer for the deferred weight-gradient pass. */
 static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
 {
     g->attn_out = alloc_sublayer_out(a);
@@ -252,7 +252,10 @@ static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
     st->head.partial_stats = meg_suballoc(a->mem, (size_t)(2 * chunk * d->tp) * sizeof(float));
 }
 
-/* Allocate the gradients of activations that all layers share. */
+/*
+ * Allocate the buffers of activation gradients, which all layers share.  With defers_wgrad, qkv and pre are not shared:
+ * see suballoc_deferred_grads.
+ */
 static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
 {
     const struct meg_gpt_widths *w = &a->d->width;

@@ -48,8 +48,8 @@ struct gpt_slot {
     struct gpt_acts *acts; /* [layers of a chunk]; acts[0].x is embed_out or the pipeline's receive buffer */
     void *embed_out;       /* output of the embedding */
     struct meg_mat *saved; /* [layers of a chunk] shard of a recomputed layer's input (distribute_saved_activations) */
-    struct gpt_grads
-        *grads; /* [layers of a chunk] gradients of meg_gpt_state; with defers_wgrad some are the slot's own */
+    /* [layers of a chunk] buffers of meg_gpt_state.grads; with defers_wgrad, some buffers are separate for each slot */
+    struct gpt_grads *grads;
     struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */
     int32_t *tokens, *labels, *position_ids, *doc_start; /* [n], device */
     float *loss_weight;                                  /* [n], device; scale * loss_mask */

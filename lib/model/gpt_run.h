@@ -14,9 +14,11 @@ MEG_BEGIN_DECLS
  */
 enum meg_recompute {
     MEG_RECOMPUTE_NONE,
-    MEG_RECOMPUTE_SELECTIVE, /* output and log-sum-exp of core attention, from qkv */
-    MEG_RECOMPUTE_UNIFORM,   /* all layers, in groups of recompute_num_layers: the input of each group is kept */
-    MEG_RECOMPUTE_BLOCK /* the first recompute_num_layers layers of a chunk, one by one: the input of each is kept */
+    MEG_RECOMPUTE_SELECTIVE, /* recompute output and log-sum-exp of core attention from qkv */
+    /* recompute all layers, in groups of recompute_num_layers; the input of each group is kept */
+    MEG_RECOMPUTE_UNIFORM,
+    /* recompute the first recompute_num_layers layers of a chunk, one at a time; the input of each layer is kept */
+    MEG_RECOMPUTE_BLOCK
 };
 
 struct meg_gpt_run {

@@ -32,8 +32,8 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
- * Ranks over which a parameter's gradient is reduced: all ranks with a replica, which for a tied embedding include the
- * other stage.
+ * Ranks over which a parameter's gradient is reduced: all ranks with a replica.  A tied embedding has replicas on both
+ * the first and the last pipeline stage.
  */
 enum meg_param_reduce_group { MEG_PARAM_DENSE, MEG_PARAM_TIED };
 

@@ -147,7 +147,7 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l)
 {
-    const struct meg_mat none = { 0 }, qkv = nn_a2a_buffer(l, a->qkv); /* a2a_recv with all-to-all */
+    const struct meg_mat none = { 0 }, qkv = nn_a2a_buffer(l, a->qkv); /* with all-to-all, qkv is in a2a_recv */
 
     meg_column_parallel_fwd(c, qkv, none, x, &l->qkv, MEG_ACT_NONE);
     rotate(c, qkv, 1, l);

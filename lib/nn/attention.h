@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Tables of rotary position embedding, shared by all layers; half is 0 if the model has none. */
+/* Tables of rotary position embedding, shared by all layers; half is 0 if the model has no rotary positions. */
 struct meg_rope {
     float *cos, *sin; /* [positions, half] */
     int64_t half;     /* number of rotated column pairs per head */
@@ -56,7 +56,7 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 /* Compute dx from dy and add to the weight gradients; d is overwritten. */
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                   const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l);
-/* Add the weight gradients that meg_attn_bwd deferred (c->defers_wgrad); pass the same arguments as to that call. */
+/* Add the weight gradients that meg_attn_bwd deferred (c->defers_wgrad); pass the same arguments as to meg_attn_bwd. */
 void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
                          const struct meg_attn_grads *d, const struct meg_attn *l);
 

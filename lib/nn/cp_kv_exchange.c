@@ -42,8 +42,8 @@ static struct nn_kv_block local_kv(const struct nn_cp_attn *p, struct meg_mat ro
 }
 
 /*
- * Copy this rank's keys and values to a block.  The key and value of a group are adjacent in both, so one copy moves
- * both.
+ * Copy this rank's keys and values to a block.  The key and the value of a group are adjacent, in qkv and in the block,
+ * so one copy moves both.
  */
 static void pack(struct nn_cp_attn *p, void *block)
 {

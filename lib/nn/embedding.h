@@ -7,7 +7,7 @@ MEG_BEGIN_DECLS
 
 struct meg_embed {
     struct meg_mat word, dword; /* weight and gradient [v,h]: rows v0, v0 + 1, ... of the vocabulary */
-    struct meg_mat pos, dpos;   /* weight and gradient [positions,h]; p is NULL with rotary positions */
+    struct meg_mat pos, dpos;   /* weight and gradient [positions,h]; pos.p and dpos.p are NULL with rotary positions */
     int64_t v0;
     double dropout;
 };

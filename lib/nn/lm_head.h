@@ -1,7 +1,7 @@
 /*
  * lm_head.h - language-model head: logits = x w^T and the cross-entropy of each token; the vocabulary is split over
  * tensor-parallel ranks.  Rows are processed in chunks, and the gradient of a chunk's logits immediately overwrites the
- * logits, so that logits [n,v] are never stored.
+ * logits, so the complete logits [n,v] are never stored.
  */
 #ifndef MEG_NN_LM_HEAD_H
 #define MEG_NN_LM_HEAD_H

@@ -28,7 +28,7 @@ void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct m
  */
 void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                  const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l);
-/* Add the weight gradients that meg_mlp_bwd deferred (c->defers_wgrad); pass the same arguments as to that call. */
+/* Add the weight gradients that meg_mlp_bwd deferred (c->defers_wgrad); pass the same arguments as to meg_mlp_bwd. */
 void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
                         const struct meg_mlp_acts *d, const struct meg_mlp *l);
 

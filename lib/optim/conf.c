@@ -201,7 +201,7 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
     return 0;
 }
 
-/* Return samples if set, else iters in samples, else dflt. */
+/* Return samples if it is set, else iters converted to samples if it is set, else dflt. */
 static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, int64_t dflt)
 {
     if (samples != MEG_UNSET)

@@ -42,7 +42,8 @@ bool meg_scaler_update(struct meg_scaler *s, bool overflowed);
 json_t *meg_scaler_pack(const struct meg_scaler *s);
 /*
  * Restore a dynamic scale from state.  If the type is not dynamic, state is NULL, or the call fails, s is unchanged.
- * The message of MEG_EFORMAT names the file `from`, what was found and what was expected.
+ * Returns MEG_EFORMAT, with a message that states the file `from`, what was found and what was expected, if state is
+ * invalid.
  */
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e);
 

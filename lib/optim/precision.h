@@ -22,9 +22,9 @@ struct meg_precision {
 };
 
 /*
- * Check the options and set the dtypes and the initial loss scale.  With f16, there always is a loss scale, which is
- * dynamic unless --loss-scale is above 0; with bf16, there is one only if --loss-scale is above 0.  The message of
- * MEG_EUSAGE names the option, its value and the rule.
+ * Check the options and set the dtypes and the initial loss scale.  With f16 the loss is always scaled; the scale is
+ * dynamic unless --loss-scale is above 0.  With bf16 the loss is scaled only if --loss-scale is above 0.  Returns
+ * MEG_EUSAGE, with a message that names the option, its value and the rule, if a check fails.
  */
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
                        struct meg_err *e);

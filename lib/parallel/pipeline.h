@@ -1,12 +1,13 @@
 /*
  * pipeline.h - the executor of a pipeline schedule (parallel/schedule.h) on one stage.
  *
- * The executor owns the boundary buffers and sends and receives them.  The caller provides functions for the steps;
- * each is called with a chunk, a micro-batch, an activation slot and the chunk's boundary buffers.
+ * The executor sends and receives the boundary buffers, which are in memory of the caller.  The caller provides the
+ * functions that execute steps; each is called with a chunk, a micro-batch, an activation slot and the chunk's boundary
+ * buffers.
  *
- * A boundary is a list of tensors whose sizes and dtypes are the same between all parts of the model.  The gradient of
- * a tensor has the tensor's size and dtype.  A part that does not use a tensor copies it from X to Y, and its gradient
- * from DY to DX.
+ * The parts of the model exchange the same list of tensors, with the same sizes and dtypes, at every boundary.  The
+ * gradient of a tensor has the size and dtype of the tensor.  A part that does not use a tensor copies the tensor from
+ * X to Y, and its gradient from DY to DX (enum meg_edge in parallel/schedule.h).
  */
 #ifndef MEG_PARALLEL_PIPELINE_H
 #define MEG_PARALLEL_PIPELINE_H
@@ -21,8 +22,8 @@ struct meg_pipe_tensor {
 };
 
 /*
- * Arguments of a step.  x, dy, y and dx are arrays of one pointer per tensor, or NULL if the step does not use that
- * edge.
+ * Arguments of a step.  x, dy, y and dx are arrays of one pointer per boundary tensor; each array is NULL if the step
+ * has no such input or output.
  */
 struct meg_pipe_step {
     int chunk;
@@ -55,21 +56,22 @@ struct meg_pipe {
     struct meg_work **work[MEG_EDGES]; /* [bufs[edge], ntensors] handles of the transfers in flight */
 };
 
-/* Return the bytes of all boundary buffers of a schedule. */
+/* Return the total size of all boundary buffers of a schedule in bytes. */
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
  * Divide memory, device memory of meg_pipe_nbytes bytes, into the boundary buffers of schedule s.  Pipes that do not run
- * at the same time may use the same memory.  pp is the group of all stages, in order; during meg_pipe_run, no other messages may be
- * in flight in pp.  The steps run on stream.  s, pp, tensor and memory are borrowed until meg_pipe_free.
+ * at the same time may use the same memory.  pp is the group of all stages, in order; during meg_pipe_run, no other
+ * messages may be in flight in pp.  The steps run on stream.  s, pp, tensor and memory are borrowed until
+ * meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors, void *memory);
 void meg_pipe_free(struct meg_pipe *p);
 
 /*
- * Execute the action list once.  Collective over the stages.  On return, all sends and receives of this stage are
- * complete.  If a peer is lost, the process exits (comm/comm.h).
+ * Execute the schedule's action list once.  Collective over the stages.  On return, all sends and receives of this
+ * stage are complete.  If a peer is lost, the process exits (comm/comm.h).
  */
 void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user);
 

@@ -113,7 +113,7 @@ const char *meg_pipe_schedule_name(const struct meg_pipe_schedule_conf *c);
 /* Return whether backward is split into steps for input gradients and for weight gradients (zb-h1). */
 bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c);
 
-/* Compute the list of one stage; free it with meg_pipe_schedule_free. */
+/* Compute the action list of one stage; free it with meg_pipe_schedule_free. */
 void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_schedule_conf *c, int stage);
 void meg_pipe_schedule_free(struct meg_pipe_schedule *s);
 
@@ -127,7 +127,7 @@ void meg_pipe_schedule_free(struct meg_pipe_schedule *s);
  */
 int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int stage);
 
-/* Durations in any time unit, the same for all.  A BWD step takes bwd_input + bwd_weight. */
+/* Durations, all in the same time unit.  A BWD step takes bwd_input + bwd_weight. */
 struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
     double transfer;      /* time from when both ends have started; concurrent transfers do not slow each other down */
@@ -146,7 +146,7 @@ struct meg_pipe_schedule_cost {
  * the stage and the action if
  * - the lists deadlock, or a message is received out of order;
  * - a step is missing, repeated, too early or out of order;
- * - a slot or buffer is used while it is in use or has other contents;
+ * - a slot or buffer is filled while it is in use, or read while it has other contents;
  * - slots or bufs exceeds the largest number that is in use at once.
  */
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,

@@ -105,8 +105,8 @@ static double total(struct cost_comm s)
 /* ---- a step ----------------------------------------------------------------------------------- */
 
 /*
- * Return the number of elements of a tied embedding's gradient that a rank reduces with the other stage: all, or those
- * of its shard.
+ * Return the number of elements of a tied embedding's gradient that a rank reduces between the first and the last
+ * stage: all elements or, with a distributed optimizer, those of its shard.
  */
 static double tied_grad_nbytes(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
 {
@@ -120,8 +120,8 @@ static double tied_grad_nbytes(const struct meg_params *params, const struct meg
 }
 
 /*
- * Return the bytes sent to all-gather a layer group, 0 if its unsharded buffer already has it.  resident is the group
- * in each buffer.
+ * Return the bytes sent to all-gather a layer group, or 0 if the group's unsharded buffer already contains it.  The
+ * array resident lists the group in each buffer.
  */
 static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *cost,
                                   const struct meg_params *params, int layer_group)

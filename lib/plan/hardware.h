@@ -25,7 +25,7 @@ struct meg_hardware {
 
 const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type);
 
-/* Return the number of threads that compute for a rank: that of OpenMP if hw is a CPU core, else 1. */
+/* Return the number of threads that compute for a rank: the number of OpenMP threads if hw is a CPU core, else 1. */
 int meg_hardware_threads(const struct meg_hardware *hw);
 
 MEG_END_DECLS

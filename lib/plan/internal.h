@@ -6,8 +6,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * Shorten a schedule of many micro-batches, whose steady phase is periodic: remove *groups groups of *group
- * micro-batches.  The shorter schedule uses the same number of slots and buffers.
+ * Shorten a schedule of many micro-batches, whose steady phase is periodic.  *groups is set to the number of groups of
+ * micro-batches that are removed, and *group to the number of micro-batches per group.  The shorter schedule uses the
+ * same number of slots and buffers.
  */
 struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
                                                   int64_t *group);

@@ -1,8 +1,9 @@
 /*
- * Search of parallel layouts.  The search tries every tensor and pipeline size, and every power of two as context size,
- * whose product divides the ranks; every number of chunks that divides the layers of a stage; micro-batches of 1, 2, 4,
- * ... samples; and the least recomputation that fits in memory.  Candidates are ranked by an estimate of the step time
- * that needs no simulation of a pipeline schedule; only the best ones are simulated.
+ * Search of parallel layouts.  The search tries every combination of a tensor size, a pipeline size and a power of two
+ * as context size whose product divides the number of ranks.  For each of these it tries every number of chunks that
+ * divides the layers of a stage, micro-batches of 1, 2, 4, ... samples, and the least recomputation that fits in
+ * memory.  Candidates are ranked by an estimate of the step time that needs no simulation of a pipeline schedule; only
+ * the best ones are simulated.
  */
 #include "plan/layout_search.h"
 #include <inttypes.h>

@@ -216,8 +216,8 @@ double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pi
 }
 
 /*
- * Return the seconds of the schedule of chunks that take different times, by simulation.  each is in order of chunk,
- * then stage.
+ * Return the seconds of the schedule of chunks that take different times, by simulation.  The array each is ordered by
+ * chunk, then by stage.
  */
 static double simulate_pipeline(const struct meg_cost_model *cost, const struct chunk_time *each, double transfer)
 {

@@ -49,7 +49,7 @@ struct meg_train_conf {
 };
 extern const struct meg_opt meg_train_opts[];
 
-/* Check the rules among these options.  Returns MEG_EUSAGE with the option, its value and the rule. */
+/* Return MEG_EUSAGE, with a message that names the option, its value and the rule, if these options violate a rule. */
 int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e);
 
 /*

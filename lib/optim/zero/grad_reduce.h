@@ -29,7 +29,7 @@ struct meg_reducer {
     bool *is_started;      /* [nbuckets] whether reduction 2 has started */
     struct meg_comm *comm; /* communicator of the operation in flight */
     struct meg_work *work;
-    int bucket_in_flight; /* -1: none */
+    int bucket_in_flight; /* bucket being reduced; -1: none */
 };
 
 /* Prepare the reduction of gradients g [params->flat_numel].  All pointers are borrowed. */

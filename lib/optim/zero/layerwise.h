@@ -21,12 +21,13 @@ struct meg_layer_reducer {
     const struct meg_params *params;
     const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
-    char *g; /* [meg_params_unsharded_numel] gradients of type dtype; 0 except in groups that a pass writes */
+    /* [meg_params_unsharded_numel] gradients of type dtype; zero except in groups whose backward pass is running */
+    char *g;
     enum meg_dtype dtype;
     void *grad_shards; /* [shard] of type dtype: sums over passes and ranks, buckets concatenated */
     bool overlaps;     /* a group's reduce-scatter overlaps the backward pass of the next */
     struct meg_work *work;
-    int group_in_flight; /* -1: none */
+    int group_in_flight; /* layer group that is being reduce-scattered; -1: none */
 };
 
 /* Before the backward pass of a layer group, make sure that its buffer is free and zero. */

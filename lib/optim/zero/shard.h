@@ -25,7 +25,7 @@ extern const struct meg_opt meg_zero_opts[];
 
 /*
  * Check the options and set l->zero.  is_tied: whether the model ties its embeddings; params: dtype of its parameters.
- * The message of MEG_EUSAGE names the option, its value and the rule.
+ * Returns MEG_EUSAGE, with a message that names the option, its value and the rule, if a check fails.
  */
 int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
                  struct meg_err *e);
