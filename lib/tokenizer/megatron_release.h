@@ -38,7 +38,7 @@ struct meg_megatron_release {
     enum meg_tok_kwargs kwargs;
     /* differences in datasets */
     bool blend_sizes_with_surplus; /* the datasets of a blend are built with extra samples */
-    bool renormalizes;             /* has --renormalize-blend-weights; descriptions of blends contain its value */
+    bool renormalizes;             /* the release has --renormalize-blend-weights; blend descriptions have its value */
 };
 
 /*

@@ -86,8 +86,9 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
 void meg_tokenizer_close(struct meg_tokenizer *t); /* accepts NULL */
 
 /*
- * meg_tokenizer_clone - create a tokenizer for another thread; t, whose vocabulary it uses, must outlive the clone
- * A tokenizer has a word cache, so only one thread may use it at a time.
+ * meg_tokenizer_clone - create a tokenizer for another thread
+ * The clone uses the vocabulary of t, which must outlive the clone.  A tokenizer has a word cache, so only one thread
+ * may use it at a time.
  */
 struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
 
@@ -102,8 +103,8 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
 /*
  * meg_tokenizer_encode_to_sink - encode text [n], well-formed UTF-8, in bounded memory
  *   out   receives the ids; may begin with ids of earlier texts
- *   sink  NULL, or called during the encoding whenever out holds more than MEG_IDS_FLUSH_COUNT ids: gets the first of
- *         them, which are then removed from out; the last ids of the text remain there
+ *   sink  receives the first ids of out, which are then removed from out, whenever out holds more than
+ *         MEG_IDS_FLUSH_COUNT ids; the last ids of the text remain in out.  If sink is NULL, all ids remain in out.
  * Fails as meg_tokenizer_encode and sink->write do.  If it fails before the first write to the sink, out is unchanged;
  * if it fails later, the contents of out are unspecified.
  */

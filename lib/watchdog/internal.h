@@ -27,7 +27,7 @@ enum watchdog_frame_type {
     WATCHDOG_WELCOME,   /* struct watchdog_welcome: the reply to WATCHDOG_JOIN */
     WATCHDOG_HEARTBEAT, /* struct watchdog_rank_state: sent periodically, and in reply to WATCHDOG_QUERY */
     WATCHDOG_QUERY,     /* requests the state of a rank */
-    WATCHDOG_TIMEOUT,   /* informs rank 0 that a wait of the sender timed out */
+    WATCHDOG_TIMEOUT,   /* informs rank 0 of a timeout: the sender waits too long, or receives no heartbeat */
     WATCHDOG_EXITING,   /* struct watchdog_exit: the sender exits for this reason */
     WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit, or its join request is refused */
     WATCHDOG_KV_ENTRY,  /* struct meg_kv_store_entry: an entry that rank 0 stores, or the reply to WATCHDOG_KV_GET */
@@ -86,7 +86,9 @@ int watchdog_listen(struct watchdog_endpoint *to, bool is_local, int port);
 /* Set *to to the endpoint of a rendezvous.  Returns NULL, or the error message of the name lookup. */
 const char *watchdog_resolve(struct watchdog_endpoint *to, const struct meg_rendezvous *r);
 int watchdog_accept(int listen_fd);
-/* Copy a name that a peer sent to to [cap].  The result ends with a zero byte, and has ? for each control character. */
+/*
+ * Copy the name `from`, which a peer sent, into `to` [cap] with a zero byte at the end, and ? for control characters.
+ */
 void watchdog_copy_name(char *to, const char *from, size_t cap);
 /* Close *fd unless it is -1, and set it to -1; errno is preserved. */
 void watchdog_close_fd(int *fd);
@@ -186,7 +188,7 @@ bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port);
  * conn[0].fd is then open if the listening process is not a watchdog.
  */
 bool watchdog_join(struct meg_watchdog *w, double patience_s);
-/* Connect at the rendezvous address of the bootstrap; end the process on failure (rendezvous.c). */
+/* Connect to the rendezvous address of the bootstrap; end the process on failure (rendezvous.c). */
 void watchdog_rendezvous(struct meg_watchdog *w);
 
 /* Wake the monitor thread on events of fd.  tag identifies the source: a connection, &listen_fd or &wake_pipe. */

@@ -87,7 +87,7 @@ static void exit_all(struct meg_watchdog *w, int status)
     meg_temporary_exit(status);
 }
 
-/* Report the lost rank, or the ranks for which others waited until a timeout, and exit. */
+/* Report the lost rank or the timeout, and exit. */
 static void report_and_exit(struct meg_watchdog *w) MEG_NORETURN;
 static void report_and_exit(struct meg_watchdog *w)
 {
@@ -136,8 +136,8 @@ static void exit_on_sigterm(struct meg_watchdog *w)
 }
 
 /*
- * Schedule the exit: rank 0 exits after server_s, rank 1 after other_s, and each further rank one second after the rank
- * before it, so that a rank acts only if those before it did not.
+ * Schedule the exit: rank 0 exits after server_s, rank 1 after other_s, rank 2 one second after rank 1, and all other
+ * ranks one second after rank 2.  A rank therefore reports only if the ranks before it did not.
  */
 static void schedule_exit(struct meg_watchdog *w, enum watchdog_exit_cause cause, double server_s, double other_s)
 {
@@ -147,7 +147,7 @@ static void schedule_exit(struct meg_watchdog *w, enum watchdog_exit_cause cause
     w->grace_s = watchdog_is_server(w) ? server_s : other_s + (order - 1);
 }
 
-/* A lost connection replaces a timeout or SIGTERM as the cause, because it explains them. */
+/* Make the lost connection c the cause of the exit.  It replaces a timeout or SIGTERM, which it explains. */
 static void on_conn_lost(struct meg_watchdog *w, const struct watchdog_conn *c)
 {
     if (w->cause == WATCHDOG_CAUSE_LOST || w->cause == WATCHDOG_CAUSE_PEER_EXIT)

@@ -78,14 +78,14 @@ static size_t read_text(const char *path, char *out, size_t cap)
 }
 
 /*
- * Return whether all ranks run under one kernel and in one network namespace, so that they can connect over loopback.
+ * Return whether all ranks can connect over loopback, that is, run under one kernel and in one network namespace.
  */
 static bool all_share_loopback(const struct meg_watchdog_bootstrap *b)
 {
     char id[256];
     size_t n = read_text("/proc/sys/kernel/random/boot_id", id, sizeof id / 2);
     const ssize_t m = readlink("/proc/self/ns/net", id + n, sizeof id - n);
-    int64_t max[2]; /* maximum of the id's hash, and of its complement, ~minimum */
+    int64_t max[2]; /* maximum over the ranks of the hash of id, and of ~hash */
 
     max[0] = (int64_t)meg_xxh3_64(id, n + (m > 0 ? (size_t)m : 0));
     max[1] = ~max[0];
@@ -207,8 +207,8 @@ bool watchdog_join(struct meg_watchdog *w, double patience_s)
 }
 
 /*
- * Stop the monitor thread, which sends WATCHDOG_BYE.  If it does not run, send WATCHDOG_BYE here, so that rank 0 does
- * not report a lost rank.
+ * Stop the monitor thread, which sends WATCHDOG_BYE.  If the thread does not run, send WATCHDOG_BYE here, so that rank
+ * 0 does not report a lost rank.
  */
 static void shut_down(struct meg_watchdog *w)
 {

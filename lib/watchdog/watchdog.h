@@ -9,9 +9,10 @@
  *   - a collective takes longer than timeout_s: the server queries the state of all ranks and reports the ranks that
  *     are not in the collective.  Until the first step is complete, this timeout is at least one minute, because
  *     other ranks may still be initializing.
- * The report states rank, host, step and operation of the suspects, and the state of the other ranks.  Rank 0 prints
- * it; if rank 0 is lost, the next rank does.  All processes exit before a launcher kills them.  A rank that ends by
- * meg_die first broadcasts its message and exit status, and the others exit with that status.
+ * The report states rank, host, step and operation of the ranks that are lost or late, and the state of the other
+ * ranks.  Rank 0 prints the report or, if rank 0 is lost, the first of ranks 1 to 3 that still runs.  All processes
+ * exit before a launcher kills them.  A rank that ends by meg_die first broadcasts its message and exit status, and the
+ * other ranks exit with that status.
  *
  * The threads make no MPI call.  Time during which a process itself was stopped (a job suspended by Ctrl-Z) is not
  * counted against any rank.  If all ranks share one network namespace, the server listens on loopback only.  A

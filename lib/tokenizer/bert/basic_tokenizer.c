@@ -146,7 +146,7 @@ static bool is_starter(int32_t cp)
                           utf8proc_get_property(part[0])->combining_class == 0);
 }
 
-/* Return true if text can be split between a and b, and the two parts be lowercased and decomposed independently. */
+/* Return true if text can be split between a and b, and each part can be lowercased and decomposed on its own. */
 static bool can_split_between(int32_t a, int32_t b)
 {
     return a != 0x3A3 && b != 0x3A3 && !meg_char_is_case_ignorable(a) && !meg_char_is_case_ignorable(b) &&

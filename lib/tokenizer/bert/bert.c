@@ -229,7 +229,10 @@ static const char *safe_chunk_end(const char *s, const char *end)
     return p > s ? p : p + meg_utf8_decode_unchecked(p, &cp);
 }
 
-/* Return true if c is not Case_Ignorable: whether a sigma is final depends on the text up to such a character. */
+/*
+ * Return true if c, an ASCII punctuation character, is not Case_Ignorable.  Text on one side of such a character does
+ * not affect whether a sigma on the other side is final.
+ */
 static bool not_case_ignorable(char c)
 {
     return !memchr("'.:^`", c, 5);
@@ -292,8 +295,8 @@ static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 }
 
 /*
- * Return the last offset at which the text can be cut, and its parts be cleaned up independently: before a space that
- * is in no pattern of the clean-up.  Return 0 if there is none.
+ * Return the last offset at which the text can be cut so that each part can be cleaned up on its own, or 0 if there is
+ * none.  Such an offset is before a space that is in no pattern of the clean-up.
  */
 static size_t last_safe_cut(const struct meg_str *s)
 {

@@ -53,8 +53,8 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 /*
  * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a pre-token
  *   sym        [n]    in/out  a negative symbol is never merged
- *   rev_merge  [ids]  out     by merged symbol: the pair that last became adjacent and merges to it, whether or not it
- *                             was merged; may be NULL
+ *   rev_merge  [ids]  out     rev_merge[id] is the pair that became adjacent last among the pairs that merge to symbol
+ *                             id, even if that pair was not merged; may be NULL
  * Return the number of merged symbols, which are at the front of sym.  The time is O(n log n).  No memory is allocated
  * for up to MEG_BPE_SHORT symbols; for more symbols, 24 bytes per symbol are allocated.
  */
@@ -73,7 +73,7 @@ int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t
 
 /*
  * meg_bpe_stream - merge a pre-token of any length in bounded memory, one window at a time
- *   is_leftmost  merge as meg_bpe_merge_leftmost does, else as meg_bpe_merge does; the result is the same
+ *   is_leftmost  true: the result equals that of meg_bpe_merge_leftmost; false: that of meg_bpe_merge
  *   read         reads up to n next symbols and returns their number; less than n only at the end
  *   put          receives the next symbols of the result; a negative return value, with e set, ends the merging
  *   ctx          argument of read and put

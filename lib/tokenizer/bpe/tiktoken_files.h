@@ -23,9 +23,9 @@ struct meg_tiktoken_files {
 
 /*
  * meg_tiktoken_files_load - read c->tokenizer_model and apply the --tiktoken options and --vocab-size
- * Returns MEG_EFORMAT, with line or element, for invalid base64, a rank out of order, a token that is empty, longer
- * than 4096 bytes or a duplicate, or a byte that is not a token.  Returns MEG_EUSAGE if a required special token is
- * missing, if special tokens are duplicates, too many or equal to other tokens, or if the file has fewer tokens than
+ * Returns MEG_EFORMAT, with the line or array element, for invalid base64, a rank out of order, a token that is empty,
+ * longer than 4096 bytes or a duplicate, or a byte that is not a token.  Returns MEG_EUSAGE if a required special token
+ * is missing, if special tokens are duplicates, too many or equal to other tokens, or if the file has fewer tokens than
  * --vocab-size requires.
  */
 int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c, struct meg_err *e);

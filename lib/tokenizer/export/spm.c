@@ -5,8 +5,8 @@
  *
  * Hugging Face's tokenizers differ from SentencePiece in two points.  Precompiled, their character map, replaces a
  * grapheme cluster by the value of its shortest key; SentencePiece uses the longest key.  Unigram sums scores in
- * double; SentencePiece rounds each sum to float.  Therefore, another one of several segmentations with equal scores
- * may be chosen.
+ * double; SentencePiece rounds each sum to float.  If several segmentations have nearly equal scores, the two libraries
+ * may therefore choose different ones.
  */
 #include <stdio.h>
 #include <stdlib.h>

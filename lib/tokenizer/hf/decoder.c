@@ -21,7 +21,7 @@ struct step {
     enum step_type type;
     struct meg_hf_pattern pattern; /* METASPACE, BPE, REPLACE: the pattern to replace */
     struct meg_str content;        /* REPLACE: replacement; WORDPIECE: prefix; STRIP: the string to remove */
-    bool flag;                     /* METASPACE: remove the mark of the first token; WORDPIECE: clean up */
+    bool flag;                     /* METASPACE: the first token gets no spaces; WORDPIECE: clean up */
     int64_t start, stop;           /* STRIP: maximum number of strings to remove at each end */
 };
 

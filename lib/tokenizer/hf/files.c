@@ -43,7 +43,7 @@ static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_
         return r;
     cut = meg_hf_raw_vocab_extract(raw, (const char *)map->p, (int64_t)map->n, &rest, &why);
     r = cut < 0 ? parse(out, map->p, map->n, path, e) : parse(out, rest.s, rest.n, path, e);
-    if (r == 0 && cut < 0) /* jansson found no error; its errors would be more precise */
+    if (r == 0 && cut < 0) /* jansson, whose messages are more precise, found no error */
         r = meg_fail(e, cut, "%s: %s", path, why.msg);
     meg_str_free(&rest);
     return r;

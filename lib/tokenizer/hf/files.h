@@ -1,6 +1,6 @@
 /*
  * files.h - read the files of a Hugging Face tokenizer directory: tokenizer.json, tokenizer_config.json and
- * special_tokens_map.json (private to lib/tokenizer; exports and tests use it, too).
+ * special_tokens_map.json (private to lib/tokenizer and its tests).
  *
  * The components of tokenizer.json are declared in tokenizer/hf/internal.h.
  */
@@ -73,8 +73,8 @@ void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
 /*
  * Maximum bytes of text that is encoded at once: MEG_HF_MAX_CHUNK for a chunk between safe split points,
  * MEG_HF_MAX_UNSPLIT for text between added tokens if no safe split points are known, MEG_HF_MAX_BYTE_LEVEL for
- * normalized text of byte-level BPE.  Encoding text of the first two types takes about 15 bytes of memory per byte
- * before normalization and 35 bytes per byte after it.
+ * normalized text of byte-level BPE.  Without byte-level BPE, encoding takes about 15 bytes of memory per byte of text
+ * before normalization, and 35 bytes per byte after it.
  */
 enum { MEG_HF_MAX_CHUNK = 16 << 20, MEG_HF_MAX_UNSPLIT = 6 << 20, MEG_HF_MAX_BYTE_LEVEL = 64 << 20 };
 

@@ -1,11 +1,12 @@
 /*
  * HuggingFaceTokenizer and PretrainedFromHF: encode and decode as Hugging Face's tokenizers do with a tokenizer.json.
  *
- * Encoding splits the text at added tokens, normalizes the text between them, splits this at the added tokens that are
- * matched in normalized text, pre-tokenizes, and encodes each pre-token with the model.  If the pre-tokenizer is a
- * well-known pattern and the model is byte-level BPE, tokenizer/bpe/byte_level.h does the last two steps.  Otherwise
- * the ids of pre-tokens are cached here.  If safe_split.c finds points at which the original text can be cut, the ids
- * of the chunks between these points are cached instead; cached chunks are neither normalized nor pre-tokenized again.
+ * Encoding splits the text at added tokens, normalizes the text between them, splits the result at the added tokens
+ * that are matched in normalized text, pre-tokenizes, and encodes each pre-token with the model.  If the pre-tokenizer
+ * is a well-known pattern and the model is byte-level BPE, tokenizer/bpe/byte_level.h does the last two steps.
+ * Otherwise the ids of pre-tokens are cached here.  If safe_split.c finds points at which the original text can be cut,
+ * the ids of the chunks between these points are cached instead; cached chunks are neither normalized nor pre-tokenized
+ * again.
  */
 #include <inttypes.h>
 #include <stdlib.h>

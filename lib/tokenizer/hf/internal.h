@@ -49,7 +49,7 @@ int meg_hf_get_id(const json_t *value, const char *what, const char *where, int3
  * deep, which is flattened.
  */
 
-/* How a component (normalizer, pre-tokenizer or decoder) loads its steps. */
+/* The step types of normalizers, of pre-tokenizers or of decoders, and the functions that load and free a step. */
 struct meg_hf_step_class {
     const char *list_key;     /* name of the member of a Sequence that lists its components */
     const char *const *types; /* [ntypes] values of "type" */
@@ -107,15 +107,15 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
                           int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
 /*
- * Return true if text can be cut before any space, tab, newline or carriage return (not inside \r\n) and the parts then
- * be normalized independently.  Set *is_by_char to true if such text can also be cut at any other ASCII character, and
- * *is_around_ideographs if it can be cut before ideographs, which the normalizer surrounds with spaces.
+ * Return true if text can be cut before any space, tab, newline or carriage return (not inside \r\n), and each part can
+ * be normalized on its own.  Set *is_by_char to true if text can also be cut at any other ASCII character, and
+ * *is_around_ideographs to true if it can be cut before ideographs, which the normalizer surrounds with spaces.
  */
 bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
                                           bool *is_around_ideographs);
 /*
- * Return true if the normalizer only replaces each space by a mark, perhaps after a Prepend.  Set *mark, which is
- * borrowed.
+ * Return true if the normalizer only replaces each space by a fixed string, perhaps after a Prepend step.  If so, set
+ * *mark to this string, which is borrowed.
  */
 bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct meg_span *mark);
 
@@ -163,11 +163,11 @@ bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum
 /* Return true if the first step splits at whitespace and removes it.  Set *is_around_punctuation to true if the step
  * also isolates punctuation. */
 bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation);
-/* Return true if the first step replaces each space by a mark and splits before each mark. */
+/* Return true if the first step is Metaspace and splits before each replacement character (usually U+2581). */
 bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p);
 /*
- * Return true if the pre-tokenizer only replaces each space by a mark, and perhaps prepends a mark to the text.  Set
- * *mark, which is borrowed.
+ * Return true if the pre-tokenizer only replaces each space by Metaspace's replacement character (usually U+2581), and
+ * perhaps prepends this character to the text.  If so, set *mark to the character, which is borrowed.
  */
 bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark);
 
@@ -181,8 +181,8 @@ struct meg_hf_raw_vocab {
     struct meg_span vocab, merges; /* well-formed JSON in the file's text; s NULL: absent or of another type */
 };
 /*
- * Find vocab and merges in a tokenizer.json, and append the file to rest with an empty object and array instead of
- * them.  Returns MEG_EFORMAT if the text is not JSON.
+ * Find vocab and merges in a tokenizer.json, and append to rest a copy of the file in which both are empty.  Returns
+ * MEG_EFORMAT if the text is not JSON.
  */
 int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *raw, const char *text, int64_t n, struct meg_str *rest,
                              struct meg_err *e);
@@ -210,7 +210,7 @@ void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t 
 
 struct meg_hf_model {
     const struct meg_hf_model_type *type;
-    struct meg_hf_raw_vocab raw_vocab; /* borrowed; the caller of meg_hf_model_load sets it for that function */
+    struct meg_hf_raw_vocab raw_vocab; /* borrowed; set it before meg_hf_model_load, which reads it */
     struct meg_hf_vocab vocab;
     void *impl; /* data of the model type */
 };

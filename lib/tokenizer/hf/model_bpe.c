@@ -82,8 +82,8 @@ static void collect_token(struct merge_batch *batch, int k, int which, const cha
 }
 
 /*
- * Read up to BATCH merges and return their number.  It is less than BATCH at the end, or if a merge is malformed; then
- * set *is_bad to true.
+ * Read up to BATCH merges and return their number, which is less than BATCH at the end.  If a merge is malformed, stop
+ * before it and set *is_bad to true.
  */
 static int collect_merges(struct merge_batch *batch, const struct bpe *b, struct meg_json_scan *s, bool *is_bad)
 {

@@ -23,8 +23,9 @@ struct step {
     enum step_type type;
     enum behavior behavior;
     bool invert, use_regex, individual, splits;
-    enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme; /* prepends a space, or METASPACE's mark */
-    struct meg_hf_pattern pattern;                                        /* METASPACE: the mark */
+    /* whether to prepend a space or, for METASPACE, the replacement character */
+    enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme;
+    struct meg_hf_pattern pattern; /* METASPACE: the replacement character of spaces */
 };
 
 struct meg_hf_pretokenizer {

@@ -7,10 +7,10 @@
  * does not combine it with its left neighbor.  There is a split point before each space and, if the pre-tokenizer
  * isolates punctuation and ideographs, around these.  No added token may be matched in normalized text.
  *
- * Split between characters (Llama 2): either the normalizer or the pre-tokenizer replaces each space by a mark, and the
- * other is absent.  The entire text is one BPE word, which can be cut between two characters that are not adjacent in
- * any token.  An added token that is matched in normalized text counts as a token; its match may not depend on its
- * context (lstrip, rstrip, single_word).
+ * Split between characters (Llama 2): either the normalizer or the pre-tokenizer replaces each space by a replacement
+ * character (usually U+2581, called `mark` below), and the other component is absent.  The entire text is one BPE word,
+ * which can be cut between two characters that are not adjacent in any token.  An added token that is matched in
+ * normalized text counts as a token; its match may not depend on its context (lstrip, rstrip, single_word).
  */
 #include <string.h>
 
@@ -91,7 +91,7 @@ static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_
     return r;
 }
 
-/* Forbid splits inside a token.  A token occurs in normalized text; in the original text its marks may be spaces. */
+/* Forbid splits inside a token of normalized text.  Each mark in the token may be a space in the original text. */
 static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, const struct meg_span *mark)
 {
     const char *at = token->s, *end = at + token->n;

@@ -16,7 +16,7 @@ MEG_BEGIN_DECLS
 enum meg_pretok {
     MEG_PRETOK_GPT2,   /* Radford et al. 2019 */
     MEG_PRETOK_CL100K, /* tiktoken's cl100k_base, Llama 3 */
-    MEG_PRETOK_QWEN2,  /* as MEG_PRETOK_CL100K, but each digit is a pre-token */
+    MEG_PRETOK_QWEN2,  /* Qwen2: the pattern of cl100k_base, but each digit is a pre-token */
     MEG_PRETOK_O200K,  /* tiktoken's o200k_base */
     MEG_PRETOK_TIK_V1, /* --tiktoken-pattern v1 */
     MEG_PRETOK_TIK_V2,

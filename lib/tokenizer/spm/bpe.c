@@ -1,6 +1,6 @@
 /*
- * SentencePiece's BPE merges the two neighboring symbols whose concatenation is the piece with the highest score.  It
- * looks up the concatenation.  Here, every split of a piece into two symbols becomes a ranked merge when the model is
+ * SentencePiece's BPE merges the two neighboring symbols whose concatenation is the piece with the highest score, and
+ * looks up each concatenation.  Here, every split of a piece into two symbols becomes a ranked merge when the model is
  * opened; merges of lower rank are applied first, and equal scores have equal ranks.  Symbols 0 .. n-1 are the pieces;
  * the symbols after them are the characters that occur in pieces but are not pieces themselves.
  */
@@ -12,7 +12,7 @@
 
 /* ---- Symbols ---- */
 
-/* Return the id of a piece of a type that is not matched in text, or -1. */
+/* Return the id of the reserved piece s [n], whose type is not matched in text, or -1 if there is none. */
 static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id, const char *s, int64_t n)
 {
     int64_t k = meg_strtab_find(reserved, s, n);
@@ -184,7 +184,7 @@ static void find_unused(struct meg_spm *s)
 
     for (int32_t id = 0; id < m->n; id++) {
         if (m->piece[id].type == MEG_SPM_UNUSED)
-            s->has_safe_splits = false; /* the merge that an unused piece is split by depends on the entire text */
+            s->has_safe_splits = false; /* the entire text determines by which merge an unused piece is split */
     }
 }
 

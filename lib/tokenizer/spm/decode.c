@@ -7,7 +7,7 @@
 /* Bits of meg_detok.state. */
 enum {
     HAS_TEXT = 1,      /* some text was decoded, so leading spaces of pieces are kept */
-    REMOVED_SPACE = 2, /* the leading space of the first piece was removed; no other one is */
+    REMOVED_SPACE = 2, /* the leading space of the first piece was removed; no further space is removed */
 };
 
 /* Append a piece with U+2581 replaced by a space. */
