@@ -35,7 +35,7 @@ struct expected_chunk {
     const struct ckpt_mapped_tensor *m;
     struct ckpt_chunk c;
     int64_t i, n;         /* index of the chunk, and the number of chunks of the tensor */
-    const char *expected; /* checksum in the manifest; NULL: it is not a string there */
+    const char *expected; /* checksum in the manifest; NULL: the entry is not a string */
 };
 
 static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t *manifest,

@@ -34,8 +34,8 @@ MEG_BEGIN_DECLS
 
 /*
  * This rank's shard of one array in the layout of the flat parameter buffer (model/param.h): the weights, the f32 main
- * parameters, or one state of the optimizer.  Saving writes it and loading fills it.  Its ranges need not end at
- * parameter boundaries.
+ * parameters, or one state of the optimizer.  Saving writes the shard to files, and loading fills it.  The ranges of a
+ * shard need not end at parameter boundaries.
  */
 struct meg_ckpt_shard {
     const char *name; /* fp32_param, exp_avg, exp_avg_sq or momentum_buffer; NULL: the weights */

@@ -15,7 +15,7 @@ struct meg_comm_group;
 struct meg_work {
     struct meg_comm_group *g;
     const char *op_name;
-    int64_t op_number; /* number of the operation in its group; equal on all its ranks */
+    int64_t op_number; /* number of the operation in its group; equal on all ranks of the group */
     void *buf;         /* buffer of an all-reduce, or output of a reduce-scatter */
     int64_t n, offset; /* number of elements in buf; element offset of the current chunk */
     enum meg_dtype dtype;
@@ -48,7 +48,7 @@ struct meg_transport {
 
 struct meg_comm_group {
     struct meg_comm c;
-    struct meg_comm_group *world; /* group from which this group was split; the world is its own */
+    struct meg_comm_group *world; /* group from which this group was split; in the world communicator, itself */
     const struct meg_transport *transport;
     double timeout_s;
     int64_t nops;         /* number of operations started so far */

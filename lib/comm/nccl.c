@@ -18,9 +18,9 @@ struct nccl_group {
     int64_t nsplits;
     int local_rank;
     int32_t *barrier_buf;          /* [size] */
-    struct meg_nccl_queue **queue; /* [2 size + 1] all queues; the three fields below point into it */
+    struct meg_nccl_queue **queue; /* [2 size + 1] all queues; the next three fields point into this array */
     struct meg_nccl_queue *collective_queue;
-    struct meg_nccl_queue **send_queue, **recv_queue; /* [size] each NULL until it is used */
+    struct meg_nccl_queue **send_queue, **recv_queue; /* [size] a queue is NULL until its first use */
 };
 
 struct nccl_work {

@@ -135,7 +135,7 @@ static void load(void)
         float c = 0.0f;
         *(void **)&bgemm = fn;
         if (bgemm('N', 'N', 1, 1, 1, 1.0f, &one, 1, &one, 1, 0.0f, &c, 1) != 0 || c != 1.0f)
-            bgemm = NULL; /* ONEDNN_MAX_CPU_ISA excludes bf16 */
+            bgemm = NULL; /* the environment variable ONEDNN_MAX_CPU_ISA excludes bf16 */
     }
     if (is_limited)
         generate_code();

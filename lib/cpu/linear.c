@@ -48,7 +48,7 @@ static int all_f32(struct meg_mat a, struct meg_mat b, struct meg_mat c)
     return a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32 && c.dtype == MEG_DTYPE_F32;
 }
 
-/* Return m starting at element (r, c). */
+/* Return the part of m from element (r, c) on. */
 static struct meg_mat submat(struct meg_mat m, int64_t r, int64_t c)
 {
     m.p = element(m, r, c);

@@ -19,7 +19,7 @@ struct meg_data_class {
     /* Set the fields of p that do not depend on the index; fail if p has too little data for one sample. */
     int (*plan)(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
                 struct meg_err *e);
-    /* Append Megatron-LM's description of the inputs of the index of p. */
+    /* Append Megatron-LM's description of the inputs from which the index of p is built. */
     void (*add_cache_key)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
     /* Append the last part of Megatron-DeepSpeed's file name for the index of p. */
     void (*add_deepspeed_name)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
@@ -49,7 +49,7 @@ struct meg_data_splits {
     struct meg_source **src;
     int nsrc, nmid;
     struct meg_mid_dataset *mid; /* [nmid] mid-level datasets of all splits, in order */
-    struct meg_source **mid_src; /* [nmid] source of each, borrowed from src */
+    struct meg_source **mid_src; /* [nmid] source of each mid-level dataset, borrowed from src */
     struct meg_split_members members[MEG_NUM_SPLITS];
     struct meg_dataset *ds[MEG_NUM_SPLITS];
 };

@@ -23,7 +23,7 @@ struct meg_split_matrix {
 
 /*
  * meg_split_parse - parse the value of --split: up to three plain decimal numbers, separated by commas, slashes or
- * blanks.  Missing numbers are 0; only their ratios count.  Returns MEG_EUSAGE for other text.
+ * blanks.  Missing numbers are 0; only the ratios of the numbers matter.  Returns MEG_EUSAGE for other text.
  */
 int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err *e);
 

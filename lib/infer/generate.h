@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 
 enum meg_finish_reason {
     MEG_FINISH_RUNNING,
-    MEG_FINISH_STOP,  /* an end id was sampled (it is not among the ids), or meg_generator_stop was called */
+    MEG_FINISH_STOP,  /* an end id was sampled, which is not stored in ids, or meg_generator_stop was called */
     MEG_FINISH_LENGTH /* max_tokens or the model's last position was reached */
 };
 
@@ -32,7 +32,7 @@ struct meg_continuation {
 /*
  * meg_generator_open - allocate the slots of a generator
  *   g               created with is_training = false; borrowed until close
- *   unpadded_vocab  limit of the ids that may be sampled; at most the model's vocabulary size
+ *   unpadded_vocab  exclusive upper bound of the ids that may be sampled; at most the model's vocabulary size
  *   eos_ids         ids that end a continuation, borrowed until close; NULL: none
  *   slots           number of sequences generated concurrently
  *   ntop            number of most likely ids to keep for each position, at most the model's vocabulary size
@@ -48,8 +48,8 @@ bool meg_generator_has_free_slot(const struct meg_generator *gen);
 
 /*
  * meg_generator_add - prefill a prompt of n ids, 1 <= n < the model's positions, into a free slot, which must exist
- *   c  receives the first token here and the others from meg_generator_step until c->finish is not MEG_FINISH_RUNNING,
- *      and must not move before that; the caller sets c->prompt and c->request
+ *   c  continuation; the caller sets c->prompt and c->request.  This call adds the first token, and each
+ *      meg_generator_step one more, until c->finish is not MEG_FINISH_RUNNING.  c must not move until then.
  * Returns MEG_EFAIL if the model's logits are not finite.
  */
 int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,

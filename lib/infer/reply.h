@@ -31,8 +31,8 @@ struct meg_reply {
     struct meg_str prompt_text; /* text of the prompt that no later id can change */
     struct meg_str pending;     /* rest of the prompt's text, decoded as if no id followed */
     /*
-     * text after prompt_text: during generation, the part that no later id can change; once complete, all of it up to
-     * the stop string
+     * text that follows prompt_text.  During generation, text contains only the part that no later id can change; when
+     * the reply is complete, it contains everything up to the stop string.
      */
     struct meg_str text;
     int64_t ndecoded; /* number of ids of c decoded into text */

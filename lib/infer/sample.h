@@ -3,9 +3,9 @@
  *
  * The filters are the same as in Megatron-LM.  With x = logits / temperature, top-k keeps the entries that are at least
  * as large as the k-th largest, including ties.  Top-p visits x in descending order (equal entries in ascending order
- * of id) and keeps an entry while the softmax mass of those before it is at most p; it always keeps the first one.  The
- * token is sampled from the softmax over the entries kept.  Greedy decoding returns the id of the largest logit, on a
- * tie the lowest id.
+ * of id) and keeps an entry while the total softmax probability of the entries before it is at most p; the first entry
+ * is always kept.  The token is sampled from the softmax over the entries kept.  Greedy decoding returns the id of the
+ * largest logit, on a tie the lowest id.
  */
 #ifndef MEG_INFER_SAMPLE_H
 #define MEG_INFER_SAMPLE_H

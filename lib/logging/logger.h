@@ -20,8 +20,8 @@ int meg_logger_open(struct meg_logger **out, const struct meg_logging_conf *c, i
 void meg_logger_close(struct meg_logger *l);
 
 /*
- * The functions below cannot fail: when a file cannot be written, they warn, close it, and the run continues without
- * it.
+ * The functions below cannot fail.  If a file cannot be written, they print a warning and close the file, and the run
+ * continues without it.
  */
 
 /* Write the TensorBoard events of an iteration, and show it on the progress line. */

@@ -70,7 +70,7 @@ static inline int64_t meg_gpt_rope_half(const struct meg_gpt_conf *c)
 struct meg_gpt_widths {
     int64_t h;       /* residual stream */
     int64_t a, g, d; /* numbers of query heads and key-value groups; head size */
-    int64_t q, kv;   /* q: queries, or attention output, a d; kv: keys, or values, g d */
+    int64_t q, kv;   /* q: width of queries and of attention output, a * d; kv: width of keys and of values, g * d */
     int64_t qkv;     /* output of the qkv linear, q + 2 kv */
     int64_t f, fc1;  /* f: input of fc2; fc1: output of fc1, f or, for [gate | up], 2f */
 };

@@ -6,7 +6,8 @@
  *   p2p         keys and values circulate in a ring, overlapped with attention to the block received before (Liu et al.
  *               2023)
  *   all_gather  keys and values are all-gathered, and their gradients reduce-scattered (Dubey et al. 2024, 3.3.2)
- *   a2a         an all-to-all gives each rank all rows of some heads, and another one reverses it (Jacobs et al. 2023)
+ *   a2a         an all-to-all gives each rank all rows of some heads, and a second all-to-all reverses the first
+ *               (Jacobs et al. 2023)
  *   a2a+p2p     a2a within groups of consecutive ranks, whose chunks together form two larger chunks; p2p between the
  *               groups
  * Every type thus combines an all-to-all over a2a_size ranks with a ring (or all-gather) over ring_size ranks.  Either

@@ -15,7 +15,7 @@ struct meg_mlp {
 };
 
 struct meg_mlp_acts {
-    struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; p is NULL if it is not kept */
+    struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; pre.p NULL: not kept */
     struct meg_mat mid; /* output of the activation, [n,f] */
 };
 

@@ -34,8 +34,8 @@ static int64_t nearest_multiple(int64_t n, int64_t unit)
 }
 
 /*
- * Check that the micro-batch size times the number of data-parallel ranks divides a global batch size, unless it is
- * rounded down.  `what` begins the message, `remedy` ends it.
+ * Check that the micro-batch size times the number of data-parallel ranks divides a global batch size, unless the batch
+ * size is rounded down.  `what` begins the message, `remedy` ends it.
  */
 static int check_level(const struct meg_batch_schedule *p, int64_t global, const char *what, const char *remedy,
                        struct meg_err *e)

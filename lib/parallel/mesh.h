@@ -30,7 +30,7 @@ struct meg_mesh {
     struct meg_comm *dp_grad;  /* differ in dp or cp: gradients are all-reduced */
     struct meg_comm *dp_shard; /* zero.nshards consecutive ranks of dp_cp (an optimizer instance), one shard per rank */
     struct meg_comm *dp_replica; /* ranks of dp_cp with the same shard, one in each optimizer instance */
-    struct meg_comm *mp;         /* differ in tp or pp: together they hold one replica of the model */
+    struct meg_comm *mp;         /* differ in tp or pp: the ranks of the group hold one replica of the model */
     struct meg_comm *embd; /* first and last stage, which both hold tied embeddings; on other stages, only this rank */
 };
 

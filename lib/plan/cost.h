@@ -91,7 +91,7 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
  */
 struct meg_cost_time {
     double gemm, attention, memory_bound, comm; /* times of all micro-batches on the busiest stage */
-    double bubble;                              /* idle time of that stage, as a fraction of its busy time */
+    double bubble;                              /* idle time of the busiest stage, as a fraction of its busy time */
     double grad_reduce; /* time of gradient reduction and parameter all-gather that is not overlapped */
     double update;
     double step;

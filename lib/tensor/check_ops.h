@@ -6,9 +6,9 @@
  * other arguments.  A failure prints the condition, in the argument names of ops.h, and both values, and aborts.  The
  * checks read no device memory.
  *
- * They do not cover the sizes that a linear layer was planned for, which only the backend has, nor memory management
- * (alloc, release, linear_create, linear_destroy).  Since views of heads interleave, heads are compared by their
- * addresses only.
+ * The checks do not cover the sizes for which a linear layer was planned, which only the backend knows, nor memory
+ * management (alloc, release, linear_create, linear_destroy).  Since views of heads interleave, heads are compared by
+ * their addresses only.
  */
 #ifndef MEG_TENSOR_CHECK_OPS_H
 #define MEG_TENSOR_CHECK_OPS_H
@@ -17,8 +17,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return a table that checks the arguments and calls op.  With MEG_DEBUG defined, a backend calls it when it returns
- * its table.  A process can check only one table.
+ * Return a table that checks the arguments and calls op.  With MEG_DEBUG defined, a backend passes its table through
+ * this function.  A process can check only one table.
  */
 const struct meg_ops *meg_check_ops(const struct meg_ops *op);
 

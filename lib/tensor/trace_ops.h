@@ -20,8 +20,8 @@ MEG_BEGIN_DECLS
 
 /*
  * If MEG_TRACE contains "ops", return a table that calls op and prints each call; otherwise return op itself, so
- * tracing costs nothing when it is off.  A backend calls it when it returns its table.  A process can trace only one
- * table.
+ * tracing costs nothing when it is off.  A backend passes its table through this function.  A process can trace only
+ * one table.
  */
 const struct meg_ops *meg_trace_ops(const struct meg_ops *op);
 

@@ -175,7 +175,7 @@ void meg_rank_config_add_file(struct meg_str *lines, const char *path)
     meg_mmap_close(&m);
 }
 
-/* Return whether an option may differ between ranks: each may have its own cache, and only rank 0 writes logs. */
+/* Return whether an option may differ between ranks: each rank may have its own cache, and only rank 0 writes logs. */
 static bool may_differ(const char *line, size_t n)
 {
     static const char *const names[] = { "data-cache-path", "log-json", "tensorboard-dir" };

@@ -14,8 +14,8 @@ MEG_BEGIN_DECLS
  * requested a stop and the state is saved.  With train.dry_run or train.plan, it only prints the report and returns 0.
  *
  * Every rank of world calls this function with the same options; rank 0 logs.  When all ranks fail in the same way, one
- * rank's call returns the error, and the other ranks wait until its meg_die ends them.  If a call fails with several
- * ranks, it frees nothing, since closing collectives would block; the process is expected to exit.
+ * rank's call returns the error, and the other ranks wait until the meg_die of that rank ends them.  If a call fails
+ * with several ranks, it frees nothing, since closing collectives would block; the process is expected to exit.
  */
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world, struct meg_err *e);
 

@@ -96,10 +96,13 @@ static inline bool meg_train_is_rank0(const struct meg_trainer *t)
 
 /*
  * Compare the results of all ranks after a step that each of them runs.  Returns 0 when all succeeded.  Otherwise the
- * first failed rank returns its r, and the others wait until its meg_die ends them.
+ * first failed rank returns its r, and the other ranks wait until the meg_die of that rank ends them.
  */
 int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
-/* Handle a failure that every rank detects: return r on rank 0; the other ranks wait until its meg_die ends them. */
+/*
+ * Handle a failure that every rank detects: return r on rank 0; the other ranks wait until the meg_die of rank 0 ends
+ * them.
+ */
 int meg_train_fail_on_rank0(const struct meg_trainer *t, int r);
 /*
  * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise a rank that differs returns

@@ -35,9 +35,9 @@ struct meg_py {
     enum meg_py_type type;
     int64_t i;     /* BOOL, INT */
     double f;      /* FLOAT */
-    const char *s; /* [n] STR, BYTES; GLOBAL: its module; points into the pickle, not NUL-terminated */
+    const char *s; /* [n] STR, BYTES; GLOBAL: module name; points into the pickle, not NUL-terminated */
     size_t n;
-    const char *name; /* [nname] GLOBAL: its name in the module */
+    const char *name; /* [nname] GLOBAL: name of the class or function in the module */
     size_t nname;
     const struct meg_py **v; /* [nv] members */
     size_t nv, cap;

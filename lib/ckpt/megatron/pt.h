@@ -15,7 +15,7 @@ struct meg_pt {
     struct meg_mmap map;
     struct meg_zip zip;
     struct meg_pickle pickle;
-    char *folder; /* NAME/ */
+    char *folder; /* prefix NAME/ of all members */
 };
 
 /* Open a file.  Returns MEG_EFORMAT, with a message that names file and member, if it is not a torch.save container. */
