@@ -166,7 +166,7 @@ one_of_two() { # NAME
         return
         ;;
     esac
-    grep -Eq ': meg-[a-z]+ on host [^ ]+, process [0-9]+, started .* UTC, is writing here' err.$refused ||
+    grep -Eq ': meg-[a-z]+ on host [^ ]+, process [0-9]+, started .* UTC, is writing to this output' err.$refused ||
         cat err.$refused
     one_found=$("$1_state" out 2>&1)
     [ "$one_found" = 2 ] || echo "found: $one_found"

@@ -34,7 +34,7 @@ enum { JIT_STACK = 8 << 20 };
 
 static int fail_pattern(const char *pattern, size_t offset, const char *why, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "regular expression '%.400s', byte %zu: %s", pattern, offset + 1, why);
+    return meg_fail(e, MEG_EFORMAT, "regular expression '%.400s': byte %zu: %s", pattern, offset + 1, why);
 }
 
 static pcre2_code *compile(const struct meg_str *translated, int *error, size_t *offset)
@@ -220,7 +220,7 @@ static size_t translate_interval(const char *pattern, size_t offset, struct meg_
         return (size_t)(end - s) + 1;
     }
     if (min > 1 || max < 1 || (*end == '?' && min != 1)) {
-        fail_pattern(pattern, offset, "the repetition of an interval is not supported", e);
+        fail_pattern(pattern, offset, "a + or ? after this interval is not supported", e);
         return 0;
     }
     meg_str_add(out, *end == '?' ? "?" : min == 0 ? "*" : "+", 1);
@@ -289,8 +289,9 @@ int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_er
     code = compile(&translated, &error, &offset);
     if (!code) {
         pcre2_get_error_message(error, why, sizeof why);
-        rc = meg_fail(e, MEG_EFORMAT, "regular expression '%.400s' (translated to '%.400s'), byte %zu: %s", pattern,
-                      translated.s ? translated.s : "", offset, (const char *)why);
+        rc = meg_fail(e, MEG_EFORMAT,
+                      "regular expression '%.400s': PCRE2 rejects its translation '%.400s' at byte offset %zu: %s",
+                      pattern, translated.s ? translated.s : "", offset, (const char *)why);
         meg_str_free(&translated);
         return rc;
     }

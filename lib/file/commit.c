@@ -163,7 +163,9 @@ static int write_journal(const struct member *m, const struct meg_str *text, str
 static int remove_journal(const struct member *m, struct meg_err *e)
 {
     char *journal = journal_path(m->path);
-    int r = unlink(journal) == 0 || errno == ENOENT ? 0 : meg_fail_errno(e, "%s: cannot remove it", journal);
+    int r = unlink(journal) == 0 || errno == ENOENT
+                ? 0
+                : meg_fail_errno(e, "%s: cannot remove this commit journal", journal);
 
     free(journal);
     return r;
@@ -231,7 +233,7 @@ static int rename_all(const struct set *s, int *done, struct meg_err *e)
         const struct member *m = &s->v[*done];
 
         if (rename(m->tmp, m->path) < 0 && errno != ENOENT)
-            return meg_fail_errno(e, "%s: rename from %s", m->path, m->tmp);
+            return meg_fail_errno(e, "%s: rename from %s failed", m->path, m->tmp);
     }
     return 0;
 }
@@ -287,7 +289,8 @@ static int replace(struct set *s, bool *is_committed, struct meg_err *e)
         const size_t n = strlen(e->msg);
 
         snprintf(e->msg + n, sizeof e->msg - n,
-                 "; the new files are complete under temporary names such as %s, and meg's programs read them there",
+                 "; the new files are complete but still have temporary names such as %s, under which the meg commands "
+                 "read them",
                  s->v[done].tmp);
     }
 out:
@@ -332,10 +335,10 @@ static int replace_dir(const struct member *m, struct meg_err *e)
     if ((r = write_journals(&s, e)) < 0)
         goto out;
     if (rename(m->path, old) < 0) {
-        r = meg_fail_errno(e, "%s: rename to %s", m->path, old);
+        r = meg_fail_errno(e, "%s: rename to %s failed", m->path, old);
         remove_journals(&s);
     } else if (rename(m->tmp, m->path) < 0) {
-        r = meg_fail_errno(e, "%s: rename from %s", m->path, m->tmp);
+        r = meg_fail_errno(e, "%s: rename from %s failed", m->path, m->tmp);
         if (rename(old, m->path) == 0)
             remove_journals(&s);
     } else {
@@ -359,7 +362,7 @@ int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e)
         return r;
     }
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
-        return meg_fail_errno(e, "%s: exchange with %s", dir, tmp);
+        return meg_fail_errno(e, "%s: exchange with %s failed", dir, tmp);
     return replace_dir(&m, e);
 }
 

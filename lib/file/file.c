@@ -60,7 +60,7 @@ int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e)
     /* map one byte more, which is never read, because a mapping of 0 bytes is invalid */
     p = mmap(NULL, (size_t)st.st_size + 1, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {
-        r = meg_fail_errno(e, "%s: mmap", path);
+        r = meg_fail_errno(e, "%s: mmap failed", path);
         goto out;
     }
     m->p = (const unsigned char *)p;
@@ -162,7 +162,7 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
 
         free(f->tmp);
         f->tmp = NULL;
-        return meg_fail(e, MEG_EIO, "%s: cannot create it: %s", path, strerror(no));
+        return meg_fail(e, MEG_EIO, "%s: cannot create this file: %s", path, strerror(no));
     }
     f->cleanup_slot = meg_temporary_register(f->tmp);
     f->path = meg_strdup(path);
@@ -259,7 +259,7 @@ int meg_file_sync(struct meg_file *f, struct meg_err *e)
 {
     int r = flush(f, e);
 
-    return r < 0 || fsync(f->fd) == 0 ? r : meg_fail_errno(e, "%s: fsync", f->path);
+    return r < 0 || fsync(f->fd) == 0 ? r : meg_fail_errno(e, "%s: fsync failed", f->path);
 }
 
 int meg_file_close(struct meg_file *f, struct meg_err *e)
@@ -269,7 +269,7 @@ int meg_file_close(struct meg_file *f, struct meg_err *e)
     if (r < 0)
         return r;
     f->fd = -1;
-    return close(fd) == 0 ? 0 : meg_fail_errno(e, "%s: close", f->path);
+    return close(fd) == 0 ? 0 : meg_fail_errno(e, "%s: close failed", f->path);
 }
 
 int meg_file_commit(struct meg_file *f, struct meg_err *e)
@@ -277,7 +277,7 @@ int meg_file_commit(struct meg_file *f, struct meg_err *e)
     int r = meg_file_close(f, e);
 
     if (r == 0 && rename(f->tmp, f->path) < 0)
-        r = meg_fail_errno(e, "%s: rename from %s", f->path, f->tmp);
+        r = meg_fail_errno(e, "%s: rename from %s failed", f->path, f->tmp);
     if (r == 0) {
         r = meg_fsync_parent(f->path, e);
         meg_file_detach(f);
@@ -322,7 +322,7 @@ int meg_mkdirs(const char *path, struct meg_err *e)
         next = *p;
         *p = 0;
         if (mkdir(dir, 0777) < 0 && errno != EEXIST)
-            r = meg_fail_errno(e, "%s: cannot create the directory", dir);
+            r = meg_fail_errno(e, "%s: cannot create this directory", dir);
         else if (stat(dir, &st) < 0)
             r = meg_fail_errno(e, "%s", dir);
         else if (!S_ISDIR(st.st_mode))
@@ -344,14 +344,14 @@ static int remove_one(const char *path, const struct stat *st, int flag, struct 
 int meg_remove_tree(const char *path, struct meg_err *e)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
-        return meg_fail_errno(e, "%s: cannot remove it", path);
+        return meg_fail_errno(e, "%s: cannot remove this file or directory", path);
     return 0;
 }
 
 int meg_rename(const char *from, const char *to, struct meg_err *e)
 {
     if (rename(from, to) < 0)
-        return meg_fail_errno(e, "%s: rename from %s", to, from);
+        return meg_fail_errno(e, "%s: rename from %s failed", to, from);
     return meg_fsync_parent(to, e);
 }
 
@@ -363,7 +363,7 @@ int meg_fsync_dir(const char *path, struct meg_err *e)
     if (fd < 0)
         return meg_fail_errno(e, "%s", path);
     if (fsync(fd) < 0 && errno != EINVAL) /* EINVAL: the file system does not support fsync of a directory */
-        r = meg_fail_errno(e, "%s: fsync", path);
+        r = meg_fail_errno(e, "%s: fsync failed", path);
     close(fd);
     return r;
 }

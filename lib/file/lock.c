@@ -171,13 +171,15 @@ static int fail_locked(const char *path, const char *output, const struct holder
     const bool is_running = is_visible(h, self);
 
     if (!*h->value[PID])
-        return meg_fail(e, MEG_EIO, "%s: %s is not a lock file of meg; remove it if nothing is writing here", output,
-                        path);
-    return meg_fail(
-        e, MEG_EIO,
-        "%s: %s on host %s, process %s, started %s, is writing here; wait until it ends or choose another output%s%s%s",
-        output, h->value[PROGRAM], h->value[HOST], h->value[PID], h->value[STARTED],
-        is_running ? "" : " (if that process is dead, remove ", is_running ? "" : path, is_running ? "" : ")");
+        return meg_fail(e, MEG_EIO,
+                        "%s: %s is not a lock file of meg; remove that file if no process is writing to this output",
+                        output, path);
+    return meg_fail(e, MEG_EIO,
+                    "%s: %s on host %s, process %s, started %s, is writing to this output; wait until that process "
+                    "ends, or choose another output%s%s%s",
+                    output, h->value[PROGRAM], h->value[HOST], h->value[PID], h->value[STARTED],
+                    is_running ? "" : " (if the process is dead, remove ", is_running ? "" : path,
+                    is_running ? "" : ")");
 }
 
 /* ---- acquisition and release ---- */
@@ -257,17 +259,17 @@ static int take_over(const char *tmp, const char *path, const struct holder *sel
     int r = 0;
 
     if (fd < 0)
-        return errno == ENOENT ? 0 : meg_fail_errno(e, "%s: cannot open the lock of a dead process", path);
+        return errno == ENOENT ? 0 : meg_fail_errno(e, "%s: cannot open this lock file of a dead process", path);
     if (flock(fd, LOCK_EX) < 0)
-        r = meg_fail_errno(e, "%s: the process that held this lock is dead; remove the file: flock", path);
+        r = meg_fail_errno(e, "%s: remove this lock file, because its process is dead; flock failed", path);
     else if (fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino &&
              opened.st_dev == named.st_dev && read_holder(&h, path) && is_dead(&h, self)) {
         *is_ours = rename(tmp, path) == 0;
         if (*is_ours)
-            meg_info("%s: taken over from %s on host %s, process %s, which is dead", path, h.value[PROGRAM],
-                     h.value[HOST], h.value[PID]);
+            meg_info("%s: this lock was taken over from %s on host %s, process %s, which is dead", path,
+                     h.value[PROGRAM], h.value[HOST], h.value[PID]);
         else
-            r = meg_fail_errno(e, "%s: rename from %s", path, tmp);
+            r = meg_fail_errno(e, "%s: rename from %s failed", path, tmp);
     }
     close(fd);
     return r;
@@ -312,7 +314,7 @@ static int acquire(const char *tmp, const char *path, const char *output, const 
         if (is_ours)
             break;
         if (errno != EEXIST)
-            r = meg_fail_errno(e, "%s: creating the lock file", path);
+            r = meg_fail_errno(e, "%s: cannot create this lock file", path);
         else if (read_holder(&h, path))
             r = is_dead(&h, self) ? take_over(tmp, path, self, &is_ours, e) : fail_locked(path, output, &h, self, e);
     }
@@ -364,8 +366,8 @@ int meg_lock_check(const struct meg_lock *l, struct meg_err *e)
     if (is_ours(h))
         return 0;
     return meg_fail(e, MEG_EIO,
-                    "%s: the lock file of this process was removed; nothing was replaced, since another process may be "
-                    "writing here",
+                    "%s: the lock file of this process was removed; the output was not replaced, because another "
+                    "process may be writing to it",
                     h->path);
 }
 

@@ -50,7 +50,7 @@ int meg_temporary_dir(char **out, const char *path, struct meg_err *e)
     } while ((r = mkdir(*out, 0777)) < 0 && errno == EEXIST);
     if (r == 0)
         return 0;
-    r = meg_fail(e, MEG_EIO, "%s: cannot create the directory: %s", *out, strerror(errno));
+    r = meg_fail(e, MEG_EIO, "%s: cannot create this directory: %s", *out, strerror(errno));
     free(*out);
     *out = NULL;
     return r;

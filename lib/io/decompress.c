@@ -116,7 +116,7 @@ static int64_t xz_decode(struct meg_decompressor *u, char *out, int64_t n)
     return (char *)u->xz.next_out - out;
 }
 
-#define JSON_LINES "write its texts as JSON lines first"
+#define JSON_LINES "convert it to JSON lines first"
 
 /* A magic number that begins with letters includes bytes that practically never occur at the beginning of a text. */
 static const struct format formats[] = {

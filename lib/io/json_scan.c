@@ -125,8 +125,11 @@ int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct me
         char c[4];
 
         skip_plain(s);
-        if (s->p == s->end || (unsigned char)*s->p < 0x20)
+        if (s->p == s->end)
             return meg_json_scan_expected(s, "the rest of a string");
+        if ((unsigned char)*s->p < 0x20)
+            return meg_fail(s->e, MEG_EFORMAT, "%s %" PRId64 ": unescaped control character 0x%02x in a string",
+                            s->offset_name, (s->p - s->begin + 1), (unsigned char)*s->p);
         if (out && (has_escapes || *s->p == '\\'))
             meg_str_add(buf, begin, (size_t)(s->p - begin));
         if (*s->p == '"')

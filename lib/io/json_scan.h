@@ -18,11 +18,11 @@ MEG_BEGIN_DECLS
 /* State of the scan of a text [begin, end), which must be valid UTF-8. */
 struct meg_json_scan {
     const char *begin, *p, *end; /* p: the next byte */
-    const char *offset_name;     /* name of an offset in messages: "column" or "byte" */
+    const char *offset_name;     /* name of an offset in messages: "byte" */
     struct meg_err *e;
 };
 
-/* Fail with MEG_EFORMAT: "column N: found X where WHAT is expected". */
+/* Fail with MEG_EFORMAT: "byte N: found X where WHAT is expected". */
 int meg_json_scan_expected(const struct meg_json_scan *s, const char *what);
 
 /* Skip space, tab, \n and \r. */

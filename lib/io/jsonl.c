@@ -24,7 +24,7 @@ static int read_text(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_js
 
     if (v->n == MEG_JSONL_MAX_STRINGS)
         return meg_fail(s->e, MEG_EFORMAT,
-                        "column %" PRId64 ": the list has more than %d strings; split it into several lines",
+                        "byte %" PRId64 ": the list has more than %d strings; split it into several lines",
                         (s->p - s->begin + 1), MEG_JSONL_MAX_STRINGS);
     if (v->n == v->cap) {
         v->cap = v->cap ? 2 * v->cap : 8;
@@ -34,7 +34,7 @@ static int read_text(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_js
         return r;
     if (lone_surrogate && !j->replaces_lone_surrogates)
         return meg_fail(s->e, MEG_EFORMAT,
-                        "column %" PRId64 ": \\u escape of a lone surrogate, which is not a character%s",
+                        "byte %" PRId64 ": \\u escape of a lone surrogate, which is not a character%s",
                         (lone_surrogate - s->begin + 1), j->hint ? j->hint : "");
     return 0;
 }
@@ -114,13 +114,13 @@ static int read_object(struct meg_json_scan *s, struct meg_jsonl *j)
 
 static int read_line(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e)
 {
-    struct meg_json_scan s = { line, line + meg_utf8_bom(line, n), line + n, "column", e };
+    struct meg_json_scan s = { line, line + meg_utf8_bom(line, n), line + n, "byte", e };
     int64_t bad = meg_utf8_find_invalid(line, n);
     int r;
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "column %" PRId64 ": invalid UTF-8: byte 0x%02x%s", bad + 1,
-                        (unsigned char)line[bad], j->hint ? j->hint : "");
+        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": invalid UTF-8: 0x%02x%s", bad + 1, (unsigned char)line[bad],
+                        j->hint ? j->hint : "");
     if ((r = read_object(&s, j)) < 0)
         return r;
     meg_json_scan_skip_space(&s);

@@ -13,7 +13,7 @@ int meg_pb_fail(const struct meg_pb *m, const unsigned char *location, struct me
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    return meg_fail(e, MEG_EFORMAT, "%s, byte %" PRId64 ": %s", m->name, (location - m->file), why);
+    return meg_fail(e, MEG_EFORMAT, "%s: byte %" PRId64 ": %s", m->name, (location - m->file), why);
 }
 
 static int read_varint(struct meg_pb *m, uint64_t *out, struct meg_err *e)
@@ -33,14 +33,14 @@ static int read_varint(struct meg_pb *m, uint64_t *out, struct meg_err *e)
         if (c < 0x80)
             return 0;
     }
-    return meg_pb_fail(m, begin, e, "a varint of more than 64 bits");
+    return meg_pb_fail(m, begin, e, "the varint has more than 64 bits");
 }
 
 /* Read a little-endian integer of n bytes. */
 static int read_fixed(struct meg_pb *m, int n, uint64_t *out, struct meg_err *e)
 {
     if (m->end - m->p < n)
-        return meg_pb_fail(m, m->p, e, "a value of %d bytes in a message that has only %" PRId64 " left", n,
+        return meg_pb_fail(m, m->p, e, "the value has %d bytes, but only %" PRId64 " are left in the message", n,
                            (m->end - m->p));
     *out = 0;
     for (int i = 0; i < n; i++)
@@ -57,7 +57,7 @@ static int read_bytes(struct meg_pb *m, struct meg_pb *out, struct meg_err *e)
     if (r < 0)
         return r;
     if (n > (uint64_t)(m->end - m->p))
-        return meg_pb_fail(m, begin, e, "a value of %llu bytes in a message that has only %" PRId64 " left",
+        return meg_pb_fail(m, begin, e, "the value has %llu bytes, but only %" PRId64 " are left in the message",
                            (unsigned long long)n, (m->end - m->p));
     *out = (struct meg_pb){ m->p, m->p + n, m->file, m->name };
     m->p += n;

@@ -16,7 +16,7 @@ const struct meg_opt meg_text_reader_opts[] = {
     { "input-format", 0, MEG_ENUM(struct meg_text_reader_conf, input_format), "auto|text|jsonl", "auto",
       "format of the input; auto: detect it from the name and the first line of each file" },
     { "json-keys", 0, MEG_LIST(struct meg_text_reader_conf, json_keys), "KEY...", "text",
-      "read the texts of these keys of JSON lines" },
+      "keys of each JSON line whose values are the texts to read" },
     MEG_ALIAS("json-key", "json-keys"),
     { 0 }
 };
@@ -108,7 +108,7 @@ static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
     if (meg_line_is_blank(line, n))
         return 0;
     if ((r = meg_jsonl_read(&t->jsonl, line, n, &inner)) < 0)
-        return meg_fail(e, r, "%s, line %" PRId64 ": %s", t->block.name, t->line, inner.msg);
+        return meg_fail(e, r, "%s: line %" PRId64 ": %s", t->block.name, t->line, inner.msg);
     t->next_key = 0;
     return 0;
 }
@@ -122,8 +122,8 @@ static int read_plain(struct meg_text_reader *t, struct meg_span *text, struct m
     *text = (struct meg_span){ s, nl ? nl + 1 - s : t->block.n - t->offset };
     t->offset += text->n;
     if ((bad = meg_utf8_find_invalid(s, text->n)) >= 0)
-        return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": invalid UTF-8: byte 0x%02x at column %" PRId64,
-                        t->block.name, t->line, (unsigned char)s[bad], bad + 1);
+        return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": invalid UTF-8: 0x%02x at byte %" PRId64, t->block.name,
+                        t->line, (unsigned char)s[bad], bad + 1);
     return 1;
 }
 

@@ -21,13 +21,13 @@ static const struct meg_opt common_opts[] = {
     { "help", 'h', MEG_BOOL(struct opt_common, help), NULL, NULL, "print this help and exit" },
     { "version", 0, MEG_BOOL(struct opt_common, version), NULL, NULL, "print the version and exit" },
     { "config", 0, MEG_STR(struct opt_common, config), "FILE", NULL,
-      "read options from FILE, one `name = value` per line; later options override them" },
+      "read options from FILE, one `name = value` per line; options after --config override them" },
     { "dump-config", 0, MEG_BOOL(struct opt_common, dump_config), NULL, NULL,
-      "print all options in the format of --config and exit" },
+      "print all options and their values in the format of a --config file, and exit" },
     { "list-options", 0, MEG_BOOL(struct opt_common, list_options), NULL, NULL,
-      "print one tab-separated line per option and exit" },
+      "print one tab-separated line per option, and exit" },
     { "completion", 0, MEG_STR(struct opt_common, completion), "bash", NULL,
-      "print a shell script that completes these options and exit" },
+      "print a bash script that completes the options of this command, and exit" },
     { "quiet", 'q', MEG_BOOL(struct opt_common, quiet), NULL, NULL, "print only warnings and errors" },
     { "verbose", 'v', MEG_BOOL(struct opt_common, verbose), NULL, NULL, "print more detail" },
     { 0 }
@@ -292,7 +292,7 @@ static int set_bool(const struct meg_opt *row, bool *field, const char *word, st
     bool is_yes = strcmp(word, "yes") == 0 || strcmp(word, "true") == 0;
 
     if (!is_yes && strcmp(word, "no") != 0 && strcmp(word, "false") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is neither yes nor no", row->name, word);
+        return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of yes, no, true and false", row->name, word);
     *field = is_yes != (row->type == MEG_OPT_STORE_FALSE);
     return 0;
 }
@@ -308,7 +308,7 @@ static int set_list(const struct meg_opt *row, struct meg_str_list *field, const
     for (p = row->metavar; *p; p++)
         nvalues += *p == ' ';
     if (!strstr(row->metavar, "...") && words->n != nvalues)
-        return meg_fail(e, MEG_EUSAGE, "--%s requires %" PRId64 " values, %s, but has %" PRId64, row->name, nvalues,
+        return meg_fail(e, MEG_EUSAGE, "--%s requires %" PRId64 " values (%s), but has %" PRId64, row->name, nvalues,
                         row->metavar, words->n);
     if (words->n == 0)
         return meg_fail(e, MEG_EUSAGE, "--%s requires a value: %s", row->name, row->metavar);
@@ -450,7 +450,7 @@ static int parse_option(const struct meg_optgroup *groups, const struct meg_optg
         for (; is_value(rest[n]) && (n == 0 || row->type == MEG_OPT_LIST); n++)
             opt_add_word(&words, rest[n], strlen(rest[n]));
     if (words.n == 0)
-        return meg_fail(e, MEG_EUSAGE, "--%s requires a value: %s (write --%s=-... if it begins with a dash)",
+        return meg_fail(e, MEG_EUSAGE, "--%s requires a value: %s (write --%s=-... if the value begins with a dash)",
                         row->name, row->metavar, row->name);
     if ((r = opt_assign(row, group->conf, &words, e)) < 0)
         return r;
@@ -565,7 +565,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
         meg_die_err(&e);
     }
     if (opt_common.completion && strcmp(opt_common.completion, "bash") != 0)
-        meg_usage("--completion: '%s' is not supported; the only shell is bash", opt_common.completion);
+        meg_usage("--completion: '%s' is not supported; bash is the only supported shell", opt_common.completion);
     meg_log_set_level(opt_common.quiet ? MEG_LOG_WARN : opt_common.verbose ? MEG_LOG_DEBUG : MEG_LOG_INFO);
     if (opt_common.help)
         opt_help(all, usage, summary, &out);

@@ -31,7 +31,7 @@ static const char *read_word(const char *p, const char *end, struct meg_str *out
         } else if (quote == '"' && c == '\\') {
             p++;
             if (p == end || !strchr("\"\\n", *p)) {
-                meg_fail(e, MEG_EUSAGE, "\\ inside quotes must precede \", \\ or n");
+                meg_fail(e, MEG_EUSAGE, "a backslash in double quotes must precede \", \\ or n");
                 return NULL;
             }
             meg_str_add(out, *p == 'n' ? "\n" : p, 1);
@@ -114,9 +114,9 @@ static int read_lines(const struct meg_optgroup *groups, const char *text, size_
         if (!eol)
             eol = end;
         if (memchr(text, 0, (size_t)(eol - text)))
-            return meg_fail(e, MEG_EUSAGE, "%s:%d: the line contains a zero byte; the file must be text", source, line);
+            return meg_fail(e, MEG_EUSAGE, "%s: line %d: contains a zero byte; expected a text file", source, line);
         if (read_line(groups, text, (size_t)(eol - text), is_stored, &why) < 0)
-            return meg_fail(e, why.code, "%s:%d: %s", source, line, why.msg);
+            return meg_fail(e, why.code, "%s: line %d: %s", source, line, why.msg);
     }
     return 0;
 }

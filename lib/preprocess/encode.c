@@ -84,7 +84,7 @@ static int encode_line(struct preprocess_worker *w, const char *line, int64_t n,
         n = (int64_t)w->repaired.n;
         if (n > MEG_MAX_LINE_BYTES)
             return meg_fail(e, MEG_EFORMAT,
-                            "longer than %d MiB once invalid bytes are replaced by U+FFFD; split the line",
+                            "longer than %d MiB after invalid bytes are replaced by U+FFFD; split the line",
                             MEG_MAX_LINE_BYTES >> 20);
     }
     if ((r = meg_jsonl_read(&w->jsonl, line, n, e)) < 0)
@@ -126,7 +126,7 @@ int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e)
             continue;
         }
         if ((r = encode_line(w, line, n, &inner)) == MEG_EFORMAT)
-            return meg_fail(e, r, "%s, line %" PRId64 ": %s", b->name, b->first_line_in_file + i, inner.msg);
+            return meg_fail(e, r, "%s: line %" PRId64 ": %s", b->name, b->first_line_in_file + i, inner.msg);
         if (r < 0)
             return meg_fail(e, r, "%s", inner.msg);
     }

@@ -76,7 +76,7 @@ static int read_params(struct meg_punkt *p, const char *path, size_t file, struc
         if (n > 0 && s[n - 1] == '\r')
             n--;
         if (n > 0 && !parse_param_line(p, file, s, n))
-            r = meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": '%.*s': expected %s", path, line,
+            r = meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": found '%.*s', expected %s", path, line,
                          (int)(n < 80 ? n : 80), s, files[file].line_format);
     }
 out:

@@ -57,7 +57,7 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
                             t->vocab_size - 1);
         if (i == begin || (i < n && text[i] != ' '))
             return meg_fail(e, MEG_EFORMAT,
-                            "NullTokenizer reads decimal ids separated by single spaces; byte %" PRId64
+                            "NullTokenizer reads decimal ids separated by single spaces; the byte at offset %" PRId64
                             " of the text is neither a digit nor such a space",
                             i);
         out->v[out->n++] = (int32_t)id;

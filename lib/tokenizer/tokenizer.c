@@ -15,7 +15,7 @@ const struct meg_opt meg_tok_opts[] = {
       "HuggingFaceTokenizer|PretrainedFromHF|NullTokenizer",
       NULL, "tokenizer type, as in Megatron-LM" },
     { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
-      "GPT2BPETokenizer: vocab.json; BERT: vocab.txt" },
+      "GPT2BPETokenizer: vocab.json; BertWordPieceLowerCase, BertWordPieceCase: vocab.txt" },
     MEG_ALIAS("vocab", "vocab-file"),
     { "merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
       "GPT2BPETokenizer: merges.txt, one pair of tokens per line" },
@@ -26,18 +26,20 @@ const struct meg_opt meg_tok_opts[] = {
     { "tokenizer-name-or-path", 0, MEG_STR(struct meg_tok_conf, name_or_path), "DIR", NULL,
       "PretrainedFromHF, HuggingFaceTokenizer: directory that contains tokenizer.json" },
     { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
-      "SentencePieceTokenizer, BERT: add N tokens <extra_id_0>, <extra_id_1>, ..." },
+      "SentencePieceTokenizer, BertWordPieceLowerCase, BertWordPieceCase: add N tokens <extra_id_0>, <extra_id_1>, "
+      "..." },
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
-      "NullTokenizer: ids are 0 to N, and N is the end-of-document id (N - 1 from --megatron-release 0.18 on); "
-      "TikTokenizer: number of ids of a JSON vocabulary" },
+      "NullTokenizer: ids are 0 to N (0 to N - 1 from --megatron-release 0.18 on), and the last one is the "
+      "end-of-document id; TikTokenizer: truncate a JSON vocabulary to N ids, including the special tokens" },
     { "tiktoken-pattern", 0, MEG_STR(struct meg_tok_conf, tiktoken_pattern), "v1|v2|cl100k|o200k", NULL,
       "TikTokenizer: pre-tokenization pattern; default: v2 for a JSON vocabulary, else cl100k" },
     { "tiktoken-num-special-tokens", 0, MEG_I64(struct meg_tok_conf, tiktoken_num_special_tokens), "N", "1000",
       "TikTokenizer: reserve the first N ids of a JSON vocabulary for special tokens" },
     { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens), "TOKEN...", NULL,
-      "TikTokenizer: the first special tokens; default: <unk> <s> </s>" },
+      "TikTokenizer: names of the first special tokens; default for a JSON vocabulary: <unk> <s> </s>, and also <mask> "
+      "<pad> <cls> <sep> from --megatron-release 0.15 on" },
     { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_MEGATRON_RELEASES, NULL,
-      "reproduce the token ids, blends and index cache of this release of Megatron-LM (core); default: 0.10" },
+      "Megatron Core release whose token ids, blends and index cache are reproduced; default: 0.10" },
     { 0 }
 };
 
@@ -182,7 +184,7 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
     int64_t bad = meg_utf8_find_invalid(text, n);
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %" PRId64 " of the text: 0x%02x", bad,
+        return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte offset %" PRId64 " of the text: 0x%02x", bad,
                         (unsigned char)text[bad]);
     return meg_tokenizer_encode_to_sink(t, text, n, out, NULL, e);
 }
@@ -194,7 +196,7 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
     int r;
 
     if (n >= INT32_MAX) /* a document's length, including its eod id, is an int32 in the index */
-        return meg_fail(e, MEG_EFORMAT, "a text of %" PRId64 " bytes; at most %d can be encoded at once", n,
+        return meg_fail(e, MEG_EFORMAT, "the text has %" PRId64 " bytes; at most %d can be encoded at once", n,
                         INT32_MAX - 1);
     if (sink && out->n > MEG_IDS_FLUSH_COUNT && (r = meg_ids_write(out, out->n, sink, e)) < 0)
         return r;

@@ -179,7 +179,8 @@ int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t max
 {
     if ((int64_t)out->n + n <= max_bytes)
         return 0;
-    return meg_fail(e, MEG_EFORMAT, "longer than %" PRId64 " MiB after normalization; split the text", max_bytes >> 20);
+    return meg_fail(e, MEG_EFORMAT, "the text is longer than %" PRId64 " MiB after normalization; split the text",
+                    max_bytes >> 20);
 }
 
 /* Append the normal form of segment c, which ends at a normalization boundary, and clear c. */
@@ -209,7 +210,8 @@ static int normalize_chunk(const struct meg_normal_form *f, const char *text, in
         meg_codepoints_add(&c, cp);
         if (c.n > MEG_NORMAL_FORM_MAX_RUN)
             r = meg_fail(e, MEG_EFORMAT,
-                         "more than %d consecutive combining marks, which must be normalized together; split the text",
+                         "the text has more than %d consecutive combining marks, which must be normalized together; "
+                         "split the text",
                          MEG_NORMAL_FORM_MAX_RUN);
     }
     if (r == 0)

@@ -114,7 +114,7 @@ like 'a text of one token: the message says so' "$(cat "$T/err")" "$T/p: 1 token
 status 'an empty text ends with 65' 65 ppl --input /dev/null
 printf 'ab\377' >"$T/p"
 status 'a text that is not UTF-8 ends with 65' 65 ppl --input "$T/p"
-like 'not UTF-8: the message has the offset' "$(cat "$T/err")" "$T/p: invalid UTF-8 at byte 2"
+like 'not UTF-8: the message has the offset' "$(cat "$T/err")" "$T/p: invalid UTF-8 at byte offset 2"
 printf '{"text":"a"}\nb\n' >"$T/p"
 status 'JSON lines followed by text end with 65' 65 ppl --input "$T/p"
 like 'JSON lines followed by text: the message has the line' "$(cat "$T/err")" "$T/p: line 2: not JSON"

@@ -170,7 +170,7 @@ refuse 'a seed out of range' '{"prompt":"a","seed":-1}' '"seed" is -1; it must b
 refuse 'a seed of another type' '{"prompt":"a","seed":1.5}' '"seed" is 1.5; it must be an integer'
 refuse 'an empty stop string' '{"prompt":"a","stop":""}' '"stop" is ""; it must be a string or an array of strings, none of them empty$'
 refuse 'stop of another type' '{"prompt":"a","stop":["a",1]}' '"stop" is \["a",1\]; it must be a string or an array'
-refuse 'bytes that are not UTF-8' 'ab\377' 'invalid UTF-8 at byte 2'
+refuse 'bytes that are not UTF-8' 'ab\377' 'invalid UTF-8 at byte offset 2'
 refuse 'an id outside of the vocabulary' '{"ids":[0,257]}' '"ids"\[1\] is 257; the model has ids 0 to 256'
 refuse 'a prompt as long as the model' '%048d' 'the prompt has 48 tokens; the model has 48 positions'
 echo a >"$T/p"

@@ -121,7 +121,7 @@ like '--log-interval logs progress' "$(meg-preprocess --tokenizer-type NullToken
 for i in $(seq 20); do
     null bad --input twice.jsonl --workers 3
 done 2>err
-is 'the first of several invalid lines is named' "$(sort -u err | cut -d : -f 1-2)" 'meg-preprocess: twice.jsonl, line 401'
+is 'the first of several invalid lines is named' "$(sort -u err | cut -d : -f 1-3)" 'meg-preprocess: twice.jsonl: line 401'
 { echo oops; yes "$(head -n 1 big.jsonl)"; } 2>&1 | timeout 300 meg-preprocess -q --input - --tokenizer-type NullTokenizer \
     --vocab-size 9 --output-prefix bad --workers 2 2>err
 is 'an invalid line ends with 65' $? 65
@@ -155,26 +155,26 @@ refused() { # NAME MESSAGE OPTION...   with the input on standard input
 }
 good='{"text":"1"}'
 printf '%s\nno json\n' "$good" >input
-refused 'a line that is not JSON' "standard input, line 2: column 1: found 'n'" --input - <input
+refused 'a line that is not JSON' "standard input: line 2: byte 1: found 'n'" --input - <input
 printf '%s\n\n\n{"txt":"1"}\n' "$good" >input
-refused 'a line without the key' 'standard input, line 4: the key "text" is missing' --input - <input
+refused 'a line without the key' 'standard input: line 4: the key "text" is missing' --input - <input
 printf '{"text":5}\n' >input
-refused 'a number as text' 'standard input, line 1: the value of key "text" is a number' --input - <input
+refused 'a number as text' 'standard input: line 1: the value of key "text" is a number' --input - <input
 printf '{"text":["5",[]]}\n' >input
-refused 'a list of lists as text' 'standard input, line 1: the value of key "text" is a list with items other' --input - <input
+refused 'a list of lists as text' 'standard input: line 1: the value of key "text" is a list with items other' --input - <input
 printf '{"text":"\377"}\n' >bytes.jsonl
-refused 'invalid UTF-8' 'bytes.jsonl, line 1: column 10: invalid UTF-8: byte 0xff; --replace-invalid reads U.FFFD' --input bytes.jsonl
+refused 'invalid UTF-8' 'bytes.jsonl: line 1: byte 10: invalid UTF-8: 0xff; --replace-invalid replaces it by U.FFFD' --input bytes.jsonl
 printf '{"text":"\\udc00"}\n' >input
-refused 'a lone surrogate' 'standard input, line 1: column 10: .u escape of a lone' --input - <input
+refused 'a lone surrogate' 'standard input: line 1: byte 10: .u escape of a lone' --input - <input
 printf '{"text":"1"} {"text":"2"}\n' >input
-refused 'two objects on a line' 'standard input, line 1: column 14' --input - <input
+refused 'two objects on a line' 'standard input: line 1: byte 14' --input - <input
 printf '{"text":"1001"}\n' >input
 refused 'an id outside of the vocabulary' \
-    'standard input, line 1: key "text": token id 1001 is outside of the vocabulary: 0 to 1000' --input - <input
+    'standard input: line 1: key "text": token id 1001 is outside of the vocabulary: 0 to 1000' --input - <input
 printf '{"text":"99999999999999999999"}\n' >input
-refused 'an id of more than 64 bits' 'standard input, line 1: key "text": token id 9999.* is outside' --input - <input
+refused 'an id of more than 64 bits' 'standard input: line 1: key "text": token id 9999.* is outside' --input - <input
 printf '{"text":"1  2"}\n' >input
-refused 'two blanks between ids' 'standard input, line 1: key "text": NullTokenizer reads' --input - <input
+refused 'two blanks between ids' 'standard input: line 1: key "text": NullTokenizer reads' --input - <input
 head -c 60 packed >cut.in
 refused 'a truncated .gz' 'cut.in: the gzip data is truncated' --input cut.in
 zstd -c -q big.jsonl | head -c 5000 >cut.in
@@ -186,7 +186,7 @@ refused 'a .gz with trailing garbage' 'cut.in: corrupt gzip data' --input cut.in
 printf 'BZh91AY&SY\000' >bz2.in
 refused 'a .bz2 file' 'bz2.in: the file is in bzip2 format, which is not supported; decompress it first: bzip2 -dc' --input bz2.in
 { cat big.jsonl; echo oops; } >input
-refused 'an invalid line after many blocks' 'standard input, line 30001:' --input - --workers 3 <input
+refused 'an invalid line after many blocks' 'standard input: line 30001:' --input - --workers 3 <input
 cp a_text_document.idx bad_text_document.idx
 printf 'oops\n' | null bad --input - 2>err
 ok 'an older dataset with the same name is unchanged' cmp a_text_document.idx bad_text_document.idx
@@ -221,7 +221,7 @@ printf '{"\\ud800":1,"text":"a\\ud83d\\ud83db"}\n' >halves.jsonl
 gpt2 r3 --replace-invalid --input halves.jsonl
 ok '--replace-invalid replaces each lone surrogate with U+FFFD' same r3_text_document r2_text_document
 gpt2 x --input halves.jsonl 2>err
-like 'a lone surrogate is an error without --replace-invalid' "$(cat err)" 'halves.jsonl, line 1: column 22: .u escape of a lone .*; --replace-invalid reads U\+FFFD'
+like 'a lone surrogate is an error without --replace-invalid' "$(cat err)" 'halves.jsonl: line 1: byte 22: .u escape of a lone .*; --replace-invalid replaces it by U\+FFFD'
 printf '\357\273\277{"text":"low lower!"}\n' | gpt2 marked --input - --append-eod
 ok 'a byte order mark is skipped' same marked_text_document g_text_document
 
@@ -255,7 +255,7 @@ printf 'go\n' >punkt/english/ortho_context.tab
 gpt2 bad --split-sentences --input prose.jsonl --punkt-data punkt 2>err
 is 'invalid Punkt data end with 65' $? 65
 like 'the message names file and line' "$(cat err)" \
-    "^meg-preprocess: punkt/english/ortho_context.tab, line 1: 'go': expected a word, a tab"
+    "^meg-preprocess: punkt/english/ortho_context.tab: line 1: found 'go', expected a word, a tab"
 gpt2 bad --split-sentences --input prose.jsonl --punkt-data punkt --lang klingon 2>err
 is 'a missing --lang ends with 66' $? 66
 is 'invalid Punkt data leave no file' "$(echo bad*)" 'bad*'
@@ -311,9 +311,9 @@ vocabulary 'a merge whose result is not a token' \
 vocabulary 'merges of tokens that are not in the vocabulary' \
     "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz' needs the token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
 (cat merges.txt; echo 'l o w') >m.txt
-vocabulary 'a line of three tokens' 'm.txt, line [0-9]+: expected two tokens' --merge-file m.txt
+vocabulary 'a line of three tokens' 'm.txt: line [0-9]+: expected two tokens' --merge-file m.txt
 vocabulary 'a vocabulary file as merges file' \
-    'vocab.json: this looks like a vocabulary \(--vocab-file\)' --merge-file vocab.json
+    'vocab.json: this file looks like a vocabulary \(--vocab-file\)' --merge-file vocab.json
 jq -c 'del(."<|endoftext|>")' vocab.json >v.json
 vocabulary 'a vocabulary with a missing id' \
     "v.json: token '.*' has id 268; the ids of 268 tokens are 0 to 267" --vocab-file v.json
@@ -501,7 +501,7 @@ fi
 { echo '{"text":"1"}'; printf '{"text":"'; yes | tr -d '\n' | head -c 1073741824; echo '"}'; } 2>&1 |
     null bad --input - 2>err
 is 'a line of a gigabyte ends with 65' $? 65
-is 'the message names the line' "$(cat err)" 'meg-preprocess: standard input, line 2: the line is longer than 64 MiB; split it'
+is 'the message names the line' "$(cat err)" 'meg-preprocess: standard input: line 2: longer than 64 MiB; split the line'
 is 'an invalid input leaves no file' "$(echo bad*)" 'bad*'
 { echo '{"text":"1"}'; head -c 68000000 /dev/zero | tr '\0' ' '; echo; } >spaces.jsonl
 status 'a line of 64 MiB that fits the block ends with 65' 65 null bad --input spaces.jsonl
@@ -530,7 +530,7 @@ refuses_word() { # BYTES MOST
     status "a text of $1 bytes without safe split points ends with 65" 65 \
         meg-preprocess -q --input word.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
     like 'the message has the limit' "$(cat "$T/err")" \
-        "^meg-preprocess: word.jsonl, line 2: key \"text\": .*; at most $2 can be encoded: split the document"
+        "^meg-preprocess: word.jsonl: line 2: key \"text\": .*; at most $2 can be encoded: split the document"
 }
 refuses_word 6400000 6291456
 sed -i 's/Whitespace/WhitespaceSplit/' "$T/hf/tokenizer.json"
@@ -546,7 +546,7 @@ printf '{"text":"a"}\n{"text":"%s"}\n' "$(yes "$(printf '\357\267\272')" | tr -d
 status 'a word that exceeds the limit once normalised ends with 65' 65 \
     meg-preprocess -q --input word.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
 is 'the message says so' "$(cat "$T/err")" \
-    'meg-preprocess: word.jsonl, line 2: key "text": longer than 16 MiB after normalization; split the text'
+    'meg-preprocess: word.jsonl: line 2: key "text": the text is longer than 16 MiB after normalization; split the text'
 rm word.jsonl
 
 cat >"$T/hf/tokenizer.json" <<'END'
@@ -557,13 +557,13 @@ printf '{"text":"a b"}\n{"text":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}\n' >
 status 'a text with exponential backtracking ends with 65' 65 \
     meg-preprocess -q --input a40.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
 like 'the message names the line' "$(cat "$T/err")" \
-    '^meg-preprocess: a40.jsonl, line 2: key "text": regular expression .*: match limit exceeded'
+    '^meg-preprocess: a40.jsonl: line 2: key "text": regular expression .*: match limit exceeded'
 sed -i 's/"Regex": "[^"]*"/"Regex": "[ab]+c|[ab]"/' hf/tokenizer.json
 perl -e 'print "{\"text\":\"a b\"}\n{\"text\":\"", "ab" x 200000, "\"}\n"' >abab.jsonl
 status 'a long text with quadratic matching ends with 65' 65 timeout 60 \
     meg-preprocess -q --input abab.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
 is 'the message names the line' "$(cat "$T/err")" \
-    "meg-preprocess: abab.jsonl, line 2: key \"text\": regular expression '[ab]+c|[ab]', on a text of 400000 bytes: match \
+    "meg-preprocess: abab.jsonl: line 2: key \"text\": regular expression '[ab]+c|[ab]', on a text of 400000 bytes: match \
 limit exceeded; it backtracks too often on this text: split the text into shorter lines"
 
 # ---- a name with line breaks ----
@@ -574,7 +574,7 @@ is 'the message has one line' "$(cat "$T/err")" \
     'meg-preprocess: no?meg-preprocess: 7 documents?[2J: no file matches this pattern'
 echo 'no json' >"$forged"
 status 'an invalid file with a line break in its name ends with 65' 65 meg-preprocess --input "$forged" --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix bad
-is 'the message on an invalid line of such a file has one line' "$(wc -l <"$T/err") $(grep -c '^meg-preprocess: no?meg-preprocess: 7 documents?\[2J, line 1: ' "$T/err")" '1 1'
+is 'the message on an invalid line of such a file has one line' "$(wc -l <"$T/err") $(grep -c '^meg-preprocess: no?meg-preprocess: 7 documents?\[2J: line 1: ' "$T/err")" '1 1'
 status 'an option value with a line break ends with 2' 2 meg-preprocess --vocab-size "$forged"
 is 'the message on the option has one line' "$(cat "$T/err")" "meg-preprocess: --vocab-size: 'no?meg-preprocess: 7 documents?[2J' is not a 64-bit integer
 Try 'meg-preprocess --help'."

@@ -148,7 +148,7 @@ meg-train: unknown option --bogus
 meg-train: --profile: profilers are not supported yet; see meg(7)
 Try 'meg-train --help'."
 printf 'lr = 1\nfp8_format = hybrid\n' >"$T/fp8.conf"
-refuses 'an unknown option in a file' 'fp8.conf:2: --fp8_format: fp8 is not supported yet' --config "$T/fp8.conf"
+refuses 'an unknown option in a file' 'fp8.conf: line 2: --fp8_format: fp8 is not supported yet' --config "$T/fp8.conf"
 for size in tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size; do
     refuses "--$size 2" "--$size 2: must be at most the 1 rank of this run" "--$size" 2
 done

@@ -52,12 +52,12 @@ meg-vocab -q --input text --min-frequency 3 --output-dir min 2>err
 is 'stops at --min-frequency' "$(sed 1d min/merges.txt)" "$(printf 'x x\nĠ xx\n')"
 
 status 'rejects invalid UTF-8' 65 sh -c 'printf "ok\nno\377\n" | meg-vocab --output-dir x'
-like 'the message has line and column of invalid UTF-8' "$(cat err)" '^meg-vocab: standard input, line 2: invalid UTF-8: byte 0xff at column 3$'
+like 'the message has line and byte of invalid UTF-8' "$(cat err)" '^meg-vocab: standard input: line 2: invalid UTF-8: 0xff at byte 3$'
 like 'the message has line and column of invalid JSON' "$(meg-vocab --output-dir x 2>&1 <<'end'
 {"text":"a"}
 {"text":"b"
 end
-)" '^meg-vocab: standard input, line 2: column 12: the text ends where'
+)" '^meg-vocab: standard input: line 2: byte 12: the text ends where'
 status 'rejects a line without the key' 65 sh -c 'echo "{\"a\":\"b\"}" | meg-vocab --output-dir x'
 status 'rejects an empty input' 65 meg-vocab --output-dir x --input /dev/null
 status 'fails if a file is missing' 66 meg-vocab --output-dir x --input nowhere

@@ -186,7 +186,8 @@ static void end_word(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 int meg_bert_run_error(struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT,
-                    "more than %d consecutive marks and signs without a letter or a space; split the document",
+                    "more than %d consecutive characters cannot be split safely, because they contain no letter or "
+                    "space; split the document",
                     MEG_BERT_MAX_RUN);
 }
 

@@ -41,8 +41,8 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
     if (!meg_megatron_release_find(c->megatron_release)->has_bert)
         return meg_fail(
             e, MEG_EUSAGE,
-            "%s: --megatron-release %s splits words differently, which is not supported; use 0.14 or earlier", c->type,
-            c->megatron_release);
+            "%s: not supported with --megatron-release %s, which splits words differently; use 0.14 or earlier",
+            c->type, c->megatron_release);
     if (!c->vocab_file)
         return meg_fail(e, MEG_EUSAGE, "%s requires --vocab-file", c->type);
     if (nextra < 0 || nextra > 1000000)

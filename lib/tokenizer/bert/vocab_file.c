@@ -44,7 +44,7 @@ static int read_tokens(struct meg_strtab *t, const char *path, const char *s, si
     int64_t bad = meg_utf8_find_invalid(s, (int64_t)n);
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "%s, byte %" PRId64 ": invalid UTF-8", path, bad + 1);
+        return meg_fail(e, MEG_EFORMAT, "%s: byte %" PRId64 ": invalid UTF-8", path, bad + 1);
     if (memchr(s, 0, n))
         return meg_fail(e, MEG_EFORMAT, "%s: contains a zero byte; expected a text file", path);
     for (int64_t line = 1; s < end; line++) {
@@ -54,10 +54,10 @@ static int read_tokens(struct meg_strtab *t, const char *path, const char *s, si
         next = stop + (end - stop >= 2 && stop[0] == '\r' && stop[1] == '\n') + 1;
         strip(&token, &stop);
         if (token == stop)
-            return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": empty; expected one token per line", path, line);
+            return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": empty; expected one token per line", path, line);
         k = meg_strtab_add(t, token, stop - token);
         if (k < line - 1)
-            return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": '%.*s' is a duplicate of line %" PRId64, path, line,
+            return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": '%.*s' is a duplicate of line %" PRId64, path, line,
                             (int)(stop - token), token, k + 1);
         s = next;
     }
@@ -84,7 +84,7 @@ static int find_special_ids(struct meg_bert_files *f, const char *path, int32_t 
 
         *needed[i].id = (int32_t)meg_strtab_find(&f->tokens, s, (int64_t)strlen(s));
         if (*needed[i].id < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: token %s is missing, which BERT requires", path, s);
+            return meg_fail(e, MEG_EFORMAT, "%s: the token %s, which BERT requires, is missing", path, s);
     }
     return 0;
 }

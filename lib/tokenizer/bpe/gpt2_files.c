@@ -69,8 +69,9 @@ static int add_token(struct raw_vocab *v, struct meg_json_scan *s, struct meg_st
     if ((r = read_id(s, &id, &found)) < 0)
         return r;
     if (id < 0)
-        return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' has the invalid id %.*s", (int)token.n, token.s, (int)found.n,
-                        found.s);
+        return meg_fail(s->e, MEG_EFORMAT,
+                        "token '%.*s': the id must be a non-negative integer of at most 10 digits, found %.*s",
+                        (int)token.n, token.s, (int)found.n, found.s);
     v->id[k] = id;
     meg_json_scan_skip_space(s);
     return 0;
@@ -155,7 +156,7 @@ static int load_vocab(struct meg_gpt2_files *f, struct raw_vocab *v, const struc
         meg_str_free(&s);
     }
     if (lacking > 0)
-        meg_warn("%s: %d of the 256 bytes are not tokens; as in Megatron-LM they are encoded as id 0", v->path,
+        meg_warn("%s: %d of the 256 single bytes are not tokens; they are encoded as id 0, as in Megatron-LM", v->path,
                  lacking);
     if ((f->eod = id_of(v, EOD, strlen(EOD))) < 0)
         return meg_fail(e, MEG_EFORMAT, "%s: the end-of-document token %s is missing", v->path, EOD);
@@ -189,7 +190,7 @@ struct merge_reader {
 static void add_bad_merge(struct merge_reader *m, const char *left, const char *right, const char *missing)
 {
     if (m->nbad++ < MAX_REPORTED)
-        meg_str_printf(&m->bad, "%s line %" PRId64 ": '%s' + '%s' needs the token '%s'", m->nbad > 1 ? ";" : "",
+        meg_str_printf(&m->bad, "%s line %" PRId64 ": '%s' + '%s' requires the token '%s'", m->nbad > 1 ? ";" : "",
                        m->line, left, right, missing);
 }
 
@@ -202,7 +203,7 @@ static int load_merge(struct merge_reader *m, char *line, struct meg_err *e)
     if (!left)
         return 0;
     if (!right || next_word(&line))
-        return meg_fail(e, MEG_EFORMAT, "%s, line %" PRId64 ": expected two tokens separated by a space", m->path,
+        return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": expected two tokens separated by a space", m->path,
                         m->line);
     m->both.n = 0;
     meg_str_add(&m->both, left, strlen(left));
@@ -231,16 +232,17 @@ static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, 
     meg_bpe_init(&f->vocab.bpe, lines);
     if (n == 0) {
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: the file is empty; expected a line with the version and a pair of tokens per line", path);
+                     "%s: the file is empty; expected a version line, and then one pair of tokens per line", path);
         goto out;
     }
     if (n > 1 && text[0] == '{' && text[1] == '"') {
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: this looks like a vocabulary (--vocab-file); expected a pair of tokens per line", path);
+                     "%s: this file looks like a vocabulary (--vocab-file); expected one pair of tokens per line",
+                     path);
         goto out;
     }
     if (n > 0 && text[0] != '#')
-        meg_warn("%s: the first line is not a version, but is ignored as in Megatron-LM", path);
+        meg_warn("%s: the first line is not a version line (beginning with #) but is ignored, as in Megatron-LM", path);
     for (line = line ? line + 1 : text + n; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
         m.line++;

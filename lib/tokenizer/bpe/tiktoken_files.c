@@ -51,7 +51,7 @@ static int read_text(struct meg_strtab *t, const char *path, const struct meg_st
         int r;
 
         stop = stop ? stop : end;
-        snprintf(location, sizeof location, "%s, line %" PRId64, path, line);
+        snprintf(location, sizeof location, "%s: line %" PRId64, path, line);
         if (!(space = memchr(s, ' ', (size_t)(stop - s))))
             return meg_fail(e, MEG_EFORMAT, "%s: expected a token in base64 and its rank", location);
         rank = strtoll(space + 1, &rest, 10); /* strtoll stops at the zero byte after the file */
@@ -83,7 +83,7 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
         const char *bytes;
         int64_t rank;
 
-        snprintf(location, sizeof location, "%s, element %zu", path, i);
+        snprintf(location, sizeof location, "%s: element %zu", path, i);
         if (r < 0 || (int64_t)i == max_tokens)
             break;
         if (!json_is_object(item)) {
@@ -123,15 +123,16 @@ static int add_special(struct meg_strtab *t, const struct meg_str_list *given, i
     }
     if (t->n - was > n)
         return meg_fail(e, MEG_EUSAGE,
-                        "there are %" PRId64 " special tokens, more than --tiktoken-num-special-tokens %" PRId64,
-                        (t->n - was), n);
+                        "%" PRId64 " special tokens are more than --tiktoken-num-special-tokens %" PRId64, (t->n - was),
+                        n);
     while (t->n - was < n) {
         char name[64];
         int64_t before = t->n;
 
         snprintf(name, sizeof name, filler, (t->n - was - filled));
         if (meg_strtab_add(t, name, (int64_t)strlen(name)) < before)
-            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%s' is the name of a reserved token", name);
+            return meg_fail(e, MEG_EUSAGE,
+                            "--tiktoken-special-tokens: '%s' is also the generated name of a reserved token", name);
     }
     return 0;
 }
@@ -157,7 +158,8 @@ static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path
         int64_t k = meg_strtab_find(&b->tokens, &c, 1);
 
         if (k < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: byte 0x%02x is not a token; all 256 bytes must be", path, i);
+            return meg_fail(e, MEG_EFORMAT, "%s: byte 0x%02x is not a token; all 256 single bytes must be tokens", path,
+                            i);
         b->byte_id[i] = (int32_t)k + first_id;
     }
     b->token_id = meg_realloc_array(NULL, (size_t)b->tokens.n, sizeof *b->token_id);
@@ -232,14 +234,15 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
         return r;
     for (int64_t i = 0; i < defaults.n; i++) {
         if (find(&f->tokens, needed[i]) < 0)
-            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens lacks %s", needed[i]);
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: the required token %s is missing", needed[i]);
     }
     was = f->tokens.n;
     for (int64_t k = 0; k < f->vocab.tokens.n; k++) {
         struct meg_str token = meg_strtab_get(&f->vocab.tokens, k);
 
         if (meg_strtab_add(&f->tokens, token.s, (int64_t)token.n) < was + k)
-            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%.*s' is also the token of rank %" PRId64,
+            return meg_fail(e, MEG_EUSAGE,
+                            "--tiktoken-special-tokens: '%.*s' is also a token of the vocabulary, with rank %" PRId64,
                             (int)token.n, token.s, k);
     }
     f->special_ids.bos = find(&f->tokens, "<s>");
@@ -296,10 +299,15 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
     bool is_json;
     int r;
 
-    if (nspecial < 0 || nspecial > 1000000 || size - nspecial < 256 || size > INT32_MAX)
+    if (nspecial < 0 || nspecial > 1000000)
+        return meg_fail(e, MEG_EUSAGE, "--tiktoken-num-special-tokens %" PRId64 ": must be from 0 to 1000000",
+                        nspecial);
+    if (size > INT32_MAX)
+        return meg_fail(e, MEG_EUSAGE, "--vocab-size %" PRId64 ": must be at most %d", size, INT32_MAX);
+    if (size - nspecial < 256)
         return meg_fail(e, MEG_EUSAGE,
-                        "--vocab-size %" PRId64 " and --tiktoken-num-special-tokens %" PRId64 " leave too few ids for "
-                        "the 256 bytes",
+                        "--vocab-size %" PRId64 " and --tiktoken-num-special-tokens %" PRId64
+                        " leave too few ids for the 256 single bytes",
                         size, nspecial);
     f = meg_new(sizeof *f);
     f->special_ids = meg_tok_no_special_ids;
@@ -316,8 +324,9 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
                      : read_text(&f->vocab.tokens, path, &file, e)) < 0)
         goto out;
     if (c->vocab_size != MEG_UNSET && is_json && f->vocab.tokens.n < size - nspecial) {
-        r = meg_fail(e, MEG_EUSAGE, "%s: the file has %" PRId64 " tokens, --vocab-size %" PRId64 " needs %" PRId64,
-                     path, f->vocab.tokens.n, size, (size - nspecial));
+        r = meg_fail(e, MEG_EUSAGE,
+                     "%s: the file has %" PRId64 " tokens, but --vocab-size %" PRId64 " requires %" PRId64, path,
+                     f->vocab.tokens.n, size, (size - nspecial));
         goto out;
     }
     if ((r = is_json ? assign_ids_json(f, c, e) : assign_ids_text(f, c, e)) < 0 ||

@@ -44,8 +44,8 @@ static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
         meg_str_free(&s);
     }
     return nmissing ? meg_fail(e, MEG_EUSAGE,
-                               "%s: %d of the 256 bytes are not tokens; tokenizer.json cannot express "
-                               "that they are encoded as id 0",
+                               "%s: %d of the 256 single bytes are not tokens and are encoded as id 0, which "
+                               "tokenizer.json cannot express",
                                path, nmissing)
                     : 0;
 }
@@ -159,8 +159,8 @@ int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e)
     if ((int64_t)json_object_size(vocab) != f->tokens.n) {
         json_decref(vocab);
         r = meg_fail(e, MEG_EUSAGE,
-                     "%s: tokenizer.json cannot express a special token whose name is that of another token in the "
-                     "byte alphabet",
+                     "%s: tokenizer.json cannot express a special token that is spelled like another token in the "
+                     "byte-level alphabet",
                      b->conf->tokenizer_model);
         goto out;
     }

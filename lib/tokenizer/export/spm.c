@@ -57,7 +57,7 @@ static int check_user_defined(const struct meg_spm_model *m, const char *path, s
 
         if (m->piece[id].type == MEG_SPM_USER_DEFINED &&
             (memchr(piece.s, ' ', piece.n) || (m->normalizer_spec.has_map && is_mapped(m, piece))))
-            return fail_unsupported(e, path, "a user-defined piece that its normalizer changes");
+            return fail_unsupported(e, path, "a user-defined piece that the model's normalizer changes");
     }
     return 0;
 }

@@ -102,7 +102,8 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     a.id = id_of(f, s, n);
     f->max_added = a.id > f->max_added ? a.id : f->max_added;
     if (a.id != given && !f->is_renumbered)
-        meg_warn("%s: '%s' gets id %d instead of %d: Hugging Face's tokenizers number added tokens consecutively",
+        meg_warn("%s: '%s' gets id %d instead of %d, because the Hugging Face tokenizers library numbers added tokens "
+                 "consecutively",
                  where, s, a.id, given);
     f->is_renumbered |= a.id != given;
     meg_str_add(&a.content, s, n);
@@ -274,8 +275,10 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
 
         if (name)
             r = add_special_ids(post, name, &side[is_after], where, e);
-        else if (!json_object_get(item, "Sequence") || is_after)
-            r = meg_fail(e, MEG_EFORMAT, "%s: single[%zu] is neither a SpecialToken nor the first Sequence", where, i);
+        else if (!json_object_get(item, "Sequence"))
+            r = meg_fail(e, MEG_EFORMAT, "%s: single[%zu] is neither a SpecialToken nor a Sequence", where, i);
+        else if (is_after)
+            r = meg_fail(e, MEG_EFORMAT, "%s: single[%zu] is a second Sequence; expected only one", where, i);
         else
             is_after = true;
         if (r < 0)
@@ -391,9 +394,13 @@ static int apply_config_template(struct meg_hf_files *f, const json_t *config, c
         is_own |= strncmp(class, own[i], strlen(own[i])) == 0;
     if (!is_own)
         return 0;
-    if ((add_bos && f->special_ids.bos < 0) || (add_eos && f->special_ids.eos < 0))
-        return meg_fail(e, MEG_EFORMAT, "%s: %s is to be added to each text but is not a token", path,
-                        add_bos && f->special_ids.bos < 0 ? "bos_token" : "eos_token");
+    if (add_bos && f->special_ids.bos < 0)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: bos_token is missing or not in the vocabulary, but add_bos_token is true (its default)",
+                        path);
+    if (add_eos && f->special_ids.eos < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: eos_token is missing or not in the vocabulary, but add_eos_token is true",
+                        path);
     f->template_before.n = f->template_after.n = 0;
     add_template_ids(f, true, &f->special_ids.bos, add_bos);
     add_template_ids(f, false, &f->special_ids.eos, add_eos);

@@ -108,11 +108,13 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
 
     if (c.name_or_path && c.tokenizer_model && !c.tokenizer_json)
         return meg_fail(e, MEG_EUSAGE,
-                        "--tokenizer-model and --tokenizer-name-or-path both name a directory; use only one of them");
+                        "--tokenizer-model and --tokenizer-name-or-path both specify the directory of the tokenizer; "
+                        "use only one of them");
     meg_tok_find_files(&c, owned);
     if (!c.tokenizer_json)
         return name ? meg_fail(e, MEG_ENOENT,
-                               "%s: not a directory with tokenizer.json; models are not looked up by name on a hub",
+                               "%s: not a directory with tokenizer.json; models are not downloaded by name from the "
+                               "Hugging Face Hub",
                                name)
                     : meg_fail(e, MEG_EUSAGE, "%s requires --%s, a directory with tokenizer.json", class->name,
                                class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");

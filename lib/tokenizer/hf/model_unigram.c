@@ -84,7 +84,8 @@ static int load_tokens(struct meg_hf_model *m, const json_t *list, const char *w
             return meg_fail(e, MEG_EFORMAT, "%s: vocab[%zu] is not [text, score]", where, i);
         meg_hf_vocab_add(&m->vocab, json_string_value(text), (int64_t)json_string_length(text), (int32_t)i);
         if (m->vocab.tokens.n == was)
-            return meg_fail(e, MEG_EFORMAT, "%s: duplicate token '%s', vocab[%zu]", where, json_string_value(text), i);
+            return meg_fail(e, MEG_EFORMAT, "%s: duplicate token '%s' at vocab[%zu]", where, json_string_value(text),
+                            i);
         while (u->ring <= (int64_t)json_string_length(text))
             u->ring *= 2;
         u->score[i] = parse_like_serde(json_number_value(score));

@@ -378,7 +378,7 @@ static int run(const struct step *s, const struct meg_hf_pretokens *in, struct m
     for (int64_t i = 0; i < in->n && r == 0; i++) {
         r = run_step(s, in->text.s + in->v[i].offset, in->v[i].n, in->v[i].is_text_start, out, e);
         if (r == 0 && out->text.n > MAX_BYTES)
-            r = meg_fail(e, MEG_EFORMAT, "pre_tokenizer: one text becomes more than %d MiB; split the document",
+            r = meg_fail(e, MEG_EFORMAT, "pre_tokenizer: the text grows to more than %d MiB; split the document",
                          MAX_BYTES >> 20);
     }
     return r;

@@ -109,7 +109,7 @@ static void an_output_that_is_not_a_regular_file_is_not_replaced(void **state)
     assert_int_equal(meg_write_file("/dev/null", "x", 1, &e), MEG_EIO);
     assert_string_equal(e.msg, "/dev/null: exists and is not a regular file");
     assert_int_equal(meg_write_file("/nowhere/x", "x", 1, &e), MEG_EIO);
-    assert_string_equal(e.msg, "/nowhere/x: cannot create it: No such file or directory");
+    assert_string_equal(e.msg, "/nowhere/x: cannot create this file: No such file or directory");
 }
 
 static void exceeding_the_file_size_limit_is_an_error(void **state)

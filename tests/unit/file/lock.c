@@ -117,7 +117,7 @@ static void a_held_lock_fails_with_the_name_of_its_holder(void **state)
     assert_non_null(strstr(c.err, "directory out: "));
     assert_non_null(strstr(c.err, pid));
     assert_non_null(strstr(c.err, host));
-    assert_non_null(strstr(c.err, " UTC, is writing here"));
+    assert_non_null(strstr(c.err, " UTC, is writing to this output"));
     assert_int_equal(meg_lock_check(&l, &e), 0);
     meg_lock_release(&l);
     assert_int_equal(count_names(), 0);
@@ -221,7 +221,7 @@ static void locks_work_without_hard_links(void **state)
     assert_int_equal(meg_lock_check(&l, &e), 0);
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 74);
-    assert_non_null(strstr(c.err, " UTC, is writing here"));
+    assert_non_null(strstr(c.err, " UTC, is writing to this output"));
     meg_lock_release(&l);
     assert_int_equal(count_names(), 0);
     leave_a_dead_lock(NULL);

@@ -149,8 +149,8 @@ static void unsupported_formats_are_named(void **state)
     refuses(BYTES("BZh91AY&SY\0\0"), MEG_EFORMAT, LOOKS("bzip2") "decompress it first: bzip2 -dc");
     refuses(BYTES("\4\"M\x18@p"), MEG_EFORMAT, LOOKS("lz4") "decompress it first: lz4 -dc");
     refuses(BYTES("PK\3\4\24\0"), MEG_EFORMAT, LOOKS("ZIP") "extract it first: unzip -p");
-    refuses(BYTES("PAR1\x15\4"), MEG_EFORMAT, LOOKS("Parquet") "write its texts as JSON lines first");
-    refuses(BYTES("ARROW1\0\0"), MEG_EFORMAT, LOOKS("Arrow") "write its texts as JSON lines first");
+    refuses(BYTES("PAR1\x15\4"), MEG_EFORMAT, LOOKS("Parquet") "convert it to JSON lines first");
+    refuses(BYTES("ARROW1\0\0"), MEG_EFORMAT, LOOKS("Arrow") "convert it to JSON lines first");
 }
 
 static void text_may_begin_like_a_compressed_format(void **state)

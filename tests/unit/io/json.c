@@ -32,8 +32,8 @@ static void errors_name_line_and_column(void **state)
     json_t *v;
 
     (void)state;
-    refused("{\"a\": 1,\n \"b\" 2}", "a.json:2:6: not JSON: ");
-    refused("", "a.json:1:0: not JSON: ");
+    refused("{\"a\": 1,\n \"b\" 2}", "a.json: line 2, column 6: not JSON: ");
+    refused("", "a.json: line 1, column 0: not JSON: ");
     refused("{\"a\": 1, \"a\": 2}", "duplicate");
     refused("[1] x", "end of file expected");
     refused("\"\xff\"", "not JSON");

@@ -104,34 +104,34 @@ static void refuses(const char *line, int64_t n, const char *message)
 static void invalid_json_is_rejected(void **state)
 {
     static const char *const bad[][2] = {
-        { "", "column 1: the text ends where '{' of an object is expected" },
-        { "no json", "column 1: found 'n' where '{' of an object is expected" },
-        { "[\"text\"]", "column 1: found '[' where '{' of an object is expected" },
-        { "{\"text\":\"a\"", "column 12: the text ends where ',' or '}' is expected" },
-        { "{\"text\":\"a\"} x", "column 14: found 'x' where the end of the line is expected" },
-        { "{\"text\":\"a\"}{}", "column 13: found '{' where the end of the line is expected" },
-        { "{\"text\":\"a", "column 11: the text ends where the rest of a string is expected" },
-        { "{\"text\":\"a\tb\"}", "column 11: found byte 0x09 where the rest of a string is expected" },
-        { "{\"text\":\"\\x\"}", "column 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected" },
-        { "{\"text\":\"\\u12g4\"}", "column 14: found 'g' where a hex digit of \\uXXXX is expected" },
-        { "{\"text\":\"a\",}", "column 13: found '}' where a string is expected" },
-        { "{text:\"a\"}", "column 2: found 't' where a string is expected" },
-        { "{\"text\" \"a\"}", "column 9: found '\"' where ':' is expected" },
-        { "{\"a\":01,\"text\":\"\"}", "column 7: found '1' where ',' or '}' is expected" },
-        { "{\"a\":1.,\"text\":\"\"}", "column 8: found ',' where a digit is expected" },
-        { "{\"a\":-,\"text\":\"\"}", "column 7: found ',' where a digit is expected" },
-        { "{\"a\":1e,\"text\":\"\"}", "column 8: found ',' where a digit is expected" },
-        { "{\"a\":nul,\"text\":\"\"}", "column 6: found 'n' where a value is expected" },
-        { "{\"a\":[1 2],\"text\":\"\"}", "column 9: found '2' where ',' or ']' is expected" },
-        { "{\"a\":[1,],\"text\":\"\"}", "column 9: found ']' where a value is expected" },
-        { "{\"text\":[\"a\" \"b\"]}", "column 14: found '\"' where ',' or ']' is expected" },
-        { "{\"text\":[\"a\",]}", "column 14: found ']' where a value is expected" },
-        { "\xEF\xBB\xBF", "column 4: the text ends where '{' of an object is expected" },
-        { " \xEF\xBB\xBF{}", "column 2: found byte 0xef where '{' of an object is expected" },
-        { "{\"text\":\"\xE4\xB8\"}", "column 10: invalid UTF-8: byte 0xe4" },
-        { "{\"text\":\"a\\ud83dz\"}", "column 11: \\u escape of a lone surrogate, which is not a character" },
-        { "{\"text\":\"\\ud83d\\u0041\"}", "column 10: \\u escape of a lone surrogate, which is not a character" },
-        { "{\"text\":\"\\ude00\"}", "column 10: \\u escape of a lone surrogate, which is not a character" },
+        { "", "byte 1: the text ends where '{' of an object is expected" },
+        { "no json", "byte 1: found 'n' where '{' of an object is expected" },
+        { "[\"text\"]", "byte 1: found '[' where '{' of an object is expected" },
+        { "{\"text\":\"a\"", "byte 12: the text ends where ',' or '}' is expected" },
+        { "{\"text\":\"a\"} x", "byte 14: found 'x' where the end of the line is expected" },
+        { "{\"text\":\"a\"}{}", "byte 13: found '{' where the end of the line is expected" },
+        { "{\"text\":\"a", "byte 11: the text ends where the rest of a string is expected" },
+        { "{\"text\":\"a\tb\"}", "byte 11: unescaped control character 0x09 in a string" },
+        { "{\"text\":\"\\x\"}", "byte 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected" },
+        { "{\"text\":\"\\u12g4\"}", "byte 14: found 'g' where a hex digit of \\uXXXX is expected" },
+        { "{\"text\":\"a\",}", "byte 13: found '}' where a string is expected" },
+        { "{text:\"a\"}", "byte 2: found 't' where a string is expected" },
+        { "{\"text\" \"a\"}", "byte 9: found '\"' where ':' is expected" },
+        { "{\"a\":01,\"text\":\"\"}", "byte 7: found '1' where ',' or '}' is expected" },
+        { "{\"a\":1.,\"text\":\"\"}", "byte 8: found ',' where a digit is expected" },
+        { "{\"a\":-,\"text\":\"\"}", "byte 7: found ',' where a digit is expected" },
+        { "{\"a\":1e,\"text\":\"\"}", "byte 8: found ',' where a digit is expected" },
+        { "{\"a\":nul,\"text\":\"\"}", "byte 6: found 'n' where a value is expected" },
+        { "{\"a\":[1 2],\"text\":\"\"}", "byte 9: found '2' where ',' or ']' is expected" },
+        { "{\"a\":[1,],\"text\":\"\"}", "byte 9: found ']' where a value is expected" },
+        { "{\"text\":[\"a\" \"b\"]}", "byte 14: found '\"' where ',' or ']' is expected" },
+        { "{\"text\":[\"a\",]}", "byte 14: found ']' where a value is expected" },
+        { "\xEF\xBB\xBF", "byte 4: the text ends where '{' of an object is expected" },
+        { " \xEF\xBB\xBF{}", "byte 2: found byte 0xef where '{' of an object is expected" },
+        { "{\"text\":\"\xE4\xB8\"}", "byte 10: invalid UTF-8: 0xe4" },
+        { "{\"text\":\"a\\ud83dz\"}", "byte 11: \\u escape of a lone surrogate, which is not a character" },
+        { "{\"text\":\"\\ud83d\\u0041\"}", "byte 10: \\u escape of a lone surrogate, which is not a character" },
+        { "{\"text\":\"\\ude00\"}", "byte 10: \\u escape of a lone surrogate, which is not a character" },
         { "{\"other\":\"a\"}", "the key \"text\" is missing" },
         { "{\"text\":null}", "the value of key \"text\" is null; it must be a string or a list of strings" },
         { "{\"text\":-3}", "the value of key \"text\" is a number; it must be a string or a list of strings" },
@@ -146,7 +146,7 @@ static void invalid_json_is_rejected(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refuses(bad[i][0], (int64_t)strlen(bad[i][0]), bad[i][1]);
-    refuses("{\"text\":\"a\0b\"}", 14, "column 11: found byte 0x00 where the rest of a string is expected");
+    refuses("{\"text\":\"a\0b\"}", 14, "byte 11: unescaped control character 0x00 in a string");
 }
 
 /* Tested at each offset of a string, which is scanned in blocks of 16 bytes and a shorter rest. */
@@ -162,8 +162,7 @@ static void unescaped_control_characters_are_rejected(void **state)
             memcpy(line, "{\"text\":\"", HEAD);
             memcpy(line + HEAD + N, "\"}", 3);
             line[HEAD + at] = (char)c;
-            snprintf(want, sizeof want, "column %d: found byte 0x%02x where the rest of a string is expected",
-                     HEAD + at + 1, c);
+            snprintf(want, sizeof want, "byte %d: unescaped control character 0x%02x in a string", HEAD + at + 1, c);
             refuses(line, HEAD + N + 2, want);
         }
 }
@@ -176,7 +175,7 @@ static void too_deep_nesting_is_rejected(void **state)
     (void)state;
     memcpy(line, "{\"a\":", 5);
     memset(line + 5, '[', DEEP);
-    refuses(line, DEEP + 5, "column 1005: values are nested more than 1000 levels deep");
+    refuses(line, DEEP + 5, "byte 1005: values are nested more than 1000 levels deep");
     free(line);
 }
 

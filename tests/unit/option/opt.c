@@ -214,18 +214,20 @@ static void invalid_command_lines_are_rejected(void **state)
     refused("--flag word", "unexpected argument 'word'");
     refused("--", "unexpected argument '--'");
     refused("-", "unexpected argument '-'");
-    refused("--seq-length", "--seq-length requires a value: N (write --seq-length=-... if it begins with a dash)");
-    refused("--path --flag", "--path requires a value: FILE (write --path=-... if it begins with a dash)");
-    refused("-s", "--seq-length requires a value: N (write --seq-length=-... if it begins with a dash)");
+    refused("--seq-length",
+            "--seq-length requires a value: N (write --seq-length=-... if the value begins with a dash)");
+    refused("--path --flag", "--path requires a value: FILE (write --path=-... if the value begins with a dash)");
+    refused("-s", "--seq-length requires a value: N (write --seq-length=-... if the value begins with a dash)");
     refused("--seq-length=", "--seq-length: '' is not a 64-bit integer");
     refused("--lr nan", "--lr: 'nan' is not a finite number");
     refused("--lr=-inf", "--lr: '-inf' is not a finite number");
     refused("--tokenizer BPE", "--tokenizer-type: 'BPE' is not one of GPT2|Null");
     refused("--tokenizer GPT2|Null", "--tokenizer-type: 'GPT2|Null' is not one of GPT2|Null");
     refused("--json-keys text body", "--json-keys: 'body' is not one of text|title...");
-    refused("--append-eod=maybe", "--append-eod: 'maybe' is neither yes nor no");
-    refused("--rampup-batch-size 16 16", "--rampup-batch-size requires 3 values, START STEP SAMPLES, but has 2");
-    refused("--gc-interval", "--gc-interval requires a value: N (write --gc-interval=-... if it begins with a dash)");
+    refused("--append-eod=maybe", "--append-eod: 'maybe' is not one of yes, no, true and false");
+    refused("--rampup-batch-size 16 16", "--rampup-batch-size requires 3 values (START STEP SAMPLES), but has 2");
+    refused("--gc-interval",
+            "--gc-interval requires a value: N (write --gc-interval=-... if the value begins with a dash)");
 }
 
 static void ignored_names(void *arg)
@@ -326,8 +328,8 @@ static void invalid_config_files_are_rejected(void **state)
     refused_in_file("data-path = # none", ":1: --data-path requires a value: [WEIGHT] PREFIX...");
     refused_in_file("path = a b", ":1: --path requires one value, but has 2");
     refused_in_file("path = 'a b", ":1: a quote (') is not closed");
-    refused_in_file("path = \"a\\tb\"", ":1: \\ inside quotes must precede \", \\ or n");
-    refused_in_file("path = \"a\\", ":1: \\ inside quotes must precede \", \\ or n");
+    refused_in_file("path = \"a\\tb\"", ":1: a backslash in double quotes must precede \", \\ or n");
+    refused_in_file("path = \"a\\", ":1: a backslash in double quotes must precede \", \\ or n");
     assert_int_equal(read_text("flag = no\npath = a\0b\n", 21, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, ":2: the line contains a zero byte"));
     assert_int_equal(meg_opt_read_config(groups, "/nowhere/x.conf", &e), MEG_ENOENT);
@@ -375,7 +377,7 @@ static void given_options_override_stored_ones(void **state)
     assert_true(c.flag);
     assert_false(meg_opt_was_given(&c.lr));
     assert_int_equal(meg_opt_apply(own, "\nlr = x\n", "state.json", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "state.json:2: --lr: 'x' is not a finite number");
+    assert_string_equal(e.msg, "state.json: line 2: --lr: 'x' is not a finite number");
 }
 
 /* ---- meg_opt_parse, which exits ---- */
@@ -413,7 +415,7 @@ static void each_command_has_the_common_options(void **state)
     (void)state;
     ends("--seq-lenght 3", 2, "", "did you mean --seq-length?\nTry 'opt --help'.\n");
     ends("--config /nowhere/x.conf", 66, "", "opt: /nowhere/x.conf: No such file or directory\n");
-    ends("--completion fish", 2, "", "--completion: 'fish' is not supported; the only shell is bash");
+    ends("--completion fish", 2, "", "--completion: 'fish' is not supported; bash is the only supported shell");
     ends("--version", 0, "opt " MEG_VERSION "\nbuilt with nothing else\n", "");
     ends("--help", 0, "usage: opt [options] --output-prefix PREFIX\nDo nothing.\n\nmodel:\n", "");
     ends("-h", 0, "  -s, --seq-length N          tokens of a sample (default: 2048)\n", "");

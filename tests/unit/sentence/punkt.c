@@ -142,16 +142,16 @@ static void invalid_parameter_files_are_rejected(void **state)
     assert_string_equal(e.msg, "nowhere/abbrev_types.txt: No such file or directory");
     write_params("bad", "a\tb\n", "", "", "");
     assert_int_equal(meg_punkt_open(&p, "bad", false, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "bad/abbrev_types.txt, line 1: 'a\tb': expected an abbreviation");
+    assert_string_equal(e.msg, "bad/abbrev_types.txt: line 1: found 'a\tb', expected an abbreviation");
     write_params("bad", "", "", "a\tb\na b\n", "");
     assert_int_equal(meg_punkt_open(&p, "bad", false, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "bad/collocations.tab, line 2: 'a b': expected two words with a tab between them");
+    assert_string_equal(e.msg, "bad/collocations.tab: line 2: found 'a b', expected two words with a tab between them");
     static const char *const contexts[] = { "a\tb\n", "a\t128\n",      "a\t1\n",   "a\t-2\n",
                                             "a\t\n",  "a\t99999999\n", "a\t2\t2\n" };
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
         write_params("bad", "", "", "", contexts[i]);
         assert_int_equal(meg_punkt_open(&p, "bad", false, &e), MEG_EFORMAT);
-        assert_non_null(strstr(e.msg, "bad/ortho_context.tab, line 1: 'a\t"));
+        assert_non_null(strstr(e.msg, "bad/ortho_context.tab: line 1: found 'a\t"));
     }
     write_params("bad", "", "a\n\xFFz\n", "", "");
     assert_int_equal(meg_punkt_open(&p, "bad", false, &e), MEG_EFORMAT);

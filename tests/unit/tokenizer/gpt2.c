@@ -204,7 +204,7 @@ static void invalid_text_and_ids_are_rejected(void **state)
 
     (void)state;
     assert_int_equal(meg_tokenizer_encode(t, "ab\xC3", 3, &ids, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "invalid UTF-8 at byte 2 of the text: 0xc3");
+    assert_string_equal(e.msg, "invalid UTF-8 at byte offset 2 of the text: 0xc3");
     assert_int_equal(ids.n, 0);
     assert_int_equal(meg_tokenizer_decode(t, &beyond, 1, &text, &e), MEG_EFORMAT);
     assert_string_equal(e.msg, "token id 280 is outside of the vocabulary: 0 to 279");

@@ -266,7 +266,7 @@ static void options_that_a_release_lacks_are_rejected(void **state)
 {
     (void)state;
     refuses("{\"tokenizer-type\": \"BertWordPieceLowerCase\", \"vocab-file\": \"none\"}", "0.15",
-            "BertWordPieceLowerCase: --megatron-release 0.15 splits words differently, which is not supported; use "
+            "BertWordPieceLowerCase: not supported with --megatron-release 0.15, which splits words differently; use "
             "0.14 or earlier");
     refuses("{\"tokenizer-type\": \"SentencePieceTokenizer\", \"tokenizer-model\": \"" FOLDER "spm.model\", "
             "\"vocab-extra-ids\": 2}",
@@ -277,7 +277,7 @@ static void options_that_a_release_lacks_are_rejected(void **state)
     refuses("{\"tokenizer-type\": \"TikTokenizer\", \"tokenizer-model\": \"" FOLDER "tik.json\", "
             "\"vocab-size\": 311, \"tiktoken-num-special-tokens\": 12, "
             "\"tiktoken-special-tokens\": \"<unk> <s> </s>\"}",
-            "0.15", "--tiktoken-special-tokens lacks <mask>");
+            "0.15", "--tiktoken-special-tokens: the required token <mask> is missing");
 }
 
 int main(void)

@@ -325,18 +325,18 @@ static void malformed_messages_are_refused(void **state)
         const char *words;
     } bad[] = {
         { "", 0, ": no pieces" },
-        { "\x0A", 1, ", byte 1: the message ends within a varint" },
+        { "\x0A", 1, ": byte 1: the message ends within a varint" },
         { "\x0A\x05"
           "abc",
-          5, ", byte 1: a value of 5 bytes in a message that has only 3 left" },
-        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 11, ", byte 1: a varint of more than 64 bits" },
+          5, ": byte 1: the value has 5 bytes, but only 3 are left in the message" },
+        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 11, ": byte 1: the varint has more than 64 bits" },
         { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11, "a value of 18446744073709551615 bytes" },
-        { "\x0B", 1, ", byte 0: field 1 has wire type 3" },
-        { "\x02\x00", 2, ", byte 0: field number 0 is invalid" },
+        { "\x0B", 1, ": byte 0: field 1 has wire type 3" },
+        { "\x02\x00", 2, ": byte 0: field number 0 is invalid" },
         { "\x08\x01", 2, "a part of the model has wire type 0; it must be 2" },
-        { "\x0A\x02\x08\x01", 4, ", byte 2: the text of a piece has wire type 0; it must be 2" },
-        { "\x0A\x04\x15\x00\x00\x00", 6, ", byte 3: a value of 4 bytes in a message that has only 3 left" },
-        { "\x0A\x03\x0A\x01\xFF", 5, ", byte 4: the text of a piece is not UTF-8" },
+        { "\x0A\x02\x08\x01", 4, ": byte 2: the text of a piece has wire type 0; it must be 2" },
+        { "\x0A\x04\x15\x00\x00\x00", 6, ": byte 3: the value has 4 bytes, but only 3 are left in the message" },
+        { "\x0A\x03\x0A\x01\xFF", 5, ": byte 4: the text of a piece is not UTF-8" },
         { "\x0A\x03\x0A\x01\x00", 5, "the text of a piece contains a zero byte" },
         { "\x0A\x00", 2, "piece 0 has 0 bytes" },
         { "\x0A\x05\x0A\x01"
@@ -348,7 +348,7 @@ static void malformed_messages_are_refused(void **state)
         { "\x0A\x08\x0A\x01"
           "a\x15\x00\x00\x80\x7F",
           10, "piece 0 has score inf" },
-        { "\x12\x02\x18\x03", 4, ", byte 2: model type 3 (words) is not supported" },
+        { "\x12\x02\x18\x03", 4, ": byte 2: model type 3 (words) is not supported" },
         { "\x1A\x06\x12\x04\x04\x00\x00\x00", 8, "precompiled_charsmap: byte 0: a trie of 4" },
     };
 
@@ -371,7 +371,7 @@ static void invalid_models_are_refused(void **state)
     is_refused(&m, "none of 1 pieces is of type UNKNOWN");
     add_piece(&m, "<unk>", 0, 2);
     add_piece(&m, "a", -2, 4);
-    is_refused(&m, ", byte 28: piece 2, 'a', is a duplicate");
+    is_refused(&m, ": byte 28: piece 2, 'a', is a duplicate");
     m.n = 0;
     add_piece(&m, "<unk>", 0, 2);
     add_piece(&m, "<unk2>", 0, 2);
