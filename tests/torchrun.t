@@ -146,11 +146,11 @@ torchrun_meanwhile=
 is 'the first job runs until SIGTERM' "$statuses" '75 75'
 is 'every rank of the second job exits with status 2' "$second_statuses" ' 2 2 2'
 like 'rank 0 of the second job reports that the port is in use' "$(cat "$T/said")" \
-    'rank 0 cannot listen at port .*: Address already in use'
+    'rank 0 cannot listen on port .*: Address already in use'
 like 'other ranks of the second job report that the first job is complete' "$(cat "$T/said")" \
-    "port $torchrun_port refuses rank 1 of 2 on .*: all 2 ranks of the run at this address have joined; .* MASTER_PORT or --rdzv-id"
+    "the process on port $torchrun_port refused rank 1 of 2 on .*: all 2 ranks of another run have already joined at this address; .* MASTER_PORT or --rdzv-id"
 like 'a second job with another number of ranks is refused' "$(cat "$T/said")" \
-    "port $torchrun_port refuses rank 3 of 4 on .*: all 2 ranks of the run at this address have joined"
+    "the process on port $torchrun_port refused rank 3 of 4 on .*: all 2 ranks of another run have already joined at this address"
 is 'the first job warns of a refused process once' "$(grep -c 'refused a process on .* rank 1, because all 2 ranks have joined' "$T/err.0")" 1
 is 'the first job refuses no other process' "$(grep -c 'refused a process' "$T/err.0")" 1
 
@@ -216,17 +216,17 @@ rank_of_3_pids=
     all_end
 }
 like 'a rank that does not join is named' "$(cat "$T/absent.0")" \
-    "waited 6.0 s at port $absent_port for rank 1 of 3; ranks 0, 2 joined"
+    "waited 6.0 s on port $absent_port for rank 1 of 3; ranks 0, 2 joined"
 is 'the other ranks exit with status 69' "$(cat "$T/absent.0" "$T/absent.2" | grep '^status')" "$(printf 'status 69\nstatus 69')"
 like 'a rank 0 that does not listen is named' "$(tr '\n' ' ' <"$T/alone.1")" \
-    'could not connect to rank 0 at port .* of this machine within .* status 69'
+    'could not connect to rank 0 on port .* of this machine within .* status 69'
 like 'ranks with different WORLD_SIZE are refused' "$(tr '\n' ' ' <"$T/fewer.0")" \
     'rank 1 on .* as one of 4 ranks, but rank 0 on .* as one of 3 status 2'
 like 'both ranks with different WORLD_SIZE report it' "$(tr '\n' ' ' <"$T/fewer.1")" 'as one of 4 ranks.* status 2'
 like 'two processes with one rank are refused' "$(tr '\n' ' ' <"$T/twice.0")" 'two processes are rank 1, .* status 2'
 like 'a rank of another run is refused' "$(tr '\n' ' ' <"$T/another.1")" \
-    'refuses rank 1 of 3 on .*: another run uses this port; set another MASTER_PORT.* status 2'
-like 'a rank of another job of Open MPI is refused' "$(tr '\n' ' ' <"$T/another.2")" 'refuses rank 2 .*another run .* status 2'
+    'refused rank 1 of 3 on .*: another run uses this port; set another MASTER_PORT.* status 2'
+like 'a rank of another job of Open MPI is refused' "$(tr '\n' ' ' <"$T/another.2")" 'refused rank 2 .*another run .* status 2'
 like 'rank 0 does not count refused ranks' "$(cat "$T/another.0")" 'for ranks 1-2 of 3; rank 0 joined'
 
 # shellcheck disable=SC2086 # words
@@ -248,7 +248,7 @@ next_port
 next_port
 listen_at "$torchrun_port" 'print $c "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n" x 20; close $c'
 status 'a listener that is not rank 0 ends with 69' 69 as_rank 1 2 $patient
-like 'a listener that is not rank 0 is reported' "$(cat "$T/err")" "the process that listens at port $torchrun_port of this machine is not rank 0 of this run"
+like 'a listener that is not rank 0 is reported' "$(cat "$T/err")" "the process that listens on port $torchrun_port of this machine is not rank 0 of this run"
 kill "$listener"
 next_port
 listen_at "$torchrun_port" 'print $c pack("LLllZ400", 7, 408, 2, 0, "no\033]0;title\007\nmeg-train: a forged line"); close $c'
@@ -268,7 +268,7 @@ refused LOCAL_RANK=-1 "LOCAL_RANK is '-1'; it must be a number from 0 to 2"
 refused LOCAL_WORLD_SIZE=4 "LOCAL_WORLD_SIZE is '4'; it must be a number from 1 to 3"
 refused MASTER_ADDR= 'MASTER_ADDR is not'
 status 'WORLD_SIZE without RANK ends with 2' 2 env WORLD_SIZE=3 $patient
-like 'WORLD_SIZE without RANK is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, as by torchrun, but RANK is not'
+like 'WORLD_SIZE without RANK is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, as torchrun does, but RANK is not'
 
 # Missing libraries and devices.
 mkdir "$T/broken"
@@ -278,10 +278,10 @@ done
 : >"$T/broken/libnccl.so.2"
 torchrun 2 env LD_LIBRARY_PATH="$T/broken" $patient
 is 'no NCCL: all ranks exit' "$statuses" '1 1'
-like 'no NCCL: the message names the library' "$(cat "$T/err.0")" 'need libnccl.so.2: .*; install it or set LD_LIBRARY_PATH, or'
+like 'no NCCL: the message names the library' "$(cat "$T/err.0")" 'require libnccl.so.2: .*; install the library or set LD_LIBRARY_PATH, or'
 torchrun 2 env MEG_DOUBLE_DEVICES=0 $patient
 is 'no device: all ranks exit' "$statuses" '1 1'
-like 'no device: the message says so' "$(cat "$T/err.0")" 'needs a CUDA device: no CUDA-capable device'
+like 'no device: the message says so' "$(cat "$T/err.0")" 'requires a CUDA device: no CUDA-capable device'
 torchrun 2 env MEG_DOUBLE_DEVICES=1 $patient
 is 'one device for two ranks: both exit' "$statuses" '1 1'
 like 'one device for two ranks: rank 0 reports why' "$(cat "$T/err.0")" 'rank 1 of 2 .* LOCAL_RANK is 1, but this machine has 1 CUDA device'

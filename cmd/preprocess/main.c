@@ -26,7 +26,7 @@ int main(int argc, char **argv)
                   "--decode PREFIX [FIRST[:COUNT]] | --info PREFIX",
                   "Tokenize the texts of JSON lines into token datasets, or inspect one.", argc, argv);
     if ((c.input.n > 0) + (in.decode.n > 0) + (in.info != NULL) > 1)
-        meg_usage("specify one of --input, --decode and --info");
+        meg_usage("specify only one of --input, --decode and --info");
     if (in.decode.n > 2)
         meg_usage("--decode accepts only PREFIX and FIRST[:COUNT]");
     if (in.json && in.decode.n == 0 && !in.info)

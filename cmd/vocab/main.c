@@ -20,7 +20,7 @@ static const struct meg_opt own_opts[] = {
     { "output-dir", 0, MEG_STR(struct conf, output_dir), "DIR", NULL,
       "write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json to DIR" },
     { "vocab-size", 0, MEG_I64(struct conf, vocab_size), "N", "30000",
-      "maximum number of tokens, including <|endoftext|> and the 256 bytes" },
+      "maximum number of tokens, including <|endoftext|> and the 256 single bytes" },
     { "min-frequency", 0, MEG_I64(struct conf, min_frequency), "N", "0",
       "merge only pairs that occur at least N times" },
     { 0 }
@@ -31,7 +31,8 @@ static void check(const struct conf *c)
     if (!c->output_dir)
         meg_usage("--output-dir is required");
     if (c->vocab_size < MEG_BPE_MIN_VOCAB_SIZE || c->vocab_size > INT32_MAX)
-        meg_usage("--vocab-size %" PRId64 ": must be from %d to %d; <|endoftext|> and the 256 bytes are %d tokens",
+        meg_usage("--vocab-size %" PRId64 ": must be from %d to %d; every vocabulary contains <|endoftext|> and the "
+                  "256 single bytes, %d tokens in all",
                   c->vocab_size, MEG_BPE_MIN_VOCAB_SIZE, INT32_MAX, MEG_BPE_MIN_VOCAB_SIZE);
     if (c->min_frequency < 0)
         meg_usage("--min-frequency %" PRId64 ": must be at least 0", c->min_frequency);

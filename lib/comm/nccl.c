@@ -205,8 +205,9 @@ static void close_queues(struct nccl_group *g)
     for (int i = 0; i < n; i++) {
         while (g->queue[i] && !meg_nccl_queue_close(g->queue[i])) {
             if (meg_now_s() - start_s > g->g.timeout_s)
-                meg_die(MEG_EPEER, "rank %d of group %s waited %.1f s for the other ranks to close it", g->g.c.rank,
-                        g->g.c.name, g->g.timeout_s);
+                meg_die(MEG_EPEER,
+                        "rank %d of group %s waited %.1f s for the other ranks to close their NCCL communicators",
+                        g->g.c.rank, g->g.c.name, g->g.timeout_s);
             usleep(100);
         }
         free(g->queue[i]);

@@ -25,7 +25,8 @@ static void load(struct meg_nccl_lib *lib, const char *name, const struct call *
 
     if (!handle)
         meg_die(MEG_EFAIL,
-                "ranks of torchrun need %s: %s; install it or set LD_LIBRARY_PATH, or start the ranks with mpirun",
+                "ranks started by torchrun require %s: %s; install the library or set LD_LIBRARY_PATH, or start the "
+                "ranks with mpirun",
                 name, dlerror());
     for (; calls->name; calls++) {
         if (!(fn = dlsym(handle, calls->name)))
@@ -48,7 +49,8 @@ static void select_device(const struct meg_nccl_lib *lib, int local_rank)
     if (r == cudaSuccess)
         r = lib->cudaSetDevice(local_rank);
     if (r != cudaSuccess)
-        meg_die(MEG_EFAIL, "each rank of torchrun needs a CUDA device: %s; start the ranks with mpirun instead",
+        meg_die(MEG_EFAIL,
+                "each rank started by torchrun requires a CUDA device: %s; start the ranks with mpirun instead",
                 lib->cudaGetErrorString(r));
 }
 

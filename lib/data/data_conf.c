@@ -19,40 +19,42 @@ const struct meg_opt meg_data_opts[] = {
     { "data-path", 0, MEG_LIST(C, data_path), "PREFIX...", NULL,
       "read these datasets, named without .bin and .idx: PREFIX..., or WEIGHT PREFIX pairs" },
     { "split", 0, MEG_STR(C, split), "A,B,C", NULL,
-      "divide --data-path into training, validation and test data in these ratios; default: 969,30,1" },
+      "divide each dataset of --data-path into training, validation and test data in these ratios; default: 969,30,1" },
     { "train-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_TRAIN]), "PREFIX...", NULL,
-      "read these datasets, in the form of --data-path, for training only" },
+      "read these datasets for training only; same syntax as --data-path" },
     { "valid-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_VALID]), "PREFIX...", NULL,
-      "read these datasets, in the form of --data-path, for validation only" },
+      "read these datasets for validation only; same syntax as --data-path" },
     { "test-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_TEST]), "PREFIX...", NULL,
-      "read these datasets, in the form of --data-path, for testing only" },
+      "read these datasets for testing only; same syntax as --data-path" },
     { "data-args-path", 0, MEG_STR(C, data_args_path), "FILE", NULL, "read the value of --data-path from FILE" },
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
       "read the datasets of each split from FILE, a JSON object with keys train, valid and test" },
     { "train-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TRAIN]), "GROUP...", NULL,
-      "read datasets for training only: 'NAME: WEIGHT BEGIN:END PREFIX, ...', where BEGIN and END are fractions of the "
+      "read a group of datasets for training only: 'NAME: WEIGHT BEGIN:END PREFIX, ...', where BEGIN and END are "
+      "fractions of the "
       "dataset" },
     { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_VALID]), "GROUP...", NULL,
-      "read datasets, in the form of --train-weighted-split-paths, for validation only" },
+      "read a group of datasets for validation only; same syntax as --train-weighted-split-paths" },
     { "test-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TEST]), "GROUP...", NULL,
-      "read datasets, in the form of --train-weighted-split-paths, for testing only" },
+      "read a group of datasets for testing only; same syntax as --train-weighted-split-paths" },
     { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
-      "read the value of --train-weighted-split-paths, in double quotes, from FILE" },
+      "read the GROUP of --train-weighted-split-paths from FILE, where it must be in double quotes" },
     { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_VALID]), "FILE", NULL,
-      "read the value of --valid-weighted-split-paths, in double quotes, from FILE" },
+      "read the GROUP of --valid-weighted-split-paths from FILE, where it must be in double quotes" },
     { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TEST]), "FILE", NULL,
-      "read the value of --test-weighted-split-paths, in double quotes, from FILE" },
+      "read the GROUP of --test-weighted-split-paths from FILE, where it must be in double quotes" },
     { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
-      "order the samples as this program does; auto: megatron-deepspeed with --train-weighted-split-paths and similar "
-      "options, else megatron-lm" },
+      "program whose sample order is reproduced; auto: megatron-deepspeed with any --*-weighted-split-paths option, "
+      "else megatron-lm" },
     { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no",
       "use generated tokens, the same on every machine, instead of a dataset" },
     { "data-cache-path", 0, MEG_STR(C, data_cache_path), "DIR", NULL,
-      "store sample indices in DIR; default: PREFIX/cache/GPTDataset_indices" },
+      "store the document, sample and shuffle indices in DIR; default: PREFIX/cache/GPTDataset_indices" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
-      "weight each dataset of a blend by the number of samples built from it" },
+      "use the number of samples built from each dataset of a blend as its weight; requires --megatron-release 0.10" },
     { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "FRACTION", NULL,
-      "build each dataset of a blend larger by FRACTION; requires --megatron-release 0.11 or later; default: 0.005" },
+      "build this fraction more samples of each dataset than its blend weight requires; requires --megatron-release "
+      "0.11 or later; default: 0.005" },
     { "reset-position-ids", 0, MEG_BOOL(C, reset_position_ids), NULL, "no",
       "restart position ids at 0 after each end-of-document token" },
     { "reset-attention-mask", 0, MEG_BOOL(C, reset_attention_mask), NULL, "no",
@@ -73,17 +75,15 @@ int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron
     const double surplus = c->mid_level_dataset_surplus;
 
     if (c->renormalize_blend_weights && !release->renormalizes)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--renormalize-blend-weights: --megatron-release %s does not have this option; 0.10 is the last "
-            "release that has it",
-            release->name);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--renormalize-blend-weights: requires --megatron-release 0.10, because Megatron-LM %s does "
+                        "not have this option",
+                        release->name);
     if (!isnan(surplus) && !release->blend_sizes_with_surplus)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--mid-level-dataset-surplus: --megatron-release %s does not have this option; 0.11 is the first "
-            "release that has it",
-            release->name);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--mid-level-dataset-surplus: requires --megatron-release 0.11 or later, because Megatron-LM "
+                        "%s does not have this option",
+                        release->name);
     if (!isnan(surplus) && !(surplus >= 0 && surplus <= MAX_SURPLUS))
         return meg_fail(e, MEG_EUSAGE, "--mid-level-dataset-surplus %g: must be from 0 to %d", surplus, MAX_SURPLUS);
     return 0;
@@ -177,8 +177,8 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
     if (r == 0) {
         add_split_at_blanks(&w, text.s);
         r = w.n ? parse_blend(b, &w, path, e)
-                : meg_fail(e, MEG_EUSAGE, "%s: the file is empty; expected the value of --data-path (--data-args-path)",
-                           path);
+                : meg_fail(e, MEG_EUSAGE,
+                           "%s: the file of --data-args-path is empty; expected a value of --data-path in it", path);
     }
     free_words(&w);
     meg_str_free(&text);
@@ -195,7 +195,8 @@ static int add_json_words(struct word_list *w, const json_t *v, const char *path
         return 0;
     }
     if (!json_is_array(v) && !json_is_null(v))
-        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing, or not a list, string or null", path, key);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: the key \"%s\" is required and must be a list of strings, a string or null", path, key);
     json_array_foreach(v, i, word)
     {
         if (!json_is_string(word))
@@ -246,20 +247,21 @@ static int check_sources(const struct meg_data_conf *c, bool is_per_split, struc
                   (c->per_split_data_args_path != NULL) + has_groups(c);
 
     if (n > 1)
-        return meg_fail(e, MEG_EUSAGE,
-                        "several sources of data are specified; use only one of --data-path, --data-args-path, "
-                        "--train-data-path and similar options, --per-split-data-args-path, "
-                        "--train-weighted-split-paths and similar options, and --mock-data");
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "several sources of data are specified; use only one of --data-path, --data-args-path, "
+            "--{train,valid,test}-data-path, --per-split-data-args-path, --*-weighted-split-paths and --mock-data");
     if (n == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "no data is specified; use --data-path PREFIX, or --mock-data for generated tokens");
     if (is_per_split && c->split)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--split divides --data-path, but the options specify datasets for each split; remove --split");
-    if (has_groups(c) && strcmp(c->data_order, "megatron-lm") == 0)
         return meg_fail(
             e, MEG_EUSAGE,
-            "--data-order megatron-lm: Megatron-LM does not have --train-weighted-split-paths and similar options");
+            "--split cannot be combined with options that specify the datasets of each split; remove --split");
+    if (has_groups(c) && strcmp(c->data_order, "megatron-lm") == 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--data-order megatron-lm: cannot be combined with --*-weighted-split-paths; use "
+                        "megatron-deepspeed or auto");
     return 0;
 }
 

@@ -91,7 +91,7 @@ int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct
     char *s = text.s ? text.s : (char *)"";
 
     if (r == 0 && strlen(s) != text.n)
-        r = meg_fail(e, MEG_EFORMAT, "%s: contains a zero byte: not a text file", path);
+        r = meg_fail(e, MEG_EFORMAT, "%s: contains a zero byte; expected a text file", path);
     for (s += r == 0 ? strspn(s, blank) : 0; r == 0 && *s; s += strspn(s, blank)) {
         char *end = *s == '"' ? strchr(s + 1, '"') : NULL;
 

@@ -78,9 +78,12 @@ int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab
 {
     if (id >= 0 && (vocab_size == 0 || id < vocab_size))
         return 0;
+    if (id < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s.bin: token id %" PRId32 " is negative; preprocess the text again",
+                        meg_source_name(ds->src), id);
     return meg_fail(e, MEG_EFORMAT,
-                    "%s.bin: token id %" PRId32 " is not below the vocabulary size %" PRId64
-                    "; preprocess the text with the tokenizer of this run",
+                    "%s.bin: token id %" PRId32 " is outside the vocabulary of %" PRId64
+                    " ids; preprocess the text with the tokenizer of this run",
                     meg_source_name(ds->src), id, vocab_size);
 }
 
@@ -124,8 +127,9 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch 
 int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFAIL,
-                    "%s: the blend needs more than its %" PRId64 " samples; try --renormalize-blend-weights, or with "
-                    "--megatron-release 0.11 and later a larger --mid-level-dataset-surplus",
+                    "%s: the blend needs more samples than the %" PRId64
+                    " of this dataset; use --renormalize-blend-weights (--megatron-release 0.10) or a larger "
+                    "--mid-level-dataset-surplus (0.11 or later)",
                     meg_source_name(ds->src), ds->len);
 }
 

@@ -26,18 +26,22 @@ static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_m
                         "%s: %" PRId64 " tokens, but one sample needs %" PRId64 " (--seq-length %" PRId64
                         " and the label of the last token); use more text or a shorter --seq-length",
                         p->name, all, needed, d->spec.seq_length);
+    if (p->tokens == 0 && !d->split_string)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: the range BEGIN:END for %s is empty: sequences %" PRId64 " to %" PRId64 " of %" PRId64
+                        ", 0 of %" PRId64 " tokens, but one sample needs %" PRId64 "; use a larger range",
+                        p->name, meg_split_names[p->split], p->begin, p->end, n, all, needed);
     if (p->tokens == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: the range of %s for %s is empty: sequences %" PRId64 " to %" PRId64 " of %" PRId64
                         ", 0 of %" PRId64 " tokens, but one sample needs %" PRId64
                         "; use a larger ratio, or 0 to omit this split",
-                        d->split_string ? d->split_string : "(none)", p->name, meg_split_names[p->split], p->begin,
-                        p->end, n, all, needed);
+                        d->split_string, p->name, meg_split_names[p->split], p->begin, p->end, n, all, needed);
     if (p->tokens < needed) {
         if (p->num_samples == MEG_ONE_EPOCH)
             return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " tokens for %s, but one sample needs %" PRId64, p->name,
                             p->tokens, meg_split_names[p->split], needed);
-        meg_warn("%s: only %" PRId64 " tokens for %s, but one sample needs %" PRId64 ": repeating them", p->name,
+        meg_warn("%s: only %" PRId64 " tokens for %s, but one sample needs %" PRId64 "; repeating them", p->name,
                  p->tokens, meg_split_names[p->split], needed);
     }
     return 0;
@@ -110,7 +114,8 @@ static bool load_index(const struct meg_index_cache_entry *c, const struct meg_m
         return true;
     for (int i = 0; i < 3; i++)
         meg_mmap_close(&map[i]);
-    meg_info("%s/%s_*.npy: belongs to another range of the dataset; rebuilding the index", c->dir, c->deepspeed_prefix);
+    meg_info("%s/%s_*.npy: the index was built for other documents of the dataset; rebuilding the index", c->dir,
+             c->deepspeed_prefix);
     return false;
 }
 

@@ -92,7 +92,7 @@ static bool map_file(struct meg_mmap *m, const char *path, const struct stat *id
     else if (m->n != head->n + nbytes)
         meg_info("%s: %zu bytes, expected %zu; rebuilding the index", path, m->n, head->n + nbytes);
     else if (memcmp(m->p, head->s, head->n) != 0)
-        meg_info("%s: the header differs from the one expected; rebuilding the index", path);
+        meg_info("%s: the .npy header differs from the expected header; rebuilding the index", path);
     else
         return true;
     meg_mmap_close(m);
@@ -148,7 +148,7 @@ static bool has_checksums(const struct meg_index_cache_entry *c, const struct me
     for (int i = 0; i < n; i++)
         add_checksum(&sums, &a[i]);
     if (meg_mmap_open(&kept, path, NULL) < 0)
-        meg_info("%s: no such file, as after Megatron-LM wrote the index; rebuilding the index to check it", path);
+        meg_info("%s: no such file (Megatron-LM does not write it); rebuilding the index to check it", path);
     else if (!(has = kept.n == sums.n && memcmp(kept.p, sums.s, sums.n) == 0))
         meg_warn("%s: the arrays of the index do not match these checksums: a file was damaged or changed; rebuilding "
                  "the index",

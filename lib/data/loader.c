@@ -81,7 +81,8 @@ static void fill_slot(struct meg_data_loader *l, struct slot *o)
 
     if (!meg_data_sampler_next(l->sampler, l->index, o->batch.sample_id))
         o->status = meg_fail(&o->err, MEG_EFAIL,
-                             "all %" PRId64 " samples of the dataset are consumed; it was built for a shorter run",
+                             "fewer than one micro-batch per data-parallel rank is left of the %" PRId64
+                             " samples of the dataset, which was built for a shorter run",
                              meg_dataset_len(l->ds));
     else
         o->status = meg_sigbus_guard(read_batch, &a, &o->err);

@@ -44,14 +44,16 @@ int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_s
     if (c->type != MEG_DATA_SAMPLER_SINGLE) {
         if (c->total < step)
             return meg_fail(e, MEG_EUSAGE,
-                            "--dataloader-type cyclic: the dataset has %" PRId64 " samples, but one step needs %" PRId64
-                            " (micro-batch size %" PRId64 ", %" PRId64 " data-parallel ranks)",
+                            "--dataloader-type cyclic: the dataset has %" PRId64
+                            " samples, but one micro-batch on each data-parallel rank needs %" PRId64
+                            " (micro-batch size %" PRId64 " x %" PRId64 " ranks)",
                             c->total, step, c->micro_batch, c->ranks);
         if (c->consumed % (c->total - c->total % step) % step)
             return meg_fail(e, MEG_EUSAGE,
                             "--dataloader-type cyclic: the checkpoint has consumed %" PRId64
                             " samples, which is not a multiple of the %" PRId64
-                            " samples of one step; use the micro-batch and data-parallel sizes of the checkpoint",
+                            " samples of one micro-batch on each data-parallel rank; use the micro-batch and "
+                            "data-parallel sizes of the checkpoint",
                             c->consumed, step);
     }
     s = meg_new(sizeof *s);

@@ -49,7 +49,9 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
     }
     for (int i = 0; i < MEG_NUM_SPLITS; i++)
         sum += v[i];
-    if (!(sum > 0 && isfinite(sum)))
+    if (!isfinite(sum))
+        return meg_fail(e, MEG_EUSAGE, "--split: the sum of the numbers in '%s' is too large", text);
+    if (!(sum > 0))
         return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; specify, for example, 949,50,1", text);
     *s = (struct meg_split_matrix){ 0 };
     for (int i = 0; i < MEG_NUM_SPLITS; i++) {

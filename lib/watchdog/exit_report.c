@@ -28,8 +28,8 @@ static void format_state(char *out, const struct watchdog_rank_state *p)
     if (p->step >= 0)
         snprintf(step, sizeof step, "at step %" PRId64, p->step);
     if (p->is_waiting)
-        snprintf(out, STATE_LEN, "%s, waiting in %.*s %" PRId64 " of group %.*s", step, (int)sizeof p->op, p->op,
-                 p->op_number, (int)sizeof p->group, p->group);
+        snprintf(out, STATE_LEN, "%s, waiting in %.*s (operation %" PRId64 " of group %.*s)", step, (int)sizeof p->op,
+                 p->op, p->op_number, (int)sizeof p->group, p->group);
     else
         snprintf(out, STATE_LEN, "%s, not waiting", step);
 }
@@ -189,7 +189,7 @@ void watchdog_report_timeout(struct meg_str *out, const struct watchdog_snapshot
         if (s[first].is_stopped)
             meg_str_printf(out, "sent no heartbeat for %.1f s; last state: %s", s[first].since_heard_s, s[first].text);
         else
-            meg_str_printf(out, "did not join an operation within %.1f s; state: %s", v->timeout_s, s[first].text);
+            meg_str_printf(out, "did not join an operation within %.1f s; last state: %s", v->timeout_s, s[first].text);
     }
     list_states(out, s, is_in, n);
     meg_str_printf(out, " (--distributed-timeout-minutes sets the limit)");

@@ -254,7 +254,8 @@ static void refuse_late_join(struct meg_watchdog *w, struct watchdog_conn *c, in
     struct meg_str s = { 0 };
 
     refuse(c,
-           "all %d ranks of the run at this address have joined; start this run with another MASTER_PORT or --rdzv-id",
+           "all %d ranks of another run have already joined at this address; start this run with another MASTER_PORT "
+           "or --rdzv-id",
            w->size);
     if (w->has_warned)
         return;
@@ -297,7 +298,10 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
     if (j->size != w->size)
         exit_on_conflict(w, c, "rank %d on %s was started as one of %d ranks, but rank 0 on %s as one of %d", j->rank,
                          c->host, j->size, w->host, w->size);
-    if (j->rank < 1 || j->rank >= w->size || is_joined(w, j->rank))
+    if (j->rank < 0 || j->rank >= w->size)
+        exit_on_conflict(w, c, "a process on %s calls itself rank %d, but the ranks are 0 to %d", c->host, j->rank,
+                         w->size - 1);
+    if (j->rank == 0 || is_joined(w, j->rank))
         exit_on_conflict(w, c, "two processes are rank %d, one of them on %s", j->rank, c->host);
     c->rank = j->rank;
     pthread_mutex_lock(&w->lock);

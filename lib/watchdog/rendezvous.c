@@ -27,7 +27,7 @@ static void wait_for_all(struct meg_watchdog *w)
             watchdog_report_missing(&s, w->has_joined, w->size);
             pthread_mutex_unlock(&w->lock);
             meg_die(MEG_EPEER,
-                    "rank 0 on %s waited %.1f s at port %d for %s (--distributed-timeout-minutes sets the limit)",
+                    "rank 0 on %s waited %.1f s on port %d for %s (--distributed-timeout-minutes sets the limit)",
                     w->host, w->timeout_s, w->bootstrap.rendezvous->port, s.s);
         }
         usleep(2000);
@@ -43,15 +43,15 @@ void watchdog_rendezvous(struct meg_watchdog *w)
         meg_die(MEG_EUSAGE, "MASTER_ADDR is '%s': %s", r->host, failure);
     if (watchdog_is_server(w)) {
         if (!watchdog_serve(w, r->is_local, r->port))
-            meg_die(MEG_EUSAGE, "rank 0 cannot listen at port %d of %s: %s; set another MASTER_PORT", r->port, w->host,
+            meg_die(MEG_EUSAGE, "rank 0 cannot listen on port %d of %s: %s; set another MASTER_PORT", r->port, w->host,
                     strerror(errno));
         wait_for_all(w);
     } else if (!watchdog_join(w, w->timeout_s)) {
         if (w->conn[0].fd >= 0)
             meg_die(MEG_EPEER,
-                    "the process that listens at port %d of %s is not rank 0 of this run; set another MASTER_PORT",
+                    "the process that listens on port %d of %s is not rank 0 of this run; set another MASTER_PORT",
                     r->port, host);
-        meg_die(MEG_EPEER, "rank %d of %d on %s could not connect to rank 0 at port %d of %s within %.1f s: %s",
+        meg_die(MEG_EPEER, "rank %d of %d on %s could not connect to rank 0 on port %d of %s within %.1f s: %s",
                 w->rank, w->size, w->host, r->port, host, w->timeout_s, strerror(errno));
     }
 }

@@ -151,7 +151,8 @@ static void exit_refused(const struct meg_watchdog *w, const void *payload)
 
     memcpy(&refusal, payload, sizeof refusal);
     watchdog_copy_name(reason, refusal.reason, sizeof reason);
-    meg_warn("port %d refuses rank %d of %d on %s: %s", w->endpoint.port, w->rank, w->size, w->host, reason);
+    meg_warn("the process on port %d refused rank %d of %d on %s: %s", w->endpoint.port, w->rank, w->size, w->host,
+             reason);
     meg_temporary_exit(refusal.status);
 }
 

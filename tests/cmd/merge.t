@@ -49,7 +49,7 @@ status 'one dataset is merged' 0 meg-merge --datasets wide --output-prefix one
 ok 'a single dataset is copied' cmp one.idx wide.idx
 
 status 'datasets of different token types end with 65' 65 meg-merge --datasets in/b wide --output-prefix x
-like 'the message has both types' "$(cat err)" '^meg-merge: wide.idx: tokens are int32, but those of the datasets before it are uint16; '
+like 'the message has both types' "$(cat err)" '^meg-merge: wide.idx: the dtype is int32, but the datasets before it have uint16; '
 ok 'no output is left' test ! -e x.bin -a ! -e x.idx
 is 'no temporary file is left' "$(find . -name '*.tmp.*')" ''
 

@@ -322,7 +322,7 @@ vocabulary 'a vocabulary without <|endoftext|>' 'v.json: the end-of-document tok
 jq -c '."!" = 0' vocab.json >v.json
 vocabulary 'one id for two tokens' "v.json: tokens '.*' and '.*' both have id 0" --vocab-file v.json
 jq -c '."!" = "1"' vocab.json >v.json
-vocabulary 'an id that is not a number' "v.json: token '!' has the invalid id \"1\"" --vocab-file v.json
+vocabulary 'an id that is not a number' "v.json: token '!': the id must be a non-negative integer of at most 10 digits, found \"1\"" --vocab-file v.json
 printf '{"!":0,"<|endoftext|>":1,"!":2}' >v.json
 vocabulary 'a duplicate token' "v.json: duplicate token '!'" --vocab-file v.json
 printf 'version\n\0a b\n' >m.txt

@@ -177,7 +177,7 @@ status 'a missing dataset ends with 66' 66 train --data-path "$T/none"
 status 'a dataset without the suffix of its key ends with 66' 66 train --data-path "$T/ids"
 like 'the message suggests the name of the dataset' "$(cat "$T/err")" '/ids\.idx: no such file; did you mean .*/ids_text_document\?$'
 status 'a text file as dataset ends with 66' 66 train --data-path "$T/ids.jsonl"
-like 'the message says how to make a dataset' "$(cat "$T/err")" '/ids\.jsonl is not a dataset: convert text to one with meg-preprocess\(1\)'
+like 'the message says how to make a dataset' "$(cat "$T/err")" '/ids\.jsonl is not a dataset; convert text to a dataset with meg-preprocess\(1\)'
 status 'a missing weight in a blend ends with 66' 66 train --data-path 0.3 "$T/ids_text_document" "$T/ids_text_document"
 like 'the message says which of the two is missing' "$(cat "$T/err")" '0\.3\.idx: no such file; specify a weight before every dataset or before none'
 : >"$T/afile"

@@ -99,7 +99,7 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
     if (load_u64(h + 9) != 1)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 ", expected 1", p, load_u64(h + 9));
     if (h[17] < MEG_IDX_U8 || h[17] > MEG_IDX_U16)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: token type %d at byte 17, expected 1 to 8", p, h[17]);
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: dtype code %d at byte 17, expected 1 to 8", p, h[17]);
     nseq = load_u64(h + 18);
     ndoc_entries = load_u64(h + 26);
     bytes_left = n - MEG_IDX_HEADER;
@@ -135,7 +135,8 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
     for (i = 0; i < d->nseq; i++) {
         int32_t n = length(d, i);
         if (n < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " has length %" PRId32, p, i, n);
+            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " has length %" PRId32 ", expected at least 0",
+                            p, i, n);
         if (offset_of(d, i) != off)
             return meg_fail(e, MEG_EFORMAT,
                             "%s.idx: sequence %" PRId64 " starts at byte %" PRId64
@@ -161,7 +162,7 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
                         "tokens of %s.idx: truncated, or it belongs to another index",
                         p, d->bin.n, off, d->ntok, types[d->dtype].name, p);
     if (d->bin.n > (uint64_t)off)
-        meg_warn("%s.bin: %zu bytes, the index uses %" PRId64 "; ignoring the rest", p, d->bin.n, off);
+        meg_warn("%s.bin: %zu bytes, but the index uses only %" PRId64 "; ignoring the rest", p, d->bin.n, off);
     return 0;
 }
 
@@ -206,8 +207,9 @@ static void suggest_prefix(const char *prefix, const char *missing, struct meg_e
     else if (access(guess.s, F_OK) == 0)
         meg_fail(e, MEG_ENOENT, "%s: no such file; did you mean %s_text_document?", missing, prefix);
     else if (access(prefix, F_OK) == 0)
-        meg_fail(e, MEG_ENOENT, "%s: no such file; %s is not a dataset: convert text to one with meg-preprocess(1)",
-                 missing, prefix);
+        meg_fail(e, MEG_ENOENT,
+                 "%s: no such file; %s is not a dataset; convert text to a dataset with meg-preprocess(1)", missing,
+                 prefix);
     else if (meg_parse_f64(prefix, &weight))
         meg_fail(e, MEG_ENOENT, "%s: no such file; specify a weight before every dataset or before none", missing);
     meg_str_free(&guess);

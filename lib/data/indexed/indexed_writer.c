@@ -229,7 +229,7 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
 
     MEG_ASSERT(w->dtype != MEG_IDX_F32 && w->dtype != MEG_IDX_F64 && !has_modes(w));
     if (n > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s.bin: a sequence of %" PRId64 " tokens exceeds the %d of the format",
+        return meg_fail(e, MEG_EFORMAT, "%s.bin: a sequence has %" PRId64 " tokens, but the format allows at most %d",
                         w->prefix, n, INT32_MAX);
     tokens = meg_realloc_array(NULL, (size_t)n, size);
     if ((r = meg_indexed_convert(w, ids, n, tokens, e)) == 0 && (r = check_index(w, e)) == 0 &&
@@ -251,10 +251,10 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
 
     MEG_ASSERT_EQ(w->nseq_ended, w->nseq);
     if (meg_indexed_dtype(d) != w->dtype)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: tokens are %s, but those of the datasets before it are %s; preprocess all with one "
-                        "vocabulary",
-                        meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)), meg_idx_dtype_name(w->dtype));
+        return meg_fail(
+            e, MEG_EFORMAT,
+            "%s.idx: the dtype is %s, but the datasets before it have %s; preprocess all datasets with one vocabulary",
+            meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)), meg_idx_dtype_name(w->dtype));
     if (first > 0 && n > 0 && meg_indexed_has_modes(d) != has_modes(w))
         return meg_fail(e, MEG_EFORMAT, "%s.idx: %s, but the datasets before it %s", meg_indexed_prefix(d),
                         meg_indexed_has_modes(d) ? "has modes" : "has no modes",

@@ -11,11 +11,13 @@
 
 const struct meg_opt meg_inspect_opts[] = {
     { "decode", 0, MEG_LIST(struct meg_inspect_conf, decode), "PREFIX...", NULL,
-      "print the documents of dataset PREFIX; PREFIX FIRST[:COUNT]: only COUNT documents from document FIRST" },
+      "print the documents of dataset PREFIX; FIRST[:COUNT] after PREFIX: print only COUNT documents (1 if omitted), "
+      "beginning with document FIRST" },
     { "info", 0, MEG_STR(struct meg_inspect_conf, info), "PREFIX", NULL,
-      "print the number of documents and tokens, the token type and the lengths of dataset PREFIX" },
+      "print the numbers of documents, sequences and tokens, the dtype, and the mean and maximum lengths of dataset "
+      "PREFIX" },
     { "json", 0, MEG_BOOL(struct meg_inspect_conf, json), NULL, "no",
-      "print JSON: one object with --info; one object per document, with its token ids, with --decode" },
+      "print JSON; with --info: one object; with --decode: one object per document, including its token ids" },
     { 0 }
 };
 

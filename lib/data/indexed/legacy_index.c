@@ -29,10 +29,11 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
                         LEGACY_HEADER);
     memcpy(v, h + 8, 48);
     if (v[0] != 1)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: legacy version %" PRIu64 ", expected 1", name, v[0]);
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 " of the legacy format, expected 1", name, v[0]);
     if (v[1] < MEG_IDX_U8 || v[1] > MEG_IDX_U16 || v[2] != meg_idx_dtype_size((enum meg_idx_dtype)v[1]))
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: token type %" PRIu64 " of %" PRIu64 " bytes at byte 16, expected one of meg-idx(5)",
+                        "%s.idx: dtype code %" PRIu64 " of %" PRIu64
+                        " bytes at byte 16, expected a code and size of meg-idx(5)",
                         name, v[1], v[2]);
     if (v[3] != v[4])
         return meg_fail(e, MEG_EFORMAT,
@@ -73,7 +74,9 @@ int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const vo
                             ", expected %" PRIu64 " to %" PRIu64,
                             name, i, size, load_i64(dims, i), load_i64(dims, i + 1), i, i + 1);
         if (start < 0 || start > INT64_MAX / 8)
-            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRIu64 " starts at token %" PRId64, name, i, start);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s.idx: sequence %" PRIu64 " starts at token %" PRId64 ", which is out of range", name, i,
+                            start);
     }
     return 0;
 }

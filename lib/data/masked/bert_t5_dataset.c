@@ -32,14 +32,18 @@ static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_data
     const struct meg_indexed *file = meg_source_indexed(src);
 
     if (!file)
-        return meg_fail(e, MEG_EUSAGE, "--mock-data has no sentences, which %s need; use --data-path",
-                        d->masked_conf.conf.type == MEG_MASKED_BERT ? "samples of BERT" : "samples of T5");
+        return meg_fail(e, MEG_EUSAGE, "--mock-data has no sentences, which %s require; use --data-path",
+                        d->masked_conf.conf.type == MEG_MASKED_BERT ? "BERT samples" : "T5 samples");
+    if (p->begin == p->end && !d->split_string)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: the range for %s is empty: documents %" PRId64 " to %" PRId64 " of %" PRId64
+                        "; use a larger range or more documents",
+                        p->name, meg_split_names[p->split], p->begin, p->end, num_documents(src));
     if (p->begin == p->end)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: the range of %s for %s is empty: documents %" PRId64 " to %" PRId64 " of %" PRId64
                         "; use a larger ratio, or request no samples of this split",
-                        d->split_string ? d->split_string : "(none)", p->name, meg_split_names[p->split], p->begin,
-                        p->end, num_documents(src));
+                        d->split_string, p->name, meg_split_names[p->split], p->begin, p->end, num_documents(src));
     p->tokens = meg_source_tokens(src, meg_indexed_document(file, p->begin), meg_indexed_document(file, p->end));
     return 0;
 }
@@ -100,8 +104,8 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
         return 0;
     return meg_fail(e, MEG_EFORMAT,
                     "%s: none of the %" PRId64
-                    " documents for %s has a sample, which needs a document of at least %d sentence%s, none longer "
-                    "than %d tokens; preprocess the text with --split-sentences",
+                    " documents for %s yields a sample, which requires a document with at least %d sentence%s, none of "
+                    "them longer than %d tokens; preprocess the text with --split-sentences",
                     p->name, p->end - p->begin, meg_split_names[p->split], map_conf.min_sentences,
                     map_conf.min_sentences == 1 ? "" : "s", MEG_LONG_SENTENCE);
 }
@@ -150,11 +154,11 @@ static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struc
         return meg_fail(e, MEG_EUSAGE, "--decoder-seq-length %" PRId64 ": must be from 2 to %d", c->decoder_seq_length,
                         INT32_MAX);
     if (!(c->mask.prob > 0 && c->mask.prob < 1))
-        return meg_fail(e, MEG_EUSAGE, "--mask-prob %g: must be between 0 and 1", c->mask.prob);
+        return meg_fail(e, MEG_EUSAGE, "--mask-prob %g: must be above 0 and below 1", c->mask.prob);
     if (c->short_seq_prob != 0 && !(c->short_seq_prob >= min_prob && c->short_seq_prob <= 1))
         return meg_fail(e, MEG_EUSAGE, "--short-seq-prob %g: must be 0, or from %g to 1", c->short_seq_prob, min_prob);
     if (c->mask.max_ngram < 1 || c->mask.max_ngram > MAX_NGRAM)
-        return meg_fail(e, MEG_EUSAGE, "spans of up to %" PRId64 " words: the maximum must be from 1 to %d",
+        return meg_fail(e, MEG_EUSAGE, "maximum span length of %" PRId64 " words: must be from 1 to %d",
                         c->mask.max_ngram, MAX_NGRAM);
     return 0;
 }

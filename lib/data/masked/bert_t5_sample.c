@@ -211,7 +211,7 @@ static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct m
     if (1 + m->nspan + m->n > c->decoder_seq_length)
         return meg_fail(e, MEG_EUSAGE,
                         "%s: sample %" PRId64 " has %" PRId64 " decoder tokens, more than --decoder-seq-length %" PRId64
-                        "; increase it",
+                        "; increase --decoder-seq-length",
                         meg_source_name(ds->src), i, 1 + m->nspan + m->n, c->decoder_seq_length);
     return 0;
 }

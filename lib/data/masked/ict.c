@@ -18,7 +18,7 @@ static int check_titles(const struct meg_indexed *titles, int64_t begin, int64_t
         if (meg_indexed_length(titles, i) > max)
             return meg_fail(e, MEG_EFORMAT,
                             "%s: the title of document %" PRId64 " has %" PRId32
-                            " tokens, but --seq-length allows %" PRId64,
+                            " tokens, but --seq-length allows at most %" PRId64,
                             meg_indexed_prefix(titles), i, meg_indexed_length(titles, i), max);
     return 0;
 }
@@ -43,11 +43,12 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
         (c->has_titles && (r = check_titles(titles, begin, end, c->seq_length - 3, e)) < 0))
         goto out;
     if (x->blocks.n == 0) {
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: none of its %" PRId64
-                     " documents has a block, which needs at least %d sentence%s, none longer than %d tokens",
-                     meg_indexed_prefix(d), end - begin, map_conf.min_sentences, map_conf.min_sentences == 1 ? "" : "s",
-                     MEG_LONG_SENTENCE);
+        r = meg_fail(
+            e, MEG_EFORMAT,
+            "%s: none of its %" PRId64
+            " documents has a block, which requires at least %d sentence%s, none of them longer than %d tokens",
+            meg_indexed_prefix(d), end - begin, map_conf.min_sentences, map_conf.min_sentences == 1 ? "" : "s",
+            MEG_LONG_SENTENCE);
         goto out;
     }
     *out = x;

@@ -84,7 +84,7 @@ static int find_special_ids(struct meg_bert_files *f, const char *path, int32_t 
 
         *needed[i].id = (int32_t)meg_strtab_find(&f->tokens, s, (int64_t)strlen(s));
         if (*needed[i].id < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: the token %s, which BERT requires, is missing", path, s);
+            return meg_fail(e, MEG_EFORMAT, "%s: token %s is missing; BERT tokenizers require it", path, s);
     }
     return 0;
 }

@@ -190,7 +190,7 @@ struct merge_reader {
 static void add_bad_merge(struct merge_reader *m, const char *left, const char *right, const char *missing)
 {
     if (m->nbad++ < MAX_REPORTED)
-        meg_str_printf(&m->bad, "%s line %" PRId64 ": '%s' + '%s' requires the token '%s'", m->nbad > 1 ? ";" : "",
+        meg_str_printf(&m->bad, "%s line %" PRId64 ": '%s' + '%s' needs the token '%s'", m->nbad > 1 ? ";" : "",
                        m->line, left, right, missing);
 }
 

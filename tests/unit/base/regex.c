@@ -94,7 +94,7 @@ static void unsupported_patterns_are_rejected(void **state)
     refuses("[a[^b]]", "byte 3: a negated class");
     refuses("[a-z&&b]", "byte 5: the intersection");
     refuses("x[a", "byte 2: the class has no closing bracket");
-    refuses("\\", "byte 1");
+    refuses("\\", "byte offset 1");
     refuses("\\p{Nonsense}", "byte");
     refuses("a[\\W]", "byte 3: a negated class");
     refuses("[[:^word:]]", "byte 2: a negated class");

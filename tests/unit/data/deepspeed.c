@@ -237,8 +237,9 @@ static void a_sample_past_the_end_of_a_blended_dataset_is_an_error(void **state)
     for (int64_t i = 0; i < 10; i++)
         assert_int_equal(meg_dataset_sample(ds, i, &got, &e), 0);
     assert_int_equal(meg_dataset_sample(ds, 17, &got, &e), MEG_EFAIL);
-    assert_string_equal(e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights, or with "
-                               "--megatron-release 0.11 and later a larger --mid-level-dataset-surplus");
+    assert_string_equal(e.msg,
+                        "rb: the blend needs more samples than the 9 of this dataset; use --renormalize-blend-weights "
+                        "(--megatron-release 0.10) or a larger --mid-level-dataset-surplus (0.11 or later)");
     meg_data_splits_close(d);
 }
 
@@ -364,15 +365,16 @@ static void an_invalid_group_is_refused(void **state)
                       "because only their ratios matter");
     group[0] = group[1] = "T: 1 0:1 a";
     c.weighted_split[MEG_SPLIT_TRAIN] = words(group);
-    FAILS(MEG_EUSAGE,
-          "--train-weighted-split-paths: several groups; specify one per split, and evaluate the others with meg-eval");
+    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: found several groups; specify only one per split, and evaluate "
+                      "the others with meg-eval");
     c.weighted_split[MEG_SPLIT_TRAIN].n = 1;
     c.data_order = "megatron-lm";
     FAILS(MEG_EUSAGE,
-          "--data-order megatron-lm: Megatron-LM does not have --train-weighted-split-paths and similar options");
+          "--data-order megatron-lm: cannot be combined with --*-weighted-split-paths; use megatron-deepspeed or auto");
     c.data_order = "auto";
     c.split = "1";
-    FAILS(MEG_EUSAGE, "--split divides --data-path, but the options specify datasets for each split; remove --split");
+    FAILS(MEG_EUSAGE,
+          "--split cannot be combined with options that specify the datasets of each split; remove --split");
     c.split = NULL;
     c.weighted_split[MEG_SPLIT_TRAIN].n = 0;
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "group.txt";
@@ -381,9 +383,10 @@ static void an_invalid_group_is_refused(void **state)
     spew_text("group.txt", " \n");
     FAILS(MEG_EUSAGE, "group.txt: the file is empty; expected a group in double quotes");
     spew_text("group.txt", "\"T: 1 0:1 a\" \"U: 1 0:1 a\"\n");
-    FAILS(MEG_EUSAGE, "group.txt: several groups; specify one per split, and evaluate the others with meg-eval");
+    FAILS(MEG_EUSAGE,
+          "group.txt: found several groups; specify only one per split, and evaluate the others with meg-eval");
     spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
-    FAILS(MEG_EFORMAT, "group.txt: contains a zero byte: not a text file");
+    FAILS(MEG_EFORMAT, "group.txt: contains a zero byte; expected a text file");
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "nowhere.txt";
     FAILS(MEG_ENOENT, "nowhere.txt: No such file or directory");
 }

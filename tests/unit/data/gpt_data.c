@@ -208,7 +208,7 @@ static void an_id_outside_the_vocabulary_is_refused(void **state)
             bad++;
     assert_int_equal(bad, 1); /* the last of four: tokens 25 to 33 */
     assert_non_null(
-        strstr(e.msg, "is not below the vocabulary size 30; preprocess the text with the tokenizer of this run"));
+        strstr(e.msg, "is outside the vocabulary of 30 ids; preprocess the text with the tokenizer of this run"));
     meg_data_splits_close(d);
 }
 
@@ -224,9 +224,8 @@ static void contradicting_options_are_refused(void **state)
     c.data_path = words(path);
     c.mock_data = true;
     FAILS(&c, &spec, MEG_EUSAGE,
-          "several sources of data are specified; use only one of --data-path, --data-args-path, --train-data-path and "
-          "similar options, --per-split-data-args-path, --train-weighted-split-paths and similar options, and "
-          "--mock-data");
+          "several sources of data are specified; use only one of --data-path, --data-args-path, "
+          "--{train,valid,test}-data-path, --per-split-data-args-path, --*-weighted-split-paths and --mock-data");
     c.mock_data = false;
     c.data_path = words(mixed);
     FAILS(&c, &spec, MEG_EUSAGE,
@@ -242,7 +241,7 @@ static void contradicting_options_are_refused(void **state)
     c.per_split_path[MEG_SPLIT_TRAIN] = words(path);
     c.split = "1,1";
     FAILS(&c, &spec, MEG_EUSAGE,
-          "--split divides --data-path, but the options specify datasets for each split; remove --split");
+          "--split cannot be combined with options that specify the datasets of each split; remove --split");
     c.split = NULL;
     spec.seed = -1;
     FAILS(&c, &spec, MEG_EUSAGE, "--seed -1: must be from 0 to 4294967295");
@@ -282,7 +281,8 @@ static void argument_files_name_the_datasets(void **state)
     assert_true(part[2].split == MEG_SPLIT_VALID && part[2].num_samples == 2 && part[2].begin == 0 && part[2].end == 2);
     meg_data_splits_close(d);
     spew_text("split.json", "{\"train\": [\"wa\"]}");
-    FAILS(&c, &spec, MEG_EFORMAT, "split.json: \"valid\" is missing, or not a list, string or null");
+    FAILS(&c, &spec, MEG_EFORMAT,
+          "split.json: the key \"valid\" is required and must be a list of strings, a string or null");
 }
 
 static void mock_data_needs_no_file(void **state)
@@ -637,7 +637,8 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
     }
     for (int again = 0; again < 2; again++) {
         assert_int_equal(meg_data_loader_next(l, &b[0], &e), MEG_EFAIL);
-        assert_string_equal(e.msg, "all 22 samples of the dataset are consumed; it was built for a shorter run");
+        assert_string_equal(e.msg, "fewer than one micro-batch per data-parallel rank is left of the 22 samples of the "
+                                   "dataset, which was built for a shorter run");
     }
     meg_data_loader_close(l);
     meg_batch_free(&b[0]);

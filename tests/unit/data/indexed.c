@@ -284,7 +284,7 @@ static void refuses_a_file_that_is_not_an_index(void **state)
             "bad.idx: 33 bytes, expected at least the 34 of a header: truncated, or not a token index");
     REFUSES("idx", 0, "PK", -1, "bad.idx: does not begin with MMIDIDX: not a token index");
     REFUSES("idx", 9, "\2", -1, "bad.idx: version 2, expected 1");
-    REFUSES("idx", 17, "\11", -1, "bad.idx: token type 9 at byte 17, expected 1 to 8");
+    REFUSES("idx", 17, "\11", -1, "bad.idx: dtype code 9 at byte 17, expected 1 to 8");
 }
 
 static void refuses_a_truncated_index(void **state)
@@ -306,7 +306,7 @@ static void refuses_a_truncated_index(void **state)
 static void refuses_an_index_that_contradicts_itself(void **state)
 {
     (void)state;
-    REFUSES("idx", 37, "\x80", -1, "bad.idx: sequence 0 has length -2147483645");
+    REFUSES("idx", 37, "\x80", -1, "bad.idx: sequence 0 has length -2147483645, expected at least 0");
     REFUSES("idx", 34, "\4", -1,
             "bad.idx: sequence 1 starts at byte 6 of .bin, but the sequences before it end at byte 8");
     REFUSES("idx", 58, "\1", -1, "bad.idx: document 0 starts at sequence 1, expected sequence 0");

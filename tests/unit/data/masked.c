@@ -179,7 +179,7 @@ static void check_run(const json_t *x, enum meg_masked_type type)
 
         if (get_int(x, "length") == 0) { /* the reference counts epochs without end */
             assert_int_equal(r, MEG_EFORMAT);
-            assert_non_null(strstr(e.msg, "has a sample"));
+            assert_non_null(strstr(e.msg, "yields a sample"));
             return;
         }
         if (r < 0)
@@ -318,7 +318,7 @@ static void invalid_settings_are_refused(void **state)
     REFUSES(MEG_EUSAGE, "--decoder-seq-length 0: must be from 2 to 2147483647");
     c.decoder_seq_length = 8;
     c.mask.prob = 1;
-    REFUSES(MEG_EUSAGE, "--mask-prob 1: must be between 0 and 1");
+    REFUSES(MEG_EUSAGE, "--mask-prob 1: must be above 0 and below 1");
     c.mask.prob = 0.15;
     c.short_seq_prob = 1e-12;
     REFUSES(MEG_EUSAGE, "--short-seq-prob 1e-12: must be 0, or from 4.65661e-10 to 1");
@@ -336,7 +336,7 @@ static void invalid_settings_are_refused(void **state)
     conf.split = NULL;
     conf.data_path.n = 0;
     conf.mock_data = true;
-    REFUSES(MEG_EUSAGE, "--mock-data has no sentences, which samples of T5 need; use --data-path");
+    REFUSES(MEG_EUSAGE, "--mock-data has no sentences, which T5 samples require; use --data-path");
 }
 
 static void a_sample_too_large_for_the_decoder_is_refused(void **state)
@@ -371,7 +371,7 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
     assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "sd.bin: token id 9 is not below the vocabulary size 9; preprocess the text "
+    assert_string_equal(e.msg, "sd.bin: token id 9 is outside the vocabulary of 9 ids; preprocess the text "
                                "with the tokenizer of this run");
     meg_data_splits_close(d);
 }

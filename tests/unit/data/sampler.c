@@ -94,14 +94,15 @@ static void too_few_samples_and_partial_steps_are_refused(void **state)
 
     (void)state;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, but one step needs 6 (micro-batch "
-                               "size 2, 3 data-parallel ranks)");
+    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, but one micro-batch on each "
+                               "data-parallel rank needs 6 (micro-batch size 2 x 3 ranks)");
     c.total = 50;
     c.consumed = 9;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
     assert_string_equal(e.msg,
                         "--dataloader-type cyclic: the checkpoint has consumed 9 samples, which is not a multiple of "
-                        "the 6 samples of one step; use the micro-batch and data-parallel sizes of the checkpoint");
+                        "the 6 samples of one micro-batch on each data-parallel rank; use the micro-batch and "
+                        "data-parallel sizes of the checkpoint");
 }
 
 static void check(struct meg_data_sampler *s, const json_t *batches, int64_t micro_batch)

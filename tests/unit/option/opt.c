@@ -286,7 +286,7 @@ static void unsupported_options_print_their_hint(void **state)
     refused("--yaml=x", "--yaml: no");
     refused("--moe", "unknown option --moe");
     refused("--yam", "unknown option --yam");
-    refused_in_file("yaml = 1\n", ":1: --yaml: no");
+    refused_in_file("yaml = 1\n", ": line 1: --yaml: no");
     meg_opt_set_unsupported(NULL);
     refused("--yaml=x", "unknown option --yaml");
 }
@@ -318,20 +318,21 @@ static void invalid_config_files_are_rejected(void **state)
     struct meg_err e;
 
     (void)state;
-    refused_in_file("flag = yes\nseq-lenght = 3\n", ":2: unknown option --seq-lenght; did you mean --seq-length?");
-    refused_in_file("flag\n", ":1: expected `name = value`, found 'flag'");
-    refused_in_file("\n\nseq-length 3\n", ":3: expected `name = value`, found 'seq-length 3'");
-    refused_in_file("= 3\n", ":1: unknown option --");
-    refused_in_file("seq-length = 4k", ":1: --seq-length: '4k' is not a 64-bit integer");
-    refused_in_file("seq-length = 1 2", ":1: --seq-length requires one value, but has 2");
-    refused_in_file("seq-length =", ":1: --seq-length requires one value, but has 0");
-    refused_in_file("data-path = # none", ":1: --data-path requires a value: [WEIGHT] PREFIX...");
-    refused_in_file("path = a b", ":1: --path requires one value, but has 2");
-    refused_in_file("path = 'a b", ":1: a quote (') is not closed");
-    refused_in_file("path = \"a\\tb\"", ":1: a backslash in double quotes must precede \", \\ or n");
-    refused_in_file("path = \"a\\", ":1: a backslash in double quotes must precede \", \\ or n");
+    refused_in_file("flag = yes\nseq-lenght = 3\n",
+                    ": line 2: unknown option --seq-lenght; did you mean --seq-length?");
+    refused_in_file("flag\n", ": line 1: expected `name = value`, found 'flag'");
+    refused_in_file("\n\nseq-length 3\n", ": line 3: expected `name = value`, found 'seq-length 3'");
+    refused_in_file("= 3\n", ": line 1: unknown option --");
+    refused_in_file("seq-length = 4k", ": line 1: --seq-length: '4k' is not a 64-bit integer");
+    refused_in_file("seq-length = 1 2", ": line 1: --seq-length requires one value, but has 2");
+    refused_in_file("seq-length =", ": line 1: --seq-length requires one value, but has 0");
+    refused_in_file("data-path = # none", ": line 1: --data-path requires a value: [WEIGHT] PREFIX...");
+    refused_in_file("path = a b", ": line 1: --path requires one value, but has 2");
+    refused_in_file("path = 'a b", ": line 1: a quote (') is not closed");
+    refused_in_file("path = \"a\\tb\"", ": line 1: a backslash in double quotes must precede \", \\ or n");
+    refused_in_file("path = \"a\\", ": line 1: a backslash in double quotes must precede \", \\ or n");
     assert_int_equal(read_text("flag = no\npath = a\0b\n", 21, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, ":2: the line contains a zero byte"));
+    assert_non_null(strstr(e.msg, ": line 2: contains a zero byte"));
     assert_int_equal(meg_opt_read_config(groups, "/nowhere/x.conf", &e), MEG_ENOENT);
 }
 
@@ -435,7 +436,7 @@ static void each_command_has_the_common_options(void **state)
     ends(line, 0, "seq-length = 7\nlr = 0.25\n", ""); /* in the order of the command line */
     assert_int_equal(meg_write_file(file, "config = a\n", 11, &e), 0);
     snprintf(line, sizeof line, "--config %s", file);
-    ends(line, 2, "", ":1: --config is allowed only on the command line");
+    ends(line, 2, "", ": line 1: --config is allowed only on the command line");
 
     child_run(&c, parse, "--help");
     longest[0] = 0;

@@ -330,7 +330,7 @@ static void malformed_messages_are_refused(void **state)
           "abc",
           5, ": byte 1: the value has 5 bytes, but only 3 are left in the message" },
         { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 11, ": byte 1: the varint has more than 64 bits" },
-        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11, "a value of 18446744073709551615 bytes" },
+        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11, "the value has 18446744073709551615 bytes" },
         { "\x0B", 1, ": byte 0: field 1 has wire type 3" },
         { "\x02\x00", 2, ": byte 0: field number 0 is invalid" },
         { "\x08\x01", 2, "a part of the model has wire type 0; it must be 2" },

@@ -154,7 +154,7 @@ static void invalid_vocabularies_are_rejected(void **state)
     refuses(&c, MEG_EFORMAT, path);
     write_file(true, "]");
     c.vocab_size = 300;
-    refuses(&c, MEG_EUSAGE, "the file has 256 tokens, --vocab-size 300 needs 297");
+    refuses(&c, MEG_EUSAGE, "the file has 256 tokens, but --vocab-size 300 requires 297");
     c.vocab_size = 258;
     refuses(&c, MEG_EUSAGE, "leave too few ids");
     c.vocab_size = MEG_UNSET;
@@ -163,7 +163,7 @@ static void invalid_vocabularies_are_rejected(void **state)
     c.tiktoken_special_tokens = (struct meg_str_list){ empty, 3 };
     refuses(&c, MEG_EUSAGE, "--tiktoken-special-tokens: token 3 is empty");
     c.tiktoken_special_tokens = (struct meg_str_list){ lacking, 2 };
-    refuses(&c, MEG_EUSAGE, "lacks </s>");
+    refuses(&c, MEG_EUSAGE, "the required token </s> is missing");
     c.tokenizer_model = NULL;
     refuses(&c, MEG_EUSAGE, "TikTokenizer requires --tokenizer-model");
 }

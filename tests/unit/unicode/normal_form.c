@@ -144,8 +144,8 @@ static void output_beyond_the_size_limit_is_an_error(void **state)
 {
     static const char *const what[] = { "\xF0\x9D\x85\xA0", "\xCC\x81" }; /* U+1D160, U+0301 */
     static const char *const says[] = {
-        "longer than 64 MiB after normalization; split the text",
-        "more than 4194304 consecutive combining marks, which must be normalized together; split the text"
+        "the text is longer than 64 MiB after normalization; split the text",
+        "the text has more than 4194304 consecutive combining marks, which must be normalized together; split the text"
     };
     enum { NBYTES = 24 << 20 };
     char *text = malloc(NBYTES);

@@ -192,7 +192,7 @@ static void refused_as(int rank, int size)
     memcpy(j.host, "x\033[2J\nmeg", 9);
     memset(j.host + 9, '\007', sizeof j.host - 9);
     watchdog_send(&c, WATCHDOG_JOIN, &j, sizeof j);
-    assert_refused(&c, "all 3 ranks of the run at this address have joined");
+    assert_refused(&c, "all 3 ranks of another run have already joined at this address");
 }
 
 /* The watchdog refuses every further process and prints a message only for the first. */
