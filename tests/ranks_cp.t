@@ -75,10 +75,11 @@ refused() {
     is "$* is refused" "$? $(grep -c -- "$rule" "$T/err")" '2 1'
 }
 refused 'context-parallel-size 2: twice this size, 4, must divide --seq-length 30' --seq-length 30
-refused 'cp-comm-type: 2 values; the number must be 1, or --num-layers 4' --cp-comm-type p2p a2a
-refused 'cp-comm-type a2a: 2 ranks must divide the 1 key-value groups' --cp-comm-type a2a --num-query-groups 1
+refused 'cp-comm-type: found 2 values, expected 1 or one per layer (--num-layers 4)' --cp-comm-type p2p a2a
+refused 'cp-comm-type a2a: the size of the all-to-all group, 2, must divide the number of query groups .*, 1' \
+    --cp-comm-type a2a --num-query-groups 1
 refused 'a2a+p2p requires --hierarchical-context-parallel-sizes' --cp-comm-type a2a+p2p
-refused 'sizes 2 2: their product must be --context-parallel-size 2' --cp-comm-type a2a+p2p \
+refused 'sizes 2 2: the product must equal --context-parallel-size 2' --cp-comm-type a2a+p2p \
     --hierarchical-context-parallel-sizes 2 2
-refused "sizes: 'two' is not a positive number" --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes two 1
+refused "sizes: 'two' is not a positive integer" --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes two 1
 done_testing

@@ -70,7 +70,7 @@ is '--on-nan skip: the run completes with a NaN in every epoch' "$train_status $
 ok '--on-nan skip: more than ten iterations are skipped in total' test "$(grep -c ' 1 1$' log)" -gt 10
 train 1 --lr 1e30 --clip-grad 0 --on-nan skip --train-iters 30
 is '--on-nan skip: a limit ends the run' "$train_status" 1
-like '--on-nan skip: the limit is ten consecutive iterations' "$(cat err)" 'it is the 10th iteration in a row, the limit of --on-nan skip'
+like '--on-nan skip: the limit is ten consecutive iterations' "$(cat err)" 'this is the 10th such iteration in a row, the limit of --on-nan skip'
 status '--on-nan rollback requires --save' 2 meg-train --config conf --mock-data --on-nan rollback
 status '--on-nan skip requires --check-for-nan-in-loss-and-grad' 2 meg-train --config conf --mock-data --on-nan skip \
     --no-check-for-nan-in-loss-and-grad

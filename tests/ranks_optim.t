@@ -124,7 +124,7 @@ refuses() {
     is "$name: the message is printed once" "$(grep -c "meg-train: $name" "$T/err")" 1
 }
 refuses '--overlap-param-gather: requires' --overlap-param-gather --overlap-grad-reduce
-refuses '--num-distributed-optimizer-instances 3: must divide the 1 data-parallel rank' \
+refuses '--num-distributed-optimizer-instances 3: must divide the data-parallel size, 1' \
     --num-distributed-optimizer-instances 3 $dist
 refuses '--ddp-bucket-size 0: must be' --ddp-bucket-size 0
 refuses '--zero-stage 4: must be' --zero-stage 4

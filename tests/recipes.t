@@ -42,14 +42,14 @@ for f in "$recipes"/*.conf; do
 done
 for name in gpt-345m llama3-8b; do
     dry_run "$name" 1024 >/dev/null 2>"$T/err"
-    batch=$(sed -n 's/.*--global-batch-size [0-9]*: must be .*; the nearest is \([0-9]*\)$/\1/p' "$T/err")
+    batch=$(sed -n 's/.*--global-batch-size [0-9]*: must be .*; use \([0-9]*\), the nearest multiple.*/\1/p' "$T/err")
     status "$name: 1024 ranks accept the batch size of the message, ${batch:-none}" 0 \
         meg-train -q --config "$name.conf" --tokenizer-type NullTokenizer --vocab-size 99 --dry-run --world-size 1024 \
         --global-batch-size "${batch:-0}"
 done
 dry_run gpt3-175b 4096 >/dev/null 2>"$T/err"
 like 'gpt3-175b: for 4096 ranks the message says what to change about the ramp-up' "$(cat "$T/err")" \
-    '--rampup-batch-size: a batch of 16: .*; START and INCREMENT must be multiples of 32$'
+    '--rampup-batch-size, at a global batch size of 16: .*; use a START and INCREMENT that are multiples of 32'
 
 # trains NAME RANKS OPTION...: train a tiny model for three iterations
 tiny='--tokenizer-type NullTokenizer --vocab-size 99 --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32'

@@ -50,7 +50,8 @@ static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t 
         if ((int64_t)json_array_size(sums) != nchunks) {
             free(c);
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: tensor %s: manifest.json has %zu checksums, its %" PRId64 " bytes need %" PRId64,
+                            "%s: tensor %s: manifest.json has %zu checksums, but the %" PRId64
+                            " bytes of the tensor require %" PRId64,
                             m[i].st->path, m[i].t->name, json_array_size(sums), m[i].t->nbytes, nchunks);
         }
         *out = meg_realloc_array(*out, (size_t)(*nout + nchunks), sizeof **out);
@@ -77,8 +78,8 @@ static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
         return 0;
     return meg_fail(e, MEG_EFORMAT,
                     "%s: tensor %s, chunk %" PRId64 " of %" PRId64 " (bytes %" PRId64 " to %" PRId64
-                    " of the file): checksum %s, manifest.json has %s; the file is damaged: copy it again, "
-                    "or load another iteration with --ckpt-step",
+                    " of the file): the checksum is %s, but manifest.json has %s; the file is damaged: copy it "
+                    "again, or load another iteration with --ckpt-step",
                     k->m->st->path, t->name, k->i, k->n, t->file_offset + k->c.first,
                     t->file_offset + k->c.first + k->c.n, hash, k->expected ? k->expected : "none");
 }
@@ -90,9 +91,10 @@ static int check_crc(const struct ckpt_mapped_tensor *m, struct meg_err *e)
 
     if (!m->t->container_data || crc == m->t->crc)
         return 0;
-    return meg_fail(e, MEG_EFORMAT,
-                    "%s: tensor %s: CRC-32 %08x, the container has %08x; the file is damaged: copy it again",
-                    m->st->path, m->t->name, crc, m->t->crc);
+    return meg_fail(
+        e, MEG_EFORMAT,
+        "%s: tensor %s: the CRC-32 is %08x, but the ZIP container has %08x; the file is damaged: copy it again",
+        m->st->path, m->t->name, crc, m->t->crc);
 }
 
 /* Check item i of a list. */

@@ -18,7 +18,7 @@
 const struct meg_opt meg_convert_opts[] = {
     { "load-dir", 0, MEG_STR(C, load_dir), "DIR", NULL, "directory of the checkpoint to convert" },
     { "save-dir", 0, MEG_STR(C, save_dir), "DIR", NULL,
-      "directory to write; must be new or empty, unless --overwrite is given" },
+      "directory to write to; must be new or empty, unless --overwrite is given" },
     { "loader", 0, MEG_STR(C, loader), "auto|native|hf|megatron|mcore|llama_mistral", "auto",
       "format of the source; auto: detect it" },
     { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
@@ -35,7 +35,7 @@ const struct meg_opt meg_convert_opts[] = {
     { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL,
       "JSON vocabulary whose number of tokens is the value of --true-vocab-size" },
     { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",
-      "names of the norm tensors with --saver mcore" },
+      "with --saver mcore: Megatron layer implementation whose names are used for the norm tensors" },
     { "params-dtype", 0, MEG_STR(C, dtype), "auto|fp32|bf16|fp16", "auto",
       "dtype of the weights with --saver hf or native; auto: that of the source" },
     { "max-shard-size", 0, MEG_STR(C, shard_size), "SIZE", "5GB",
@@ -98,7 +98,7 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--model-type: '%s' is not GPT, the only model type supported; see meg(7)",
                         c->model_type);
     if (c->info && (c->load_dir || c->save_dir))
-        return meg_fail(e, MEG_EUSAGE, "--info cannot be combined with --load-dir and --save-dir");
+        return meg_fail(e, MEG_EUSAGE, "--info cannot be combined with --load-dir or --save-dir");
     if (!c->info && (c->json || c->verify))
         return meg_fail(e, MEG_EUSAGE, "--%s requires --info", c->json ? "json" : "verify");
     if (!c->info && (!c->load_dir || !c->save_dir))
@@ -106,16 +106,19 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
     if (!to_ranks && has_size)
         return meg_fail(
             e, MEG_EUSAGE,
-            "--saver %s: the tensors of this format are not sharded; target sizes require --saver megatron or mcore",
+            "--saver %s: this format is not sharded; --target-tensor-parallel-size and --target-pipeline-parallel-size "
+            "require --saver megatron or mcore",
             c->saver);
     if (to_ranks && strcmp(c->dtype, "auto") != 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--saver %s: the weights of this format are F32; --params-dtype requires --saver hf or native",
-                        is_auto ? "mcore" : c->saver);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--saver %s: the weights of this format are always F32; --params-dtype requires --saver hf or native",
+            is_auto ? "mcore" : c->saver);
     if (shard_bytes(c->shard_size) < 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--max-shard-size %s: must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB",
-                        c->shard_size);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--max-shard-size %s: must be a non-negative integer, optionally followed by KB, MB, GB, KiB, MiB or GiB",
+            c->shard_size);
     return 0;
 }
 
@@ -147,10 +150,12 @@ static int set_vocab_size(const struct meg_convert_conf *c, struct meg_ckpt *ckp
         if ((r = meg_json_load(&vocab, c->vocab_file, e)) < 0)
             return r;
         if (!json_is_object(vocab))
-            r = meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object of tokens and ids", c->vocab_file);
+            r = meg_fail(e, MEG_EFORMAT, "%s: not a JSON object with a token as each key and its id as the value",
+                         c->vocab_file);
         else if (n != MEG_UNSET && n != (int64_t)json_object_size(vocab))
-            r = meg_fail(e, MEG_EUSAGE, "--true-vocab-size %" PRId64 ": --vocab-file %s has %zu tokens", n,
-                         c->vocab_file, json_object_size(vocab));
+            r = meg_fail(e, MEG_EUSAGE,
+                         "--true-vocab-size %" PRId64 ": --vocab-file %s has %zu tokens; use only one of the options",
+                         n, c->vocab_file, json_object_size(vocab));
         n = (int64_t)json_object_size(vocab);
         json_decref(vocab);
     }

@@ -174,7 +174,7 @@ int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e)
     return n > 0 ? 0
                  : meg_fail(e, MEG_ENOENT,
                             "%s: no %s, and no iteration has a manifest.json, which marks a complete iteration; choose "
-                            "one with --ckpt-step",
+                            "an iteration with --ckpt-step",
                             dir, CKPT_TRACKER);
 }
 

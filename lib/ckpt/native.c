@@ -35,9 +35,9 @@ static int read_metadata_file(const struct meg_ckpt *c, const char *name, const 
         goto out;
     meg_xxh3_128_hex(hash, out->s, out->n);
     if (out->n != (size_t)nbytes)
-        r = meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes, manifest.json has %" PRId64, path, out->n, nbytes);
+        r = meg_fail(e, MEG_EFORMAT, "%s: size is %zu bytes, but manifest.json has %" PRId64, path, out->n, nbytes);
     else if (strcmp(hash, expected) != 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s: checksum is %s, manifest.json has %s; the file is damaged or was edited",
+        r = meg_fail(e, MEG_EFORMAT, "%s: checksum is %s, but manifest.json has %s; the file is damaged or was edited",
                      path, hash, expected);
 out:
     free(path);
@@ -88,8 +88,10 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
     {
         text.n = 0;
         if (strchr(name, '/'))
-            r = meg_fail(e, MEG_EFORMAT, "%s/manifest.json: '%.100s' is not the name of a file in this directory",
-                         c->path, name);
+            r = meg_fail(
+                e, MEG_EFORMAT,
+                "%s/manifest.json: the name '%.100s' contains '/'; expected the name of a file in this directory",
+                c->path, name);
         else if ((r = read_metadata_file(c, name, entry, &text, e)) == 0 && strcmp(name, "state.json") == 0)
             r = read_state(c, &text, e);
         if (r < 0)
@@ -147,7 +149,8 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
     c->format = &native;
     if ((r = meg_json_load_regular(&manifest, path, e)) < 0) {
         if (r == MEG_ENOENT)
-            r = meg_fail(e, MEG_EFORMAT, "%s: no manifest.json; this is not a meg checkpoint, or an incomplete one",
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: no manifest.json; this is not a meg checkpoint, or the checkpoint is incomplete",
                          c->path);
         goto out;
     }

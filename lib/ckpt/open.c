@@ -48,7 +48,9 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
         if (strcmp(c->file[i]->path, path) == 0)
             goto out;
     if (strchr(name, '/')) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: '%.100s' is not the name of a file in this directory", c->path, name);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: the name '%.100s' contains '/'; expected the name of a file in this directory", c->path,
+                     name);
         goto out;
     }
     n = strlen(name);
@@ -120,14 +122,13 @@ static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct
         if (step == MEG_UNSET) {
             if ((r = ckpt_newest_complete(dir, &it, e)) < 0)
                 return r;
-            meg_info("%s: no %s; iteration %" PRId64 " is the newest complete one", dir, CKPT_TRACKER, it);
+            meg_info("%s: no %s; loading iteration %" PRId64 ", the newest complete iteration", dir, CKPT_TRACKER, it);
         }
         set_iteration(c, dir, it);
         return ckpt_find_iteration(&c->path, dir, it, e);
     } else {
         return meg_fail(e, MEG_ENOENT,
-                        "%s: not a checkpoint: found none of %s, iter_*, manifest.json, mp_rank_00 and "
-                        "config.json",
+                        "%s: not a checkpoint: found none of %s, iter_*, manifest.json, mp_rank_00 and config.json",
                         dir, CKPT_TRACKER);
     }
     if (step != MEG_UNSET)
@@ -273,13 +274,15 @@ int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e)
 {
     if (n < 1 || n > (c->vocab_rows ? c->vocab_rows : c->vocab_size))
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: the vocabulary size is %" PRId64 ", but the word embedding has %" PRId64 " rows", c->path,
-                        n, c->vocab_rows ? c->vocab_rows : c->vocab_size);
+                        "%s: the vocabulary size is %" PRId64 ", expected 1 to %" PRId64
+                        ", the number of rows of the word embedding",
+                        c->path, n, c->vocab_rows ? c->vocab_rows : c->vocab_size);
     if (!c->vocab_rows && n != c->vocab_size)
-        return meg_fail(e, MEG_EUSAGE,
-                        "%s: the vocabulary size is %" PRId64 ", but the word embedding has %" PRId64
-                        " rows; only Megatron checkpoints have padding rows",
-                        c->path, n, c->vocab_size);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "%s: the vocabulary size is %" PRId64 ", expected %" PRId64
+            ", the number of rows of the word embedding, because only Megatron checkpoints have padding rows",
+            c->path, n, c->vocab_size);
     c->vocab_size = n;
     return 0;
 }

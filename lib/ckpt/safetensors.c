@@ -102,8 +102,8 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
         int64_t n = json_is_integer(v) ? json_integer_value(v) : -1;
 
         if (n < 0 || __builtin_mul_overflow(numel, n, &numel))
-            return meg_fail(e, MEG_EFORMAT, "%s: invalid shape; expected non-negative sizes whose product fits 63 bits",
-                            from);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: invalid shape; expected non-negative integers whose product fits in 63 bits", from);
         t->dim[t->ndim++] = n;
     }
     if (json_array_size(offsets) != 2)
@@ -115,8 +115,8 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
             return meg_fail(e, MEG_EFORMAT, "%s: data_offsets must be two non-negative byte offsets", from);
     }
     if (__builtin_mul_overflow(numel, dtypes[d].nbytes, &t->nbytes) || at[1] - at[0] != t->nbytes)
-        return meg_fail(e, MEG_EFORMAT, "%s: shape %s of %s does not match bytes %" PRId64 " to %" PRId64, from,
-                        meg_st_shape(shape, t->dim, t->ndim), t->dtype, at[0], at[1]);
+        return meg_fail(e, MEG_EFORMAT, "%s: shape %s and dtype %s do not match data_offsets %" PRId64 " to %" PRId64,
+                        from, meg_st_shape(shape, t->dim, t->ndim), t->dtype, at[0], at[1]);
     t->file_offset = at[0];
     return 0;
 }
@@ -146,8 +146,8 @@ static int check_ranges(struct meg_st *st, int64_t data, struct meg_err *e)
 
         if (t->file_offset != at)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: tensor %.200s begins at byte %" PRId64
-                            " of the data, but the previous one ends at %" PRId64,
+                            "%s: tensor %.200s begins at byte %" PRId64 " of the data, expected byte %" PRId64
+                            "; tensors must be adjacent",
                             st->path, t->name, t->file_offset, at);
         if (t->nbytes > INT64_MAX - data - at)
             return meg_fail(e, MEG_EFORMAT,
@@ -156,7 +156,7 @@ static int check_ranges(struct meg_st *st, int64_t data, struct meg_err *e)
         at += t->nbytes;
     }
     if (at != have)
-        return meg_fail(e, MEG_EFORMAT, "%s: %s: size is %zu bytes, the header needs %" PRId64, st->path,
+        return meg_fail(e, MEG_EFORMAT, "%s: %s: size is %zu bytes, but the header requires %" PRId64, st->path,
                         at > have ? "the file is truncated" : "there is data after the last tensor", st->map.n,
                         data + at);
     for (int i = 0; i < st->n; i++) {
@@ -184,7 +184,8 @@ static int read_header(struct meg_st *st, struct meg_err *e)
         return meg_fail(e, MEG_EFORMAT, "%s: header of %" PRIu64 " bytes, expected at most %d: not a safetensors file",
                         st->path, n, HEADER_MAX);
     if (n > st->map.n - 8)
-        return meg_fail(e, MEG_EFORMAT, "%s: the file is truncated: size is %zu bytes, its header alone needs %" PRIu64,
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: the file is truncated: size is %zu bytes, but the header alone requires %" PRIu64,
                         st->path, st->map.n, n + 8);
     if (n == 0 || text[0] != '{')
         return meg_fail(e, MEG_EFORMAT, "%s: the header does not begin with {: not a safetensors file", st->path);

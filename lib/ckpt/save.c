@@ -277,10 +277,11 @@ static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_
     if (fd >= 0)
         r = write_extents(v, first, last, fd, path, e);
     else if (errno == ENOENT)
-        r = meg_fail(e, MEG_EIO,
-                     "%s: rank 0 created this file, but it does not exist here; --save requires a directory on a file "
-                     "system that all ranks use",
-                     path);
+        r = meg_fail(
+            e, MEG_EIO,
+            "%s: rank 0 created this file, but it does not exist on this rank; --save requires a directory on a file "
+            "system that all ranks use",
+            path);
     else
         r = meg_fail_errno(e, "%s", path);
     if (r == 0 && fsync(fd) < 0)

@@ -15,8 +15,8 @@
 
 const struct meg_opt meg_eval_opts[] = {
     { "task", 0, MEG_ENUM(struct meg_eval_conf, task), "logprobs|ppl", NULL,
-      "logprobs: print the log-probabilities of each line of the input; ppl: compute the perplexity of the complete "
-      "input" },
+      "logprobs: print the log-probabilities of the tokens of each input line; ppl: print the perplexity of the "
+      "complete input" },
     { "input", 0, MEG_STR(struct meg_eval_conf, input), "FILE", "-",
       "read text or JSON lines from FILE; - is standard input" },
     { "data-path", 0, MEG_STR(struct meg_eval_conf, data_path), "PREFIX", NULL,
@@ -92,7 +92,7 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
             goto out;
         if (ids.n > positions + 1) {
             r = meg_fail(e, MEG_EFORMAT,
-                         "%s: line %" PRId64 ": %" PRId64 " tokens; a model with %" PRId64
+                         "%s: line %" PRId64 ": the line has %" PRId64 " tokens; a model with %" PRId64
                          " positions can score at most %" PRId64 " tokens at once",
                          in.name, in.line, ids.n, positions, positions + 1);
             goto out;
@@ -228,7 +228,8 @@ static int resolve_windows(struct meg_eval_conf *c, int64_t positions, struct me
         c->seq_length = positions;
     if (c->seq_length < 1 || c->seq_length > positions)
         return meg_fail(e, MEG_EUSAGE,
-                        "--seq-length %" PRId64 ": must be from 1 to %" PRId64 ", the number of positions of the model",
+                        "--seq-length %" PRId64 ": must be from 1 to %" PRId64
+                        ", the maximum sequence length of the model",
                         c->seq_length, positions);
     if (c->overlapping_eval == MEG_UNSET)
         c->overlapping_eval = c->seq_length;

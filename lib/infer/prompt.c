@@ -41,7 +41,7 @@ static int read_ids(const struct meg_prompt_format *format, const struct source_
     size_t i;
 
     if (!json_is_array(list))
-        return fail_at(at, MEG_EFORMAT, "\"ids\" is not an array of numbers", e);
+        return fail_at(at, MEG_EFORMAT, "\"ids\" is not an array of integers", e);
     meg_ids_reserve(ids, (int64_t)json_array_size(list));
     json_array_foreach(list, i, x)
     {
@@ -115,7 +115,7 @@ static int read_prompt(const struct meg_prompt_format *format, const struct sour
                         at->name, at->line, format->key,
                         text                   ? "both"
                         : json_is_object(root) ? "neither"
-                                               : "another JSON value");
+                                               : "another type of JSON value");
     if (list)
         return read_ids(format, at, list, ids, e);
     if (!json_is_string(text))

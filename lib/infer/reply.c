@@ -12,7 +12,7 @@ const struct meg_opt meg_token_output_opts[] = {
       "also print the text of each token" },
     MEG_ALIAS("return-segments", "return-tokens"),
     { "top-n-logprobs", 0, MEG_I64(struct meg_token_output_conf, top_n_logprobs), "N", "0",
-      "also print the N most likely token ids at each position" },
+      "also print the N most likely token ids at each position, with their log-probabilities" },
     { 0 }
 };
 

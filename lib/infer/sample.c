@@ -14,7 +14,7 @@ const struct meg_opt meg_sampling_opts[] = {
     { "top_k", 0, MEG_I64(struct meg_sampling, top_k), "K", "0",
       "sample from the K most likely tokens; 0: from all; 1: greedy" },
     { "top_p", 0, MEG_F64(struct meg_sampling, top_p), "P", "0.0",
-      "sample from the most likely tokens whose probabilities sum to P; 0: from all" },
+      "sample from the smallest set of most likely tokens whose probabilities sum to at least P; 0: from all" },
     { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234",
       "random seed of sampling; -1: choose a seed at random" },
     MEG_ALIAS("random-seed", "seed"),
@@ -35,13 +35,13 @@ int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct me
     if (c->top_k > 0 && c->top_p > 0)
         return meg_fail(e, MEG_EUSAGE, "--top_k %" PRId64 " and --top_p %g: use only one of them", c->top_k, c->top_p);
     if (c->greedy && (c->top_k > 1 || c->top_p > 0))
-        return meg_fail(e, MEG_EUSAGE, "--greedy always chooses the most likely token; remove --top_k and --top_p");
+        return meg_fail(e, MEG_EUSAGE, "--greedy cannot be combined with --top_k or --top_p");
     if (c->seed < -1 || c->seed > UINT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be from 0 to %lu, or -1", c->seed,
+        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be from 0 to %lu, or -1 for a random seed", c->seed,
                         (unsigned long)UINT32_MAX);
     if (c->seed == -1) {
         if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
-            return meg_fail_errno(e, "--seed -1");
+            return meg_fail_errno(e, "--seed -1: cannot get a random seed");
         c->seed = seed;
     }
     return 0;

@@ -234,10 +234,10 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         !(st->activations = activations.base = op->alloc(m.activations)) ||
         !(st->workspace = workspace.base = op->alloc(m.workspace))) {
         r = meg_fail(e, MEG_EFAIL,
-                     "out of memory: the model needs %.1f MiB of parameters, %.1f of gradients, %.1f of activations "
-                     "and %.1f of workspace; reduce --micro-batch-size",
+                     "out of memory: the model requires %.1f MiB for parameters, %.1f MiB for gradients, %.1f MiB for "
+                     "activations and %.1f MiB for workspace%s",
                      (double)m.params / 0x1p20, (double)m.grads / 0x1p20, (double)m.activations / 0x1p20,
-                     (double)m.workspace / 0x1p20);
+                     (double)m.workspace / 0x1p20, run->is_training ? "; use a smaller --micro-batch-size" : "");
         goto out;
     }
     gpt_buffers_suballoc(st, run, &activations, &workspace);

@@ -73,6 +73,8 @@ static int check_range(double v, double lo, double hi, const char *name, struct 
 {
     if (v >= lo && v < hi)
         return 0;
+    if (isinf(hi))
+        return meg_fail(e, MEG_EUSAGE, "--%s %g: must be finite and at least %g", name, v, lo);
     return meg_fail(e, MEG_EUSAGE, "--%s %g: must be at least %g and less than %g", name, v, lo, hi);
 }
 
@@ -86,7 +88,9 @@ static int check_groups(struct meg_gpt_conf *c, struct meg_err *e)
     }
     if (c->num_query_groups == MEG_UNSET)
         c->num_query_groups = 1;
-    if (c->num_query_groups < 1 || c->num_attention_heads % c->num_query_groups)
+    if (c->num_query_groups < 1)
+        return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": must be at least 1", c->num_query_groups);
+    if (c->num_attention_heads % c->num_query_groups)
         return meg_fail(e, MEG_EUSAGE, "--num-query-groups %" PRId64 ": must divide --num-attention-heads %" PRId64,
                         c->num_query_groups, c->num_attention_heads);
     return 0;
@@ -113,12 +117,12 @@ static int check_rotary(struct meg_gpt_conf *c, struct meg_err *e)
     if (rotated < 2)
         return meg_fail(e, MEG_EUSAGE,
                         "--rotary-percent %g: this fraction of the %" PRId64
-                        " channels of a head is less than one pair; use a larger fraction",
+                        " channels of a head is less than one pair of channels; use a larger fraction",
                         c->rotary_percent, c->kv_channels);
     if (rotated % 2)
         return meg_fail(e, MEG_EUSAGE,
                         "--rotary-percent %g: this fraction of the %" PRId64
-                        " channels of a head is an odd number; channels are rotated in pairs",
+                        " channels of a head is an odd number, but channels are rotated in pairs; use another fraction",
                         c->rotary_percent, c->kv_channels);
     return 0;
 }
@@ -135,7 +139,7 @@ static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
     if (n > 0x1p48)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 " and --hidden-size %" PRId64
-                        " make about %.2g parameters; the number of parameters must be at most %.2g",
+                        ": the model would have about %.2g parameters; must be at most %.2g",
                         c->num_layers, c->hidden_size, n, 0x1p48);
     return 0;
 }

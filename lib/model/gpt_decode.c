@@ -32,8 +32,9 @@ int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, in
     if (!c->kv) {
         meg_gpt_kv_cache_close(c);
         return meg_fail(e, MEG_EFAIL,
-                        "out of memory: %" PRId64 " sequences of %" PRId64 " tokens need a KV cache of %.1f MiB", b, s,
-                        (double)nbytes / 0x1p20);
+                        "out of memory: the KV cache of %" PRId64 " sequences of %" PRId64
+                        " tokens requires %.1f MiB; use a smaller --max-batch-size",
+                        b, s, (double)nbytes / 0x1p20);
     }
     *out = c;
     return 0;

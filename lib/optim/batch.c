@@ -44,10 +44,10 @@ static int check_level(const struct meg_batch_schedule *p, int64_t global, const
 
     if (global < unit || (!p->round_down && global % unit))
         return meg_fail(e, MEG_EUSAGE,
-                        "%s %" PRId64 ": must be a multiple of %" PRId64 ", which is --micro-batch-size %" PRId64
-                        " times %" PRId64 " data-parallel rank%s%s; %s",
-                        what, global, unit, p->micro, p->dp_size, p->dp_size > 1 ? "s" : "",
-                        global < unit ? "" : "; --decrease-batch-size-if-needed rounds it down", remedy);
+                        "%s %" PRId64 ": must be %s %" PRId64 ", which is --micro-batch-size %" PRId64
+                        " times the data-parallel size %" PRId64 "; %s%s",
+                        what, global, p->round_down ? "at least" : "a multiple of", unit, p->micro, p->dp_size, remedy,
+                        global < unit ? "" : ", or --decrease-batch-size-if-needed to round down");
     return 0;
 }
 
@@ -57,9 +57,9 @@ static int check_ramp(const struct meg_batch_schedule *p, struct meg_err *e)
     char remedy[128];
     int r = 0;
 
-    snprintf(remedy, sizeof remedy, "START and INCREMENT must be multiples of %" PRId64, unit);
+    snprintf(remedy, sizeof remedy, "use a START and INCREMENT that are multiples of %" PRId64, unit);
     for (int64_t b = p->start; b < p->global && r == 0; b += p->increment)
-        r = check_level(p, b, "--rampup-batch-size: a batch of", remedy, e);
+        r = check_level(p, b, "--rampup-batch-size, at a global batch size of", remedy, e);
     return r;
 }
 
@@ -68,7 +68,8 @@ int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err 
     char remedy[64];
     int r;
 
-    snprintf(remedy, sizeof remedy, "the nearest is %" PRId64, nearest_multiple(p->global, p->micro * p->dp_size));
+    snprintf(remedy, sizeof remedy, "use %" PRId64 ", the nearest multiple",
+             nearest_multiple(p->global, p->micro * p->dp_size));
     if ((r = check_level(p, p->global, "--global-batch-size", remedy, e)) < 0 || p->rampup_samples == 0)
         return r;
     if (p->start <= 0 || p->increment <= 0 || p->rampup_samples < 0 || p->start > p->global ||

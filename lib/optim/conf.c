@@ -115,10 +115,10 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--lr is required");
     for (size_t i = 0; i < sizeof positive_or_0 / sizeof *positive_or_0; i++)
         if (!(positive_or_0[i].v >= 0) || isinf(positive_or_0[i].v))
-            return fail_option(e, positive_or_0[i].name, positive_or_0[i].v, "must be 0 or more");
+            return fail_option(e, positive_or_0[i].name, positive_or_0[i].v, "must be finite and 0 or more");
     for (size_t i = 0; i < sizeof below_1 / sizeof *below_1; i++)
         if (!(below_1[i].v >= 0 && below_1[i].v < 1))
-            return fail_option(e, below_1[i].name, below_1[i].v, "must be 0 or more, and less than 1");
+            return fail_option(e, below_1[i].name, below_1[i].v, "must be at least 0 and less than 1");
     if (c->min_lr > c->lr)
         return fail_option(e, "--min-lr", c->min_lr, "must not be above --lr");
     if (c->lr_warmup_init > c->lr)
@@ -133,7 +133,8 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
     }
     if (!isnan(c->decoupled_lr) && (isnan(c->decoupled_min_lr) ? c->min_lr : c->decoupled_min_lr) > c->decoupled_lr)
         return fail_option(e, "--decoupled-lr", c->decoupled_lr,
-                           "must not be below its minimum, --decoupled-min-lr or --min-lr");
+                           isnan(c->decoupled_min_lr) ? "must be at least --min-lr; use a lower --decoupled-min-lr"
+                                                      : "must be at least --decoupled-min-lr");
     return 0;
 }
 
@@ -141,7 +142,7 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
 static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit, struct meg_err *e)
 {
     if (v != MEG_UNSET && (double)v * (double)unit > 0x1p53)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at most 2^53 samples", option, v);
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must correspond to at most 2^53 samples", option, v);
     if (v != MEG_UNSET && v < lowest)
         return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v, lowest);
     return 0;
@@ -167,13 +168,11 @@ static int check_units(const struct meg_optim_conf *c, bool by_samples, int64_t 
             (r = check_count(samples[i].name, samples[i].v, samples[i].lowest, 1, e)) < 0)
             return r;
         if (by_samples && iters[i].v != MEG_UNSET && iters[i].v > 0)
-            return meg_fail(e, MEG_EUSAGE,
-                            "%s %" PRId64 ": requires --train-iters; with --train-samples, use --lr-...-samples",
-                            iters[i].name, iters[i].v);
+            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": requires --train-iters; with --train-samples, use %s",
+                            iters[i].name, iters[i].v, samples[i].name);
         if (!by_samples && samples[i].v != MEG_UNSET && samples[i].v > 0)
-            return meg_fail(e, MEG_EUSAGE,
-                            "%s %" PRId64 ": requires --train-samples; with --train-iters, use --lr-...-iters",
-                            samples[i].name, samples[i].v);
+            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": requires --train-samples; with --train-iters, use %s",
+                            samples[i].name, samples[i].v, iters[i].name);
     }
     return 0;
 }
@@ -233,12 +232,15 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
     if (total > 0 && s->warmup >= (double)s->decay)
         return meg_fail(e, MEG_EUSAGE,
                         "learning rate: the warm-up of %g samples must be shorter than the decay of %" PRId64
-                        " samples; change --lr-warmup-iters or --lr-decay-iters",
+                        " samples; change the --lr-warmup-* or --lr-decay-* options",
                         s->warmup, s->decay);
-    if (s->style == MEG_LR_WSD && (s->wsd_decay <= 0 || s->wsd_decay > s->decay))
+    if (s->style == MEG_LR_WSD && s->wsd_decay <= 0)
+        return meg_fail(e, MEG_EUSAGE, "--lr-decay-style WSD: requires --lr-wsd-decay-iters or --lr-wsd-decay-samples");
+    if (s->style == MEG_LR_WSD && s->wsd_decay > s->decay)
         return meg_fail(e, MEG_EUSAGE,
-                        "--lr-decay-style WSD: requires --lr-wsd-decay-iters or --lr-wsd-decay-samples, from 1 to the "
-                        "length of the decay; found %" PRId64 " of %" PRId64 " samples",
+                        "--lr-decay-style WSD: the final decay of %" PRId64
+                        " samples must not be longer than the complete decay of %" PRId64
+                        " samples; change the --lr-wsd-decay-* or --lr-decay-* options",
                         s->wsd_decay, s->decay);
     return 0;
 }

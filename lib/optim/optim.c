@@ -104,7 +104,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= m.main_grad && !(b->main_grad = o->op->alloc(m.main_grad));
     if (is_short)
         return meg_fail(e, MEG_EFAIL,
-                        "optimizer: no memory for %zu bytes of state; use more data-parallel ranks with "
+                        "out of memory: the optimizer requires %zu bytes; use more data-parallel ranks with "
                         "--use-distributed-optimizer, or --zero-stage 2 or 3",
                         m.params + m.grads + m.main + m.main_grad + m.state);
     o->used.params = b->param_shards ? n * meg_dtype_size(o->model->run.dtype) : 0;

@@ -25,7 +25,8 @@ const struct meg_opt meg_layout_opts[] = {
     { "num-virtual-stages-per-pipeline-rank", 0, MEG_I64(C, virtual_stages), "N", NULL,
       "number of model chunks per stage of the interleaved schedule" },
     { "microbatch-group-size-per-virtual-pipeline-stage", 0, MEG_I64(C, microbatch_group_size), "N", NULL,
-      "number of consecutive micro-batches per model chunk; default: the number of stages" },
+      "number of micro-batches that a stage processes with a model chunk before it continues with the next chunk; "
+      "default: the number of stages" },
     { "pipeline-schedule", 0, MEG_ENUM(C, schedule), "1f1b|interleaved|zb-h1", NULL,
       "order of the forward and backward passes; default: interleaved if a stage has several model chunks, else 1f1b" },
     { "decoder-first-pipeline-num-layers", 0, MEG_I64(C, first_layers), "N", NULL,
@@ -146,14 +147,14 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
         if (size[i].v < 1)
             return refuse(size[i].option, size[i].v, e, "must be at least 1");
         if (size[i].v > world)
-            return refuse(size[i].option, size[i].v, e, "must be at most the %" PRId64 " rank%s of this run", world,
-                          world == 1 ? "" : "s");
+            return refuse(size[i].option, size[i].v, e, "must be at most %" PRId64 ", the number of ranks", world);
         model *= (double)size[i].v;
     }
     if (model > (double)world || model > 0x1p53 || world % (int64_t)model)
         return meg_fail(e, MEG_EUSAGE,
                         "--tensor-model-parallel-size %" PRId64 " times --pipeline-model-parallel-size %" PRId64
-                        " times --context-parallel-size %" PRId64 " is %.0f: must divide the number of ranks, %" PRId64,
+                        " times --context-parallel-size %" PRId64
+                        " is %.0f, which does not divide the number of ranks, %" PRId64,
                         c->tensor, c->pipeline, c->context, model, world);
     return 0;
 }
@@ -173,7 +174,8 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
                       m->vocab);
     if (c->sequence_parallel && m->s % (tp * c->context))
         return refuse("seq-length", m->s, e,
-                      "--sequence-parallel: must be a multiple of %" PRId64 ", tensor- times context-parallel size",
+                      "must be a multiple of %" PRId64
+                      ", the tensor-parallel size times the context-parallel size, with --sequence-parallel",
                       tp * c->context);
     return 0;
 }
@@ -186,12 +188,12 @@ static int check_cp_sizes(int64_t size[2], const struct meg_layout_conf *c, stru
 
         size[i] = strtoll(c->hierarchical_cp_sizes.v[i], &end, 10);
         if (*end || size[i] < 1)
-            return meg_fail(e, MEG_EUSAGE, "--hierarchical-context-parallel-sizes: '%s' is not a positive number",
+            return meg_fail(e, MEG_EUSAGE, "--hierarchical-context-parallel-sizes: '%s' is not a positive integer",
                             c->hierarchical_cp_sizes.v[i]);
     }
     if (c->hierarchical_cp_sizes.n && (size[0] > c->context || size[1] > c->context || size[0] * size[1] != c->context))
         return meg_fail(e, MEG_EUSAGE,
-                        "--hierarchical-context-parallel-sizes %s %s: their product must be "
+                        "--hierarchical-context-parallel-sizes %s %s: the product must equal "
                         "--context-parallel-size %" PRId64,
                         c->hierarchical_cp_sizes.v[0], c->hierarchical_cp_sizes.v[1], c->context);
     return 0;
@@ -209,7 +211,8 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
     l->cp_comm_types = c->cp_comm_types;
     if (c->cp_comm_types.n > 1 && c->cp_comm_types.n != m->layers)
         return meg_fail(e, MEG_EUSAGE,
-                        "--cp-comm-type: %" PRId64 " values; the number must be 1, or --num-layers %" PRId64,
+                        "--cp-comm-type: found %" PRId64 " values, expected 1 or one per layer (--num-layers %" PRId64
+                        ")",
                         c->cp_comm_types.n, m->layers);
     if (m->s % (2 * cp) && cp > 1)
         return refuse("context-parallel-size", cp, e, "twice this size, %" PRId64 ", must divide --seq-length %" PRId64,
@@ -225,8 +228,8 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
             a2a_size = l->a2a_size = size[0];
         if (groups % a2a_size)
             return meg_fail(e, MEG_EUSAGE,
-                            "--cp-comm-type %s: %" PRId64 " ranks must divide the %" PRId64
-                            " key-value groups of a tensor-parallel rank",
+                            "--cp-comm-type %s: the size of the all-to-all group, %" PRId64
+                            ", must divide the number of query groups per tensor-parallel rank, %" PRId64,
                             c->cp_comm_types.v[i], a2a_size, groups);
     }
     return 0;
@@ -253,7 +256,7 @@ static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t l
                       "cannot be combined with --decoder-first-pipeline-num-layers or "
                       "--decoder-last-pipeline-num-layers");
     if (stage % v)
-        return refuse(option, v, e, "must divide the %" PRId64 " layers of a stage", stage);
+        return refuse(option, v, e, "must divide the number of layers per stage, %" PRId64, stage);
     *vp = by_layers ? stage / v : v;
     return 0;
 }
@@ -279,11 +282,23 @@ static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct 
         rest -= uneven[i].v;
         stages--;
     }
-    if (stages ? rest < stages || rest % stages : rest != 0)
+    if (stages == c->pipeline && layers % stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "--num-layers %" PRId64 ": %" PRId64 " layer%s for %" PRId64
-                        " stages of --pipeline-model-parallel-size %" PRId64 "; each stage must have the same number",
-                        layers, rest, rest == 1 ? "" : "s", stages, c->pipeline);
+                        "--num-layers %" PRId64 ": must be a multiple of --pipeline-model-parallel-size %" PRId64,
+                        layers, c->pipeline);
+    if (stages == 0 && rest != 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": must be %" PRId64
+                        ", the sum of --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers, with "
+                        "--pipeline-model-parallel-size 2",
+                        layers, layers - rest);
+    if (stages > 0 && (rest < stages || rest % stages))
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": %" PRId64
+                        " layers remain after --decoder-first-pipeline-num-layers and "
+                        "--decoder-last-pipeline-num-layers, and cannot be divided equally over the other %" PRId64
+                        " pipeline stage%s",
+                        layers, rest, stages, stages == 1 ? "" : "s");
     return 0;
 }
 

@@ -44,15 +44,16 @@ static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *
 
     if (m < c->stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "--global-batch-size gives %" PRId64 " micro-batches a step: %s %d requires at least %d (%s)",
-                        m, CHUNKS, c->chunks, c->stages, STAGES);
+                        "a step has %" PRId64
+                        " micro-batch%s; %s %d requires at least %d (%s); use a larger batch size",
+                        m, m == 1 ? "" : "es", CHUNKS, c->chunks, c->stages, STAGES);
     if (group < c->stages || group > m)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be from %d (%s) to %" PRId64 " (micro-batches a step)",
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be from %d (%s) to %" PRId64 " (micro-batches per step)",
                         GROUP, group, c->stages, STAGES, m);
     if (left > 0 && left < c->stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "--global-batch-size gives %" PRId64 " micro-batches a step: groups of %" PRId64
-                        " (%s) leave a remainder of %" PRId64 ", which must be 0 or at least %d (%s)",
+                        "a step has %" PRId64 " micro-batches; groups of %" PRId64 " (%s) leave a remainder of %" PRId64
+                        ", which must be 0 or at least %d (%s)",
                         m, group, GROUP, left, c->stages, STAGES);
     return 0;
 }
@@ -69,8 +70,7 @@ int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_e
     if (c->chunks < 1)
         return meg_fail(e, MEG_EUSAGE, "%s %d: must be at least 1", CHUNKS, c->chunks);
     if (c->microbatches < 1)
-        return meg_fail(e, MEG_EUSAGE, "--global-batch-size gives %" PRId64 " micro-batches a step; must be at least 1",
-                        c->microbatches);
+        return meg_fail(e, MEG_EUSAGE, "a step has %" PRId64 " micro-batches; must be at least 1", c->microbatches);
     if (type_of(c) == MEG_PIPE_INTERLEAVED) {
         if (c->chunks < 2)
             return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule interleaved: requires %s of at least 2, not %d", CHUNKS,

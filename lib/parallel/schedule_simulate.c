@@ -134,9 +134,9 @@ static int simulate_start(struct simulation *p, struct stage *g, const struct me
         return fail_at(p, g, "the peer is not another stage");
     if (meg_edge_is_received(a->edge)) {
         if (!acquire(c, i, IN_TRANSFER, a))
-            return fail_at(p, g, "its buffer is not free");
+            return fail_at(p, g, "the destination buffer is not free");
     } else if (!holds(c, i, FULL, a))
-        return fail_at(p, g, "its buffer does not hold the tensor");
+        return fail_at(p, g, "the source buffer does not contain the tensor");
     l = link_of(p, g, a);
     q = meg_edge_is_received(a->edge) ? &l->received : &l->sent;
     c->v[i].state = IN_TRANSFER;
@@ -165,7 +165,7 @@ static int simulate_wait(struct simulation *p, struct stage *g, const struct meg
     s = &l->sent.v[k];
     r = &l->received.v[k];
     if (s->received_as != r->received_as || s->part != r->part || s->microbatch != r->microbatch)
-        return fail_at(p, g, "the matching message of the peer is a different one");
+        return fail_at(p, g, "the message of the peer with the same number is for another tensor");
     end = (s->time > r->time ? s->time : r->time) + p->t->transfer;
     if (g->clock < end)
         g->clock = end;
@@ -208,22 +208,24 @@ static int simulate_step(struct simulation *p, struct stage *g, const struct meg
     const double d = duration(p->t, a, part);
 
     if (!has_its_buffers(a, part == 0, part == c->stages * c->chunks - 1))
-        return fail_at(p, g, "its buffers are not those of its part");
+        return fail_at(p, g, "the step does not have exactly the buffers that its model chunk requires");
     if (a->buf[MEG_EDGE_X] >= 0 && !holds(&g->bufs[MEG_EDGE_X], a->buf[MEG_EDGE_X], FULL, a))
-        return fail_at(p, g, "its X buffer does not hold X");
+        return fail_at(p, g, "the X buffer does not contain X");
     if (a->buf[MEG_EDGE_DY] >= 0 && !holds(&g->bufs[MEG_EDGE_DY], a->buf[MEG_EDGE_DY], FULL, a))
-        return fail_at(p, g, "its DY buffer does not hold DY");
+        return fail_at(p, g, "the DY buffer does not contain DY");
     if ((a->buf[MEG_EDGE_Y] >= 0 && !acquire(&g->bufs[MEG_EDGE_Y], a->buf[MEG_EDGE_Y], FULL, a)) ||
         (a->buf[MEG_EDGE_DX] >= 0 && !acquire(&g->bufs[MEG_EDGE_DX], a->buf[MEG_EDGE_DX], FULL, a)))
-        return fail_at(p, g, "its output buffer is not free");
+        return fail_at(p, g, "the output buffer is not free");
     if (a->type == MEG_ACTION_FWD ? !acquire(&g->slots, a->slot, FULL, a)
                                   : !holds(&g->slots, a->slot, a->type == MEG_ACTION_BWD_WEIGHT ? INPUT_DONE : FULL, a))
-        return fail_at(p, g, "its slot is in use or has other contents");
+        return fail_at(p, g,
+                       a->type == MEG_ACTION_FWD ? "the activation slot is in use"
+                                                 : "the activation slot has other contents");
     for (int i = 0; i < 3; i++)
         if (i == 0 ? a->type == MEG_ACTION_FWD
                    : a->type == MEG_ACTION_BWD || a->type == (i == 1 ? MEG_ACTION_BWD_INPUT : MEG_ACTION_BWD_WEIGHT))
             if (g->done[i][a->chunk]++ != a->microbatch)
-                return fail_at(p, g, "the step is out of order");
+                return fail_at(p, g, "the micro-batches of this step type are out of order");
     if (a->type == MEG_ACTION_BWD_INPUT)
         g->slots.v[a->slot].state = INPUT_DONE;
     if (is_last_use) {
@@ -265,18 +267,18 @@ static int check_end(const struct simulation *p, const struct stage *g)
     for (int i = 0; i < (c->is_forward_only ? 1 : 3); i++)
         for (int chunk = 0; chunk < c->chunks; chunk++)
             if (g->done[i][chunk] != c->microbatches)
-                return meg_fail(p->e, MEG_EFAIL, "stage %d, chunk %d: %" PRId64 " %s of %" PRId64 " micro-batches",
-                                g->s->stage, chunk, g->done[i][chunk], i == 0 ? "forwards" : "backwards",
-                                c->microbatches);
+                return meg_fail(p->e, MEG_EFAIL,
+                                "stage %d, chunk %d: %" PRId64 " %s passes for %" PRId64 " micro-batches", g->s->stage,
+                                chunk, g->done[i][chunk], i == 0 ? "forward" : "backward", c->microbatches);
     for (int i = -1; i < MEG_EDGES; i++) {
         const struct buffers *x = i < 0 ? &g->slots : &g->bufs[i];
 
         if (x->used)
-            return meg_fail(p->e, MEG_EFAIL, "stage %d: %d %s in use at the end", g->s->stage, x->used,
-                            i < 0 ? "slots" : edges[i]);
+            return meg_fail(p->e, MEG_EFAIL, "stage %d: %d buffers (%s) are still in use at the end", g->s->stage,
+                            x->used, i < 0 ? "activation slots" : edges[i]);
         if (x->peak != x->n)
-            return meg_fail(p->e, MEG_EFAIL, "stage %d: %d %s, but at most %d are in use", g->s->stage, x->n,
-                            i < 0 ? "slots" : edges[i], x->peak);
+            return meg_fail(p->e, MEG_EFAIL, "stage %d: of %d buffers (%s), at most %d are in use at once", g->s->stage,
+                            x->n, i < 0 ? "activation slots" : edges[i], x->peak);
     }
     return 0;
 }
@@ -296,7 +298,7 @@ static int simulate_all(struct simulation *p, int stages)
     } while (num_ended < stages && progressed);
     for (int i = 0; i < stages; i++)
         if (p->stage[i].next < p->stage[i].s->n)
-            return fail_at(p, &p->stage[i], "deadlock: its peer never starts the transfer");
+            return fail_at(p, &p->stage[i], "deadlock: the peer never starts the transfer");
     for (int i = 0; i < stages; i++)
         if ((r = check_end(p, &p->stage[i])) < 0)
             return r;

@@ -102,9 +102,10 @@ int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struc
     free(all);
     if (available == 0 || needed <= available)
         return 0;
-    return meg_fail(e, MEG_EFAIL,
-                    "not enough memory on %s: %d rank%s need%s %.1f GiB, and %.1f GiB are available; use a smaller "
-                    "--micro-batch-size, --recompute-activations, or a layout with more ranks (see --plan)",
-                    host, ranks_here, ranks_here == 1 ? "" : "s", ranks_here == 1 ? "s" : "", needed / (1 << 30),
-                    available / (1 << 30));
+    return meg_fail(
+        e, MEG_EFAIL,
+        "not enough memory on %s: %d rank%s need%s %.1f GiB, but only %.1f GiB are available; use a smaller "
+        "--micro-batch-size, --recompute-activations, or a layout with more ranks (see --plan)",
+        host, ranks_here, ranks_here == 1 ? "" : "s", ranks_here == 1 ? "s" : "", needed / (1 << 30),
+        available / (1 << 30));
 }

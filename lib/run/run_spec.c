@@ -53,8 +53,8 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
     }
     if (meg_pipe_schedule_splits_backward(&s->schedule) && s->model_run.recompute != MEG_RECOMPUTE_NONE)
         return meg_fail(e, MEG_EUSAGE,
-                        "--pipeline-schedule zb-h1: cannot recompute activations (--recompute-activations, "
-                        "--recompute-granularity), because it stores them for the deferred weight gradients");
+                        "--pipeline-schedule zb-h1: cannot be combined with --recompute-activations or "
+                        "--recompute-granularity, because it stores activations for the deferred weight gradients");
     return 0;
 }
 
@@ -114,7 +114,7 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
         return r;
     const struct meg_opt_rule rules[] = {
         { l->zero.stage == 3 && c->weight_hash_interval != MEG_UNSET, "check-weight-hash-across-dp-replicas-interval",
-          ": with --zero-stage 3 the weights are not replicated" },
+          ": cannot be combined with --zero-stage 3, which shards the weights" },
         { 0 },
     };
     if ((r = meg_opt_check_rules(rules, meg_train_opts, c, e)) < 0)

@@ -36,8 +36,9 @@ const struct meg_opt meg_train_opts[] = {
       "recompute activations in the backward pass to save memory: those of attention (selective), or of complete "
       "layers (full)" },
     { "recompute-method", 0, MEG_ENUM(C, recompute_method), "uniform|block", NULL,
-      "with --recompute-granularity full: recompute all layers, and store the input of each group of N layers "
-      "(uniform), or recompute only the first N layers of each stage (block)" },
+      "with --recompute-granularity full: recompute all layers, and store only the input of each group of "
+      "--recompute-num-layers layers (uniform), or recompute only the first --recompute-num-layers layers of each "
+      "stage (block)" },
     { "recompute-num-layers", 0, MEG_I64(C, recompute_layers), "N", NULL,
       "with --recompute-method: number of layers per group (uniform), or number of recomputed layers per stage "
       "(block)" },
@@ -58,7 +59,7 @@ const struct meg_opt meg_train_opts[] = {
       "print the estimated memory, communication and time of the run, and exit" },
     { "plan", 0, MEG_BOOL(C, plan), NULL, "no", "print the fastest parallel layouts that fit in memory, and exit" },
     { "world-size", 0, MEG_I64(C, world_size), "N", NULL,
-      "number of ranks for --dry-run and --plan; default: that of this run" },
+      "number of ranks for --dry-run and --plan; default: the number of ranks that the launcher started" },
     { "hardware", 0, MEG_ENUM(C, hardware), "cpu|a100|h100|h200", "cpu", "hardware model for --dry-run and --plan" },
     { 0 }
 };
@@ -147,7 +148,7 @@ static int parse_rampup(const struct meg_train_conf *c, struct meg_batch_schedul
 
     for (int i = 0; i < 3 && c->rampup_batch_size.n > 0; i++) {
         if (!meg_parse_i64(c->rampup_batch_size.v[i], field[i]) || *field[i] <= 0)
-            return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size: '%s' is not a number above 0",
+            return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size: '%s' is not an integer above 0",
                             c->rampup_batch_size.v[i]);
     }
     return 0;
@@ -199,9 +200,10 @@ int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_l
         { !is_full && has_layers, "recompute-num-layers", ": requires --recompute-granularity full" },
         { is_full && c->recompute_layers < 1, "recompute-num-layers", ": must be at least 1" },
         { is_distributed && !is_full, "distribute-saved-activations", ": requires --recompute-granularity full" },
-        { is_distributed && (l->tp == 1 || l->has_sp), "distribute-saved-activations",
-          ": requires --tensor-model-parallel-size of 2 or more, and no --sequence-parallel, which already shards the "
-          "inputs" },
+        { is_distributed && l->tp == 1, "distribute-saved-activations",
+          ": requires --tensor-model-parallel-size of 2 or more" },
+        { is_distributed && l->has_sp, "distribute-saved-activations",
+          ": cannot be combined with --sequence-parallel, which already shards the inputs" },
         { 0 },
     };
     const int r = meg_opt_check_rules(rules, meg_train_opts, c, e);
@@ -210,6 +212,7 @@ int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_l
         return r;
     return meg_fail(e, MEG_EUSAGE,
                     "--distribute-saved-activations: --micro-batch-size %" PRId64 " times --seq-length %" PRId64
+                    " divided by --context-parallel-size %" PRId64
                     " must be a multiple of --tensor-model-parallel-size %" PRId64,
-                    c->micro_batch_size, c->seq_length, l->tp);
+                    c->micro_batch_size, c->seq_length, l->cp, l->tp);
 }

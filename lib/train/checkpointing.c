@@ -52,11 +52,11 @@ static int check_release(struct meg_trainer *t, struct meg_err *e)
     if (!is_resumed(t) || !meg_ckpt_is_native(t->checkpoint) ||
         meg_megatron_release_find(tok->megatron_release) == meg_megatron_release_find(saved.megatron_release))
         return 0;
-    return meg_fail(e, MEG_EUSAGE,
-                    "--megatron-release %s: %s was saved with %s; remove the option, or use --finetune to start a new "
-                    "run from the weights of the checkpoint",
-                    tok->megatron_release, meg_ckpt_path(t->checkpoint),
-                    meg_megatron_release_find(saved.megatron_release)->name);
+    return meg_fail(
+        e, MEG_EUSAGE,
+        "--megatron-release %s: %s was saved with release %s; remove the option, or use --finetune to start a new "
+        "run from the weights of the checkpoint",
+        tok->megatron_release, meg_ckpt_path(t->checkpoint), meg_megatron_release_find(saved.megatron_release)->name);
 }
 
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
@@ -68,9 +68,10 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
         return 0;
     if (!meg_ckpt_exists(c->load)) {
         if (c->exit_on_missing)
-            return meg_fail(e, MEG_ENOENT, "--load %s: contains no checkpoint, and --exit-on-missing-checkpoint is set",
+            return meg_fail(e, MEG_ENOENT,
+                            "--load %s: the directory contains no checkpoint, and --exit-on-missing-checkpoint is set",
                             c->load);
-        meg_warn("--load %s: contains no checkpoint; starting from scratch", c->load);
+        meg_warn("--load %s: the directory contains no checkpoint; training from scratch", c->load);
         return 0;
     }
     if ((r = meg_ckpt_open(&t->checkpoint, c->load, c->ckpt_step, e)) < 0 || (r = check_release(t, e)) < 0)
@@ -103,8 +104,10 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
         (r = meg_json_get_i64(o, "wd_incr_steps", MEG_JSON_REQUIRED, &s->wd_incr, from, e)) < 0 ||
         (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_REQUIRED, &wd_style, from, e)) < 0)
         return r;
-    if (!meg_lr_style_parse(lr_style, &s->style) || !meg_wd_style_parse(wd_style, &s->wd_style))
-        return meg_fail(e, MEG_EFORMAT, "%s: unknown schedule style '%s' or '%s'", from, lr_style, wd_style);
+    if (!meg_lr_style_parse(lr_style, &s->style))
+        return meg_fail(e, MEG_EFORMAT, "%s: unknown lr_decay_style '%.40s'", from, lr_style);
+    if (!meg_wd_style_parse(wd_style, &s->wd_style))
+        return meg_fail(e, MEG_EFORMAT, "%s: unknown wd_incr_style '%.40s'", from, wd_style);
     return 0;
 }
 
@@ -154,7 +157,8 @@ static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const ch
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
                      "the schedule of the command line differs from that of %s: %s; use --override-opt_param-scheduler "
-                     "for the command line's, or --use-checkpoint-opt_param-scheduler for the checkpoint's",
+                     "for the schedule of the command line, or --use-checkpoint-opt_param-scheduler for that of the "
+                     "checkpoint",
                      from, diff.s);
     json_decref(run);
     meg_str_free(&diff);
@@ -243,7 +247,7 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
         return 0;
     if (!is_resumed(t) || !is_same_dir(c->load, c->save))
         return meg_fail(e, MEG_EUSAGE,
-                        "--save %s: contains checkpoints of another run, up to iteration %" PRId64
+                        "--save %s: the directory contains checkpoints of another run, up to iteration %" PRId64
                         "; resume it with --load %s, save to another directory, or use --overwrite-checkpoints",
                         c->save, newest, c->save);
     if (newest > t->state.iteration && c->ckpt_step != MEG_UNSET && meg_train_is_rank0(t))

@@ -160,8 +160,8 @@ static void log_iteration(struct meg_trainer *t, struct log_totals *sum, const s
 static void warn_about_spike(const struct meg_trainer *t, double *before, double loss)
 {
     if (t->job->train.check_for_spiky_loss && *before > 0 && fabs(loss - *before) / *before >= 0.2)
-        meg_warn("iteration %" PRId64 ": lm loss went from %.6g to %.6g in one step", t->state.iteration, *before,
-                 loss);
+        meg_warn("iteration %" PRId64 ": lm loss changed from %.6g to %.6g in one iteration", t->state.iteration,
+                 *before, loss);
     *before = loss;
 }
 

@@ -36,7 +36,7 @@ static void describe(struct meg_err *e, const struct meg_trainer *t, const struc
         snprintf(gradient, sizeof gradient, "%sthe gradient of %s is not finite", *loss ? ", and " : "",
                  local->param->name);
     if (!*loss && !*gradient)
-        snprintf(loss, sizeof loss, "every loss and gradient is finite, but the sum of their squares is not");
+        snprintf(loss, sizeof loss, "the loss and gradients are finite, but the sum of squared gradients is not");
     meg_fail(e, MEG_EFAIL, "%siteration %" PRId64 ": %s%s; %s", where, t->state.iteration + 1, loss, gradient, action);
 }
 
@@ -50,8 +50,8 @@ static bool decide(struct meg_trainer *t, char *action, size_t size)
         return true;
     }
     if (++t->num_consecutive_nan == MEG_NAN_MAX_CONSECUTIVE) {
-        snprintf(action, size, "it is the %dth iteration in a row, the limit of --on-nan %s", MEG_NAN_MAX_CONSECUTIVE,
-                 meg_opt_choice(meg_train_opts, "on-nan", c));
+        snprintf(action, size, "this is the %dth such iteration in a row, the limit of --on-nan %s",
+                 MEG_NAN_MAX_CONSECUTIVE, meg_opt_choice(meg_train_opts, "on-nan", c));
         return true;
     }
     if (c->on_nan == MEG_ON_NAN_ROLLBACK && t->last_saved < 0) {

@@ -30,15 +30,17 @@ static int check_groups(const struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_job *job = t->job;
     const enum meg_on_nan on_nan = job->train.on_nan;
-    const bool can_roll_back = job->ckpt.save && job->ckpt.save_optim;
     const struct meg_opt_rule log_rules[] = {
-        { job->log.log_progress && !job->ckpt.save, "log-progress", ": needs --save DIR" },
+        { job->log.log_progress && !job->ckpt.save, "log-progress", ": requires --save DIR" },
         { 0 },
     };
     const struct meg_opt_rule rules[] = {
-        { on_nan == MEG_ON_NAN_ROLLBACK && !can_roll_back, "on-nan", ": needs --save DIR, without --no-save-optim" },
+        { on_nan == MEG_ON_NAN_ROLLBACK && !job->ckpt.save, "on-nan", ": requires --save DIR" },
+        { on_nan == MEG_ON_NAN_ROLLBACK && !job->ckpt.save_optim, "on-nan",
+          ": cannot be combined with --no-save-optim" },
         { on_nan != MEG_ON_NAN_ABORT && t->spec.scaler.type == MEG_SCALER_DYNAMIC, "on-nan",
-          ": contradicts --fp16 without --loss-scale, whose dynamic loss scale skips such iterations itself" },
+          ": cannot be combined with the dynamic loss scale of --fp16, which already skips such iterations; set a "
+          "constant --loss-scale" },
         { 0 },
     };
     const int r = meg_opt_check_rules(log_rules, meg_logging_opts, &job->log, e);
@@ -102,13 +104,15 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
     if (t->dataset_spec.num_samples[MEG_SPLIT_TRAIN] == 0 || (n > 0 && p->split == MEG_SPLIT_TRAIN))
         return 0;
     if (split)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: leaves no documents for training; its first number must be above 0, unless "
-                        "--skip-train is set",
-                        split);
-    return meg_fail(e, MEG_EUSAGE,
-                    "no training data: use --train-data-path, or training paths in the option that lists the paths of "
-                    "all splits, or --skip-train to evaluate only");
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--split %s: leaves no documents for training; increase the first number, or use --skip-train to "
+            "evaluate only",
+            split);
+    return meg_fail(
+        e, MEG_EUSAGE,
+        "no training data: specify the datasets of the training split, for example with --train-data-path, or "
+        "use --skip-train to evaluate only");
 }
 
 /* Plan the samples of each split and find its files. */

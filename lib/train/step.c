@@ -86,9 +86,8 @@ static int check_overflow(struct meg_trainer *t, double norm, bool *is_skipped, 
                         "in a row; try a lower --lr, --clip-grad or --min-loss-scale",
                         t->state.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
     if (is_min_scale && meg_train_is_rank0(t))
-        meg_warn("iteration %" PRId64
-                 ": a gradient is not finite at the minimum loss scale, %g; the iteration is skipped",
-                 t->state.iteration + 1, s->scale);
+        meg_warn("iteration %" PRId64 ": a gradient is not finite at the %s loss scale, %g; the iteration is skipped",
+                 t->state.iteration + 1, s->type == MEG_SCALER_CONSTANT ? "constant" : "minimum", s->scale);
     meg_optim_zero_grad(t->optim);
     return 0;
 }

@@ -75,7 +75,7 @@ static int compare(const struct meg_trainer *t, const int64_t *hash, struct meg_
     if (hash[row] != majority)
         r = meg_fail(e, MEG_EFAIL,
                      "rank %d of %d on %s: iteration %" PRId64
-                     ": %s differs from its replicas in group %s (XXH3 %016" PRIx64 ", "
+                     ": %s differs from its replicas in the %s group (XXH3 %016" PRIx64 ", "
                      "expected %016" PRIx64
                      "); check this machine for hardware faults, and resume from an earlier checkpoint",
                      world->rank, world->size, host, t->state.iteration, t->model->params.row[row].name, group->name,

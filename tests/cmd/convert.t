@@ -178,7 +178,7 @@ ok 'weights are bit-identical through legacy Megatron' cmp hf/model.safetensors 
 status 'a tensor-parallel size that does not divide the heads is refused' 2 meg-convert --load-dir ours --save-dir x --target-tensor-parallel-size 3
 like 'the message has both numbers' "$(cat err)" 'target-tensor-parallel-size 3: must divide the number of attention heads, 2'
 status 'a vocabulary larger than its rows is refused' 2 meg-convert --load-dir ranks --save-dir x --saver native --true-vocab-size 300
-like 'the message has the rows' "$(cat err)" 'vocabulary size is 300, but the word embedding has 256 rows'
+like 'the message has the rows' "$(cat err)" 'vocabulary size is 300, expected 1 to 256, the number of rows'
 printf '{"a":0,"b":1,"c":2}' >three.json
 status '--vocab-file is accepted' 0 meg-convert --load-dir ranks --save-dir x --saver native --vocab-file three.json
 is 'the vocabulary has the size of --vocab-file' "$(meg-convert --info x --json | jq .vocab_size)" 3
@@ -196,12 +196,12 @@ is 'similar names are kept' "$(cat keep/out.tmp/letter keep/out.old/letter)" "$(
 echo notes >keep/out/notes.txt
 status 'a Hugging Face directory with a file of the user is refused' 2 \
     meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
-like 'the message names the file' "$(cat err)" 'keep/out/notes.txt is not a file of a Hugging Face directory'
+like 'the message names the file' "$(cat err)" 'keep/out/notes.txt is not a file of a Hugging Face checkpoint'
 is 'the file is kept' "$(cat keep/out/notes.txt)" notes
 echo '{}' >keep/config/config.json
 status 'a directory with only a config.json is refused' 2 \
     meg-convert --load-dir hf --saver hf --save-dir keep/config --overwrite
-like 'the message says that it is incomplete' "$(cat err)" 'keep/config is not a complete Hugging Face directory'
+like 'the message says that it is incomplete' "$(cat err)" 'keep/config does not contain a complete Hugging Face checkpoint'
 is 'the incomplete directory is unchanged' "$(cat keep/config/config.json)" '{}'
 status 'a directory of checkpoints is not replaced by a Hugging Face directory' 2 \
     meg-convert --load-dir hf --saver hf --save-dir ours --overwrite

@@ -41,7 +41,7 @@ is '--tensorboard-log-interval and --log-validation-ppl-to-tensorboard select th
 # ---- --check-for-spiky-loss ----
 train --train-iters 8 --lr 0.3 --lr-warmup-iters 0 --lr-decay-style constant --eval-iters 0 --check-for-spiky-loss \
     >"$T/log" 2>"$T/err"
-is '--check-for-spiky-loss warns of each loss that changes by a fifth' "$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss went .*/\1/p' "$T/err")" \
+is '--check-for-spiky-loss warns of each loss that changes by a fifth' "$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss changed .*/\1/p' "$T/err")" \
     "$(sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p' "$T/log" |
         awk 'NR > 1 && ($1 - last >= last / 5 || last - $1 >= last / 5) { print NR } { last = $1 }')"
 ok 'some loss changes by a fifth' test -s "$T/err"
@@ -150,7 +150,7 @@ Try 'meg-train --help'."
 printf 'lr = 1\nfp8_format = hybrid\n' >"$T/fp8.conf"
 refuses 'an unknown option in a file' 'fp8.conf: line 2: --fp8_format: fp8 is not supported yet' --config "$T/fp8.conf"
 for size in tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size; do
-    refuses "--$size 2" "--$size 2: must be at most the 1 rank of this run" "--$size" 2
+    refuses "--$size 2" "--$size 2: must be at most 1, the number of ranks" "--$size" 2
 done
 refuses 'a batch that micro-batches do not divide' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
 refuses 'a warm-up longer than the decay' 'warm-up of 80 samples' --lr-warmup-iters 20
@@ -158,7 +158,7 @@ refuses '--lr-warmup-samples with --train-iters' '--lr-warmup-samples 5: require
 refuses 'more than 2^53 samples' '--train-iters 9000000000000000000: corresponds to 3.6e.19 samples' \
     --train-iters 9000000000000000000
 refuses 'more than 2^53 samples of evaluations' '--eval-iters 9000000000000000: corresponds to' --eval-iters 9000000000000000
-refuses 'more than 2^53 samples of the schedule' '--lr-decay-iters 9000000000000000: must be at most 2\^53 samples' --lr-decay-iters 9000000000000000
+refuses 'more than 2^53 samples of the schedule' '--lr-decay-iters 9000000000000000: must correspond to at most 2\^53 samples' --lr-decay-iters 9000000000000000
 refuses 'a batch of billions' '--micro-batch-size 4000000000: must be at most 2147483647' --micro-batch-size 4000000000
 refuses 'a micro-batch of billions of tokens' '--micro-batch-size 200000000: the product with --seq-length 16 must be at most' \
     --micro-batch-size 200000000 --global-batch-size 200000000
@@ -191,15 +191,15 @@ status 'more datasets than a blend index counts end with 2' 2 meg-train -q --con
 like 'more datasets than a blend index counts: the message has both numbers' "$(cat "$T/err")" 'many: 32767 datasets; at most 32766 can be blended'
 refuses 'a split that rounds to no documents' '--split' --split 9999,1,0
 for split in 0,100,0 0,0,100; do
-    refuses "--split $split" "--split $split: leaves no documents for training; its first number" --split "$split"
-    refuses "--split $split --dry-run" "--split $split: leaves no documents for training; its first number" \
+    refuses "--split $split" "--split $split: leaves no documents for training; increase the first number" --split "$split"
+    refuses "--split $split --dry-run" "--split $split: leaves no documents for training; increase the first number" \
         --split "$split" --dry-run
     status "--split $split with --skip-train ends with 0" 0 train --split "$split" --skip-train
     is "--split $split with --skip-train is evaluated" "$(grep -c 'validation loss' "$T/out")" 1
 done
 grep -v '^data-path\|^split' "$T/conf" >"$T/nodata"
 status 'only validation data ends with 2' 2 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document"
-like 'only validation data: the message says what to do' "$(cat "$T/err")" '^meg-train: no training data: use --train-data-path'
+like 'only validation data: the message says what to do' "$(cat "$T/err")" '^meg-train: no training data: specify the datasets of the training split'
 status 'only validation data with --skip-train ends with 0' 0 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document" --skip-train
 like 'an ignored option causes a warning' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
 status 'parallel sizes of 1 are accepted' 0 train --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 \

@@ -90,5 +90,5 @@ refused() { # MESSAGE OPTION...
 refused '--fp16 cannot be combined with --bf16' --fp16 --bf16
 refused '--fp32-residual-connection: requires --fp16 or --bf16' --fp32-residual-connection
 refused '--loss-scale 8: requires --fp16 or --bf16' --loss-scale 8
-refused '--on-nan skip: contradicts --fp16 without --loss-scale' --fp16 --on-nan skip
+refused '--on-nan skip: cannot be combined with the dynamic loss scale of --fp16' --fp16 --on-nan skip
 done_testing

@@ -19,7 +19,7 @@ is 'there is a file per layer group for the model and for the optimizer' \
 # ---- stop after five steps, and resume ----
 train --save "$T/halves" --load "$T/halves" --exit-interval 5 --log-json "$T/halves.jsonl" >"$T/halves.log" 2>"$T/err"
 is 'five steps succeed' $? 0
-like 'an empty --load causes a warning' "$(cat "$T/err")" 'contains no checkpoint; starting from scratch'
+like 'an empty --load causes a warning' "$(cat "$T/err")" 'contains no checkpoint; training from scratch'
 ok 'an incomplete run creates no file done' test ! -e "$T/halves/done"
 train --save "$T/halves" --load "$T/halves" --log-json "$T/halves.jsonl" >>"$T/halves.log"
 is 'five more steps succeed' $? 0
@@ -69,7 +69,7 @@ for options in '--train-iters 7 --keep-last-n 1' "--load $T/full_run --finetune"
     "--load $T/full_run" --dry-run; do
     # shellcheck disable=SC2086
     status "saving over another run ends with 2: ${options#--load */}" 2 train --save "$T/halves" $options
-    is 'the message comes before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" "0 meg-train: --save $T/halves: contains \
+    is 'the message comes before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" "0 meg-train: --save $T/halves: the directory contains \
 checkpoints of another run, up to iteration 10; resume it with --load $T/halves, save to another directory, or use \
 --overwrite-checkpoints"
 done
@@ -104,7 +104,7 @@ mkdir "$T/lost"
 cp -R "$T/full_run/iter_0000005" "$T/lost"
 meg-train --config "$T/conf" --save "$T/lost" --load "$T/lost" >"$T/log" 2>"$T/err"
 is 'a run without a tracker resumes' $? 0
-like 'a warning names the newest iteration' "$(cat "$T/err")" 'iteration 5 is the newest complete one'
+like 'a warning names the newest iteration' "$(cat "$T/err")" 'loading iteration 5, the newest complete iteration'
 is 'the run continues from the newest iteration' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'without a tracker' "$T/lost"
 

@@ -21,29 +21,33 @@ tp='--tensor-model-parallel-size' pp='--pipeline-model-parallel-size' cp='--cont
 full='--recompute-granularity full --recompute-method uniform --recompute-num-layers'
 # shellcheck disable=SC2086
 {
-    refuses 4 "$tp 3 times .* is 3: must divide the number of ranks, 4" $tp 3
-    refuses 6 'is 4: must divide the number of ranks, 6' $tp 2 $pp 2
+    refuses 4 "$tp 3 times .* is 3, which does not divide the number of ranks, 4" $tp 3
+    refuses 6 'is 4, which does not divide the number of ranks, 6' $tp 2 $pp 2
     refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64 .* 2147483648 elements; the limit is' $pp 2 \
         --micro-batch-size 16 --seq-length 2097152 --max-position-embeddings 2097152
-    refuses 2147483647 'is 18446744073709551616: must divide' $tp 2097152 $pp 2097152 $cp 4194304
-    refuses 8 "$tp 16: must be at most the 8 ranks of this run" $tp 16
+    refuses 2147483647 'is 18446744073709551616, which does not divide' $tp 2097152 $pp 2097152 $cp 4194304
+    refuses 8 "$tp 16: must be at most 8, the number of ranks" $tp 16
     refuses 8 "$tp 0: must be at least 1" $tp 0
     refuses 3 "$tp 3: must divide --num-attention-heads 8" $tp 3 --global-batch-size 3
     refuses 8 "$tp 8: must divide --num-query-groups 4" $tp 8 --group-query-attention --num-query-groups 4
     refuses 4 "$tp 4: must divide --ffn-hidden-size 66" $tp 4 --ffn-hidden-size 66
-    refuses 4 '--seq-length 30: --sequence-parallel: must be a multiple of 4' $tp 4 --sequence-parallel --seq-length 30
+    refuses 4 '--seq-length 30: must be a multiple of 4, .* with --sequence-parallel' $tp 4 --sequence-parallel \
+        --seq-length 30
     refuses 4 "$cp 4: twice this size, 8, must divide --seq-length 20" $cp 4 --seq-length 20
-    refuses 4 '--cp-comm-type: 2 values; the number must be 1, or --num-layers 8' $cp 2 --cp-comm-type p2p a2a
+    refuses 4 '--cp-comm-type: found 2 values, expected 1 or one per layer .--num-layers 8.' $cp 2 --cp-comm-type p2p a2a
     refuses 4 "$cp 4: --cp-comm-type a2a\+p2p requires --hierarchical" $cp 4 --cp-comm-type a2a+p2p
-    refuses 4 '--hierarchical-context-parallel-sizes 2 3: their product must be' $cp 4 --cp-comm-type a2a+p2p \
+    refuses 4 '--hierarchical-context-parallel-sizes 2 3: the product must equal' $cp 4 --cp-comm-type a2a+p2p \
         --hierarchical-context-parallel-sizes 2 3
-    refuses 8 '--cp-comm-type a2a: 8 ranks must divide the 4 key-value groups' $cp 8 --cp-comm-type a2a \
-        --group-query-attention --num-query-groups 4
-    refuses 3 '--num-layers 8: 8 layers for 3 stages' $pp 3 --global-batch-size 3
-    refuses 4 '--num-layers 8: 5 layers for 3 stages' $pp 4 --decoder-first-pipeline-num-layers 3
+    refuses 8 '--cp-comm-type a2a: the size of the all-to-all group, 8, must divide the number of query groups .*, 4' $cp 8 \
+        --cp-comm-type a2a --group-query-attention --num-query-groups 4
+    refuses 3 '--num-layers 8: must be a multiple of --pipeline-model-parallel-size 3' $pp 3 --global-batch-size 3
+    refuses 4 '--num-layers 8: 5 layers remain .* divided equally over the other 3 pipeline stages' $pp 4 \
+        --decoder-first-pipeline-num-layers 3
+    refuses 2 '--num-layers 8: must be 7, the sum of' $pp 2 --decoder-first-pipeline-num-layers 3 \
+        --decoder-last-pipeline-num-layers 4
     refuses 1 '--decoder-last-pipeline-num-layers 2: requires --pipeline-model-parallel-size' \
         --decoder-last-pipeline-num-layers 2
-    refuses 4 '--num-layers-per-virtual-pipeline-stage 3: must divide the 2 layers of a stage' $pp 4 \
+    refuses 4 '--num-layers-per-virtual-pipeline-stage 3: must divide the number of layers per stage, 2' $pp 4 \
         --num-layers-per-virtual-pipeline-stage 3
     refuses 1 '--num-layers-per-virtual-pipeline-stage 1: requires --pipeline-model-parallel-size of 2' \
         --num-layers-per-virtual-pipeline-stage 1
@@ -51,7 +55,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --num-virtual-stages-per-pipeline-rank 2
     refuses 4 'cannot be combined with --decoder-first-pipeline-num-layers' $pp 4 --decoder-first-pipeline-num-layers 2 \
         --num-layers-per-virtual-pipeline-stage 1
-    refuses 4 '--global-batch-size gives 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
+    refuses 4 'a step has 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
         --global-batch-size 3
     refuses 4 'groups of 4 .* leave a remainder of 1' $pp 4 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 5
     refuses 4 '--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4' $pp 4 \
@@ -59,19 +63,22 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
     refuses 4 '--pipeline-schedule interleaved: requires --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
     refuses 4 '--pipeline-schedule zb-h1: requires --num-virtual-stages-per-pipeline-rank 1' $pp 4 --pipeline-schedule zb-h1 \
         --num-layers-per-virtual-pipeline-stage 1
-    refuses 4 '--pipeline-schedule zb-h1: cannot recompute activations' $pp 4 --pipeline-schedule zb-h1 \
+    refuses 4 '--pipeline-schedule zb-h1: cannot be combined with --recompute-activations' $pp 4 --pipeline-schedule zb-h1 \
         --recompute-activations
     refuses 1 '--recompute-granularity full: requires --recompute-method' --recompute-granularity full
     refuses 1 '--recompute-method uniform: requires --recompute-granularity full' --recompute-method uniform
     refuses 1 '--recompute-granularity full: contradicts --recompute-activations, which is selective' --recompute-activations $full 1
     refuses 1 '--recompute-num-layers 0: must be at least 1' $full 0
     refuses 2 '--distribute-saved-activations: requires --tensor-model-parallel-size' --distribute-saved-activations $full 1
+    refuses 2 '--distribute-saved-activations: cannot be combined with --sequence-parallel' $tp 2 --sequence-parallel \
+        --distribute-saved-activations $full 1
     refuses 2 '--distribute-saved-activations: requires --recompute-granularity full' $tp 2 --distribute-saved-activations
     refuses 8 '--global-batch-size 12: must be a multiple of 8' --global-batch-size 12
     refuses 2 '--overlap-param-gather: requires --use-distributed-optimizer' --overlap-param-gather
+    refuses 2 '--num-distributed-optimizer-instances 0: must be at least 1' --num-distributed-optimizer-instances 0
     refuses 2 '--num-distributed-optimizer-instances 2: requires --use-distributed-optimizer' \
         --num-distributed-optimizer-instances 2
-    refuses 4 '--num-distributed-optimizer-instances 3: must divide the 4 data-parallel ranks' \
+    refuses 4 '--num-distributed-optimizer-instances 3: must divide the data-parallel size, 4' \
         --use-distributed-optimizer --num-distributed-optimizer-instances 3
 }
 
@@ -93,8 +100,8 @@ if [ -x "$B/tests/ranks/comm" ]; then
     # shellcheck disable=SC2086
     {
         ranks_refuse 3 'must divide --num-attention-heads 8' $tp 3
-        ranks_refuse 2 "$tp 4: must be at most the 2 ranks of this run" $tp 4
-        ranks_refuse 3 '--num-layers 8: 8 layers for 3 stages' $pp 3
+        ranks_refuse 2 "$tp 4: must be at most 2, the number of ranks" $tp 4
+        ranks_refuse 3 '--num-layers 8: must be a multiple of' $pp 3
         ranks_refuse 2 "$cp 2: twice this size, 4, must divide --seq-length 30" $cp 2 --seq-length 30
         ranks_refuse 3 '--global-batch-size 16: must be a multiple of 3'
         ranks_refuse 2 '--overlap-param-gather: requires --use-distributed-optimizer' --overlap-param-gather

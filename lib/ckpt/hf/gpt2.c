@@ -107,11 +107,11 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
 static const char *unsupported_reason(const struct meg_gpt_conf *m)
 {
     if (m->kv_channels * m->num_attention_heads != m->hidden_size)
-        return "GPT-2 has --hidden-size / --num-attention-heads channels per head, but --kv-channels differs";
+        return "GPT-2 requires --kv-channels equal to --hidden-size / --num-attention-heads";
     if (m->normalization != MEG_NORM_LAYER || m->swiglu || !m->has_bias)
-        return "GPT-2 has LayerNorm, GELU and biases";
+        return "GPT-2 requires LayerNorm, GELU and biases";
     if (m->num_query_groups != m->num_attention_heads)
-        return "GPT-2 has one key head per query head";
+        return "GPT-2 requires one key and value head per query head";
     return NULL;
 }
 

@@ -63,8 +63,8 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
             return ckpt_add_file(c, candidates[i][1], e);
     }
     return meg_fail(e, MEG_ENOENT,
-                    "%s: found config.json, but neither " WEIGHTS " nor pytorch_model.bin nor an "
-                    "index of shards",
+                    "%s: found config.json, but no weights: neither " WEIGHTS " nor pytorch_model.bin nor their "
+                    "index.json",
                     c->path);
 }
 
@@ -404,16 +404,16 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
     DIR *d;
 
     if (meg_ckpt_open(&c, dir, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), dir) != 0 || c->is_native)
-        r = meg_fail(
-            e, MEG_EUSAGE,
-            "--overwrite: %s is not a complete Hugging Face directory and is not replaced; choose a new directory",
-            dir);
+        r = meg_fail(e, MEG_EUSAGE,
+                     "--overwrite: %s does not contain a complete Hugging Face checkpoint, so it is not replaced; "
+                     "choose a new directory",
+                     dir);
     meg_ckpt_close(c);
     d = opendir(dir);
     while (r == 0 && d && (f = readdir(d)))
         if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0 && !is_known(f->d_name))
             r = meg_fail(e, MEG_EUSAGE,
-                         "--overwrite: %s/%s is not a file of a Hugging Face directory and would be removed; move it "
+                         "--overwrite: %s/%s is not a file of a Hugging Face checkpoint, but would be removed; move it "
                          "or choose a new directory",
                          dir, f->d_name);
     if (d)

@@ -67,7 +67,8 @@ static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *fro
         return r;
     if (strcmp(type, "linear") == 0) {
         if (!(factor >= 1 && factor <= INT32_MAX && factor == floor(factor)))
-            return meg_fail(e, MEG_EFORMAT, "%s: linear rope_scaling by %g, expected an integer of at least 1", from,
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: the factor of linear rope_scaling is %g, expected an integer of at least 1", from,
                             factor);
         m->rotary_interpolation = (int64_t)factor;
         return 0;
@@ -199,11 +200,11 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
 static const char *unsupported_reason(const struct meg_gpt_conf *m)
 {
     if (m->normalization != MEG_NORM_RMS || !m->swiglu)
-        return "the format has RMSNorm and SwiGLU";
+        return "the format requires RMSNorm and SwiGLU";
     if (m->rotary_percent != 1 || m->rotary_interleaved)
-        return "the format rotates all channels of a head, in pairs from both halves of the head";
+        return "the format requires RoPE on all channels of a head, in pairs from both halves of the head";
     if (m->use_rope_scaling && m->rotary_interpolation != 1)
-        return "the format supports --use-rope-scaling or --rotary-seq-len-interpolation-factor, not both";
+        return "the format cannot combine --use-rope-scaling with --rotary-seq-len-interpolation-factor";
     return NULL;
 }
 

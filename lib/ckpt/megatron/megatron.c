@@ -147,8 +147,7 @@ static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_
 
     rd->args = meg_py_get(root, "args");
     if (!rd->args || rd->args->type != MEG_PY_OBJECT || !rd->args->state)
-        return meg_fail(e, MEG_EFORMAT, "%s: no Namespace called args; this is not a checkpoint of Megatron",
-                        rd->first);
+        return meg_fail(e, MEG_EFORMAT, "%s: no Namespace named args; this is not a Megatron checkpoint", rd->first);
     if ((r = read_count(rd, "tensor_model_parallel_size", "model_parallel_size", RANKS_MAX, &rd->tp, e)) < 0 ||
         (r = read_count(rd, "pipeline_model_parallel_size", NULL, STAGES_MAX, &rd->pp, e)) < 0 ||
         (r = read_options(rd, e)) < 0)
@@ -322,11 +321,14 @@ static int add_rank(struct reader *rd, struct meg_pt *pt, struct chunk *chunk, s
     for (int64_t v = 0; r == 0 && v < rd->vp; v++) {
         const struct meg_py *model = model_of(pt->pickle.root, v, nparts);
 
-        if (!model || nparts > CHUNKS_MAX || (nparts ? nparts : 1) != rd->vp)
-            return meg_fail(e, MEG_EFORMAT,
-                            "%s: found %" PRId64 " virtual stages, expected %" PRId64
-                            " as in the first rank's file, at most %d",
-                            pt->path, model && !nparts ? 1 : nparts, rd->vp, CHUNKS_MAX);
+        if (nparts > CHUNKS_MAX)
+            return meg_fail(e, MEG_EFORMAT, "%s: found %" PRId64 " virtual stages, expected at most %d", pt->path,
+                            nparts, CHUNKS_MAX);
+        if ((nparts ? nparts : 1) != rd->vp)
+            return meg_fail(e, MEG_EFORMAT, "%s: found %" PRId64 " virtual stages, expected %" PRId64 " as in %s",
+                            pt->path, nparts ? nparts : 1, rd->vp, rd->first);
+        if (!model)
+            return meg_fail(e, MEG_EFORMAT, "%s: no dict named model; this is not a Megatron checkpoint", pt->path);
         chunk[v] = (struct chunk){ .st = st, .first = st->n };
         r = meg_pt_tensors(st, pt, model, e);
         chunk[v].n = st->n - chunk[v].first;
@@ -351,8 +353,8 @@ static int add_all(struct reader *rd, struct meg_err *e)
                 r = add_rank(rd, pt, &rd->chunk[(p * rd->tp + t) * rd->vp], e);
             else if (r == MEG_ENOENT)
                 r = meg_fail(e, MEG_ENOENT,
-                             "%s does not exist; args of %s has %" PRId64 " tensor-parallel and %" PRId64
-                             " pipeline-parallel ranks",
+                             "%s does not exist, but args of %s has tensor-parallel size %" PRId64
+                             " and pipeline-parallel size %" PRId64,
                              path, rd->first, rd->tp, rd->pp);
             meg_pt_close(pt);
             free(path);
@@ -384,11 +386,15 @@ static int check_tp_size(const struct reader *rd, struct meg_err *e)
     struct meg_gpt_conf m;
     int r = meg_ckpt_gpt_conf(rd->c, &m, e);
 
-    if (r == 0 && (m.num_query_groups % rd->tp || m.ffn_hidden_size % rd->tp))
+    if (r == 0 && m.num_query_groups % rd->tp)
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: the %" PRId64 " tensor-parallel ranks must divide the %" PRId64
-                     " query groups and the MLP's width %" PRId64,
-                     rd->first, rd->tp, m.num_query_groups, m.ffn_hidden_size);
+                     "%s: tensor-parallel size %" PRId64
+                     " in args does not divide the number of query groups, %" PRId64,
+                     rd->first, rd->tp, m.num_query_groups);
+    if (r == 0 && m.ffn_hidden_size % rd->tp)
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: tensor-parallel size %" PRId64 " in args does not divide ffn_hidden_size %" PRId64, rd->first,
+                     rd->tp, m.ffn_hidden_size);
     if (r == 0 && rd->c->format != &formats[2] && m.num_query_groups != m.num_attention_heads)
         r = meg_fail(e, MEG_EFORMAT, "%s: grouped-query attention is not supported in checkpoint_version 0 and 1",
                      rd->first);
@@ -411,8 +417,8 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e)
     rd.vp = rd.vp ? rd.vp : 1;
     if ((rd.pp > 1) != (stages > 1)) {
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: args has %" PRId64 " pipeline-parallel ranks, but the name of the directory implies %s", path,
-                     rd.pp, stages > 1 ? "several, or experts" : "one");
+                     "%s: args has pipeline-parallel size %" PRId64 ", but the name of the directory implies %s", path,
+                     rd.pp, stages > 1 ? "a larger size, or expert parallelism" : "1");
         goto out;
     }
     rd.chunk = meg_new((size_t)(rd.pp * rd.tp * rd.vp) * sizeof *rd.chunk);

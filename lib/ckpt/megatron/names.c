@@ -29,7 +29,7 @@ int ckpt_refuse_distributed(const char *dir, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT,
                     "%s: distributed checkpoints of Megatron (--ckpt-format torch_dist or similar) are not "
-                    "supported; run Megatron once with the options of that run and "
+                    "supported; run Megatron once with the options of the run that wrote the checkpoint, plus "
                     "--ckpt-convert-format torch --ckpt-convert-save DIR, then load DIR/torch",
                     dir);
 }

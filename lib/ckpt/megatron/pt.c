@@ -45,8 +45,8 @@ static int read_pickle(struct meg_pt *pt, struct meg_err *e)
     int r;
 
     if (!m)
-        return meg_fail(e, MEG_EFORMAT, "%s: ZIP file without NAME/data.pkl; it was not written by torch.save",
-                        pt->path);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: the ZIP file has no member NAME/data.pkl; it was not written by torch.save", pt->path);
     meg_str_printf(&from, "%s: member %s", pt->path, m->name);
     meg_str_printf(&name, "%sbyteorder", pt->folder);
     order = meg_zip_find(&pt->zip, name.s);
@@ -71,10 +71,11 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
     if ((r = meg_mmap_open(&pt->map, path, e)) < 0)
         goto out;
     if (pt->map.n > 1 && pt->map.p[0] == 0x80 && pt->map.p[1] <= 5) {
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: a pickle without a ZIP container, the format of torch.save before version "
-                     "1.6; load and save the file once with a newer version",
-                     path);
+        r = meg_fail(
+            e, MEG_EFORMAT,
+            "%s: the file is a pickle without a ZIP container, as written by PyTorch before 1.6; load and save "
+            "it once with a newer PyTorch",
+            path);
         goto out;
     }
     if ((r = meg_zip_open(&pt->zip, pt->map.p, pt->map.n, path, e)) < 0 || (r = read_pickle(pt, e)) < 0)
@@ -154,7 +155,7 @@ static int find_storage(struct view *v, const struct meg_py *id)
 
     if (!t || t->type != MEG_PY_TUPLE || t->nv < 5 || !meg_py_is_str(t->v[0], "storage") ||
         t->v[2]->type != MEG_PY_STR || !meg_py_int(t->v[4], &v->storage_numel) || v->storage_numel < 0)
-        return bad(v, "its storage is not in the format of torch.save");
+        return bad(v, "the storage is not in the format of torch.save");
     while (i < NSTORAGES && !meg_py_is_global(t->v[1], "torch", storages[i].torch))
         i++;
     if (i == NSTORAGES)
@@ -220,7 +221,7 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     int r;
 
     if (args->nv < 4 || !meg_py_int(args->v[1], &v.first) || v.first < 0)
-        return bad(&v, "it is not in the format of torch.save");
+        return bad(&v, "not in the format of torch.save");
     v.t.ndim = sizes(args->v[2], v.t.dim);
     if (v.t.ndim < 0 || sizes(args->v[3], v.stride) != v.t.ndim)
         return bad(&v, "size and stride must have equal lengths of at most 8");
@@ -262,7 +263,7 @@ static int traverse(struct traversal *w, const struct meg_py *o)
     int r = 0;
 
     if (w->depth == DEPTH_MAX)
-        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts nested more than %d deep, at %.200s", w->pt->path, DEPTH_MAX,
+        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts are nested more than %d deep, at %.200s", w->pt->path, DEPTH_MAX,
                         w->name.s);
     w->depth++;
     for (size_t i = 0; r == 0 && i + 1 < o->nv; i += 2) {
@@ -270,7 +271,7 @@ static int traverse(struct traversal *w, const struct meg_py *o)
         const bool is_dict = value->type == MEG_PY_DICT || (value->type == MEG_PY_OBJECT && value->nv);
 
         if (w->visits++ == VISITS_MAX)
-            r = meg_fail(w->e, MEG_EFORMAT, "%s: more than %d entries in dicts", w->pt->path, VISITS_MAX);
+            r = meg_fail(w->e, MEG_EFORMAT, "%s: the dicts have more than %d entries", w->pt->path, VISITS_MAX);
         if (r < 0 || key->type != MEG_PY_STR || memchr(key->s, 0, key->n))
             continue;
         meg_str_printf(&w->name, "%s", n ? "." : "");
@@ -300,8 +301,8 @@ static int check_total(const struct meg_st *st, int first, const struct meg_pt *
     if (sum <= max)
         return 0;
     return meg_fail(e, MEG_EFORMAT,
-                    "%s: more than %" PRId64 " bytes of tensors in a file of %zu bytes: storages are used "
-                    "repeatedly",
+                    "%s: the tensors have more than %" PRId64 " bytes, but the file has only %zu: too many tensors use "
+                    "the same storage",
                     pt->path, max, pt->map.n);
 }
 

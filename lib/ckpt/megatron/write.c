@@ -54,7 +54,7 @@ static int check(const struct export *x, struct meg_err *e)
                         to->vocab_multiple, 1 << 20);
     if ((r = check_divides(tensor, to->tensor, "the number of attention heads,", m->num_attention_heads, e)) < 0 ||
         (r = check_divides(tensor, to->tensor, "the number of query groups,", m->num_query_groups, e)) < 0 ||
-        (r = check_divides(tensor, to->tensor, "the MLP's width,", m->ffn_hidden_size, e)) < 0)
+        (r = check_divides(tensor, to->tensor, "the width of the MLP,", m->ffn_hidden_size, e)) < 0)
         return r;
     return check_divides(pipeline, to->pipeline, "the number of layers,", m->num_layers, e);
 }

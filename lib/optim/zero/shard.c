@@ -20,8 +20,9 @@ const struct meg_opt meg_zero_opts[] = {
       "that is more" },
     { "zero-stage", 0, MEG_I64(C, zero_stage), "N", NULL,
       "ZeRO stage: shard nothing (0), the optimizer state (1), also gradients (2), or also parameters (3) over the "
-      "data-parallel ranks" },
-    { "use-torch-fsdp2", 0, MEG_BOOL(C, use_torch_fsdp2), NULL, "no", "same as --zero-stage 3" },
+      "data- and context-parallel ranks" },
+    { "use-torch-fsdp2", 0, MEG_BOOL(C, use_torch_fsdp2), NULL, "no",
+      "same as --zero-stage 3; requires --untie-embeddings-and-output-weights, and cannot be combined with --fp16" },
     { 0 }
 };
 #undef C
@@ -66,11 +67,14 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
 
     if ((r = zero_stage_of(&stage, c, e)) < 0 || (r = check_stage(l, c, stage, is_tied, params, e)) < 0)
         return r;
-    if (c->num_instances < 1 || l->dp % c->num_instances)
+    if (c->num_instances < 1)
+        return meg_fail(e, MEG_EUSAGE, "--num-distributed-optimizer-instances %" PRId64 ": must be at least 1",
+                        c->num_instances);
+    if (l->dp % c->num_instances)
         return meg_fail(e, MEG_EUSAGE,
-                        "--num-distributed-optimizer-instances %" PRId64 ": must divide the %" PRId64
-                        " data-parallel rank%s",
-                        c->num_instances, l->dp, l->dp > 1 ? "s" : "");
+                        "--num-distributed-optimizer-instances %" PRId64
+                        ": must divide the data-parallel size, %" PRId64,
+                        c->num_instances, l->dp);
     if (c->num_instances > 1 && stage == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-distributed-optimizer-instances %" PRId64 ": requires --use-distributed-optimizer",

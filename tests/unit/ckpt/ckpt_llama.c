@@ -164,7 +164,7 @@ static void refuses_unsupported_llama_settings(void **state)
         { LLAMA(",\"hidden_act\":\"gelu\""), "hidden_act gelu|silu" },
         { LLAMA(",\"attention_bias\":true"), "attention_bias is true but mlp_bias is false" },
         { LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5|only 1" },
-        { LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.5}"), "linear rope_scaling by 1.5" },
+        { LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.5}"), "the factor of linear rope_scaling is 1.5" },
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "yarn|linear or llama3" },
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"high_freq_factor\":3}"),
           "high_freq_factor is 3|only 4" },

@@ -449,14 +449,14 @@ static void refuses_damaged_and_unsupported_files(void **state)
         const char *message;
     } bad[] = {
         { CHANGE("hidden_size", "hidden_path"), "--hidden-size is required" },
-        { CHANGE("X\x05\0\0\0model", "X\x05\0\0\0mould"), "found 0 virtual stages" },
+        { CHANGE("X\x05\0\0\0model", "X\x05\0\0\0mould"), "no dict named model" },
         { CHANGE("argparse\nNamespace", "somebody\nElses    "), NULL }, /* only its attributes are read */
-        { CHANGE("X\x04\0\0\0args", "X\x04\0\0\0arms"), "no Namespace called args" },
+        { CHANGE("X\x04\0\0\0args", "X\x04\0\0\0arms"), "no Namespace named args" },
         { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\x02"),
-          "mp_rank_01/model_optim_rng.pt does not exist|has 2 tensor-parallel and 1" },
+          "mp_rank_01/model_optim_rng.pt does not exist|has tensor-parallel size 2 and pipeline-parallel size 1" },
         { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\0"), "is 0, expected 1 to" },
         { CHANGE("pipeline_model_parallel_sizeJ\x01", "pipeline_model_parallel_sizeJ\x02"),
-          "args has 2 pipeline-parallel ranks" },
+          "args has pipeline-parallel size 2" },
         { CHANGE("FloatStorage", "FloatStorags"), "unsupported storage type" },
         { CHANGE("X\1\0\0\0\x30", "X\1\0\0\0\x7a"),
           "tensor embedding.word_embeddings.weight: no member model_optim_rng/data/z" },

@@ -187,7 +187,7 @@ static void complete_args_of_each_release_load(void **state)
 
         assert_true(json_object_size(args) > least[i]);
         accept(args, NULL, NULL);
-        refuse(args, "qk_layernorm", "true", "are not supported");
+        refuse(args, "qk_layernorm", "true", "unsupported settings");
         json_decref(args);
     }
 }
@@ -388,7 +388,7 @@ static void all_refused_settings_are_named_at_once(void **state)
     json_object_set_new(args, "use_mup", json_true());
     json_object_set_new(args, "qk_l2_norm", json_true());
     refuse(args, "mup_output_mult", "0.25",
-           "use_mup = True (scales|qk_l2_norm = True (normalized|mup_output_mult = 0.25");
+           "use_mup = True (maximal|qk_l2_norm = True (normalized|mup_output_mult = 0.25");
     json_decref(args);
 }
 

@@ -62,32 +62,32 @@ static void refuses_inconsistent_headers(void **state)
         size_t nbytes;
         const char *message;
     } bad[] = {
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "truncated|header needs" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "truncated|header requires" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "data after the last tensor" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775807],"
           "\"data_offsets\":[0,9223372036854775807]}}",
           8, "tensor a ends at byte 9223372036854775807 of the data" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775000],"
           "\"data_offsets\":[0,9223372036854775000]}}",
-          8, "truncated|header needs 9223372036854775" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 8, "a|[2] of F32" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "a|[2] of F32" },
+          8, "truncated|header requires 9223372036854775" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 8, "a|[2] and dtype F32" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "a|[2] and dtype F32" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8, "data_offsets|expected 2" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, "data_offsets" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", 8, "shape" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "shape" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", 8, "shape" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,8]}}", 8, "does not match" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,8]}}", 8, "do not match" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, "9 dimensions" },
         { "{\"a\":{\"dtype\":\"C64\",\"shape\":[1],\"data_offsets\":[0,8]}}", 8, "C64" },
         { "{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype|missing" },
         { "{\"a\":[]}", 0, "not a JSON object" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
           "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]}}",
-          6, "b|begins at byte 2|ends at 4" },
+          6, "b|begins at byte 2|expected byte 4" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
           "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[6,10]}}",
-          10, "b|begins at byte 6|ends at 4" },
+          10, "b|begins at byte 6|expected byte 4" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
           "\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}",
           4, "duplicate" },
@@ -120,7 +120,7 @@ static void refuses_truncated_and_oversized_headers(void **state)
         { { 1, 2, 3 }, 3, "3 bytes|at least 8" },
         { { 255, 255, 255, 255, 255, 255, 255, 255 }, 8, "18446744073709551615|at most 100000000" },
         { { 1, 225, 245, 5, 0, 0, 0, 0 }, 8, "100000001|at most 100000000" },
-        { { 100, 0, 0, 0, 0, 0, 0, 0, '{', '}' }, 10, "10 bytes|needs 108" },
+        { { 100, 0, 0, 0, 0, 0, 0, 0, '{', '}' }, 10, "10 bytes|requires 108" },
     };
     struct meg_st *st;
     struct meg_str deep = { 0 };

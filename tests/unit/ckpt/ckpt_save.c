@@ -306,7 +306,7 @@ static void refuses_changed_metadata_files(void **state)
     save_ok(&b, "small", 1, 0, -1);
     put_file("small/iter_0000001/state.json", "{}", 2);
     assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
-    assert_contains(e.msg, "size is 2 bytes, manifest.json has");
+    assert_contains(e.msg, "size is 2 bytes, but manifest.json has");
     save_ok(&b, "small", 1, 0, -1);
     assert_int_equal(unlink("small/iter_0000001/manifest.json"), 0);
     assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
@@ -338,7 +338,7 @@ static void refuses_a_truncated_tensor_file(void **state)
     assert_int_equal(load_f32_weights(c, &b.p, b.w, &e), 0);
     assert_int_equal(load_fixture(&b, c, &e), MEG_EFORMAT);
     meg_ckpt_close(c);
-    snprintf(message, sizeof message, "optim-2-head.safetensors|size is %zu bytes|needs %zu", s.n - 5, s.n);
+    snprintf(message, sizeof message, "optim-2-head.safetensors|size is %zu bytes|requires %zu", s.n - 5, s.n);
     assert_contains(e.msg, message);
     meg_str_free(&s);
     free_fixture(&b);

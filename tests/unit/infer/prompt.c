@@ -79,7 +79,7 @@ static void messages_name_the_line(void **state)
         { "{\"prompt\":", true, true, MEG_EFORMAT, "not JSON" },
         { "5 6", false, true, MEG_EFORMAT, "not JSON" },
         { "", false, true, MEG_EFORMAT, "not JSON" },
-        { "[1,2]", false, true, MEG_EFORMAT, "found another JSON value" },
+        { "[1,2]", false, true, MEG_EFORMAT, "found another type of JSON value" },
         { "{\"Prompt\":\"5\"}", true, true, MEG_EFORMAT, "either \"prompt\" or \"ids\", found neither" },
         { "{\"prompt\":\"5\",\"ids\":[5]}", true, true, MEG_EFORMAT, "either \"prompt\" or \"ids\", found both" },
         { "{\"prompt\":5}", true, true, MEG_EFORMAT, "\"prompt\" is not a string" },

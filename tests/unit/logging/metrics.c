@@ -93,7 +93,7 @@ static void a_file_of_another_program_is_refused_and_unchanged(void **state)
     (void)state;
     write_text(L1 "dear diary\n");
     assert_int_equal(meg_metrics_open(&m, path, 0, &e), MEG_EFORMAT);
-    assert_non_null(strstr(e.msg, "line 2 is not a line of metrics"));
+    assert_non_null(strstr(e.msg, "line 2: not a JSON object of metrics"));
     assert_null(m);
     content_is(L1 "dear diary\n");
 }

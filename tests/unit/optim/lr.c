@@ -285,20 +285,20 @@ static void options_set_the_schedule(void **state)
 
 /* Invalid options, and the beginning of the error message. */
 static const char *const refusals[][2] = {
-    { "lr = -1", "--lr -1: must be 0 or more" },
+    { "lr = -1", "--lr -1: must be finite and 0 or more" },
     { "min-lr = 2", "--min-lr 2: must not be above --lr" },
     { "lr-warmup-init = 2", "--lr-warmup-init 2: must not be above --lr" },
-    { "weight-decay = -0.1", "--weight-decay -0.1: must be 0 or more" },
-    { "clip-grad = -1", "--clip-grad -1: must be 0 or more" },
-    { "adam-eps = -1", "--adam-eps -1: must be 0 or more" },
-    { "adam-beta1 = 1", "--adam-beta1 1: must be 0 or more, and less than 1" },
-    { "adam-beta2 = 1", "--adam-beta2 1: must be 0 or more, and less than 1" },
-    { "sgd-momentum = -0.5", "--sgd-momentum -0.5: must be 0 or more, and less than 1" },
+    { "weight-decay = -0.1", "--weight-decay -0.1: must be finite and 0 or more" },
+    { "clip-grad = -1", "--clip-grad -1: must be finite and 0 or more" },
+    { "adam-eps = -1", "--adam-eps -1: must be finite and 0 or more" },
+    { "adam-beta1 = 1", "--adam-beta1 1: must be at least 0 and less than 1" },
+    { "adam-beta2 = 1", "--adam-beta2 1: must be at least 0 and less than 1" },
+    { "sgd-momentum = -0.5", "--sgd-momentum -0.5: must be at least 0 and less than 1" },
     { "decoupled-lr = -1", "--decoupled-lr -1: must be 0 or more" },
     { "decoupled-min-lr = 0.1", "--decoupled-min-lr 0.1: requires --decoupled-lr" },
     { "decoupled-lr = 1\ndecoupled-min-lr = -1", "--decoupled-min-lr -1: must be 0 or more" },
-    { "decoupled-lr = 1\ndecoupled-min-lr = 2", "--decoupled-lr 1: must not be below its minimum" },
-    { "decoupled-lr = 0.1\nmin-lr = 0.2", "--decoupled-lr 0.1: must not be below its minimum" },
+    { "decoupled-lr = 1\ndecoupled-min-lr = 2", "--decoupled-lr 1: must be at least --decoupled-min-lr" },
+    { "decoupled-lr = 0.1\nmin-lr = 0.2", "--decoupled-lr 0.1: must be at least --min-lr" },
     { "start-weight-decay = 0.1", "--start-weight-decay 0.1: requires --weight-decay-incr-style" },
     { "end-weight-decay = 0.1", "--end-weight-decay 0.1: requires --weight-decay-incr-style" },
     { "weight-decay-incr-style = linear\nstart-weight-decay = 0.1", "--weight-decay-incr-style linear: requires" },
@@ -311,7 +311,8 @@ static const char *const refusals[][2] = {
       "--lr-warmup-fraction 0.5: cannot be combined with --lr-warmup-iters" },
     { "lr-warmup-iters = 10", "learning rate: the warm-up of 100 samples must be shorter" },
     { "lr-decay-style = WSD", "--lr-decay-style WSD: requires --lr-wsd-decay-iters" },
-    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11", "--lr-decay-style WSD: requires --lr-wsd-decay-iters" },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11",
+      "--lr-decay-style WSD: the final decay of 110 samples must not be longer" },
 };
 
 static void refuses_invalid_schedules(void **state)
@@ -348,18 +349,19 @@ static void refuses_batches_that_ranks_do_not_divide(void **state)
 
     (void)state;
     assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg,
-                        "--global-batch-size 50: must be a multiple of 12, which is --micro-batch-size 4 times 3 "
-                        "data-parallel ranks; --decrease-batch-size-if-needed rounds it down; the nearest is 48");
+    assert_string_equal(
+        e.msg, "--global-batch-size 50: must be a multiple of 12, which is --micro-batch-size 4 times the "
+               "data-parallel size 3; use 48, the nearest multiple, or --decrease-batch-size-if-needed to round "
+               "down");
     p.global = 54; /* equally far from 48 and 60 */
     assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "; the nearest is 60"));
+    assert_non_null(strstr(e.msg, "; use 60, the nearest multiple"));
     p.global = 5;
     assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "3 data-parallel ranks; the nearest is 12"));
+    assert_non_null(strstr(e.msg, "the data-parallel size 3; use 12, the nearest multiple"));
     p = (struct meg_batch_schedule){ 64, 2, 4, 12, 4, 1000, false };
     assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "--rampup-batch-size: a batch of 12: must be a multiple of 8"));
+    assert_non_null(strstr(e.msg, "--rampup-batch-size, at a global batch size of 12: must be a multiple of 8"));
     p = (struct meg_batch_schedule){ 64, 2, 4, 16, 7, 1000, false };
     assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "16 7 1000"));

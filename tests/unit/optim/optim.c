@@ -212,7 +212,7 @@ static void create_fails_cleanly_without_memory(void **state)
     for (int n = 0; n < 5; n++) { /* step, scalar, two moments, NaN guard */
         allocations = n;
         assert_int_equal(meg_optim_create(&o, &f.conf, &zero, &f.model, &e), MEG_EFAIL);
-        assert_non_null(strstr(e.msg, "optimizer: no memory for "));
+        assert_non_null(strstr(e.msg, "out of memory: the optimizer requires "));
         assert_null(o);
     }
     allocations = 5;

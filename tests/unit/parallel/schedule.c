@@ -215,8 +215,7 @@ static void invalid_configurations_are_reported(void **state)
     } bad[] = {
         { { MEG_PIPE_AUTO, 0, 1, 4, 0, false }, "--pipeline-model-parallel-size 0: must be at least 1" },
         { { MEG_PIPE_AUTO, 2, 0, 4, 0, false }, "--num-virtual-stages-per-pipeline-rank 0: must be at least 1" },
-        { { MEG_PIPE_AUTO, 2, 1, 0, 0, false },
-          "--global-batch-size gives 0 micro-batches a step; must be at least 1" },
+        { { MEG_PIPE_AUTO, 2, 1, 0, 0, false }, "a step has 0 micro-batches; must be at least 1" },
         { { MEG_PIPE_INTERLEAVED, 2, 1, 4, 0, false },
           "--pipeline-schedule interleaved: requires --num-virtual-stages-per-pipeline-rank of at least 2, not 1" },
         { { MEG_PIPE_ZB_H1, 2, 2, 4, 0, false },
@@ -227,19 +226,19 @@ static void invalid_configurations_are_reported(void **state)
           "--microbatch-group-size-per-virtual-pipeline-stage 2: requires --num-virtual-stages-per-pipeline-rank of at "
           "least 2, not 1" },
         { { MEG_PIPE_AUTO, 4, 2, 3, 0, false },
-          "--global-batch-size gives 3 micro-batches a step: --num-virtual-stages-per-pipeline-rank 2 requires at "
-          "least 4 (--pipeline-model-parallel-size)" },
+          "a step has 3 micro-batches; --num-virtual-stages-per-pipeline-rank 2 requires at least 4 "
+          "(--pipeline-model-parallel-size); use a larger batch size" },
         { { MEG_PIPE_AUTO, 4, 2, 8, 3, false },
           "--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4 (--pipeline-model-parallel-size) to "
-          "8 (micro-batches a step)" },
+          "8 (micro-batches per step)" },
         { { MEG_PIPE_AUTO, 4, 2, 8, 9, false },
           "--microbatch-group-size-per-virtual-pipeline-stage 9: must be from 4 (--pipeline-model-parallel-size) to "
-          "8 (micro-batches a step)" },
+          "8 (micro-batches per step)" },
         { { MEG_PIPE_AUTO, 4, 2, 8, -1, false },
           "--microbatch-group-size-per-virtual-pipeline-stage -1: must be from 4 (--pipeline-model-parallel-size) to "
-          "8 (micro-batches a step)" },
+          "8 (micro-batches per step)" },
         { { MEG_PIPE_AUTO, 4, 2, 6, 0, false },
-          "--global-batch-size gives 6 micro-batches a step: groups of 4 "
+          "a step has 6 micro-batches; groups of 4 "
           "(--microbatch-group-size-per-virtual-pipeline-stage) leave a remainder of 2, which must be 0 or at least 4 "
           "(--pipeline-model-parallel-size)" },
     };
@@ -369,18 +368,18 @@ static void errors_name_stage_and_action(void **state)
     all = make_all(&two); /* stage 0 waits for a gradient before it sends the activations */
     swap(find(&all[0], MEG_ACTION_WAIT, MEG_EDGE_DY, 0), find(&all[0], MEG_ACTION_START, MEG_EDGE_Y, 0));
     assert_error(all,
-                 "stage 0, action 2, WAIT DY of chunk 0, micro-batch 0: deadlock: its peer never starts the transfer");
+                 "stage 0, action 2, WAIT DY of chunk 0, micro-batch 0: deadlock: the peer never starts the transfer");
     all = make_all(&two); /* two receives are swapped */
     swap(find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 0), find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 1));
-    assert_error(
-        all,
-        "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the matching message of the peer is a different one");
+    assert_error(all, "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the message of the peer with the same "
+                      "number is for another "
+                      "tensor");
     all = make_all(&two);
     all[1].slots++;
-    assert_error(all, "stage 1: 2 slots, but at most 1 are in use");
+    assert_error(all, "stage 1: of 2 buffers (activation slots), at most 1 are in use at once");
     all = make_all(&two);
     all[0].bufs[MEG_EDGE_DY]++;
-    assert_error(all, "stage 0: 3 DY, but at most 2 are in use");
+    assert_error(all, "stage 0: of 3 buffers (DY), at most 2 are in use at once");
 }
 
 int main(void)
