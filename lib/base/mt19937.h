@@ -18,7 +18,7 @@ struct meg_mt19937 {
 };
 void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed);
 uint32_t meg_mt19937_u32(struct meg_mt19937 *g);
-/* Return a uniform double in [0,1) with 53 random bits from two words, the high bits first. */
+/* Return a uniform double in [0,1) with 53 random bits: 27 high bits from one output, 26 low bits from the next. */
 double meg_mt19937_double(struct meg_mt19937 *g);
 /* Return a uniform integer in [0,max]; max 0 does not advance the generator. */
 uint64_t meg_mt19937_interval(struct meg_mt19937 *g, uint64_t max);

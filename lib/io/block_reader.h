@@ -26,7 +26,7 @@ void meg_block_reader_close(struct meg_block_reader *in); /* accepts NULL */
 /* Set *paths to the files in reading order, where "-" is standard input, and return their number. */
 int64_t meg_block_reader_files(const struct meg_block_reader *in, const char *const **paths);
 
-/* Lines of one file.  Initialize it with { 0 }, reuse it for all blocks, and free s. */
+/* A block of lines of one file.  Initialize it with { 0 }, reuse it for all blocks, and free s. */
 struct meg_line_block {
     char *s;
     int64_t n, cap;

@@ -1,7 +1,7 @@
 /*
  * opt.h - command-line options from tables.  One table serves the command line, --help, --config and --dump-config,
- * --list-options and --completion.  A table is declared in the module of the config struct that it fills; a command has
- * a list of tables.  meg-conf(5) describes the config file.
+ * --list-options and --completion.  Each table is declared in the module of the config struct that it fills, and each
+ * command passes a list of tables to meg_opt_parse.  meg-conf(5) describes the config file.
  *
  *     const struct meg_opt meg_tok_opts[] = {
  *         { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab), "FILE", NULL, "vocabulary" },

@@ -59,10 +59,10 @@ struct encoded_key {
     int64_t written;     /* tokens of this block that are already written */
     int64_t partial;     /* written tokens of the first sequence in lengths, which is not yet complete */
     int32_t last_length; /* length in tokens of the last reserved sequence */
-    int64_t offset;      /* byte offset of the first of ids in .bin */
+    int64_t offset;      /* byte offset in .bin of the first element of ids */
 };
 
-/* An encoded block until it is written. */
+/* An encoded block that is not yet written. */
 struct block_result {
     struct preprocess_worker *worker;
     int64_t ticket;          /* -1: this slot is free */

@@ -1,6 +1,6 @@
 /*
  * The key-value store.  Every process has one list of items, which are stored entries and pending requests.  Rank 0 has
- * the items of the run; other ranks forward their own items to rank 0, and remove entries once they are sent.
+ * the items of the run; other ranks forward their own items to rank 0, and remove an entry once it is sent.
  */
 #include "watchdog/kv_store.h"
 #include <stdlib.h>

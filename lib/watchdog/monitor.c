@@ -16,7 +16,7 @@
 #include "file/temporary.h"
 #include "watchdog/internal.h"
 
-enum { FALLBACK_REPORTERS = 3 }; /* ranks 1 to 3 report if rank 0 does not, each a second after the one before */
+enum { FALLBACK_REPORTERS = 3 }; /* ranks 1 to 3 report, one after the other, if rank 0 does not */
 #define JOIN_S 10.0              /* time after which an unauthenticated connection is closed */
 #define ANSWER_S 1.0             /* time limit for a rank to reply to WATCHDOG_QUERY, and for rank 0 to report */
 #define ABORT_S 2.0 /* time limit for the launcher to end this process after another rank aborted the run */
@@ -416,8 +416,8 @@ bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag)
 }
 
 /*
- * Return an entry for a new connection: a free entry, else that of the oldest unauthenticated connection, so that idle
- * connections cannot prevent a rank from joining.  There are more entries than ranks.
+ * Return an entry for a new connection: a free entry or, if none is free, that of the oldest unauthenticated
+ * connection, so that idle connections cannot prevent a rank from joining.  There are more entries than ranks.
  */
 static struct watchdog_conn *alloc_conn(struct meg_watchdog *w)
 {

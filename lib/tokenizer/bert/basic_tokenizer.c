@@ -229,7 +229,8 @@ static bool is_control(int32_t cp)
 }
 
 /*
- * Strip accents from the buffered characters, lowercase and append them.  They must not depend on the following ones.
+ * Strip accents from the buffered characters, lowercase them and append them to out.  The result must not depend on the
+ * characters that follow.
  */
 static void flush_normalized(const struct meg_bert_normalizer *b, struct meg_codepoints *c, struct meg_codepoints *d,
                              struct meg_str *out)

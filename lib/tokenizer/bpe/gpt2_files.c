@@ -184,7 +184,7 @@ struct merge_reader {
     int32_t rank;        /* rank of the next merge */
     struct meg_str both; /* scratch for the concatenation of the two tokens */
     int64_t nbad;        /* number of merges with tokens that are not in the vocabulary */
-    struct meg_str bad;  /* error message for the first MAX_REPORTED of them */
+    struct meg_str bad;  /* error message for the first MAX_REPORTED bad merges */
 };
 
 static void add_bad_merge(struct merge_reader *m, const char *left, const char *right, const char *missing)

@@ -51,7 +51,7 @@ struct meg_hf_files {
     struct meg_hf_added_token *added;
     int64_t nadded;
     int32_t max_added;          /* largest id of an added token, or -1 */
-    bool is_renumbered;         /* some added token has another id than in the file */
+    bool is_renumbered;         /* the id of some added token differs from that in the file */
     struct meg_strtab contents; /* contents of the added tokens, in the order of added */
     struct meg_hf_added_matcher raw_matcher, normalized_matcher; /* match added tokens: normalized false, or true */
     struct meg_ids template_before, template_after;              /* ids that the post-processor adds to a text */

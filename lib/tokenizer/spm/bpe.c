@@ -216,7 +216,7 @@ void spm_bpe_free(struct spm_bpe *b)
 /* ---- Words ---- */
 
 /*
- * Map a user-defined piece to a negative symbol, which is in no merge, or such a symbol back to its piece.  -1 is a
+ * Map a user-defined piece to a negative symbol, which is in no merge, or map the symbol back to the piece.  -1 is a
  * character without a symbol.
  */
 static int32_t mark_unmergeable(int32_t id)

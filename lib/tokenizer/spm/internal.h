@@ -112,8 +112,8 @@ int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64
 void spm_unigram_update_score(struct meg_spm_encoder *enc);
 
 /*
- * Return the tag to cache a word with.  The ids of a word can depend on the rounded score of the text before it, so its
- * cached ids are only used if its tag is at least the required tag.  Tag 0 is always less than the required tag.
+ * Return the tag with which a word is cached.  The ids of a word can depend on the rounded score of the text before it,
+ * so its cached ids are only used if its tag is at least the required tag.  Tag 0 is always less than the required tag.
  */
 uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, int64_t n);
 /* Return the required tag for words within the next nids ids. */

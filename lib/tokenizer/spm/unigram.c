@@ -9,9 +9,9 @@
  * most
  *     E = c 2^-24 (|v| + c L) (1 + 2^-10),
  * since it is the result of at most c additions, and no sum exceeds |v| + c L.  Rounding is monotonic, so the float at
- * the end of the word is at least that of the exactly best path, and the chosen path is at most 2 E worse than the best
- * one.  Let margin be the difference between the scores of the best two paths.  The chosen path is the best one if
- * margin > 2 E, that is, if
+ * the end of the word is at least the float of the best path, and the exact score of the chosen path is at most 2 E
+ * below that of the best path.  Let margin be the difference between the scores of the best two paths.  The chosen path
+ * is the best one if margin > 2 E, that is, if
  *     |v| < margin / (2 c 2^-24 (1 + 2^-10)) - c L.
  * The tag of a cached word is this bound on |v|, stored as the upper half of a float.
  */
