@@ -1,6 +1,6 @@
 /*
- * collectives.h - the implementation of groups of several ranks that all transports have in common: waits with
- * timeouts, counts of sent bytes, and reductions.  A transport (mpi.c, nccl.c) only transfers bytes.
+ * collectives.h - the part of groups of several ranks that is common to all transports: waits with timeouts, counts of
+ * sent bytes, and reductions.  A transport (mpi.c, nccl.c) only transfers bytes.
  */
 #ifndef MEG_COMM_COLLECTIVES_H
 #define MEG_COMM_COLLECTIVES_H

@@ -20,8 +20,7 @@ MEG_BEGIN_DECLS
 
 /*
  * If MEG_TRACE contains "ops", return a table that calls op and prints each call; otherwise return op itself, so
- * tracing costs nothing when it is off.  A backend passes its table through this function.  A process can trace only
- * one table.
+ * disabled tracing has no cost.  A backend passes its table through this function.  A process can trace only one table.
  */
 const struct meg_ops *meg_trace_ops(const struct meg_ops *op);
 

@@ -26,7 +26,7 @@ bool meg_legacy_index_detect(const void *idx, size_t n);
 
 /*
  * Parse the n bytes of NAME.idx and check header, dimensions and sizes.  The arrays of *l point into idx.
- * Returns MEG_EFORMAT, with a message that names the file, if one of them is wrong.
+ * Returns MEG_EFORMAT, with a message that names the file, if a check fails.
  */
 int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n, struct meg_err *e);
 
