@@ -17,6 +17,7 @@
 # make check-layouts  compare a covering array of parallel layouts with one rank; FULL=1: all layouts (hours), PART=I/N
 # make check-faults   kill or stop ranks, kill commands at every write, then resume; KILLS= STOPS= LONG_STOPS= POINTS=
 #                  SEED= TRIALS= STRIDE=
+# make check-queue train on the device of tests/queue in SEEDS=200 random orders per configuration
 # make check-peers compare with other tokenizers on 240 MB of text; MEG_PYTHON=: a Python with these tokenizers
 # make check-chroot   run check and demo in a minimal Debian (as root)
 # make fuzz        fuzz the parsers with libFuzzer, FUZZ_S=60 seconds each (requires clang)
@@ -178,6 +179,8 @@ MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
 MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
+QUEUE_OBJS := $(patsubst %,$(B)/%.o,$(filter-out tests/queue/test.c,$(wildcard tests/queue/*.c)))
+QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests/queue/test
 # A test double of NCCL and the CUDA runtime for machines without a GPU, and the test that uses it.
 DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nccl/comm)
 
@@ -220,7 +223,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(DOUBLE) $(BENCH) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(DOUBLE) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -244,6 +247,13 @@ $(B)/tests/ranks/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a
 	$(call ld)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
+# Programs for the queue device of tests/queue, which the linker puts in place of the functions that open a device.
+QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_comm_open
+$(B)/tests/queue/%.c.o: MODULE_FLAGS := -Itests/queue
+$(B)/tests/queue/bin/meg-%: $(B)/cmd/%/main.c.o $(QUEUE_OBJS) $(B)/libmeg.a | $(B)/tests/queue/bin/
+	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%))
+$(B)/tests/queue/test: $(B)/tests/queue/test.c.o $(QUEUE_OBJS) $(B)/libmeg.a
+	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%) -lcmocka)
 # Tests preload fault.so to fail each call of a write path in turn.
 $(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
 	@mkdir -p $(@D)
@@ -261,7 +271,7 @@ $(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(B)/libmeg.a | $(B)/tests/nccl/
 
 # ---- what is run --------------------------------------------------------------------------------
 
-build-tests: $(UNITS) $(RANKS) $(DOUBLE) $(B)/tests/fault.so
+build-tests: $(UNITS) $(RANKS) $(DOUBLE) $(QUEUE) $(B)/tests/fault.so
 
 # The tests that start ranks by mpirun.
 RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
@@ -342,6 +352,10 @@ check-faults: all $(RANKS) $(B)/tests/fault.so
 	@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/faults.t
 	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/writers.t
 
+check-queue: export SEEDS ?= 200
+check-queue: all build-tests
+	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/queue.t
+
 check-chroot:
 	tests/chroot.sh
 
@@ -389,4 +403,4 @@ help:
 clean:
 	rm -rf build bin demo
 
-.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-queue check-chroot demo deps bench fuzz lint install clean FORCE

@@ -1,11 +1,12 @@
 /* The communicator of one rank: collectives copy in to out. */
 #include <string.h>
 #include "comm/comm.h"
+#include "device/device.h"
 
-static void copy(void *out, const void *in, int64_t n, enum meg_dtype t)
+static void copy(struct meg_stream *st, void *out, const void *in, int64_t n, enum meg_dtype t)
 {
     if (out != in)
-        memmove(out, in, (size_t)n * meg_dtype_size(t));
+        meg_device_current()->op->copy(st, out, in, (size_t)n * meg_dtype_size(t));
 }
 
 static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
@@ -18,16 +19,25 @@ static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, vo
 static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                        enum meg_dtype t, enum meg_reduce_op op)
 {
-    (void)c, (void)st, (void)op;
-    copy(out, in, n, t);
+    (void)c, (void)op;
+    copy(st, out, in, n, t);
     return NULL;
 }
 
 static struct meg_work *gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                enum meg_dtype t)
 {
+    (void)c;
+    copy(st, out, in, n, t);
+    return NULL;
+}
+
+static struct meg_work *host_gather(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
+                                    enum meg_dtype t)
+{
     (void)c, (void)st;
-    copy(out, in, n, t);
+    if (out != in)
+        memcpy(out, in, (size_t)n * meg_dtype_size(t));
     return NULL;
 }
 
@@ -91,7 +101,7 @@ static void no_close(struct meg_comm *c)
     (void)c;
 }
 
-static const struct meg_comm_ops self = {
+static const struct meg_comm_ops tensor_ops = {
     .all_reduce = all_reduce,
     .reduce_scatter = reduce_scatter,
     .all_gather = gather,
@@ -107,4 +117,13 @@ static const struct meg_comm_ops self = {
     .close = no_close,
 };
 
-struct meg_comm meg_comm_self = { .op = &self, .host = &self, .name = "self", .size = 1 };
+static const struct meg_comm_ops host_ops = {
+    .all_reduce = all_reduce,
+    .all_gather = host_gather,
+    .broadcast = broadcast,
+    .barrier = barrier,
+    .wait = no_wait,
+    .test = is_done,
+};
+
+struct meg_comm meg_comm_self = { .op = &tensor_ops, .host = &host_ops, .name = "self", .size = 1 };

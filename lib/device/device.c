@@ -6,8 +6,6 @@
 #include "base/mem.h"
 #include "cpu/cpu.h"
 
-enum { READ_NBYTES = 1 << 20 };
-
 #define C struct meg_device_conf
 const struct meg_opt meg_device_opts[] = {
     { "device", 0, MEG_ENUM(C, device), "auto|cpu|cuda", "auto",
@@ -17,14 +15,15 @@ const struct meg_opt meg_device_opts[] = {
 #undef C
 
 static struct meg_device cpu;
+static const struct meg_device *current; /* the one that was opened */
 
 static void open_cpu(void)
 {
     cpu.op = meg_cpu_ops();
     cpu.read_done = cpu.op->event_create();
-    cpu.read_buffer = cpu.op->alloc_pinned(READ_NBYTES);
+    cpu.read_buffer = cpu.op->alloc_pinned(MEG_READ_NBYTES);
     if (!cpu.read_buffer)
-        meg_die(MEG_EFAIL, "out of memory: a buffer of %d bytes", READ_NBYTES);
+        meg_die(MEG_EFAIL, "out of memory: a buffer of %d bytes", MEG_READ_NBYTES);
 }
 
 const struct meg_device *meg_device_cpu(void)
@@ -39,8 +38,13 @@ int meg_device_open(const struct meg_device **out, const struct meg_device_conf 
 {
     if (c->device == MEG_DEVICE_CUDA)
         return meg_fail(e, MEG_EUSAGE, "--device cuda: this build has no CUDA; use --device cpu, or build with CUDA=1");
-    *out = meg_device_cpu();
+    *out = current = meg_device_cpu();
     return 0;
+}
+
+const struct meg_device *meg_device_current(void)
+{
+    return current ? current : meg_device_cpu();
 }
 
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st)
@@ -52,8 +56,8 @@ void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st)
 
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes)
 {
-    for (size_t at = 0; at < nbytes; at += READ_NBYTES) {
-        const size_t n = nbytes - at < READ_NBYTES ? nbytes - at : READ_NBYTES;
+    for (size_t at = 0; at < nbytes; at += MEG_READ_NBYTES) {
+        const size_t n = nbytes - at < MEG_READ_NBYTES ? nbytes - at : MEG_READ_NBYTES;
 
         d->op->download(st, d->read_buffer, (const char *)dev + at, n);
         meg_device_synchronize(d, st);

@@ -22,6 +22,8 @@ struct meg_device_conf {
 };
 extern const struct meg_opt meg_device_opts[];
 
+enum { MEG_READ_NBYTES = 1 << 20 }; /* bytes of read_buffer */
+
 struct meg_device {
     const struct meg_ops *op;
     struct meg_stream *compute; /* forward, backward and the optimizer */
@@ -37,6 +39,8 @@ struct meg_device {
  * available.
  */
 int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
+/* Return the device that was opened, or the CPU if none was. */
+const struct meg_device *meg_device_current(void);
 /* Open the CPU. */
 const struct meg_device *meg_device_cpu(void);
 

@@ -1,0 +1,397 @@
+/* queue.c - memory, streams and events of the queue device, and copies with the host. */
+#define _GNU_SOURCE
+#include "queue.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/mem.h"
+#include "base/num.h"
+#include "cpu/cpu.h"
+
+/* ---- random order ---- */
+
+static uint64_t state;
+
+static uint64_t next_random(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+/* ---- memory: one reserved range, so that one call protects all of it ---- */
+
+enum { PAGE = 4096 };
+#define RESERVED ((size_t)64 << 30)
+static struct {
+    char *base;
+    size_t used; /* a multiple of PAGE */
+    int unlocked;
+} memory;
+
+struct block {
+    struct block *next;
+    char *p;
+    size_t nbytes;
+};
+static struct block *blocks;
+
+static void protect(int access)
+{
+    if (memory.used && mprotect(memory.base, memory.used, access) < 0)
+        meg_die(MEG_EFAIL, "queue: mprotect fails");
+}
+
+void queue_unlock_memory(void)
+{
+    if (memory.unlocked++ == 0)
+        protect(PROT_READ | PROT_WRITE);
+}
+
+void queue_lock_memory(void)
+{
+    if (--memory.unlocked == 0)
+        protect(PROT_NONE);
+}
+
+static void *device_alloc(size_t nbytes)
+{
+    const size_t n = (nbytes + PAGE) / PAGE * PAGE; /* at least one page */
+    struct block *b = meg_new(sizeof *b);
+
+    if (!memory.base) {
+        memory.base = mmap(NULL, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        MEG_ASSERT(memory.base != MAP_FAILED);
+    }
+    MEG_ASSERT_LE(n, RESERVED - memory.used);
+    *b = (struct block){ blocks, memory.base + memory.used, n };
+    blocks = b;
+    memory.used += n;
+    if (memory.unlocked)
+        protect(PROT_READ | PROT_WRITE);
+    return b->p;
+}
+
+static void run_all(void);
+
+/* Run the queued work, as cudaFree does, and fill the block with NaN.  Its addresses are not used again. */
+static void device_release(void *p)
+{
+    struct block **at = &blocks, *b;
+
+    if (!p)
+        return;
+    run_all();
+    while (*at && (*at)->p != p)
+        at = &(*at)->next;
+    b = *at;
+    MEG_ASSERT(b);
+    queue_unlock_memory();
+    memset(b->p, 0xff, b->nbytes);
+    queue_lock_memory();
+    *at = b->next;
+    free(b);
+}
+
+/* ---- streams ---- */
+
+struct copied { /* an argument in host memory that is borrowed for the call only */
+    struct copied *next;
+    _Alignas(16) char bytes[];
+};
+
+struct task {
+    struct task *next;
+    bool (*run)(void *args);
+    struct copied *copied;
+    _Alignas(16) char args[];
+};
+
+struct meg_stream {
+    const char *name;
+    struct meg_stream *next;
+    struct task *first, *last;
+};
+static struct meg_stream *streams;
+static int nstreams;
+
+static struct copied *copied; /* those of the task being pushed */
+static bool is_running;
+
+struct meg_stream *queue_stream_create(const char *name)
+{
+    struct meg_stream *st = meg_new(sizeof *st);
+
+    *st = (struct meg_stream){ .name = name, .next = streams };
+    streams = st;
+    nstreams++;
+    return st;
+}
+
+void *queue_keep(const void *bytes, size_t nbytes)
+{
+    struct copied *c = meg_new(sizeof *c + nbytes);
+
+    memcpy(c->bytes, bytes, nbytes);
+    c->next = copied;
+    copied = c;
+    return c->bytes;
+}
+
+void queue_push(struct meg_stream *st, bool (*run)(void *args), const void *args, size_t nbytes)
+{
+    struct task *t = meg_new(sizeof *t + nbytes);
+
+    MEG_ASSERT(st);
+    MEG_ASSERT(!is_running);
+    t->run = run;
+    t->copied = copied;
+    copied = NULL;
+    memcpy(t->args, args, nbytes);
+    if (st->last)
+        st->last->next = t;
+    else
+        st->first = t;
+    st->last = t;
+    if (next_random() % 4 == 0)
+        queue_progress();
+}
+
+/* Run the first task of a stream; return whether it is finished. */
+static bool run_first(struct meg_stream *st)
+{
+    struct task *t = st->first;
+
+    if (!t || !t->run(t->args))
+        return false;
+    st->first = t->next;
+    if (!st->first)
+        st->last = NULL;
+    for (struct copied *c = t->copied, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    free(t);
+    return true;
+}
+
+/* Try the streams once, from a random one on; return whether a task finished. */
+static bool run_one(void)
+{
+    uint64_t skip = next_random() % (uint64_t)nstreams;
+    bool is_finished = false;
+
+    is_running = true;
+    queue_unlock_memory();
+    for (int pass = 0; pass < 2 && !is_finished; pass++)
+        for (struct meg_stream *st = streams; st && !is_finished; st = st->next)
+            if (pass == 1 || skip-- == 0) {
+                is_finished = run_first(st);
+                skip = 0;
+            }
+    queue_lock_memory();
+    is_running = false;
+    return is_finished;
+}
+
+void queue_progress(void)
+{
+    if (is_running)
+        return;
+    for (uint64_t n = next_random() % 8; n > 0 && run_one();)
+        n--;
+}
+
+static bool is_idle(void)
+{
+    for (const struct meg_stream *st = streams; st; st = st->next)
+        if (st->first)
+            return false;
+    return true;
+}
+
+/* Tensor collectives wait for other ranks, so no progress in one pass is no deadlock. */
+static void run_all(void)
+{
+    while (!is_idle())
+        run_one();
+}
+
+/* ---- events ---- */
+
+struct meg_event {
+    int64_t recorded, done; /* number of the latest record queued; of the latest one that ran */
+    int npending;           /* records and waits queued */
+    bool is_destroyed;      /* to be freed after the last of these */
+};
+
+struct event_args {
+    struct meg_event *event;
+    int64_t number;
+};
+
+static void release_event(struct meg_event *event)
+{
+    if (--event->npending == 0 && event->is_destroyed)
+        free(event);
+}
+
+static bool run_record(void *args)
+{
+    const struct event_args *a = args;
+
+    a->event->done = a->number;
+    release_event(a->event);
+    return true;
+}
+
+static bool run_wait(void *args)
+{
+    const struct event_args *a = args;
+
+    if (a->event->done < a->number)
+        return false;
+    release_event(a->event);
+    return true;
+}
+
+static struct meg_event *event_create(void)
+{
+    return meg_new(sizeof(struct meg_event));
+}
+
+static void event_destroy(struct meg_event *event)
+{
+    event->is_destroyed = true;
+    event->npending++;
+    release_event(event);
+}
+
+static void event_record(struct meg_stream *st, struct meg_event *event)
+{
+    const struct event_args a = { event, ++event->recorded };
+
+    event->npending++;
+    queue_push(st, run_record, &a, sizeof a);
+}
+
+static void event_wait(struct meg_stream *st, struct meg_event *event)
+{
+    const struct event_args a = { event, event->recorded };
+
+    event->npending++;
+    queue_push(st, run_wait, &a, sizeof a);
+}
+
+static bool event_is_done(struct meg_event *event)
+{
+    queue_progress();
+    return event->done >= event->recorded;
+}
+
+/* ---- copies between host and device ---- */
+
+struct copy_args {
+    void *dst;
+    const void *src;
+    size_t nbytes;
+};
+
+static bool run_copy(void *args)
+{
+    const struct copy_args *a = args;
+
+    memcpy(a->dst, a->src, a->nbytes);
+    return true;
+}
+
+static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
+{
+    const struct copy_args a = { dst, src, nbytes };
+
+    queue_push(st, run_copy, &a, sizeof a);
+}
+
+static void upload(struct meg_stream *st, void *dev, const void *host, size_t nbytes)
+{
+    copy(st, dev, queue_keep(host, nbytes), nbytes);
+}
+
+static void download(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes)
+{
+    memset(pinned, 0xff, nbytes);
+    copy(st, pinned, dev, nbytes);
+}
+
+/* ---- the device ---- */
+
+static struct meg_ops table;
+static struct meg_device device;
+
+static void open_device(void)
+{
+    const char *text = getenv("MEG_QUEUE_SEED");
+    int64_t seed;
+
+    if (!text)
+        return;
+    if (!meg_parse_i64(text, &seed))
+        meg_die(MEG_EUSAGE, "MEG_QUEUE_SEED=%s: not a number", text);
+    state = (uint64_t)seed * 0x9e3779b97f4a7c15u + 1;
+    table = *queue_ops(meg_cpu_ops());
+    table.name = "queue";
+    table.alloc = device_alloc;
+    table.release = device_release;
+    table.copy = copy;
+    table.upload = upload;
+    table.download = download;
+    table.event_create = event_create;
+    table.event_destroy = event_destroy;
+    table.event_record = event_record;
+    table.event_wait = event_wait;
+    table.event_is_done = event_is_done;
+    device.op = &table;
+    device.compute = queue_stream_create("compute");
+    device.comm = queue_stream_create("comm");
+    device.copy = queue_stream_create("copy");
+    device.read_done = event_create();
+    device.read_buffer = table.alloc_pinned(MEG_READ_NBYTES);
+}
+
+const struct meg_device *queue_device(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, open_device);
+    return device.op ? &device : NULL;
+}
+
+/* The linker gives programs these in place of the functions of lib/device (--wrap). */
+const struct meg_device *__real_meg_device_cpu(void);
+const struct meg_device *__wrap_meg_device_cpu(void);
+const struct meg_device *__real_meg_device_current(void);
+const struct meg_device *__wrap_meg_device_current(void);
+int __real_meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
+int __wrap_meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
+
+const struct meg_device *__wrap_meg_device_current(void)
+{
+    return queue_device() ? queue_device() : __real_meg_device_current();
+}
+
+const struct meg_device *__wrap_meg_device_cpu(void)
+{
+    return queue_device() ? queue_device() : __real_meg_device_cpu();
+}
+
+int __wrap_meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e)
+{
+    const int r = __real_meg_device_open(out, c, e);
+
+    if (r == 0 && queue_device())
+        *out = queue_device();
+    return r;
+}

@@ -1,0 +1,39 @@
+/*
+ * queue.h - a device for tests: the CPU's operations, queued per stream and run later, in an order that a seed selects.
+ *
+ * It finds what would fail on a GPU only.  Device memory is inaccessible to the host except while queued work runs, so
+ * that a host access is a segmentation fault.  Streams advance in a random order within what their events allow, so that
+ * a missing event gives other numbers.  The target of a download is NaN until the copy runs, freed memory is NaN, and
+ * upload copies host memory at once, as its contract demands.
+ *
+ * MEG_QUEUE_SEED=N in the environment selects the device and the order; without it, programs use the CPU as usual.
+ */
+#ifndef QUEUE_H
+#define QUEUE_H
+#include "comm/comm.h"
+#include "device/device.h"
+
+/* The device, or NULL if MEG_QUEUE_SEED is not set. */
+const struct meg_device *queue_device(void);
+
+/*
+ * Append work to a stream: run is called with a copy of args of nbytes, and called again until it returns true.  Device
+ * memory is accessible while it runs.
+ */
+void queue_push(struct meg_stream *st, bool (*run)(void *args), const void *args, size_t nbytes);
+struct meg_stream *queue_stream_create(const char *name);
+
+/* Return a copy of nbytes of host memory that exists until the next task to be pushed has run. */
+void *queue_keep(const void *bytes, size_t nbytes);
+
+/* The operations, which queue those of base. */
+const struct meg_ops *queue_ops(const struct meg_ops *base);
+
+/* Run some of the queued work. */
+void queue_progress(void);
+
+/* Make device memory accessible to the host, for calls that may progress tensor collectives; calls nest. */
+void queue_unlock_memory(void);
+void queue_lock_memory(void);
+
+#endif

@@ -1,0 +1,126 @@
+/* The queue device finds what it is made to find: host accesses, early reads, and missing waits between streams. */
+#include <math.h>
+#include <signal.h>
+#include "queue.h"
+
+#include "../unit/child.h"
+
+static const struct meg_device *d;
+
+/* Make the device, and device memory of n floats that are i. */
+static float *new_floats(int n)
+{
+    float host[64];
+    float *dev;
+
+    signal(SIGSEGV, SIG_DFL); /* cmocka has a handler */
+    setenv("MEG_QUEUE_SEED", "1", 1);
+    d = queue_device();
+    dev = d->op->alloc((size_t)n * sizeof *dev);
+    for (int i = 0; i < n; i++)
+        host[i] = (float)i;
+    d->op->upload(d->compute, dev, host, (size_t)n * sizeof *dev);
+    for (int i = 0; i < n; i++)
+        host[i] = -1; /* upload has copied it */
+    return dev;
+}
+
+static void read_from_host(void *arg)
+{
+    const float *dev = new_floats(4);
+
+    (void)arg;
+    meg_device_synchronize(d, d->compute);
+    exit(dev[0] == 0 ? 3 : 4);
+}
+
+static void write_from_host(void *arg)
+{
+    float *dev = new_floats(4);
+
+    (void)arg;
+    meg_device_synchronize(d, d->compute);
+    dev[0] = 1;
+}
+
+static void a_host_access_is_a_segmentation_fault(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, read_from_host, NULL);
+    assert_int_equal(c.status, 128 + SIGSEGV);
+    child_run(&c, write_from_host, NULL);
+    assert_int_equal(c.status, 128 + SIGSEGV);
+}
+
+static void upload_copies_at_once_and_reads_are_in_order(void **state)
+{
+    float host[64], *dev = new_floats(64);
+
+    (void)state;
+    meg_device_read(d, d->compute, host, dev, sizeof host);
+    for (int i = 0; i < 64; i++)
+        assert_true(host[i] == (float)i);
+    d->op->release(dev);
+}
+
+static void a_download_is_nan_until_it_is_waited_for(void **state)
+{
+    float *pinned = d->op->alloc_pinned(64 * sizeof *pinned), *dev = new_floats(64);
+    int early = 0;
+
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        d->op->download(d->compute, pinned, dev, 64 * sizeof *pinned);
+        early += isnan(pinned[1]) != 0;
+        meg_device_synchronize(d, d->compute);
+        assert_true(pinned[1] == 1);
+    }
+    assert_true(early > 10);
+    d->op->release_pinned(pinned);
+    d->op->release(dev);
+}
+
+/* Double an element on one stream and read it on another, 100 times; return how often it is not doubled yet. */
+static int early_reads(bool waits)
+{
+    struct meg_event *event = d->op->event_create();
+    float *dev = new_floats(64), *pinned = d->op->alloc_pinned(64 * sizeof *pinned);
+    const struct meg_mat x = { dev, MEG_DTYPE_F32, 1, 64, 64 };
+    int early = 0;
+
+    for (int i = 1; i <= 100; i++) {
+        d->op->add_fwd(d->compute, x, x, x, NULL, NULL);
+        d->op->event_record(d->compute, event);
+        if (waits)
+            d->op->event_wait(d->copy, event);
+        d->op->download(d->copy, pinned, dev, 64 * sizeof *pinned);
+        meg_device_synchronize(d, d->copy);
+        early += pinned[1] != ldexpf(1, i);
+        meg_device_synchronize(d, d->compute);
+    }
+    d->op->event_destroy(event);
+    d->op->release_pinned(pinned);
+    d->op->release(dev);
+    return early;
+}
+
+static void a_missing_wait_gives_other_numbers(void **state)
+{
+    (void)state;
+    assert_int_equal(early_reads(true), 0);
+    assert_true(early_reads(false) > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_access_is_a_segmentation_fault),
+        cmocka_unit_test(upload_copies_at_once_and_reads_are_in_order),
+        cmocka_unit_test(a_download_is_nan_until_it_is_waited_for),
+        cmocka_unit_test(a_missing_wait_gives_other_numbers),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
