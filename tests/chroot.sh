@@ -33,6 +33,8 @@ for goal; do
     cp /etc/resolv.conf /etc/hosts "$new/etc/"
     git clone -q "$top" "$new/meg"
     mount -t proc proc "$new/proc"
+    mount -t sysfs sysfs "$new/sys" # hwloc reads it
+    mount --rbind /dev "$new/dev"
     mount --bind "$root/archives" "$new/var/cache/apt/archives"
     start=$(date +%s)
     status=0
@@ -40,6 +42,6 @@ for goal; do
         make -C /meg "$goal" || status=$?
     echo "chroot: make $goal: status $status after $(($(date +%s) - start)) s"
     [ $status -eq 0 ] || failed=1
-    umount "$new/var/cache/apt/archives" "$new/proc"
+    umount -l "$new/var/cache/apt/archives" "$new/proc" "$new/sys" "$new/dev"
 done
 exit $failed
