@@ -30,14 +30,23 @@ run() {
     fi
 }
 
+# has_ranks N NAME: whether N ranks can run here; if not, skip the check NAME
+has_ranks() {
+    if [ "$1" -gt 1 ] && [ ! -x "$B/tests/ranks/comm" ]; then
+        skip "$2" 'no MPI'
+    elif [ "$1" -gt 1 ] && ! fits "$1"; then
+        skip "$2" "$cores cores"
+    else
+        return 0
+    fi
+    return 1
+}
+
 # same_run RANKS OPTION...: ten steps on the CPU and on the queue device have the same losses and gradient norms
 same_run() {
     n=$1
     shift
-    if [ "$n" -gt 1 ] && { [ ! -x "$B/tests/ranks/comm" ] || ! fits "$n"; }; then
-        skip "$n ranks $*" "$([ -x "$B/tests/ranks/comm" ] && echo "$cores cores" || echo 'no MPI')"
-        return
-    fi
+    has_ranks "$n" "$n ranks $*" || return
     rm -f "$T/cpu.json"
     run "$n" meg-train -q --config "$T/conf" --log-json "$T/cpu.json" "$@" >"$T/out" 2>&1
     jq -c '[.iteration, .lm_loss, .grad_norm, .loss_scale]' "$T/cpu.json" >"$T/cpu"
@@ -65,4 +74,33 @@ same_run 2 --context-parallel-size 2
 same_run 2 --context-parallel-size 2 --cp-comm-type a2a
 same_run 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
 same_run 4 --context-parallel-size 2 --use-distributed-optimizer --num-distributed-optimizer-instances 2
+
+# same_checkpoints RANKS OPTION...: the checkpoints of a run are equal, also if it is resumed on the queue device
+same_checkpoints() {
+    n=$1
+    shift
+    has_ranks "$n" "$n ranks $*: checkpoints" || return
+    rm -rf "$T/cpu_ckpt" "$T/queue_ckpt"
+    run "$n" meg-train -q --config "$T/conf" --save "$T/cpu_ckpt" "$@" >"$T/out" 2>&1
+    MEG_QUEUE_SEED=$$ run "$n" "$queue/bin/meg-train" -q --config "$T/conf" --save "$T/queue_ckpt" --exit-interval 5 "$@" >"$T/out" 2>&1
+    is "$n ranks $*: half of the steps" "$? $(cat "$T/queue_ckpt/latest_checkpointed_iteration.txt")" '0 5'
+    ok "$n ranks $*: a checkpoint is equal" same_tensors "$T/queue_ckpt/iter_0000005" "$T/cpu_ckpt/iter_0000005"
+    MEG_QUEUE_SEED=$$ run "$n" "$queue/bin/meg-train" -q --config "$T/conf" --save "$T/queue_ckpt" --load "$T/queue_ckpt" "$@" >"$T/out" 2>&1
+    ok "$n ranks $*: a resumed run is equal" same_tensors "$T/queue_ckpt/iter_0000010" "$T/cpu_ckpt/iter_0000010"
+}
+echo 'save-interval = 5' >>"$T/conf"
+same_checkpoints 1 --async-save
+same_checkpoints 2 --bf16 --zero-stage 3
+same_checkpoints 2 --tensor-model-parallel-size 2
+
+# ---- inference ----
+same_checkpoints 1
+echo '{"ids":[1,2,3]}' >"$T/p"
+for command in 'meg-generate --tokens-to-generate 6' 'meg-eval --task logprobs'; do
+    # shellcheck disable=SC2086 # words
+    set -- $command --load "$T/cpu_ckpt" --input "$T/p"
+    "$@" >"$T/cpu" 2>"$T/err"
+    MEG_QUEUE_SEED=$$ PATH="$queue/bin:$PATH" "$@" >"$T/queue" 2>"$T/err"
+    ok "$command prints the same" test -s "$T/cpu" -a "$(cat "$T/cpu")" = "$(cat "$T/queue")"
+done
 done_testing

@@ -38,8 +38,9 @@ MEG_BEGIN_DECLS
  * shard need not end at parameter boundaries.
  */
 struct meg_ckpt_shard {
-    const char *name; /* fp32_param, exp_avg, exp_avg_sq or momentum_buffer; NULL: the weights */
-    void *data;       /* host memory: the elements of the ranges, concatenated */
+    const char *name;                /* fp32_param, exp_avg, exp_avg_sq or momentum_buffer; NULL: the weights */
+    void *data;                      /* the elements of the ranges, concatenated */
+    const struct meg_device *device; /* device in whose memory data is; NULL: host memory */
     enum meg_dtype dtype;
     /* Element ranges of the flat buffer, in ascending order; NULL: all elements, replicated over mesh->dp_cp. */
     const struct meg_elem_range *ranges;

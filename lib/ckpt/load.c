@@ -273,26 +273,60 @@ struct target {
     const struct meg_ckpt_shard *shard;
 };
 
+static bool is_host_memory(const struct meg_ckpt_shard *s)
+{
+    return !s->device || s->device->op->is_host_memory;
+}
+
+/* Set n elements of the shard, from element offset on, to data, which has the shard's dtype. */
+static void set_elements(const struct meg_ckpt_shard *s, int64_t offset, const void *data, int64_t n)
+{
+    const size_t size = meg_dtype_size(s->dtype);
+    char *out = (char *)s->data + (size_t)offset * size;
+
+    if (is_host_memory(s)) {
+        memcpy(out, data, (size_t)n * size);
+        return;
+    }
+#pragma omp critical(ckpt_upload)
+    s->device->op->upload(s->device->compute, out, data, (size_t)n * size);
+}
+
+/* Set n elements of the shard, from element offset on, to v, converted to the shard's dtype. */
+static void set_from_f32(const struct meg_ckpt_shard *s, int64_t offset, const float *v, int64_t n)
+{
+    uint16_t half[1 << 10];
+
+    if (is_host_memory(s))
+        ckpt_from_f32((char *)s->data + (size_t)offset * meg_dtype_size(s->dtype), s->dtype, v, n);
+    else if (s->dtype == MEG_DTYPE_F32)
+        set_elements(s, offset, v, n);
+    else
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = n - i < (int64_t)(sizeof half / sizeof *half) ? n - i : (int64_t)(sizeof half / sizeof *half);
+            ckpt_from_f32(half, s->dtype, v + i, m);
+            set_elements(s, offset + i, half, m);
+        }
+}
+
 /*
  * Store v, the f32 elements [first, first + n) of the parameter row; elements that the shard does not contain are
  * skipped.
  */
 static void store(const struct target *to, const struct meg_param *row, int64_t first, int64_t n, const float *v)
 {
-    const size_t size = meg_dtype_size(to->shard->dtype);
     struct ckpt_shard_range s;
     struct ckpt_range_iter it;
 
     ckpt_range_iter_begin(&it, to->p, to->shard, row, first, n);
     while (ckpt_range_iter_next(&it, &s))
-        ckpt_from_f32((char *)to->shard->data + (size_t)s.shard_offset * size, to->shard->dtype,
-                      v + (s.tensor_offset - first), s.n);
+        set_from_f32(to->shard, s.shard_offset, v + (s.tensor_offset - first), s.n);
 }
 
 /* Copy an unsharded tensor in native layout.  Only the elements that the shard holds are read. */
 static void copy_contiguous(const struct target *to, const struct source *s, const char *data, float *buf, int64_t nbuf)
 {
-    const size_t size = meg_dtype_size(to->shard->dtype), src_size = (size_t)(s->t->nbytes / s->row->numel);
+    const size_t src_size = (size_t)(s->t->nbytes / s->row->numel);
     const bool is_same = strcmp(s->t->dtype, meg_dtype_name(to->shard->dtype)) == 0;
     struct ckpt_shard_range part;
     struct ckpt_range_iter it;
@@ -300,14 +334,13 @@ static void copy_contiguous(const struct target *to, const struct source *s, con
     ckpt_range_iter_begin(&it, to->p, to->shard, s->row, 0, s->row->numel);
     while (ckpt_range_iter_next(&it, &part)) {
         const char *from = data + (size_t)part.tensor_offset * src_size;
-        char *out = (char *)to->shard->data + (size_t)part.shard_offset * size;
 
         if (is_same)
-            memcpy(out, from, (size_t)part.n * size);
+            set_elements(to->shard, part.shard_offset, from, part.n);
         for (int64_t i = 0, n; !is_same && i < part.n; i += n) {
             n = part.n - i < nbuf ? part.n - i : nbuf;
             ckpt_to_f32(buf, from + (size_t)i * src_size, s->t->dtype, n);
-            ckpt_from_f32(out + (size_t)i * size, to->shard->dtype, buf, n);
+            set_from_f32(to->shard, part.shard_offset + i, buf, n);
         }
     }
 }

@@ -39,7 +39,8 @@ struct meg_ckpt_async_save {
     const struct meg_lock *lock;
     struct ckpt_file *file;
     int nfiles;
-    struct ckpt_extent *extent; /* [nextents] byte ranges that this rank writes */
+    const struct meg_device *device; /* device in whose memory the extents are; NULL: host memory */
+    struct ckpt_extent *extent;      /* [nextents] byte ranges that this rank writes */
     int64_t nextents;
     char *staging;            /* copy of the extents' bytes; NULL: the extents point to the caller's memory */
     struct ckpt_chunk *chunk; /* [nchunks] chunks of all tensors */
@@ -213,10 +214,14 @@ static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
     if (!v->staging)
         return meg_fail(e, MEG_EFAIL, "--async-save: out of memory for a staging buffer of %zu bytes", n);
     for (int64_t i = 0; i < v->nextents; i++) {
-        memcpy(v->staging + at, v->extent[i].data, v->extent[i].nbytes);
+        if (v->device)
+            meg_device_read(v->device, v->device->copy, v->staging + at, v->extent[i].data, v->extent[i].nbytes);
+        else
+            memcpy(v->staging + at, v->extent[i].data, v->extent[i].nbytes);
         v->extent[i].data = v->staging + at;
         at += v->extent[i].nbytes;
     }
+    v->device = NULL;
     return 0;
 }
 
@@ -242,12 +247,55 @@ static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, str
     return 0;
 }
 
+/*
+ * Write the extents [first, last) of one file from device memory: while one is written, the next is copied to pinned
+ * memory.
+ */
+static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd,
+                                const char *path, struct meg_err *e)
+{
+    const struct meg_device *d = v->device;
+    struct {
+        void *pinned;
+        struct meg_event *copied;
+    } buffer[2];
+    int r = 0;
+
+    for (int k = 0; k < 2; k++) {
+        buffer[k].copied = d->op->event_create();
+        if (!(buffer[k].pinned = d->op->alloc_pinned(CKPT_CHUNK)))
+            r = meg_fail(e, MEG_EFAIL, "%s: out of memory for a buffer of %d bytes", path, CKPT_CHUNK);
+    }
+    for (int64_t i = first; i <= last && r == 0; i++) {
+        if (i < last) {
+            d->op->download(d->copy, buffer[i % 2].pinned, v->extent[i].data, v->extent[i].nbytes);
+            d->op->event_record(d->copy, buffer[i % 2].copied);
+        }
+        if (i > first) {
+            const int64_t previous = i - 1;
+            struct ckpt_extent x = v->extent[previous];
+
+            x.data = buffer[previous % 2].pinned;
+            meg_device_wait(d, buffer[previous % 2].copied);
+            r = pwrite_all(fd, &x, path, e);
+        }
+    }
+    meg_device_synchronize(d, d->copy);
+    for (int k = 0; k < 2; k++) {
+        d->op->release_pinned(buffer[k].pinned);
+        d->op->event_destroy(buffer[k].copied);
+    }
+    return r;
+}
+
 /* Write the extents [first, last) of one file. */
 static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd, const char *path,
                          struct meg_err *e)
 {
     int r = 0;
 
+    if (v->device)
+        return write_device_extents(v, first, last, fd, path, e);
 #pragma omp parallel for schedule(dynamic) num_threads(v->threads)
     for (int64_t i = first; i < last; i++) {
         struct meg_err local_error;
@@ -520,6 +568,10 @@ static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_ar
     v->dir = meg_strdup(s->dir);
     v->lock = s->lock;
     v->nfiles = ckpt_list_files(&v->file, s);
+    if (s->weights.device && !s->weights.device->op->is_host_memory) {
+        v->device = s->weights.device;
+        meg_device_synchronize(v->device, v->device->compute); /* the tensors are complete */
+    }
     v->nextents = ckpt_list_extents(&v->extent, v->file, v->nfiles, s);
     for (int i = 0; i < v->nfiles; i++)
         ckpt_add_chunks(&v->chunk, &v->nchunks, v->file[i].t, v->file[i].n);

@@ -4,6 +4,7 @@
 
 const struct meg_ops MEG_FN(ops) = {
     .name = "cpu",
+    .is_host_memory = true,
     .supports = meg_cpu_supports,
     .alloc = meg_cpu_alloc,
     .release = free,

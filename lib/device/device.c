@@ -47,11 +47,16 @@ const struct meg_device *meg_device_current(void)
     return current ? current : meg_device_cpu();
 }
 
+void meg_device_wait(const struct meg_device *d, struct meg_event *event)
+{
+    while (!d->op->event_is_done(event))
+        sched_yield();
+}
+
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st)
 {
     d->op->event_record(st, d->read_done);
-    while (!d->op->event_is_done(d->read_done))
-        sched_yield();
+    meg_device_wait(d, d->read_done);
 }
 
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes)

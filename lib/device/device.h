@@ -44,6 +44,8 @@ const struct meg_device *meg_device_current(void);
 /* Open the CPU. */
 const struct meg_device *meg_device_cpu(void);
 
+/* Block until an event is done. */
+void meg_device_wait(const struct meg_device *d, struct meg_event *event);
 /* Block until the work queued on st so far is complete. */
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
 /* Copy nbytes from device memory to host memory of any type after the work queued on st; block until they arrive. */

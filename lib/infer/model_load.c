@@ -56,7 +56,7 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
 
 static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct meg_err *e)
 {
-    const struct meg_ckpt_shard w = { .data = g->w, .dtype = g->run.dtype };
+    const struct meg_ckpt_shard w = { .data = g->w, .device = g->device, .dtype = g->run.dtype };
 
     return meg_ckpt_load(ckpt, &g->params, g->mesh, &w, 1, e);
 }

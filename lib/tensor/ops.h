@@ -115,7 +115,8 @@ struct meg_linear_desc {
 };
 
 struct meg_ops {
-    const char *name; /* "cpu", "cuda" */
+    const char *name;    /* "cpu", "cuda" */
+    bool is_host_memory; /* device memory is host memory, which the host may read and write between operations */
 
     /* Return NULL if the backend supports dtype, else the reason. */
     const char *(*supports)(enum meg_dtype dtype);

@@ -261,7 +261,8 @@ enum { MAX_OPTIM_SHARDS = 4 };
 /* Return the shard of elements that this rank updates, without name and data. */
 static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
 {
-    return (struct meg_ckpt_shard){ .ranges = o->mesh->layout.zero.nshards ? o->shard.range : NULL,
+    return (struct meg_ckpt_shard){ .device = o->model->device,
+                                    .ranges = o->mesh->layout.zero.nshards ? o->shard.range : NULL,
                                     .nranges = o->shard.nbucket_shards,
                                     .replica = o->mesh->dp_replica->rank,
                                     .nreplicas = o->mesh->dp_replica->size };
@@ -289,7 +290,7 @@ static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard sh
 static struct meg_ckpt_shard weight_shard(const struct meg_trainer *t)
 {
     void *shards = t->optim ? meg_optim_param_shards(t->optim) : NULL;
-    struct meg_ckpt_shard s = { .data = t->model->w };
+    struct meg_ckpt_shard s = { .data = t->model->w, .device = t->device };
 
     if (shards) {
         s = optim_shard(t->optim);

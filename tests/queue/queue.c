@@ -343,6 +343,7 @@ static void open_device(void)
     state = (uint64_t)seed * 0x9e3779b97f4a7c15u + 1;
     table = *queue_ops(meg_cpu_ops());
     table.name = "queue";
+    table.is_host_memory = false;
     table.alloc = device_alloc;
     table.release = device_release;
     table.copy = copy;
