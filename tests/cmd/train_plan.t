@@ -67,5 +67,5 @@ like 'the message says which options --world-size requires' "$(cat "$T/err")" '^
 status '--world-size 0 ends with 2' 2 estimate --dry-run --world-size 0
 status 'unknown hardware ends with 2' 2 estimate --dry-run --hardware tpu
 status 'a run that does not fit in memory ends with 1' 1 estimate
-like 'the message compares needed and available memory' "$(cat "$T/err")" '^meg-train: not enough memory on .*: 1 rank needs [0-9.]+ GiB, and [0-9.]+ GiB are available'
+like 'the message compares needed and available memory' "$(cat "$T/err")" '^meg-train: not enough memory on .*: 1 rank needs [0-9.]+ GiB, but only [0-9.]+ GiB are available'
 done_testing
