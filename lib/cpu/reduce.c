@@ -63,7 +63,7 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_d
     }
     for (int i = 0; i < PARTS; i++)
         sum += part[i];
-    *out = sum;
+    *out += sum;
 }
 
 void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
@@ -77,5 +77,5 @@ void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enu
         float buf[COL_BLOCK];
         zeros += zeros_in(row_read(v, 0, k0, m, buf), m);
     }
-    *out = zeros;
+    *out += zeros;
 }

@@ -1,27 +1,43 @@
-/* nan_guard.c - check gradients by their sum of squares, then parameter by parameter. */
+/* nan_guard.c - sum the squares of each parameter's gradient on the device, and read the sums once a step. */
 #include "optim/nan_guard.h"
 #include <math.h>
+#include <stdlib.h>
+#include "base/mem.h"
 
-static bool is_finite(struct meg_nan_guard *w, const void *g, enum meg_dtype dtype, int64_t first, int64_t n)
+void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)
 {
-    double sum;
-
-    w->device->op->sumsq(w->device->compute, w->sum, (const char *)g + (size_t)first * meg_dtype_size(dtype), dtype, n);
-    meg_device_read(w->device, w->device->compute, &sum, w->sum, sizeof sum);
-    return isfinite(sum);
+    w->is_on = is_on;
+    if (is_on)
+        w->device->op->zero(w->device->compute, w->sums, (size_t)w->params->n * sizeof *w->sums);
 }
 
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype)
 {
-    const struct meg_elem_range s = w->params->layer_group[group];
+    const int64_t begin = w->params->layer_group[group].begin;
 
-    if (!w->is_on || w->found || s.begin == s.end || is_finite(w, g, dtype, 0, s.end - s.begin))
-        return;
-    for (int i = w->params->n; i-- > 0 && !w->found;) {
+    for (int i = 0; i < w->params->n && w->is_on; i++) {
         const struct meg_param *row = &w->params->row[i];
 
-        if (row->layer_group == group && row->shard_numel &&
-            !is_finite(w, g, dtype, row->offset - s.begin, row->shard_numel))
-            w->found = row;
+        if (row->layer_group == group && row->shard_numel)
+            w->device->op->sumsq(w->device->compute, w->sums + i,
+                                 (const char *)g + (size_t)(row->offset - begin) * meg_dtype_size(dtype), dtype,
+                                 row->shard_numel);
     }
+}
+
+const struct meg_param *meg_nan_guard_found(const struct meg_nan_guard *w)
+{
+    const size_t nbytes = (size_t)w->params->n * sizeof *w->sums;
+    const struct meg_param *found = NULL;
+    double *sums;
+
+    if (!w->is_on)
+        return NULL;
+    sums = meg_new(nbytes);
+    meg_device_read(w->device, w->device->compute, sums, w->sums, nbytes);
+    for (int i = w->params->n; i-- > 0 && !found;)
+        if (!isfinite(sums[i]))
+            found = &w->params->row[i];
+    free(sums);
+    return found;
 }

@@ -12,13 +12,16 @@ MEG_BEGIN_DECLS
 struct meg_nan_guard {
     const struct meg_params *params;
     const struct meg_device *device;
-    double *sum; /* sum of squares, in device memory */
+    double *sums; /* [params->n] sum of squares of each gradient, in device memory */
     bool is_on;
-    const struct meg_param *found; /* first parameter with a NaN or Inf gradient, or NULL */
 };
 
-/* Check the gradients g of a layer group, unless the guard is off or has already found a parameter. */
+/* Begin a step, without checks if is_on is false. */
+void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on);
+/* Queue the check of the gradients g of a layer group; the host does not wait. */
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype);
+/* Return the last parameter of the table whose gradient was NaN or Inf in a check of this step, or NULL; wait for it. */
+const struct meg_param *meg_nan_guard_found(const struct meg_nan_guard *w);
 
 MEG_END_DECLS
 #endif

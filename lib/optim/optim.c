@@ -100,7 +100,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= m.main && !(b->main = o->op->alloc(m.main));
     is_short |= m.grads && !(b->grad_shards = o->op->alloc(m.grads));
     is_short |= m.params && !(b->param_shards = o->op->alloc(m.params));
-    is_short |= !(o->nan_guard.sum = o->op->alloc(sizeof *o->nan_guard.sum));
+    is_short |= !(o->nan_guard.sums = o->op->alloc((size_t)o->params->n * sizeof *o->nan_guard.sums));
     is_short |= m.main_grad && !(b->main_grad = o->op->alloc(m.main_grad));
     if (is_short)
         return meg_fail(e, MEG_EFAIL,
@@ -161,7 +161,7 @@ void meg_optim_close(struct meg_optim *o)
     o->op->release(o->buf.main_grad);
     o->op->release(o->buf.param_shards);
     o->op->release(o->buf.grad_shards);
-    o->op->release(o->nan_guard.sum);
+    o->op->release(o->nan_guard.sums);
     o->op->release(o->step);
     o->op->release(o->scalar);
     meg_zero_shard_free(&o->shard);
@@ -236,8 +236,7 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed)
 
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 {
-    o->nan_guard.is_on = check_finite;
-    o->nan_guard.found = NULL;
+    meg_nan_guard_begin(&o->nan_guard, check_finite);
     meg_zero_begin(&o->sync, num_passes);
 }
 
@@ -263,7 +262,7 @@ void meg_optim_reduce_grads(struct meg_optim *o)
 
 const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o)
 {
-    return o->nan_guard.found;
+    return meg_nan_guard_found(&o->nan_guard);
 }
 
 /* ---- reductions over the model ------------------------------------------------------------------- */
@@ -275,26 +274,20 @@ static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
     meg_host_all_reduce(o->mesh->dp_shard, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
-static double sumsq(struct meg_optim *o, const float *x, int64_t n)
-{
-    double sum;
-
-    o->op->sumsq(o->stream, o->scalar, x, MEG_DTYPE_F32, n);
-    meg_device_read(o->model->device, o->stream, &sum, o->scalar, sizeof sum);
-    return sum;
-}
-
 /* Compute the L2 norm over the model, with each parameter counted once. */
 static double norm(struct meg_optim *o,
                    float *(*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {
-    double sum = 0;
+    double sum;
 
+    o->op->zero(o->stream, o->scalar, sizeof sum);
     for (int i = 0; i < o->num_norm_ranges; i++) {
         const struct meg_zero_param_range *r = &o->norm_ranges[i];
 
-        sum += sumsq(o, shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin, r->end - r->begin);
+        o->op->sumsq(o->stream, o->scalar, shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin, MEG_DTYPE_F32,
+                     r->end - r->begin);
     }
+    meg_device_read(o->model->device, o->stream, &sum, o->scalar, sizeof sum);
     all_reduce_sum(o, &sum, MEG_DTYPE_F64);
     return sqrt(sum);
 }
@@ -311,8 +304,9 @@ double meg_optim_params_norm(struct meg_optim *o)
 
 int64_t meg_optim_num_zeros(struct meg_optim *o)
 {
-    int64_t zeros, sum = 0;
+    int64_t sum;
 
+    o->op->zero(o->stream, o->scalar, sizeof sum);
     for (int i = 0; i < o->shard.nparam_ranges; i++) {
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
 
@@ -320,9 +314,8 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
             continue;
         o->op->count_zeros(o->stream, o->scalar, grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin,
                            MEG_DTYPE_F32, r->end - r->begin);
-        meg_device_read(o->model->device, o->stream, &zeros, o->scalar, sizeof zeros);
-        sum += zeros;
     }
+    meg_device_read(o->model->device, o->stream, &sum, o->scalar, sizeof sum);
     all_reduce_sum(o, &sum, MEG_DTYPE_I64);
     return sum;
 }

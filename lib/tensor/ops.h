@@ -262,9 +262,9 @@ struct meg_ops {
     void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
                  int64_t n);
 
-    /* *out f64 (device) = sum of squares of x [n]; not finite iff an element is not. */
+    /* *out f64 (device) += sum of squares of x [n], which is not finite iff an element is not. */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
-    /* *out i64 (device) = number of elements of x [n] that are exactly zero. */
+    /* *out i64 (device) += number of elements of x [n] that are exactly zero. */
     void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
 
     /*

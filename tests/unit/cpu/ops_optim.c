@@ -147,8 +147,8 @@ static void sums_of(const struct meg_ops *ops, enum meg_dtype t)
     put(x, 0, 5, -0.0f);
     put(x, 0, N - 1, 0.0f);
     for (size_t i = 0; i < LEN(lengths); i++) {
-        double want = 0.0, got[2];
-        int64_t zeros_in = 0, found[2];
+        double want = 0.0, got[2] = { 0.0, 0.0 };
+        int64_t zeros_in = 0, found[2] = { 0, 0 };
         for (int64_t k = 0; k < lengths[i]; k++) {
             want += (double)at(x, 0, k) * at(x, 0, k);
             zeros_in += at(x, 0, k) == 0.0f;
@@ -161,14 +161,19 @@ static void sums_of(const struct meg_ops *ops, enum meg_dtype t)
             assert_int_equal(found[k], zeros_in);
         }
         assert_memory_equal(got, got + 1, sizeof *got);
+        ops->sumsq(NULL, got, x.p, t, lengths[i]);
+        ops->count_zeros(NULL, found, x.p, t, lengths[i]);
+        assert_true(got[0] == 2.0 * got[1]);
+        assert_int_equal(found[0], 2 * zeros_in);
     }
     for (int64_t k = 0; k < N; k += 4999) {
         const float keep = at(x, 0, k);
-        double got;
+        double got = 0.0;
         put(x, 0, k, NAN);
         ops->sumsq(NULL, &got, x.p, t, N);
         assert_true(isnan(got));
         put(x, 0, k, -INFINITY);
+        got = 0.0;
         ops->sumsq(NULL, &got, x.p, t, N);
         assert_true(isinf(got));
         put(x, 0, k, keep);
@@ -186,7 +191,7 @@ static void sums(const struct meg_ops *ops)
 static void sum_of_large_squares_is_finite(const struct meg_ops *ops)
 {
     float x[100];
-    double got;
+    double got = 0.0;
     for (int k = 0; k < 100; k++)
         x[k] = 3e38f;
     ops->sumsq(NULL, &got, x, MEG_DTYPE_F32, 100);

@@ -151,7 +151,7 @@ static double mask_sum(const float *mask)
 
 static double grad_norm(const struct meg_gpt *g)
 {
-    double squares;
+    double squares = 0;
 
     g->op->sumsq(NULL, &squares, g->g, MEG_DTYPE_F32, g->params.flat_numel);
     return sqrt(squares);
