@@ -46,13 +46,13 @@ struct meg_ckpt_shard {
     const struct meg_elem_range *ranges;
     int nranges;
     /*
-     * If ranges is not NULL, nreplicas ranks hold the same ranges, and each writes a part.  This rank is number
-     * replica.
+     * If `ranges` is not NULL, `nreplicas` ranks hold the same ranges, and each writes a part.  `replica` is the index
+     * of this rank among these ranks.
      */
     int replica, nreplicas; /* 0 and 0: not replicated */
 };
 
-/* The name of the f32 main parameters of bf16 and f16 weights. */
+/* Shard name of the f32 main parameters, which bf16 and f16 weights have. */
 #define MEG_CKPT_MAIN_PARAMS "fp32_param"
 
 enum { MEG_CKPT_EXTRA_FILES = 3 };
@@ -82,15 +82,18 @@ struct meg_ckpt;
 int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
  * Generate Hugging Face's tokenizer.json, tokenizer_config.json and special_tokens_map.json from the files that c
- * names, unless the first two exist.  If tokenizer.json cannot express the tokenizer, warn and omit it.  Set t->eod and
- * t->bos to the tokenizer's ids if they are -1.
+ * names, unless t already has the first two.  A tokenizer_config.json of t keeps its members that are not generated,
+ * and a special_tokens_map.json of t is kept.  If tokenizer.json cannot represent the tokenizer, warn and omit it.  Set
+ * t->eod and t->bos to the tokenizer's ids if they are -1.
  */
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 
 /* ---- saving ------------------------------------------------------------------------------------- */
 
-/* What to save; everything is borrowed for the call. */
+/*
+ * What to save.  Everything is borrowed for the call, but an asynchronous save uses lock and mesh->world until it ends.
+ */
 struct meg_ckpt_save_args {
     const char *dir; /* SAVE; created if missing */
     /* lock on dir, held by rank 0 and checked before files are replaced; NULL: none */
@@ -112,21 +115,21 @@ struct meg_ckpt_save_args {
 enum { MEG_CKPT_RELEASE = -1 };
 
 /*
- * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: every rank writes its
- * shards of each tensor at their offsets in the files; no rank gathers the model.  Until the tracker is renamed,
- * readers open the previous checkpoint, even if the save fails.  A checkpoint of the same iteration is replaced, and
- * leftovers of a killed save are removed first.  The bytes of the files, except run.conf, depend only on the state, not
- * on the parallel layout.  If a write fails on any rank, nothing is renamed to its final name, and all ranks return the
- * error of the first failed rank (MEG_EIO).  A failure to remove an older checkpoint is a warning.
+ * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: every rank writes its shards
+ * of each tensor at their offsets in the files; no rank gathers the model.  Until the tracker is renamed, readers open
+ * the previous checkpoint, even if the save fails.  A checkpoint of the same iteration is replaced, and leftovers of a
+ * killed save are removed first.  The bytes of the files, except run.conf, depend only on the state, not on the
+ * parallel layout.  If a rank fails to write its shards, the checkpoint is not renamed to its final name, and all ranks
+ * return the error of the first failed rank (MEG_EIO).  A failure to remove an older checkpoint is a warning.
  */
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
 /*
- * Save asynchronously.  meg_ckpt_save_begin copies this rank's shards to a staging buffer, which a background thread of
- * each rank writes to the files.  meg_ckpt_save_poll starts the next stage once all ranks have finished the current
- * one; if wait is true it blocks until the save ends.  It returns 0 while the save is in progress, 1 once the
- * checkpoint is committed, or an error as meg_ckpt_save does.  After 1 or an error the save is freed and *saving is
- * NULL.  Both functions are collective over mesh->world and are called from the main thread.
+ * Save asynchronously.  meg_ckpt_save_begin copies the elements that this rank writes to a staging buffer, which a
+ * background thread of each rank writes to the files.  meg_ckpt_save_poll starts the next stage once all ranks have
+ * finished the current one; if wait is true it blocks until the save ends.  It returns 0 while the save is in progress,
+ * 1 once the checkpoint is committed, or an error as meg_ckpt_save does.  After 1 or an error the save is freed and
+ * *saving is NULL.  Both functions are collective over mesh->world and are called from the main thread.
  */
 struct meg_ckpt_async_save;
 int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ckpt_save_args *s, struct meg_err *e);
@@ -156,8 +159,8 @@ int64_t meg_ckpt_newest_iteration(const char *dir);
  *   step  the iteration to open; MEG_UNSET: the iteration in the tracker, or, without a tracker, the newest iteration
  *         with a manifest, which is logged
  * Returns MEG_ENOENT if there is no checkpoint, MEG_EFORMAT if a file is damaged or of an unknown format, and
- * MEG_EUSAGE if step is set but dir is a single checkpoint.  If dir has several iterations, the message ends with the
- * newest older iteration that can be opened.
+ * MEG_EUSAGE if step is set but dir is a single checkpoint.  If dir has an older iteration that can be opened, the
+ * message ends with the newest of these.
  */
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);
@@ -175,7 +178,7 @@ int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c); /* rows of the word embed
 
 /*
  * Return the iteration (or MEG_CKPT_RELEASE) and the consumed training samples (or -1) of the run that wrote the
- * weights.  Both are also known for formats from which a run cannot resume.
+ * weights.  Megatron's checkpoints have both, although a run cannot resume from them; Hugging Face directories do not.
  */
 int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c);
 int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c);
@@ -199,8 +202,8 @@ int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct
 
 /*
  * Set tok to the checkpoint's tokenizer options and saved files; c owns the strings.  If tok->type or tok->name_or_path
- * is set, nothing changes; other fields that are set are kept.  tok->type remains NULL if the checkpoint has no
- * tokenizer.
+ * is set, nothing changes.  Otherwise other fields that are set are kept, except tiktoken_num_special_tokens.
+ * tok->type remains NULL if the checkpoint has no tokenizer.
  */
 void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
 
@@ -219,9 +222,9 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
  *   shard    [n] the shards to fill; gaps of the flat buffer are left unchanged
  * MEG_CKPT_MAIN_PARAMS is filled from the weights if the checkpoint has no main parameters.  Returns MEG_EFORMAT if a
  * tensor is missing, unexpected or of another shape or dtype, or if bytes do not match their checksum.  In the first
- * case the message lists all such tensors; for missing optimizer state it also names the options to continue without
- * it.  In the second case the message names file, tensor and offset.  Every rank returns the error of the first failed
- * rank, and the contents of the shards are then undefined.
+ * case the message lists as many of these tensors as fit; for missing optimizer state it also names the options to
+ * continue without it.  In the second case the message names file, tensor and offset.  Every rank returns the error of
+ * the first failed rank, and the contents of the shards are then undefined.
  */
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e);
@@ -238,8 +241,8 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
  * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
  * temporary directory, which is renamed to dir (file/commit.h).  An existing dir is removed with all of its contents;
  * the caller checks that it may be removed.  A model with learned positions is exported as GPT-2, a model with rotary
- * positions as Llama or Qwen2.  Returns MEG_EUSAGE if none of these can express the model.  Only these members of s are
- * used: dir, model, params, weights (unsharded, f32), tok.
+ * positions as Llama or Qwen2.  Returns MEG_EUSAGE if that format cannot represent the model.  Only these members of s
+ * are used: dir, model, params, weights (unsharded, f32), tok.
  */
 struct meg_ckpt_hf_conf {
     enum meg_dtype dtype; /* dtype of the weights: F32, BF16 or F16 */
@@ -266,17 +269,18 @@ struct meg_ckpt_megatron_conf {
 };
 
 /*
- * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every rank, without optimizer state, in the torch.save
- * format that Megatron loads, and make it the latest checkpoint.  The write is atomic, as in meg_ckpt_save.  Padding
- * rows of the vocabulary are copies of its last row.  Returns MEG_EUSAGE if the parallel sizes do not divide the model.
- * Only these members of s are used: dir, model, params, weights (unsharded, f32).
+ * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every tensor- and pipeline-parallel rank, in the
+ * torch.save format that Megatron loads, and make the checkpoint the latest one.  Optimizer state is not written.  The
+ * write is atomic, as in meg_ckpt_save.  Padding rows of the vocabulary are copies of its last row.  Returns MEG_EUSAGE
+ * if a parallel size does not divide the number of heads, query groups or layers or the width of the MLP.  Only these
+ * members of s are used: dir, model, params, weights (unsharded, f32).
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e);
 
 /*
  * Describe a checkpoint as the JSON object that meg-convert --info prints: format, path, iteration, parameters,
- * options, and the tensors with shape, dtype, bytes and file.  The caller decrefs it.
+ * options, and the tensors with shape, dtype, bytes and file.  The caller releases *out with json_decref.
  */
 int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e);
 /* Append a description as text: a line per member, then the options and the tensors, one per line. */

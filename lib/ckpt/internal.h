@@ -174,12 +174,12 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
 
 /* ---- shard_ranges.c: which elements of a tensor a shard holds ---- */
 
-/* The n elements from tensor_offset of a tensor, which are at shard_offset in the data of a shard. */
+/* A range of n elements: at tensor_offset in a tensor, and at shard_offset in the data of a shard. */
 struct ckpt_shard_range {
     int64_t tensor_offset, shard_offset, n;
 };
 
-/* Iterates in order over the ranges of elements [first, first + n) of a tensor that a shard holds. */
+/* Iterates in ascending order over those of the elements [first, first + n) of a tensor that a shard holds. */
 struct ckpt_range_iter {
     const struct meg_param *row;
     const struct meg_elem_range *range; /* current range, followed by the later ones */
@@ -245,7 +245,7 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
 
 /* ---- checksum.c ---- */
 
-/* Tensors are hashed in chunks of CKPT_CHUNK bytes. */
+/* Tensors are hashed in chunks of at most CKPT_CHUNK bytes. */
 enum { CKPT_CHUNK = 16 << 20, CKPT_HEX = 32 /* digits of a checksum */ };
 
 struct ckpt_chunk {
@@ -298,7 +298,7 @@ struct ckpt_hf_family {
     const char *const *model_types; /* list that ends with NULL; messages print the first name */
     const struct ckpt_format *format;
     int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
-    /* Return the reason why the family cannot express a model; NULL: the family can express it. */
+    /* Return the reason why the family cannot represent a model; NULL: the family can represent the model. */
     const char *(*unsupported_reason)(const struct meg_gpt_conf *m);
     json_t *(*make_config)(const struct meg_gpt_conf *m); /* config.json without the members common to all families */
 };
@@ -306,7 +306,7 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 
 /* ---- load.c ---- */
 
-/* Check that the files have exactly the weights p of model m.  The message lists all differences. */
+/* Check that the files have exactly the weights p of model m.  The message lists as many of the differences as fit. */
 int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
                      struct meg_err *e);
 

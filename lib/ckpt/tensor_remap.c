@@ -1,8 +1,8 @@
 /*
  * tensor_remap.c - convert between the layouts of foreign and native tensors.
  *
- * In every format, a tensor consists of blocks of rows that are at regular intervals in the native tensor; struct
- * ckpt_row_map describes them.
+ * In every format, a foreign tensor consists of up to three parts.  The rows of a part are blocks at regular intervals
+ * in the native tensor, which struct ckpt_row_map describes.
  */
 #include <string.h>
 
@@ -45,7 +45,8 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const 
 }
 
 /*
- * Map n foreign rows, starting at src, to native blocks of block rows, which begin every stride rows, starting at dst.
+ * Map n consecutive foreign rows, from row `src` on, to the native tensor in blocks of `block` consecutive rows.  Block
+ * i begins at native row dst + i * stride.
  */
 static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t block, int64_t stride)
 {

@@ -104,10 +104,10 @@ static const struct meg_st_tensor *tensor_of(const struct ckpt_file *f, const ch
 }
 
 /*
- * Add the extents that this rank writes of one tensor.  A tensor sharded along its inner axis has one extent per row,
- * of h/t elements or more; extents are written one by one, and the kernel and the file system merge them.  Exchanging
- * them over the tensor-parallel group first would need a second copy of the state, and the shards of a distributed
- * optimizer are not aligned between the ranks of the group.
+ * Add the extents of one tensor that this rank writes.  A tensor sharded along its inner axis has one extent per row.
+ * Extents are written one by one, and the kernel and the file system merge them.  Exchanging them over the
+ * tensor-parallel group first would require a second copy of the state, and the shards of a distributed optimizer are
+ * not aligned between the ranks of the group.
  */
 static void add_param(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
                       const struct meg_ckpt_shard *shard, const struct meg_param *row)

@@ -117,7 +117,9 @@ static void merge_config(struct meg_str *generated, const struct meg_str *existi
     json_decref(own);
 }
 
-/* Add each generated file that is missing. */
+/*
+ * Add the generated files.  An existing tokenizer_config.json is merged; an existing special_tokens_map.json is kept.
+ */
 static void add_generated(struct meg_ckpt_tokenizer *t, struct meg_tok_export_files *x)
 {
     t->is_not_spm_bpe = x->is_not_spm_bpe;

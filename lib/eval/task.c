@@ -221,7 +221,7 @@ static int ppl_of_input(const struct meg_eval_conf *c, const struct meg_loaded_m
     return r;
 }
 
-/* Set the defaults of the window options, which depend on the model's positions, and check their ranges. */
+/* Set the defaults of the window options, and check that these options are within max_position_embeddings. */
 static int resolve_windows(struct meg_eval_conf *c, int64_t positions, struct meg_err *e)
 {
     if (c->seq_length == MEG_UNSET)

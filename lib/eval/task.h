@@ -12,7 +12,7 @@ struct meg_eval_conf {
     enum meg_eval_task task;  /* --task */
     const char *input;        /* --input */
     const char *data_path;    /* --data-path, or NULL */
-    int64_t seq_length;       /* --seq-length; MEG_UNSET: the positions of the model */
+    int64_t seq_length;       /* --seq-length; MEG_UNSET: the model's max_position_embeddings */
     int64_t overlapping_eval; /* --overlapping-eval; MEG_UNSET: seq_length */
 };
 extern const struct meg_opt meg_eval_opts[];

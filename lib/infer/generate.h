@@ -20,7 +20,7 @@ enum meg_finish_reason {
 
 /* One continuation. */
 struct meg_continuation {
-    int64_t prompt;                    /* number of the prompt, which selects its random numbers */
+    int64_t prompt;                    /* number of the prompt, which selects random numbers if there is no seed */
     const struct meg_request *request; /* borrowed */
     int32_t *ids;                      /* [n] generated ids */
     float *logprob;                    /* [n] log p of each id given all ids before it, in nats */
@@ -47,8 +47,8 @@ int64_t meg_generator_active(const struct meg_generator *gen);
 bool meg_generator_has_free_slot(const struct meg_generator *gen);
 
 /*
- * meg_generator_add - prefill a prompt of n ids, 1 <= n < the model's positions, into a free slot, which must exist
- *   c  continuation; the caller sets c->prompt and c->request.  This call adds the first token, and each
+ * meg_generator_add - prefill a prompt of n ids, 1 <= n < max_position_embeddings, into a free slot, which must exist
+ *   c  continuation; the caller sets c->prompt and c->request.  This call samples the first token, and each
  *      meg_generator_step one more, until c->finish is not MEG_FINISH_RUNNING.  c must not move until then.
  * Returns MEG_EFAIL if the model's logits are not finite.
  */

@@ -8,9 +8,9 @@ MEG_BEGIN_DECLS
 
 /* The format of input lines. */
 struct meg_prompt_format {
-    const char *key;           /* member of a JSON line that holds the text: "prompt" or "text" */
+    const char *key;           /* member of a JSON line that contains the text: "prompt" or "text" */
     bool is_plain_allowed;     /* a line that does not begin with '{' is plain text */
-    struct meg_tokenizer *tok; /* NULL: lines must hold ids */
+    struct meg_tokenizer *tok; /* NULL: lines must contain ids */
     int64_t vocab_size;        /* exclusive upper bound of the ids in the input */
     int64_t unpadded_vocab;    /* exclusive upper bound of the ids that can be sampled; limit of top_k */
     bool is_corpus;            /* ignore members other than key and "ids", as meg-preprocess does */
@@ -22,9 +22,10 @@ struct meg_prompt_format {
  *   text  [n]   the line without its line end
  *   request     in: the defaults; out: overridden by the options of the line; NULL: lines have no options
  * A JSON line may begin with a byte order mark.  It is an object with either the member format->key, a string, or
- * "ids", an array of integers; its other members are options (meg_request_set).  Returns MEG_EFORMAT for invalid JSON
- * or UTF-8, for an object with both or neither of format->key and "ids", for an id outside of the vocabulary, for an
- * unknown member, and for an invalid value.  Returns MEG_EUSAGE for text or a stop string without a tokenizer.
+ * "ids", an array of integers; its other members are options (meg_request_set), which are ignored if format->is_corpus.
+ * Returns MEG_EFORMAT for invalid JSON or UTF-8, for an object with both or neither of format->key and "ids", for an id
+ * outside of the vocabulary, for an unknown member, and for an invalid value.  Returns MEG_EUSAGE for text or a stop
+ * string without a tokenizer.
  */
 int meg_prompt_read(const struct meg_prompt_format *format, const char *name, int64_t line, const char *text, size_t n,
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e);

@@ -28,7 +28,7 @@ struct meg_reply {
     struct meg_request request;
     struct meg_continuation c;
     struct meg_detok detok;     /* decodes the prompt's ids, then c.ids; unused without a tokenizer */
-    struct meg_str prompt_text; /* text of the prompt that no later id can change */
+    struct meg_str prompt_text; /* text of the prompt that no later id can change; cleared once appended */
     struct meg_str pending;     /* rest of the prompt's text, decoded as if no id followed */
     /*
      * text that follows prompt_text.  During generation, text contains only the part that no later id can change; when
@@ -36,7 +36,7 @@ struct meg_reply {
      */
     struct meg_str text;
     int64_t ndecoded; /* number of ids of c decoded into text */
-    size_t nprinted;  /* bytes of text that meg_reply_add_text has returned */
+    size_t nprinted;  /* bytes of text that meg_reply_add_text has appended */
     bool is_complete;
 };
 void meg_reply_free(struct meg_reply *r);
@@ -51,8 +51,8 @@ int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const 
 /*
  * meg_reply_update - decode the ids generated since the last call and search the text for stop strings
  * Returns 1 if it found a stop string: the text then ends before that string, and the caller must call
- * meg_generator_stop.  Returns 0 otherwise.  The reply is complete after a return of 1, or once c.finish is not
- * MEG_FINISH_RUNNING.
+ * meg_generator_stop.  Returns 0 if it found none, or the error of the detokenizer.  The reply is complete after a
+ * return of 1, or once c.finish is not MEG_FINISH_RUNNING.
  */
 int meg_reply_update(struct meg_reply *r, struct meg_err *e);
 

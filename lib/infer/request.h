@@ -16,7 +16,7 @@ struct meg_request {
     size_t nstop;
 };
 
-/* Initialize q from defaults, which must have no stop strings. */
+/* Initialize q from `defaults`, which must have no stop strings. */
 void meg_request_init(struct meg_request *q, const struct meg_request *defaults);
 void meg_request_free(struct meg_request *q);
 

@@ -39,8 +39,8 @@ static bool is_resumed(const struct meg_trainer *t)
 }
 
 /*
- * Refuse to resume with another --megatron-release.  The release determines the order of samples, so some samples would
- * be read twice.
+ * Refuse to resume with another --megatron-release.  The release determines the samples of a blend, so some samples
+ * could be read twice.
  */
 static int check_release(struct meg_trainer *t, struct meg_err *e)
 {

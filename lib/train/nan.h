@@ -17,16 +17,20 @@ struct meg_nan_local {
     const struct meg_param *param; /* parameter whose gradient is not finite, or NULL */
 };
 
-enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* consecutive skipped iterations after which the run ends */
+enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* consecutive iterations with NaN or Inf; the last of them ends the run */
 
-/* Record this rank's loss and a parameter whose gradient is not finite, if any; call this before the reduction. */
+/*
+ * Record this rank's loss and a parameter whose gradient is not finite, if any.  Call this after
+ * meg_optim_reduce_grads, which checks gradients before it reduces them, and before the loss is reduced.
+ */
 void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_nan_local *local);
 
 /*
  * Handle an iteration whose reduced loss or gradient norm is not finite, according to --on-nan.  The first rank whose
- * local values were not finite reports iteration and parameter.  Returns 0 when the iteration is skipped: gradients are
- * zeroed and, with --on-nan rollback, weights and optimizer state are loaded from the newest checkpoint.  When the run
- * ends, the reporting rank returns MEG_EFAIL, and the others do not return.
+ * local values are not finite reports the iteration, the loss and the parameter; rank 0 reports if all local values are
+ * finite.  Returns 0 when the iteration is skipped: gradients are zeroed and, with --on-nan rollback, weights and
+ * optimizer state are loaded from the newest checkpoint in --save.  When the run ends, the reporting rank returns
+ * MEG_EFAIL, and the others do not return.  Also returns the errors of the save in progress and of the rollback.
  */
 int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, struct meg_err *e);
 

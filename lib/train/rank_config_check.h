@@ -11,10 +11,10 @@
 MEG_BEGIN_DECLS
 
 /*
- * Compare lines "name = value" over all ranks of world.  Returns 0 when they are equal.  Otherwise the first rank that
- * differs from the majority (with two ranks, from rank 0) returns code; its message contains both values of the first
- * line that differs, and the text rule.  The other ranks do not return: they wait until the meg_die of that rank ends
- * them.
+ * Compare lines "name = value" over all ranks of world.  Returns 0 when they are equal.  Otherwise the first rank whose
+ * lines differ from the most frequent ones (meg_majority_value) returns `code`; its message contains both values of the
+ * first line that differs, and the text `rule`.  The other ranks do not return: they wait until the meg_die of that
+ * rank ends them.
  */
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
 

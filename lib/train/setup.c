@@ -215,7 +215,7 @@ static int open_logger(struct meg_trainer *t, struct meg_err *e)
     return r < 0 ? r : meg_train_progress_log_start(t, e);
 }
 
-/* Build the index arrays on rank 0, which caches them; the other ranks then read the cache. */
+/* Build the index arrays on rank 0, which caches them; the other ranks then read its cache or build their own. */
 static int build_data(struct meg_trainer *t, struct meg_err *e)
 {
     int r = 0;
@@ -239,7 +239,7 @@ static int open_loaders(struct meg_trainer *t, struct meg_err *e)
 
 /* ---- usage ---- */
 
-/* Collect the peak memory of each arena and the bytes that the last step sent. */
+/* Collect the peak memory of each arena and the bytes that this rank sent in the last step. */
 static struct meg_usage_vs_plan measure_usage(const struct meg_trainer *t)
 {
     const struct meg_gpt_memory *m = &t->model->used;

@@ -7,7 +7,10 @@
 #include "train/trainer.h"
 #include "watchdog/watchdog.h"
 
-/* Sum the loss *num and the unmasked tokens *den of each rank over all ranks. */
+/*
+ * Sum the loss *num over the data-, context- and pipeline-parallel ranks, and the unmasked tokens *den, which each
+ * stage counts, over the data- and context-parallel ranks.
+ */
 static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
@@ -67,8 +70,8 @@ static void update(struct meg_trainer *t, double norm, struct meg_optim_rates *r
 }
 
 /*
- * Skip the step when gradients overflow, and reduce a dynamic loss scale.  If the scale is already the minimum,
- * MEG_NAN_MAX_CONSECUTIVE consecutive overflows end the run.
+ * Skip the step if the gradient norm is not finite, and update a dynamic loss scale.  MEG_NAN_MAX_CONSECUTIVE
+ * consecutive overflows at the minimum of a dynamic loss scale end the run.
  */
 static int check_overflow(struct meg_trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {

@@ -9,9 +9,10 @@
 MEG_BEGIN_DECLS
 
 /*
- * Run the job; groups are its option groups (meg_train_option_groups).  All options are checked before memory is
- * allocated or a file written.  Returns 0 when training is complete or an exit condition holds, MEG_ESTOP if a signal
- * requested a stop and the state is saved.  With train.dry_run or train.plan, it only prints the report and returns 0.
+ * Run the job; groups are its option groups (meg_train_option_groups).  All options are checked before the model is
+ * allocated or a checkpoint is written.  Returns 0 when training is complete or an exit condition holds, MEG_ESTOP if a
+ * signal requested a stop and the state is saved.  With train.dry_run or train.plan, it only prints the report and
+ * returns 0.
  *
  * Every rank of world calls this function with the same options; rank 0 logs.  When all ranks fail in the same way, one
  * rank's call returns the error, and the other ranks wait until the meg_die of that rank ends them.  If a call fails

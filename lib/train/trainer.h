@@ -64,7 +64,11 @@ struct meg_trainer {
     struct meg_straggler straggler;
 
     struct meg_train_state state;
-    int64_t num_consecutive_nan; /* consecutive skipped iterations; MEG_NAN_MAX_CONSECUTIVE of them end the run */
+    /*
+     * Consecutive iterations with NaN or Inf, without those that reduce a dynamic loss scale; MEG_NAN_MAX_CONSECUTIVE
+     * of them end the run.
+     */
+    int64_t num_consecutive_nan;
     double start_s, start_flops; /* time and model FLOP at the start of this process */
 
     struct meg_ckpt *checkpoint;            /* checkpoint that the run starts from, or NULL */
@@ -79,7 +83,7 @@ struct meg_trainer {
     int64_t comm_num_micro;             /* micro-batches of the last step; 0: no step was run */
 };
 
-/* The numbers of one iteration. */
+/* The results of one iteration. */
 struct meg_step_result {
     struct meg_batch_size batch;
     double lm_loss, grad_norm, params_norm, seconds;
@@ -132,7 +136,7 @@ void meg_train_pipeline_free(struct meg_trainer *t);
 
 /* ---- step.c: one iteration ---- */
 
-/* Return whether NaN and Inf are errors; with a dynamic loss scale they only reduce the scale. */
+/* Return whether --on-nan applies to NaN and Inf.  With a dynamic loss scale, check_overflow handles them instead. */
 static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 {
     return t->job->train.check_for_nan && t->scaler.type != MEG_SCALER_DYNAMIC;
@@ -142,7 +146,8 @@ static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 double meg_train_decoupled_lr(const struct meg_trainer *t);
 
 /*
- * Run one iteration: forward and backward of a global batch, gradient clipping, optimizer update.  Advances t->state.
+ * Run one iteration: forward and backward of a global batch and, unless the iteration is skipped, gradient clipping and
+ * the optimizer update.  Advances t->state.
  */
 int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e);
 
@@ -162,8 +167,8 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
 /* ---- checkpointing.c: save, load, resume ---- */
 
 /*
- * Open the --load checkpoint.  With --use-checkpoint-args, or if it is not in meg's format, apply its options,
- * unchecked.
+ * Open the --load checkpoint.  With --use-checkpoint-args, or if it is not in meg's format, apply its options without
+ * checking them.
  */
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e);
 /* Check that the checkpoint matches the (checked) options, and read the state to resume from. */
@@ -173,7 +178,9 @@ int meg_train_read_state(struct meg_trainer *t, struct meg_err *e);
  * --overwrite-checkpoints is given.
  */
 int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e);
-/* Load weights and optimizer state from the checkpoint, or initialize them. */
+/*
+ * Load the weights and, when the run resumes, the optimizer state from the checkpoint; initialize what is not loaded.
+ */
 int meg_train_load(struct meg_trainer *t, struct meg_err *e);
 /* Load weights and optimizer state from the newest checkpoint in --save; t->state is unchanged. */
 int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e);

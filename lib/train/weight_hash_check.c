@@ -6,7 +6,7 @@
 #include "train/rank_config_check.h"
 #include "train/trainer.h"
 
-/* Return a hash of each parameter [params.n], 0 for parameters that other ranks hold; the caller frees the array. */
+/* Return a hash of each parameter [params.n], 0 if this rank has no shard of it; the caller frees the array. */
 static int64_t *hash_weights(const struct meg_gpt *g)
 {
     const struct meg_params *p = &g->params;

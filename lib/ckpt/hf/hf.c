@@ -351,7 +351,7 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
 }
 
 /*
- * Choose the family by the position embedding.  Return MEG_EUSAGE, with the reason, if the family cannot express the
+ * Choose the family by the position embedding.  Return MEG_EUSAGE, with the reason, if the family cannot represent the
  * model.
  */
 static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m, struct meg_err *e)

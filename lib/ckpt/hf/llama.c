@@ -104,8 +104,8 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
 }
 
 /*
- * Refuse sliding-window attention unless the window covers all positions.  Mistral has a window of 4096 tokens unless
- * sliding_window is null; Qwen2 has a window if use_sliding_window is true.
+ * Refuse sliding-window attention unless the window covers all positions.  The window is sliding_window, by default
+ * 4096 tokens.  Mistral has no window if sliding_window is null; Qwen2 has a window only if use_sliding_window is true.
  */
 static int check_window(const struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
                         struct meg_err *e)
@@ -131,8 +131,8 @@ static int check_window(const struct meg_gpt_conf *m, const json_t *config, cons
 }
 
 /*
- * Read the bias settings.  Llama has biases in all linear layers or in none; Qwen2 has biases of queries, keys and
- * values.
+ * Read the bias settings.  Llama is supported with biases in all linear layers or in none.  Qwen2 has only biases of
+ * queries, keys and values.
  */
 static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
                        struct meg_err *e)

@@ -2,8 +2,8 @@
  * weights.c - write the weights of a Hugging Face directory: one safetensors file, or shards of limited size with an
  * index.
  *
- * Tensors are added to a shard in the order of the model until the next tensor does not fit, as in save_pretrained of
- * transformers.
+ * Tensors are added to a shard in the order of the parameter table until the next tensor does not fit, as in
+ * save_pretrained of transformers.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -110,7 +110,10 @@ out:
     return r;
 }
 
-/* Return the number of tensors, starting with first, that fit in one shard of max bytes. */
+/*
+ * Return how many tensors, from `first` on, are written to one shard: as many as fit in `max` bytes, but at least one;
+ * all if `max` is 0.
+ */
 static int fill_shard(const struct meg_st_tensor *t, int first, int n, int64_t element, int64_t max)
 {
     int64_t nbytes = 0;

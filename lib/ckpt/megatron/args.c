@@ -12,9 +12,9 @@
 #include "ckpt/megatron/megatron.h"
 
 /*
- * Settings that change the output of the model.  The member neutral lists, separated by blanks, the values that do not
- * change the output.  Numbers are compared by value.  None is always neutral.  A tuple or list is neutral if it is
- * listed or if all of its elements are neutral.
+ * Settings that change the output of the model.  The member `neutral` lists, separated by blanks, the values that do
+ * not change the output.  Numbers are compared by value.  The value None is always neutral.  A tuple or list is neutral
+ * if it is listed or if all of its elements are neutral.
  */
 /* clang-format off */
 static const struct rule {
@@ -226,7 +226,7 @@ static void print(struct meg_str *out, const struct meg_py *v, int depth)
     }
 }
 
-/* Return whether a value is in the list neutral. */
+/* Return whether a value is in the list `neutral`. */
 static bool is_one_of(const struct meg_py *v, const char *neutral)
 {
     struct meg_str text = { 0 };

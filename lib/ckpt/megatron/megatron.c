@@ -45,7 +45,7 @@ struct reader {
 
 /* ---- settings ---- */
 
-/* Append a value of args as the value of an option; return false if no option value can express it. */
+/* Append a value of args as the value of an option; return false if there is no such value. */
 static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposite)
 {
     switch (v->type) {

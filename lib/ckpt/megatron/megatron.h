@@ -28,9 +28,9 @@ const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
 /*
- * Check that meg's GPT supports the settings in args, an object with attributes, which was read from the file from.
- * Otherwise returns MEG_EFORMAT with a message that lists names and values of the unsupported settings: those that are
- * known to change the output and do not have a neutral value, and unknown settings that are not off.
+ * Check that meg's GPT supports the settings in `args`, an object with attributes; `from` is the name of its file in
+ * messages.  Otherwise returns MEG_EFORMAT with a message that lists names and values of the unsupported settings:
+ * those that are known to change the output and do not have a neutral value, and unknown settings that are not off.
  */
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
