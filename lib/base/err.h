@@ -42,8 +42,9 @@ int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);
 int meg_exit_status(int code);
 
 /*
- * Print "PROGRAM: message" on stderr, call the hook that meg_on_die set, and exit with the status of the code.  The
- * commands in cmd/ call these functions; in lib/, only option parsing and small host allocations do.
+ * Print "PROGRAM: message" on stderr, or "PROGRAM[RANK]: message" on ranks other than 0, call the hook that meg_on_die
+ * set, and exit with the status of the code.  The commands in cmd/ call these functions.  Most functions in lib/ return
+ * errors instead; exceptions are option parsing, small host allocations, the watchdog, and collectives that fail.
  * meg_usage and meg_usage_err exit with the status of MEG_EUSAGE and refer to --help.
  */
 void meg_die(int code, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
@@ -66,7 +67,7 @@ int meg_write_stdout(const char *s, size_t n, struct meg_err *e);
  */
 int meg_close_stdout(void);
 
-/* Return the last component of argv[0], with which each message begins. */
+/* Return the last component of argv[0], which is the PROGRAM of messages. */
 const char *meg_progname(void);
 
 /* Assert an invariant: print file, line and condition and abort if it does not hold.  Enabled in every build. */

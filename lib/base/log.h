@@ -22,13 +22,13 @@ void meg_log_set_rank(int rank);
 int meg_log_rank(void);
 
 /*
- * Sleep for 3 seconds on ranks other than 0.  Call it before reporting an error that rank 0 detects, too: rank 0 then
- * reports the error for all ranks and ends them.
+ * Sleep for 3 seconds on ranks other than 0.  Call this function before reporting an error that rank 0 also detects:
+ * rank 0 then reports the error for all ranks and ends them.
  */
 void meg_log_rank0_first(void);
 
 /*
- * Print one message; fmt has no trailing newline.  The message is sanitized to one line and written by a single write.
+ * Print one message; fmt has no trailing newline.  The message is sanitized to one line.
  */
 void meg_warn(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_info(const char *fmt, ...) MEG_PRINTF(1, 2);
@@ -46,8 +46,8 @@ void meg_log_sanitize(char *text);
  * A progress line.  On a terminal it is redrawn in place, at most ten times a second; elsewhere it is an info message
  * every interval_s seconds, or never if interval_s is 0.  meg_progress_show may be called at any rate and prints only
  * when the interval has passed.  meg_progress_end leaves the last line on the terminal and begins a new one.
- * At most one progress line may be in use, by one thread.  A log message clears the progress line; the next call of
- * meg_progress_show redraws it below the message.
+ * At most one progress line may be in use, by one thread at a time.  A log message clears the progress line; a later
+ * call of meg_progress_show redraws it below the message.
  */
 struct meg_progress {
     double interval_s, next_s;

@@ -36,9 +36,7 @@ void meg_str_printf(struct meg_str *str, const char *fmt, ...) MEG_PRINTF(2, 3);
 void meg_str_remove_prefix(struct meg_str *str, size_t n);
 void meg_str_free(struct meg_str *str);
 
-/*
- * struct meg_arena - a bump allocator over one zeroed block.
- */
+/* struct meg_arena - a bump allocator over one zeroed block of memory */
 struct meg_arena {
     const char *name; /* name in messages; borrowed */
     unsigned char *base;

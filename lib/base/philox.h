@@ -1,6 +1,7 @@
 /*
  * philox.h - Philox4x32-10 (Salmon et al. 2011), a counter-based random number generator: four random words are a
- * function of a key and a counter.  The generator has no state, so any rank, thread or backend can compute any number.
+ * function of a key and a counter.  The generator has no state, so any rank, thread or backend can compute each number
+ * independently.
  *
  * The key is (seed, stream), and the counter identifies the number:
  *   initial weights   stream 0; counter (element low, high, XXH3-64 of the tensor's name low, high)

@@ -199,8 +199,9 @@ static size_t translate_class(const char *pattern, size_t begin, struct meg_str 
 }
 
 /*
- * Translate {n}, {n,m}, {n,} or {,m}.  In Oniguruma, a + after any interval, or a ? after {n}, repeats the interval.
- * Returns the length of the interval including that suffix, or 0 with *e filled.
+ * Translate {n}, {n,m}, {n,} or {,m}.  In Oniguruma, a + after any interval, or a ? after {n}, repeats the interval,
+ * which is supported only if the result is ?, * or +.  Returns the length of the interval including that suffix, or 0
+ * with *e filled.
  */
 static size_t translate_interval(const char *pattern, size_t offset, struct meg_str *out, struct meg_err *e)
 {
@@ -328,7 +329,7 @@ struct search {
     const struct meg_regex *r;
     const char *text;
     size_t n;
-    uint64_t rescanned; /* bytes examined by attempts that did not decide the match; they are examined again */
+    uint64_t rescanned; /* bytes examined by attempts whose window was too small; they are examined again */
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack; /* NULL until a match overflows the default stack; creating a stack is slow */

@@ -27,8 +27,8 @@ void meg_strtab_reserve(struct meg_strtab *t, int64_t n);
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len);
 /*
  * Insert many strings faster: meg_strtab_append appends a string without indexing it, and meg_strtab_index then indexes
- * all strings.  meg_strtab_index returns -1, or the number of a string that equals an earlier one; the table is then
- * unusable.
+ * all strings.  meg_strtab_index returns -1 if all strings are distinct.  Otherwise, it returns the number of a string
+ * that equals an earlier one, and the table is unusable.
  */
 void meg_strtab_append(struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_index(struct meg_strtab *t);

@@ -2,7 +2,7 @@
  * trie.c - build a double-array trie.  Nodes are placed one by one: for each inner node a base is chosen at which the
  * units of all its children are free.  No two inner nodes have the same base, so the label in a unit identifies its
  * parent.  All leaves have base LEAF, which no inner node has.  A unit that stays free is initialized as a leaf without
- * a value, so a step that reaches it by mistake finds neither a value nor a child.
+ * a value, so a lookup with a byte that no key has there finds neither a value nor a child.
  */
 #include "base/trie.h"
 
@@ -34,7 +34,7 @@ struct build {
     int32_t first, last; /* first and last free unit, or -1 */
 };
 
-/* A node whose children are not placed yet.  Its children are the bytes at depth of keys [lo, hi). */
+/* A node whose children are not placed yet.  Their labels are the bytes at offset `depth` of keys [lo, hi). */
 struct node {
     int64_t lo, hi, depth;
     uint32_t unit; /* index of the node's unit; NO_UNIT for the root */
@@ -95,8 +95,8 @@ static uint32_t find_base(struct build *b, const unsigned char *label, int n)
 }
 
 /*
- * Group the keys [lo, hi) of a node by their label, the byte at depth.  Sets label [n], and end [n] to the end of each
- * group, and returns n.
+ * Group the keys [lo, hi) of a node by their label, the byte at offset `depth`.  Returns the number of groups, n, and
+ * sets label [n] to their labels and end [n] to the index of the key after each group.
  */
 static int group_by_label(const struct meg_trie_key *key, const struct node *x, unsigned char *label, int64_t *end)
 {

@@ -10,9 +10,9 @@ MEG_BEGIN_DECLS
 
 /*
  * A micro-batch of b sequences, s tokens each, in host memory.  Arrays are [s,b]: token t of sequence i is element
- * t * b + i.  With context parallelism s counts the tokens of this rank alone.
+ * t * b + i.  With context parallelism, s is the number of tokens per sequence on this rank.
  * The loader fills every field.  A caller that builds a batch over its own arrays may set a field to NULL where the
- * comment states the meaning of NULL.
+ * field's comment states the meaning of NULL.
  */
 struct meg_batch {
     int64_t s, b;
@@ -24,7 +24,7 @@ struct meg_batch {
     float *loss_mask;      /* 0 where the label is padding or, with eod_mask_loss, the token is eod; else 1; NULL: 1 */
     int64_t *sample_id;    /* [b] global sample numbers, which do not depend on the parallel layout and seed the
                               dropout masks; NULL: no dropout */
-    int64_t num_unmasked;  /* tokens with loss_mask 1, summed over the context-parallel ranks; normalises the loss */
+    int64_t num_unmasked;  /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
 };
 
 /* Allocate all arrays of a batch of b sequences, s tokens each; the values are undefined.  Free with meg_batch_free. */

@@ -66,9 +66,9 @@ void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *
 }
 
 /*
- * Build the index of a blend: take sample i from the dataset with the largest error w * max(i, 1) - samples taken so
- * far; on a tie, take it from the first of them.  A dataset that has reached its limit is skipped; limit NULL: no
- * limits.
+ * Build the index of a blend.  Sample i is taken from the dataset d with the largest error
+ * w[d] * max(i, 1) - taken[d]; among datasets with equal errors, from the first.  A dataset is skipped after limit[d]
+ * samples; limit NULL: no limits.
  */
 static void build_indices(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
 {

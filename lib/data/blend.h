@@ -1,6 +1,6 @@
 /*
- * blend.h - blend datasets by weight: assign to each sample of the blend a dataset and a sample of that dataset.
- * The result is bit-identical to Megatron-LM's, including its sums in double precision.
+ * blend.h - blend datasets by weight: assign a dataset, and a sample of that dataset, to each sample of the blend.  The
+ * result is bit-identical to Megatron-LM's, including its sums in double precision.
  */
 #ifndef MEG_DATA_BLEND_H
 #define MEG_DATA_BLEND_H
@@ -19,16 +19,16 @@ int meg_blend_check_weights(const double *w, int n, const char *origin, struct m
 void meg_blend_normalize(double *w, int n);
 
 /*
- * meg_blend_sizes - compute how many samples to build of each dataset: its weight times num_samples, plus 0.5%
+ * meg_blend_sizes - compute how many samples to build for each dataset: its weight times num_samples, plus 0.5%
  *   out  [n]  out  number of samples, rounded up
- *   w    [n]  normalised weights
+ *   w    [n]  normalized weights
  */
 void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t num_samples);
 
 /*
  * meg_blend_sizes_with_surplus - compute the sample counts of Megatron core 0.11 and later
- *   taken    [n]  out  samples that the blend takes from each dataset, without the surplus
- *   built    [n]  out  samples to build of each dataset, with the surplus
+ *   taken    [n]  out  number of samples that the blend takes from each dataset, without the surplus
+ *   built    [n]  out  number of samples to build for each dataset, with the surplus
  *   surplus  >= 0, 0.005 in Megatron-LM: built is taken * (1 + surplus), rounded up
  */
 void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *w, int n, int64_t num_samples,
@@ -46,8 +46,8 @@ struct meg_blend_index {
  * meg_blend_weighted - build the index of n samples; each sample comes from the dataset whose number of samples so far
  * is furthest below its weighted target
  * meg_blend_exhaustive - build the index that contains every sample of every dataset once, interleaved evenly
- *   w     [k]  normalised weights
- *   size  [k]  samples of each dataset, > 0
+ *   w     [k]  normalized weights
+ *   size  [k]  number of samples in each dataset, > 0
  * k is in [1, 32766].  The index uses 10 bytes per sample.
  */
 void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n);

@@ -34,7 +34,7 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
 /*
  * meg_cache_key_add_blend - append the description of a blend of n datasets
  *   member       [n]  descriptions of the datasets
- *   weight       [n]  normalised weights; not used if count is not NULL
+ *   weight       [n]  normalized weights; not used if count is not NULL
  *   count        [n]  sizes of the datasets, if the blend takes all of their samples; else NULL
  *   renormalize  value of --renormalize-blend-weights; NULL for a Megatron-LM release without that option
  */

@@ -60,7 +60,7 @@ static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_sour
     return r;
 }
 
-/* Compute how many samples a blend takes from each dataset and how many to build of each. */
+/* Compute how many samples a blend takes from each dataset, and how many samples to build for each dataset. */
 static void plan_num_samples(const struct meg_data_splits *d, const struct meg_split_members *g, const double *w, int n,
                              int64_t *num_taken, int64_t *num_samples)
 {
@@ -278,8 +278,8 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
 }
 
 /*
- * Check the index of a blend against the lengths of its members.  Megatron-DeepSpeed builds more samples than the run
- * needs, and the surplus may exceed a member.
+ * Check the index of a blend against the lengths of its members.  In Megatron-DeepSpeed's order, the index may refer to
+ * more samples than a member has, because the blend has more samples than the run reads.
  */
 static int check_blend(const struct meg_data_splits *d, const struct meg_dataset *ds, struct meg_err *e)
 {

@@ -1,8 +1,8 @@
 /*
- * data_splits.h - build the training, validation and test datasets of a run from the files that the options name; the
- * samples are in Megatron-LM's order.
- * A run first plans its data (meg_gpt_data_plan in data/gpt_data.h): planning opens every file and computes its ranges,
- * but builds no index and writes nothing.  The run then builds the index arrays.
+ * data_splits.h - build the training, validation and test datasets of a run from the files that the options name, with
+ * the samples in the order of Megatron-LM or Megatron-DeepSpeed.
+ * A run first plans its data (meg_gpt_data_plan in data/gpt_data.h): planning opens the files and computes the ranges
+ * of the splits, but builds no index and writes nothing.  The run then builds the index arrays.
  */
 #ifndef MEG_DATA_DATA_SPLITS_H
 #define MEG_DATA_DATA_SPLITS_H
@@ -33,20 +33,20 @@ struct meg_dataset_spec {
 struct meg_mid_dataset {
     int split;           /* MEG_SPLIT_TRAIN, ... */
     const char *name;    /* prefix as in the option, or "mock data" */
-    double weight;       /* normalised weight in the blend; 1 without a blend */
+    double weight;       /* normalized weight; 1 / n for n datasets without weights, 1 for one dataset */
     int64_t begin, end;  /* range of elements: sequences for GPT, documents for BERT and T5 */
     int64_t tokens;      /* tokens in that range */
     int64_t num_samples; /* samples to build, or MEG_ONE_EPOCH */
-    int64_t num_taken;   /* samples that a weighted blend takes; num_samples without a blend */
-    int64_t samples;     /* samples in all epochs */
+    int64_t num_taken;   /* samples that a weighted blend takes; otherwise num_samples */
+    int64_t samples;     /* samples that the index contains, in all epochs */
     int64_t epochs;
 };
 
 /*
  * meg_data_splits_build - read the index arrays from the cache, or build them and store them there
  * Returns MEG_EUSAGE when options contradict each other or a split is empty after rounding, MEG_EFORMAT when a file is
- * damaged or has too few tokens for one sample, MEG_ENOENT when a file is missing.  After a failure the caller still
- * closes d.
+ * damaged or has too few tokens for one sample, and MEG_ENOENT when a file is missing.  After a failure, the caller
+ * must still close d.
  */
 struct meg_data_splits;
 int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e);

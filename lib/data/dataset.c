@@ -46,8 +46,8 @@ static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t 
 }
 
 /*
- * Read the tokens of the sample with number j in stream order, that is, before shuffling.  The sample spans one or more
- * consecutive entries of index.document and may begin and end inside an element (a sequence of the file).
+ * Read the tokens of sample j, which is numbered in stream order, that is, before shuffling.  The sample spans one or
+ * more consecutive entries of index.document and may begin and end inside an element (a sequence of the file).
  */
 static int read_sample_tokens(const struct meg_dataset *ds, int64_t j, struct stream *f, struct meg_err *e)
 {

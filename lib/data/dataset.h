@@ -19,7 +19,7 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds);
  *   out  tokens, labels, position_ids, doc_start and loss_mask are the caller's arrays [seq_length]; the other fields
  *        are neither read nor written
  * The function is thread-safe.
- * Returns MEG_EFORMAT when an id is outside the vocabulary or an index file refers to data that does not exist,
+ * Returns MEG_EFORMAT when an id is outside the vocabulary or an index file refers to data that does not exist, and
  * MEG_EFAIL when a blend in Megatron-DeepSpeed's order requires more samples than one of its datasets has.
  */
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);

@@ -1,6 +1,6 @@
 /*
- * One random generator shuffles first the elements, then the samples, as in Megatron-LM.  Counts are int64, enough for
- * a few epochs of a trillion tokens.
+ * As in Megatron-LM, one random generator shuffles the elements and then the samples.  Token and sample counts are
+ * int64.
  */
 #include "data/gpt_index.h"
 
@@ -63,7 +63,7 @@ struct cursor {
     int extra;
 };
 
-/* Advance to the beginning of the next sample, by seq_length tokens. */
+/* Advance the cursor by seq_length tokens, to the beginning of the next sample. */
 static void advance(struct cursor *w, int64_t seq_length)
 {
     int64_t rest = seq_length + w->extra;

@@ -1,9 +1,9 @@
 /*
  * gpt_index.h - document, sample and shuffle index: the three arrays that define the samples of a GPT dataset.
- * Elements (sequences of the file, usually complete documents) are repeated for as many epochs as the samples need and
- * shuffled.  Their tokens, in shuffled order, form one stream, which is cut into samples of seq_length tokens.  The
- * samples are then shuffled.  The arrays equal those of Megatron-LM's GPTDataset; data/index_cache.h stores them in
- * files.
+ * Elements (sequences of the file, usually complete documents) are repeated for as many epochs as the requested samples
+ * require, and shuffled.  Their tokens, in shuffled order, form one stream, which is cut into samples of seq_length
+ * tokens.  The samples are then shuffled.  The arrays equal those of Megatron-LM's GPTDataset; data/index_cache.h
+ * stores them in files.
  */
 #ifndef MEG_DATA_GPT_INDEX_H
 #define MEG_DATA_GPT_INDEX_H
@@ -22,7 +22,7 @@ enum { MEG_ONE_EPOCH = -1 }; /* value of num_samples that requests all samples o
 struct meg_gpt_index_conf {
     int64_t seq_length;
     int add_extra_token; /* 1: a sample reads one extra token, the label of its last token */
-    bool is_deepspeed;   /* use 95% instead of 80% as the limit below which the last epoch is shuffled separately */
+    bool is_deepspeed;   /* separate_last_epoch: use a limit of 95% instead of 80% */
 };
 
 /* Sizes of the arrays. */
@@ -31,19 +31,19 @@ struct meg_gpt_index_sizes {
     int64_t tokens_per_epoch, epochs;
     int64_t samples;                   /* samples in all epochs, often more than requested */
     int64_t samples_before_last_epoch; /* samples that end before the last of several epochs */
-    bool separate_last_epoch;          /* shuffle the last epoch separately, as few of its samples are needed */
+    bool separate_last_epoch;          /* shuffle the last epoch separately: less than 80% of it is requested */
 };
 
 /*
- * meg_gpt_index_plan - compute the epochs and sizes for num_samples samples (or MEG_ONE_EPOCH)
+ * meg_gpt_index_plan - compute the number of epochs and the sizes for num_samples samples (or MEG_ONE_EPOCH)
  * tokens_per_epoch must be above 0.  Returns MEG_EFORMAT when the counts exceed 2^62.
  */
 int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch, int64_t num_samples,
                        const struct meg_gpt_index_conf *conf, struct meg_err *e);
 
 /*
- * The arrays.  Each array has the smaller of two integer types if that type can represent all values, as in
- * Megatron-LM's files.
+ * The arrays.  As in Megatron-LM's files, the type of sample is int32 or int64, and that of shuffle is uint32 or int64,
+ * depending on the lengths of document and shuffle.
  */
 struct meg_gpt_index {
     int64_t ndocument, nsample;

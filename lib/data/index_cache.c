@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "file/commit.h"
 
-static const char CHECKSUMS[] = "checksums"; /* last part of the file's name */
+static const char CHECKSUMS[] = "checksums"; /* last part of the name of the checksum file */
 
 static char *file_name(const struct meg_index_cache_entry *c, const char *name, const char *ext)
 {
@@ -128,7 +128,7 @@ static bool description_matches(const struct meg_index_cache_entry *c)
     return is;
 }
 
-/* Append the line of one array to the checksums of an entry. */
+/* Append the line of one array to sums, the text of the checksum file of an entry. */
 static void add_checksum(struct meg_str *sums, const struct meg_npy *a)
 {
     char hex[33];

@@ -1,8 +1,8 @@
 /*
- * Prefetch of micro-batches through a ring of slots.  With read-ahead a thread fills the slot of batch number
- * `produced`, and meg_data_loader_next empties the slot of batch number `consumed`.  Without read-ahead
- * meg_data_loader_next fills the only slot itself.  Exchanging the arrays of a slot with those of the caller's batch
- * avoids a copy.
+ * Prefetch micro-batches through a ring of slots.  With read-ahead, a thread fills the slot of batch number `produced`,
+ * and meg_data_loader_next returns the batch in the slot of batch number `consumed`.  Without read-ahead,
+ * meg_data_loader_next fills the only slot itself.  The arrays of a slot are exchanged with those of the caller's
+ * batch, which avoids a copy.
  */
 #include "data/loader.h"
 
@@ -23,16 +23,16 @@ struct slot {
 struct meg_data_loader {
     const struct meg_dataset *ds;
     struct meg_data_sampler *sampler;
-    int64_t s, b;            /* positions and sequences of a micro-batch */
+    int64_t s, b;            /* tokens per sequence on this rank, and sequences, of a micro-batch */
     int64_t *position;       /* [s] copy of the position array of the configuration, or NULL */
-    int64_t *index;          /* [b] dataset indices of the samples of a micro-batch */
+    int64_t *index;          /* [b] dataset indices of the samples in a micro-batch */
     struct meg_batch sample; /* one complete sequence, before its positions are selected and transposed into a slot */
     struct slot *slot;       /* [nslot] */
     int nslot, read_ahead;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;     /* signals a change of produced, consumed or is_closing */
-    int64_t produced, consumed; /* numbers of batches; batch n is in slot n % nslot */
+    int64_t produced, consumed; /* number of batches read and returned so far; batch n is in slot n % nslot */
     bool is_closing;
 };
 
@@ -143,7 +143,7 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     if (l->read_ahead > 0 && pthread_create(&l->thread, NULL, read_ahead_thread, l) != 0)
-        l->read_ahead = 0; /* without a thread meg_data_loader_next reads the batches */
+        l->read_ahead = 0; /* without a thread, meg_data_loader_next reads the batches */
     *out = l;
     return 0;
 }

@@ -1,4 +1,6 @@
-/* Splits are computed in double precision, in Megatron-LM's order of operations, which makes boundaries identical. */
+/*
+ * Compute splits in double precision and in Megatron-LM's order of operations, so that the boundaries are identical.
+ */
 #include "data/split.h"
 
 #include <math.h>
@@ -11,8 +13,8 @@
 const char *const meg_split_names[MEG_NUM_SPLITS] = { "train", "valid", "test" };
 
 /*
- * Parse n bytes as a plain decimal number.  Other forms are rejected because Megatron-LM searches for digits: it finds
- * 0 and 10 in 0x10, 1 and 2 in 1e2.
+ * Parse n bytes as a plain decimal number.  Other forms are rejected because Megatron-LM searches --split for digits:
+ * it reads 0x10 as the two numbers 0 and 10, and 1e2 as 1 and 2.
  */
 static int parse_ratio(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
 {

@@ -1,4 +1,4 @@
-/* split.h - divide a dataset into training, validation and test splits, and count the samples a run reads of each. */
+/* split.h - divide a dataset into training, validation and test splits, and count the samples that a run requires. */
 #ifndef MEG_DATA_SPLIT_H
 #define MEG_DATA_SPLIT_H
 
@@ -29,8 +29,9 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
 
 /*
  * meg_split_range - compute the range [*begin, *end) of n elements that belongs to one split
- * Boundaries are rounded half to even.  With is_deepspeed the sizes of the splits are rounded instead, and the excess
- * of their sum over n is subtracted from every boundary but the first.  The range of an absent split is empty.
+ * Boundaries are rounded half to even.  With is_deepspeed, the sizes of the splits are rounded instead, and the excess
+ * of their sum over n is subtracted from every boundary but the first, down to 0.  The range of an absent split is
+ * empty.
  */
 void meg_split_range(const struct meg_split_matrix *s, int split, int64_t n, int64_t *begin, int64_t *end);
 
@@ -38,7 +39,7 @@ void meg_split_range(const struct meg_split_matrix *s, int split, int64_t n, int
 void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int64_t *end);
 
 /*
- * meg_sample_counts - compute how many samples a run reads of each split
+ * meg_sample_counts - compute how many samples a run reads from each split
  *   train_samples  number of training samples, or -1 for train_iters * global_batch
  *   eval_interval  > 0; validation runs once in each interval, and once more after training
  */

@@ -9,9 +9,9 @@
  * that file exists.  The next writer (meg_file_create, meg_commit_recover) completes a committed set and removes the
  * journals of an uncommitted set.
  *
- * Programs that do not read journals may find files missing.  On a file system with hard links, they never find an old
- * file together with a new one, because the old files are removed first.  The file that such a program opens first
- * should be the last of the set.
+ * Programs that do not read journals may find files missing while a set is renamed.  On a file system with hard links,
+ * they never find an old file together with a new one, because the old files are removed before the first rename.  The
+ * file that such a program opens first should be the last of the set.
  *
  * All files of a set are in one directory.  Writers of the same files exclude each other by a lock (lock.h).
  */
@@ -28,9 +28,10 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_commit_files - fsync n files that are being written, and rename them to their final names
- * On success, each struct becomes { 0 }.  On failure, the old files are unchanged and the caller abandons the new ones.
- * If the old files cannot be restored either, the new files keep their temporary names, under which meg's programs read
- * them; the message contains one of these names.
+ * On success, each struct becomes { 0 }.  After a failure, the caller abandons the new files.  The old files are then
+ * unchanged, except in two cases: if only the last fsync fails, the new files have replaced them; if renaming fails and
+ * the old files cannot be restored, the new files keep their temporary names, under which meg's programs read them.  In
+ * the latter case, the message contains one of these names.
  */
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e);
 

@@ -39,12 +39,13 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
  * to PATH when it is complete.  Initialize it with { 0 }.
  *   meg_file_create     fails if PATH exists and is not a regular file
  *   meg_file_write      appends, through a buffer
- *   meg_file_pwrite     writes at offset, unbuffered; any thread may call it
- *   meg_file_writeback  starts to write data before end to disk (sync_file_range), so that meg_file_sync is faster.
- *                       The bytes [begin, end) were just written.  Any thread may call it.
- *   meg_file_pread      reads written bytes at offset; MEG_EIO if the file is shorter
+ *   meg_file_pwrite     writes at a byte offset, unbuffered; any thread may call this function
+ *   meg_file_writeback  makes the kernel start to write earlier data of the file to disk (sync_file_range), so that
+ *                       meg_file_sync is faster.  The caller has just written bytes [begin, end).  Any thread may call
+ *                       this function.
+ *   meg_file_pread      reads written bytes at a byte offset; returns MEG_EIO if the file is shorter
  *   meg_file_sync       flushes the buffer and calls fsync; afterwards, only the rename can fail
- *   meg_file_close      calls meg_file_sync and closes the file, which meg_commit_files then renames
+ *   meg_file_close      calls meg_file_sync and closes the file without renaming it
  *   meg_file_detach     frees everything except the temporary file, after the caller has renamed it
  *   meg_file_commit     closes the file, renames it to PATH and calls fsync on the directory.  On failure, the
  *                       temporary file is removed, and PATH is unchanged unless only the last fsync failed.

@@ -29,7 +29,7 @@ struct holder {
 
 /* ---- the identity of this process ---- */
 
-/* Set out to the first line of a file in /proc, or to "". */
+/* Set out to the first line of a file in /proc, or to "" if the file cannot be read. */
 static void read_line(char out[128], const char *path)
 {
     FILE *f = fopen(path, "re");

@@ -80,7 +80,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     const struct meg_sigbus_range *m = info->si_code > 0 ? find(address) : NULL;
 
     (void)context;
-    if (!m) { /* the address is not registered: the fault repeats under the previous handler */
+    if (!m) { /* the address is in no registered mapping: restore the previous handler, under which the fault repeats */
         sigaction(SIGBUS, &previous_action, NULL);
         if (info->si_code <= 0)
             raise(sig);

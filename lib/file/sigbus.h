@@ -1,6 +1,6 @@
 /*
- * sigbus.h - a handler of SIGBUS in mapped files: if a page cannot be read because the file was truncated or its disk
- * fails, the error names the file.
+ * sigbus.h - a SIGBUS handler for mapped files: if a page cannot be read because the file was truncated or its disk
+ * fails, the error message names the file.
  */
 #ifndef MEG_FILE_SIGBUS_H
 #define MEG_FILE_SIGBUS_H

@@ -1,6 +1,7 @@
 /*
- * temporary.h - names of files and directories that are being written: PATH.tmp.PID.HOST.  The name identifies the
- * process that writes the file, so that the next run can remove the files of a killed process.
+ * temporary.h - names of files and directories that are being written: PATH.tmp.PID.HOST, or PATH.tmp.PID.HOST.N if
+ * that name exists.  The name identifies the process that writes the file, so that the next run can remove the files of
+ * a killed process.
  */
 #ifndef MEG_FILE_TEMPORARY_H
 #define MEG_FILE_TEMPORARY_H
@@ -15,13 +16,13 @@ MEG_BEGIN_DECLS
 /* Set out to the name of this host, in which characters other than letters, digits, -, . and _ are replaced by _. */
 void meg_host_name(char *out, size_t size);
 
-/* Suffix of a commit journal (commit.h), and suffix of a temporary name under which the old file is backed up. */
+/* Suffix of a commit journal (commit.h), and suffix of the temporary name under which the old file is backed up. */
 #define MEG_COMMIT_JOURNAL ".commit"
 #define MEG_TEMPORARY_BACKUP ".old"
 
 /*
- * Return the i-th temporary name for path, from 0; i > 0 is used if the previous name exists.  The caller frees the
- * name.
+ * Return temporary name number i for path, from 0.  Callers try i = 0 first, and the next i if the name exists.  The
+ * caller frees the name.
  */
 char *meg_temporary_name(const char *path, int i);
 

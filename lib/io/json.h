@@ -1,6 +1,6 @@
 /*
- * json.h - JSON for small files: parsing by jansson, with errors that name the location, typed access to members, and
- * writers.  io/jsonl.h reads the lines of a corpus.
+ * json.h - JSON for small files: parsing by jansson, with error messages that contain the line and column, typed access
+ * to members, and writers.  io/jsonl.h reads the lines of a corpus.
  */
 #ifndef MEG_IO_JSON_H
 #define MEG_IO_JSON_H

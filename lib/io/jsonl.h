@@ -44,7 +44,7 @@ void meg_jsonl_free(struct meg_jsonl *j);
  * Only keys of the outermost object are read.  If a key is duplicated, its last value is used.
  * Returns MEG_EFORMAT if the line is invalid, if a key is missing, if its value is neither a string nor a list of at
  * most MEG_JSONL_MAX_STRINGS strings, or if a value has a lone surrogate that is not to be replaced.  The message
- * begins with "byte N" (of the line, from 1) if the error has a location.
+ * begins with "byte N", counted from 1 in the line, if the error has a location.
  */
 enum { MEG_JSONL_MAX_STRINGS = 4 << 20 };
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);

@@ -17,8 +17,8 @@ extern struct opt_common opt_common;
 const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
                                const struct meg_optgroup **group);
 /*
- * Fail with MEG_EUSAGE.  The message suggests the option with the nearest name, or has the hint of an unsupported
- * option.
+ * Fail with MEG_EUSAGE.  The message has the hint of an unsupported option, or else suggests the option with the most
+ * similar name if one is similar enough.
  */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 
@@ -27,7 +27,7 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
 void opt_set_given(const struct meg_opt *row, void *conf);
 void *opt_field(const struct meg_opt *row, void *conf);
 bool opt_is_flag(const struct meg_opt *row);
-/* Return the length of the prefix of metavar that is "a|b|c"; 0 if any value is allowed. */
+/* Return the length of the list of choices "a|b|c" at the beginning of metavar; 0 if any value is allowed. */
 size_t opt_choices(const char *metavar);
 /* Return the choice with this index in a MEG_ENUM row, and its length in *n; NULL for MEG_ENUM_UNSET. */
 const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n);

@@ -159,7 +159,10 @@ static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char
     return NULL;
 }
 
-/* Return the Damerau-Levenshtein distance (optimal string alignment) of a [n] and b; 1 if a is a prefix of b. */
+/*
+ * Return the Damerau-Levenshtein distance (optimal string alignment) of a [n] and b, or 1 if a has at least two
+ * characters and is a proper prefix of b.
+ */
 static int edit_distance(const char *a, size_t n, const char *b)
 {
     enum { MAX_LETTERS = 63 };

@@ -107,8 +107,9 @@ struct meg_optgroup {
  *   usage    the arguments, which follow the program's name in the first line of --help
  *   summary  one sentence that describes the program
  * Adds the options that all commands have: --help, --version, --config FILE, --dump-config, --list-options,
- * --completion bash, -q, -v.  After an option that prints something, the process exits with status 0.  After a wrong
- * command line, it prints a message and exits with status 2, or 66 for a missing config file.
+ * --completion bash, -q, -v.  After one of these options prints its output, the process exits with status 0.  After an
+ * error, the process prints a message and exits: with status 2 for a wrong command line or config file, and with status
+ * 66 or 74 for a config file that does not exist or cannot be read.
  * Strings and lists stay valid until the process ends; no caller frees them.
  * Also calls meg_signals_init, because each command calls meg_opt_parse first.
  */
@@ -121,7 +122,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
 void meg_opt_defaults(const struct meg_optgroup *groups);
 int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e);
 
-/* Set the field of one row from text as written in a config file; a scalar is not quoted. */
+/* Set the field of one row from text in the format of a config file; the value of a scalar has no quotes. */
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
 /*
@@ -146,7 +147,7 @@ int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, str
  */
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
-/* Append each option that is set to out, in a format from which meg_opt_read_config reads the same values. */
+/* Append to out the options that are set, in a format from which meg_opt_read_config reads the same values. */
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*

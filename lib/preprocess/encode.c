@@ -48,7 +48,10 @@ static int encode_sentences(struct preprocess_worker *w, const struct meg_span *
     return r;
 }
 
-/* Encode the value of one key as a document, with eod after its last text.  The texts of a list are not split. */
+/*
+ * Encode the value of one key as a document.  If eod is appended, it ends the last sequence of a document that has ids.
+ * The texts of a list are not split into sentences.
+ */
 static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_value *value, struct encoded_key *out,
                         struct meg_err *e)
 {
@@ -59,7 +62,7 @@ static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_valu
     if (r < 0)
         return r;
     if (w->job->eod >= 0 && num_ids(out) > begin) {
-        if (out->lengths.n == 0) { /* all sequences are already reserved: extend the last one */
+        if (out->lengths.n == 0) { /* all sequences already have offsets: extend the last one */
             out->partial = out->last_length;
             add_length(out, out->last_length);
         }

@@ -17,7 +17,7 @@
 MEG_BEGIN_DECLS
 
 enum {
-    RESULTS_PER_WORKER = 4, /* maximum number of encoded blocks per worker in memory */
+    RESULTS_PER_WORKER = 4, /* maximum number of encoded blocks that a worker keeps in memory */
     DOCUMENT_END = -1       /* marks the end of a document in a list of sequence lengths */
 };
 
@@ -31,7 +31,7 @@ struct preprocess_job {
     const struct meg_punkt *punkt;      /* NULL: texts are not split into sentences */
     int64_t partition, partitions;      /* this pass encodes lines partition, partition + partitions, ... */
     int64_t first_line;                 /* first line to encode */
-    int64_t lines;                      /* lines of the input, set at the end of a pass */
+    int64_t lines;                      /* number of lines in the input; set at the end of a pass */
     int32_t eod;                        /* end-of-document id to append to each document, or -1 */
     struct meg_indexed_writer **writer; /* [keys]; only the holder of the next ticket reserves offsets */
     double start_s;
@@ -45,7 +45,7 @@ struct preprocess_job {
     pthread_cond_t order_changed;
     int64_t next_ticket;         /* first ticket without offsets; atomic, for readers without the lock */
     struct block_result **ready; /* [workers * RESULTS_PER_WORKER] encoded blocks by ticket, until they have offsets */
-    int r;                       /* the first failure */
+    int r;                       /* 0, or the code of the first failure */
     struct meg_err *e;
     struct meg_progress progress;
     int64_t documents, tokens, nbytes, blank;
@@ -68,7 +68,7 @@ struct block_result {
     int64_t ticket;          /* -1: this slot is free */
     struct encoded_key *out; /* [keys] */
     int64_t documents, tokens, nbytes, blank;
-    int r; /* the first failure */
+    int r; /* 0, or the code of e if reading or encoding the block failed */
     struct meg_err e;
     bool is_discarded; /* the job has failed: do not write this block */
 };
@@ -83,12 +83,13 @@ struct preprocess_worker {
     struct meg_spans sentences;
     struct block_result result[RESULTS_PER_WORKER], *current; /* current: result of block */
     bool holds_order;                                         /* all blocks before the current one have offsets */
-    bool holds_read_lock; /* the current block is long: no other block is read until it is written */
+    bool holds_read_lock; /* the current block is long; no other block is read until this one is written */
 };
 
 /*
- * Write the first n ids of ctx, a struct encoded_key, to its dataset before their sequence is complete.  Tokenizers
- * call this sink to keep the ids of a long text out of memory.  The sink waits until all earlier blocks have offsets.
+ * Write ids [n], the first n ids of ctx, which is a struct encoded_key, to its dataset.  The last sequence of these ids
+ * may be incomplete.  Tokenizers call this sink so that the ids of a long text are not kept in memory.  The sink waits
+ * until all earlier blocks have offsets.
  */
 int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
 

@@ -2,8 +2,8 @@
  * Run the passes over the input and write the datasets; workers.c encodes the lines.
  *
  * Megatron-LM divides the lines among P partition files, encodes each file, and merges the results.  Here the input is
- * read once for each partition instead: pass i encodes lines i, i + P, ....  If there are at most P lines, the order of
- * the output is that of the input, and two passes suffice.
+ * read once for each partition instead: pass i encodes lines i, i + P, ..., counted from 0.  If there are at most P
+ * lines, the output has the order of the input, so the second pass encodes all remaining lines.
  */
 #include "preprocess/preprocess.h"
 

@@ -29,13 +29,14 @@ struct meg_preprocess_conf {
 extern const struct meg_opt meg_preprocess_opts[];
 
 /*
- * meg_preprocess - write PREFIX_KEY_document.bin and .idx for each key, one document for each line; with
- * split_sentences PREFIX_KEY_sentence.bin and .idx, one sequence for each sentence.  The bytes do not depend on the
- * number of workers.  Progress is logged.
- *   tok  also used by the worker threads until the call returns
+ * meg_preprocess - write a dataset for each key, with one document for each line that is not blank
+ * The files are PREFIX_KEY_document.bin and .idx or, with split_sentences, PREFIX_KEY_sentence.bin and .idx.  Each text
+ * of a line or, with split_sentences, each sentence is one sequence; the texts of a list are not split.  The bytes do
+ * not depend on the number of workers.  Progress is logged.
+ *   tok  tokenizer, which the worker threads also use until the call returns
  * Returns MEG_EUSAGE for options that contradict each other, MEG_EFORMAT with file and line for invalid input, and
- * MEG_ENOENT or MEG_EIO for a file that cannot be read or written.  After a failure this call leaves no .idx and no
- * temporary file; older datasets of that name are unchanged, unless renaming the files fails.
+ * MEG_ENOENT or MEG_EIO for a file that cannot be read or written.  After a failure, the call leaves no new .idx and no
+ * temporary file, and older datasets of that name are unchanged, unless renaming the files fails.
  */
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e);
 

@@ -5,9 +5,9 @@
  * each worker writes its own blocks.  A worker may have several encoded blocks that wait for an earlier one, so a slow
  * block does not stop the other workers.  A single worker runs the same loop and never waits.
  *
- * The tokens of a long text are not kept in memory: once there are many, the worker waits until its block is the next
- * in order, and writes them while it encodes the rest.  While one worker has a long block, no other worker reads a
- * block.
+ * The tokens of a long text are not all kept in memory: once there are many, the worker waits until all earlier blocks
+ * have offsets, and then writes tokens while it encodes the rest.  While one worker has a block of more than LONG_BLOCK
+ * bytes, no other worker reads a block.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -21,11 +21,11 @@
 #include "preprocess/internal.h"
 
 enum {
-    BLOCK = 1 << 16, /* bytes of lines per block; a block and its ids fit in the L2 cache */
-    LONG_BLOCK = 1 << 20
+    BLOCK = 1 << 16,     /* target size of a block in bytes; such a block and its ids fit in the L2 cache */
+    LONG_BLOCK = 1 << 20 /* size in bytes above which a block is long */
 };
 
-/* Reserve n tokens in .bin, for a new sequence or for the rest of a sequence whose first tokens are written. */
+/* Reserve space for n tokens in .bin: a new sequence, or the rest of a sequence whose first tokens are written. */
 static void reserve_tokens(struct encoded_key *out, int64_t n)
 {
     int64_t at;
@@ -36,7 +36,7 @@ static void reserve_tokens(struct encoded_key *out, int64_t n)
     out->offset = out->offset < 0 ? at : out->offset;
 }
 
-/* Reserve all complete sequences of out, and end their documents. */
+/* Reserve space in .bin for the complete sequences of out, and end their documents. */
 static void reserve_sequences(struct encoded_key *out)
 {
     out->offset = -1;
@@ -147,7 +147,7 @@ static void publish_result(struct preprocess_job *j, struct block_result *x)
     pthread_mutex_unlock(&j->order_lock);
 }
 
-/* Convert the ids to the type of the output in place. */
+/* Convert the ids of a block in place to the data type of the output. */
 static int convert_ids(const struct preprocess_job *j, struct block_result *x, struct meg_err *e)
 {
     int r = 0;
@@ -188,7 +188,8 @@ static void wait_and_write(struct preprocess_job *j, struct block_result *x)
 }
 
 /*
- * Write the committed blocks of a worker, and return a free result slot.  If no block waits, it is always the same one.
+ * Write the committed blocks of a worker, and return a free result slot.  If no block of the worker waits for an
+ * earlier block, this is always the same slot.
  */
 static struct block_result *free_slot_for_block(struct preprocess_worker *w)
 {
@@ -241,7 +242,7 @@ static void free_encoded(struct encoded_key *out)
     free_ids(&out->lengths);
 }
 
-/* Free the buffers of a long block before another block is read. */
+/* Free the buffers of a long block, and let other workers read blocks again. */
 static void free_long_block(struct preprocess_worker *w)
 {
     for (int64_t k = 0; k < w->job->c->json_keys.n; k++)

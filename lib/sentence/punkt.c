@@ -205,7 +205,7 @@ static void first_pass_annotation(struct scratch *j, struct word *w)
     }
 }
 
-/* Set type to the key of a word in the parameters: the word in lower case, or ##number##. */
+/* Set type to the key of a word in the parameters: the word in lower case, or ##number## for a number. */
 static void set_type(struct meg_str *type, const struct word *w, bool drops_period)
 {
     type->n = 0;
@@ -340,8 +340,8 @@ static bool next_candidate_keep_newlines(const char *p, const char *end, struct 
 }
 
 /*
- * Return the beginning of the context of a candidate: after the last space between it and the previous candidate, or at
- * fallback if there is no space.
+ * Return the beginning of the context of a candidate: the byte after the last space between it and the previous
+ * candidate, or `fallback` if there is no space.
  */
 static const char *context_of(const struct candidate *c, const char *previous, const char *fallback)
 {
@@ -354,8 +354,8 @@ static const char *context_of(const struct candidate *c, const char *previous, c
 /* ---- sentences ---------------------------------------------------------------------------------- */
 
 /*
- * The last sentence, which is not appended to out yet: if the next sentence begins with closing quotes and brackets,
- * these are first moved to the last one.
+ * The last sentence found, which is not appended to out yet: if the following text begins with closing quotes and
+ * brackets, they are first added to this sentence.
  */
 struct pending {
     struct meg_spans *out;
@@ -363,8 +363,8 @@ struct pending {
 };
 
 /*
- * Return the end of the closing quotes and brackets at p, which belong to the previous sentence.  They are the shortest
- * sequence before whitespace, two dashes or the end of the text.  Returns NULL if there is no such sequence.
+ * Return the end of the closing quotes and brackets at p, which belong to the previous sentence: the shortest sequence
+ * of these that ends before whitespace, two dashes or the end of the text.  Returns NULL if there is no such sequence.
  */
 static const char *closing_marks(const char *p, const char *end)
 {

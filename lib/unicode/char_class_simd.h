@@ -13,7 +13,7 @@ MEG_BEGIN_DECLS
 
 enum {
     MEG_CLASS_TABLE_BYTES = 0x10000 + 3, /* one class per code point, and 3 bytes of padding */
-    MEG_CLASS_TEXT_BYTES = 64 + 3        /* bytes that are read; the last character may extend 3 bytes further */
+    MEG_CLASS_TEXT_BYTES = 64 + 3 /* bytes read from the text; the last character may extend 3 bytes beyond the 64 */
 };
 
 /* Bit i of each mask belongs to the character that begins at byte i. */

@@ -20,7 +20,7 @@ void meg_codepoints_add(struct meg_codepoints *c, int32_t cp);
 /* Append the code points to out as UTF-8. */
 void meg_codepoints_to_utf8(const struct meg_codepoints *c, struct meg_str *out);
 
-/* Append the lower case of a code point by the full, context-free mapping, in which U+0130 becomes two code points. */
+/* Append the lower case of a code point by the full, context-free mapping, which maps U+0130 to two code points. */
 void meg_codepoints_add_lower(struct meg_codepoints *c, int32_t cp);
 
 /* Decompose the code points in place: to NFKD if is_compatible, else to NFD. */

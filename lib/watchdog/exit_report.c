@@ -87,7 +87,10 @@ static void list_ranks(struct meg_str *out, const struct rank_info *s, const boo
     }
 }
 
-/* Append the states of all ranks for which is_done is false, and group ranks with equal states. */
+/*
+ * Append the states of the ranks for which is_done is false, at most MAX_LINES of them.  Ranks with equal states are
+ * grouped.  is_done is set for the ranks that were appended.
+ */
 static void list_states(struct meg_str *out, const struct rank_info *s, bool *is_done, int n)
 {
     bool *is_in = meg_new((size_t)n + 1);

@@ -27,7 +27,7 @@ enum watchdog_frame_type {
     WATCHDOG_WELCOME,   /* struct watchdog_welcome: the reply to WATCHDOG_JOIN */
     WATCHDOG_HEARTBEAT, /* struct watchdog_rank_state: sent periodically, and in reply to WATCHDOG_QUERY */
     WATCHDOG_QUERY,     /* requests the state of a rank */
-    WATCHDOG_TIMEOUT,   /* informs rank 0 of a timeout: the sender waits too long, or receives no heartbeat */
+    WATCHDOG_TIMEOUT,   /* informs rank 0 of a timeout: the sender has waited too long, or received no heartbeat */
     WATCHDOG_EXITING,   /* struct watchdog_exit: the sender exits for this reason */
     WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit, or its join request is refused */
     WATCHDOG_KV_ENTRY,  /* struct meg_kv_store_entry: an entry that rank 0 stores, or the reply to WATCHDOG_KV_GET */

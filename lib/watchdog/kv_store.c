@@ -1,6 +1,7 @@
 /*
- * The key-value store.  Every process has one list of items, which are stored entries and pending requests.  Rank 0 has
- * the items of the run; other ranks forward their own items to rank 0, and remove an entry once it is sent.
+ * The key-value store.  Every process has one list of items, which are stored entries and pending requests.  Rank 0
+ * stores the entries of all ranks.  Another rank forwards its entries and requests to rank 0, removes an entry once it
+ * is sent, and stores the value that rank 0 returns until it is read.
  */
 #include "watchdog/kv_store.h"
 #include <stdlib.h>

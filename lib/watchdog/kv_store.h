@@ -1,8 +1,8 @@
 /*
- * kv_store.h - a key-value store over the connections of the watchdog: one rank puts a value, others get it.
+ * kv_store.h - a key-value store over the connections of the watchdog: one rank puts a value, and other ranks get it.
  *
  * Ranks use it to exchange the data that they require to create a communicator (NCCL's unique id).  Rank 0 stores an
- * entry until all its readers have received it.
+ * entry until it has been read nreaders times.
  */
 #ifndef MEG_WATCHDOG_KV_STORE_H
 #define MEG_WATCHDOG_KV_STORE_H
@@ -22,7 +22,7 @@ struct meg_kv_store_entry {
     unsigned char value[128];
 };
 
-/* Store an entry without blocking.  The watchdog must be open, here and in meg_kv_store_get. */
+/* Store an entry without blocking.  This function and meg_kv_store_get require an open watchdog. */
 void meg_kv_store_put(struct meg_watchdog *w, const struct meg_kv_store_entry *entry);
 /*
  * Look up the key of entry without blocking.  If the value has arrived, set it in *entry and return true.  Otherwise,

@@ -2,7 +2,8 @@
  * The monitor thread receives frames, checks heartbeats and timeouts, and ends the process.
  *
  * All ranks run the same loop over their connections: rank 0 has a connection to each other rank, and each other rank
- * has one to rank 0.  Rank 0 reports a failure and ends the run at once; the other ranks do so only if rank 0 does not.
+ * has one to rank 0.  Rank 0 reports a failure and ends the run.  If rank 0 does not, one of ranks 1 to 3 reports the
+ * failure, and each rank ends itself.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -16,11 +17,11 @@
 #include "file/temporary.h"
 #include "watchdog/internal.h"
 
-enum { FALLBACK_REPORTERS = 3 }; /* ranks 1 to 3 report, one after the other, if rank 0 does not */
+enum { FALLBACK_REPORTERS = 3 }; /* if rank 0 prints no report, rank 1 does; if rank 1 does not, rank 2; then rank 3 */
 #define JOIN_S 10.0              /* time after which an unauthenticated connection is closed */
 #define ANSWER_S 1.0             /* time limit for a rank to reply to WATCHDOG_QUERY, and for rank 0 to report */
 #define ABORT_S 2.0 /* time limit for the launcher to end this process after another rank aborted the run */
-#define TERM_S 0.3  /* time from SIGTERM until this process exits */
+#define TERM_S 0.3  /* delay from SIGTERM until this process exits, unless a rank is lost meanwhile */
 #define PAUSE_S 5.0 /* time for which a pause of this process is remembered as a possible cause */
 
 static bool is_peer(const struct watchdog_conn *c)
@@ -114,8 +115,8 @@ static void report_and_exit(struct meg_watchdog *w)
 }
 
 /*
- * Exit by SIGTERM, because no rank is lost.  Rank 0 prints one message for all ranks, whichever rank received the
- * signal.
+ * Exit by SIGTERM, because no rank is lost.  Rank 0 prints one message for all ranks: here if it received the signal,
+ * and otherwise in report_peer_exit.
  */
 static void exit_on_sigterm(struct meg_watchdog *w) MEG_NORETURN;
 static void exit_on_sigterm(struct meg_watchdog *w)
@@ -147,7 +148,7 @@ static void schedule_exit(struct meg_watchdog *w, enum watchdog_exit_cause cause
     w->grace_s = watchdog_is_server(w) ? server_s : other_s + (order - 1);
 }
 
-/* Make the lost connection c the cause of the exit.  It replaces a timeout or SIGTERM, which it explains. */
+/* Make the lost connection c the cause of the exit.  This cause replaces a timeout or SIGTERM, which it explains. */
 static void on_conn_lost(struct meg_watchdog *w, const struct watchdog_conn *c)
 {
     if (w->cause == WATCHDOG_CAUSE_LOST || w->cause == WATCHDOG_CAUSE_PEER_EXIT)
@@ -512,7 +513,7 @@ static void check_wait_timeout(struct meg_watchdog *w, double passed)
         on_timeout(w, true);
 }
 
-/* Return the time to count for a gap between two ticks: one tick if this process was stopped meanwhile. */
+/* Return how much of the gap between two ticks to count: one tick if this process was stopped meanwhile. */
 static double discount_pause(struct meg_watchdog *w, double gap, double tick_s)
 {
     if (gap > tick_s + 1) {

@@ -23,7 +23,7 @@ enum { MAX_PENDING = 64 };     /* maximum number of unauthenticated connections 
 #define STARTUP_TIMEOUT_S 60.0 /* minimum timeout of a wait before the first step is complete */
 #define HEARTBEAT_S 0.1        /* interval of heartbeats in a small job */
 #define WELCOME_S 10.0         /* timeout of the reply to a join request */
-#define REPORT_WAIT_S 8.0      /* time within which the watchdog reports, if it has anything to report */
+#define REPORT_WAIT_S 8.0      /* time within which the watchdog prints its report, if there is one */
 
 void watchdog_wake(struct meg_watchdog *w)
 {

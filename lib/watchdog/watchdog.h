@@ -5,17 +5,18 @@
  * The thread of rank 0 is the server; the thread of every other rank has one connection to it.  A heartbeat contains
  * the state of its rank: the step, and the collective in which it waits.  The run ends with exit status 69 when
  *   - a connection is closed without WATCHDOG_BYE: the process exited or was killed;
- *   - no heartbeat arrives for timeout_s: the process or its machine is stopped;
- *   - a collective takes longer than timeout_s: the server queries the state of all ranks and reports the ranks that
- *     are not in the collective.  Until the first step is complete, this timeout is at least one minute, because
- *     other ranks may still be initializing.
- * The report states rank, host, step and operation of the ranks that are lost or late, and the state of the other
- * ranks.  Rank 0 prints the report or, if rank 0 is lost, the first of ranks 1 to 3 that still runs.  All processes
- * exit before a launcher kills them.  A rank that ends by meg_die first broadcasts its message and exit status, and the
- * other ranks exit with that status.
+ *   - no heartbeat of a rank arrives for timeout_s, and the rank does not reply to a query: the process or its machine
+ *     is stopped;
+ *   - a collective takes longer than timeout_s: the server queries the state of all ranks, and reports the ranks that
+ *     do not reply or, if all reply, those that do not wait in a collective.  Until the first step is complete, this
+ *     timeout is at least one minute, because other ranks may still be initializing.
+ * The report states the rank, host, step and operation of a rank that is lost or late, and the state of the other
+ * ranks.  Rank 0 prints the report or, if rank 0 is lost, the first of ranks 1 to 3 that still runs.  SIGTERM, which a
+ * launcher sends to the remaining ranks, is delayed so that the report can be printed first.  A rank that ends by
+ * meg_die first broadcasts its message and exit status, and the other ranks exit with that status.
  *
- * The threads make no MPI call.  Time during which a process itself was stopped (a job suspended by Ctrl-Z) is not
- * counted against any rank.  If all ranks share one network namespace, the server listens on loopback only.  A
+ * The threads make no MPI call.  A process does not count time during which it was itself stopped (a job suspended by
+ * Ctrl-Z) toward a timeout.  If all ranks share one network namespace, the server listens on loopback only.  A
  * connection must present a token of 16 random bytes, which rank 0 broadcasts over the world communicator.
  *
  * Ranks without a communicator (those of torchrun) connect to a rendezvous address instead.  Their token is derived
@@ -65,12 +66,12 @@ void meg_watchdog_open(struct meg_watchdog **w, const struct meg_watchdog_bootst
  */
 void meg_watchdog_close(struct meg_watchdog *w);
 
-/* Report that this rank now works on iteration `step`. */
+/* Set the current training step of this rank, which its heartbeats contain. */
 void meg_watchdog_set_step(struct meg_watchdog *w, int64_t step);
 
 /*
- * Report that this rank begins to wait, or has finished waiting, in operation `op` of a group.  op_number counts the
- * operations of the group.  The strings are copied.
+ * Record that this rank begins or ends a wait in operation `op` of a group.  op_number is the number of the operation
+ * in that group.  The strings are copied.
  */
 void meg_watchdog_wait_begin(struct meg_watchdog *w, const char *op, const char *group, int64_t op_number);
 void meg_watchdog_wait_end(struct meg_watchdog *w);
