@@ -221,7 +221,7 @@ static size_t translate_interval(const char *pattern, size_t offset, struct meg_
         return (size_t)(end - s) + 1;
     }
     if (min > 1 || max < 1 || (*end == '?' && min != 1)) {
-        fail_pattern(pattern, offset, "a + or ? after this interval is not supported", e);
+        fail_pattern(pattern, offset, "a + or ? after this quantifier, {m,n}, is not supported", e);
         return 0;
     }
     meg_str_add(out, *end == '?' ? "?" : min == 0 ? "*" : "+", 1);
@@ -241,7 +241,7 @@ static size_t translate_options(const char *pattern, size_t offset, struct meg_s
         meg_str_add(out, s[i] == 'm' ? "s" : s + i, 1);
     if (s[n] == ':' || s[n] == ')')
         return n;
-    fail_pattern(pattern, offset, "options other than i, m and x are not supported", e);
+    fail_pattern(pattern, offset, "inline options other than i, m and x are not supported", e);
     return 0;
 }
 
@@ -414,10 +414,10 @@ static int fail_match(const struct search *s, int rc, struct meg_err *e)
     PCRE2_UCHAR why[256];
 
     pcre2_get_error_message(rc, why, sizeof why);
-    return meg_fail(e, MEG_EFORMAT, "regular expression '%.400s', on a text of %zu bytes: %s%s", s->r->pattern, s->n,
-                    (const char *)why,
+    return meg_fail(e, MEG_EFORMAT, "regular expression '%.400s' failed on a text of %zu bytes: %s%s", s->r->pattern,
+                    s->n, (const char *)why,
                     rc == PCRE2_ERROR_MATCHLIMIT
-                        ? "; it backtracks too often on this text: split the text into shorter lines"
+                        ? "; the expression backtracks too often on this text; split the text into shorter lines"
                         : "");
 }
 

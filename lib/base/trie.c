@@ -163,7 +163,7 @@ int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, stru
 
     qsort(key, (size_t)n, sizeof *key, compare);
     if ((duplicate = find_duplicate(key, n)) >= 0)
-        return meg_fail(e, MEG_EFORMAT, "duplicate key '%.*s'", (int)key[duplicate].n, key[duplicate].s);
+        return meg_fail(e, MEG_EFORMAT, "duplicate string '%.*s'", (int)key[duplicate].n, key[duplicate].s);
     stack = meg_realloc_array(NULL, (size_t)n + 256, sizeof *stack);
     add_block(&b);
     add_block(&b);
@@ -181,7 +181,8 @@ int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, stru
     free(b.state);
     if (b.n > MAX_UNITS) {
         free(b.unit);
-        return meg_fail(e, MEG_EFORMAT, "the trie of the keys exceeds %d units", MAX_UNITS);
+        return meg_fail(e, MEG_EFORMAT, "the strings are too many or too long: a trie of them exceeds %d units",
+                        MAX_UNITS);
     }
     t->unit = b.unit;
     t->n = b.n;

@@ -61,7 +61,7 @@ const struct meg_ops *meg_cpu_ops(void)
 
 const char *meg_cpu_supports(enum meg_dtype dtype)
 {
-    return dtype <= MEG_DTYPE_F16 ? NULL : "the CPU computes in f32, bf16 and f16";
+    return dtype <= MEG_DTYPE_F16 ? NULL : "the CPU supports only fp32, bf16 and fp16";
 }
 
 /*

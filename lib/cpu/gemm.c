@@ -115,7 +115,7 @@ static void load(void)
         lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!lib)
         meg_die(MEG_EFAIL,
-                "matrix products need oneDNN, but libdnnl.so.2, libdnnl.so.3 and libdnnl.so "
+                "matrix multiplication requires oneDNN, but libdnnl.so.2, libdnnl.so.3 and libdnnl.so "
                 "were not found (%s); install Debian's libdnnl-dev or set LD_LIBRARY_PATH",
                 dlerror());
     fn = dlsym(lib, "dnnl_version");

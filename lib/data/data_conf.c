@@ -136,11 +136,10 @@ static int parse_blend(struct meg_data_blend *b, const struct word_list *w, cons
     for (int64_t i = 0; n % 2 == 0 && i < n; i += 2)
         numbers += meg_parse_f64(w->v[i], &x);
     if (numbers > 0 && numbers < n / 2)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "%s: only %" PRId64 " of the %" PRId64
-            " words at the positions of weights are numbers; specify a weight before every prefix or before none",
-            origin, numbers, n / 2);
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: only %" PRId64 " of %" PRId64
+                        " WEIGHT PREFIX pairs begin with a number; specify a weight before every prefix or before none",
+                        origin, numbers, n / 2);
     step = numbers > 0 ? 2 : 1;
     if (n / step > MEG_MAX_BLEND_DATASETS)
         return meg_fail(e, MEG_EUSAGE, "%s: %" PRId64 " datasets; at most %d can be blended", origin, n / step,
@@ -178,7 +177,7 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
         add_split_at_blanks(&w, text.s);
         r = w.n ? parse_blend(b, &w, path, e)
                 : meg_fail(e, MEG_EUSAGE,
-                           "%s: the file of --data-args-path is empty; expected a value of --data-path in it", path);
+                           "%s: the file of --data-args-path is empty; it must contain a value of --data-path", path);
     }
     free_words(&w);
     meg_str_free(&text);

@@ -74,7 +74,7 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
         comma = s + strcspn(s, ",");
         if (!parse_member(b, s, comma))
             return meg_fail(e, MEG_EUSAGE,
-                            "%s: '%.*s' is not WEIGHT BEGIN:END PREFIX with a weight above 0 and "
+                            "%s: '%.*s' is not WEIGHT BEGIN:END PREFIX with WEIGHT > 0 and "
                             "0 <= BEGIN < END <= 1",
                             origin, (int)(comma - s), s);
     }
@@ -96,7 +96,10 @@ int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct
         char *end = *s == '"' ? strchr(s + 1, '"') : NULL;
 
         if (!end) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: expected a group in double quotes", path);
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: expected one dataset group between an opening and a closing double quote: "
+                         "\"NAME: WEIGHT BEGIN:END PREFIX, ...\"",
+                         path);
         } else if (groups++) {
             r = meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP_MSG, path);
         } else {
@@ -106,7 +109,10 @@ int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct
         }
     }
     if (r == 0 && groups == 0)
-        r = meg_fail(e, MEG_EUSAGE, "%s: the file is empty; expected a group in double quotes", path);
+        r = meg_fail(e, MEG_EUSAGE,
+                     "%s: the file is empty; expected one dataset group in double quotes: "
+                     "\"NAME: WEIGHT BEGIN:END PREFIX, ...\"",
+                     path);
     meg_str_free(&text);
     return r;
 }

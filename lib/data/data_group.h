@@ -8,7 +8,8 @@
 
 MEG_BEGIN_DECLS
 
-#define MEG_ONE_GROUP_MSG "%s: found several groups; specify only one per split, and evaluate the others with meg-eval"
+#define MEG_ONE_GROUP_MSG                                                                                              \
+    "%s: found several dataset groups; specify one per split, and evaluate the others with meg-eval"
 
 /*
  * meg_data_parse_group - parse "NAME: WEIGHT BEGIN:END PREFIX, ..."

@@ -120,7 +120,7 @@ static int plan_split(struct meg_data_splits *d, int split, const struct meg_dat
         g->is_blend = b->n > 1 || (g->is_weighted && !blends->is_per_split);
         if (g->is_blend && g->is_weighted && g->num_samples == MEG_ONE_EPOCH)
             return meg_fail(e, MEG_EUSAGE,
-                            "--data-path: weights require a number of samples; to read all samples once, use prefixes "
+                            "--data-path: weights are not supported when each sample is read once; specify prefixes "
                             "without weights");
         r = plan_blend(d, split, b, e);
     }

@@ -81,8 +81,8 @@ static void fill_slot(struct meg_data_loader *l, struct slot *o)
 
     if (!meg_data_sampler_next(l->sampler, l->index, o->batch.sample_id))
         o->status = meg_fail(&o->err, MEG_EFAIL,
-                             "fewer than one micro-batch per data-parallel rank is left of the %" PRId64
-                             " samples of the dataset, which was built for a shorter run",
+                             "the dataset was built for a shorter run: of its %" PRId64
+                             " samples, fewer than one micro-batch per data-parallel rank are left",
                              meg_dataset_len(l->ds));
     else
         o->status = meg_sigbus_guard(read_batch, &a, &o->err);

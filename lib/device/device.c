@@ -23,7 +23,7 @@ static void open_cpu(void)
     cpu.read_done = cpu.op->event_create();
     cpu.read_buffer = cpu.op->alloc_pinned(MEG_READ_NBYTES);
     if (!cpu.read_buffer)
-        meg_die(MEG_EFAIL, "out of memory: a buffer of %d bytes", MEG_READ_NBYTES);
+        meg_die(MEG_EFAIL, "out of memory: cannot allocate a read buffer of %d bytes", MEG_READ_NBYTES);
 }
 
 const struct meg_device *meg_device_cpu(void)

@@ -288,10 +288,11 @@ static int replace(struct set *s, bool *is_committed, struct meg_err *e)
     } else if (e) {
         const size_t n = strlen(e->msg);
 
-        snprintf(e->msg + n, sizeof e->msg - n,
-                 "; the new files are complete but still have temporary names such as %s, under which the meg commands "
-                 "read them",
-                 s->v[done].tmp);
+        snprintf(
+            e->msg + n, sizeof e->msg - n,
+            "; the new files are complete but still have temporary names such as %s; meg commands find them by their "
+            "final names",
+            s->v[done].tmp);
     }
 out:
     for (int i = 0; i < s->n && !*is_committed; i++)

@@ -19,7 +19,7 @@ static int parse(json_t **out, const void *bytes, size_t n, size_t flags, const 
     json_t *value = json_loadb((const char *)bytes, n, flags | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
 
     if (!value)
-        return meg_fail(e, MEG_EFORMAT, "%s: line %d, column %d: not JSON: %s", source, where.line, where.column,
+        return meg_fail(e, MEG_EFORMAT, "%s: line %d, column %d: invalid JSON: %s", source, where.line, where.column,
                         where.text);
     *out = value;
     return 0;

@@ -83,7 +83,7 @@ static int read_object(struct meg_json_scan *s, struct meg_jsonl *j)
 
     meg_json_scan_skip_space(s);
     if (!meg_json_scan_accept(s, '{'))
-        return meg_json_scan_expected(s, "'{' of an object");
+        return meg_json_scan_expected(s, "the '{' of an object");
     meg_json_scan_skip_space(s);
     if (meg_json_scan_accept(s, '}'))
         return 0;

@@ -119,7 +119,7 @@ int meg_pb_int32(const struct meg_pb_field *f, const char *what, int32_t *out, s
     int r = meg_pb_expect(f, MEG_PB_VARINT, what, e);
 
     if (r == 0 && v != (int32_t)v)
-        r = meg_pb_fail(&f->bytes, f->tag, e, "%s is %" PRId64 ", which is out of range", what, v);
+        r = meg_pb_fail(&f->bytes, f->tag, e, "%s is %" PRId64 ", which is out of the range of int32", what, v);
     *out = (int32_t)v;
     return r;
 }

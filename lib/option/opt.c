@@ -311,7 +311,7 @@ static int set_list(const struct meg_opt *row, struct meg_str_list *field, const
     for (p = row->metavar; *p; p++)
         nvalues += *p == ' ';
     if (!strstr(row->metavar, "...") && words->n != nvalues)
-        return meg_fail(e, MEG_EUSAGE, "--%s requires %" PRId64 " values (%s), but has %" PRId64, row->name, nvalues,
+        return meg_fail(e, MEG_EUSAGE, "--%s requires %" PRId64 " values (%s), found %" PRId64, row->name, nvalues,
                         row->metavar, words->n);
     if (words->n == 0)
         return meg_fail(e, MEG_EUSAGE, "--%s requires a value: %s", row->name, row->metavar);
@@ -340,7 +340,7 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
         return 0;
     }
     if (words->n != 1)
-        return meg_fail(e, MEG_EUSAGE, "--%s requires one value, but has %" PRId64, row->name, words->n);
+        return meg_fail(e, MEG_EUSAGE, "--%s requires one value, found %" PRId64, row->name, words->n);
     if ((r = find_choice(row, word, e)) < 0)
         return r;
     switch (row->type) {

@@ -5,7 +5,7 @@
  *
  *     const struct meg_opt meg_tok_opts[] = {
  *         { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab), "FILE", NULL, "vocabulary" },
- *         { "append-eod", 0, MEG_BOOL(struct meg_tok_conf, eod), NULL, "no", "end with an id" },
+ *         { "append-eod", 0, MEG_BOOL(struct meg_tok_conf, eod), NULL, "no", "append the end-of-document token" },
  *         MEG_ALIAS("vocab", "vocab-file"),
  *         { 0 }
  *     };

@@ -31,7 +31,7 @@ static const char *read_word(const char *p, const char *end, struct meg_str *out
         } else if (quote == '"' && c == '\\') {
             p++;
             if (p == end || !strchr("\"\\n", *p)) {
-                meg_fail(e, MEG_EUSAGE, "a backslash in double quotes must precede \", \\ or n");
+                meg_fail(e, MEG_EUSAGE, "in double quotes, a backslash must be followed by \", \\ or n");
                 return NULL;
             }
             meg_str_add(out, *p == 'n' ? "\n" : p, 1);

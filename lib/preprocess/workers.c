@@ -319,7 +319,7 @@ struct preprocess_worker *meg_preprocess_workers_new(struct preprocess_job *j, s
         w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v,
                                          .nkeys = (int)c->json_keys.n,
                                          .replaces_lone_surrogates = c->replace_invalid,
-                                         .hint = "; --replace-invalid replaces it by U+FFFD" };
+                                         .hint = "; use --replace-invalid to replace it with U+FFFD" };
         for (struct block_result *x = w[i].result; x < w[i].result + RESULTS_PER_WORKER; x++) {
             x->worker = &w[i];
             x->ticket = -1;

@@ -52,13 +52,13 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
         for (; i < n && text[i] >= '0' && text[i] <= '9' && id < t->vocab_size; i++)
             id = 10 * id + (text[i] - '0');
         if (id >= t->vocab_size)
-            return meg_fail(e, MEG_EFORMAT, "token id %.*s%s is outside of the vocabulary: 0 to %" PRId64,
+            return meg_fail(e, MEG_EFORMAT, "token id %.*s%s is not in the vocabulary, which has ids 0 to %" PRId64,
                             (int)(i - begin), text + begin, i < n && text[i] >= '0' && text[i] <= '9' ? "..." : "",
                             t->vocab_size - 1);
         if (i == begin || (i < n && text[i] != ' '))
             return meg_fail(e, MEG_EFORMAT,
-                            "NullTokenizer reads decimal ids separated by single spaces; the byte at offset %" PRId64
-                            " of the text is neither a digit nor such a space",
+                            "NullTokenizer: the text must be decimal ids separated by single spaces; found an error at "
+                            "byte offset %" PRId64,
                             i);
         out->v[out->n++] = (int32_t)id;
         if (i == n)

@@ -210,7 +210,7 @@ static int check_ids(const struct meg_tokenizer *t, const int32_t *ids, int64_t 
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
-            return meg_fail(e, MEG_EFORMAT, "token id %d is outside of the vocabulary: 0 to %" PRId64, ids[i],
+            return meg_fail(e, MEG_EFORMAT, "token id %d is not in the vocabulary, which has ids 0 to %" PRId64, ids[i],
                             t->vocab_size - 1);
     }
     return 0;

@@ -163,18 +163,18 @@ refused 'a number as text' 'standard input: line 1: the value of key "text" is a
 printf '{"text":["5",[]]}\n' >input
 refused 'a list of lists as text' 'standard input: line 1: the value of key "text" is a list with items other' --input - <input
 printf '{"text":"\377"}\n' >bytes.jsonl
-refused 'invalid UTF-8' 'bytes.jsonl: line 1: byte 10: invalid UTF-8: 0xff; --replace-invalid replaces it by U.FFFD' --input bytes.jsonl
+refused 'invalid UTF-8' 'bytes.jsonl: line 1: byte 10: invalid UTF-8: 0xff; use --replace-invalid to replace it with U.FFFD' --input bytes.jsonl
 printf '{"text":"\\udc00"}\n' >input
 refused 'a lone surrogate' 'standard input: line 1: byte 10: .u escape of a lone' --input - <input
 printf '{"text":"1"} {"text":"2"}\n' >input
 refused 'two objects on a line' 'standard input: line 1: byte 14' --input - <input
 printf '{"text":"1001"}\n' >input
 refused 'an id outside of the vocabulary' \
-    'standard input: line 1: key "text": token id 1001 is outside of the vocabulary: 0 to 1000' --input - <input
+    'standard input: line 1: key "text": token id 1001 is not in the vocabulary, which has ids 0 to 1000' --input - <input
 printf '{"text":"99999999999999999999"}\n' >input
-refused 'an id of more than 64 bits' 'standard input: line 1: key "text": token id 9999.* is outside' --input - <input
+refused 'an id of more than 64 bits' 'standard input: line 1: key "text": token id 9999.* is not in the vocabulary' --input - <input
 printf '{"text":"1  2"}\n' >input
-refused 'two blanks between ids' 'standard input: line 1: key "text": NullTokenizer reads' --input - <input
+refused 'two blanks between ids' 'standard input: line 1: key "text": NullTokenizer: the text must be decimal ids separated by single spaces; found' --input - <input
 head -c 60 packed >cut.in
 refused 'a truncated .gz' 'cut.in: the gzip data is truncated' --input cut.in
 zstd -c -q big.jsonl | head -c 5000 >cut.in
@@ -221,7 +221,7 @@ printf '{"\\ud800":1,"text":"a\\ud83d\\ud83db"}\n' >halves.jsonl
 gpt2 r3 --replace-invalid --input halves.jsonl
 ok '--replace-invalid replaces each lone surrogate with U+FFFD' same r3_text_document r2_text_document
 gpt2 x --input halves.jsonl 2>err
-like 'a lone surrogate is an error without --replace-invalid' "$(cat err)" 'halves.jsonl: line 1: byte 22: .u escape of a lone .*; --replace-invalid replaces it by U\+FFFD'
+like 'a lone surrogate is an error without --replace-invalid' "$(cat err)" 'halves.jsonl: line 1: byte 22: .u escape of a lone .*; use --replace-invalid to replace it with U\+FFFD'
 printf '\357\273\277{"text":"low lower!"}\n' | gpt2 marked --input - --append-eod
 ok 'a byte order mark is skipped' same marked_text_document g_text_document
 
@@ -306,17 +306,17 @@ vocabulary() { # NAME MESSAGE OPTION...: check that an invalid vocabulary ends w
 }
 (cat merges.txt; echo 'q z') >m.txt
 vocabulary 'a merge whose result is not a token' \
-    "m.txt does not match vocab.json \(1 of [0-9]+ merges\): line [0-9]+: 'q' \+ 'z' needs the token 'qz'\$" --merge-file m.txt
+    "m.txt does not match vocab.json; tokens of 1 of [0-9]+ merges are not in the vocabulary: line [0-9]+: 'q' \+ 'z' requires 'qz'\$" --merge-file m.txt
 (cat merges.txt; echo 'low xyz'; for i in 1 2 3 4 5 6; do echo "q$i z"; done) >m.txt
 vocabulary 'merges of tokens that are not in the vocabulary' \
-    "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz' needs the token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
+    "m.txt does not match vocab.json; tokens of 7 of .*'low' \\+ 'xyz' requires 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
 (cat merges.txt; echo 'l o w') >m.txt
 vocabulary 'a line of three tokens' 'm.txt: line [0-9]+: expected two tokens' --merge-file m.txt
 vocabulary 'a vocabulary file as merges file' \
     'vocab.json: this file looks like a vocabulary \(--vocab-file\)' --merge-file vocab.json
 jq -c 'del(."<|endoftext|>")' vocab.json >v.json
 vocabulary 'a vocabulary with a missing id' \
-    "v.json: token '.*' has id 268; the ids of 268 tokens are 0 to 267" --vocab-file v.json
+    "v.json: token '.*' has id 268; the ids of 268 tokens must be 0 to 267" --vocab-file v.json
 jq -c 'del(."<|endoftext|>") | .new = 0' vocab.json >v.json
 vocabulary 'a vocabulary without <|endoftext|>' 'v.json: the end-of-document token <\|endoftext\|> is missing' --vocab-file v.json
 jq -c '."!" = 0' vocab.json >v.json
@@ -328,7 +328,7 @@ vocabulary 'a duplicate token' "v.json: duplicate token '!'" --vocab-file v.json
 printf 'version\n\0a b\n' >m.txt
 vocabulary 'merges that are not text' 'm.txt: contains a zero byte' --merge-file m.txt
 echo '["a"]' >v.json
-vocabulary 'a vocabulary that is not an object' "v.json: byte 1: found '\\[' where '\\{' of an object" --vocab-file v.json
+vocabulary 'a vocabulary that is not an object' "v.json: byte 1: found '\\[' where the '\\{' of an object" --vocab-file v.json
 echo '{"a":0' >v.json
 vocabulary 'a vocabulary that is not JSON' 'v.json: byte 8: the text ends where' --vocab-file v.json
 printf 'l o\n%s\nq z' "$(sed 1d merges.txt)" >m.txt
@@ -530,7 +530,7 @@ refuses_word() { # BYTES MOST
     status "a text of $1 bytes without safe split points ends with 65" 65 \
         meg-preprocess -q --input word.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
     like 'the message has the limit' "$(cat "$T/err")" \
-        "^meg-preprocess: word.jsonl: line 2: key \"text\": .*; at most $2 can be encoded: split the document"
+        "^meg-preprocess: word.jsonl: line 2: key \"text\": .*; at most $2 can be encoded at once; split the document"
 }
 refuses_word 6400000 6291456
 sed -i 's/Whitespace/WhitespaceSplit/' "$T/hf/tokenizer.json"
@@ -563,8 +563,8 @@ perl -e 'print "{\"text\":\"a b\"}\n{\"text\":\"", "ab" x 200000, "\"}\n"' >abab
 status 'a long text with quadratic matching ends with 65' 65 timeout 60 \
     meg-preprocess -q --input abab.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
 is 'the message names the line' "$(cat "$T/err")" \
-    "meg-preprocess: abab.jsonl: line 2: key \"text\": regular expression '[ab]+c|[ab]', on a text of 400000 bytes: match \
-limit exceeded; it backtracks too often on this text: split the text into shorter lines"
+    "meg-preprocess: abab.jsonl: line 2: key \"text\": regular expression '[ab]+c|[ab]' failed on a text of 400000 bytes: \
+match limit exceeded; the expression backtracks too often on this text; split the text into shorter lines"
 
 # ---- a name with line breaks ----
 forged=$(printf 'no\nmeg-preprocess: 7 documents\033[2J')

@@ -33,7 +33,7 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
     if (v[1] < MEG_IDX_U8 || v[1] > MEG_IDX_U16 || v[2] != meg_idx_dtype_size((enum meg_idx_dtype)v[1]))
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: dtype code %" PRIu64 " of %" PRIu64
-                        " bytes at byte 16, expected a code and size of meg-idx(5)",
+                        " bytes at byte 16, expected a code and its size as listed in meg-idx(5)",
                         name, v[1], v[2]);
     if (v[3] != v[4])
         return meg_fail(e, MEG_EFORMAT,
@@ -70,8 +70,9 @@ int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const vo
         if (load_i64(dims, i) != (int64_t)i || load_i64(dims, i + 1) != (int64_t)i + 1 || size != (int32_t)size ||
             size < 0)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s.idx: sequence %" PRIu64 " has size %" PRId64 " and dimensions %" PRId64 " to %" PRId64
-                            ", expected %" PRIu64 " to %" PRIu64,
+                            "%s.idx: sequence %" PRIu64 " has length %" PRId64 " and dimension offsets %" PRId64
+                            " and %" PRId64 "; expected a length from 0 to 2147483647 and offsets %" PRIu64
+                            " and %" PRIu64,
                             name, i, size, load_i64(dims, i), load_i64(dims, i + 1), i, i + 1);
         if (start < 0 || start > INT64_MAX / 8)
             return meg_fail(e, MEG_EFORMAT,

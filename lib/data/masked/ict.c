@@ -17,8 +17,8 @@ static int check_titles(const struct meg_indexed *titles, int64_t begin, int64_t
     for (int64_t i = begin; i < end; i++)
         if (meg_indexed_length(titles, i) > max)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: the title of document %" PRId64 " has %" PRId32
-                            " tokens, but --seq-length allows at most %" PRId64,
+                            "%s: the title of document %" PRId64 " has %" PRId32 " tokens, but at most %" PRId64
+                            " are allowed (--seq-length minus 3)",
                             meg_indexed_prefix(titles), i, meg_indexed_length(titles, i), max);
     return 0;
 }
@@ -43,12 +43,11 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
         (c->has_titles && (r = check_titles(titles, begin, end, c->seq_length - 3, e)) < 0))
         goto out;
     if (x->blocks.n == 0) {
-        r = meg_fail(
-            e, MEG_EFORMAT,
-            "%s: none of its %" PRId64
-            " documents has a block, which requires at least %d sentence%s, none of them longer than %d tokens",
-            meg_indexed_prefix(d), end - begin, map_conf.min_sentences, map_conf.min_sentences == 1 ? "" : "s",
-            MEG_LONG_SENTENCE);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: none of its %" PRId64
+                     " documents yields a block; a block requires at least %d sentence%s, each of at most %d tokens",
+                     meg_indexed_prefix(d), end - begin, map_conf.min_sentences, map_conf.min_sentences == 1 ? "" : "s",
+                     MEG_LONG_SENTENCE);
         goto out;
     }
     *out = x;

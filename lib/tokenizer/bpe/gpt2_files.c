@@ -89,7 +89,7 @@ static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct 
     meg_str_add(&buf, text, (size_t)n); /* reserve the capacity for the longest token */
     meg_json_scan_skip_space(&s);
     if (!meg_json_scan_accept(&s, '{'))
-        r = meg_json_scan_expected(&s, "'{' of an object of tokens and ids");
+        r = meg_json_scan_expected(&s, "the '{' of an object that maps tokens to ids");
     do
         r = r < 0 ? r : add_token(v, &s, &buf);
     while (r == 0 && meg_json_scan_accept(&s, ','));
@@ -115,7 +115,7 @@ static int index_by_id(struct meg_gpt2_files *f, const struct raw_vocab *v, stru
 
         if (v->id[k] >= f->n) {
             r = meg_fail(e, MEG_EFORMAT,
-                         "token '%.*s' has id %" PRId64 "; the ids of %" PRId64 " tokens are 0 to %" PRId64,
+                         "token '%.*s' has id %" PRId64 "; the ids of %" PRId64 " tokens must be 0 to %" PRId64,
                          (int)token.n, token.s, v->id[k], f->n, f->n - 1);
         } else if (nth[v->id[k]]) {
             struct meg_str other = meg_strtab_get(&v->tokens, nth[v->id[k]] - 1);
@@ -190,8 +190,8 @@ struct merge_reader {
 static void add_bad_merge(struct merge_reader *m, const char *left, const char *right, const char *missing)
 {
     if (m->nbad++ < MAX_REPORTED)
-        meg_str_printf(&m->bad, "%s line %" PRId64 ": '%s' + '%s' needs the token '%s'", m->nbad > 1 ? ";" : "",
-                       m->line, left, right, missing);
+        meg_str_printf(&m->bad, "%s line %" PRId64 ": '%s' + '%s' requires '%s'", m->nbad > 1 ? ";" : "", m->line, left,
+                       right, missing);
 }
 
 /* Add the merge of a line, unless the line is empty. */
@@ -252,8 +252,9 @@ static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, 
     if (*line)
         meg_warn("%s: the last line has no newline and is ignored, as in Megatron-LM", path);
     if (m.nbad > 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%" PRId64 " of %d merges):%s%s", path, vocab->path, m.nbad,
-                     m.rank, m.bad.s, m.nbad > MAX_REPORTED ? "; ..." : "");
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s does not match %s; tokens of %" PRId64 " of %d merges are not in the vocabulary:%s%s", path,
+                     vocab->path, m.nbad, m.rank, m.bad.s, m.nbad > MAX_REPORTED ? "; ..." : "");
 out:
     meg_str_free(&m.both);
     meg_str_free(&m.bad);

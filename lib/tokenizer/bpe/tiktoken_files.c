@@ -35,7 +35,7 @@ static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char 
     k = meg_strtab_add(t, bytes.s, (int64_t)bytes.n);
     meg_str_free(&bytes);
     if (k < was)
-        return meg_fail(e, MEG_EFORMAT, "%s: duplicate token; it also has rank %" PRId64, location, k);
+        return meg_fail(e, MEG_EFORMAT, "%s: duplicate token, which already has rank %" PRId64, location, k);
     return 0;
 }
 
@@ -123,8 +123,9 @@ static int add_special(struct meg_strtab *t, const struct meg_str_list *given, i
     }
     if (t->n - was > n)
         return meg_fail(e, MEG_EUSAGE,
-                        "%" PRId64 " special tokens are more than --tiktoken-num-special-tokens %" PRId64, (t->n - was),
-                        n);
+                        "there are %" PRId64 " special tokens, but --tiktoken-num-special-tokens %" PRId64
+                        " reserves fewer ids; reserve more",
+                        (t->n - was), n);
     while (t->n - was < n) {
         char name[64];
         int64_t before = t->n;
@@ -325,8 +326,9 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
         goto out;
     if (c->vocab_size != MEG_UNSET && is_json && f->vocab.tokens.n < size - nspecial) {
         r = meg_fail(e, MEG_EUSAGE,
-                     "%s: the file has %" PRId64 " tokens, but --vocab-size %" PRId64 " requires %" PRId64, path,
-                     f->vocab.tokens.n, size, (size - nspecial));
+                     "%s: the file has %" PRId64 " tokens, but --vocab-size %" PRId64
+                     " with --tiktoken-num-special-tokens %" PRId64 " requires %" PRId64 "; reduce --vocab-size",
+                     path, f->vocab.tokens.n, size, nspecial, (size - nspecial));
         goto out;
     }
     if ((r = is_json ? assign_ids_json(f, c, e) : assign_ids_text(f, c, e)) < 0 ||

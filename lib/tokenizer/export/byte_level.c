@@ -29,7 +29,7 @@ static json_t *read_merges(char *text)
 
 /*
  * Check that all 256 bytes are tokens.  Megatron-LM encodes any other byte as id 0, which tokenizer.json cannot
- * express.
+ * represent.
  */
 static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
 {
@@ -43,11 +43,12 @@ static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
         nmissing += !json_object_get(vocab, s.s);
         meg_str_free(&s);
     }
-    return nmissing ? meg_fail(e, MEG_EUSAGE,
-                               "%s: %d of the 256 single bytes are not tokens and are encoded as id 0, which "
-                               "tokenizer.json cannot express",
-                               path, nmissing)
-                    : 0;
+    return nmissing
+               ? meg_fail(e, MEG_EUSAGE,
+                          "%s: %d of the 256 single bytes have no token; Megatron-LM encodes these bytes as id 0, but "
+                          "tokenizer.json cannot represent this",
+                          path, nmissing)
+               : 0;
 }
 
 int meg_export_gpt2(struct meg_export_builder *b, struct meg_err *e)
@@ -159,7 +160,7 @@ int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e)
     if ((int64_t)json_object_size(vocab) != f->tokens.n) {
         json_decref(vocab);
         r = meg_fail(e, MEG_EUSAGE,
-                     "%s: tokenizer.json cannot express a special token that is spelled like another token in the "
+                     "%s: tokenizer.json cannot represent a special token that is spelled like another token in the "
                      "byte-level alphabet",
                      b->conf->tokenizer_model);
         goto out;

@@ -51,7 +51,7 @@ void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
 
 /* ---- Tokenizer types ---- */
 
-/* Set the components, the added tokens and unk.  Return MEG_EUSAGE if tokenizer.json cannot express the tokenizer. */
+/* Set the components, the added tokens and unk.  Return MEG_EUSAGE if tokenizer.json cannot represent the tokenizer. */
 int meg_export_gpt2(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e);

@@ -20,7 +20,7 @@
 
 static int fail_unsupported(struct meg_err *e, const char *path, const char *why)
 {
-    return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express %s", path, why);
+    return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot represent %s", path, why);
 }
 
 static bool has_type(const struct meg_spm_model *m, enum meg_spm_piece_type type)
@@ -216,7 +216,7 @@ static int check_characters(const struct meg_spm_model *m, const struct meg_strt
             len = (size_t)meg_utf8_decode_unchecked(piece.s + i, &cp);
             if (find_normal(m, pieces, piece.s + i, len) < 0)
                 return meg_fail(e, MEG_EUSAGE,
-                                "%s: tokenizer.json cannot express piece '%.*s': its character U+%04X "
+                                "%s: tokenizer.json cannot represent piece '%.*s', because its character U+%04X "
                                 "is not a piece",
                                 path, (int)piece.n, piece.s, (unsigned)cp);
         }

@@ -285,7 +285,7 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
             break;
     }
     if (r == 0 && !is_after)
-        r = meg_fail(e, MEG_EFORMAT, "%s: single has no Sequence", where);
+        r = meg_fail(e, MEG_EFORMAT, "%s: \"single\" has no Sequence", where);
     if (r == 0) {
         add_template_ids(f, true, side[0].v, side[0].n);
         add_template_ids(f, false, side[1].v, side[1].n);

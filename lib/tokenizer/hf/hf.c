@@ -342,8 +342,8 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_star
 
     if (n > max_bytes && !f->is_byte_level)
         return meg_fail(e, MEG_EFORMAT,
-                        "%" PRId64 " bytes of text without a safe split point for this tokenizer.json; at most %" PRId64
-                        " can be encoded: split the document",
+                        "%" PRId64 " bytes of text have no safe split point for this tokenizer.json; at most %" PRId64
+                        " can be encoded at once; split the document",
                         n, max_bytes);
     if (!f->normalizer)
         return encode_between_added(t, true, s, n, is_text_start, out, sink, e);

@@ -116,8 +116,8 @@ static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const
         struct meg_str t = meg_strtab_get(&v->tokens, k);
 
         if (seen[v->id[k]]++)
-            r = meg_fail(e, MEG_EFORMAT, "%s: vocab: '%.*s' has id %d, but so does another token", where, (int)t.n, t.s,
-                         v->id[k]);
+            r = meg_fail(e, MEG_EFORMAT, "%s: vocab: '%.*s' has id %d, which another token also has", where, (int)t.n,
+                         t.s, v->id[k]);
     }
     free(seen);
     return r;

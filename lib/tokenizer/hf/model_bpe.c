@@ -152,7 +152,7 @@ static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *
     }
     if (lacks < 0)
         return 0;
-    return meg_fail(e, MEG_EFORMAT, "%s: merge %d is '%.*s' + '%.*s', but there is no token '%.*s'", where, to->rank,
+    return meg_fail(e, MEG_EFORMAT, "%s: merges[%d] is '%.*s' + '%.*s', but there is no token '%.*s'", where, to->rank,
                     (int)token[LEFT].n, token[LEFT].s, (int)token[RIGHT].n, token[RIGHT].s, (int)token[lacks].n,
                     token[lacks].s);
 }
@@ -194,7 +194,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     }
     if (r == 0 && is_bad)
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: merge %" PRId64 " is neither two tokens separated by a space nor an array of two tokens",
+                     "%s: merges[%" PRId64 "] is neither two tokens separated by a space nor an array of two tokens",
                      where, n);
     if (r == 0) {
         meg_bpe_init(&b->merges, n);

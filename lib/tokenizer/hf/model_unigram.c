@@ -81,7 +81,7 @@ static int load_tokens(struct meg_hf_model *m, const json_t *list, const char *w
         int64_t was = m->vocab.tokens.n;
 
         if (!json_is_string(text) || !json_is_number(score))
-            return meg_fail(e, MEG_EFORMAT, "%s: vocab[%zu] is not [text, score]", where, i);
+            return meg_fail(e, MEG_EFORMAT, "%s: vocab[%zu] is not an array [token, score]", where, i);
         meg_hf_vocab_add(&m->vocab, json_string_value(text), (int64_t)json_string_length(text), (int32_t)i);
         if (m->vocab.tokens.n == was)
             return meg_fail(e, MEG_EFORMAT, "%s: duplicate token '%s' at vocab[%zu]", where, json_string_value(text),

@@ -40,7 +40,7 @@ static int add_component(struct meg_hf_steps *out, const struct meg_hf_step_clas
     if (strcmp(type, "Sequence") != 0)
         return add_step(out, c, type, part, where, e);
     if (depth == 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: a Sequence is nested more than %d deep", where, MAX_DEPTH);
+        return meg_fail(e, MEG_EFORMAT, "%s: a Sequence is nested more than %d levels deep", where, MAX_DEPTH);
     if ((r = meg_json_get_array(part, c->list_key, MEG_JSON_REQUIRED, &list, where, e)) < 0)
         return r;
     json_array_foreach(list, i, item)

@@ -93,7 +93,7 @@ static int add_piece(struct loader *l, const struct meg_pb *at, const struct meg
     int byte;
 
     if (id == MAX_PIECES)
-        return meg_pb_fail(at, at->p, e, "more than %d pieces", MAX_PIECES);
+        return meg_pb_fail(at, at->p, e, "the model has more than %d pieces", MAX_PIECES);
     if (text->n == 0 || text->n > MAX_PIECE_BYTES)
         return meg_pb_fail(at, at->p, e, "piece %d has %zu bytes; expected 1 to %d", id, text->n, MAX_PIECE_BYTES);
     if (type < MEG_SPM_NORMAL || type > MEG_SPM_BYTE)
@@ -110,13 +110,13 @@ static int add_piece(struct loader *l, const struct meg_pb *at, const struct meg
     t = meg_spm_is_matched(m, id) ? &l->matched : &l->reserved;
     before = t->n;
     if (meg_strtab_add(t, text->s, (int64_t)text->n) < before)
-        return meg_pb_fail(at, at->p, e, "piece %d, '%.*s', is a duplicate", id, (int)text->n, text->s);
+        return meg_pb_fail(at, at->p, e, "piece %d has the text '%.*s' of an earlier piece", id, (int)text->n, text->s);
     if (type == MEG_SPM_UNKNOWN)
         m->unk = id;
     if (type == MEG_SPM_BYTE) {
         if ((byte = meg_spm_piece_to_byte(text->s, text->n)) < 0)
-            return meg_pb_fail(at, at->p, e, "piece %d is of type BYTE, but '%.*s' is not <0xNN>", id, (int)text->n,
-                               text->s);
+            return meg_pb_fail(at, at->p, e, "piece %d is of type BYTE, but its text '%.*s' is not of the form <0xNN>",
+                               id, (int)text->n, text->s);
         m->byte_id[byte] = id;
         l->has_byte = true;
     }
@@ -290,11 +290,12 @@ static int resolve_special_ids(struct loader *l, const char *path, struct meg_er
     struct meg_spm_model *m = l->m;
 
     if (m->n == 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: no pieces: not a SentencePiece model", path);
+        return meg_fail(e, MEG_EFORMAT, "%s: the file has no pieces; it is not a SentencePiece model", path);
     if (m->unk < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: none of %d pieces is of type UNKNOWN", path, m->n);
+        return meg_fail(e, MEG_EFORMAT, "%s: none of the %d pieces has type UNKNOWN", path, m->n);
     if (l->matched.n == 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: none of %d pieces is of a type that is matched in text", path, m->n);
+        return meg_fail(e, MEG_EFORMAT, "%s: none of the %d pieces has type NORMAL, USER_DEFINED or UNUSED", path,
+                        m->n);
     if (l->has_byte && !m->byte_fallback)
         return meg_fail(e, MEG_EFORMAT, "%s: the model has pieces of type BYTE, but byte_fallback is not set", path);
     for (int b = 0; m->byte_fallback && b < 256; b++) {
@@ -319,7 +320,7 @@ static int check_not_text(const struct meg_mmap *file, const char *path, struct 
         return 0;
     return meg_fail(e, MEG_EFORMAT,
                     "%s: a text file, not a SentencePiece model; use TikTokenizer for lines of base64 and rank, "
-                    "HuggingFaceTokenizer for tokenizer.json",
+                    "or HuggingFaceTokenizer for tokenizer.json",
                     path);
 }
 

@@ -27,7 +27,7 @@ static int check_units(const struct meg_charsmap *m, uint32_t n, int64_t nto, st
         uint32_t unit = m->unit[i], value = unit & ~IS_VALUE;
 
         if (!(unit & IS_VALUE) && base_of(i, unit) >= n)
-            return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": unit %u leads to unit %u, but there are %u units",
+            return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": unit %u refers to unit %u, but the trie has %u units",
                             4 + 4 * (int64_t)i, i, base_of(i, unit), n);
         if ((unit & IS_VALUE) && (value >= nto || ((unsigned char)m->replacements[value] & 0xC0) == 0x80))
             return meg_fail(e, MEG_EFORMAT,
@@ -44,9 +44,8 @@ int meg_charsmap_load(struct meg_charsmap *m, const void *bytes, int64_t n, stru
 
     if (ntrie < 4 * BLOCK || ntrie % (4 * BLOCK) || nto < 1)
         return meg_fail(e, MEG_EFORMAT,
-                        "byte 0: a trie of %" PRId64 " bytes in a map of %" PRId64
-                        " bytes; expected a multiple of %d, followed "
-                        "by the replacements",
+                        "byte 0: the trie has %" PRId64 " bytes in a map of %" PRId64
+                        " bytes; the size of the trie must be a positive multiple of %d, and replacements must follow",
                         ntrie, n, 4 * BLOCK);
     if (p[n - 1] != 0)
         return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": the last replacement does not end with a zero byte", n);

@@ -204,7 +204,7 @@ static int llama2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
     if (t->base.special_ids.bos < 0) {
         meg_tokenizer_close(&t->base);
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: the model has no BOS piece, which Llama2Tokenizer puts in front of each text; use "
+                        "%s: the model has no BOS piece, which Llama2Tokenizer prepends to each text; use "
                         "GPTSentencePieceTokenizer",
                         c->tokenizer_model);
     }
@@ -223,8 +223,8 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
     if (!meg_megatron_release_find(c->megatron_release)->has_spm_special_tokens) {
         if (extra_ids > 0)
             return meg_fail(e, MEG_EUSAGE,
-                            "--vocab-extra-ids: SentencePieceTokenizer of --megatron-release 0.15 or later has no "
-                            "extra ids, only the tokens of its model");
+                            "--vocab-extra-ids: with --megatron-release 0.15 or later, SentencePieceTokenizer adds no "
+                            "tokens to those of its model; remove this option");
         return open_plain(out, &plain_sentencepiece, c, e);
     }
     if ((r = open_model(&t, &meg_tok_sentencepiece, c, e)) < 0)

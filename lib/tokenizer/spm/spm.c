@@ -313,7 +313,7 @@ static int check_word(const struct meg_spm_encoder *enc, int64_t n, struct meg_e
     if (n <= max_bytes)
         return 0;
     return meg_fail(e, MEG_EFORMAT,
-                    "more than %d MiB of text without a safe split point for this model; split the document",
+                    "more than %d MiB of text have no safe split point for this model; split the document",
                     max_bytes >> 20);
 }
 

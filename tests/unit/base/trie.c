@@ -112,7 +112,7 @@ static void a_duplicate_key_is_rejected(void **state)
 
     (void)state;
     assert_int_equal(meg_trie_build(&t, key, 4, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "duplicate key 'ab'");
+    assert_string_equal(e.msg, "duplicate string 'ab'");
 }
 
 int main(void)

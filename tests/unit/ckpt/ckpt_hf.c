@@ -239,7 +239,7 @@ static void refuses_unsupported_gpt2_settings(void **state)
         { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":9,\"n_head\":2,\"n_positions\":6,"
           "\"vocab_size\":11}",
           "--hidden-size 9: must be a multiple" },
-        { "{", "not JSON" },
+        { "{", "invalid JSON" },
     };
     static const char outside[] = "{\"weight_map\":{\"a\":\"../x\"}}";
     struct meg_ckpt *c;

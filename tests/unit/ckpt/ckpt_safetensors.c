@@ -95,7 +95,7 @@ static void refuses_inconsistent_headers(void **state)
         { "{\"__metadata__\":1}", 0, "__metadata__" },
         { "[]", 0, "not a safetensors file" },
         { "", 0, "not a safetensors file" },
-        { "{\"a\":", 0, "not JSON" },
+        { "{\"a\":", 0, "invalid JSON" },
     };
     struct meg_st *st;
     struct meg_err e;

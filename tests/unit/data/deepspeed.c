@@ -351,8 +351,7 @@ static void an_invalid_group_is_refused(void **state)
         group[0] = bad[i][0];
         c.weighted_split[MEG_SPLIT_TRAIN] = words(group);
         snprintf(want, sizeof want,
-                 "--train-weighted-split-paths: '%s' is not WEIGHT BEGIN:END PREFIX with a weight "
-                 "above 0 "
+                 "--train-weighted-split-paths: '%s' is not WEIGHT BEGIN:END PREFIX with WEIGHT > 0 "
                  "and 0 <= BEGIN < END <= 1",
                  bad[i][1]);
         FAILS(MEG_EUSAGE, want);
@@ -365,7 +364,7 @@ static void an_invalid_group_is_refused(void **state)
                       "because only their ratios matter");
     group[0] = group[1] = "T: 1 0:1 a";
     c.weighted_split[MEG_SPLIT_TRAIN] = words(group);
-    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: found several groups; specify only one per split, and evaluate "
+    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: found several dataset groups; specify one per split, and evaluate "
                       "the others with meg-eval");
     c.weighted_split[MEG_SPLIT_TRAIN].n = 1;
     c.data_order = "megatron-lm";
@@ -379,12 +378,14 @@ static void an_invalid_group_is_refused(void **state)
     c.weighted_split[MEG_SPLIT_TRAIN].n = 0;
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "group.txt";
     spew_text("group.txt", "T: 1 0:1 a\n");
-    FAILS(MEG_EFORMAT, "group.txt: expected a group in double quotes");
+    FAILS(MEG_EFORMAT, "group.txt: expected one dataset group between an opening and a closing double quote: \"NAME: "
+                       "WEIGHT BEGIN:END PREFIX, ...\"");
     spew_text("group.txt", " \n");
-    FAILS(MEG_EUSAGE, "group.txt: the file is empty; expected a group in double quotes");
+    FAILS(MEG_EUSAGE, "group.txt: the file is empty; expected one dataset group in double quotes: \"NAME: WEIGHT "
+                      "BEGIN:END PREFIX, ...\"");
     spew_text("group.txt", "\"T: 1 0:1 a\" \"U: 1 0:1 a\"\n");
     FAILS(MEG_EUSAGE,
-          "group.txt: found several groups; specify only one per split, and evaluate the others with meg-eval");
+          "group.txt: found several dataset groups; specify one per split, and evaluate the others with meg-eval");
     spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
     FAILS(MEG_EFORMAT, "group.txt: contains a zero byte; expected a text file");
     c.weighted_split_file[MEG_SPLIT_TRAIN] = "nowhere.txt";

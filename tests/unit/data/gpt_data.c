@@ -229,8 +229,8 @@ static void contradicting_options_are_refused(void **state)
     c.mock_data = false;
     c.data_path = words(mixed);
     FAILS(&c, &spec, MEG_EUSAGE,
-          "--data-path: only 1 of the 2 words at the positions of weights are numbers; specify a weight before every "
-          "prefix or before none");
+          "--data-path: only 1 of 2 WEIGHT PREFIX pairs begin with a number; specify a weight before every prefix or "
+          "before none");
     c.data_path = words(zero);
     FAILS(&c, &spec, MEG_EUSAGE, "--data-path: weight 0 of ten must be above 0");
     c.data_path = words(huge);
@@ -637,8 +637,9 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
     }
     for (int again = 0; again < 2; again++) {
         assert_int_equal(meg_data_loader_next(l, &b[0], &e), MEG_EFAIL);
-        assert_string_equal(e.msg, "fewer than one micro-batch per data-parallel rank is left of the 22 samples of the "
-                                   "dataset, which was built for a shorter run");
+        assert_string_equal(
+            e.msg, "the dataset was built for a shorter run: of its 22 samples, fewer than one micro-batch per "
+                   "data-parallel rank are left");
     }
     meg_data_loader_close(l);
     meg_batch_free(&b[0]);

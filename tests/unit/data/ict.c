@@ -110,12 +110,13 @@ static void invalid_settings_and_titles_are_refused(void **state)
     assert_int_equal(meg_ict_open(&x, d, t, 0, 2, &c, &e), MEG_EUSAGE);
     c.seq_length = T;
     assert_int_equal(meg_ict_open(&x, d, t, 0, 2, &c, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "titles: the title of document 1 has 10 tokens, but --seq-length allows at most 9");
+    assert_string_equal(
+        e.msg, "titles: the title of document 1 has 10 tokens, but at most 9 are allowed (--seq-length minus 3)");
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), MEG_EFORMAT);
     c.seq_length = 2 * T;
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "blocks: none of its 1 documents has a block, which requires at least 2 sentences, none "
-                               "of them longer than 512 tokens");
+    assert_string_equal(e.msg, "blocks: none of its 1 documents yields a block; a block requires at least 2 sentences, "
+                               "each of at most 512 tokens");
     assert_int_equal(meg_ict_open(&x, d, d, 0, 2, &c, &e), MEG_EFORMAT);
     assert_null(x);
     meg_indexed_close(d);

@@ -68,13 +68,20 @@ static void refuses_a_damaged_index(void **state)
             "and 3 "
             "document index entries");
     REFUSES(all, x.version = 2, "old.idx: version 2 of the legacy format, expected 1");
-    REFUSES(all, x.type = 9, "old.idx: dtype code 9 of 4 bytes at byte 16, expected a code and size of meg-idx(5)");
-    REFUSES(all, x.type = 8, "old.idx: dtype code 8 of 4 bytes at byte 16, expected a code and size of meg-idx(5)");
+    REFUSES(all, x.type = 9,
+            "old.idx: dtype code 9 of 4 bytes at byte 16, expected a code and its size as listed in meg-idx(5)");
+    REFUSES(all, x.type = 8,
+            "old.idx: dtype code 8 of 4 bytes at byte 16, expected a code and its size as listed in meg-idx(5)");
     REFUSES(all, x.sizes = 6, "old.idx: 3 items with 6 sizes: not one-dimensional, so not a token dataset");
-    REFUSES(all, x.dims[1] = 2, "old.idx: sequence 0 has size 2 and dimensions 0 to 2, expected 0 to 1");
-    REFUSES(all, x.lengths[1] = -1, "old.idx: sequence 1 has size -1 and dimensions 1 to 2, expected 1 to 2");
+    REFUSES(all, x.dims[1] = 2,
+            "old.idx: sequence 0 has length 2 and dimension offsets 0 and 2; expected a length from 0 to 2147483647 "
+            "and offsets 0 and 1");
+    REFUSES(all, x.lengths[1] = -1,
+            "old.idx: sequence 1 has length -1 and dimension offsets 1 and 2; expected a length from 0 to 2147483647 "
+            "and offsets 1 and 2");
     REFUSES(all, x.lengths[1] = (INT64_C(1) << 32) + 1,
-            "old.idx: sequence 1 has size 4294967297 and dimensions 1 to 2, expected 1 to 2");
+            "old.idx: sequence 1 has length 4294967297 and dimension offsets 1 and 2; expected a length from 0 to "
+            "2147483647 and offsets 1 and 2");
     REFUSES(all, x.starts[2] = INT64_MAX,
             "old.idx: sequence 2 starts at token 9223372036854775807, which is out of range");
     REFUSES(all, x.starts[2] = 2,

@@ -32,14 +32,14 @@ static void errors_name_line_and_column(void **state)
     json_t *v;
 
     (void)state;
-    refused("{\"a\": 1,\n \"b\" 2}", "a.json: line 2, column 6: not JSON: ");
-    refused("", "a.json: line 1, column 0: not JSON: ");
+    refused("{\"a\": 1,\n \"b\" 2}", "a.json: line 2, column 6: invalid JSON: ");
+    refused("", "a.json: line 1, column 0: invalid JSON: ");
     refused("{\"a\": 1, \"a\": 2}", "duplicate");
     refused("[1] x", "end of file expected");
-    refused("\"\xff\"", "not JSON");
-    refused("[1e999]", "not JSON");
-    refused("[99999999999999999999]", "not JSON");
-    refused("[NaN]", "not JSON");
+    refused("\"\xff\"", "invalid JSON");
+    refused("[1e999]", "invalid JSON");
+    refused("[99999999999999999999]", "invalid JSON");
+    refused("[NaN]", "invalid JSON");
     assert_int_equal(meg_json_load(&v, "/nowhere/a.json", &e), MEG_ENOENT);
     assert_string_equal(e.msg, "/nowhere/a.json: No such file or directory");
 }

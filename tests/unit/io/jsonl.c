@@ -104,9 +104,9 @@ static void refuses(const char *line, int64_t n, const char *message)
 static void invalid_json_is_rejected(void **state)
 {
     static const char *const bad[][2] = {
-        { "", "byte 1: the text ends where '{' of an object is expected" },
-        { "no json", "byte 1: found 'n' where '{' of an object is expected" },
-        { "[\"text\"]", "byte 1: found '[' where '{' of an object is expected" },
+        { "", "byte 1: the text ends where the '{' of an object is expected" },
+        { "no json", "byte 1: found 'n' where the '{' of an object is expected" },
+        { "[\"text\"]", "byte 1: found '[' where the '{' of an object is expected" },
         { "{\"text\":\"a\"", "byte 12: the text ends where ',' or '}' is expected" },
         { "{\"text\":\"a\"} x", "byte 14: found 'x' where the end of the line is expected" },
         { "{\"text\":\"a\"}{}", "byte 13: found '{' where the end of the line is expected" },
@@ -126,8 +126,8 @@ static void invalid_json_is_rejected(void **state)
         { "{\"a\":[1,],\"text\":\"\"}", "byte 9: found ']' where a value is expected" },
         { "{\"text\":[\"a\" \"b\"]}", "byte 14: found '\"' where ',' or ']' is expected" },
         { "{\"text\":[\"a\",]}", "byte 14: found ']' where a value is expected" },
-        { "\xEF\xBB\xBF", "byte 4: the text ends where '{' of an object is expected" },
-        { " \xEF\xBB\xBF{}", "byte 2: found byte 0xef where '{' of an object is expected" },
+        { "\xEF\xBB\xBF", "byte 4: the text ends where the '{' of an object is expected" },
+        { " \xEF\xBB\xBF{}", "byte 2: found byte 0xef where the '{' of an object is expected" },
         { "{\"text\":\"\xE4\xB8\"}", "byte 10: invalid UTF-8: 0xe4" },
         { "{\"text\":\"a\\ud83dz\"}", "byte 11: \\u escape of a lone surrogate, which is not a character" },
         { "{\"text\":\"\\ud83d\\u0041\"}", "byte 10: \\u escape of a lone surrogate, which is not a character" },

@@ -225,7 +225,7 @@ static void invalid_command_lines_are_rejected(void **state)
     refused("--tokenizer GPT2|Null", "--tokenizer-type: 'GPT2|Null' is not one of GPT2|Null");
     refused("--json-keys text body", "--json-keys: 'body' is not one of text|title...");
     refused("--append-eod=maybe", "--append-eod: 'maybe' is not one of yes, no, true and false");
-    refused("--rampup-batch-size 16 16", "--rampup-batch-size requires 3 values (START STEP SAMPLES), but has 2");
+    refused("--rampup-batch-size 16 16", "--rampup-batch-size requires 3 values (START STEP SAMPLES), found 2");
     refused("--gc-interval",
             "--gc-interval requires a value: N (write --gc-interval=-... if the value begins with a dash)");
 }
@@ -324,13 +324,13 @@ static void invalid_config_files_are_rejected(void **state)
     refused_in_file("\n\nseq-length 3\n", ": line 3: expected `name = value`, found 'seq-length 3'");
     refused_in_file("= 3\n", ": line 1: unknown option --");
     refused_in_file("seq-length = 4k", ": line 1: --seq-length: '4k' is not a 64-bit integer");
-    refused_in_file("seq-length = 1 2", ": line 1: --seq-length requires one value, but has 2");
-    refused_in_file("seq-length =", ": line 1: --seq-length requires one value, but has 0");
+    refused_in_file("seq-length = 1 2", ": line 1: --seq-length requires one value, found 2");
+    refused_in_file("seq-length =", ": line 1: --seq-length requires one value, found 0");
     refused_in_file("data-path = # none", ": line 1: --data-path requires a value: [WEIGHT] PREFIX...");
-    refused_in_file("path = a b", ": line 1: --path requires one value, but has 2");
+    refused_in_file("path = a b", ": line 1: --path requires one value, found 2");
     refused_in_file("path = 'a b", ": line 1: a quote (') is not closed");
-    refused_in_file("path = \"a\\tb\"", ": line 1: a backslash in double quotes must precede \", \\ or n");
-    refused_in_file("path = \"a\\", ": line 1: a backslash in double quotes must precede \", \\ or n");
+    refused_in_file("path = \"a\\tb\"", ": line 1: in double quotes, a backslash must be followed by \", \\ or n");
+    refused_in_file("path = \"a\\", ": line 1: in double quotes, a backslash must be followed by \", \\ or n");
     assert_int_equal(read_text("flag = no\npath = a\0b\n", 21, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, ": line 2: contains a zero byte"));
     assert_int_equal(meg_opt_read_config(groups, "/nowhere/x.conf", &e), MEG_ENOENT);

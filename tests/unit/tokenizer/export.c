@@ -397,7 +397,7 @@ static void bpe_model_becomes_tokenizer_json(void **state)
     }
 }
 
-/* The random models of tests/data/spm: those that tokenizer.json cannot express are refused with a reason. */
+/* The random models of tests/data/spm: those that tokenizer.json cannot represent are refused with a reason. */
 static void sentencepiece_becomes_tokenizer_json(void **state)
 {
     static const char *const type[] = { "GPTSentencePieceTokenizer", "Llama2Tokenizer", "SentencePieceTokenizer" };
@@ -421,7 +421,7 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
                 continue; /* it has no BOS piece */
             if (meg_tok_export(&x, &c, &e) < 0) {
                 assert_int_equal(e.code, MEG_EUSAGE);
-                assert_non_null(strstr(e.msg, "tokenizer.json cannot express"));
+                assert_non_null(strstr(e.msg, "tokenizer.json cannot represent"));
                 assert_null(x.tokenizer.s);
                 assert_non_null(strstr(x.config.s, "\"tokenizer_class\": \"PreTrainedTokenizerFast\""));
                 meg_tok_export_free(&x);

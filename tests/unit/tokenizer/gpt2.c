@@ -207,7 +207,7 @@ static void invalid_text_and_ids_are_rejected(void **state)
     assert_string_equal(e.msg, "invalid UTF-8 at byte offset 2 of the text: 0xc3");
     assert_int_equal(ids.n, 0);
     assert_int_equal(meg_tokenizer_decode(t, &beyond, 1, &text, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "token id 280 is outside of the vocabulary: 0 to 279");
+    assert_string_equal(e.msg, "token id 280 is not in the vocabulary, which has ids 0 to 279");
     assert_int_equal(meg_tokenizer_decode(t, &below, 1, &text, &e), MEG_EFORMAT);
     assert_int_equal(text.n, 0);
     assert_int_equal(meg_tokenizer_eod(t), 0);
@@ -264,7 +264,7 @@ static void null_tokenizer_round_trips_ids(void **state)
     assert_string_equal(text.s, "0 9 7");
     meg_detok_free(&detok);
     assert_int_equal(meg_tokenizer_encode(t, "1 10", 4, &ids, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "token id 10 is outside of the vocabulary: 0 to 9");
+    assert_string_equal(e.msg, "token id 10 is not in the vocabulary, which has ids 0 to 9");
     assert_int_equal(ids.n, 3);
     for (size_t i = 0; i < 6; i++) {
         static const char *const bad[] = { " 1", "1 ", "1  2", "-1", "1\t2", "x" };

@@ -329,11 +329,11 @@ static void malformed_files_are_refused(void **state)
     refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}}}", MEG_EFORMAT,
             "pre_tokenizer: regular expression '(a'");
     refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a b\"]}}", MEG_EFORMAT,
-            "model: merge 0 is 'a' + 'b', but there is no token 'ab'");
+            "model: merges[0] is 'a' + 'b', but there is no token 'ab'");
     refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a\"]}}", MEG_EFORMAT,
-            "model: merge 0 is neither two tokens");
+            "model: merges[0] is neither two tokens");
     refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}", MEG_EFORMAT,
-            "has id 0, but so does another token");
+            "has id 0, which another token also has");
     refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 99999999}, \"merges\": []}}", MEG_EFORMAT,
             "the id of 'a' must be");
     refuses("{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 1}, \"merges\": []}}", MEG_EFORMAT,
@@ -341,7 +341,7 @@ static void malformed_files_are_refused(void **state)
     refuses("{\"model\": {\"type\": \"Unigram\", \"unk_id\": 5, \"vocab\": [[\"a\", -1]]}}", MEG_EFORMAT,
             "unk_id 5 is not in the vocabulary");
     refuses("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", \"b\"]]}}", MEG_EFORMAT,
-            "vocab[0] is not [text, score]");
+            "vocab[0] is not an array [token, score]");
     refuses("{\"model\": {\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}}", MEG_EFORMAT,
             "unk_token '[UNK]' is not in the vocabulary");
     refuses("{\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}, "
@@ -422,7 +422,8 @@ static void deeply_nested_sequences_are_refused(void **state)
         for (int i = 0; i < depth; i++)
             meg_str_printf(&file, "]}");
         meg_str_printf(&file, "}");
-        refuses(file.s, MEG_EFORMAT, depth == 400 ? "a Sequence is nested more than 8 deep" : "maximum parsing depth");
+        refuses(file.s, MEG_EFORMAT,
+                depth == 400 ? "a Sequence is nested more than 8 levels deep" : "maximum parsing depth");
     }
     meg_str_free(&file);
 }

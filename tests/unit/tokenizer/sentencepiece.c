@@ -324,7 +324,7 @@ static void malformed_messages_are_refused(void **state)
         size_t n;
         const char *words;
     } bad[] = {
-        { "", 0, ": no pieces" },
+        { "", 0, ": the file has no pieces" },
         { "\x0A", 1, ": byte 1: the message ends within a varint" },
         { "\x0A\x05"
           "abc",
@@ -349,7 +349,7 @@ static void malformed_messages_are_refused(void **state)
           "a\x15\x00\x00\x80\x7F",
           10, "piece 0 has score inf" },
         { "\x12\x02\x18\x03", 4, ": byte 2: model type 3 (words) is not supported" },
-        { "\x1A\x06\x12\x04\x04\x00\x00\x00", 8, "precompiled_charsmap: byte 0: a trie of 4" },
+        { "\x1A\x06\x12\x04\x04\x00\x00\x00", 8, "precompiled_charsmap: byte 0: the trie has 4" },
     };
 
     (void)state;
@@ -368,10 +368,10 @@ static void invalid_models_are_refused(void **state)
 
     (void)state;
     add_piece(&m, "a", -1, 1);
-    is_refused(&m, "none of 1 pieces is of type UNKNOWN");
+    is_refused(&m, "none of the 1 pieces has type UNKNOWN");
     add_piece(&m, "<unk>", 0, 2);
     add_piece(&m, "a", -2, 4);
-    is_refused(&m, ": byte 28: piece 2, 'a', is a duplicate");
+    is_refused(&m, ": byte 28: piece 2 has the text 'a' of an earlier piece");
     m.n = 0;
     add_piece(&m, "<unk>", 0, 2);
     add_piece(&m, "<unk2>", 0, 2);
@@ -379,10 +379,10 @@ static void invalid_models_are_refused(void **state)
     m.n = 0;
     add_piece(&m, "<unk>", 0, 2);
     add_piece(&m, "<s>", 0, 3);
-    is_refused(&m, "none of 2 pieces is of a type that is matched in text");
+    is_refused(&m, "none of the 2 pieces has type NORMAL, USER_DEFINED or UNUSED");
     add_piece(&m, "a", 0, 1);
     add_piece(&m, "<0x4G>", 0, 6);
-    is_refused(&m, "'<0x4G>' is not <0xNN>");
+    is_refused(&m, "its text '<0x4G>' is not of the form <0xNN>");
     m.n = 0;
     add_piece(&m, "<unk>", 0, 2);
     add_piece(&m, "a", 0, 1);
@@ -416,7 +416,7 @@ static void invalid_character_maps_are_refused(void **state)
 
     (void)state;
     add_map(&m, 7, 1 << 10 | 1 << 9, "x", 2);
-    is_refused(&m, "byte 32: unit 7 leads to unit 263, but there are 256");
+    is_refused(&m, "byte 32: unit 7 refers to unit 263, but the trie has 256");
     m.n = 0;
     add_map(&m, 0, 1u << 31 | 2, "x", 2);
     is_refused(&m, "byte 4: unit 0 refers to offset 2, where no replacement begins");
