@@ -15,7 +15,10 @@ struct meg_append_file {
     char *path; /* NULL: not open */
 };
 
-/* Open or create path, and truncate it to its first keep bytes; -1 keeps all.  Return a negative code on failure. */
+/*
+ * Open or create the file `path`, and truncate it to `keep` bytes unless keep is -1.  Return a negative code on
+ * failure.
+ */
 int meg_append_file_open(struct meg_append_file *a, const char *path, int64_t keep, struct meg_err *e);
 int meg_append_file_write(struct meg_append_file *a, const void *bytes, size_t n, struct meg_err *e);
 /* Close the file; a file that was never opened or is already closed (path NULL) is accepted. */

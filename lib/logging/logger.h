@@ -12,8 +12,8 @@ MEG_BEGIN_DECLS
 struct meg_logger;
 
 /*
- * Open the files that c names for a run that starts after iteration resumed.  options, lines "name = value", is written
- * to TensorBoard as text.  c is borrowed until meg_logger_close.
+ * Open the files that *c names, for a run that starts after iteration `resumed`.  `options` has lines "name = value",
+ * which are written to TensorBoard as text.  c is borrowed until meg_logger_close.
  */
 int meg_logger_open(struct meg_logger **out, const struct meg_logging_conf *c, int64_t resumed, const char *options,
                     struct meg_err *e);
@@ -24,7 +24,7 @@ void meg_logger_close(struct meg_logger *l);
  * continues without it.
  */
 
-/* Write the TensorBoard events of an iteration, and show it on the progress line. */
+/* Show an iteration on the progress line, and write its TensorBoard events if --tensorboard-log-interval divides it. */
 void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *stats);
 
 /* Print the log line of a --log-interval, and write its JSON line. */
@@ -34,7 +34,7 @@ void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats 
 void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last, int64_t iteration,
                            int64_t consumed_samples, double loss);
 
-/* Show on the progress line that done of total global batches of an evaluation are complete. */
+/* Show on the progress line that `done` of `total` global batches of an evaluation are complete. */
 void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total);
 
 MEG_END_DECLS

@@ -15,7 +15,10 @@ struct meg_metrics {
     struct meg_append_file file;
 };
 
-/* Return the iteration of a line, INT64_MAX for an evaluation after training, -1 for a line of another program. */
+/*
+ * Return the iteration of a line, INT64_MAX for an evaluation after training, -1 for a line that this module did not
+ * write.
+ */
 static int64_t iteration_of(const char *line)
 {
     json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL), *v = json_object_get(o, "iteration");
@@ -28,7 +31,10 @@ static int64_t iteration_of(const char *line)
     return n;
 }
 
-/* Set *end to the offset of the first line that a run that resumes at iteration `resumed` will write again. */
+/*
+ * Set *end to the number of bytes that a run that resumes at iteration `resumed` keeps: those before the first line
+ * that it will write again.
+ */
 static int find_resume_offset(const char *path, int64_t resumed, int64_t *end, struct meg_err *e)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -3,7 +3,7 @@
  *   u64 n, u32 crc(those 8 bytes), n bytes of a protobuf Event, u32 crc(those n bytes)
  * little-endian, where crc is the masked CRC-32C (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).  A
  * run that resumes starts a new file and truncates the earlier files at the first step that it will write again, so
- * that no step occurs twice.
+ * that no step of a scalar occurs twice.
  */
 #ifndef MEG_LOGGING_TENSORBOARD_H
 #define MEG_LOGGING_TENSORBOARD_H

@@ -17,8 +17,8 @@ enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMAR
 #define EVENT_FILE_WRITER "meg-train"
 
 /*
- * Truncate the event files in dir that meg-train wrote at the first event after iteration.  Files of other writers
- * remain unchanged; a file that cannot be read or truncated causes a warning.
+ * Truncate each event file of meg-train in `dir` before its first event of an iteration after `iteration`.  Files of
+ * other writers remain unchanged; a file that cannot be read or truncated causes a warning.
  */
 void meg_tensorboard_trim(const char *dir, int64_t iteration);
 

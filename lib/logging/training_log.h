@@ -12,8 +12,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * One iteration, or the mean of the iterations since the last log line.  A value that no option requests is NaN, or
- * -1 if it is an integer.
+ * Values of one iteration, or of the iterations since the last log line.  A value that no option requests is NaN, or -1
+ * if it is an integer.
  */
 struct meg_iteration_stats {
     int64_t iteration, train_iters;
@@ -24,7 +24,7 @@ struct meg_iteration_stats {
     double decoupled_learning_rate;
     double loss_scale;
     double grad_norm;  /* gradient norm of the last iteration, before clipping */
-    int64_t num_zeros; /* gradient elements that are exactly zero */
+    int64_t num_zeros; /* number of gradient elements that are exactly zero */
     double params_norm;
     int64_t num_skipped_iterations, num_nan_iterations;
     double iteration_ms; /* mean over the iterations */

@@ -13,7 +13,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The values of meg_layout_opts.  A count is MEG_UNSET if its option is not given. */
+/* The values of meg_layout_opts.  A count without a default is MEG_UNSET if its option is not given. */
 struct meg_layout_conf {
     int64_t tensor, pipeline, context; /* ranks per tensor-, pipeline- and context-parallel group */
     bool sequence_parallel, pp_before_dp;
@@ -33,8 +33,8 @@ enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2
 struct meg_layout {
     int64_t tp, cp, dp, pp; /* number of ranks in each group */
     int64_t vp;             /* chunks of layers per stage (virtual pipeline size) */
-    bool has_sp;            /* sequence parallelism: norms, dropout and residuals have s/tp positions */
-    bool pp_before_dp;      /* the order of ranks is tp, pp, cp, dp instead of tp, cp, dp, pp */
+    bool has_sp;       /* sequence parallelism: norms, dropout and residuals are sharded over tp along the sequence */
+    bool pp_before_dp; /* the order of ranks is tp, pp, cp, dp instead of tp, cp, dp, pp */
     int64_t layers, first_layers, last_layers;
     int64_t a2a_size;                  /* ranks per all-to-all group of a2a+p2p; 0: no layer uses a2a+p2p */
     struct meg_str_list cp_comm_types; /* borrowed from the configuration */

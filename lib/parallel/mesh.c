@@ -68,7 +68,10 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     m->dp_cp = split(m, (struct meg_rank_coords){ c.tp, 0, 0, c.pp }, l->dp * l->cp, "data- and context-parallel");
     split_dp_groups(m);
     m->mp = split(m, (struct meg_rank_coords){ 0, c.cp, c.dp, 0 }, l->tp * l->pp, "model-parallel");
-    /* split is collective, so each stage between the first and the last forms a group of one rank */
+    /*
+     * split is collective, so the ranks of the stages between the first and the last take part, too; each of them forms
+     * a group of its own
+     */
     c.pp = c.pp == l->pp - 1 ? 0 : c.pp;
     m->embd = split(m, c, l->pp > 1 ? 2 : 1, "embedding");
 }

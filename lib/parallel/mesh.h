@@ -16,8 +16,8 @@ struct meg_mesh {
     struct meg_layout layout;
     struct meg_rank_coords coords; /* coordinates of this rank */
     struct meg_comm *world;
-    struct meg_comm *tp;      /* differ in tp: each rank has a shard of every layer's weights */
-    struct meg_comm *cp;      /* differ in cp: each rank has two chunks of every sequence */
+    struct meg_comm *tp;      /* differ in tp: each rank has a shard of the weight matrices */
+    struct meg_comm *cp;      /* differ in cp: each sequence is divided over the ranks */
     struct meg_comm *cp_a2a;  /* a2a+p2p: a2a_size consecutive ranks of cp, which exchange heads by all-to-all */
     struct meg_comm *cp_ring; /* a2a+p2p: ranks with equal rank in their cp_a2a groups, which send K/V around a ring */
     struct meg_comm *pp;      /* differ in pp: the pipeline stages, in order */

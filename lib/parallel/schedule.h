@@ -9,7 +9,7 @@
  * The model is divided into stages * chunks parts, in order; part chunk * stages + stage is chunk `chunk` of stage
  * `stage`.  The output of the last stage's chunk c is the input of the first stage's chunk c + 1.
  *
- *   1f1b         one forward, one backward (Narayanan et al. 2019); one stage alternates forward and backward
+ *   1f1b         one forward, one backward (Narayanan et al. 2019); a single stage alternates forward and backward
  *   interleaved  1f1b over several chunks per stage, with micro-batches in groups, in the order of Megatron-LM
  *                (Narayanan et al. 2021, section 2.2)
  *   zb-h1        1f1b with backward split into input gradients and weight gradients; stage i delays weight gradients
@@ -35,8 +35,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Values of --pipeline-schedule, in the order of its choices.  MEG_PIPE_AUTO selects interleaved if chunks > 1, else
- * 1f1b.
+ * Values of --pipeline-schedule, in the order in which the option lists them.  MEG_PIPE_AUTO selects interleaved if
+ * chunks > 1, else 1f1b.
  */
 enum meg_pipe_schedule_type {
     MEG_PIPE_AUTO = -1, /* equal to MEG_ENUM_UNSET */

@@ -1,6 +1,7 @@
 /*
  * Simulation of a pipeline schedule in one process.  Each stage has a clock and executes its list until it has to wait
- * for another stage.  The simulation checks every invariant of parallel/schedule.h.
+ * for another stage.  The simulation checks the conditions that parallel/schedule.h lists for
+ * meg_pipe_schedule_simulate.
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>
@@ -241,7 +242,8 @@ static int simulate_step(struct simulation *p, struct stage *g, const struct meg
 /* ---- all stages --------------------------------------------------------------------------- */
 
 /*
- * Execute actions until the list ends or another stage must act first.  Return 1 if at least one was executed, else 0.
+ * Execute actions until the list ends or another stage must act first.  Return 1 if at least one action was executed, 0
+ * if none was, or a negative code if an action is invalid.
  */
 static int advance(struct simulation *p, struct stage *g)
 {

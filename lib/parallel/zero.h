@@ -1,10 +1,10 @@
 /*
  * zero.h - how the data- and context-parallel ranks shard a model: ZeRO (Rajbhandari et al. 2020), FSDP.
  *
- * Each rank keeps its parameters in one flat buffer, split into buckets (model/param.h).  nshards ranks
- * divide every bucket into equal shards, in rank order and regardless of parameter boundaries.
- * With --num-distributed-optimizer-instances N there are N such groups of consecutive ranks, which are replicas.
- * The options and the collectives are in lib/optim/zero.
+ * Each rank keeps its parameters in one flat buffer, split into buckets (model/param.h).  nshards ranks divide every
+ * bucket into equal shards, in rank order and regardless of parameter boundaries.  With
+ * --num-distributed-optimizer-instances N there are N such groups of consecutive ranks, and the groups are replicas of
+ * each other.  The options and the collectives are in lib/optim/zero.
  */
 #ifndef MEG_PARALLEL_ZERO_H
 #define MEG_PARALLEL_ZERO_H
@@ -24,7 +24,10 @@ struct meg_elem_range {
     int64_t begin, end;
 };
 
-/* Return shard number `rank` of the nshards equal shards of r.  nshards must divide the length of r. */
+/*
+ * Return the shard of r that belongs to `rank` if r is divided into nshards equal shards.  nshards must divide the
+ * length of r.
+ */
 static inline struct meg_elem_range meg_zero_shard_of(struct meg_elem_range r, int64_t nshards, int64_t rank)
 {
     const int64_t n = (r.end - r.begin) / nshards;

@@ -1,7 +1,7 @@
 /*
- * Cost model of communication: the bytes that a rank sends.  Each formula counts the collectives of one file:
- * nn/linear.c, nn/sequence_parallel.c, nn/cp_attention.c, nn/cp_kv_exchange.c, nn/cp_all_to_all.c, nn/embedding.c,
- * nn/lm_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c, optim/optim.c and train/step.c.
+ * Cost model of communication: the bytes that a rank sends.  The formulas count the collectives and transfers in these
+ * files: nn/linear.c, nn/sequence_parallel.c, nn/cp_attention.c, nn/cp_kv_exchange.c, nn/cp_all_to_all.c,
+ * nn/embedding.c, nn/lm_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c, optim/optim.c and train/step.c.
  */
 #include <string.h>
 #include "plan/internal.h"
@@ -74,8 +74,8 @@ struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost)
 }
 
 /*
- * The head communicates in the backward step only: the all-gather of its input with sequence parallelism, the softmax
- * statistics of each row, and the reduction of the input's gradient.
+ * The head, whose loss is also computed in the backward step, communicates only there: it all-gathers its input (with
+ * sequence parallelism), all-reduces the softmax statistics of each row, and reduces the input gradient.
  */
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
 {
@@ -120,8 +120,8 @@ static double tied_grad_nbytes(const struct meg_params *params, const struct meg
 }
 
 /*
- * Return the bytes sent to all-gather a layer group, or 0 if the group's unsharded buffer already contains it.  The
- * array resident lists the group in each buffer.
+ * Return the bytes sent to all-gather a layer group, or 0 if the group's unsharded buffer already contains it.
+ * resident[i] is the layer group in unsharded buffer i.
  */
 static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *cost,
                                   const struct meg_params *params, int layer_group)
@@ -200,7 +200,10 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
     return s;
 }
 
-/* Add the bytes that a stage sends for one micro-batch in its layers, embedding and head. */
+/*
+ * Add the bytes that a rank of a stage sends for one micro-batch in its layers, and in embedding and head if it has
+ * them.
+ */
 static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, int64_t stage)
 {
     const struct meg_layout *l = &cost->layout;

@@ -1,9 +1,10 @@
 /*
  * cost.h - analytic cost model of a training run: memory, communication and time of a step.
  *
- * The cost model is computed from model, layout and hardware.  It allocates no tensors and evaluates only one rank of
- * each type of pipeline stage, so a layout of 10^5 ranks takes as long as one of ten.  Layers are modeled as in
- * Korthikanti et al. 2022, pipelines as in Narayanan et al. 2021.
+ * The cost model is computed from model, layout and hardware.  It allocates no tensors.  Memory and communication are
+ * computed for one rank of each type of pipeline stage, and time for each stage, so the computation hardly depends on
+ * the tensor-, context- and data-parallel sizes.  Layers are modeled as in Korthikanti et al. 2022, pipelines as in
+ * Narayanan et al. 2021.
  */
 #ifndef MEG_PLAN_COST_H
 #define MEG_PLAN_COST_H
@@ -21,8 +22,8 @@ struct meg_cost_model {
     bool overlaps_grad_reduce;              /* reduce gradients during the last backward pass */
     bool overlaps_param_gather;             /* all-gather parameters during the next forward pass */
     bool uses_host_comm;                    /* ranks are processes that communicate through host memory (MPI) */
-    int num_scalar_reduces;                 /* number of scalars that a step reduces over the model: norms, counts */
-    bool is_async_save, saves_optim;        /* background saves copy the weights; saves include the optimizer state */
+    int num_scalar_reduces; /* number of scalars (norms, counts) that a step reduces over the model-parallel ranks */
+    bool is_async_save, saves_optim; /* background saves copy the weights; saves include the optimizer state */
     bool stores_scores; /* store attention scores, as before FlashAttention; only to compare with published runs */
 };
 
@@ -78,7 +79,7 @@ extern const char *const meg_cost_group_name[MEG_COST_GROUPS];
 /* Compute the bytes that the rank at coordinates `at` sends in each group per step, counted as in comm/comm.h. */
 void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, struct meg_rank_coords at);
 /*
- * Set nbytes to the bytes that the groups of a mesh have sent so far.  The difference over a step equals
+ * Set nbytes to the bytes that this rank has sent so far in the groups of a mesh.  The difference over a step equals
  * meg_cost_comm_volume.
  */
 void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *mesh);
@@ -86,8 +87,9 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
 /* ---- time ------------------------------------------------------------------------------------ */
 
 /*
- * Time of a step, in seconds.  The time of a micro-batch on a stage is the sum of its matrix products, attention,
- * memory-bound operations and collectives, without overlap.  Transfers between stages overlap as the schedule allows.
+ * Estimated time of a step, in seconds except for `bubble` and `mfu`.  The time of a micro-batch on a stage is the sum
+ * of its matrix products, attention, memory-bound operations and collectives, without overlap.  Transfers between
+ * stages overlap as the schedule allows.
  */
 struct meg_cost_time {
     double gemm, attention, memory_bound, comm; /* times of all micro-batches on the busiest stage */
@@ -95,19 +97,19 @@ struct meg_cost_time {
     double grad_reduce; /* time of gradient reduction and parameter all-gather that is not overlapped */
     double update;
     double step;
-    double mfu; /* model FLOP utilization: meg_gpt_flops of the step over the peak of all ranks */
+    double mfu; /* model FLOP utilization: model FLOP/s as a fraction of the peak of all ranks */
 };
 
 /*
- * Estimate the time of a step.  threads is the number of threads per rank (meg_hardware_threads).  If simulate is true,
- * the bubble is that of the simulated pipeline schedule; otherwise it is (pp - 1) / (vp microbatches), the bubble of
- * equal stages.
+ * Estimate the time of a step.  `threads` is the number of threads per rank (meg_hardware_threads).  If `simulate` is
+ * true, the pipeline schedule is simulated; otherwise the bubble is (pp - 1) / (vp microbatches), the bubble of equal
+ * stages.
  */
 void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *cost, const struct meg_hardware *hw,
                         int threads, bool simulate);
 /*
- * Return a lower bound of the step time that meg_cost_step_time estimates.  It covers only the micro-batches and is
- * much faster to compute.
+ * Return a lower bound of the step time that meg_cost_step_time estimates without simulation.  The bound omits gradient
+ * reduction, parameter all-gather and update, and is much faster to compute.
  */
 double meg_cost_time_bound(const struct meg_cost_model *cost, const struct meg_hardware *hw, int threads);
 

@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Print the report of a complete specification.  data contains the samples planned for each data split. */
+/* Print the report of a complete specification.  `data` contains the samples planned for each data split. */
 void meg_plan_print_dry_run(const struct meg_run_spec *s, const struct meg_data_splits *data, FILE *f);
 
 MEG_END_DECLS

@@ -4,7 +4,7 @@
  *               about 275 of 312.  gemm_half_size is chosen so that products of hidden sizes 768, 1,536 and 4,096
  *               reach 0.55, 0.65 and 0.74 of the peak on an H200, close to what kernels of such models reach.
  *   attention   FlashAttention-2 on an A100, causal, heads of 128: 190 forward, 160 backward of 312 TFLOP/s (Dao
- *               2023); cuDNN 9.19 on an H200, s 4096: 591 and 474 of 989, and less on an H100 (its benchmarks)
+ *               2023); cuDNN 9.19 on an H200, s 4096: 591 and 474 of 989, and less on an H100 (benchmarks of cuDNN)
  *   memory      0.85 to 0.9 of the peak: 4.3 of 4.8 TB/s measured on an H200
  *   links       bus bandwidth that nccl-tests reports for large all-reduces of eight ranks: 235 GB/s (A100), 370
  *               GB/s (H100, rings); between nodes, 0.84 of the rate of one 200 or 400 Gbit/s adapter per GPU

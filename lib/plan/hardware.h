@@ -15,7 +15,7 @@ struct meg_hardware {
     double gemm_efficiency;          /* fraction of the peak that large products reach */
     double gemm_half_size;           /* smallest dimension of a product that reaches half of gemm_efficiency */
     double tile;                     /* rows and columns of a product's output tile */
-    double attention_fwd_efficiency; /* fraction of the peak, where only the causal half counts as work */
+    double attention_fwd_efficiency; /* fraction of the peak, counting only unmasked scores */
     double attention_bwd_efficiency;
     double memory_bw;       /* bytes/s of operations on large buffers */
     double link_bw, net_bw; /* bytes/s that a rank sends in collectives, within and between nodes */
@@ -25,7 +25,7 @@ struct meg_hardware {
 
 const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type);
 
-/* Return the number of threads that compute for a rank: the number of OpenMP threads if hw is a CPU core, else 1. */
+/* Return the number of threads that compute for a rank: the number of OpenMP threads if `hw` is a CPU core, else 1. */
 int meg_hardware_threads(const struct meg_hardware *hw);
 
 MEG_END_DECLS

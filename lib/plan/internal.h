@@ -12,7 +12,10 @@ MEG_BEGIN_DECLS
  */
 struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
                                                   int64_t *group);
-/* Return the makespan that meg_pipe_schedule_estimate computes, extrapolated from short schedules. */
+/*
+ * Return the makespan that meg_pipe_schedule_estimate computes, extrapolated from shorter schedules if there are many
+ * micro-batches.
+ */
 double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t);
 
 /*
@@ -32,7 +35,9 @@ static inline struct cost_rows cost_local_rows(const struct meg_cost_model *cost
     return r;
 }
 
-/* Bytes sent per micro-batch in the forward pass, and for the input and weight gradients of the backward pass. */
+/*
+ * Bytes that a rank sends per micro-batch in the forward pass, and in the backward pass for input and weight gradients.
+ */
 struct cost_comm {
     double fwd, bwd_input, bwd_weight;
 };
@@ -53,11 +58,11 @@ struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost);
  */
 int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t *inputs);
 
-/* Bytes that a rank sends once per step, and the elements that it updates. */
+/* Bytes that a rank sends per step to reduce gradients and all-gather parameters, and the elements that it updates. */
 struct cost_step_comm {
     double grad_reduce, param_gather; /* bytes in the data-parallel groups */
     double sp_grad_reduce;            /* bytes in the tensor-parallel group: gradients of replicated parameters */
-    double embedding_grad;            /* bytes between first and last stage: gradient of a tied embedding */
+    double embedding_grad;            /* bytes between the first and the last stage: gradient of a tied embedding */
     double num_updated;               /* number of elements that the rank updates */
 };
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, struct meg_rank_coords at);

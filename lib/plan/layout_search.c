@@ -1,9 +1,10 @@
 /*
- * Search of parallel layouts.  The search tries every combination of a tensor size, a pipeline size and a power of two
- * as context size whose product divides the number of ranks.  For each of these it tries every number of chunks that
+ * Search of parallel layouts.  The search combines tensor sizes up to the number of ranks per node, pipeline sizes that
+ * divide the number of layers, and powers of two as context sizes, if their product divides the number of ranks and the
+ * weights and gradients fit in memory.  For each combination it tries sequence parallelism, every number of chunks that
  * divides the layers of a stage, micro-batches of 1, 2, 4, ... samples, and the least recomputation that fits in
  * memory.  Candidates are ranked by an estimate of the step time that needs no simulation of a pipeline schedule; only
- * the best ones are simulated.
+ * the best MAX_CANDIDATES are simulated.
  */
 #include "plan/layout_search.h"
 #include <inttypes.h>
@@ -32,7 +33,7 @@ struct search {
     double memory;        /* bytes available per rank */
     double weight_nbytes; /* bytes of the parameters and gradients of the model */
     struct candidate best[MAX_CANDIDATES];
-    int nbest; /* candidates in best, in order of time.step */
+    int nbest; /* number of candidates in best, which are ordered by time.step */
 };
 
 /* Return n if it is a valid count, else 1; invalid options are rejected later. */
@@ -122,7 +123,10 @@ static bool is_too_slow(const struct search *s, double seconds)
     return s->nbest == MAX_CANDIDATES && seconds >= s->best[MAX_CANDIDATES - 1].time.step;
 }
 
-/* Insert a candidate with the least recomputation that fits in memory.  Return false if none fits. */
+/*
+ * Insert a candidate with the least recomputation that fits in memory, unless its options violate a rule or it is too
+ * slow.  Return false if it does not fit even with full recomputation.
+ */
 static bool try_recompute(struct search *s, struct candidate *c)
 {
     static const enum meg_recompute types[] = { MEG_RECOMPUTE_NONE, MEG_RECOMPUTE_SELECTIVE, MEG_RECOMPUTE_UNIFORM };
@@ -147,7 +151,7 @@ static bool try_recompute(struct search *s, struct candidate *c)
     return false;
 }
 
-/* Try micro-batches of 1, 2, 4, ... samples until one does not fit in memory. */
+/* Try micro-batches of 1, 2, 4, ... samples while they divide the samples per data-parallel rank and fit in memory. */
 static void try_micro_batches(struct search *s, struct candidate *c)
 {
     const int64_t dp = s->world_size / (c->layout.tensor * c->layout.context * c->layout.pipeline);

@@ -1,6 +1,4 @@
-/*
- * layout_search.h - the report of --plan: the fastest parallel layouts of a model that fit in memory.
- */
+/* layout_search.h - the report of --plan: the fastest of the parallel layouts in which a model fits in memory. */
 #ifndef MEG_PLAN_LAYOUT_SEARCH_H
 #define MEG_PLAN_LAYOUT_SEARCH_H
 #include <stdio.h>
@@ -10,8 +8,7 @@ MEG_BEGIN_DECLS
 
 /*
  * Reset the options that --plan chooses: parallel sizes, micro-batch, optimizer sharding and recomputation.  If the
- * global batch size is not given, set it to one micro-batch per rank of world_size.  The options need not have been
- * checked.
+ * global batch size is not given, set it to world_size micro-batches.  The options need not have been checked.
  */
 void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size);
 

@@ -18,7 +18,7 @@ const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES] = {
     [MEG_COST_MEM_ASYNC_SAVE] = "asynchronous save",
 };
 
-/* Return the bytes of the buffers between pipeline stages. */
+/* Return the bytes of the boundary buffers of a pipeline stage. */
 static double pipeline_nbytes(const struct meg_cost_model *cost, const struct meg_mesh *mesh)
 {
     struct meg_pipe_schedule schedule;
@@ -36,7 +36,7 @@ static double pipeline_nbytes(const struct meg_cost_model *cost, const struct me
 
 /*
  * Return the bytes that a background save copies: weights and, if the optimizer is saved, its main parameters and
- * state, whose sizes are in o.
+ * state, whose sizes are in `o`.
  */
 static double async_save_nbytes(const struct meg_cost_model *cost, const struct meg_params *params,
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)

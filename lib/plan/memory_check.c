@@ -12,7 +12,9 @@ enum { OVERHEAD_NBYTES = 16 << 20 }; /* bytes of the program and its libraries, 
 
 /* ---- this machine ---- */
 
-/* Return the number after `word` at the beginning of a line of a file, times unit; 0 if there is none. */
+/*
+ * Return the number that follows `word` at the beginning of a line of a file, times `unit`; 0 if there is no such line.
+ */
 static double read_proc_value(const char *path, const char *word, double unit)
 {
     struct meg_line_reader in;

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "plan/internal.h"
 
-/* Seconds of one forward pass, or of one part of a backward pass, for a micro-batch. */
+/* Time in seconds of one forward pass, or of one part of a backward pass, of a micro-batch. */
 struct pass_time {
     double gemm, attention, memory_bound, comm;
 };
@@ -45,7 +45,9 @@ static void add_chunk(struct chunk_time *to, const struct chunk_time *s, double 
     add_pass(&to->bwd_weight, s->bwd_weight, times);
 }
 
-/* Return the seconds of the matrix product [n, in] times [in, out], whose output is computed in complete tiles. */
+/*
+ * Return the time in seconds of the matrix product [n, in] times [in, out], whose output is computed in complete tiles.
+ */
 static double gemm_time(const struct rates *r, double n, double in, double out)
 {
     const double tile = r->hw->tile, smallest = fmin(n, fmin(in, out));
@@ -56,7 +58,7 @@ static double gemm_time(const struct rates *r, double n, double in, double out)
 
 /*
  * Return the bytes/s that a rank sends in a group of `size` ranks that are `stride` apart.  In a group over several
- * nodes, the bandwidth is the sum over the network adapters of the group's ranks in a node.
+ * nodes, the bandwidth is the sum over the network adapters of the group's ranks in a node, but at most link_bw.
  */
 static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
 {
@@ -68,8 +70,8 @@ static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t s
 /* ---- attention -------------------------------------------------------------------------------- */
 
 /*
- * Estimate the attention of a micro-batch's queries to s keys, on a rank's heads; the causal mask leaves half of the
- * scores.
+ * Estimate the time of attention between a micro-batch's queries and s keys on a rank's heads.  The causal mask leaves
+ * half of the scores.
  */
 static struct pass_time attention_time(const struct rates *r, const struct meg_cost_model *cost, bool is_backward)
 {
@@ -91,7 +93,7 @@ static struct pass_time attention_time(const struct rates *r, const struct meg_c
 
 /* ---- parts of the model ----------------------------------------------------------------------- */
 
-/* Estimate the passes through layer i of the model. */
+/* Estimate the times of the forward and backward passes through layer i of the model. */
 static struct chunk_time layer_time(const struct rates *r, const struct meg_cost_model *cost, int64_t i)
 {
     const struct meg_layout *l = &cost->layout;
@@ -147,7 +149,7 @@ static struct chunk_time lm_head_time(const struct rates *r, const struct meg_co
     return s;
 }
 
-/* Estimate the passes through a chunk of a stage. */
+/* Estimate the times of the forward and backward passes through a chunk of a stage. */
 static struct chunk_time chunk_time(const struct rates *r, const struct meg_cost_model *cost, int64_t stage,
                                     int64_t chunk)
 {
@@ -216,7 +218,7 @@ double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pi
 }
 
 /*
- * Return the seconds of the schedule of chunks that take different times, by simulation.  The array each is ordered by
+ * Simulate the pipeline schedule, and return its time in seconds.  `each` has the times of the chunks, ordered by
  * chunk, then by stage.
  */
 static double simulate_pipeline(const struct meg_cost_model *cost, const struct chunk_time *each, double transfer)
@@ -243,8 +245,8 @@ static double simulate_pipeline(const struct meg_cost_model *cost, const struct 
 }
 
 /*
- * Return the seconds of all micro-batches in the pipeline, and set *busy to the time of one micro-batch on the busiest
- * stage.
+ * Return the time in seconds that the pipeline takes for all micro-batches of a step, and set *busy to the time that
+ * one micro-batch takes on the busiest stage.
  */
 static double pipeline_time(struct pass_time *busy, const struct meg_cost_model *cost, const struct rates *r,
                             bool simulate)
@@ -281,8 +283,8 @@ static double pipeline_time(struct pass_time *busy, const struct meg_cost_model 
 }
 
 /*
- * Return the bytes that an update reads and writes per element: f32 weight and two moments (read and written, 24), the
- * gradient (read, 4, and zeroed), and the weight in the dtype of the model if that is not f32.
+ * Return the bytes that an update reads and writes per element, as for Adam: f32 weight and two moments (read and
+ * written, 24), the gradient (read, 4, and zeroed), and the weight in the dtype of the model if that is not f32.
  */
 static double update_nbytes(const struct meg_cost_model *cost)
 {

@@ -21,8 +21,8 @@ void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run
                                int64_t num_micro);
 
 /*
- * With -v, log the largest usage of any rank and its prediction.  start_nbytes is the resident set size before the
- * arenas were allocated.  Collective over world.
+ * With -v, log the maxima over the ranks of the measured and of the predicted usage.  start_nbytes is the resident set
+ * size before the arenas were allocated.  Collective over world.
  */
 void meg_usage_vs_plan_log(const struct meg_usage_vs_plan *u, struct meg_comm *world, double start_nbytes);
 

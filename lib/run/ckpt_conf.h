@@ -16,7 +16,7 @@ struct meg_train_ckpt_conf {
 };
 extern const struct meg_opt meg_train_ckpt_opts[];
 
-/* Return MEG_EUSAGE for values out of range or options that contradict each other. */
+/* Return MEG_EUSAGE if a value is out of range, or if an option requires or contradicts another one. */
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
 
 MEG_END_DECLS

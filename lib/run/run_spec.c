@@ -38,7 +38,7 @@ struct meg_gpt_run meg_run_spec_stage(const struct meg_gpt_run *run, const struc
 
 /* ---- rules that involve the model ---- */
 
-/* Check the schedule of every batch size of the run. */
+/* Check the schedule of every batch size of the run, and that zb-h1 is not combined with recomputation. */
 static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_batch_schedule *b = &s->batch;
@@ -58,7 +58,10 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
     return 0;
 }
 
-/* Check that the number of elements of every message fits in an int, the type of counts in MPI. */
+/*
+ * Check that the activations that pipeline stages and sequence-parallel ranks exchange, and the keys and values of
+ * context parallelism, have at most INT_MAX elements per message, the limit of MPI's counts.
+ */
 static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_train_conf *c = &s->job->train;

@@ -22,21 +22,23 @@ struct meg_run_spec {
 };
 
 /*
- * Make the part of the specification that does not depend on the model, for world_size ranks.  Returns MEG_EUSAGE, with
+ * Make the part of the specification that does not depend on the model, for world_size ranks.  Return MEG_EUSAGE, with
  * a message that states the option, its value and the rule, if a training, precision or layout option is invalid.
  */
 int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, int64_t world_size, struct meg_err *e);
 
 /*
- * Complete the specification once job->model has passed meg_gpt_conf_check: split the model over the ranks.
- * Returns MEG_EUSAGE if layout, optimizer sharding, schedule or recomputation do not fit the model or each other.
+ * Complete the specification once job->model has passed meg_gpt_conf_check: split the model over the ranks.  Return
+ * MEG_EUSAGE if layout, optimizer sharding, schedule or recomputation do not fit the model or each other.
  */
 int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e);
 
 /* Return the pipeline schedule of a step of num_micro micro-batches. */
 struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s, int64_t num_micro);
 
-/* Return run with the fields of one stage set: its activation slots, and whether it defers weight gradients. */
+/*
+ * Return *run with the fields of one stage set: its number of activation slots, and whether it defers weight gradients.
+ */
 struct meg_gpt_run meg_run_spec_stage(const struct meg_gpt_run *run, const struct meg_pipe_schedule_conf *schedule,
                                       int64_t stage);
 

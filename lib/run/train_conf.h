@@ -10,7 +10,10 @@
 
 MEG_BEGIN_DECLS
 
-/* The values of --recompute-granularity, --recompute-method, --on-nan and --hardware, in the order of their choices. */
+/*
+ * Values of --recompute-granularity, --recompute-method, --on-nan and --hardware, in the order in which the options
+ * list them.
+ */
 enum meg_recompute_granularity {
     MEG_RECOMPUTE_GRANULARITY_UNSET = MEG_ENUM_UNSET,
     MEG_RECOMPUTE_GRANULARITY_SELECTIVE,
@@ -43,8 +46,8 @@ struct meg_train_conf {
     enum meg_on_nan on_nan;
     int64_t weight_hash_interval;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
-    bool dry_run, plan;              /* print the estimate of this run, or the fastest layouts */
-    int64_t world_size;              /* ranks for dry_run and plan; MEG_UNSET: the ranks that were started */
+    bool dry_run, plan; /* print the estimate of this run, or the fastest layouts */
+    int64_t world_size; /* number of ranks for dry_run and plan; MEG_UNSET: the number of ranks that were started */
     enum meg_hardware_type hardware; /* hardware model for dry_run and plan */
 };
 extern const struct meg_opt meg_train_opts[];
@@ -54,7 +57,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e);
 
 /*
  * Derive the batch sizes of every step, for dp data-parallel ranks, and the number of iterations from checked options.
- * Returns MEG_EUSAGE if a batch size is not divisible as required, or if there are more than 2^53 samples.
+ * Return MEG_EUSAGE if a batch size is invalid or not divisible as required, or if there are more than 2^53 samples.
  */
 int meg_train_batch_schedule(const struct meg_train_conf *c, int64_t dp, struct meg_batch_schedule *batch,
                              int64_t *train_iters, struct meg_err *e);
