@@ -19,8 +19,8 @@ MEG_BEGIN_DECLS
 struct meg_gpt_hooks {
     void *user;
     /*
-     * Called before the parameters of a layer group are read.  next is the group that the pass reads after this one,
-     * for prefetching, or -1.  is_backward: the pass computes gradients of the group.
+     * Called before the parameters of a layer group are read.  `next` is the group to prefetch, which the pass reads
+     * after this one, or -1.  If is_backward, the pass computes gradients of the group.
      */
     void (*params_needed)(void *user, int layer_group, int next, bool is_backward);
     /* Called when the backward pass of a micro-batch has added all its gradients of a layer group. */
@@ -56,7 +56,7 @@ void meg_gpt_close(struct meg_gpt *g);
 
 /*
  * Set the initial weights.  They depend on the seed, the tensor's name and the element's index (meg_param_init), but
- * not on the layout.
+ * not on the layout.  Not for ZeRO-3, where meg_optim_init sets the weights.
  */
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 
@@ -78,11 +78,12 @@ double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, do
 int64_t meg_gpt_logit_rows(const struct meg_gpt *g);
 /*
  * Write the logits [rows,v] f32 (host) of tokens [first, first + rows), from which meg_gpt_loss has just computed the
- * losses.  first must be a multiple of meg_gpt_logit_rows; rows is that number, or fewer for the last tokens.
+ * losses.  `first` must be a multiple of meg_gpt_logit_rows; `rows` is that number, or fewer for the last tokens.  The
+ * model must be f32 and not tensor-parallel.
  */
 void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits);
 
-/* Compute the logits [s,b,v] f32 (host) of a batch, without dropout. */
+/* Compute the logits [s,b,v] f32 (host) of a batch, without dropout.  The model must be f32 and not tensor-parallel. */
 void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits);
 
 /* ---- with pipeline parallelism: a rank has chunks of layers, and each micro-batch in flight has a slot ---- */
@@ -94,19 +95,20 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
 size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
 
 /*
- * Run forward of a micro-batch through a chunk and keep its activations in a slot.  The device buffers in and out have
- * meg_gpt_boundary_nbytes bytes.  A chunk that begins with the embedding does not read in; other chunks require in to
- * remain unchanged until the slot's backward has ended.  A chunk that ends with the head does not write out.  For
- * scale, see meg_gpt_forward_backward.
+ * Run forward of a micro-batch through a chunk and keep its activations in a slot.  The device buffers `in` and `out`
+ * have meg_gpt_boundary_nbytes bytes.  A chunk that begins with the embedding does not read `in`; for other chunks,
+ * `in` must remain unchanged until the slot's backward has ended.  A chunk that ends with the head does not write
+ * `out`.  For `scale`, see meg_gpt_forward_backward.
  */
 void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
                      const void *in, void *out);
 /* Compute the losses of a slot after forward of the chunk that ends with the head; see meg_gpt_loss. */
 double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss);
 /*
- * Run backward of a slot: compute d_in, the gradient of in, from d_out, the gradient of out, and add the parameter
- * gradients to g->g.  A chunk that ends with the head does not read d_out and returns sum(loss * loss_mask); other
- * chunks return 0.  A chunk that begins with the embedding does not write d_in.
+ * Run backward of a slot: compute d_in, the gradient of `in`, from d_out, the gradient of `out`, and add the parameter
+ * gradients to g->g, except those deferred to meg_gpt_backward_weight.  A chunk that ends with the head does not read
+ * d_out and returns sum(loss * loss_mask); other chunks return 0.  A chunk that begins with the embedding does not
+ * write d_in.
  */
 double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
 /* Add the weight gradients of linears that meg_gpt_backward of this slot deferred (run.defers_wgrad). */

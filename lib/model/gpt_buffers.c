@@ -170,7 +170,7 @@ static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
     acts->mlp.mid = alloc_acts(a, w->f);
 }
 
-/* Allocate the gradients that a slot keeps of each layer for the deferred weight-gradient pass. */
+/* Allocate the gradients of a layer that a slot keeps for the deferred weight-gradient pass. */
 static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
 {
     g->attn_out = alloc_sublayer_out(a);
@@ -253,8 +253,8 @@ static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
 }
 
 /*
- * Allocate the buffers of activation gradients, which all layers share.  With defers_wgrad, qkv and pre are not shared:
- * see suballoc_deferred_grads.
+ * Allocate the buffers of activation gradients, which all layers share.  With defers_wgrad, those that
+ * suballoc_deferred_grads allocates are not shared.
  */
 static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
 {

@@ -40,7 +40,7 @@ struct meg_gpt_conf {
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
     bool swiglu;
-    bool has_bias; /* linears have biases; if false, only qkv has one, and only with add_qkv_bias */
+    bool has_bias; /* linears of layers have biases; if false, only qkv has one, and only with add_qkv_bias */
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* tanh approximation of GELU; exact GELU if false or without biases */
     double attention_dropout, hidden_dropout;

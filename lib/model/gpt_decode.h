@@ -18,8 +18,8 @@ void meg_gpt_kv_cache_clear(struct meg_gpt_kv_cache *c, int64_t slot);
 /* Return the number of tokens in a slot. */
 int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot);
 /*
- * Process n tokens, 1 to run.s * run.b, into an empty slot.  Write the logits [v] f32 (host) of the last token, unless
- * logits is NULL.
+ * Run n tokens, 1 to run.s * run.b, through the model, and store their keys and values in an empty slot.  Write the
+ * logits [v] f32 (host) of the last token, unless logits is NULL.
  */
 void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      float *logits);

@@ -84,7 +84,7 @@ struct meg_gpt_state {
     int ncp;
     struct meg_attn_workspace attn_workspace;
     struct meg_lm_head head;
-    struct meg_mat sublayer_out; /* [residual_rows, h] output of attention or MLP before the residual epilogue */
+    struct meg_mat sublayer_out; /* [residual_rows, h] output of attention or MLP, before bias-dropout-add */
     struct meg_mat lnf;          /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
     struct gpt_grads grads;        /* gradients shared by all layers, except those that a slot keeps */

@@ -25,16 +25,16 @@ struct meg_gpt_run {
     int64_t s, b;             /* longest sequence in tokens, largest micro-batch in sequences */
     bool is_training;         /* keep activations and allocate gradients */
     uint32_t seed;            /* seed of dropout */
-    int64_t microbatch_slots; /* number of micro-batches whose activations are kept at the same time; 0 means 1 */
-    bool defers_wgrad;        /* meg_gpt_backward leaves the gradients of linears to meg_gpt_backward_weight */
+    int64_t microbatch_slots; /* number of activation slots, one per (chunk, micro-batch) in flight; 0 means 1 */
+    bool defers_wgrad;        /* meg_gpt_backward leaves the weight gradients of linears to meg_gpt_backward_weight */
     enum meg_recompute recompute;
     int64_t recompute_num_layers;
     bool distribute_saved_activations; /* shard the inputs kept for recomputation over tensor-parallel ranks */
-    enum meg_dtype dtype;              /* dtype of parameters and activations */
+    enum meg_dtype dtype;              /* dtype of parameters, and of activations except the residual stream */
     enum meg_dtype residual_dtype;     /* dtype of the residual stream */
     enum meg_dtype grad_dtype;         /* dtype of parameter gradients */
     bool shards_params; /* ZeRO-3: parameters are all-gathered one layer group at a time (model/param.h) */
-    bool shards_grads;  /* ZeRO-2: gradients are reduce-scattered one layer group at a time */
+    bool shards_grads;  /* ZeRO-2/3: gradients are reduce-scattered one layer group at a time */
 };
 
 /* Number of bytes in each arena. */

@@ -88,7 +88,10 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* End the current bucket, padded as in Megatron to a multiple of 128 elements that the number of shards divides. */
+/*
+ * End the current bucket.  With optimizer shards, pad it as Megatron does to a multiple of 128 elements and of the
+ * number of shards.
+ */
 static void end_bucket(struct meg_params *p, const struct meg_layout *l)
 {
     const int64_t begin = p->nbuckets ? p->bucket[p->nbuckets - 1].end : 0;

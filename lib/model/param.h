@@ -15,8 +15,8 @@
  * identically.  With ZeRO-2 and ZeRO-3, each layer group is a bucket.
  *
  * Layer group 0 is the embedding, groups 1..L are the layers, and group L+1 is the head.  The table has all rows on
- * every rank, but a rank has shards only of the rows of its pipeline stage.  Tensor-parallel ranks shard a row along
- * tp_axis.
+ * every rank, but a rank has shards only of the rows of its pipeline stage and, on the last stage, of a tied embedding.
+ * Tensor-parallel ranks shard a row along tp_axis.
  */
 #ifndef MEG_MODEL_PARAM_H
 #define MEG_MODEL_PARAM_H
@@ -32,8 +32,9 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
- * Ranks over which a parameter's gradient is reduced: all ranks with a replica.  A tied embedding has replicas on both
- * the first and the last pipeline stage.
+ * Ranks over which a parameter's gradient is reduced.  DENSE: the data- and context-parallel ranks.  TIED: in addition,
+ * the first and the last pipeline stage, which both have the tied embedding.  (Sequence parallelism also requires a
+ * reduction over the tensor-parallel ranks, which depends on tp_axis.)
  */
 enum meg_param_reduce_group { MEG_PARAM_DENSE, MEG_PARAM_TIED };
 
@@ -59,8 +60,8 @@ struct meg_param {
 };
 
 /*
- * A range of n elements that are contiguous in the global tensor, beginning at index global, and in the shard,
- * beginning at index local.
+ * A range of n elements that are contiguous in the global tensor, beginning at index `global`, and in the shard,
+ * beginning at index `local`.
  */
 struct meg_param_shard_range {
     int64_t global, local, n;
@@ -88,7 +89,7 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
 
 /*
- * ZeRO-2 (for gradients) and ZeRO-3 (for parameters) have these unsharded buffers: one for the embedding, one for the
+ * ZeRO-2/3 (for gradients) and ZeRO-3 (for parameters) have these unsharded buffers: one for the embedding, one for the
  * head, and two that layers use alternately.  Return the element offset of a layer group's buffer, or the number of
  * elements of all buffers.
  */

@@ -48,12 +48,13 @@ struct meg_attn_grads {
 };
 
 /*
- * Compute y [n,h] from x without the output bias, which the residual epilogue adds.  If c->kv is set, append the keys
- * and values of the rows to the cache and attend each row to its sequence in the cache.
+ * Compute y [n,h] from x without the output bias, which is added by bias-dropout-add (struct meg_residual_epilogue).
+ * If c->kv is set, append the keys and values of the rows to the cache, and compute the attention of each row's queries
+ * over its sequence in the cache.
  */
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l);
-/* Compute dx from dy and add to the weight gradients; d is overwritten. */
+/* Compute dx from dy and, unless c->defers_wgrad, add to the weight gradients; d is overwritten. */
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                   const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l);
 /* Add the weight gradients that meg_attn_bwd deferred (c->defers_wgrad); pass the same arguments as to meg_attn_bwd. */

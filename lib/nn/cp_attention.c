@@ -1,7 +1,7 @@
 /*
  * cp_attention.c - attention with context parallelism.  In each ring step, this rank's query chunks attend to the key
- * chunks of one rank; chunk pairs that the causal mask hides completely are skipped.  Forward merges the partial
- * outputs, and backward sums the gradients.
+ * chunks of one rank; chunk pairs that are completely masked are skipped.  Forward merges the partial outputs, and
+ * backward sums the gradients.
  */
 #include "nn/internal.h"
 
@@ -95,7 +95,10 @@ static struct meg_mat a2a_shape(const struct meg_cp *cp, struct meg_mat m, void 
     return meg_mat(data, m.dtype, m.rows * cp->a2a_size, m.cols / cp->a2a_size);
 }
 
-/* Attend query chunk i to key chunk j.  Write o and lse if is_first, else merge the result into them. */
+/*
+ * Compute the attention of query chunk i over key chunk j.  Write o and lse if is_first, else merge the result into
+ * them.
+ */
 static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, int64_t i, int64_t j, bool is_first)
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
@@ -149,7 +152,7 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
     nn_a2a_stats(c, l, delta);
 }
 
-/* Add the gradients from the attention of query chunk i to key chunk j. */
+/* Add the gradients of the attention of query chunk i over key chunk j. */
 static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, struct meg_mat d_o, const float *delta,
                            const float *lse, int64_t i, int64_t j)
 {

@@ -3,8 +3,8 @@
  *
  * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention.
  * Only attention needs the tokens of other ranks:
- *   p2p         keys and values circulate in a ring, overlapped with attention to the block received before (Liu et al.
- *               2023)
+ *   p2p         keys and values circulate in a ring, overlapped with attention over the block received before
+ *               (Liu et al. 2023)
  *   all_gather  keys and values are all-gathered, and their gradients reduce-scattered (Dubey et al. 2024, 3.3.2)
  *   a2a         an all-to-all gives each rank all rows of some heads, and a second all-to-all reverses the first
  *               (Jacobs et al. 2023)

@@ -25,7 +25,7 @@ struct meg_ctx {
     bool has_sp;                 /* sequence parallelism is on (nn/sequence_parallel.h) */
     void *sp_buffer[2];          /* workspace of sequence parallelism, [n, h] each: gathered rows, partial sums */
     bool defers_wgrad;           /* backward leaves the weight gradients of linears to *_bwd_weight */
-    enum meg_dtype dtype;        /* dtype of parameters and activations */
+    enum meg_dtype dtype;        /* dtype of parameters, and of activations except the residual stream */
     enum meg_dtype grad_dtype;   /* dtype of parameter gradients */
     int64_t s, b;                /* micro-batch: s positions on this context-parallel rank, b sequences; n = s*b rows */
     uint32_t seed;               /* seed of dropout */
@@ -39,8 +39,8 @@ struct meg_ctx {
 };
 
 /*
- * Return the dropout with probability p at a site of a layer for the current micro-batch; there is no dropout without
- * sample ids.
+ * Return the parameters of dropout with probability p at a site of a layer for the current micro-batch.  Without sample
+ * ids there is no dropout.
  */
 static inline struct meg_drop meg_ctx_drop(const struct meg_ctx *c, double p, int layer, enum meg_drop_site site)
 {

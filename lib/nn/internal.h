@@ -58,7 +58,7 @@ void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full
 void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *full_seq);
 /* Redistribute the statistics x of each row and head, in place: x [2,b,a,s/2] becomes [2,b,a/h,s h/2]. */
 void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x);
-/* Return doc_start of the rows of all h ranks, in sequence order. */
+/* Return doc_start of the rows of all h ranks, in sequence order; NULL if c->doc_start is NULL. */
 const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l);
 
 /* ---- cp_kv_exchange.c ---- */
@@ -88,14 +88,17 @@ struct nn_cp_attn {
 
 /*
  * Exchange of keys and values, and of their gradients, over cp->ring.  Step 0 uses the keys of this rank; the ring_size
- * steps together use the keys of all ranks.
+ * steps together use the keys of all ranks.  A function for which an exchange has no use does nothing.
  */
 struct nn_kv_exchange {
-    /* Wait for the KV block of a step, start to fetch the next one, and return the rank that owns the block. */
+    /*
+     * Set *kv to the KV block of a step, once it has arrived, and return the rank that owns the block.  A ring also
+     * starts to fetch the next block.
+     */
     int64_t (*fetch)(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv);
     /* Return the block to which the gradients of a step are to be added. */
     struct nn_kv_block (*grad_block)(struct nn_cp_attn *p, int64_t step);
-    /* Send the gradients of a step to the next rank of the ring; call it when they are complete. */
+    /* Send the gradients of a step, once complete, to the next rank of the ring. */
     void (*send_grads)(struct nn_cp_attn *p, int64_t step);
     /* Write the reduced gradients of this rank's keys and values to dqkv. */
     void (*return_grads)(struct nn_cp_attn *p);

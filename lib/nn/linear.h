@@ -24,13 +24,13 @@ struct meg_linear_weights {
 /* Compute y [n,out] = act(x w^T + bias) and keep x w^T + bias in pre unless pre.p is NULL. */
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act);
-/* Compute dx, reduced over tensor-parallel ranks, from dy [n,out]; add to the gradients of w and bias. */
+/* Compute dx, reduced over tensor-parallel ranks, from dy [n,out], and add to the gradients of w and bias. */
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                              const struct meg_linear_weights *l);
 void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                                     const struct meg_linear_weights *l);
 
-/* Compute y = x [n,in] w^T, reduced over tensor-parallel ranks.  The residual epilogue adds the bias (nn/norm.h). */
+/* Compute y = x [n,in] w^T, reduced over tensor-parallel ranks.  The bias is added by bias-dropout-add (nn/norm.h). */
 void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear_weights *l);
 /* Compute dx [n,in] = dy w * act'(pre) for the input x = act(pre); add to the gradient of w. */
 void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,

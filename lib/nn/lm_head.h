@@ -1,7 +1,7 @@
 /*
  * lm_head.h - language-model head: logits = x w^T and the cross-entropy of each token; the vocabulary is split over
  * tensor-parallel ranks.  Rows are processed in chunks, and the gradient of a chunk's logits immediately overwrites the
- * logits, so the complete logits [n,v] are never stored.
+ * logits, so only the logits of one chunk are stored at a time.
  */
 #ifndef MEG_NN_LM_HEAD_H
 #define MEG_NN_LM_HEAD_H
@@ -17,7 +17,10 @@ struct meg_lm_head {
     float *partial_stats;  /* [tp,2,chunk], workspace: log-sum-exp and target logit, computed by each rank */
 };
 
-/* Return the number of rows per chunk, at most n, for v columns on this rank: about 100 MB of f32 logits. */
+/*
+ * Return the number of rows per chunk for v columns on this rank: about 100 MB of f32 logits, but at least 64 rows, and
+ * at most n.
+ */
 int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n);
 
 /* Compute loss [n] f32 of all rows against target [n].  x has this rank's rows of the final norm's output. */

@@ -19,12 +19,12 @@ struct meg_mlp_acts {
     struct meg_mat mid; /* output of the activation, [n,f] */
 };
 
-/* Compute y [n,h] without fc2's bias, which the residual epilogue adds. */
+/* Compute y [n,h] without fc2's bias, which is added by bias-dropout-add (nn/norm.h). */
 void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a,
                  const struct meg_mlp *l);
 /*
- * Compute dx from dy and add to the weight gradients.  d, the gradients of the activations, is overwritten; d->mid is
- * used only if gated.
+ * Compute dx from dy and, unless c->defers_wgrad, add to the weight gradients.  d, the gradients of the activations, is
+ * overwritten; d->mid is used only if gated.
  */
 void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                  const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l);

@@ -21,8 +21,8 @@ struct meg_norm_stats {
 };
 
 /*
- * The parameters of the residual addition of a sublayer's output: dropout, and the bias of the sublayer's last linear,
- * which the sublayer does not add.
+ * Parameters of the residual addition of a sublayer's output (Megatron's bias-dropout-add): dropout, and the bias of
+ * the sublayer's last linear, which the sublayer does not add.
  */
 struct meg_residual_epilogue {
     void *bias; /* [h], or NULL */

@@ -26,8 +26,8 @@ struct meg_batch_size {
 };
 
 /*
- * Check the schedule at every level of its ramp-up.  Returns MEG_EUSAGE, with a message that names the option, its
- * value and the rule, if a check fails.
+ * Check the schedule at every level of its ramp-up.  Return MEG_EUSAGE, with a message that names the option, its value
+ * and the rule, if a check fails.
  */
 int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err *e);
 

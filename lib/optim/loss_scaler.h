@@ -2,8 +2,9 @@
  * loss_scaler.h - loss scaling for f16 (Micikevicius et al. 2018).
  *
  * Small gradients underflow in f16, so the loss is multiplied by a scale before the backward pass, and the gradients
- * are divided by it before the update.  A step with a NaN or Inf gradient is skipped.  The dynamic scale is halved on
- * such overflows and doubled after a window of steps without one, as Megatron's DynamicGradScaler does.
+ * are divided by it before the update.  A step with a NaN or Inf gradient is skipped.  The dynamic scale is halved
+ * after `hysteresis` such overflows and doubled after `window` consecutive steps without one, as in Megatron's
+ * DynamicGradScaler.
  */
 #ifndef MEG_OPTIM_LOSS_SCALER_H
 #define MEG_OPTIM_LOSS_SCALER_H
@@ -13,7 +14,7 @@
 MEG_BEGIN_DECLS
 
 enum meg_scaler_type {
-    MEG_SCALER_NONE, /* scale 1, no step is skipped */
+    MEG_SCALER_NONE, /* scale 1; meg_scaler_update skips no step */
     MEG_SCALER_CONSTANT,
     MEG_SCALER_DYNAMIC
 };
@@ -22,15 +23,15 @@ struct meg_scaler {
     enum meg_scaler_type type;
     double scale;               /* factor by which the loss is multiplied */
     double min_scale;           /* lower limit of scale */
-    int64_t window;             /* steps without overflow until scale doubles */
-    int64_t hysteresis;         /* overflows until scale is halved, counted since the last doubling */
-    int64_t growth_tracker;     /* steps since the last overflow or doubling */
+    int64_t window;             /* number of steps without overflow until scale is doubled */
+    int64_t hysteresis;         /* number of overflows since the last doubling until scale is halved */
+    int64_t growth_tracker;     /* number of steps since the last overflow or doubling */
     int64_t hysteresis_tracker; /* overflows left until scale is halved; at 0 and below, every overflow halves it */
 };
 
 /*
- * Adapt the scale after a backward pass, and return whether to skip the update.  overflowed is true if a gradient of
- * any rank was NaN or Inf; it must be equal on all ranks.  The gradients of this step have the scale from before the
+ * Adapt the scale after a backward pass, and return whether to skip the update.  `overflowed` is true if a gradient of
+ * any rank was NaN or Inf, and must be equal on all ranks.  The gradients of this step have the scale from before the
  * call.
  */
 bool meg_scaler_update(struct meg_scaler *s, bool overflowed);
@@ -42,7 +43,7 @@ bool meg_scaler_update(struct meg_scaler *s, bool overflowed);
 json_t *meg_scaler_pack(const struct meg_scaler *s);
 /*
  * Restore a dynamic scale from state.  If the type is not dynamic, state is NULL, or the call fails, s is unchanged.
- * Returns MEG_EFORMAT, with a message that states the file `from`, what was found and what was expected, if state is
+ * Return MEG_EFORMAT, with a message that states the file `from`, what was found and what was expected, if state is
  * invalid.
  */
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e);

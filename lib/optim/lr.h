@@ -3,7 +3,7 @@
  *
  * Schedules are in samples: `steps` is the number of samples in successful iterations, so that a change of batch size
  * does not distort the schedule.  The formulas are those of Megatron's OptimizerParamScheduler, with warm-up W, end of
- * the decay T, length of the WSD decay D, N = steps, maximum rate M and minimum rate m:
+ * the decay T, length of the WSD decay D, N = steps, maximum rate M and minimum rate m (the first line that applies):
  *   N <= W, W > 0             init + (M - init) N / W
  *   constant                  M
  *   N > T                     m

@@ -1,6 +1,6 @@
 /*
- * nan_guard.h - find the first parameter whose gradient on this rank is NaN or Inf, before a reduction spreads the NaN
- * or Inf to all ranks.
+ * nan_guard.h - find the first parameter whose gradient on this rank has a NaN or Inf, before a reduction spreads the
+ * NaN or Inf to all ranks.
  */
 #ifndef MEG_OPTIM_NAN_GUARD_H
 #define MEG_OPTIM_NAN_GUARD_H

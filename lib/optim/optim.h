@@ -4,7 +4,8 @@
  * A rank updates all elements of the flat parameter buffer (model/param.h) or, with the distributed optimizer, one
  * shard of each bucket (optim/zero/shard.h).  Optimizer state is f32 and concatenates the bucket shards: AdamW keeps
  * exp_avg and exp_avg_sq, SGD its momentum.  If the parameters are bf16 or f16, there are also f32 main parameters: the
- * optimizer updates the main parameters and then rounds them to the model's parameters.
+ * optimizer updates the main parameters and then rounds them to the model's parameters.  With ZeRO-3, f32 parameters
+ * are kept as main parameters, too.
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
@@ -18,7 +19,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The values of --optimizer, in the order of its choices. */
+/* Values of --optimizer, in the order in which the option lists them. */
 enum meg_optimizer { MEG_OPTIMIZER_ADAM, MEG_OPTIMIZER_SGD };
 
 struct meg_optim_conf {
@@ -124,16 +125,16 @@ void meg_optim_reload_params(struct meg_optim *o, bool has_main);
  */
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite);
 /*
- * Reduce the gradients over the data- and context-parallel ranks, so that all replicas of a parameter have equal
- * gradients.
+ * Finish the reduction of the gradients (optim/zero/grad_reduce.h), after which all replicas of a parameter, or of a
+ * shard of it, have equal gradients.
  */
 void meg_optim_reduce_grads(struct meg_optim *o);
 
 /* ---- reductions over the model, with equal results on every rank; collective ---- */
 
-/* Return sqrt(sum of squares) of scale times the gradients; NaN or Inf iff a gradient is NaN or Inf. */
+/* Return the L2 norm of `scale` times the gradients; NaN or Inf iff a gradient is NaN or Inf. */
 double meg_optim_grad_norm(struct meg_optim *o, double scale);
-/* Return sqrt(sum of squares) of the weights. */
+/* Return the L2 norm of the weights. */
 double meg_optim_params_norm(struct meg_optim *o);
 /* Count the gradient elements that are exactly zero. */
 int64_t meg_optim_num_zeros(struct meg_optim *o);

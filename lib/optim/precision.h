@@ -16,14 +16,14 @@ extern const struct meg_opt meg_precision_opts[];
 
 /* The dtypes of a run. */
 struct meg_precision {
-    enum meg_dtype params;   /* dtype of parameters and activations */
+    enum meg_dtype params;   /* dtype of parameters, and of activations except the residual stream */
     enum meg_dtype residual; /* dtype of the residual stream */
     enum meg_dtype grads;    /* dtype of parameter gradients, in accumulation and reduction */
 };
 
 /*
  * Check the options and set the dtypes and the initial loss scale.  With f16 the loss is always scaled; the scale is
- * dynamic unless --loss-scale is above 0.  With bf16 the loss is scaled only if --loss-scale is above 0.  Returns
+ * dynamic unless --loss-scale is above 0.  With bf16 the loss is scaled only if --loss-scale is above 0.  Return
  * MEG_EUSAGE, with a message that names the option, its value and the rule, if a check fails.
  */
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,

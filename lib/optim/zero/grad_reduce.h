@@ -1,7 +1,7 @@
 /*
  * grad_reduce.h - data-parallel reduction of gradients, one bucket at a time, and the all-gather of parameters.
  *
- * A gradient is reduced three times, in this order even where communication overlaps the backward pass:
+ * A gradient is reduced up to three times, in this order even if communication overlaps the backward pass:
  *   1. over the tensor-parallel ranks, for replicated parameters under sequence parallelism, because each rank
  *      processed different positions;
  *   2. over the data- and context-parallel ranks: an all-reduce, or with optimizer shards a reduce-scatter followed
@@ -71,7 +71,7 @@ void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, 
                        struct meg_stream *stream, void *w, enum meg_dtype dtype);
 /* Start to gather all buckets. */
 void meg_gatherer_begin(struct meg_gatherer *q);
-/* Wait for the parameters of a layer group, and start to gather the next bucket. */
+/* Wait for the parameters of a layer group, and start to gather the next bucket, if any. */
 void meg_gatherer_wait(struct meg_gatherer *q, int group);
 void meg_gatherer_poll(struct meg_gatherer *q);
 /* Wait for all buckets. */

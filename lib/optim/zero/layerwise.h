@@ -1,9 +1,10 @@
 /*
- * layerwise.h - ZeRO-2 and ZeRO-3 (FSDP): gradients and parameters are unsharded for one layer group at a time.
+ * layerwise.h - ZeRO-2 and ZeRO-3 (FSDP): collectives on the gradients and parameters of one layer group at a time.
  *
- * A rank keeps its shard of every layer group.  A group's gradients are reduce-scattered after each backward pass
- * and added to the shard; its parameters are all-gathered before each pass, and the next group is prefetched.
- * Each layer group is one bucket (model/param.h).  One operation is in flight at a time, as in grad_reduce.h.
+ * A rank keeps its shard of every layer group.  A group's gradients are reduce-scattered after each backward pass and
+ * added to the shard.  With ZeRO-3, its parameters are all-gathered before each pass that does not find them in a
+ * buffer, and with --overlap-param-gather the next group is prefetched.  Each layer group is one bucket
+ * (model/param.h).  At most one reduce-scatter and one all-gather are in flight at a time.
  */
 #ifndef MEG_OPTIM_ZERO_LAYERWISE_H
 #define MEG_OPTIM_ZERO_LAYERWISE_H

@@ -3,8 +3,8 @@
  *
  * Gradients are reduced one bucket at a time (model/param.h).  With the distributed optimizer each rank keeps the
  * optimizer state of its shard of every bucket and updates that shard (Rajbhandari et al. 2020; bucket rules are
- * Megatron's).  With ZeRO-2, a rank keeps only the gradient sums of its shards; with ZeRO-3, it also keeps only its
- * parameter shards (optim/zero/layerwise.h).  parallel/zero.h describes how buckets are divided.
+ * Megatron's).  With ZeRO-2, it accumulates only the gradients of its shards; with ZeRO-3, it also keeps only the
+ * parameters of its shards (optim/zero/layerwise.h).  parallel/zero.h describes how buckets are divided.
  */
 #ifndef MEG_OPTIM_ZERO_SHARD_H
 #define MEG_OPTIM_ZERO_SHARD_H
@@ -25,12 +25,12 @@ extern const struct meg_opt meg_zero_opts[];
 
 /*
  * Check the options and set l->zero.  is_tied: whether the model ties its embeddings; params: dtype of its parameters.
- * Returns MEG_EUSAGE, with a message that names the option, its value and the rule, if a check fails.
+ * Return MEG_EUSAGE, with a message that names the option, its value and the rule, if a check fails.
  */
 int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
                  struct meg_err *e);
 
-/* Elements [begin, end) of the flat buffer that this rank updates: its shard of one bucket, or all. */
+/* Elements [begin, end) of the flat buffer that this rank updates: its shard of one bucket or, without ZeRO, all. */
 struct meg_zero_bucket_shard {
     int64_t begin, end;
     int64_t shard_offset; /* offset of the bucket shard in buffers that concatenate all bucket shards */

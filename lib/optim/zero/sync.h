@@ -19,7 +19,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_zero_sync {
-    bool shards_grads;  /* stage 2 and 3 */
+    bool shards_grads;  /* stages 2 and 3 */
     bool shards_params; /* stage 3 */
     bool overlaps_param_gather;
     struct meg_reducer reducer;               /* reduces complete gradients (stages 0 and 1) */
