@@ -123,7 +123,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
 
 /*
  * Append the keys and values of one sequence's rows to its KV cache, and compute the causal attention of the rows'
- * queries over the whole cache.
+ * queries over the complete cache.
  */
 static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv,
                             const struct meg_attn *l)

@@ -1,6 +1,6 @@
 /*
- * nan_guard.h - find the first parameter whose gradient on this rank has a NaN or Inf, before a reduction spreads the
- * NaN or Inf to all ranks.
+ * nan_guard.h - find the first parameter, in backward order, whose gradient on this rank has a NaN or Inf, before a
+ * reduction spreads the NaN or Inf to all ranks.
  */
 #ifndef MEG_OPTIM_NAN_GUARD_H
 #define MEG_OPTIM_NAN_GUARD_H
@@ -20,7 +20,10 @@ struct meg_nan_guard {
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on);
 /* Queue the check of the gradients g of a layer group; the host does not wait. */
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype);
-/* Return the last parameter of the table whose gradient was NaN or Inf in a check of this step, or NULL; wait for it. */
+/*
+ * Wait for the checks of this step, and return the last parameter of the table whose gradient has a NaN or Inf, or
+ * NULL.
+ */
 const struct meg_param *meg_nan_guard_found(const struct meg_nan_guard *w);
 
 MEG_END_DECLS
