@@ -223,7 +223,7 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
  * MEG_CKPT_MAIN_PARAMS is filled from the weights if the checkpoint has no main parameters.  Returns MEG_EFORMAT if a
  * tensor is missing, unexpected or of another shape or dtype, or if bytes do not match their checksum.  In the first
  * case the message lists as many of these tensors as fit; for missing optimizer state it also names the options to
- * continue without it.  In the second case the message names file, tensor and offset.  Every rank returns the error of
+ * continue without it.  In the second case the message names the file and the tensor.  Every rank returns the error of
  * the first failed rank, and the contents of the shards are then undefined.
  */
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,

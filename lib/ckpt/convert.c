@@ -173,7 +173,7 @@ static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c,
 
 /* ---- the target ---- */
 
-/* Return the directory of --save-dir with symbolic links resolved, malloc'ed. */
+/* Return the path of --save-dir with symbolic links resolved, malloc'ed. */
 static char *resolve_target(const char *save_dir)
 {
     char *target = realpath(save_dir, NULL);
@@ -219,7 +219,10 @@ static bool is_empty_dir(const char *dir)
     return is_empty;
 }
 
-/* Refuse a directory with files that are not a checkpoint's, and a checkpoint if --overwrite is not given. */
+/*
+ * Refuse a directory that is not empty but contains no checkpoint, and a checkpoint if --overwrite is not given.  To
+ * write a Hugging Face directory, also refuse a directory with files that do not belong to one.
+ */
 static int check_target(const struct meg_convert_conf *c, const char *dir, enum target_format to, struct meg_err *e)
 {
     if (is_empty_dir(dir))

@@ -261,9 +261,9 @@ struct ckpt_mapped_tensor {
     const struct meg_st_tensor *t;
 };
 /*
- * Compare tensors with their checksums in manifest or, if manifest is NULL, with the CRCs of their containers.  Each of
- * nranks ranks checks every nranks-th chunk.  Returns MEG_EFORMAT, with a message that names the chunk, if a chunk
- * differs.
+ * Compare the chunks of tensors with the checksums in `manifest` or, if `manifest` is NULL, complete tensors with the
+ * CRCs of their containers.  Each of nranks ranks checks every nranks-th chunk or tensor.  Returns MEG_EFORMAT, with a
+ * message that names the tensor and the chunk, if one differs.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);

@@ -224,8 +224,8 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
 }
 
 /*
- * Find the sources of all parameters: of the weights if shard is NULL, else of the optimizer state shard->name.  *out
- * is malloc'ed and refers to m.
+ * Find the sources of the weights if `shard` is NULL, else of the optimizer state shard->name.  The caller frees
+ * out->v, whose elements refer to m.
  */
 static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_gpt_conf *m,
                  const struct meg_params *p, const struct meg_ckpt_shard *shard, struct meg_err *e)

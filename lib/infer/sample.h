@@ -21,7 +21,7 @@ struct meg_sampling {
     bool greedy;
     double temperature; /* 0: greedy */
     int64_t top_k;      /* 0: off, 1: greedy */
-    double top_p;       /* 0: off */
+    double top_p;       /* 0 or 1: off */
     int64_t seed;       /* -1: meg_sampling_check replaces it with a random seed */
 };
 extern const struct meg_opt meg_sampling_opts[];
@@ -60,7 +60,7 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
  *   logprob  out  log softmax(logits)[id] in nats, before temperature and filters
  * The sample is a function of (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt) is in (0,1]
  * (base/philox.h), and the sample is the first kept entry at which the cumulative sum of p reaches u.  Returns -1 if a
- * logit is NaN or none below unpadded_vocab is finite.
+ * logit is NaN or +Inf, or if all logits below unpadded_vocab are -Inf.
  */
 int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
                          int64_t prompt, int64_t step, double *logprob);
@@ -84,7 +84,7 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
 
 /*
  * Return log sum exp of logits [v], v >= 1; log softmax(logits)[id] equals logits[id] minus the result.  Returns NaN if
- * a logit is NaN.
+ * a logit is NaN or +Inf.
  */
 double meg_logsumexp(const float *logits, int64_t v);
 

@@ -410,7 +410,7 @@ static bool sets_option(const char *line, const char *name)
     return strncmp(line, name, n) == 0 && line[n] == ' ';
 }
 
-/* Return whether a line sets an option of parallel layout or memory use, which does not change the results. */
+/* Return whether a line sets an option of parallel layout, memory use or communication; these keep the results. */
 static bool is_layout_option(const char *line)
 {
     static const char *const others[] = {
@@ -429,7 +429,7 @@ static bool is_layout_option(const char *line)
     return false;
 }
 
-/* Append the lines of an option dump that do not depend on the parallel layout. */
+/* Append the lines of an option dump that do not set layout options (is_layout_option). */
 static void keep_options(struct meg_str *out, const char *dump)
 {
     meg_str_add(out, "", 0);
@@ -440,7 +440,7 @@ static void keep_options(struct meg_str *out, const char *dump)
     }
 }
 
-/* Return the iteration after which the next checkpoint is saved. */
+/* Return the iteration after which --save-interval or the end of the run next saves a checkpoint. */
 static int64_t next_save(const struct meg_trainer *t)
 {
     const int64_t interval = t->job->ckpt.save_interval;

@@ -200,7 +200,10 @@ static int stop_error(struct meg_trainer *t, struct meg_err *e)
                     t->state.iteration, dir, dir);
 }
 
-/* Save a checkpoint if one is due.  Set *is_over when an exit condition ends the run before its last iteration. */
+/*
+ * Save a checkpoint if one is due or if the run ends before its last iteration.  Set *is_over when an exit condition
+ * ends the run; return MEG_ESTOP after a stop request.
+ */
 static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;

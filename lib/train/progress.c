@@ -1,6 +1,7 @@
 /*
  * Write progress.txt in Megatron's format: a line per job start and per checkpoint, with fields separated by tabs.
- * Cumulative throughput is measured from the first job in the file with the same number of ranks.
+ * Cumulative throughput is measured from the first of the last consecutive jobs in the file that have the same number
+ * of ranks.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>
@@ -51,7 +52,7 @@ static double flops_until(const struct meg_trainer *t, const struct meg_train_st
     return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)state->consumed_train;
 }
 
-/* Find when the first job with this number of ranks started, and the FLOP computed before its start. */
+/* Find when the first of the last consecutive jobs with this number of ranks started, and the FLOP before its start. */
 static void find_first_job(const struct meg_trainer *t, time_t *start, double *flops)
 {
     char *path = path_of(t), *line;

@@ -121,7 +121,7 @@ double meg_train_max_over_ranks(const struct meg_trainer *t, double x);
 
 /*
  * Read the next num_micro micro-batches into t->batches.  Collective over all ranks.  If a rank fails, all ranks save a
- * checkpoint (with --save), and the first failed rank returns its error.
+ * checkpoint (with --save, after the first iteration), and the first failed rank returns its error.
  */
 int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);
@@ -185,8 +185,8 @@ int meg_train_load(struct meg_trainer *t, struct meg_err *e);
 /* Load weights and optimizer state from the newest checkpoint in --save; t->state is unchanged. */
 int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e);
 /*
- * Determines whether a failed save is a warning or ends the run.  MEG_SAVE_MAY_FAIL: warn if a later save will follow
- * and --exit-on-save-failure is not given.
+ * Determines whether a failed save is a warning or ends the run.  MEG_SAVE_MAY_FAIL: a later save follows, so a failed
+ * save is a warning unless --exit-on-save-failure is given.
  */
 enum meg_save_failure {
     MEG_SAVE_MAY_FAIL,
@@ -197,8 +197,8 @@ enum meg_save_failure {
 /* Save a checkpoint atomically; with --async-save, only start the save. */
 int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e);
 /*
- * Save before the run ends with the error *e, and append the result of the save to the message of e.  e is NULL if
- * another rank has the error.
+ * Save before the run ends with the error *e, and, if the iteration is saved, append this to the message of e.  e is
+ * NULL if another rank has the error.
  */
 void meg_train_save_before_error(struct meg_trainer *t, struct meg_err *e);
 /* Advance the asynchronous save, or finish it if wait is true.  Collective over all ranks, between steps. */

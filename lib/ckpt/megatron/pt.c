@@ -174,7 +174,7 @@ static int find_storage(struct view *v, const struct meg_py *id)
     return r;
 }
 
-/* Return whether all elements are inside the storage and none occurs twice. */
+/* Return whether all elements are inside the storage, and the tensor has at most as many elements as the storage. */
 static bool fits(const struct view *v)
 {
     int64_t last = v->first, numel = 1, reach;

@@ -25,8 +25,9 @@ void meg_pt_close(struct meg_pt *pt);
 /*
  * Append the tensors of a dict and of its nested dicts to st, named by their keys joined with dots; other values are
  * ignored.  The elements remain in the mapped file, whose ownership meg_pt_move transfers to st; a transposed tensor is
- * stored as a view.  Returns MEG_EFORMAT if a tensor exceeds its member or repeats elements, if all tensors together
- * exceed twice the size of the file, or if dicts are nested more than 16 levels deep.
+ * stored as a view.  Returns MEG_EFORMAT if a tensor exceeds its member or has more elements than its storage, if all
+ * tensors together exceed twice the size of the file, or if dicts are nested more than 16 levels deep or have too many
+ * entries.
  */
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e);
 /* Transfer the ownership of the mapped file to st. */
