@@ -329,7 +329,7 @@ struct search {
     const struct meg_regex *r;
     const char *text;
     size_t n;
-    uint64_t rescanned; /* bytes examined by attempts whose window was too small; they are examined again */
+    uint64_t rescanned; /* bytes examined by attempts without a definite result; they are examined again */
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack; /* NULL until a match overflows the default stack; creating a stack is slow */

@@ -2,7 +2,7 @@
  * trie.c - build a double-array trie.  Nodes are placed one by one: for each inner node a base is chosen at which the
  * units of all its children are free.  No two inner nodes have the same base, so the label in a unit identifies its
  * parent.  All leaves have base LEAF, which no inner node has.  A unit that stays free is initialized as a leaf without
- * a value, so a lookup with a byte that no key has there finds neither a value nor a child.
+ * a value, so a lookup that reaches such a unit finds neither a value nor a child.
  */
 #include "base/trie.h"
 

@@ -43,20 +43,21 @@ struct meg_data_blend {
     int n;
     char **prefix;      /* [n] */
     double *weight;     /* [n] weights; NULL if none are given */
-    double (*range)[2]; /* [n] range of each dataset to read, as two fractions; NULL: determined by --split */
+    double (*range)[2]; /* [n] range of each dataset to read, as two fractions; NULL: see is_per_split */
     char *name;         /* name of the Megatron-DeepSpeed group, or NULL */
 };
 enum { MEG_MAX_BLEND_DATASETS = 32766 };
 
 /*
- * The data of all splits.  With is_per_split each split reads its own blend completely; otherwise --split divides
- * blend[0] among the splits.  With is_mock every blend is empty.
+ * The data of all splits.  With is_per_split, each split has its own blend, whose datasets it reads completely unless
+ * the blend has ranges.  Otherwise, --split divides each dataset of blend[0] among the splits.  With is_mock, every
+ * blend is empty.
  */
 struct meg_data_blends {
     bool is_mock, is_per_split;
     bool is_deepspeed; /* order samples as Megatron-DeepSpeed does */
     struct meg_data_blend blend[MEG_NUM_SPLITS];
-    const char *split; /* value of --split or its default, borrowed; NULL with is_per_split */
+    const char *split; /* value of --split or its default; borrowed; NULL with is_per_split */
 };
 
 /*

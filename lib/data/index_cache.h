@@ -44,8 +44,8 @@ struct meg_npy {
  *   a    [n]  name, type, item, rows and columns in; data out
  *   map  [n]  out  mapped files; the caller closes them
  * Returns false, with no file mapped, unless every file exists, has the header and size that a describes, is not older
- * than PREFIX.idx (prefix may be NULL) and has the stored checksum.  Logs why a file is rejected, and warns if a
- * checksum differs.  Entries written by Megatron-LM have no checksums: the caller rebuilds the arrays, and
+ * than PREFIX.idx (prefix may be NULL) and has the stored checksum.  Logs why an existing file is rejected, and warns
+ * if a checksum differs.  Entries written by Megatron-LM have no checksums: the caller rebuilds the arrays, and
  * meg_index_cache_store adds the checksums.
  */
 bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,

@@ -17,8 +17,8 @@ int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err 
 
 /*
  * meg_source_mock - generate 100000 sequences of 1 to 4095 tokens, identical on every machine
- * The lengths are drawn from MT19937 seeded with 0.  The ids of a sequence are 1, 2, 3, ..., which start again from 1 at
- * vocab_size, and eod at the end.
+ * The lengths are drawn from MT19937 seeded with 0.  The ids of a sequence are 1, 2, 3, ..., which start again from 1
+ * at vocab_size, and eod at the end.
  * Megatron-LM's mock data has the same form, but draws the lengths from another generator.
  */
 struct meg_source *meg_source_mock(int64_t vocab_size, int32_t eod);

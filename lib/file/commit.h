@@ -1,6 +1,6 @@
 /*
- * commit.h - atomic replacement of several files, or of a directory, with journals: after the process is killed at any
- * time, either all files are old or all files are new.
+ * commit.h - atomic replacement of several files, or of a directory, with journals: even if the process is killed, a
+ * reader of the journals finds either all old files or all new files.
  *
  * The new files are completed under temporary names.  For each FILE of the set, a journal FILE.commit is written, which
  * contains the final and the temporary names of all files in the set.  The journal of the first file is written last

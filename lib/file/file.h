@@ -50,8 +50,8 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_commit     closes the file, renames it to PATH and calls fsync on the directory.  On failure, the
  *                       temporary file is removed, and PATH is unchanged unless only the last fsync failed.
  *   meg_file_abandon    removes the temporary file; has no effect after a commit and on { 0 }
- * After a failure of any of these functions, call meg_file_abandon.  If SIGHUP, SIGINT or SIGTERM ends the process by
- * default, its temporary files, at most 32 at a time, are removed first.
+ * After a failure of any of these functions, call meg_file_abandon.  If the default action of SIGHUP, SIGINT or SIGTERM
+ * ends the process, its temporary files, at most 32 of them, are removed first.
  */
 struct meg_file {
     int fd;

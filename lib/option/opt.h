@@ -110,8 +110,8 @@ struct meg_optgroup {
  * --completion bash, -q, -v.  After one of these options prints its output, the process exits with status 0.  After an
  * error, the process prints a message and exits: with status 2 for a wrong command line or config file, and with status
  * 66 or 74 for a config file that does not exist or cannot be read.
- * Strings and lists stay valid until the process ends; no caller frees them.
- * Also calls meg_signals_init, because each command calls meg_opt_parse first.
+ * Strings and lists stay valid until the process ends; callers do not free them.
+ * meg_opt_parse also calls meg_signals_init, because each command calls meg_opt_parse before it writes a file.
  */
 void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *summary, int argc, char **argv);
 

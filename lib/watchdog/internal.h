@@ -116,9 +116,9 @@ struct watchdog_snapshot {
 
 /* Append a report that the process at the other end of `lost` has exited. */
 void watchdog_report_lost(struct meg_str *s, const struct watchdog_snapshot *v, const struct watchdog_conn *lost);
-/* Append a report of a timeout; ranks that have not replied are reported as stopped. */
+/* Append a report of a timeout, which lists the ranks that did not reply or, if all replied, those not waiting. */
 void watchdog_report_timeout(struct meg_str *s, const struct watchdog_snapshot *v);
-/* Append the ranks below n that have not joined, and the ranks that have. */
+/* Append the ranks in [0, n) that have not joined, and then the ranks that have joined. */
 void watchdog_report_missing(struct meg_str *s, const bool *has_joined, int n);
 
 /* ---- watchdog.c and monitor.c ---- */

@@ -77,7 +77,7 @@ static void send_all(struct meg_watchdog *w, enum watchdog_frame_type type, cons
             watchdog_send(&w->conn[i], type, payload, n);
 }
 
-/* Exit after a report has been printed; rank 0 also makes the other ranks exit. */
+/* Exit with this status; on rank 0, first request the other ranks to exit. */
 static void exit_all(struct meg_watchdog *w, int status) MEG_NORETURN;
 static void exit_all(struct meg_watchdog *w, int status)
 {

@@ -54,10 +54,11 @@ struct meg_watchdog_bootstrap {
  * rendezvous until this function returns.  *w is set before the first callback, so that waits inside callbacks are
  * monitored, too.  *w is NULL if there is only one rank.
  *
- * Over a communicator: if a rank cannot connect to rank 0, that rank prints a warning, and all ranks run without a
- * watchdog.  Lost ranks are then detected only by the timeouts of collectives.
- * With a rendezvous: the process ends on failure.  MEG_EPEER reports the ranks that did not connect within timeout_s;
- * MEG_EUSAGE reports a port in use, a run that is complete or has another token, or ranks that contradict each other.
+ * Over a communicator: if rank 0 cannot listen or a rank cannot connect to it, the first such rank prints a warning,
+ * and all ranks run without a watchdog.  Lost ranks are then detected only by the timeouts of collectives.
+ * With a rendezvous: the process ends on failure.  MEG_EPEER reports the ranks that did not connect within timeout_s,
+ * or a listener that is not rank 0.  MEG_EUSAGE reports an unknown host, a port in use, a run that is complete or has
+ * another token, or ranks that contradict each other.
  */
 void meg_watchdog_open(struct meg_watchdog **w, const struct meg_watchdog_bootstrap *b);
 /*
@@ -80,12 +81,12 @@ void meg_watchdog_wait_end(struct meg_watchdog *w);
 bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s);
 
 /*
- * Block for some seconds after a collective failed or timed out, so that the watchdog can print its report and end the
- * process.  Returns if there is no watchdog, or if it has nothing to report.
+ * Block for up to 8 seconds after a collective failed or timed out, so that the watchdog can print its report and end
+ * the process.  Returns at once if there is no watchdog, and after that time if the watchdog has nothing to report.
  */
 void meg_watchdog_await_report(struct meg_watchdog *w);
 
-/* Send the exit status of this process and the reason to the other ranks, which then exit, too. */
+/* Send the exit status of this process and the reason to the other ranks, which then also exit. */
 void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char *reason);
 
 MEG_END_DECLS
