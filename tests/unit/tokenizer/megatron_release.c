@@ -271,9 +271,8 @@ static void options_that_a_release_lacks_are_rejected(void **state)
     refuses("{\"tokenizer-type\": \"SentencePieceTokenizer\", \"tokenizer-model\": \"" FOLDER "spm.model\", "
             "\"vocab-extra-ids\": 2}",
             "0.15",
-            "--vocab-extra-ids: SentencePieceTokenizer of --megatron-release 0.15 or later has no extra ids, only the "
-            "tokens of its "
-            "model");
+            "--vocab-extra-ids: with --megatron-release 0.15 or later, SentencePieceTokenizer adds no tokens to those "
+            "of its model; remove this option");
     refuses("{\"tokenizer-type\": \"TikTokenizer\", \"tokenizer-model\": \"" FOLDER "tik.json\", "
             "\"vocab-size\": 311, \"tiktoken-num-special-tokens\": 12, "
             "\"tiktoken-special-tokens\": \"<unk> <s> </s>\"}",
