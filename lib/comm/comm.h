@@ -110,8 +110,8 @@ static inline int64_t meg_all_reduce_chunk(int64_t size)
 
 /*
  * Return the bytes of host memory that a group of `size` ranks allocates for received parts: one chunk for an
- * all-reduce of n elements, the buffers of all ranks for a small one, and all parts for a reduce-scatter with n elements
- * per part.  A group keeps its largest
+ * all-reduce of n elements, the buffers of all ranks for a small one, and all parts for a reduce-scatter with n
+ * elements per part.  A group keeps its largest
  * allocation.
  */
 static inline double meg_comm_workspace_all_reduce(int64_t size, double n, enum meg_dtype t)

@@ -60,8 +60,8 @@ struct meg_pipe {
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
- * Divide memory, device memory of meg_pipe_nbytes bytes, into the boundary buffers of schedule s.  Pipes that do not run
- * at the same time may use the same memory.  pp is the group of all stages, in order; during meg_pipe_run, no other
+ * Divide memory, device memory of meg_pipe_nbytes bytes, into the boundary buffers of schedule s.  Pipes that do not
+ * run at the same time may use the same memory.  pp is the group of all stages, in order; during meg_pipe_run, no other
  * messages may be in flight in pp.  The steps run on stream.  s, pp, tensor and memory are borrowed until
  * meg_pipe_free.
  */

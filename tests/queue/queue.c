@@ -179,8 +179,8 @@ static bool run_first(struct meg_stream *st)
 }
 
 /*
- * Try the streams once, from the favorite one on; return whether a task finished.  The favorite changes seldom, so that a
- * stream runs far ahead of the others where events allow.
+ * Try the streams once, from the favorite one on; return whether a task finished.  The favorite changes seldom, so that
+ * a stream runs far ahead of the others where events allow.
  */
 static bool run_one(void)
 {

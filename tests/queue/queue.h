@@ -1,10 +1,10 @@
 /*
  * queue.h - a device for tests: the CPU's operations, queued per stream and run later, in an order that a seed selects.
  *
- * It finds what would fail on a GPU only.  Device memory is inaccessible to the host except while queued work runs, so
- * that a host access is a segmentation fault.  Streams advance in a random order within what their events allow, so that
- * a missing event gives other numbers.  The target of a download is NaN until the copy runs, freed memory is NaN, and
- * upload copies host memory at once, as its contract demands.
+ * It finds errors that would otherwise appear on a GPU only.  Device memory is inaccessible to the host except while
+ * queued work runs, so that a host access is a segmentation fault.  Streams advance in a random order within what their
+ * events allow, so that a missing event changes the numbers.  The target of a download is NaN until the copy runs,
+ * freed memory is NaN, and upload copies host memory at once, as its contract demands.
  *
  * MEG_QUEUE_SEED=N in the environment selects the device and the order; without it, programs use the CPU as usual.
  */

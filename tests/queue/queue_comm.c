@@ -1,7 +1,7 @@
 /*
- * queue_comm.c - communicators of the queue device.  A tensor collective is queued work: it starts behind the work of the
- * stream that it is given and runs on another stream; its wait makes a stream wait for an event.  The collectives of a
- * communicator run in order, as do the messages of each direction between two ranks.
+ * queue_comm.c - communicators of the queue device.  A tensor collective is queued work: it starts behind the work of
+ * the stream that it is given and runs on another stream; its wait makes a stream wait for an event.  The collectives
+ * of a communicator run in order, as do the messages of each direction between two ranks.
  *
  * A host collective runs queued work while it waits, since other ranks may wait for this rank's tensor collectives.
  */

@@ -43,121 +43,79 @@ static void *keep(const void *p, size_t nbytes)
     }
 #define COUNT(...) COUNT_(__VA_ARGS__, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2)
 #define COUNT_(a, b, c, d, e, f, g, h, i, j, k, l, n, ...) n
-#define FIELDS2(T0, T1)                                                                                                \
-    T0 a;                                                                                                              \
-    T1 b;
-#define PARAMS2(T0, T1) , T0 a, T1 b
-#define VALUES2 , x->a, x->b
-#define KEPT2 KEEP(a), KEEP(b)
-#define FIELDS3(T0, T1, T2)                                                                                            \
-    T0 a;                                                                                                              \
-    T1 b;                                                                                                              \
-    T2 c;
-#define PARAMS3(T0, T1, T2) , T0 a, T1 b, T2 c
-#define VALUES3 , x->a, x->b, x->c
-#define KEPT3 KEEP(a), KEEP(b), KEEP(c)
-#define FIELDS4(T0, T1, T2, T3)                                                                                        \
-    T0 a;                                                                                                              \
-    T1 b;                                                                                                              \
-    T2 c;                                                                                                              \
-    T3 d;
-#define PARAMS4(T0, T1, T2, T3) , T0 a, T1 b, T2 c, T3 d
-#define VALUES4 , x->a, x->b, x->c, x->d
-#define KEPT4 KEEP(a), KEEP(b), KEEP(c), KEEP(d)
-#define FIELDS5(T0, T1, T2, T3, T4)                                                                                    \
-    T0 a;                                                                                                              \
-    T1 b;                                                                                                              \
-    T2 c;                                                                                                              \
-    T3 d;                                                                                                              \
-    T4 e;
-#define PARAMS5(T0, T1, T2, T3, T4) , T0 a, T1 b, T2 c, T3 d, T4 e
-#define VALUES5 , x->a, x->b, x->c, x->d, x->e
-#define KEPT5 KEEP(a), KEEP(b), KEEP(c), KEEP(d), KEEP(e)
-#define FIELDS6(T0, T1, T2, T3, T4, T5)                                                                                \
-    T0 a;                                                                                                              \
-    T1 b;                                                                                                              \
-    T2 c;                                                                                                              \
-    T3 d;                                                                                                              \
-    T4 e;                                                                                                              \
-    T5 f;
-#define PARAMS6(T0, T1, T2, T3, T4, T5) , T0 a, T1 b, T2 c, T3 d, T4 e, T5 f
-#define VALUES6 , x->a, x->b, x->c, x->d, x->e, x->f
-#define KEPT6 KEEP(a), KEEP(b), KEEP(c), KEEP(d), KEEP(e), KEEP(f)
-#define FIELDS7(T0, T1, T2, T3, T4, T5, T6)                                                                            \
-    T0 a;                                                                                                              \
-    T1 b;                                                                                                              \
-    T2 c;                                                                                                              \
-    T3 d;                                                                                                              \
-    T4 e;                                                                                                              \
-    T5 f;                                                                                                              \
-    T6 g;
-#define PARAMS7(T0, T1, T2, T3, T4, T5, T6) , T0 a, T1 b, T2 c, T3 d, T4 e, T5 f, T6 g
-#define VALUES7 , x->a, x->b, x->c, x->d, x->e, x->f, x->g
-#define KEPT7 KEEP(a), KEEP(b), KEEP(c), KEEP(d), KEEP(e), KEEP(f), KEEP(g)
-#define FIELDS8(T0, T1, T2, T3, T4, T5, T6, T7)                                                                        \
-    T0 a;                                                                                                              \
-    T1 b;                                                                                                              \
-    T2 c;                                                                                                              \
-    T3 d;                                                                                                              \
-    T4 e;                                                                                                              \
-    T5 f;                                                                                                              \
-    T6 g;                                                                                                              \
-    T7 h;
-#define PARAMS8(T0, T1, T2, T3, T4, T5, T6, T7) , T0 a, T1 b, T2 c, T3 d, T4 e, T5 f, T6 g, T7 h
-#define VALUES8 , x->a, x->b, x->c, x->d, x->e, x->f, x->g, x->h
-#define KEPT8 KEEP(a), KEEP(b), KEEP(c), KEEP(d), KEEP(e), KEEP(f), KEEP(g), KEEP(h)
-#define FIELDS11(T0, T1, T2, T3, T4, T5, T6, T7, T8, T9, T10)                                                          \
-    T0 a;                                                                                                              \
-    T1 b;                                                                                                              \
-    T2 c;                                                                                                              \
-    T3 d;                                                                                                              \
-    T4 e;                                                                                                              \
-    T5 f;                                                                                                              \
-    T6 g;                                                                                                              \
-    T7 h;                                                                                                              \
-    T8 i;                                                                                                              \
-    T9 j;                                                                                                              \
-    T10 k;
-#define PARAMS11(T0, T1, T2, T3, T4, T5, T6, T7, T8, T9, T10)                                                          \
-    , T0 a, T1 b, T2 c, T3 d, T4 e, T5 f, T6 g, T7 h, T8 i, T9 j, T10 k
-#define VALUES11 , x->a, x->b, x->c, x->d, x->e, x->f, x->g, x->h, x->i, x->j, x->k
-#define KEPT11 KEEP(a), KEEP(b), KEEP(c), KEEP(d), KEEP(e), KEEP(f), KEEP(g), KEEP(h), KEEP(i), KEEP(j), KEEP(k)
-#define FIELDS12(T0, T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11)                                                     \
-    T0 a;                                                                                                              \
-    T1 b;                                                                                                              \
-    T2 c;                                                                                                              \
-    T3 d;                                                                                                              \
-    T4 e;                                                                                                              \
-    T5 f;                                                                                                              \
-    T6 g;                                                                                                              \
-    T7 h;                                                                                                              \
-    T8 i;                                                                                                              \
-    T9 j;                                                                                                              \
-    T10 k;                                                                                                             \
-    T11 l;
-#define PARAMS12(T0, T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11)                                                     \
-    , T0 a, T1 b, T2 c, T3 d, T4 e, T5 f, T6 g, T7 h, T8 i, T9 j, T10 k, T11 l
-#define VALUES12 , x->a, x->b, x->c, x->d, x->e, x->f, x->g, x->h, x->i, x->j, x->k, x->l
-#define KEPT12                                                                                                         \
-    KEEP(a), KEEP(b), KEEP(c), KEEP(d), KEEP(e), KEEP(f), KEEP(g), KEEP(h), KEEP(i), KEEP(j), KEEP(k), KEEP(l)
-
 /* clang-format off */
+/* The fields, parameters, values and kept values of n arguments, which are named a<n> to a1. */
+#define FIELDS1(T) T a1;
+#define FIELDS2(T, ...) T a2; FIELDS1(__VA_ARGS__)
+#define FIELDS3(T, ...) T a3; FIELDS2(__VA_ARGS__)
+#define FIELDS4(T, ...) T a4; FIELDS3(__VA_ARGS__)
+#define FIELDS5(T, ...) T a5; FIELDS4(__VA_ARGS__)
+#define FIELDS6(T, ...) T a6; FIELDS5(__VA_ARGS__)
+#define FIELDS7(T, ...) T a7; FIELDS6(__VA_ARGS__)
+#define FIELDS8(T, ...) T a8; FIELDS7(__VA_ARGS__)
+#define FIELDS9(T, ...) T a9; FIELDS8(__VA_ARGS__)
+#define FIELDS10(T, ...) T a10; FIELDS9(__VA_ARGS__)
+#define FIELDS11(T, ...) T a11; FIELDS10(__VA_ARGS__)
+#define FIELDS12(T, ...) T a12; FIELDS11(__VA_ARGS__)
+#define PARAMS1(T) , T a1
+#define PARAMS2(T, ...) , T a2 PARAMS1(__VA_ARGS__)
+#define PARAMS3(T, ...) , T a3 PARAMS2(__VA_ARGS__)
+#define PARAMS4(T, ...) , T a4 PARAMS3(__VA_ARGS__)
+#define PARAMS5(T, ...) , T a5 PARAMS4(__VA_ARGS__)
+#define PARAMS6(T, ...) , T a6 PARAMS5(__VA_ARGS__)
+#define PARAMS7(T, ...) , T a7 PARAMS6(__VA_ARGS__)
+#define PARAMS8(T, ...) , T a8 PARAMS7(__VA_ARGS__)
+#define PARAMS9(T, ...) , T a9 PARAMS8(__VA_ARGS__)
+#define PARAMS10(T, ...) , T a10 PARAMS9(__VA_ARGS__)
+#define PARAMS11(T, ...) , T a11 PARAMS10(__VA_ARGS__)
+#define PARAMS12(T, ...) , T a12 PARAMS11(__VA_ARGS__)
+#define VALUES1 , x->a1
+#define VALUES2 , x->a2 VALUES1
+#define VALUES3 , x->a3 VALUES2
+#define VALUES4 , x->a4 VALUES3
+#define VALUES5 , x->a5 VALUES4
+#define VALUES6 , x->a6 VALUES5
+#define VALUES7 , x->a7 VALUES6
+#define VALUES8 , x->a8 VALUES7
+#define VALUES9 , x->a9 VALUES8
+#define VALUES10 , x->a10 VALUES9
+#define VALUES11 , x->a11 VALUES10
+#define VALUES12 , x->a12 VALUES11
+#define KEPT1 KEEP(a1)
+#define KEPT2 KEEP(a2), KEPT1
+#define KEPT3 KEEP(a3), KEPT2
+#define KEPT4 KEEP(a4), KEPT3
+#define KEPT5 KEEP(a5), KEPT4
+#define KEPT6 KEEP(a6), KEPT5
+#define KEPT7 KEEP(a7), KEPT6
+#define KEPT8 KEEP(a8), KEPT7
+#define KEPT9 KEEP(a9), KEPT8
+#define KEPT10 KEEP(a10), KEPT9
+#define KEPT11 KEEP(a11), KEPT10
+#define KEPT12 KEEP(a12), KEPT11
+
 OP(zero, void *, size_t)
-OP(linear_fwd, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_mat, struct meg_mat, const void *, enum meg_act)
+OP(linear_fwd, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_mat, struct meg_mat, const void *,
+   enum meg_act)
 OP(linear_bwd_data, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_mat, struct meg_mat, enum meg_act)
 OP(linear_bwd_weight, struct meg_linear *, struct meg_mat, void *, struct meg_mat, struct meg_mat)
 OP(swiglu_fwd, struct meg_mat, struct meg_mat)
 OP(swiglu_bwd, struct meg_mat, struct meg_mat, struct meg_mat)
-OP(rope, struct meg_heads, int64_t, int64_t, int64_t, int64_t, int64_t, int, const float *, const float *, const int32_t *, float)
+OP(rope, struct meg_heads, int64_t, int64_t, int64_t, int64_t, int64_t, int, const float *, const float *,
+   const int32_t *, float)
 OP(norm_fwd, enum meg_norm, struct meg_mat, float *, float *, struct meg_mat, const void *, const void *, float)
-OP(norm_bwd, enum meg_norm, struct meg_mat, void *, void *, enum meg_dtype, struct meg_mat, struct meg_mat, struct meg_mat, const void *, const float *, const float *)
+OP(norm_bwd, enum meg_norm, struct meg_mat, void *, void *, enum meg_dtype, struct meg_mat, struct meg_mat,
+   struct meg_mat, const void *, const float *, const float *)
 OP(add_fwd, struct meg_mat, struct meg_mat, struct meg_mat, const void *, const struct meg_drop *)
 OP(add_bwd, struct meg_mat, void *, enum meg_dtype, struct meg_mat, const struct meg_drop *)
-OP(add_norm_fwd, enum meg_norm, struct meg_mat, struct meg_mat, float *, float *, struct meg_mat, struct meg_mat, const void *, const struct meg_drop *, const void *, const void *, float)
-OP(attn_fwd, const struct meg_attn_geom *, struct meg_heads, float *, struct meg_heads, struct meg_heads, struct meg_heads, const struct meg_drop *)
+OP(add_norm_fwd, enum meg_norm, struct meg_mat, struct meg_mat, float *, float *, struct meg_mat, struct meg_mat,
+   const void *, const struct meg_drop *, const void *, const void *, float)
+OP(attn_fwd, const struct meg_attn_geom *, struct meg_heads, float *, struct meg_heads, struct meg_heads,
+   struct meg_heads, const struct meg_drop *)
 OP(attn_merge, const struct meg_attn_geom *, struct meg_heads, float *, struct meg_heads, const float *)
 OP(attn_delta, const struct meg_attn_geom *, float *, struct meg_heads, struct meg_heads)
-OP(attn_bwd, const struct meg_attn_geom *, struct meg_heads, struct meg_heads, struct meg_heads, struct meg_heads, const float *, const float *, struct meg_heads, struct meg_heads, struct meg_heads, const struct meg_drop *, int)
+OP(attn_bwd, const struct meg_attn_geom *, struct meg_heads, struct meg_heads, struct meg_heads, struct meg_heads,
+   const float *, const float *, struct meg_heads, struct meg_heads, struct meg_heads, const struct meg_drop *, int)
 OP(copy_heads, struct meg_heads, struct meg_heads, int64_t, int64_t, int64_t, int64_t)
 OP(embed_fwd, struct meg_mat, const int32_t *, struct meg_mat, int64_t)
 OP(embed_bwd, struct meg_mat, int64_t, struct meg_mat, const int32_t *)
@@ -169,7 +127,8 @@ OP(xent_bwd, struct meg_mat, const float *, const int32_t *, int64_t, const floa
 OP(cast, void *, enum meg_dtype, const void *, enum meg_dtype, int64_t)
 OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
 OP(count_zeros, int64_t *, const void *, enum meg_dtype, int64_t)
-OP(adamw, float *, float *, float *, float *, const struct meg_hparam_range *, int, const struct meg_adam *, const struct meg_step_hparams *)
+OP(adamw, float *, float *, float *, float *, const struct meg_hparam_range *, int, const struct meg_adam *,
+   const struct meg_step_hparams *)
 OP(sgd, float *, float *, float *, const struct meg_hparam_range *, int, float, const struct meg_step_hparams *)
 /* clang-format on */
 
