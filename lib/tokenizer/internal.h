@@ -70,8 +70,8 @@ extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepi
     meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case, meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
 
 /*
- * Decode ids of a type whose text is the concatenation of the bytes of its ids.  Replace each maximal ill-formed
- * subpart by U+FFFD.
+ * Implement meg_detok_add for types whose text is the concatenation of the bytes of all ids.  Replace ill-formed UTF-8
+ * by one U+FFFD per maximal subpart (Unicode 3.9).
  */
 void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
 

@@ -17,8 +17,8 @@ MEG_BEGIN_DECLS
 struct meg_special_tokens {
     struct meg_trie trie;    /* maps a token to its index in the list */
     bool is_first_byte[256]; /* true if some token begins with the byte */
-    int32_t *id;             /* [n] */
-    int64_t *nbytes;         /* [n] */
+    int32_t *id;             /* [n] ids of the tokens */
+    int64_t *nbytes;         /* [n] lengths of the tokens in bytes */
 };
 
 /*

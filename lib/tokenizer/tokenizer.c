@@ -102,8 +102,8 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 }
 
 /*
- * Select HuggingFaceTokenizer if --tokenizer-type is not set.  The directory must then contain tokenizer.json; for
- * --tokenizer-name-or-path, the open function of the class checks this.
+ * Select HuggingFaceTokenizer, the type that is used if --tokenizer-type is not set.  Fail if --tokenizer-model does
+ * not name a directory with tokenizer.json.  (The open function of the class checks --tokenizer-name-or-path.)
  */
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {

@@ -47,8 +47,8 @@ struct meg_tok_conf {
 extern const struct meg_opt meg_tok_opts[];
 
 /*
- * The options that name a tokenizer file or directory.  meg_tok_files has the usual name of each file in a model
- * directory.
+ * Indices of the tokenizer files in meg_tok_files, which has the usual name of each file in a model directory and the
+ * member of struct meg_tok_conf that contains its path.
  */
 enum {
     MEG_TOK_FILE_VOCAB,
@@ -71,8 +71,11 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 }
 
 /*
- * meg_tok_find_files - if c names a Hugging Face directory or its tokenizer.json, set the paths of its files instead
- *   owned  out  the allocated paths, or NULL; the caller frees them
+ * meg_tok_find_files - find the files of a Hugging Face tokenizer
+ * If c->name_or_path (or c->tokenizer_model, if that is NULL) is a directory with tokenizer.json, or is this file, set
+ * c->tokenizer_json, c->tokenizer_config and c->special_tokens_map to the files that exist, and c->tokenizer_model to
+ * NULL.  Otherwise, or if c->tokenizer_json is already set, leave c unchanged.
+ *   owned  out  the paths that were set, or NULL; the caller frees them
  */
 void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);
 
@@ -87,8 +90,8 @@ void meg_tokenizer_close(struct meg_tokenizer *t); /* accepts NULL */
 
 /*
  * meg_tokenizer_clone - create a tokenizer for another thread
- * The clone uses the vocabulary of t, which must outlive the clone.  A tokenizer has a word cache, so only one thread
- * may use it at a time.
+ * The clone uses the vocabulary of t, which must outlive the clone.  Only one thread may use a tokenizer at a time,
+ * since most types have buffers and a word cache.
  */
 struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
 
@@ -101,10 +104,11 @@ struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 
 /*
- * meg_tokenizer_encode_to_sink - encode text [n], well-formed UTF-8, in bounded memory
+ * meg_tokenizer_encode_to_sink - encode text [n], well-formed UTF-8, without keeping all ids in memory
  *   out   receives the ids; may begin with ids of earlier texts
- *   sink  receives the first ids of out, which are then removed from out, whenever out holds more than
- *         MEG_IDS_FLUSH_COUNT ids; the last ids of the text remain in out.  If sink is NULL, all ids remain in out.
+ *   sink  receives ids from the front of out, which are then removed from out.  This happens from time to time while
+ *         out has more than MEG_IDS_FLUSH_COUNT ids.  The last ids of the text remain in out.  If sink is NULL, all ids
+ *         remain in out.
  * Fails as meg_tokenizer_encode and sink->write do.  If it fails before the first write to the sink, out is unchanged;
  * if it fails later, the contents of out are unspecified.
  */
@@ -112,7 +116,8 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
                                  const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * meg_tokenizer_bytes - append the bytes of each id on its own, which need not be complete UTF-8 characters
+ * meg_tokenizer_bytes - append the text of each id, decoded without regard to its neighbors; this text may begin or end
+ * inside a UTF-8 character
  * meg_tokenizer_decode - append the text of ids [n] as the reference implementation decodes it, in UTF-8
  * Both return MEG_EFORMAT for an id outside of the vocabulary; out is then unchanged.
  */
@@ -131,8 +136,8 @@ struct meg_detok {
 };
 
 /*
- * meg_detok_add - append the text of the pending ids and of ids [n]: all complete characters that no later id can
- * change
+ * meg_detok_add - append the text of the pending ids and of ids [n], except for text that later ids may complete or
+ * change, which remains pending
  *   is_last  true if no ids follow: also append the pending text
  * The texts of all calls, concatenated, equal the text that meg_tokenizer_decode returns for all ids.  Fails as
  * meg_tokenizer_decode does.
@@ -161,7 +166,8 @@ static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
 
 /*
  * Return Megatron-LM's unique_identifiers of the tokenizer, which are hashed into the names of cached indices.  They
- * are a JSON object of class, files and options, indented by 4 spaces, without a final newline.  t owns the string.
+ * are a JSON object, indented by 4 spaces, without a final newline.  Its members are class, files and options or, from
+ * core 0.15 on, class, path and keyword arguments.  t owns the string.
  */
 const char *meg_tokenizer_description(const struct meg_tokenizer *t);
 

@@ -1,7 +1,8 @@
 /*
  * A word is in one of MEG_WORD_PROBES neighboring buckets of two entries.  A new word is stored in its home bucket, and
- * a word found in another bucket is moved back to its home bucket.  The table doubles as words are added: a small table
- * fits in the CPU caches, and the kernel commits no memory for entries that are not yet used.
+ * a word found in another bucket is moved back to its home bucket.  The table begins small and doubles as words are
+ * added, up to MAX_BUCKETS: a small table fits in the CPU caches, and the kernel commits no memory for entries that are
+ * not yet used.
  */
 #include "tokenizer/wordcache.h"
 

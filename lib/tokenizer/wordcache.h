@@ -1,7 +1,7 @@
 /*
  * wordcache.h - word cache: a hash table that maps words (pre-tokens) to their ids, since most words of a text have
- * occurred before.  Its memory is bounded: if the buckets of a new word are full, it evicts an old word from them.
- * Each thread has its own cache.
+ * occurred before.  Its memory is bounded: if the buckets of a new word are full, another word is evicted from them,
+ * and if the overflow array is full, all words are removed.  Each thread has its own cache.
  */
 #ifndef MEG_TOKENIZER_WORDCACHE_H
 #define MEG_TOKENIZER_WORDCACHE_H
@@ -55,7 +55,7 @@ void meg_wordcache_free(struct meg_wordcache *c);
 struct meg_wordcache_lookup {
     uint64_t key[2];
     struct meg_wordcache_entry *bucket;      /* home bucket of the word */
-    const struct meg_wordcache_entry *entry; /* entry of the home bucket that has the key, if one has it */
+    const struct meg_wordcache_entry *entry; /* entry with the key in the home bucket, or else its second entry */
     const char *s;
     int64_t n;
 };

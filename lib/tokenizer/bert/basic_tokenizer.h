@@ -17,8 +17,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character,
- * since no word of Megatron-LM contains it and another character.
+ * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character:
+ * in Megatron-LM, a space is in no word, and an ideograph is a separate word.
  */
 bool meg_bert_is_safe_split(int32_t cp);
 /* Return true for category P and for ASCII characters that are neither letter, digit, space nor control character. */

@@ -1,6 +1,7 @@
 /*
  * wordpiece.h - WordPiece segmentation of a word (Schuster and Nakajima 2012, as in BERT).  At each position, choose
- * the longest token that matches, at the beginning among initial tokens, then among continuation tokens ("##...").
+ * the longest token that matches: an initial token at the beginning of the word, a continuation token ("##...")
+ * elsewhere.
  */
 #ifndef MEG_TOKENIZER_BERT_WORDPIECE_H
 #define MEG_TOKENIZER_BERT_WORDPIECE_H

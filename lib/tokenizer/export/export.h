@@ -20,11 +20,12 @@ struct meg_tok_export_files {
 
 /*
  * meg_tok_export - convert the tokenizer that c describes
- * The exported tokenizer encodes a text to the same ids, except for special tokens that occur in the text, since
- * Hugging Face's libraries parse them.  The member MEG_TOK_EXPORT_KEY of config has the tokenizer options of c without
- * paths, as lines of a configuration file.  Returns MEG_EUSAGE, with the reason, if tokenizer.json cannot represent the
- * tokenizer.  Then tokenizer is empty, and the other two files prevent transformers from loading the directory in
- * another way.  Otherwise fails as meg_tokenizer_open does.
+ * The exported tokenizer encodes a text to the same ids, with two exceptions: Hugging Face's libraries parse special
+ * tokens that occur in the text, and they differ from SentencePiece in the points that export/spm.c lists.  The member
+ * MEG_TOK_EXPORT_KEY of config has the tokenizer options of c without paths, as lines of a configuration file.  Returns
+ * MEG_EUSAGE, with the reason, if tokenizer.json cannot represent the tokenizer.  Then tokenizer is empty, and the
+ * other two files prevent transformers from loading the directory in another way.  Otherwise fails as
+ * meg_tokenizer_open does.
  */
 #define MEG_TOK_EXPORT_KEY "meg_tokenizer"
 int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e);

@@ -1,7 +1,7 @@
 /*
- * Convert a SentencePiece model.  For BPE, each pair of pieces whose concatenation is a piece becomes a merge; merges
- * of higher scores are first.  For unigram, pieces and scores are copied.  Normalizer and decoder are created from the
- * normalizer spec.
+ * Convert a SentencePiece model.  For BPE, each split of a normal piece into two normal pieces becomes a merge; the
+ * merges are sorted by descending score of the merged piece.  For unigram, pieces and scores are copied.  Normalizer
+ * and decoder are created from the normalizer spec.
  *
  * Hugging Face's tokenizers differ from SentencePiece in two points.  Precompiled, their character map, replaces a
  * grapheme cluster by the value of its shortest key; SentencePiece uses the longest key.  Unigram sums scores in
@@ -115,7 +115,7 @@ static json_t *normalizer(const struct meg_spm_model *m)
     if (spec->has_map)
         json_array_append_new(steps, precompiled(spec));
     if (spec->remove_extra_whitespaces) {
-        /* at the end, SentencePiece also removes each U+2581 that the text contains */
+        /* SentencePiece also strips trailing U+2581 characters that the text itself contains */
         json_array_append_new(
             steps,
             meg_export_replace(spec->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z" : "\\A +| +\\z", ""));
@@ -202,7 +202,7 @@ static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, co
     return n;
 }
 
-/* Check that all characters of pieces are pieces themselves, since tokenizer.json cannot merge other characters. */
+/* Check that all characters of normal pieces are normal pieces, since tokenizer.json cannot merge other characters. */
 static int check_characters(const struct meg_spm_model *m, const struct meg_strtab *pieces, const char *path,
                             struct meg_err *e)
 {

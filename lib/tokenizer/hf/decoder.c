@@ -21,8 +21,8 @@ struct step {
     enum step_type type;
     struct meg_hf_pattern pattern; /* METASPACE, BPE, REPLACE: the pattern to replace */
     struct meg_str content;        /* REPLACE: replacement; WORDPIECE: prefix; STRIP: the string to remove */
-    bool flag;                     /* METASPACE: the first token gets no spaces; WORDPIECE: clean up */
-    int64_t start, stop;           /* STRIP: maximum number of strings to remove at each end */
+    bool flag;                     /* METASPACE: in the first token, remove the pattern; WORDPIECE: clean up */
+    int64_t start, stop;           /* STRIP: maximum number of occurrences to remove at the front and the end */
 };
 
 struct meg_hf_decoder {
@@ -184,7 +184,8 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
 }
 
 /*
- * Remove content from both ends.  If nremoved is not NULL, *nremoved counts removals at the front over several calls.
+ * Remove up to s->start occurrences of s->content at the front of t, and up to s->stop at its end.  If nremoved is not
+ * NULL, *nremoved counts the removals at the front over several calls.
  */
 static void strip(const struct step *s, struct meg_str *t, int *nremoved)
 {

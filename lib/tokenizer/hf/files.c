@@ -31,7 +31,7 @@ static int read_json(json_t **out, const char *path, struct meg_err *e)
     return r;
 }
 
-/* Parse tokenizer.json without vocabulary and merges, and set raw to their text in map. */
+/* Parse tokenizer.json except for its vocabulary and merges, and set raw to the ranges of these two in map. */
 static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *raw, const char *path,
                           struct meg_err *e)
 {
@@ -311,8 +311,8 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
 }
 
 /*
- * Reject a template after a TemplateProcessing: that step produces several sequences, and a later step would apply to
- * each of them.
+ * Load a post-processor, which may be a Sequence of post-processors, nested at most depth levels deep.  Reject a step
+ * that adds tokens after a TemplateProcessing: the latter produces several sequences, and the step would apply to each.
  */
 static int load_post_processor(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
                                const char *where, struct meg_err *e)

@@ -24,7 +24,7 @@ struct meg_hf_added_token {
     bool normalized;     /* matched in normalized text */
 };
 
-/* A matcher that finds added tokens in text.  The trie maps each token to its index. */
+/* A matcher that finds added tokens in text.  The trie maps each token to its index in meg_hf_files.added. */
 struct meg_hf_added_matcher {
     struct meg_trie trie;
     bool is_first_byte[256];  /* true if some token begins with this byte */
@@ -53,9 +53,10 @@ struct meg_hf_files {
     int32_t max_added;          /* largest id of an added token, or -1 */
     bool is_renumbered;         /* the id of some added token differs from that in the file */
     struct meg_strtab contents; /* contents of the added tokens, in the order of added */
-    struct meg_hf_added_matcher raw_matcher, normalized_matcher; /* match added tokens: normalized false, or true */
-    struct meg_ids template_before, template_after;              /* ids that the post-processor adds to a text */
-    bool clean_up;                                               /* decoding removes spaces before punctuation */
+    /* match the added tokens whose member normalized is false, or true */
+    struct meg_hf_added_matcher raw_matcher, normalized_matcher;
+    struct meg_ids template_before, template_after; /* ids that the post-processor adds to a text */
+    bool clean_up;                                  /* decoding removes spaces before punctuation */
     struct meg_tok_special_ids special_ids;
     int64_t vocab_size;    /* largest id + 1 */
     struct meg_str *token; /* [vocab_size] tokens by id, borrowed from model.vocab and added; s NULL: unused id */

@@ -355,7 +355,10 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_star
 
 enum { BATCH = 128 };
 
-/* Collect up to BATCH next chunks that have tokens, prefetch their cache entries, and return their number. */
+/*
+ * Collect up to BATCH chunks, prefetch their cache entries, and return their number.  Skip chunks that are a single
+ * whitespace byte without ids.
+ */
 static int next_chunks(struct hf *t, struct meg_wordcache_lookup *chunk)
 {
     const char *s;
@@ -436,7 +439,7 @@ static int encode_between_added(struct hf *t, bool is_normalized, const char *te
         if (stop > from)
             r = (is_normalized ? encode_plain : encode_raw)(t, from, stop - from, is_text_start && from == text, out,
                                                             sink, e);
-        if (a && m.s < m.stop) { /* false if rstrip of the previous token consumed this one */
+        if (a && m.s < m.stop) { /* false if a has lstrip and the previous token's rstrip consumed it */
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
         }
@@ -501,7 +504,7 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
     }
 }
 
-/* Decode ids.  d->pending holds the ids, as int32_t, whose text depends on later ids. */
+/* Decode ids.  d->pending contains, as int32_t, the ids whose text may depend on later ids. */
 static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;

@@ -40,7 +40,7 @@ int meg_hf_unknown_type(const char *type, const char *where, struct meg_err *e);
  */
 int meg_hf_get_string(const json_t *part, const char *key, const char *fallback, struct meg_str *out, const char *where,
                       struct meg_err *e);
-/* Read a token id, 0 .. 2^24-1.  what is the name of the token in error messages. */
+/* Read a token id, 0 .. 2^24-1.  Error messages call the token `what`. */
 int meg_hf_get_id(const json_t *value, const char *what, const char *where, int32_t *id, struct meg_err *e);
 
 /*
@@ -79,7 +79,7 @@ void meg_hf_steps_free(void *v, int64_t n, const struct meg_hf_step_class *c);
 struct meg_hf_pattern {
     struct meg_str literal;
     struct meg_regex *regex; /* NULL: search for literal */
-    int pretok;              /* the enum meg_pretok whose pattern regex is, or -1 */
+    int pretok;              /* the enum meg_pretok with the same pattern as regex, or -1 */
 };
 int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_pattern_free(struct meg_hf_pattern *p);
@@ -92,16 +92,18 @@ int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_
 
 /*
  * ---- Normalizer (normalizer.c) ----
- * A normalizer rewrites text before it is split: Unicode normal forms, lowercase, accents, replacements.  It is NULL if
- * tokenizer.json has none; meg_hf_normalizer_can_split_at_space and meg_hf_normalizer_is_metaspace accept NULL.
+ * A normalizer rewrites text before it is split: Unicode normalization, lowercasing, accent stripping, replacements.
+ * It is NULL if tokenizer.json has none; meg_hf_normalizer_can_split_at_space and meg_hf_normalizer_is_metaspace accept
+ * NULL.
  */
 
 struct meg_hf_normalizer;
 int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_normalizer_free(struct meg_hf_normalizer *n);
 /*
- * Set out to the normalized text.  is_first_chunk is false for all but the first chunk of text that was cut at safe
- * split points; Prepend then does not add its string.  Returns MEG_EFORMAT if a step produces more than max_bytes.
+ * Set out to the normalized text.  If the text between two added tokens was cut at safe split points, is_first_chunk is
+ * true for the first chunk only; Prepend adds its string to this chunk.  Returns MEG_EFORMAT if a step produces more
+ * than max_bytes.
  */
 int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first_chunk,
                           int64_t max_bytes, struct meg_str *out, struct meg_err *e);
@@ -121,7 +123,7 @@ bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct me
 
 /*
  * ---- Pre-tokens ----
- * Normalized text is split into pre-tokens.  The model encodes each pre-token on its own.
+ * Normalized text is split into pre-tokens.  The model encodes each pre-token separately.
  */
 
 struct meg_hf_pretoken {
@@ -229,8 +231,9 @@ extern const struct meg_hf_model_type meg_hf_bpe, meg_hf_unigram, meg_hf_wordpie
 
 struct meg_bytebpe;
 /*
- * If m is BPE over the 256 characters of the byte alphabet without prefix, suffix or byte fallback, move its merges to
- * out and return true.  m can then no longer encode.  See tokenizer/bpe/byte_level.h.
+ * If m is BPE without prefix, suffix or byte fallback, and its vocabulary contains the byte alphabet's characters for
+ * all bytes that occur in UTF-8, move its merges to out and return true.  m can then no longer encode.  See
+ * tokenizer/bpe/byte_level.h.
  */
 bool meg_hf_bpe_to_byte_level(struct meg_hf_model *m, struct meg_bytebpe *out);
 /* Return true if m is BPE and text can be cut between any two characters that are not adjacent in a token. */
@@ -249,7 +252,7 @@ void meg_hf_decoder_free(struct meg_hf_decoder *d);
 bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d);
 /* Return true if later tokens never change the text of earlier ones, except in runs of byte tokens. */
 bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d);
-/* Return the byte of a byte-fallback token, whose text depends on the bytes after it, or -1. */
+/* Return the byte of a byte-fallback token <0xNN>, whose text depends on the byte tokens around it, or -1. */
 int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n);
 /*
  * Append the text of tokens [n], which have indices first .. first+n-1 in the decoded sequence.  Set *state to 0 before

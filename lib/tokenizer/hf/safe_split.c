@@ -1,6 +1,6 @@
 /*
  * Find the safe split points of a tokenizer.json: points at which text can be cut, before it is normalized, without
- * changing its ids.  The components of a file are slow and encode equal chunks equally, so hf.c caches the ids of
+ * changing its ids.  Running the components is slow, and equal chunks have equal ids, so hf.c caches the ids of
  * chunks.  Two families of files have such points:
  *
  * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, and the normalizer maps a space to whitespace and
@@ -27,7 +27,7 @@ static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, boo
     s->table.is_safe[at] = is_safe;
 }
 
-/* Set *is_space if the space c, on its own, is normalized to whitespace, and *is_tokenless if it then has no tokens. */
+/* Set *is_space to whether the text c is normalized to whitespace, and *is_tokenless to whether the result has no ids. */
 static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_tokenless, struct meg_err *e)
 {
     struct meg_hf_pretokens pretokens = { 0 }, scratch = { 0 };
@@ -55,7 +55,7 @@ static bool is_punctuation(int byte)
     return byte < 0x80 && meg_bert_is_punctuation(byte);
 }
 
-/* Allow splits around punctuation, and before ideographs: U+5000 to U+9FFF, recognized by their first byte. */
+/* Allow splits around punctuation, and before ideographs: U+5000 to U+9FFF, which have first bytes E5 .. E9. */
 static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideographs)
 {
     for (int left = 0; left < 256; left++) {

@@ -1,9 +1,9 @@
 /*
  * Match the patterns of cl100k_base, Qwen2 and TikTokenizer's v1 by class masks.  A word includes one preceding
- * character that is not a letter, number or line end, unless this belongs to another pre-token.  A number is split
- * after every digit or every third digit.  Punctuation includes one preceding U+0020 and all following line ends.
- * Other spaces up to their last line end are one pre-token; the spaces after it, except the last space, are another
- * one.
+ * character that is not a letter, number or line end, unless that character belongs to another pre-token.  A number is
+ * split after every digit or every third digit.  Punctuation includes one preceding U+0020 and all following line ends.
+ * Other spaces up to their last line end are one pre-token.  The spaces after this line end are another one; if text
+ * follows, it does not include the last space.
  */
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"

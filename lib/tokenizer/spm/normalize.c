@@ -1,7 +1,7 @@
 /*
- * Runs of bytes and characters that no replacement applies to are copied unchanged.  At other positions, do one step as
- * SentencePiece's Normalizer does: copy the longest user-defined piece; else replace the longest key of the character
- * map; else copy a character.
+ * Runs of bytes and characters that are not part of a key of the character map, a user-defined piece or an escaped
+ * space are copied unchanged.  At other positions, do one step as SentencePiece's Normalizer does: copy the longest
+ * user-defined piece; else replace the longest key; else copy a character.
  */
 #include "tokenizer/spm/normalize.h"
 
@@ -9,7 +9,10 @@
 
 #include "unicode/utf8.h"
 
-/* Bits of byte_class[].  A byte without these bits may begin a replacement. */
+/*
+ * Bits of byte_class[].  A byte without these bits may begin a key of the character map, a user-defined piece or an
+ * escaped space, or may continue a key that begins with a BEGINS_KEY byte.
+ */
 enum {
     COPIED = 1,
     SPACE = 2,     /* COPIED, unless the byte before it is a SPACE, too */

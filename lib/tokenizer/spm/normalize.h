@@ -1,6 +1,6 @@
 /*
- * normalize.h - SentencePiece's normalizer: replace characters by the character map, remove extra spaces, add a dummy
- * prefix.  Spaces in the result are U+0020, even if the model escapes them as U+2581.
+ * normalize.h - SentencePiece's normalizer: replace characters by the character map, remove extra spaces, add a space
+ * before or after the text.  Spaces in the result are U+0020, even if the model escapes them as U+2581.
  */
 #ifndef MEG_TOKENIZER_SPM_NORMALIZE_H
 #define MEG_TOKENIZER_SPM_NORMALIZE_H
@@ -18,8 +18,9 @@ MEG_BEGIN_DECLS
 struct meg_spm_normalizer {
     const struct meg_spm_normalizer_spec *spec; /* borrowed from the model */
     const struct meg_trie *user_defined;        /* pieces that are copied unchanged; borrowed */
-    unsigned char byte_class[256];      /* bit mask, see normalize.c; 0: a replacement may begin with this byte */
-    uint64_t is_unmapped[0x10000 / 64]; /* bit mask of code points >= 0x80 that begin no replacement */
+    unsigned char byte_class[256];              /* bit mask, see normalize.c */
+    /* bit mask of the code points 0x80 .. 0xFFFF with which no key, user-defined piece or escaped space begins */
+    uint64_t is_unmapped[0x10000 / 64];
 };
 void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_normalizer_spec *spec,
                              const struct meg_trie *user_defined);

@@ -4,7 +4,7 @@
  *   Llama2Tokenizer            also prepends the id of the BOS piece to each text
  *   SentencePieceTokenizer     also adds tokens after the pieces of the model; added tokens are matched anywhere in the
  *                              text, and decoded with a space on either side
- * From core 0.15 on all three types have SentencePiece's ids (tokenizer/megatron_release.h).
+ * From core 0.15 on, all three types encode text to SentencePiece's ids (tokenizer/megatron_release.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct added_tokens {
     struct meg_special_tokens matcher;
 };
 
-/* The data that a tokenizer and its clones use together. */
+/* The data that a tokenizer and its clones share. */
 struct shared_model {
     struct meg_spm *spm;
     struct added_tokens added;
@@ -44,7 +44,7 @@ static const struct meg_tok_class plain_sentencepiece, plain_llama2;
 
 /* ---- Added tokens ---- */
 
-/* Make text an added token and return its id, which is new unless text is a piece. */
+/* Make text an added token and return its id, which is new unless text is a piece or already an added token. */
 static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
 {
     int64_t id = meg_strtab_add(&s->token, text, n);
@@ -57,7 +57,7 @@ static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
     return (int32_t)id;
 }
 
-/* Add the model's special piece id as a token or, if id is -1, a new token named fallback. */
+/* Make the piece with this id an added token or, if id is -1, the text fallback.  Return the id of the token. */
 static int32_t add_special_id(struct added_tokens *s, const struct meg_spm_model *m, int32_t id, const char *fallback)
 {
     struct meg_str piece;

@@ -145,7 +145,7 @@ void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n)
     const struct meg_spm_model *m = enc->spm->model;
 
     if (!m->byte_fallback) {
-        /* consecutive unknown characters have one id */
+        /* consecutive unknown characters share one id */
         if (enc->ids_end == enc->ids_begin || enc->ids_end[-1] != m->unk)
             *enc->ids_end++ = m->unk;
         return;
@@ -184,7 +184,7 @@ static void cache_word(struct meg_spm_encoder *enc, const char *s, int64_t n, in
     enc->score = sum;
 }
 
-/* Encode a word that is not cached, or is cached with less than the required tag. */
+/* Encode a word that is not cached, or whose cached tag is less than the required tag. */
 static int encode_word(struct meg_spm_encoder *enc, const char *s, int64_t n, bool is_cached, uint16_t required_tag,
                        struct meg_err *e)
 {

@@ -24,16 +24,20 @@ void meg_spm_encoder_free(struct meg_spm_encoder *enc); /* accepts NULL */
 
 /*
  * meg_spm_encode - append the ids of a text of n bytes, which must be well-formed UTF-8
- * Text is cut into words between characters that are not adjacent in any piece.  Returns MEG_EFORMAT if a normalized
- * word has more than MEG_SPM_MAX_WORD bytes.  The limit is MEG_SPM_MAX_BUFFERED_WORD for models that need the entire
- * word at once: unigram with a piece of more than 255 bytes, and BPE with unused pieces.  Otherwise fails as
- * meg_bpe_stream and sink do.
+ * Text is cut into words between characters that are not adjacent in any piece.  With a BPE model that has unused
+ * pieces, the entire text is one word.  Returns MEG_EFORMAT if a normalized word has more than MEG_SPM_MAX_WORD bytes.
+ * The limit is MEG_SPM_MAX_BUFFERED_WORD for models that need the entire word at once: unigram with a piece of more
+ * than 255 bytes, and BPE with unused pieces.  A word of more than half the limit may also be rejected, since the
+ * buffer is doubled until it contains a safe split point.  Otherwise fails as meg_bpe_stream and sink do.
  */
 enum { MEG_SPM_MAX_WORD = 64 << 20, MEG_SPM_MAX_BUFFERED_WORD = 2 << 20 };
 int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, struct meg_ids *out,
                    const struct meg_id_sink *sink, struct meg_err *e);
 
-/* Append the bytes of each id on its own. */
+/*
+ * Append the text of each id, decoded without regard to its neighbors: no space is removed, and a byte piece yields its
+ * byte.
+ */
 void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struct meg_str *out);
 
 /*
