@@ -1,5 +1,5 @@
 /*
- * Decoders of tokenizer.json.  Each step maps the list of tokens.  Most steps map each token on its own.  The result of
+ * Decoders of tokenizer.json.  Each step maps the list of tokens.  Most steps map each token separately.  The result of
  * a step can also depend on whether a token is the first or the last one, on the run of byte tokens around it, and,
  * after Fuse, on the entire text.
  */

@@ -27,7 +27,7 @@ static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, boo
     s->table.is_safe[at] = is_safe;
 }
 
-/* Set *is_space to whether the text c is normalized to whitespace, and *is_tokenless to whether the result has no ids. */
+/* Set *is_space to true if c is normalized to whitespace, and *is_tokenless to true if that whitespace has no ids. */
 static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_tokenless, struct meg_err *e)
 {
     struct meg_hf_pretokens pretokens = { 0 }, scratch = { 0 };

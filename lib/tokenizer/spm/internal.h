@@ -101,7 +101,7 @@ enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* maximum bytes of a cached word */
 
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
-/* Append the ids of a word and return false if it has an unknown character.  The caller reserves the space. */
+/* Append the ids of a word, for which the caller reserves space.  Return true if all its characters are known. */
 bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n);
 /*
  * Append the ids of a long word, and reserve the space for them.  max_piece_bytes must be <= 255.  Fails as the sink

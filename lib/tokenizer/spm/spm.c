@@ -145,7 +145,7 @@ void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n)
     const struct meg_spm_model *m = enc->spm->model;
 
     if (!m->byte_fallback) {
-        /* consecutive unknown characters share one id */
+        /* a run of unknown characters has one id */
         if (enc->ids_end == enc->ids_begin || enc->ids_end[-1] != m->unk)
             *enc->ids_end++ = m->unk;
         return;
