@@ -50,8 +50,8 @@ static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t 
         if ((int64_t)json_array_size(sums) != nchunks) {
             free(c);
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: tensor %s: manifest.json has %zu checksums, but the %" PRId64
-                            " bytes of the tensor require %" PRId64,
+                            "%s: tensor %s: manifest.json has %zu checksums, but the tensor of %" PRId64
+                            " bytes has %" PRId64 " chunks, with one checksum each",
                             m[i].st->path, m[i].t->name, json_array_size(sums), m[i].t->nbytes, nchunks);
         }
         *out = meg_realloc_array(*out, (size_t)(*nout + nchunks), sizeof **out);
@@ -80,8 +80,8 @@ static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
                     "%s: tensor %s, chunk %" PRId64 " of %" PRId64 " (bytes %" PRId64 " to %" PRId64
                     " of the file): the checksum is %s, but manifest.json has %s; the file is damaged: copy it "
                     "again, or load another iteration with --ckpt-step",
-                    k->m->st->path, t->name, k->i, k->n, t->file_offset + k->c.first,
-                    t->file_offset + k->c.first + k->c.n, hash, k->expected ? k->expected : "none");
+                    k->m->st->path, t->name, k->i + 1, k->n, t->file_offset + k->c.first,
+                    t->file_offset + k->c.first + k->c.n - 1, hash, k->expected ? k->expected : "none");
 }
 
 /* Compare the CRC-32 of the container member of a tensor, if it has one, with the stored CRC-32. */

@@ -95,8 +95,7 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
     const bool to_ranks = is_per_rank(target_format_of(c, false));
 
     if (strcmp(c->model_type, "GPT") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--model-type: '%s' is not GPT, the only model type supported; see meg(7)",
-                        c->model_type);
+        return meg_fail(e, MEG_EUSAGE, "--model-type %s: only GPT is supported; see meg(7)", c->model_type);
     if (c->info && (c->load_dir || c->save_dir))
         return meg_fail(e, MEG_EUSAGE, "--info cannot be combined with --load-dir or --save-dir");
     if (!c->info && (c->json || c->verify))
@@ -112,7 +111,7 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
     if (to_ranks && strcmp(c->dtype, "auto") != 0)
         return meg_fail(
             e, MEG_EUSAGE,
-            "--saver %s: the weights of this format are always F32; --params-dtype requires --saver hf or native",
+            "--saver %s: the weights of this format are always fp32; --params-dtype requires --saver hf or native",
             is_auto ? "mcore" : c->saver);
     if (shard_bytes(c->shard_size) < 0)
         return meg_fail(
@@ -150,11 +149,11 @@ static int set_vocab_size(const struct meg_convert_conf *c, struct meg_ckpt *ckp
         if ((r = meg_json_load(&vocab, c->vocab_file, e)) < 0)
             return r;
         if (!json_is_object(vocab))
-            r = meg_fail(e, MEG_EFORMAT, "%s: not a JSON object with a token as each key and its id as the value",
-                         c->vocab_file);
+            r = meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object that maps each token to its id", c->vocab_file);
         else if (n != MEG_UNSET && n != (int64_t)json_object_size(vocab))
             r = meg_fail(e, MEG_EUSAGE,
-                         "--true-vocab-size %" PRId64 ": --vocab-file %s has %zu tokens; use only one of the options",
+                         "--true-vocab-size %" PRId64
+                         ": contradicts --vocab-file %s, which has %zu tokens; use only one of the two options",
                          n, c->vocab_file, json_object_size(vocab));
         n = (int64_t)json_object_size(vocab);
         json_decref(vocab);

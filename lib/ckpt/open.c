@@ -132,8 +132,10 @@ static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct
                         dir, CKPT_TRACKER);
     }
     if (step != MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint; remove the option", step,
-                        dir);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--ckpt-step %" PRId64
+                        ": %s contains a single checkpoint, not one per iteration; remove the option",
+                        step, dir);
     return 0;
 }
 
@@ -278,11 +280,10 @@ int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e)
                         ", the number of rows of the word embedding",
                         c->path, n, c->vocab_rows ? c->vocab_rows : c->vocab_size);
     if (!c->vocab_rows && n != c->vocab_size)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "%s: the vocabulary size is %" PRId64 ", expected %" PRId64
-            ", the number of rows of the word embedding, because only Megatron checkpoints have padding rows",
-            c->path, n, c->vocab_size);
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: the vocabulary size is %" PRId64 ", but the word embedding has %" PRId64
+                        " rows; only Megatron checkpoints may have padding rows",
+                        c->path, n, c->vocab_size);
     c->vocab_size = n;
     return 0;
 }
@@ -464,13 +465,14 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
         char *old = value_of(dump[0].s, shaping[i]), *new = value_of(dump[1].s, shaping[i]);
 
         if (strcmp(old, new) != 0)
-            meg_str_printf(&diff, "%s--%s was %s, is %s", diff.n ? "; " : "", shaping[i], old, new);
+            meg_str_printf(&diff, "%s--%s is %s in the checkpoint, but %s in this run", diff.n ? "; " : "", shaping[i],
+                           old, new);
         free(old);
         free(new);
     }
     if (c->vocab_rows ? current.vocab_size > c->vocab_rows : saved.vocab_size != current.vocab_size)
-        meg_str_printf(&diff, "%svocabulary size was %" PRId64 ", is %" PRId64, diff.n ? "; " : "", saved.vocab_size,
-                       current.vocab_size);
+        meg_str_printf(&diff, "%svocabulary size is %" PRId64 " in the checkpoint, but %" PRId64 " in this run",
+                       diff.n ? "; " : "", saved.vocab_size, current.vocab_size);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
                      "the shape of the model differs from that of the checkpoint %s: %s; use the checkpoint's values "

@@ -165,7 +165,7 @@ static int create_file(const char *dir, const struct ckpt_file *f, struct meg_er
     if ((r = meg_file_create(&out, path, e)) < 0 || (r = meg_file_pwrite(&out, f->header.s, f->header.n, 0, e)) < 0)
         goto out;
     if (ftruncate(out.fd, (off_t)f->nbytes) < 0)
-        r = meg_fail_errno(e, "%s: cannot set its size to %" PRId64 " bytes", path, f->nbytes);
+        r = meg_fail_errno(e, "%s: cannot set the file size to %" PRId64 " bytes", path, f->nbytes);
     else
         r = meg_file_commit(&out, e);
 out:
@@ -333,9 +333,9 @@ static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_
     else
         r = meg_fail_errno(e, "%s", path);
     if (r == 0 && fsync(fd) < 0)
-        r = meg_fail_errno(e, "%s: fsync", path);
+        r = meg_fail_errno(e, "%s: fsync failed", path);
     if (fd >= 0 && close(fd) < 0 && r == 0)
-        r = meg_fail_errno(e, "%s: close", path);
+        r = meg_fail_errno(e, "%s: close failed", path);
     free(path);
     return r;
 }
@@ -385,7 +385,7 @@ static int hash_chunk(struct meg_ckpt_async_save *v, int64_t i, const struct ckp
     if (fd < 0)
         r = meg_fail_errno(e, "%s", path);
     else if (!bytes)
-        r = meg_fail(e, MEG_EFAIL, "%s: out of memory to read back %" PRId64 " bytes", path, c->n);
+        r = meg_fail(e, MEG_EFAIL, "%s: out of memory for reading back %" PRId64 " bytes", path, c->n);
     else if ((r = read_all(fd, bytes, c, path, e)) == 0) {
         meg_xxh3_128_hex(hash, bytes, (size_t)c->n);
         memcpy(v->hash[i], hash, CKPT_HEX);

@@ -49,7 +49,7 @@ static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
     return 0;
 #else
     return meg_fail(e, MEG_EUSAGE,
-                    "torchrun started %d ranks (WORLD_SIZE), which requires NCCL, but this build has no NCCL; start "
+                    "this build has no NCCL, so it cannot run the %d ranks (WORLD_SIZE) that torchrun started; start "
                     "the ranks with mpirun or srun, or install nccl.h and run make again",
                     t.size);
 #endif
@@ -81,7 +81,8 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
     if (w->world->size == ranks)
         return 0;
     return meg_fail(e, MEG_EUSAGE,
-                    "%s started %" PRId64 " ranks, but MPI reports %d; this program was built with another MPI",
+                    "%s started %" PRId64
+                    " ranks, but MPI reports %d; build this program with the MPI library of the launcher",
                     w->launcher, ranks, w->world->size);
 #else
     return meg_fail(e, MEG_EUSAGE,

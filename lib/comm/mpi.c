@@ -241,7 +241,7 @@ int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e)
     int provided;
 
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
-        return meg_fail(e, MEG_EFAIL, "MPI cannot be initialized with threads (MPI_THREAD_FUNNELED)");
+        return meg_fail(e, MEG_EFAIL, "the MPI library failed to initialize, or does not support MPI_THREAD_FUNNELED");
     limit_threads();
     *world = group_new(MPI_COMM_WORLD, NULL, "world");
     meg_on_die(abort_all, *world);

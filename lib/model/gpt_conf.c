@@ -25,7 +25,7 @@ const struct meg_opt meg_gpt_opts[] = {
       "position embedding: a learned table, or rotation of queries and keys (RoPE)" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, use_rotary), NULL, "no",
       "same as --position-embedding-type rope" },
-    { "rotary-base", 0, MEG_F64(C, rotary_base), "X", "10000", "base of the wavelengths of RoPE (theta)" },
+    { "rotary-base", 0, MEG_F64(C, rotary_base), "X", "10000", "base of the RoPE frequencies (theta)" },
     { "rotary-percent", 0, MEG_F64(C, rotary_percent), "X", "1.0",
       "fraction of the channels of each head that RoPE rotates" },
     { "rotary-interleaved", 0, MEG_BOOL(C, rotary_interleaved), NULL, "no",
@@ -139,7 +139,7 @@ static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
     if (n > 0x1p48)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 " and --hidden-size %" PRId64
-                        ": the model would have about %.2g parameters; must be at most %.2g",
+                        ": the model would have about %.2g parameters; the limit is %.2g",
                         c->num_layers, c->hidden_size, n, 0x1p48);
     return 0;
 }

@@ -20,7 +20,7 @@ const struct meg_opt meg_optim_opts[] = {
     { "lr-warmup-samples", 0, MEG_I64(C, lr_warmup_samples), "N", "0",
       "number of samples of linear warm-up; requires --train-samples" },
     { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL,
-      "length of warm-up as a fraction of the length of the decay, 0 to 1" },
+      "length of warm-up as a fraction of --lr-decay-iters or --lr-decay-samples; at least 0 and less than 1" },
     { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0", "learning rate at the start of warm-up" },
     { "lr-wsd-decay-style", 0, MEG_ENUM(C, lr_wsd_decay_style), "linear|cosine|exponential", "exponential",
       "shape of the final decay with --lr-decay-style WSD" },
@@ -223,24 +223,25 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
     s->warmup = (double)warmup;
     if (!isnan(c->lr_warmup_fraction)) {
         if (!(c->lr_warmup_fraction >= 0 && c->lr_warmup_fraction <= 1))
-            return fail_option(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "must be from 0 to 1");
+            return fail_option(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "must be at least 0 and less than 1");
         if (warmup)
             return fail_option(e, "--lr-warmup-fraction", c->lr_warmup_fraction,
                                "cannot be combined with --lr-warmup-iters or --lr-warmup-samples");
         s->warmup = c->lr_warmup_fraction * (double)s->decay;
     }
     if (total > 0 && s->warmup >= (double)s->decay)
-        return meg_fail(e, MEG_EUSAGE,
-                        "learning rate: the warm-up of %g samples must be shorter than the decay of %" PRId64
-                        " samples; change the --lr-warmup-* or --lr-decay-* options",
-                        s->warmup, s->decay);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "learning rate: warm-up ends after %g samples, but must end before the decay, which ends after %" PRId64
+            " samples; change the --lr-warmup-* or --lr-decay-* options",
+            s->warmup, s->decay);
     if (s->style == MEG_LR_WSD && s->wsd_decay <= 0)
         return meg_fail(e, MEG_EUSAGE, "--lr-decay-style WSD: requires --lr-wsd-decay-iters or --lr-wsd-decay-samples");
     if (s->style == MEG_LR_WSD && s->wsd_decay > s->decay)
         return meg_fail(e, MEG_EUSAGE,
-                        "--lr-decay-style WSD: the final decay of %" PRId64
-                        " samples must not be longer than the complete decay of %" PRId64
-                        " samples; change the --lr-wsd-decay-* or --lr-decay-* options",
+                        "--lr-decay-style WSD: the final decay takes %" PRId64
+                        " samples, but warm-up, constant rate and final decay together take only %" PRId64
+                        "; change the --lr-wsd-decay-* or --lr-decay-* options",
                         s->wsd_decay, s->decay);
     return 0;
 }

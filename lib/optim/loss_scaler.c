@@ -43,7 +43,7 @@ int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *fro
     if (!(next.scale > 0) || isinf(next.scale))
         return meg_fail(e, MEG_EFORMAT, "%s: loss scale is %g, expected a finite number above 0", from, next.scale);
     if (next.growth_tracker < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: growth_tracker is %" PRId64 ", expected a number of steps, 0 or more",
+        return meg_fail(e, MEG_EFORMAT, "%s: growth_tracker is %" PRId64 ", expected a non-negative number of steps",
                         from, next.growth_tracker);
     *s = next;
     return 0;

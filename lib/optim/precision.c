@@ -5,12 +5,12 @@
 #define C struct meg_precision_conf
 const struct meg_opt meg_precision_opts[] = {
     { "fp16", 0, MEG_BOOL(C, fp16), NULL, "no",
-      "train in IEEE half precision, with f32 main parameters and a loss scale" },
-    { "bf16", 0, MEG_BOOL(C, bf16), NULL, "no", "train in bfloat16, with f32 main parameters" },
+      "train in IEEE half precision (fp16), with fp32 main parameters and a loss scale" },
+    { "bf16", 0, MEG_BOOL(C, bf16), NULL, "no", "train in bfloat16, with fp32 main parameters" },
     { "accumulate-allreduce-grads-in-fp32", 0, MEG_BOOL(C, accumulate_in_fp32), NULL, "no",
-      "accumulate and reduce gradients in f32 with --fp16; always on with --bf16" },
+      "accumulate and reduce gradients in fp32 with --fp16; always on with --bf16" },
     { "fp32-residual-connection", 0, MEG_BOOL(C, fp32_residual), NULL, "no",
-      "keep the residual stream in f32 with --fp16 or --bf16" },
+      "keep the residual stream in fp32 with --fp16 or --bf16" },
     { "loss-scale", 0, MEG_F64(C, loss_scale), "F", NULL,
       "constant loss scale; 0: a dynamic scale with --fp16; default: 0" },
     { "initial-loss-scale", 0, MEG_F64(C, initial_loss_scale), "F", "4294967296",

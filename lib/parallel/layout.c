@@ -30,9 +30,9 @@ const struct meg_opt meg_layout_opts[] = {
     { "pipeline-schedule", 0, MEG_ENUM(C, schedule), "1f1b|interleaved|zb-h1", NULL,
       "order of the forward and backward passes; default: interleaved if a stage has several model chunks, else 1f1b" },
     { "decoder-first-pipeline-num-layers", 0, MEG_I64(C, first_layers), "N", NULL,
-      "number of layers of the first stage; the other stages divide the rest equally" },
+      "number of layers of the first stage; the rest is divided equally over the other stages" },
     { "decoder-last-pipeline-num-layers", 0, MEG_I64(C, last_layers), "N", NULL,
-      "number of layers of the last stage; the other stages divide the rest equally" },
+      "number of layers of the last stage; the rest is divided equally over the other stages" },
     { "use-tp-pp-dp-mapping", 0, MEG_BOOL(C, pp_before_dp), NULL, "no",
       "number the ranks in the order tensor, pipeline, context, data instead of tensor, context, data, pipeline" },
     { 0 }

@@ -70,7 +70,7 @@ int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_e
     if (c->chunks < 1)
         return meg_fail(e, MEG_EUSAGE, "%s %d: must be at least 1", CHUNKS, c->chunks);
     if (c->microbatches < 1)
-        return meg_fail(e, MEG_EUSAGE, "a step has %" PRId64 " micro-batches; must be at least 1", c->microbatches);
+        return meg_fail(e, MEG_EUSAGE, "a step has %" PRId64 " micro-batches, expected at least 1", c->microbatches);
     if (type_of(c) == MEG_PIPE_INTERLEAVED) {
         if (c->chunks < 2)
             return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule interleaved: requires %s of at least 2, not %d", CHUNKS,

@@ -166,7 +166,7 @@ static int simulate_wait(struct simulation *p, struct stage *g, const struct meg
     s = &l->sent.v[k];
     r = &l->received.v[k];
     if (s->received_as != r->received_as || s->part != r->part || s->microbatch != r->microbatch)
-        return fail_at(p, g, "the message of the peer with the same number is for another tensor");
+        return fail_at(p, g, "the matching message of the peer is for another tensor");
     end = (s->time > r->time ? s->time : r->time) + p->t->transfer;
     if (g->clock < end)
         g->clock = end;
@@ -220,8 +220,9 @@ static int simulate_step(struct simulation *p, struct stage *g, const struct meg
     if (a->type == MEG_ACTION_FWD ? !acquire(&g->slots, a->slot, FULL, a)
                                   : !holds(&g->slots, a->slot, a->type == MEG_ACTION_BWD_WEIGHT ? INPUT_DONE : FULL, a))
         return fail_at(p, g,
-                       a->type == MEG_ACTION_FWD ? "the activation slot is in use"
-                                                 : "the activation slot has other contents");
+                       a->type == MEG_ACTION_FWD
+                           ? "the activation slot is in use"
+                           : "the activation slot does not contain the activations that this step requires");
     for (int i = 0; i < 3; i++)
         if (i == 0 ? a->type == MEG_ACTION_FWD
                    : a->type == MEG_ACTION_BWD || a->type == (i == 1 ? MEG_ACTION_BWD_INPUT : MEG_ACTION_BWD_WEIGHT))
@@ -270,17 +271,21 @@ static int check_end(const struct simulation *p, const struct stage *g)
         for (int chunk = 0; chunk < c->chunks; chunk++)
             if (g->done[i][chunk] != c->microbatches)
                 return meg_fail(p->e, MEG_EFAIL,
-                                "stage %d, chunk %d: %" PRId64 " %s passes for %" PRId64 " micro-batches", g->s->stage,
-                                chunk, g->done[i][chunk], i == 0 ? "forward" : "backward", c->microbatches);
+                                "stage %d, chunk %d: %" PRId64 " %s steps, expected %" PRId64 ", one per micro-batch",
+                                g->s->stage, chunk, g->done[i][chunk],
+                                i == 0   ? "forward"
+                                : i == 1 ? "input-gradient"
+                                         : "weight-gradient",
+                                c->microbatches);
     for (int i = -1; i < MEG_EDGES; i++) {
         const struct buffers *x = i < 0 ? &g->slots : &g->bufs[i];
 
         if (x->used)
-            return meg_fail(p->e, MEG_EFAIL, "stage %d: %d buffers (%s) are still in use at the end", g->s->stage,
-                            x->used, i < 0 ? "activation slots" : edges[i]);
+            return meg_fail(p->e, MEG_EFAIL, "stage %d: %d buffers (%s) are still in use after the last action",
+                            g->s->stage, x->used, i < 0 ? "activation slots" : edges[i]);
         if (x->peak != x->n)
-            return meg_fail(p->e, MEG_EFAIL, "stage %d: of %d buffers (%s), at most %d are in use at once", g->s->stage,
-                            x->n, i < 0 ? "activation slots" : edges[i], x->peak);
+            return meg_fail(p->e, MEG_EFAIL, "stage %d: %d buffers (%s) exist, but at most %d are in use at once",
+                            g->s->stage, x->n, i < 0 ? "activation slots" : edges[i], x->peak);
     }
     return 0;
 }

@@ -52,9 +52,10 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
             return r;
     }
     if (meg_pipe_schedule_splits_backward(&s->schedule) && s->model_run.recompute != MEG_RECOMPUTE_NONE)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--pipeline-schedule zb-h1: cannot be combined with --recompute-activations or "
-                        "--recompute-granularity, because it stores activations for the deferred weight gradients");
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--pipeline-schedule zb-h1: cannot be combined with --recompute-activations or "
+            "--recompute-granularity, because this schedule stores activations for the deferred weight gradients");
     return 0;
 }
 

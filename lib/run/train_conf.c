@@ -20,7 +20,8 @@ const struct meg_opt meg_train_opts[] = {
     { "train-iters", 0, MEG_I64(C, train_iters), "N", NULL, "number of iterations to train" },
     { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL,
       "number of samples to train on, instead of --train-iters" },
-    { "exit-interval", 0, MEG_I64(C, exit_interval), "N", NULL, "save and exit after an iteration divisible by N" },
+    { "exit-interval", 0, MEG_I64(C, exit_interval), "N", NULL,
+      "save and exit after an iteration whose number is divisible by N" },
     { "exit-duration-in-mins", 0, MEG_F64(C, exit_duration_min), "MINUTES", NULL,
       "save and exit after the first iteration that ends more than MINUTES after the start" },
     { "eval-iters", 0, MEG_I64(C, eval_iters), "N", "100",
@@ -43,7 +44,7 @@ const struct meg_opt meg_train_opts[] = {
       "with --recompute-method: number of layers per group (uniform), or number of recomputed layers per stage "
       "(block)" },
     { "distribute-saved-activations", 0, MEG_BOOL(C, distribute_saved_activations), NULL, "no",
-      "shard the inputs stored for full recomputation over the tensor-parallel ranks" },
+      "with --recompute-granularity full: shard the stored layer inputs over the tensor-parallel ranks" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
       "weight the loss of each micro-batch by its number of unmasked tokens" },
     { "no-check-for-nan-in-loss-and-grad", 0, MEG_STORE_FALSE(C, check_for_nan), NULL, "no",

@@ -132,7 +132,7 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
             continue;
         meg_str_printf(out, "%s%s ", out->n ? "; " : "", option[i][1]);
         meg_json_dump(a, 0, out);
-        meg_str_printf(out, ", not ");
+        meg_str_printf(out, " instead of ");
         meg_json_dump(b, 0, out);
     }
 }
@@ -176,7 +176,7 @@ static bool is_same_dir(const char *a, const char *b)
 
 static int missing_error(const char *from, const char *what, const char *option, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s has no %s; resume without it with %s, or load only the weights with --finetune",
+    return meg_fail(e, MEG_EFORMAT, "%s has no %s; use %s to resume without it, or --finetune to load only the weights",
                     from, what, option);
 }
 
@@ -462,8 +462,7 @@ static int finish_save(struct meg_trainer *t, const struct meg_train_state *stat
         if (failure == MEG_SAVE_BEFORE_ERROR)
             meg_warn("%s; iteration %" PRId64 " is not saved", e->msg, state->iteration);
         else
-            meg_warn("%s; iteration %" PRId64
-                     " is not saved, and the run continues until the next save, after iteration "
+            meg_warn("%s; iteration %" PRId64 " is not saved; the run continues, and saves again after iteration "
                      "%" PRId64,
                      e->msg, state->iteration, next_save(t));
         return 0;

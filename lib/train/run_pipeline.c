@@ -95,7 +95,8 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
         t->device->op->release(p->memory);
         p->memory_size = 0;
         if (!(p->memory = t->device->op->alloc(nbytes)))
-            return meg_fail(e, MEG_EFAIL, "out of memory: pipeline buffers of %zu bytes; reduce --micro-batch-size",
+            return meg_fail(e, MEG_EFAIL,
+                            "out of memory: the pipeline buffers require %zu bytes; use a smaller --micro-batch-size",
                             nbytes);
         p->memory_size = nbytes;
     }

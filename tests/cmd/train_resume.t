@@ -275,7 +275,7 @@ if [ -f "$fault" ]; then
         is "a failed save does not end the run${async:+, $async}" \
             "$? $(ls "$T/full" | grep iter_ | tr '\n' ' ')" '0 iter_0000002 iter_0000006 iter_0000008 iter_0000010 '
         like 'a failed save causes a warning' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device; \
-iteration 4 is not saved, and the run continues until the next save, after iteration $([ "$async" ] && echo '[0-9]*' || echo 6)\$"
+iteration 4 is not saved; the run continues, and saves again after iteration $([ "$async" ] && echo '[0-9]*' || echo 6)\$"
         same "a failed save" "$T/full"
         # shellcheck disable=SC2086
         full 0000004 --save-interval 2 --exit-on-save-failure $async

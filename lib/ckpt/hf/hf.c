@@ -63,8 +63,8 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
             return ckpt_add_file(c, candidates[i][1], e);
     }
     return meg_fail(e, MEG_ENOENT,
-                    "%s: found config.json, but no weights: neither " WEIGHTS " nor pytorch_model.bin nor their "
-                    "index.json",
+                    "%s: found config.json, but no weights; expected " WEIGHTS ", pytorch_model.bin or the "
+                    "index.json of either",
                     c->path);
 }
 
@@ -360,7 +360,8 @@ static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt
     const char *why = f->unsupported_reason(m);
 
     if (why)
-        return meg_fail(e, MEG_EUSAGE, "Hugging Face's %s cannot express the model: %s", f->model_types[0], why);
+        return meg_fail(e, MEG_EUSAGE, "the model cannot be converted to Hugging Face's %s format: %s",
+                        f->model_types[0], why);
     *out = f;
     return 0;
 }

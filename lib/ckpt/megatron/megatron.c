@@ -87,7 +87,9 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
             continue;
         meg_str_printf(out, "%s = ", row->name);
         if (!as_text(out, v, row->type == MEG_OPT_STORE_FALSE))
-            return meg_fail(e, MEG_EFORMAT, "%s: %s in args is not a number, string or bool", rd->first, name);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: %s in args is not a number, a bool or a string of letters, digits and underscores",
+                            rd->first, name);
         meg_str_printf(out, "\n");
     }
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)
@@ -370,7 +372,7 @@ static int find_vocab(struct reader *rd, struct meg_err *e)
     const struct meg_st_tensor *t = ckpt_find_tensor(rd->c, 0, word, &st);
 
     if (!t || t->ndim != 2 || t->dim[0] > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s: no two-dimensional tensor %s", rd->first, word);
+        return meg_fail(e, MEG_EFORMAT, "%s: found no two-dimensional tensor %s", rd->first, word);
     rd->c->vocab_rows = t->dim[0] * rd->tp;
     if (rd->c->vocab_size > rd->c->vocab_rows)
         return meg_fail(e, MEG_EFORMAT, "%s: true_vocab_size in args is %" PRId64 ", but %s has %" PRId64 " rows",

@@ -226,7 +226,7 @@ static int gather(struct vm *m, enum meg_py_type type, size_t n)
 static int pop_mark(struct vm *m, size_t *n)
 {
     if (!m->nmarks)
-        return broken(m, "no mark on the stack");
+        return broken(m, "no MARK on the stack");
     *n = m->nstack - m->mark[--m->nmarks];
     return 0;
 }

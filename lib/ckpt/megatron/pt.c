@@ -165,7 +165,8 @@ static int find_storage(struct view *v, const struct meg_py *id)
     meg_str_printf(&name, "%sdata/%.*s", v->pt->folder, (int)(t->v[2]->n < 100 ? t->v[2]->n : 100), t->v[2]->s);
     v->member = meg_zip_find(&v->pt->zip, name.s);
     if (!v->member)
-        r = meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: no member %s", v->pt->path, v->name, name.s);
+        r = meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: the ZIP file has no member %s", v->pt->path, v->name,
+                     name.s);
     else if ((size_t)v->storage_numel > v->member->n / (size_t)v->nbytes)
         r = meg_fail(v->e, MEG_EFORMAT,
                      "%s: tensor %.200s: member %s has %zu bytes, too few for %" PRId64 " elements of %s", v->pt->path,
@@ -263,8 +264,8 @@ static int traverse(struct traversal *w, const struct meg_py *o)
     int r = 0;
 
     if (w->depth == DEPTH_MAX)
-        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts are nested more than %d deep, at %.200s", w->pt->path, DEPTH_MAX,
-                        w->name.s);
+        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts are nested more than %d levels deep at %.200s", w->pt->path,
+                        DEPTH_MAX, w->name.s);
     w->depth++;
     for (size_t i = 0; r == 0 && i + 1 < o->nv; i += 2) {
         const struct meg_py *key = o->v[i], *value = o->v[i + 1];

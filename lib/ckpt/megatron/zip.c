@@ -40,8 +40,8 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
             end = z->p + i;
     if (!end)
         return meg_fail(z->e, MEG_EFORMAT,
-                        "%s: no end record of a ZIP file in %zu bytes: truncated, or not "
-                        "written by torch.save",
+                        "%s: found no end record of a ZIP file in %zu bytes; the file is truncated, or was not written "
+                        "by torch.save",
                         z->from, z->n);
     *count = get(end + 10, 2);
     *nbytes = get(end + 12, 4);
@@ -105,9 +105,11 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
                         "members uncompressed",
                         z->from, m->name, (int)get(p + 10, 2));
     if (read_zip64(p + ENTRY_BYTES + nname, nextra, &size, &stored, &at) < 0 || size != stored)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s: its sizes are damaged", z->from, m->name);
+        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s: the sizes in the ZIP directory are damaged", z->from,
+                        m->name);
     if (at > z->n || z->n - at < LOCAL_BYTES || memcmp(z->p + at, "PK\3\4", 4) != 0)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: expected member %s at byte %" PRIu64, z->from, m->name, at);
+        return meg_fail(z->e, MEG_EFORMAT, "%s: expected the header of member %s at byte %" PRIu64, z->from, m->name,
+                        at);
     head = LOCAL_BYTES + get(z->p + at + 26, 2) + get(z->p + at + 28, 2);
     if (z->n - at < head || z->n - at - head < size)
         return meg_fail(z->e, MEG_EFORMAT,

@@ -459,7 +459,7 @@ static void refuses_damaged_and_unsupported_files(void **state)
           "args has pipeline-parallel size 2" },
         { CHANGE("FloatStorage", "FloatStorags"), "unsupported storage type" },
         { CHANGE("X\1\0\0\0\x30", "X\1\0\0\0\x7a"),
-          "tensor embedding.word_embeddings.weight: no member model_optim_rng/data/z" },
+          "tensor embedding.word_embeddings.weight: the ZIP file has no member model_optim_rng/data/z" },
         { CHANGE("true_vocab_sizeJ\x0b", "true_vocab_sizeJ\x0c"), "true_vocab_size in args is 12" },
         { CHANGE("learned_absolute", "learned_absoluti"), "learned_absoluti" },
         { CHANGE("swiglu\x88", "swiglu\x89"), "mlp.linear_fc1.weight has shape [12,16], expected [6,16]" },

@@ -306,13 +306,12 @@ static const char *const refusals[][2] = {
       "--weight-decay-incr-style linear: requires" },
     { "lr-decay-iters = 0", "--lr-decay-iters 0: must be at least 1" },
     { "lr-decay-samples = 50", "--lr-decay-samples 50: requires --train-samples" },
-    { "lr-warmup-fraction = 1.5", "--lr-warmup-fraction 1.5: must be from 0 to 1" },
+    { "lr-warmup-fraction = 1.5", "--lr-warmup-fraction 1.5: must be at least 0 and less than 1" },
     { "lr-warmup-fraction = 0.5\nlr-warmup-iters = 2",
       "--lr-warmup-fraction 0.5: cannot be combined with --lr-warmup-iters" },
-    { "lr-warmup-iters = 10", "learning rate: the warm-up of 100 samples must be shorter" },
+    { "lr-warmup-iters = 10", "learning rate: warm-up ends after 100 samples, but must end before the decay" },
     { "lr-decay-style = WSD", "--lr-decay-style WSD: requires --lr-wsd-decay-iters" },
-    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11",
-      "--lr-decay-style WSD: the final decay of 110 samples must not be longer" },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11", "--lr-decay-style WSD: the final decay takes 110 samples" },
 };
 
 static void refuses_invalid_schedules(void **state)

@@ -371,15 +371,14 @@ static void errors_name_stage_and_action(void **state)
                  "stage 0, action 2, WAIT DY of chunk 0, micro-batch 0: deadlock: the peer never starts the transfer");
     all = make_all(&two); /* two receives are swapped */
     swap(find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 0), find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 1));
-    assert_error(all, "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the message of the peer with the same "
-                      "number is for another "
-                      "tensor");
+    assert_error(all, "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the matching message of the peer is "
+                      "for another tensor");
     all = make_all(&two);
     all[1].slots++;
-    assert_error(all, "stage 1: of 2 buffers (activation slots), at most 1 are in use at once");
+    assert_error(all, "stage 1: 2 buffers (activation slots) exist, but at most 1 are in use at once");
     all = make_all(&two);
     all[0].bufs[MEG_EDGE_DY]++;
-    assert_error(all, "stage 0: of 3 buffers (DY), at most 2 are in use at once");
+    assert_error(all, "stage 0: 3 buffers (DY) exist, but at most 2 are in use at once");
 }
 
 int main(void)
