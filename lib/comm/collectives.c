@@ -48,7 +48,7 @@ static void die_on_timeout(const struct meg_work *w)
     gethostname(host, sizeof host - 1);
     meg_die(MEG_EPEER,
             "rank %d of %d on %s waited %.1f s in %s of group %s; a peer exited or is stuck; see the messages of the "
-            "other ranks (--distributed-timeout-minutes sets the limit)",
+            "other ranks, or increase --distributed-timeout-minutes",
             g->c.rank, g->c.size, host, g->timeout_s, w->op_name, g->c.name);
 }
 

@@ -262,7 +262,7 @@ static void refuse_late_join(struct meg_watchdog *w, struct watchdog_conn *c, in
         return;
     w->has_warned = true;
     meg_str_printf(&s,
-                   "refused a process on %s that calls itself rank %d, because all %d ranks have joined: another "
+                   "refused a process on %s that claims to be rank %d, because all %d ranks have joined: another "
                    "run uses the same MASTER_PORT",
                    c->host, rank, w->size);
     print_line(w, s.s);
@@ -300,7 +300,7 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
         exit_on_conflict(w, c, "rank %d on %s was started as one of %d ranks, but rank 0 on %s as one of %d", j->rank,
                          c->host, j->size, w->host, w->size);
     if (j->rank < 0 || j->rank >= w->size)
-        exit_on_conflict(w, c, "a process on %s calls itself rank %d, but the ranks are 0 to %d", c->host, j->rank,
+        exit_on_conflict(w, c, "a process on %s claims to be rank %d, but the ranks are 0 to %d", c->host, j->rank,
                          w->size - 1);
     if (j->rank == 0 || is_joined(w, j->rank))
         exit_on_conflict(w, c, "two processes are rank %d, one of them on %s", j->rank, c->host);

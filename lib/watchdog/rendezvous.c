@@ -27,7 +27,8 @@ static void wait_for_all(struct meg_watchdog *w)
             watchdog_report_missing(&s, w->has_joined, w->size);
             pthread_mutex_unlock(&w->lock);
             meg_die(MEG_EPEER,
-                    "rank 0 on %s waited %.1f s on port %d for %s (--distributed-timeout-minutes sets the limit)",
+                    "rank 0 on %s waited %.1f s on port %d for %s; start the missing ranks, or increase "
+                    "--distributed-timeout-minutes",
                     w->host, w->timeout_s, w->bootstrap.rendezvous->port, s.s);
         }
         usleep(2000);

@@ -286,7 +286,7 @@ fi
 size=$(wc -c <ours/release/model-2-head.safetensors)
 dd if=/dev/zero of=ours/release/model-2-head.safetensors bs=1 seek=$((size - 1)) count=1 conv=notrunc 2>/dev/null
 status 'a damaged byte is corrupt input' 65 meg-convert --load-dir ours --save-dir x
-like 'the message names the tensor' "$(cat err)" 'model-2-head.safetensors: tensor decoder.final_layernorm.weight, chunk 0'
+like 'the message names the tensor' "$(cat err)" 'model-2-head.safetensors: tensor decoder.final_layernorm.weight, chunk 1 of 1'
 ok 'damage is found before anything is written' test ! -e x
 head -c 300 hf/model.safetensors >short
 cp short hf/model.safetensors

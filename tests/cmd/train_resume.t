@@ -220,7 +220,7 @@ train --load "$T/full_run" --ckpt-step 5 --no-load-optim --eval-iters 0 >"$T/log
 like '--no-load-optim restarts the learning-rate schedule' "$(cat "$T/log")" \
     ' iteration        6/      10 \| consumed samples:           24 \|.* learning rate: 5.000000E-03'
 status 'another schedule ends with 2' 2 train --load "$T/full_run" --ckpt-step 5 --lr 2e-2
-like 'the message has both values' "$(cat "$T/err")" '--lr 0.02, not 0.01'
+like 'the message has both values' "$(cat "$T/err")" '--lr 0.02 instead of 0.01'
 like '--override-opt_param-scheduler uses the new schedule' \
     "$(train --load "$T/full_run" --ckpt-step 5 --lr 2e-2 --override-opt_param-scheduler --eval-iters 0)" \
     ' iteration        6/.* learning rate: 1\.'

@@ -215,7 +215,7 @@ static void invalid_configurations_are_reported(void **state)
     } bad[] = {
         { { MEG_PIPE_AUTO, 0, 1, 4, 0, false }, "--pipeline-model-parallel-size 0: must be at least 1" },
         { { MEG_PIPE_AUTO, 2, 0, 4, 0, false }, "--num-virtual-stages-per-pipeline-rank 0: must be at least 1" },
-        { { MEG_PIPE_AUTO, 2, 1, 0, 0, false }, "a step has 0 micro-batches; must be at least 1" },
+        { { MEG_PIPE_AUTO, 2, 1, 0, 0, false }, "a step has 0 micro-batches, expected at least 1" },
         { { MEG_PIPE_INTERLEAVED, 2, 1, 4, 0, false },
           "--pipeline-schedule interleaved: requires --num-virtual-stages-per-pipeline-rank of at least 2, not 1" },
         { { MEG_PIPE_ZB_H1, 2, 2, 4, 0, false },
