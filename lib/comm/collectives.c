@@ -103,7 +103,7 @@ static bool test_work(struct meg_work *w)
 
 /* ---- reductions -------------------------------------------------------------------------- */
 
-/* Return a buffer of at least nbytes for received parts, which g owns. */
+/* Return a buffer of at least nbytes for received parts; g owns the buffer. */
 static void *recv_workspace(struct meg_comm_group *g, size_t nbytes)
 {
     if (g->recv_cap < nbytes) {

@@ -15,7 +15,7 @@ struct meg_comm_group;
 struct meg_work {
     struct meg_comm_group *g;
     const char *op_name;
-    int64_t op_number; /* number of the operation in its group; equal on all ranks of the group */
+    int64_t op_number; /* number of operations that this rank has started in the group, including this one */
     void *buf;         /* buffer of an all-reduce, or output of a reduce-scatter */
     int64_t n, offset; /* number of elements in buf; element offset of the current chunk */
     enum meg_dtype dtype;
@@ -25,15 +25,16 @@ struct meg_work {
 
 /*
  * All functions except is_done, split and close start the transfer of w, in elements of w->dtype.  All ranks of a group
- * start its transfers in the same order.
+ * start its collectives in the same order.
  */
 struct meg_transport {
     size_t work_nbytes; /* size in bytes of the transport's work struct, which begins with a struct meg_work */
     /*
-     * Send part i (g->displs, g->counts) of the chunk at from to rank i; receive the parts for this rank in rank order.
+     * Send part i (g->displs, g->counts) of the chunk at `from` to rank i; receive the parts for this rank in `to`, in
+     * rank order.
      */
     void (*alltoallv)(struct meg_work *w, const void *from, void *to);
-    /* Gather the parts (g->displs, g->counts) of the chunk at buf on all ranks. */
+    /* Gather the parts (g->displs, g->counts) of the chunk at `buf` on all ranks. */
     void (*allgatherv)(struct meg_work *w, void *buf);
     void (*all_gather)(struct meg_work *w, void *out, const void *in, int64_t n);
     void (*all_to_all)(struct meg_work *w, void *out, const void *in, int64_t n);
@@ -41,7 +42,7 @@ struct meg_transport {
     void (*send)(struct meg_work *w, const void *buf, int64_t n, int to);
     void (*recv)(struct meg_work *w, void *buf, int64_t n, int from);
     void (*barrier)(struct meg_work *w);
-    bool (*is_done)(struct meg_work *w); /* progress the transfer that w started last; return whether it is complete */
+    bool (*is_done)(struct meg_work *w); /* progress the last transfer that w started; return whether it is complete */
     struct meg_comm *(*split)(struct meg_comm_group *world, int color, const char *name);
     void (*close)(struct meg_comm_group *g); /* close and free g */
 };

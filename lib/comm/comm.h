@@ -5,12 +5,13 @@
  *
  * An operation is started and waited for separately, so that it overlaps with computation: start returns a handle that
  * must be waited for exactly once, and until then its buffers must not be accessed.  Collectives are called by every
- * rank of the group, in the same order.  Buffers are device memory of the backend in use; they may overlap only if a
- * comment says so.  Counts are in elements; they are at most INT32_MAX, except for an all-reduce, which has no limit.
+ * rank of the group, in the same order.  Buffers of `op` are device memory of the backend in use, those of `host` are
+ * host memory.  Buffers may overlap only if a comment says so.  Counts are in elements; they are at most INT32_MAX,
+ * except for an all-reduce, which has no limit.
  *
  * Reductions add in rank order, bf16 and f16 in f32, so that the result depends only on the values of the ranks.  If a
- * peer is lost, or does not join a collective within the group's timeout, the process ends with MEG_EPEER and a message
- * that names operation and group.
+ * peer is lost, or an operation is not complete within the group's timeout, the process ends with MEG_EPEER and a
+ * message that names operation and group.
  */
 #ifndef MEG_COMM_COMM_H
 #define MEG_COMM_COMM_H
@@ -30,22 +31,22 @@ struct meg_work;
 
 /*
  * Collectives and messages.  An operation starts when the work queued on st so far is complete, and returns a handle to
- * wait for, or NULL if it is already complete.  wait lets the work queued on st from now on wait for the operation.
+ * wait for, or NULL if it is already complete.  `wait` lets the work queued on st from now on wait for the operation.
  */
 struct meg_comm_ops {
     /* buf [n] = sum or maximum of buf over the ranks. */
     struct meg_work *(*all_reduce)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                                    enum meg_reduce_op op);
-    /* out [n] = part `rank` of the sum or maximum of in [size*n]; out may be that part of in. */
+    /* out [n] = part `rank` of the sum or maximum of in [size*n]; `out` may be that part of `in`. */
     struct meg_work *(*reduce_scatter)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                        enum meg_dtype t, enum meg_reduce_op op);
-    /* out [size*n] = in [n] of all ranks, in rank order; in may be this rank's part of out. */
+    /* out [size*n] = in [n] of all ranks, in rank order; `in` may be this rank's part of `out`. */
     struct meg_work *(*all_gather)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                    enum meg_dtype t);
-    /* Send part i of in [size*n] to rank i and receive part i of out from it; out must not overlap in. */
+    /* Send part i of `in` [size*n] to rank i and receive part i of `out` from it; `out` must not overlap `in`. */
     struct meg_work *(*all_to_all)(struct meg_comm *c, struct meg_stream *st, void *out, const void *in, int64_t n,
                                    enum meg_dtype t);
-    /* buf [n] = buf of rank root. */
+    /* buf [n] = buf [n] of rank `root`. */
     struct meg_work *(*broadcast)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                                   int root);
     /*
@@ -100,7 +101,10 @@ extern struct meg_comm meg_comm_self;
 /* An all-reduce of at most this many bytes gathers the buffers of all ranks. */
 enum { MEG_ALL_REDUCE_SMALL = 4096 };
 
-/* An all-reduce is split into chunks of at most this many elements per rank, for up to 64 ranks. */
+/*
+ * An all-reduce is split into chunks of at most this many elements times the number of ranks, or times 64 if that is
+ * less.
+ */
 enum { MEG_ALL_REDUCE_CHUNK = 16 << 20 };
 
 static inline int64_t meg_all_reduce_chunk(int64_t size)
@@ -109,10 +113,9 @@ static inline int64_t meg_all_reduce_chunk(int64_t size)
 }
 
 /*
- * Return the bytes of host memory that a group of `size` ranks allocates for received parts: one chunk for an
+ * Return the bytes of host memory that a group of `size` ranks allocates for received parts: at most one chunk for an
  * all-reduce of n elements, the buffers of all ranks for a small one, and all parts for a reduce-scatter with n
- * elements per part.  A group keeps its largest
- * allocation.
+ * elements each.  A group keeps its largest allocation.
  */
 static inline double meg_comm_workspace_all_reduce(int64_t size, double n, enum meg_dtype t)
 {
@@ -135,7 +138,7 @@ static inline void meg_comm_wait(struct meg_comm *c, struct meg_stream *st, stru
         c->op->wait(w, st);
 }
 
-/* Return the seconds that this process has spent in waits of all groups. */
+/* Return the time in seconds that this process has spent waiting for operations, summed over all groups. */
 double meg_comm_waited_s(void);
 
 /*
@@ -211,10 +214,9 @@ struct meg_comm_world {
 };
 
 /*
- * Detect the launcher from the environment (mpirun or srun, else torchrun) and join its ranks, over MPI or, for
- * torchrun, over NCCL; without a launcher the world is meg_comm_self.  Fails with MEG_EUSAGE if a launcher started
- * several ranks and this build lacks MPI or NCCL.  Ranks of torchrun must call meg_comm_watchdog_open before their
- * first operation.
+ * Detect the launcher (mpirun, srun or torchrun) from the environment and join its ranks, over MPI or, for torchrun,
+ * over NCCL; without a launcher the world is meg_comm_self.  Fails with MEG_EUSAGE if a launcher started several ranks
+ * and this build lacks MPI or NCCL.  Ranks of torchrun must call meg_comm_watchdog_open before their first operation.
  */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 /* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */
@@ -228,7 +230,7 @@ void meg_comm_watchdog_close(struct meg_comm_world *w);
 void meg_comm_set_timeout(struct meg_comm *c, double seconds);
 /*
  * Split the world communicator; collective over all its ranks.  Ranks that pass the same color form a group, in the
- * order of their world ranks.  name is borrowed until the group is closed.
+ * order of their world ranks.  `name` is borrowed until the group is closed.
  */
 struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name);
 /* Close a communicator; the world must be closed last.  Accepts NULL and meg_comm_self. */

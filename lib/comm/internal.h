@@ -6,7 +6,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Add to the seconds that meg_comm_waited_s returns. */
+/* Add to the time that meg_comm_waited_s returns. */
 void meg_comm_add_wait(double seconds);
 
 int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e);

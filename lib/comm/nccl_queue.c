@@ -56,7 +56,8 @@ void meg_nccl_queue_add(struct meg_nccl_queue *q)
 }
 
 /*
- * Get the id for ncclCommInitRankConfig, which rank 0 of the queue creates.  Returns false if it has not arrived yet.
+ * Get the id for ncclCommInitRankConfig, which rank 0 of the queue creates.  Return false if the id has not arrived
+ * yet.
  */
 static bool get_nccl_id(const struct meg_nccl_queue *q, ncclUniqueId *id)
 {
@@ -106,7 +107,7 @@ struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *q)
 }
 
 /*
- * Assign offsets in device memory.  A buffer that is sent to several ranks is stored once.  Returns the bytes required.
+ * Assign offsets in device memory.  A buffer that is sent to several ranks is stored once.  Return the bytes required.
  */
 static size_t assign_offsets(struct meg_nccl_transfer *t, int size)
 {

@@ -7,9 +7,9 @@
  * whatever the order in which ranks start and await messages.
  *
  * Buffers are in host memory.  A transfer stages them in device memory, which is allocated from its launch to its
- * completion.  No function blocks: NCCL communicators are non-blocking (ncclConfig_t.blocking = 0), and a transfer is
- * launched only when the previous one is complete, so that no copy waits for a kernel that waits for a peer.  A queue
- * is opened at its first use; its NCCL id is exchanged over the watchdog's key-value store.
+ * completion.  No function waits for another rank: NCCL communicators are non-blocking (ncclConfig_t.blocking = 0), and
+ * a transfer is launched only when the previous one is complete, so that no copy waits for a kernel that waits for a
+ * peer.  A queue is opened at its first use; its NCCL id is exchanged over the watchdog's key-value store.
  */
 #ifndef MEG_COMM_NCCL_QUEUE_H
 #define MEG_COMM_NCCL_QUEUE_H
@@ -50,7 +50,7 @@ struct meg_nccl_queue {
     struct meg_nccl_queue *next; /* next queue in the list of all queues */
 };
 
-/* Add q, with all fields above lib set, to the queues that meg_nccl_progress handles. */
+/* Add q, whose fields above `lib` are set, to the queues that meg_nccl_progress handles. */
 void meg_nccl_queue_add(struct meg_nccl_queue *q);
 /* Create a transfer with empty buffers, which the caller fills in.  The caller also frees the transfer. */
 struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *q);
@@ -60,7 +60,7 @@ void meg_nccl_queue_submit(struct meg_nccl_queue *q, struct meg_nccl_transfer *t
 void meg_nccl_progress(void);
 /* Begin to close an empty queue. */
 void meg_nccl_queue_finalize(struct meg_nccl_queue *q);
-/* Close a finalized queue.  Returns false if it is not closed yet; call again. */
+/* Close a finalized queue.  Return false if the queue is not closed yet; call again. */
 bool meg_nccl_queue_close(struct meg_nccl_queue *q);
 
 #endif

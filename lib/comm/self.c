@@ -1,4 +1,4 @@
-/* The communicator of one rank: collectives copy in to out. */
+/* The communicator of one rank: collectives copy their input to their output, or do nothing. */
 #include <string.h>
 #include "comm/comm.h"
 #include "device/device.h"

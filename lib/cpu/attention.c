@@ -1,8 +1,8 @@
 /* isa: baseline v3 v4 */
 /*
- * attention.c - attention in tiles of scores that fit in cache, with a running maximum and sum for each query
- * (Milakov and Gimelshein 2018; Dao et al. 2022).  Only the log-sum-exp of each row is kept; the backward pass
- * recomputes the scores.  Completely masked tiles are skipped, which halves the cost of causal attention.
+ * attention.c - attention in tiles of scores that fit in cache, with a running maximum and sum for each query (Milakov
+ * and Gimelshein 2018; Dao et al. 2022).  Only the log-sum-exp of each row is kept; the backward pass recomputes the
+ * scores.  Completely masked tiles are skipped, which nearly halves the cost of causal attention over long sequences.
  *
  * A task of the forward pass is a block of queries of one head.  A task of the backward pass is one key-value group of
  * one sequence with all its query heads: a single thread sums dk and dv, in a fixed order.

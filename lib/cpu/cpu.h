@@ -15,10 +15,11 @@ MEG_BEGIN_DECLS
  * launcher or run with fewer threads.  The calling thread keeps its affinity mask, so threads that it creates later are
  * not bound.
  *
- * With MEG_TRACE=ops in the environment, each operation is also printed on stderr (see tensor/trace_ops.h).  With
- * MEG_DEBUG defined (make DEBUG=1), each operation first checks its arguments (see tensor/check_ops.h).
+ * With MEG_TRACE=ops in the environment, the calls are also printed on stderr (see tensor/trace_ops.h).  With MEG_DEBUG
+ * defined (make DEBUG=1), operations first check their arguments (see tensor/check_ops.h).
  *
- * linear_create and attn_fwd load oneDNN on first use; if it is not installed, they end the process with a message.
+ * linear_create, attn_fwd and attn_bwd load oneDNN on first use; if it is not installed, they end the process with a
+ * message.
  */
 const struct meg_ops *meg_cpu_ops(void);
 

@@ -30,7 +30,7 @@ typedef int bgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float al
                      const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
 static sgemm_fn *sgemm;
-static bgemm_fn *bgemm; /* NULL if the machine has no bf16 instructions or oneDNN may not use them */
+static bgemm_fn *bgemm; /* NULL if the machine has no bf16 instructions or oneDNN may not use these */
 
 static int multiplies_bf16(void)
 {

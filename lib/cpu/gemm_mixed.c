@@ -1,6 +1,6 @@
 /* isa: baseline v3 v4 */
 /*
- * gemm_mixed.c - compute one block of a matrix product with operands of any type and f32 sums.  oneDNN's sgemm
+ * gemm_mixed.c - compute one block of a matrix product of f32, bf16 or f16 operands, with f32 sums.  oneDNN's sgemm
  * multiplies f32 operands; its bf16 product multiplies bf16 operands if the CPU has bf16 instructions (twice as fast);
  * all other operands are first converted into f32 panels.
  *

@@ -1,4 +1,7 @@
-/* internal.h - declarations private to lib/cpu: names for each instruction set, conversions, matrix products. */
+/*
+ * internal.h - declarations private to lib/cpu: function names with a suffix per instruction set, conversions, matrix
+ * products.
+ */
 #ifndef MEG_CPU_INTERNAL_H
 #define MEG_CPU_INTERNAL_H
 #include <stddef.h>
@@ -25,7 +28,10 @@ const struct meg_ops *meg_cpu_level(int level);
 /* Compute c = alpha op(a) op(b) + beta c, row-major, by one thread.  Call it only inside a parallel region (gemm.c). */
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-/* Compute meg_cpu_gemm for bf16 a and b with f32 sums.  Return false and do nothing if the CPU lacks bf16 products. */
+/*
+ * Compute the product of meg_cpu_gemm from bf16 a and b, with f32 sums.  Return false and do nothing if the CPU lacks
+ * bf16 products.
+ */
 int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
 /* Load oneDNN once; end the process with a message if it is not installed. */

@@ -10,8 +10,8 @@
 #include "cpu/vmath.h"
 
 /*
- * The block size of an [m,n] result.  Blocks are large because each packs its operands again, but there are at least
- * eight blocks if they can be 192 columns wide.
+ * The block size of an [m,n] result.  Blocks are large because the operands are packed again for each block, but their
+ * width is reduced, to 192 columns at least, if there would be fewer than eight blocks.
  */
 struct block_shape {
     int64_t m, n;

@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /*
  * norm.c - LayerNorm and RMSNorm (LayerNorm with a mean of 0 and no b).  Rows are independent; the gradients of w and b
- * are split over threads by columns and sum the rows in order.
+ * are computed in blocks of columns, each of which one thread sums over the rows in order.
  */
 #include "cpu/row.h"
 

@@ -15,7 +15,7 @@ const struct meg_opt meg_device_opts[] = {
 #undef C
 
 static struct meg_device cpu;
-static const struct meg_device *current; /* the one that was opened */
+static const struct meg_device *current; /* device that was opened, or NULL */
 
 static void open_cpu(void)
 {

@@ -1,9 +1,10 @@
 /*
  * device.h - the device on which a process computes: its table of operations (tensor/ops.h) and its streams.
  *
- * Tensors are in device memory, which only operations access: the host computes addresses in it, but never reads or
- * writes through them.  A stream executes the work queued on it in order.  Two streams are independent of each other,
- * except where one waits for an event that was recorded on the other (CUDA's model of streams and events).
+ * Tensors are in device memory, which only operations access: the host computes addresses in it, but must not read or
+ * write through them unless op->is_host_memory.  A stream executes the work queued on it in order.  Two streams are
+ * independent of each other, except where one waits for an event that was recorded on the other (CUDA's model of
+ * streams and events).
  *
  * On the CPU, device memory is host memory, streams and events are NULL, and work is complete when its call returns.
  */
@@ -22,21 +23,21 @@ struct meg_device_conf {
 };
 extern const struct meg_opt meg_device_opts[];
 
-enum { MEG_READ_NBYTES = 1 << 20 }; /* bytes of read_buffer */
+enum { MEG_READ_NBYTES = 1 << 20 }; /* size of read_buffer in bytes */
 
 struct meg_device {
     const struct meg_ops *op;
-    struct meg_stream *compute; /* forward, backward and the optimizer */
-    struct meg_stream *comm;    /* tensor collectives */
-    struct meg_stream *copy;    /* copies between host and device that overlap with computation */
+    struct meg_stream *compute; /* stream of forward, backward and the optimizer */
+    struct meg_stream *comm;    /* stream of tensor collectives */
+    struct meg_stream *copy;    /* stream of copies between host and device that overlap with computation */
     struct meg_event *read_done;
     void *read_buffer; /* pinned, used by meg_device_read */
 };
 
 /*
  * Open the device that --device selects; it stays open until the process ends.  auto selects a GPU if this build
- * supports one and the machine has one, else the CPU.  MEG_EUSAGE, with what is missing, if the selected device is not
- * available.
+ * supports one and the machine has one, else the CPU.  Return MEG_EUSAGE, with a message that says what is missing, if
+ * the selected device is not available.
  */
 int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
 /* Return the device that was opened, or the CPU if none was. */
@@ -48,7 +49,7 @@ const struct meg_device *meg_device_cpu(void);
 void meg_device_wait(const struct meg_device *d, struct meg_event *event);
 /* Block until the work queued on st so far is complete. */
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
-/* Copy nbytes from device memory to host memory of any type after the work queued on st; block until they arrive. */
+/* Copy nbytes from device memory to host memory of any type after the work queued on st; block until done. */
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes);
 
 MEG_END_DECLS

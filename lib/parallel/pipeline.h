@@ -5,7 +5,7 @@
  * functions that execute steps; each is called with a chunk, a micro-batch, an activation slot and the chunk's boundary
  * buffers.
  *
- * The parts of the model exchange the same list of tensors, with the same sizes and dtypes, at every boundary.  The
+ * All boundaries between parts of the model exchange the same list of tensors, with the same sizes and dtypes.  The
  * gradient of a tensor has the size and dtype of the tensor.  A part that does not use a tensor copies the tensor from
  * X to Y, and its gradient from DY to DX (enum meg_edge in parallel/schedule.h).
  */
@@ -60,7 +60,7 @@ struct meg_pipe {
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
- * Divide memory, device memory of meg_pipe_nbytes bytes, into the boundary buffers of schedule s.  Pipes that do not
+ * Divide `memory`, meg_pipe_nbytes bytes of device memory, into the boundary buffers of schedule s.  Pipes that do not
  * run at the same time may use the same memory.  pp is the group of all stages, in order; during meg_pipe_run, no other
  * messages may be in flight in pp.  The steps run on stream.  s, pp, tensor and memory are borrowed until
  * meg_pipe_free.

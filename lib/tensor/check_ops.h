@@ -6,9 +6,9 @@
  * other arguments.  A failure prints the condition, in the argument names of ops.h, and both values, and aborts.  The
  * checks read no device memory.
  *
- * The checks do not cover the sizes for which a linear layer was planned, which only the backend knows, nor memory
- * management (alloc, release, linear_create, linear_destroy).  Since views of heads interleave, heads are compared by
- * their addresses only.
+ * The checks do not cover the sizes for which a linear layer was planned, which only the backend knows, nor the
+ * functions that allocate, release, create or destroy, nor copy and the functions on events.  Since views of heads
+ * interleave, heads are compared by their addresses only.
  */
 #ifndef MEG_TENSOR_CHECK_OPS_H
 #define MEG_TENSOR_CHECK_OPS_H

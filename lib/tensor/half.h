@@ -57,7 +57,7 @@ static inline uint16_t meg_to_f16(float x)
         return sign | 0x7e00;
     if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
         return sign | 0x7c00;
-    if (magnitude < 0x38800000) /* below 2^-14 the result is subnormal, in units of 2^-24; adding 0.5 rounds to one */
+    if (magnitude < 0x38800000) /* below 2^-14 the result is subnormal; adding 0.5 rounds to a multiple of 2^-24 */
         return sign | (uint16_t)(meg_bits_of(meg_float_of(magnitude) + 0.5f) - 0x3f000000);
     m = magnitude - (112u << 23);
     return sign | (uint16_t)((m + 0xfff + (m >> 13 & 1)) >> 13);

@@ -14,9 +14,10 @@
  * (backward: of dy).  Parameter gradients are f32, or, to save memory, bf16 or f16, which are rounded at each
  * accumulation.
  *
- * Operations return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a comment
- * allows it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at once.
- * Results do not depend on the number of threads: work is split into blocks of fixed size, and sums have a fixed order.
+ * Operations on tensors return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a
+ * comment allows it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at
+ * once.  Results do not depend on the number of threads: work is split into blocks of fixed size, and sums have a fixed
+ * order.
  */
 #ifndef MEG_TENSOR_OPS_H
 #define MEG_TENSOR_OPS_H
@@ -57,7 +58,7 @@ struct meg_step_hparams {
     float lr[2];            /* learning rate of ordinary [0] and decoupled-lr [1] parameters */
     float weight_decay;     /* multiplied by wd_mult of a range */
     float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
-    float grad_scale;       /* factor of every gradient: clip factor / loss scale */
+    float grad_scale;       /* factor by which gradients are multiplied, to unscale, average and clip them */
     int32_t is_first;       /* sgd: the momentum buffer is not initialized */
     int32_t skip;           /* skip the update: only zero the gradients */
 };
@@ -131,7 +132,7 @@ struct meg_ops {
     void (*copy)(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
     /* Copy host memory to device memory.  The caller may reuse host when the function returns. */
     void (*upload)(struct meg_stream *st, void *dev, const void *host, size_t nbytes);
-    /* Copy device memory to pinned memory, which must not be read before an event recorded after it is done. */
+    /* Copy device memory to pinned memory.  Do not read the result before an event recorded after the call is done. */
     void (*download)(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes);
     void (*zero)(struct meg_stream *st, void *dev, size_t nbytes);
 
@@ -271,12 +272,12 @@ struct meg_ops {
      * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, which Megatron uses, computes the same):
      *   g' = g * step->grad_scale, m = beta1 m + (1-beta1) g', v = beta2 v + (1-beta2) g'^2,
      *   w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w), g = 0
-     * All buffers are flat and f32, indexed by the ranges.  With step->skip, only g = 0.
+     * with lr = step->lr[lr_index] lr_mult and wd = step->weight_decay wd_mult of the element's range.  All buffers are
+     * flat and f32, indexed by the ranges.  With step->skip, only g = 0.
      */
     void (*adamw)(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);
     /* One step of SGD: g' = g * grad_scale + wd w, buf = momentum buf + g' (first step: g'), w -= lr buf, g = 0. */
-
     void (*sgd)(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step);
 };

@@ -1,8 +1,8 @@
 /*
  * trace_ops.h - print each operation with its shapes, data types and time (MEG_TRACE=ops).
  *
- * If the environment variable MEG_TRACE contains "ops", each operation prints one line on stderr after it returns: a
- * JSON object with
+ * If the environment variable MEG_TRACE contains "ops", each traced operation prints one line on stderr after it
+ * returns: a JSON object with
  *   op       the name of the operation in struct meg_ops (tensor/ops.h)
  *   rank     the rank of the process in its run
  *   time_us  microseconds from call to return; on a backend with streams this is the time to queue the work
@@ -10,7 +10,7 @@
  * as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, null if the pointer is NULL, sizes and options as numbers or strings.
  * For example:
  * {"op":"swiglu_fwd","rank":0,"time_us":14.1,"y":{"dtype":"F32","shape":[32,64]},"x":{"dtype":"F32","shape":[32,128]}}
- * Memory management (alloc, release, linear_create, linear_destroy) is not traced.
+ * The functions that allocate, release, create or destroy, copy, and the functions on events are not traced.
  */
 #ifndef MEG_TENSOR_TRACE_OPS_H
 #define MEG_TENSOR_TRACE_OPS_H
