@@ -120,7 +120,7 @@ status 'JSON lines followed by text end with 65' 65 ppl --input "$T/p"
 like 'JSON lines followed by text: the message has the line' "$(cat "$T/err")" "$T/p: line 2: not JSON"
 printf '{"text":"1 2 300"}\n' | meg-preprocess -q --input - --tokenizer-type NullTokenizer --vocab-size 1000 --output-prefix "$T/big"
 status 'a dataset with ids outside of the vocabulary ends with 65' 65 ppl --data-path "$T/big_text_document"
-like 'ids outside of the vocabulary: the message has the location' "$(cat "$T/err")" "$T/big_text_document.bin: token 2 of sequence 0 is 300; the model has ids 0 to 256"
+like 'ids outside of the vocabulary: the message has the location' "$(cat "$T/err")" "$T/big_text_document.bin: the id at offset 2 of sequence 0 .both counted from 0. is 300; the model has ids 0 to 256"
 is 'ids outside of the vocabulary: nothing is printed' "$(cat "$T/out")" ''
 status 'a missing dataset ends with 66' 66 ppl --data-path "$T/none"
 status 'a window longer than the model ends with 2' 2 ppl --seq-length 49 --input "$T/text"
