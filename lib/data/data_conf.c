@@ -38,11 +38,11 @@ const struct meg_opt meg_data_opts[] = {
     { "test-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TEST]), "GROUP...", NULL,
       "read a group of datasets for testing only; same syntax as --train-weighted-split-paths" },
     { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
-      "read the GROUP of --train-weighted-split-paths from FILE, where it must be in double quotes" },
+      "read one GROUP of --train-weighted-split-paths, enclosed in double quotes, from FILE" },
     { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_VALID]), "FILE", NULL,
-      "read the GROUP of --valid-weighted-split-paths from FILE, where it must be in double quotes" },
+      "read one GROUP of --valid-weighted-split-paths, enclosed in double quotes, from FILE" },
     { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TEST]), "FILE", NULL,
-      "read the GROUP of --test-weighted-split-paths from FILE, where it must be in double quotes" },
+      "read one GROUP of --test-weighted-split-paths, enclosed in double quotes, from FILE" },
     { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
       "program whose sample order is reproduced; auto: megatron-deepspeed with any --*-weighted-split-paths option, "
       "else megatron-lm" },
@@ -53,8 +53,8 @@ const struct meg_opt meg_data_opts[] = {
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
       "use the number of samples built from each dataset of a blend as its weight; requires --megatron-release 0.10" },
     { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "FRACTION", NULL,
-      "build this fraction more samples of each dataset than its blend weight requires; requires --megatron-release "
-      "0.11 or later; default: 0.005" },
+      "build 1 + FRACTION times the samples that the weight of each dataset in a blend calls for; requires "
+      "--megatron-release 0.11 or later; default: 0.005" },
     { "reset-position-ids", 0, MEG_BOOL(C, reset_position_ids), NULL, "no",
       "restart position ids at 0 after each end-of-document token" },
     { "reset-attention-mask", 0, MEG_BOOL(C, reset_attention_mask), NULL, "no",

@@ -246,8 +246,10 @@ int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, stru
         if (k < 0)
             return meg_fail_errno(e, "%s: read failed", f->tmp);
         if (k == 0)
-            return meg_fail(e, MEG_EIO, "%s: the file ends at byte %" PRId64 ", but more bytes were written", f->tmp,
-                            offset);
+            return meg_fail(e, MEG_EIO,
+                            "%s: this temporary file now ends at byte %" PRId64
+                            ", but more was written to it; another program may have truncated it",
+                            f->tmp, offset);
         p += k;
         n -= (size_t)k;
         offset += k;

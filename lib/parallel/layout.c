@@ -292,13 +292,19 @@ static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct 
                         ", the sum of --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers, with "
                         "--pipeline-model-parallel-size 2",
                         layers, layers - rest);
-    if (stages > 0 && (rest < stages || rest % stages))
+    if (rest < stages)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": at least %" PRId64 " are required: %" PRId64
+                        " by --decoder-first-pipeline-num-layers and "
+                        "--decoder-last-pipeline-num-layers, and one on each of the other %" PRId64 " pipeline stage%s",
+                        layers, layers - rest + stages, layers - rest, stages, stages == 1 ? "" : "s");
+    if (stages > 0 && rest % stages)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 ": %" PRId64
                         " layers remain after --decoder-first-pipeline-num-layers and "
                         "--decoder-last-pipeline-num-layers, and cannot be divided equally over the other %" PRId64
-                        " pipeline stage%s",
-                        layers, rest, stages, stages == 1 ? "" : "s");
+                        " pipeline stages",
+                        layers, rest, stages);
     return 0;
 }
 

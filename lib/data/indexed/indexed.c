@@ -92,8 +92,9 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
 
     if (n < MEG_IDX_HEADER)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %zu bytes, expected at least the %d of a header: truncated, or not a token index", p,
-                        n, MEG_IDX_HEADER);
+                        "%s.idx: %zu bytes, expected at least %d, the size of the header; the file is truncated or not "
+                        "a token index",
+                        p, n, MEG_IDX_HEADER);
     if (memcmp(h, MEG_IDX_MAGIC, 9) != 0)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: does not begin with MMIDIDX: not a token index", p);
     if (load_u64(h + 9) != 1)

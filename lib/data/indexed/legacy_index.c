@@ -25,8 +25,9 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
     uint64_t nwords;
 
     if (n < LEGACY_HEADER)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, expected at least the %d of a header: truncated", name, n,
-                        LEGACY_HEADER);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: %zu bytes, expected at least %d, the size of the header; the file is truncated", name,
+                        n, LEGACY_HEADER);
     memcpy(v, h + 8, 48);
     if (v[0] != 1)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 " of the legacy format, expected 1", name, v[0]);

@@ -60,7 +60,7 @@ static void refuses_a_damaged_index(void **state)
     const size_t all = sizeof(struct legacy);
 
     (void)state;
-    REFUSES(55, , "old.idx: 55 bytes, expected at least the 56 of a header: truncated");
+    REFUSES(55, , "old.idx: 55 bytes, expected at least 56, the size of the header; the file is truncated");
     REFUSES(all - 1, , "old.idx: 167 bytes, expected 168 for 3 sequences and 3 document index entries");
     REFUSES(all - 8, , "old.idx: 160 bytes, expected 168 for 3 sequences and 3 document index entries");
     REFUSES(all, x.items = x.sizes = UINT64_MAX / 8,

@@ -183,7 +183,7 @@ static void written_bytes_can_be_read_before_the_commit(void **state)
     assert_int_equal(meg_file_pread(&f, got, 8, 0, NULL), 0);
     assert_memory_equal(got, "abcdefgh", 8);
     assert_int_equal(meg_file_pread(&f, got, 2, 7, &e), MEG_EIO);
-    assert_non_null(strstr(e.msg, ": the file ends at byte 8, but more bytes were written"));
+    assert_non_null(strstr(e.msg, ": this temporary file now ends at byte 8, but more was written to it"));
     meg_file_abandon(&f);
     assert_int_equal(names(), 0);
 }
