@@ -13,7 +13,8 @@
 #include "io/json.h"
 
 /*
- * Return the current name of a committed directory, malloc'ed.  The name differs from dir while a commit is incomplete.
+ * Return the malloc'ed path at which the contents of dir are now: dir, or a temporary name if the commit that replaces
+ * dir was interrupted.
  */
 static char *committed_folder(const char *dir)
 {

@@ -49,9 +49,10 @@ struct meg_gpt_index {
     int64_t ndocument, nsample;
     bool is_sample_int64, is_shuffle_int64; /* int64 instead of int32 (sample) or uint32 (shuffle) */
     const int32_t *document;                /* [ndocument] element numbers of the source, shuffled */
-    const void *sample;                     /* [nsample + 1, 2] sample starts: index in document, token offset */
-    const void *shuffle;                    /* [nsample] numbers of the samples in stream order, shuffled */
-    void *owned[3];                         /* allocations for meg_gpt_index_free; NULL when mapped from a file */
+    const void *sample;  /* [nsample + 1, 2] start of each sample: index into `document`, token offset in
+                                               that element */
+    const void *shuffle; /* [nsample] numbers of the samples in stream order, shuffled */
+    void *owned[3];      /* allocations for meg_gpt_index_free; NULL when mapped from a file */
 };
 
 /* Return the stream-order number of sample i in shuffled order. */

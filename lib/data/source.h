@@ -10,6 +10,7 @@
 
 MEG_BEGIN_DECLS
 
+/* An element of a source is a sequence of its dataset. */
 struct meg_source;
 
 /* Open PREFIX.bin and .idx.  Returns MEG_EFORMAT for a dataset without sequences or with a type other than integers. */

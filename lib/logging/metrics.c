@@ -32,8 +32,8 @@ static int64_t iteration_of(const char *line)
 }
 
 /*
- * Set *end to the number of bytes that a run that resumes at iteration `resumed` keeps: those before the first line
- * that it will write again.
+ * Set *end to the offset at which to truncate the file when a run resumes from iteration `resumed`: the start of the
+ * first line that the run will write again.
  */
 static int find_resume_offset(const char *path, int64_t resumed, int64_t *end, struct meg_err *e)
 {

@@ -291,7 +291,7 @@ void meg_gpt_close(struct meg_gpt *g)
     free(g);
 }
 
-/* Convert n f32 values to dtype t; to may be from. */
+/* Convert n f32 values to bf16 or f16; to may equal from.  Do nothing for f32, where to must equal from. */
 static void cast_down(void *to, const float *from, enum meg_dtype t, int64_t n)
 {
     for (int64_t i = 0; i < n && t != MEG_DTYPE_F32; i++)

@@ -29,8 +29,8 @@ struct meg_pipe_step {
     int chunk;
     int64_t microbatch;
     int slot;
-    void *const *x;  /* input of all steps; only the last step of a slot may overwrite it */
-    void *const *dy; /* input of backward steps; only the last step of a slot may overwrite it */
+    void *const *x;  /* input of forward, also read by backward; only the last step that uses `slot` may overwrite it */
+    void *const *dy; /* gradient of y, input of backward; only the last step that uses `slot` may overwrite it */
     void *const *y;  /* output of fwd */
     void *const *dx; /* output of bwd and bwd_input; overwritten, not accumulated */
 };

@@ -49,7 +49,8 @@ static int encode_sentences(struct preprocess_worker *w, const struct meg_span *
 }
 
 /*
- * Encode the value of one key as a document.  If eod is appended, it ends the last sequence of a document that has ids.
+ * Encode the value of one key as a document.  An EOD id that is to be appended becomes the last id of the last
+ * sequence; a document without ids gets none.
  * The texts of a list are not split into sentences.
  */
 static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_value *value, struct encoded_key *out,

@@ -53,7 +53,7 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("ckpt-fully-parallel-save", NULL, "each rank always writes its shard"),
     MEG_IGNORED("no-ckpt-fully-parallel-save", NULL, "each rank always writes its shard"),
     MEG_IGNORED("ckpt-fully-parallel-load", NULL, "each rank always reads its shard"),
-    MEG_IGNORED("ckpt-assume-constant-structure", NULL, "it configures Megatron's communication"),
+    MEG_IGNORED("ckpt-assume-constant-structure", NULL, "it configures how Megatron saves distributed checkpoints"),
     MEG_IGNORED("wandb-project", "NAME", "logs are not uploaded; see --log-json"),
     MEG_IGNORED("wandb-exp-name", "NAME", "logs are not uploaded; see --log-json"),
     MEG_IGNORED("wandb-save-dir", "DIR", "logs are not uploaded; see --log-json"),

@@ -36,7 +36,7 @@ void meg_zip_free(struct meg_zip *z);
 uint32_t meg_zip_crc(const void *bytes, size_t n);
 const struct meg_zip_member *meg_zip_find(const struct meg_zip *z, const char *name);
 
-/* Writes a container to f, a newly created file; starts as { .f = &f }. */
+/* Writer of a ZIP file, to the newly created file f.  Initialize it with f set and the other fields 0. */
 struct meg_zip_writer {
     struct meg_file *f;
     uint64_t at;

@@ -27,7 +27,10 @@ static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, boo
     s->table.is_safe[at] = is_safe;
 }
 
-/* Set *is_space to true if c is normalized to whitespace, and *is_tokenless to true if that whitespace has no ids. */
+/*
+ * Set *is_space to whether c is normalized to whitespace, and *is_tokenless to whether the pre-tokenizer drops that
+ * whitespace, so that it is encoded to no ids.
+ */
 static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_tokenless, struct meg_err *e)
 {
     struct meg_hf_pretokens pretokens = { 0 }, scratch = { 0 };
@@ -137,7 +140,7 @@ static int split_between_chars(struct meg_hf_files *f, const struct meg_span *ma
             return 0;
     }
     s = f->safe_split = meg_new(sizeof *s);
-    s->max_gap = 5 * MEG_HF_MAX_CHUNK; /* a mark has up to 4 bytes, and a mark may be prepended */
+    s->max_gap = 5 * MEG_HF_MAX_CHUNK; /* a space becomes a marker of up to 4 bytes, and one may be prepended */
     meg_safe_split_init(&s->table);
     for (int64_t k = 0; k < f->model.vocab.tokens.n; k++) {
         struct meg_str token = meg_strtab_get(&f->model.vocab.tokens, k);

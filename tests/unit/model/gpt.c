@@ -360,7 +360,7 @@ static void refuses_more_parameters_than_fit_64_bits(void **state)
     c.hidden_size = (int64_t)1 << 24;
     c.ffn_hidden_size = (int64_t)1 << 26;
     assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "must be at most 2.8e+14"));
+    assert_non_null(strstr(e.msg, "parameters; the limit is 2.8e+14"));
 }
 
 static void refuses_to_rotate_less_than_a_pair(void **state)
