@@ -29,6 +29,8 @@ status=$?
             return "install libopenmpi-dev and openmpi-bin, leave MPI=0 out"
         if (why ~ /MEG_PYTHON|for python3/)
             return "install it, set MEG_PYTHON"
+        if (why ~ /MPICH/)
+            return "build with Open MPI"
         if (why ~ /fault[.]so/)
             return "run make check"
         if (why ~ /MEG_LLAMA_CPP/)
