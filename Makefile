@@ -68,6 +68,7 @@ DEPS_demo  := gnuplot-nox jq zstd $(DEPS_MPI)
 DEPS_check := libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo)
 DEPS_check-layouts := $(DEPS_check)
 DEPS_check-faults  := $(DEPS_check)
+DEPS_check-queue   := $(DEPS_check)
 DEPS_deps  := $(DEPS_check)
 DEPS_lint  := mandoc cppcheck shellcheck
 DEPS_fuzz  := clang

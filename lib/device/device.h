@@ -28,7 +28,6 @@ enum { MEG_READ_NBYTES = 1 << 20 }; /* size of read_buffer in bytes */
 struct meg_device {
     const struct meg_ops *op;
     struct meg_stream *compute; /* stream of forward, backward and the optimizer */
-    struct meg_stream *comm;    /* stream of tensor collectives */
     struct meg_stream *copy;    /* stream of copies between host and device that overlap with computation */
     struct meg_event *read_done;
     void *read_buffer; /* pinned, used by meg_device_read */

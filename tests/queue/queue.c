@@ -375,7 +375,6 @@ static void open_device(void)
     table.event_is_done = event_is_done;
     device.op = &table;
     device.compute = queue_stream_create("compute");
-    device.comm = queue_stream_create("comm");
     device.copy = queue_stream_create("copy");
     device.read_done = event_create();
     device.read_buffer = table.alloc_pinned(MEG_READ_NBYTES);
