@@ -10,7 +10,7 @@
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
-/* Make a table with only the row of the option called name. */
+/* Make an option table that contains only the option called `name`. */
 static void copy_row(struct meg_opt out[2], const struct meg_opt *rows, const char *name)
 {
     while (strcmp(rows->name, name) != 0)
@@ -32,15 +32,17 @@ static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
     return meg_opt_apply(groups, meg_ckpt_options(t->checkpoint), meg_ckpt_path(t->checkpoint), e);
 }
 
-/* Return whether the run resumes the checkpoint's run, as opposed to starting from its weights only. */
+/*
+ * Return whether this run continues the run that saved the checkpoint, rather than starting a new run from its weights.
+ */
 static bool is_resumed(const struct meg_trainer *t)
 {
     return t->checkpoint && !t->job->ckpt.finetune && meg_ckpt_iteration(t->checkpoint) != MEG_CKPT_RELEASE;
 }
 
 /*
- * Refuse to resume with another --megatron-release.  The release determines the samples of a blend, so some samples
- * could be read twice.
+ * Use the checkpoint's release if --megatron-release is not given.  Refuse to resume with another release: it
+ * determines the samples of a blend, so some samples could be read twice.
  */
 static int check_release(struct meg_trainer *t, struct meg_err *e)
 {
@@ -111,7 +113,7 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
     return 0;
 }
 
-/* Append "OPTION A, not B" for each setting that has the value A in the run and B in the checkpoint. */
+/* Append "SETTING A instead of B" for each setting that has the value A in the run and B in the checkpoint. */
 static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {
     static const char *const option[][2] = {
@@ -138,8 +140,8 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
 }
 
 /*
- * Use the schedule of the command line or of the checkpoint, as requested by options.  Without such an option, refuse
- * schedules that differ.
+ * Choose the schedule as --override-opt_param-scheduler or --use-checkpoint-opt_param-scheduler requests.  Without
+ * these options, refuse a checkpoint whose schedule differs from that of the command line.
  */
 static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e)
 {
@@ -258,7 +260,7 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
 
 enum { MAX_OPTIM_SHARDS = 4 };
 
-/* Return the shard of elements that this rank updates, without name and data. */
+/* Describe the elements of the flat parameter buffer that this rank updates; the caller sets name and data. */
 static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
 {
     return (struct meg_ckpt_shard){ .device = o->model->device,
@@ -268,7 +270,10 @@ static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
                                     .nreplicas = o->mesh->dp_replica->size };
 }
 
-/* List this rank's shards of the optimizer state as a checkpoint stores them; return their number. */
+/*
+ * Set `shard` to this rank's shards of the f32 main parameters, if the weights are bf16 or fp16, and of the optimizer
+ * states.  Return the number of shards.
+ */
 static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard shard[MAX_OPTIM_SHARDS])
 {
     const struct meg_ckpt_shard common = optim_shard(o);
@@ -312,7 +317,7 @@ static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, i
         t->optim->step_count = steps;
         n += list_optim_shards(t->optim, shard + 1);
         if (shard[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
-            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* the run of the checkpoint was in bf16 or fp16 */
+            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* the f32 original of bf16 or fp16 weights */
     }
     if ((r = meg_ckpt_load(from, &t->model->params, &t->mesh, shard, n, e)) < 0)
         return meg_train_fail_on_rank0(t, r);
@@ -343,7 +348,6 @@ int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-/* Log the loaded checkpoint; if only its weights were loaded, also log how long they were trained. */
 static void log_loaded(const struct meg_trainer *t)
 {
     const struct meg_ckpt *c = t->checkpoint;
@@ -410,7 +414,10 @@ static bool sets_option(const char *line, const char *name)
     return strncmp(line, name, n) == 0 && line[n] == ' ';
 }
 
-/* Return whether a line sets an option of parallel layout, memory use or communication; these keep the results. */
+/*
+ * Return whether a line sets an option of parallel layout, memory use or communication.  Such options do not change the
+ * results, so a checkpoint does not store them.
+ */
 static bool is_layout_option(const char *line)
 {
     static const char *const others[] = {
@@ -449,7 +456,7 @@ static int64_t next_save(const struct meg_trainer *t)
     return next < t->spec.train_iters ? next : t->spec.train_iters;
 }
 
-/* Handle the result r of a finished save of state; r is equal on all ranks. */
+/* Handle the result r, equal on all ranks, of a save of `state` that has ended. */
 static int finish_save(struct meg_trainer *t, const struct meg_train_state *state, int r, enum meg_save_failure failure,
                        struct meg_err *e)
 {

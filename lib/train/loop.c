@@ -124,7 +124,7 @@ static void add_iteration(struct log_totals *sum, const struct meg_iteration_sta
     sum->flops += stats->flops;
 }
 
-/* Replace the values of the last iteration with the means and counts of the log interval. */
+/* Replace the loss, time, throughput and counts of the last iteration with the means and counts of the log interval. */
 static void set_interval_means(struct meg_iteration_stats *stats, const struct log_totals *sum)
 {
     const double n = (double)sum->n;

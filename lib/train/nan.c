@@ -11,7 +11,7 @@ void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_na
     local->param = meg_optim_nonfinite(t->optim);
 }
 
-/* Return the first rank whose local loss or gradient is not finite, or rank 0 if only the sum overflowed. */
+/* Return the first rank whose local loss or gradient is not finite; 0 if only a sum over ranks overflowed. */
 static int first_failing_rank(const struct meg_trainer *t, bool is_failing)
 {
     struct meg_comm *world = t->mesh.world;
@@ -71,7 +71,7 @@ int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, str
     bool is_end;
     int r;
 
-    /* finish a save in progress, which has the state before this iteration */
+    /* finish the save in progress: the run may end here, or a rollback may load this checkpoint */
     if ((r = meg_train_save_poll(t, true, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
     is_end = decide(t, action, sizeof action);

@@ -20,8 +20,8 @@ struct meg_nan_local {
 enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* consecutive iterations with NaN or Inf; the last of them ends the run */
 
 /*
- * Record this rank's loss and a parameter whose gradient is not finite, if any.  Call this after
- * meg_optim_reduce_grads, which checks gradients before it reduces them, and before the loss is reduced.
+ * Set *local to this rank's loss, before its reduction over ranks, and to a parameter whose gradient is not finite, if
+ * any.  Call this after meg_optim_reduce_grads, which checks the gradients of this rank before it reduces them.
  */
 void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_nan_local *local);
 

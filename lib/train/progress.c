@@ -1,7 +1,6 @@
 /*
  * Write progress.txt in Megatron's format: a line per job start and per checkpoint, with fields separated by tabs.
- * Cumulative throughput is measured from the first of the last consecutive jobs in the file that have the same number
- * of ranks.
+ * Cumulative throughput covers the jobs since the last one with a different number of ranks.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>
@@ -52,7 +51,10 @@ static double flops_until(const struct meg_trainer *t, const struct meg_train_st
     return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)state->consumed_train;
 }
 
-/* Find when the first of the last consecutive jobs with this number of ranks started, and the FLOP before its start. */
+/*
+ * Find the first job after the last one with a different number of ranks.  Set *start to its start time and *flops to
+ * the model FLOP of the run before it.  If there is no such job, *start is 0.
+ */
 static void find_first_job(const struct meg_trainer *t, time_t *start, double *flops)
 {
     char *path = path_of(t), *line;

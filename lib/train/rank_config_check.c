@@ -67,7 +67,7 @@ static size_t line_length(const char *line)
     return strcspn(line, "\n");
 }
 
-/* Find the line that equals name [n] or, if name ends with "=", begins with it; NULL: none. */
+/* Return the line that begins with name [n] and, unless name ends with "=", consists of it; NULL: none. */
 static const char *find_line(const char *text, const char *name, size_t n)
 {
     for (const char *line = text; *line; line += line_length(line) + (line[line_length(line)] == '\n'))
@@ -175,7 +175,10 @@ void meg_rank_config_add_file(struct meg_str *lines, const char *path)
     meg_mmap_close(&m);
 }
 
-/* Return whether an option may differ between ranks: each rank may have its own cache, and only rank 0 writes logs. */
+/*
+ * Return whether a line of an option dump may differ between ranks: a comment, the cache directory, which each rank may
+ * have to itself, or a log file, which only rank 0 writes.
+ */
 static bool may_differ(const char *line, size_t n)
 {
     static const char *const names[] = { "data-cache-path", "log-json", "tensorboard-dir" };

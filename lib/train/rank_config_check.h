@@ -11,10 +11,10 @@
 MEG_BEGIN_DECLS
 
 /*
- * Compare lines "name = value" over all ranks of world.  Returns 0 when they are equal.  Otherwise the first rank whose
- * lines differ from the most frequent ones (meg_majority_value) returns `code`; its message contains both values of the
- * first line that differs, and the text `rule`.  The other ranks do not return: they wait until the meg_die of that
- * rank ends them.
+ * Check that `lines`, a text with one "name = value" per line, is equal on all ranks of world.  If it is, return 0.
+ * Otherwise the first rank whose text differs from the most frequent one (meg_majority_value) returns `code`; its
+ * message contains both values of the first line that differs, and the text `rule`.  The other ranks do not return:
+ * they wait until the meg_die of that rank ends them.
  */
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
 
@@ -24,10 +24,15 @@ int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, c
  */
 int64_t meg_majority_value(const int64_t *v, int n);
 
-/* Check that the program and its options are equal on all ranks, except file names that may differ between ranks. */
+/*
+ * Check that all ranks run the same program with the same options.  Options that name a cache or log files may differ.
+ */
 int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e);
 
-/* Append "path = nbytes, XXH3 hash".  For a file larger than 16 MiB, 256 samples of 4 KiB are hashed. */
+/*
+ * Append the line "PATH = SIZE bytes, XXH3 HASH", or "PATH = missing" if the file cannot be read.  For a file larger
+ * than 16 MiB, HASH covers 256 samples of 4 KiB.
+ */
 void meg_rank_config_add_file(struct meg_str *lines, const char *path);
 
 MEG_END_DECLS

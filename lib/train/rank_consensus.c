@@ -21,8 +21,8 @@ static void add_tokenizer_file(struct meg_str *lines, int i, const struct meg_st
 }
 
 /*
- * Add the manifest, which contains the checksums of the other files.  Without a manifest, add the config.json of a
- * Hugging Face directory; without either, add the path.
+ * Add the manifest of a native checkpoint, which contains the checksums of the other files, or the config.json of a
+ * Hugging Face directory.  If that file is missing, as in Megatron's format, add the path.
  */
 static void add_checkpoint(struct meg_str *lines, const struct meg_ckpt *c)
 {
@@ -54,7 +54,7 @@ int meg_train_fail_on_rank0(const struct meg_trainer *t, int r)
     return r;
 }
 
-/* Return whether dataset i is already listed for an earlier split. */
+/* Return whether an earlier entry, usually of another split, has the name of dataset i. */
 static bool is_listed_before(const struct meg_mid_dataset *p, int i)
 {
     for (int k = 0; k < i; k++)

@@ -65,7 +65,7 @@ int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int
 
 /* ---- the schedule ------------------------------------------------------------------------------- */
 
-/* The tensor that stages send each other: rows of the residual stream. */
+/* Return size and data type of the tensor that pipeline stages exchange: the hidden states of a micro-batch. */
 static struct meg_pipe_tensor stage_boundary(const struct meg_gpt *g)
 {
     const enum meg_dtype type = g->run.residual_dtype;

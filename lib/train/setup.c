@@ -66,7 +66,9 @@ static int check_options(struct meg_trainer *t, struct meg_err *e)
                                                 t->spec.batch.global, e);
 }
 
-/* Set the type that a vocabulary file with a merges file implies, as Megatron's pretrain_gpt.py does. */
+/*
+ * Use GPT2BPETokenizer if --vocab-file and --merge-file are given without a type, as Megatron's pretrain_gpt.py does.
+ */
 static void set_default_tokenizer_type(struct meg_tok_conf *c)
 {
     if (!c->type && c->vocab_file && c->merge_file)
@@ -115,7 +117,7 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
         "use --skip-train to evaluate only");
 }
 
-/* Plan the samples of each split and find its files. */
+/* Open the data files and compute the range and number of samples of each split; build_data builds the index arrays. */
 static int plan_data(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;

@@ -8,8 +8,8 @@
 #include "watchdog/watchdog.h"
 
 /*
- * Sum the loss *num over the data-, context- and pipeline-parallel ranks, and the unmasked tokens *den, which each
- * stage counts, over the data- and context-parallel ranks.
+ * Sum the loss *num over the data-, context- and pipeline-parallel ranks.  Sum the unmasked tokens *den over the data-
+ * and context-parallel ranks only, because all stages count the same tokens.
  */
 static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
 {
@@ -70,8 +70,8 @@ static void update(struct meg_trainer *t, double norm, struct meg_optim_rates *r
 }
 
 /*
- * Skip the step if the gradient norm is not finite, and update a dynamic loss scale.  MEG_NAN_MAX_CONSECUTIVE
- * consecutive overflows at the minimum of a dynamic loss scale end the run.
+ * With loss scaling, set *is_skipped if the gradient norm is not finite, and update a dynamic loss scale.
+ * MEG_NAN_MAX_CONSECUTIVE consecutive overflows at the minimum of a dynamic loss scale end the run.
  */
 static int check_overflow(struct meg_trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {

@@ -9,10 +9,10 @@ MEG_BEGIN_DECLS
 
 enum meg_phase { MEG_PHASE_BATCH, MEG_PHASE_FORWARD_BACKWARD, MEG_PHASE_GRAD_REDUCE, MEG_PHASE_OPTIMIZER, MEG_PHASES };
 
-/* Initialized by { 0 }. */
+/* Initialize with { 0 }. */
 struct meg_straggler {
-    double busy_s[MEG_PHASES]; /* seconds in each phase since the last report, without waits */
-    double phase_start_s;      /* start of the current phase, minus the waits until then; 0 between steps */
+    double busy_s[MEG_PHASES]; /* seconds in each phase since the last report, without waits for other ranks */
+    double phase_start_s;      /* busy time (clock minus waits) at the start of the current phase; 0 between steps */
     enum meg_phase phase;
     int64_t steps;
 };

@@ -18,18 +18,18 @@ MEG_BEGIN_DECLS
 /* The progress of a run, which a checkpoint stores besides weights and optimizer state. */
 struct meg_train_state {
     int64_t iteration;
-    int64_t consumed_train, consumed_valid; /* samples read so far; the loaders resume after them */
+    int64_t consumed_train, consumed_valid; /* samples that the loaders skip when the run resumes */
     int64_t skipped_samples;                /* samples skipped by --decrease-batch-size-if-needed */
-    /* position in the schedules: samples of the iterations that were not skipped */
+    /* position in the learning-rate and weight-decay schedules, in samples; skipped iterations do not count */
     int64_t lr_steps;
 };
 
 /* The micro-batches of a step or evaluation on this rank. */
 struct meg_train_batches {
     struct meg_batch *micro; /* [cap] */
-    double *scale;           /* [cap] factor by which the summed loss of each micro-batch is scaled before backward */
+    double *scale;           /* [cap] factor of the summed loss of each micro-batch, without the loss scale */
     int64_t cap;
-    double tokens; /* unmasked tokens of all micro-batches */
+    double tokens; /* unmasked tokens of these micro-batches on this rank */
 };
 
 /* The pipeline schedule for the current number of micro-batches, and its communication buffers. */
@@ -47,7 +47,7 @@ struct meg_trainer {
     const struct meg_optgroup *groups; /* option groups of the job; checkpoints store their dump */
     struct meg_run_spec spec;
     const struct meg_device *device;
-    struct meg_mesh mesh; /* world is set first, the other groups once the model is known */
+    struct meg_mesh mesh; /* at first only world is set; meg_mesh_make creates the other groups */
     struct meg_lock lock; /* lock on the --save directory, held by rank 0 */
     struct meg_lr_schedule lr_schedule;
     struct meg_scaler scaler;
@@ -55,7 +55,7 @@ struct meg_trainer {
     struct meg_ckpt_tokenizer tok_files;
     struct meg_dataset_spec dataset_spec;
     struct meg_data_splits *data;
-    struct meg_data_loader *train, *valid; /* NULL: no samples to read */
+    struct meg_data_loader *train, *valid; /* NULL: this run does not read the split */
     struct meg_gpt *model;
     struct meg_optim *optim; /* NULL with --skip-train */
     struct meg_train_batches batches;
@@ -65,18 +65,18 @@ struct meg_trainer {
 
     struct meg_train_state state;
     /*
-     * Consecutive iterations with NaN or Inf, without those that reduce a dynamic loss scale; MEG_NAN_MAX_CONSECUTIVE
-     * of them end the run.
+     * Consecutive iterations that --on-nan skip or rollback skipped, or that overflowed at the minimum of a dynamic
+     * loss scale.  MEG_NAN_MAX_CONSECUTIVE of them end the run.
      */
     int64_t num_consecutive_nan;
-    double start_s, start_flops; /* time and model FLOP at the start of this process */
+    double start_s, start_flops; /* clock when this process started; model FLOP of the iterations before */
 
     struct meg_ckpt *checkpoint;            /* checkpoint that the run starts from, or NULL */
     int64_t checkpoint_optim_steps;         /* optimizer steps stored in that checkpoint */
     struct meg_ckpt_async_save *async_save; /* save in progress, or NULL */
     struct meg_train_state async_save_state;
-    int64_t last_saved;       /* newest iteration in --save, including async_save; -1: none */
-    int64_t last_committed;   /* newest iteration in --save, excluding async_save; -1: none */
+    int64_t last_saved;       /* last iteration that this run loaded from --save or began to save there; -1: none */
+    int64_t last_committed;   /* like last_saved, without a save in progress; -1: none */
     int64_t loaded_iteration; /* iteration in --save from which the run resumed; -1: none */
 
     double comm_bytes[MEG_COST_GROUPS]; /* bytes that this rank sent in the last step */
@@ -99,8 +99,9 @@ static inline bool meg_train_is_rank0(const struct meg_trainer *t)
 }
 
 /*
- * Compare the results of all ranks after a step that each of them runs.  Returns 0 when all succeeded.  Otherwise the
- * first failed rank returns its r, and the other ranks wait until the meg_die of that rank ends them.
+ * Agree on whether a rank failed; `r` is the result of this rank, negative if it failed.  If no rank failed, return r.
+ * Otherwise the first failed rank returns its r, and the other ranks wait until the meg_die of that rank ends them.
+ * Collective over all ranks.
  */
 int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
 /*
@@ -109,8 +110,8 @@ int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
  */
 int meg_train_fail_on_rank0(const struct meg_trainer *t, int r);
 /*
- * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise a rank that differs returns
- * MEG_EFORMAT with a message that names the file, and the others do not return.
+ * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise the first rank that differs
+ * returns MEG_EFORMAT with a message that names the file, and the other ranks do not return.
  */
 int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e);
 /* Return whether any rank received a signal to stop.  Collective. */
@@ -120,23 +121,23 @@ double meg_train_max_over_ranks(const struct meg_trainer *t, double x);
 /* ---- run_pipeline.c: run micro-batches through the pipeline schedule ---- */
 
 /*
- * Read the next num_micro micro-batches into t->batches.  Collective over all ranks.  If a rank fails, all ranks save a
- * checkpoint (with --save, after the first iteration), and the first failed rank returns its error.
+ * Read the next num_micro micro-batches into t->batches.  Collective over all ranks.  If a rank fails, all ranks first
+ * call meg_train_save_before_error.  Then the first failed rank returns its error, and the other ranks do not return.
  */
 int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);
 
 /*
- * Run forward, and backward if training, over t->batches; gradients accumulate.  Dropout is disabled in evaluation.
- * *loss is the sum of loss times loss mask on the last stage, 0 on the others.  Returns MEG_EFAIL if memory allocation
- * fails.
+ * Run the first num_micro micro-batches of t->batches through the model: forward and, if is_training is true, backward,
+ * which accumulates gradients.  Without training, dropout is disabled.  *loss is the sum of loss times loss mask on the
+ * last stage, and 0 on the others.  Returns MEG_EFAIL if memory allocation fails.
  */
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
 void meg_train_pipeline_free(struct meg_trainer *t);
 
 /* ---- step.c: one iteration ---- */
 
-/* Return whether --on-nan applies to NaN and Inf.  With a dynamic loss scale, check_overflow handles them instead. */
+/* Return whether --on-nan determines what happens on NaN or Inf.  A dynamic loss scale is lowered instead. */
 static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 {
     return t->job->train.check_for_nan && t->scaler.type != MEG_SCALER_DYNAMIC;
@@ -152,56 +153,61 @@ double meg_train_decoupled_lr(const struct meg_trainer *t);
 int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e);
 
 /*
- * Compute the mean loss over --eval-iters global batches of l.  A stop request ends the evaluation early, with *loss
- * NaN.
+ * Set *loss to the mean loss per unmasked token over --eval-iters global batches of loader l.  A stop request ends the
+ * evaluation early, with *loss NaN and return value 0.
  */
 int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const char *split, double *loss,
                        struct meg_err *e);
 
 /* ---- setup.c ---- */
 
-/* Open a loader of a split that skips the first consumed samples; *out is NULL when the split has no data. */
+/* Open a loader that reads a split after its first `consumed` samples.  *out is NULL if the split has no data. */
 int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, int split, int64_t consumed,
                           struct meg_err *e);
 
 /* ---- checkpointing.c: save, load, resume ---- */
 
 /*
- * Open the --load checkpoint.  With --use-checkpoint-args, or if it is not in meg's format, apply its options without
- * checking them.
+ * Open the --load checkpoint, if there is one.  With --use-checkpoint-args, and for a foreign format always, set the
+ * options that the checkpoint stores and the command line does not give; the caller checks them later.
  */
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e);
-/* Check that the checkpoint matches the (checked) options, and read the state to resume from. */
+/*
+ * Check that the model of the checkpoint matches the options, which are already checked.  If the run resumes, also read
+ * t->state and the other run state from the checkpoint.
+ */
 int meg_train_read_state(struct meg_trainer *t, struct meg_err *e);
 /*
- * Refuse to overwrite the checkpoints of a run that this run does not resume (MEG_EUSAGE), unless
+ * Return MEG_EUSAGE if --save contains checkpoints of a run that this run does not resume, unless
  * --overwrite-checkpoints is given.
  */
 int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e);
 /*
- * Load the weights and, when the run resumes, the optimizer state from the checkpoint; initialize what is not loaded.
+ * Load the weights from the checkpoint and, if the run resumes without --no-load-optim, the optimizer state.  Without a
+ * checkpoint, initialize the weights.
  */
 int meg_train_load(struct meg_trainer *t, struct meg_err *e);
-/* Load weights and optimizer state from the newest checkpoint in --save; t->state is unchanged. */
+/* Load weights and optimizer state from iteration t->last_saved in --save; t->state is unchanged. */
 int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e);
-/*
- * Determines whether a failed save is a warning or ends the run.  MEG_SAVE_MAY_FAIL: a later save follows, so a failed
- * save is a warning unless --exit-on-save-failure is given.
- */
+/* These values determine what happens when a save fails. */
 enum meg_save_failure {
-    MEG_SAVE_MAY_FAIL,
-    MEG_SAVE_MUST_NOT_FAIL,
-    MEG_SAVE_BEFORE_ERROR /* another error is about to end the run; a failed save is a warning */
+    MEG_SAVE_MAY_FAIL,      /* warn, because a later save follows; with --exit-on-save-failure, end the run */
+    MEG_SAVE_MUST_NOT_FAIL, /* end the run */
+    MEG_SAVE_BEFORE_ERROR   /* warn, because another error is about to end the run */
 };
 
 /* Save a checkpoint atomically; with --async-save, only start the save. */
 int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e);
 /*
- * Save before the run ends with the error *e, and, if the iteration is saved, append this to the message of e.  e is
- * NULL if another rank has the error.
+ * Save the current iteration because an error is about to end the run.  Does nothing without --save or before the first
+ * iteration.  Pass the error of this rank in e, or NULL if another rank failed.  If the iteration is saved, the message
+ * of e is extended to say so.
  */
 void meg_train_save_before_error(struct meg_trainer *t, struct meg_err *e);
-/* Advance the asynchronous save, or finish it if wait is true.  Collective over all ranks, between steps. */
+/*
+ * Advance the asynchronous save in progress, if any; if wait is true, wait until it ends.  Collective over all ranks,
+ * between steps.
+ */
 int meg_train_save_poll(struct meg_trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e);
 
 /* ---- progress.c: progress.txt of --log-progress ---- */
