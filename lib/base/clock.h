@@ -6,7 +6,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Return the seconds since an unspecified time in the past (CLOCK_MONOTONIC). */
+/* Return the time of CLOCK_MONOTONIC in seconds. */
 double meg_now_s(void);
 
 MEG_END_DECLS

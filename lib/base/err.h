@@ -18,8 +18,8 @@ enum {
     MEG_EUSAGE = -2,  /* wrong command line or combination of options  exit 2  */
     MEG_EFORMAT = -3, /* corrupt input                                 exit 65 */
     MEG_ENOENT = -4,  /* an input does not exist                       exit 66 */
-    MEG_EPEER = -5,   /* another rank was lost                         exit 69 */
-    MEG_EIO = -6,     /* a read or a write failed                      exit 74 */
+    MEG_EPEER = -5,   /* communication with another rank failed        exit 69 */
+    MEG_EIO = -6,     /* an operation on a file failed                 exit 74 */
     MEG_ESTOP = -7    /* stopped by a signal after saving: requeue     exit 75 */
 };
 
@@ -43,9 +43,9 @@ int meg_exit_status(int code);
 
 /*
  * Print "PROGRAM: message" on stderr, or "PROGRAM[RANK]: message" on ranks other than 0, call the hook that meg_on_die
- * set, and exit with the status of the code.  The commands in cmd/ call these functions.  Most functions in lib/ return
- * errors instead; exceptions are option parsing, small host allocations, the watchdog, and collectives that fail.
- * meg_usage and meg_usage_err exit with the status of MEG_EUSAGE and refer to --help.
+ * set, and exit with the status of the code.  meg_usage and meg_usage_err use MEG_EUSAGE and refer to --help.
+ * The commands in cmd/ call these functions.  Functions in lib/ return an error if they can, but some end the process:
+ * for example, if options cannot be parsed, a small host allocation fails or a collective fails.
  */
 void meg_die(int code, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
 void meg_die_err(const struct meg_err *e) MEG_NORETURN;
@@ -53,8 +53,9 @@ void meg_usage(const char *fmt, ...) MEG_NORETURN MEG_PRINTF(1, 2);
 void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
 
 /*
- * Set the hook that meg_die calls once before it ends the process, with the exit status, the message and ctx.  NULL
- * removes the hook.  Communicators use the hook to end the other ranks.
+ * Set the hook that the functions above call before they exit, with the exit status, the message and ctx.  NULL removes
+ * the hook.  If the hook itself calls such a function, it is not called again.  Communicators use the hook to end the
+ * other ranks.
  */
 void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx);
 
@@ -67,7 +68,7 @@ int meg_write_stdout(const char *s, size_t n, struct meg_err *e);
  */
 int meg_close_stdout(void);
 
-/* Return the last component of argv[0], which is the PROGRAM of messages. */
+/* Return the program name for messages, the last component of argv[0]. */
 const char *meg_progname(void);
 
 /* Assert an invariant: print file, line and condition and abort if it does not hold.  Enabled in every build. */

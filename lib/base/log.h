@@ -43,11 +43,12 @@ void meg_log_lines(int level, const char *text);
 void meg_log_sanitize(char *text);
 
 /*
- * A progress line.  On a terminal it is redrawn in place, at most ten times a second; elsewhere it is an info message
- * every interval_s seconds, or never if interval_s is 0.  meg_progress_show may be called at any rate and prints only
- * when the interval has passed.  meg_progress_end leaves the last line on the terminal and begins a new one.
- * At most one progress line may be in use, by one thread at a time.  A log message clears the progress line; a later
- * call of meg_progress_show redraws it below the message.
+ * A progress line.  If stderr is a terminal, meg_progress_show redraws the line in place, at most ten times a second.
+ * Otherwise, it prints an info message at most every interval_s seconds, and none if interval_s is 0.  It may be called
+ * at any rate, because it returns immediately if the previous output is too recent.  meg_progress_end leaves the last
+ * line on the terminal and begins a new one.
+ * A log message clears the progress line; the next redraw is below the message.  At most one progress line may be in
+ * use, by one thread at a time.
  */
 struct meg_progress {
     double interval_s, next_s;

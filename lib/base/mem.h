@@ -16,15 +16,15 @@ MEG_BEGIN_DECLS
 /* Allocate n zeroed bytes, which the caller frees with free.  The result is never NULL, even for n = 0. */
 void *meg_new(size_t n);
 /*
- * Resize p to n elements of size bytes; new elements are uninitialized.  The process also ends if n * size overflows.
+ * Resize p to n elements of `size` bytes; new elements are uninitialized.  The process also ends if n * size overflows.
  */
 void *meg_realloc_array(void *p, size_t n, size_t size);
 char *meg_strdup(const char *s);
 char *meg_strndup(const char *s, size_t n);
 
 /*
- * struct meg_str - a growable byte string of n bytes, which may include zeros.  Initialize it with { 0 }.  s is NULL,
- * or a zero byte follows its n bytes.
+ * struct meg_str - a growable string of n bytes, some of which may be zero
+ * Initialize it with { 0 }.  s is NULL until something is appended; afterwards, a zero byte follows the n bytes.
  */
 struct meg_str {
     char *s;
@@ -42,9 +42,14 @@ struct meg_arena {
     unsigned char *base;
     size_t cap, used;
 };
-/* Map nbytes of address space, aligned to 2 MiB; the kernel allocates each page when it is first touched. */
+/*
+ * Map nbytes of address space, aligned to 2 MiB; the kernel allocates each page when it is first touched.  Returns
+ * MEG_EFAIL if the mapping fails.
+ */
 int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e);
-/* Allocate nbytes with alignment align, a power of two.  An assertion fails if the arena is too small. */
+/*
+ * Allocate nbytes at a multiple of `align`, a power of two up to 2 MiB.  An assertion fails if the arena is too small.
+ */
 void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align);
 void meg_arena_free(struct meg_arena *a);
 

@@ -11,8 +11,8 @@ void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed)
 }
 
 /*
- * Seed by init_by_array of the reference implementation.  The key is the low word of seed and, if nonzero, the high
- * word.
+ * Seed as init_by_array of the reference implementation does.  The key consists of the low 32 bits of the seed and, if
+ * nonzero, its high 32 bits.
  */
 void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed)
 {

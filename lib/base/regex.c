@@ -66,7 +66,9 @@ static void translate_property(const char *s, size_t n, struct meg_str *out)
     meg_str_free(&script);
 }
 
-/* Translate an escape outside or inside of brackets.  Returns the length of the escape, or 0 with *e filled. */
+/*
+ * Translate an escape; is_inside means inside of brackets.  Returns the length of the escape, or 0 with *e filled.
+ */
 static size_t translate_escape(const char *pattern, size_t offset, bool is_inside, struct meg_str *out,
                                struct meg_err *e)
 {
@@ -317,10 +319,10 @@ void meg_regex_free(struct meg_regex *r)
 }
 
 /*
- * A search first matches against a small window of the text, and enlarges the window after a partial match.  This
- * reveals how many bytes the search has examined.  An expression such as [ab]+c|[ab] may examine the rest of the text
- * from every starting offset, and PCRE2's own limit applies to a single starting offset only.  All searches of one text
- * together may rescan at most RESCAN_FREE + RESCAN_PER_BYTE * n bytes.
+ * An expression such as [ab]+c|[ab] may examine the rest of the text from every starting offset, which takes quadratic
+ * time.  PCRE2's match limit does not prevent this, because it applies to a single starting offset.  Therefore, the
+ * bytes that are examined again are counted and limited to RESCAN_FREE + RESCAN_PER_BYTE * n for all searches of a text.
+ * To count them, a search matches against a small window of the text, and enlarges the window after a partial match.
  */
 enum { FIRST_WINDOW = 256, RESCAN_FREE = 1 << 22, RESCAN_PER_BYTE = 1024 };
 
@@ -329,7 +331,7 @@ struct search {
     const struct meg_regex *r;
     const char *text;
     size_t n;
-    uint64_t rescanned; /* bytes examined by attempts without a definite result; they are examined again */
+    uint64_t rescanned; /* number of bytes that had to be examined again so far */
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack; /* NULL until a match overflows the default stack; creating a stack is slow */

@@ -28,8 +28,8 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 /*
  * meg_regex_find_all - append all matches in text [n], which is valid UTF-8, from left to right without overlap
  * An empty match directly after another match is skipped, and an empty text has no matches.
- * Returns MEG_EFORMAT if the pattern exceeds PCRE2's match limits on this text, or if all searches together examine too
- * many bytes more than once: 4 MiB plus 1024 bytes per byte of text.
+ * Returns MEG_EFORMAT if matching exceeds a limit of PCRE2, or if the searches of this text together examine more than
+ * 4 MiB + 1024 n bytes that they have examined before.
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);

@@ -35,8 +35,8 @@ int64_t meg_strtab_index(struct meg_strtab *t);
 /* Return the number of a string, or -1 if it is not present. */
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
 /*
- * Find a string in two steps: meg_strtab_prefetch prefetches the slot and returns the hash, which
- * meg_strtab_find_hashed requires.
+ * Find a string in two steps, to hide memory latency: meg_strtab_prefetch returns the hash of the string and prefetches
+ * the hash table there; meg_strtab_find_hashed takes this hash and does the same as meg_strtab_find.
  */
 uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash);

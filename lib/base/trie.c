@@ -1,8 +1,8 @@
 /*
- * trie.c - build a double-array trie.  Nodes are placed one by one: for each inner node a base is chosen at which the
- * units of all its children are free.  No two inner nodes have the same base, so the label in a unit identifies its
- * parent.  All leaves have base LEAF, which no inner node has.  A unit that stays free is initialized as a leaf without
- * a value, so a lookup that reaches such a unit finds neither a value nor a child.
+ * trie.c - build a double-array trie.  For each inner node, a base is chosen such that the units base ^ c of all its
+ * children are free.  No two inner nodes have the same base, so the index and the label of a unit identify its parent.
+ * All leaves have base LEAF, which no inner node has.  A unit that stays free is initialized as a leaf without a value,
+ * so a lookup that reaches such a unit finds neither a value nor a child.
  */
 #include "base/trie.h"
 
@@ -34,7 +34,9 @@ struct build {
     int32_t first, last; /* first and last free unit, or -1 */
 };
 
-/* A node whose children are not placed yet.  Their labels are the bytes at offset `depth` of keys [lo, hi). */
+/*
+ * A node whose children have no units yet.  The labels of the children are the bytes at offset `depth` of keys [lo, hi).
+ */
 struct node {
     int64_t lo, hi, depth;
     uint32_t unit; /* index of the node's unit; NO_UNIT for the root */

@@ -1,6 +1,7 @@
 /*
  * trie.h - a double-array trie (Aoe 1989), which maps byte strings to numbers and finds all keys that are prefixes of a
- * text.  The unit of a node contains a base.  If the unit at index base ^ c has the label c, it is the child for c.
+ * text.  The trie is an array of units.  Each node except the root has a unit, which contains the node's label and its
+ * base.  The child of a node for byte c is unit base ^ c if the label of that unit is c.
  */
 #ifndef MEG_BASE_TRIE_H
 #define MEG_BASE_TRIE_H
@@ -39,8 +40,9 @@ void meg_trie_free(struct meg_trie *t);
 
 /*
  * meg_trie_step - set *node, initially MEG_TRIE_ROOT, to its child for byte c
- * Returns false if no key continues with c.  Otherwise, sets *value to the value of the key that ends at the child, or
- * to -1 if no key ends there.
+ * Returns false if there is no child; *node and *value are then undefined.  Otherwise, sets *value to the value of the
+ * key that ends at the child, or to -1 if no key ends there.  For c = 0, the function may return true although there is
+ * no child; *value is then -1, and the next step returns false.
  */
 enum { MEG_TRIE_ROOT = 0 };
 static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsigned char c, int32_t *value)

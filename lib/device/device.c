@@ -1,4 +1,4 @@
-/* device.c - choice of the device, and copies to the host that block. */
+/* device.c - selection of the device, and blocking copies to the host. */
 #include "device/device.h"
 #include <pthread.h>
 #include <sched.h>
@@ -15,7 +15,7 @@ const struct meg_opt meg_device_opts[] = {
 #undef C
 
 static struct meg_device cpu;
-static const struct meg_device *current; /* device that was opened, or NULL */
+static const struct meg_device *current; /* device that meg_device_open opened, or NULL */
 
 static void open_cpu(void)
 {

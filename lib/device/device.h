@@ -30,25 +30,27 @@ struct meg_device {
     struct meg_stream *compute; /* stream of forward, backward and the optimizer */
     struct meg_stream *copy;    /* stream of copies between host and device that overlap with computation */
     struct meg_event *read_done;
-    void *read_buffer; /* pinned, used by meg_device_read */
+    void *read_buffer; /* pinned host buffer of meg_device_read */
 };
 
 /*
- * Open the device that --device selects; it stays open until the process ends.  auto selects a GPU if this build
- * supports one and the machine has one, else the CPU.  Return MEG_EUSAGE, with a message that says what is missing, if
- * the selected device is not available.
+ * Open the device that --device selects; it stays open until the process ends.  There is no CUDA backend yet, so auto
+ * selects the CPU, and cuda returns MEG_EUSAGE.
  */
 int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
-/* Return the device that was opened, or the CPU if none was. */
+/* Return the device that meg_device_open opened; before that call, the CPU. */
 const struct meg_device *meg_device_current(void);
-/* Open the CPU. */
+/* Return the CPU; the first call initializes it. */
 const struct meg_device *meg_device_cpu(void);
 
-/* Block until an event is done. */
+/* Block until an event is complete. */
 void meg_device_wait(const struct meg_device *d, struct meg_event *event);
 /* Block until the work queued on st so far is complete. */
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
-/* Copy nbytes from device memory to host memory of any type after the work queued on st; block until done. */
+/*
+ * Copy nbytes from device memory to host memory, which need not be pinned, after the work queued on st.  Blocks until
+ * the copy is complete.
+ */
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes);
 
 MEG_END_DECLS

@@ -52,7 +52,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Append a header, and a line "name<tab>temporary name" for each member. */
+/* Append the text of a journal: a header, and a line "name<tab>temporary name" for each member. */
 static void format_journal(const struct set *s, struct meg_str *out)
 {
     meg_str_printf(out, "meg-commit 1 %s\n", base_name(s->v[0].tmp));
@@ -219,7 +219,10 @@ static void remove_backup(const struct member *m)
     free(old);
 }
 
-/* Rename the files of a committed set that still have temporary names. */
+/*
+ * Rename the files of a committed set that still have temporary names.  The old files that have backups are removed
+ * first.  On failure, *done is the index of the file that could not be renamed.
+ */
 static int rename_all(const struct set *s, int *done, struct meg_err *e)
 {
     for (int i = 0; i < s->n; i++) {

@@ -6,8 +6,8 @@
  * contains the final and the temporary names of all files in the set.  The journal of the first file is written last
  * and is the commit record.  Then the files are renamed and the journals removed.  A reader (meg_mmap_open,
  * meg_read_file, meg_commit_resolve) that finds a committed journal opens the file under its temporary name as long as
- * that file exists.  The next writer (meg_file_create, meg_commit_recover) completes a committed set and removes the
- * journals of an uncommitted set.
+ * that file exists.  The next writer of a file (meg_file_create, meg_commit_recover) completes the set if it is
+ * committed; otherwise, the writer removes the journal of that file.
  *
  * Programs that do not read journals may find files missing while a set is renamed.  On a file system with hard links,
  * they never find an old file together with a new one, because the old files are removed before the first rename.  The
@@ -28,17 +28,18 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_commit_files - fsync n files that are being written, and rename them to their final names
- * On success, each struct becomes { 0 }.  After a failure, the caller abandons the new files.  The old files are then
- * unchanged, except in two cases: if only the last fsync fails, the new files have replaced them; if renaming fails and
- * the old files cannot be restored, the new files keep their temporary names, under which meg's programs read them.  In
- * the latter case, the message contains one of these names.
+ * On success, each struct becomes { 0 }.  After a failure, the caller calls meg_file_abandon for each file.  The old
+ * files are then unchanged, with two exceptions.  If only the last fsync fails, the new files have replaced the old
+ * ones.  If renaming fails and the old files cannot be restored, new files keep their temporary names.  meg's programs
+ * read them under these names, and the message contains one of the names.
  */
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e);
 
 /*
  * meg_commit_dir - rename the complete directory TMP to DIR, in the same parent; replace and remove an existing DIR
- * Uses RENAME_EXCHANGE, or a journal on file systems without it (NFS).  On failure, the old directory is unchanged and
- * TMP still exists.
+ * Uses RENAME_EXCHANGE, or a journal on file systems without it (NFS).  After a failure, DIR is unchanged and TMP still
+ * exists, with two exceptions.  If only the last fsync fails, TMP has replaced DIR.  If a rename fails and the old
+ * directory cannot be restored, the journal remains, and meg's programs read TMP as DIR.
  */
 int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e);
 

@@ -144,7 +144,7 @@ static bool same_key(const struct holder *a, const struct holder *b, int key)
     return *a->value[key] && strcmp(a->value[key], b->value[key]) == 0;
 }
 
-/* Return whether /proc of this process would show the holder: they have the same host, boot and pid namespace. */
+/* Return whether this process could see the holder in /proc: both have the same host, boot and PID namespace. */
 static bool is_visible(const struct holder *h, const struct holder *self)
 {
     return same_key(h, self, HOST) && same_key(h, self, BOOT) && same_key(h, self, PID_NAMESPACE);
@@ -276,9 +276,9 @@ static int take_over(const char *tmp, const char *path, const struct holder *sel
 }
 
 /*
- * Create the lock file on a file system without hard links.  The file is empty until it is written.  Meanwhile, another
- * process reads the empty file and fails to acquire the lock.  If this process is killed before the write, the user
- * must remove the file.
+ * Create the lock file on a file system without hard links.  The file is empty until it is written; a process that
+ * reads the empty file fails to acquire the lock.  If this process is killed before the write, the user must remove the
+ * file.
  */
 static bool create(const char *path, const struct holder *self)
 {

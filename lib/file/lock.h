@@ -4,8 +4,9 @@
  * A complete lock file is linked to its name by link(2), so it appears atomically, even on NFS.  On a file system
  * without hard links, it is created and then written.  It contains the program, host, process id and start time of its
  * holder.  A process on the same host takes over the lock of a dead process, and a requeued Slurm job takes over its
- * own lock on any host.  Whether a process on another host or in another container is alive is otherwise unknown.  In
- * that case, the error message names the holder, and the user decides whether to remove the lock.
+ * own lock on any host.  In other cases, such as a holder on another host or in another container, a process cannot
+ * determine whether the holder is alive.  The error message then names the holder, and the user decides whether to
+ * remove the lock.
  */
 #ifndef MEG_FILE_LOCK_H
 #define MEG_FILE_LOCK_H

@@ -22,9 +22,10 @@ void meg_sigbus_unregister(struct meg_sigbus_range *m); /* accepts NULL */
 
 /*
  * meg_sigbus_guard - call read(arg, e) and return its result, or MEG_EIO if this thread faults in a registered mapping
- * The message names the file.  A fault leaves read by longjmp: memory that read allocated leaks, and its locks stay
- * locked.  Therefore, read must neither allocate nor lock while it reads mapped files.  A fault outside of such a call
- * prints the same message, removes the temporary files of the process and exits with status 74.
+ * The message names the file.  A fault leaves the callback by longjmp, which would leak its memory and leave its locks
+ * locked.  Therefore, the callback must neither allocate nor lock while it reads mapped files.
+ * A fault outside of such a call prints the same message, removes the temporary files of the process and exits with
+ * status 74.
  */
 int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e);
 

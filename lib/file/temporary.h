@@ -16,13 +16,13 @@ MEG_BEGIN_DECLS
 /* Set out to the name of this host, in which characters other than letters, digits, -, . and _ are replaced by _. */
 void meg_host_name(char *out, size_t size);
 
-/* Suffix of a commit journal (commit.h), and suffix of the temporary name under which the old file is backed up. */
+/* PATH.commit is a commit journal (commit.h), and PATH.tmp.PID.HOST.old is the backup of an old file PATH. */
 #define MEG_COMMIT_JOURNAL ".commit"
 #define MEG_TEMPORARY_BACKUP ".old"
 
 /*
- * Return temporary name number i for path, from 0.  Callers try i = 0 first, and the next i if the name exists.  The
- * caller frees the name.
+ * Return the temporary name for path with N = i, or without .N if i is 0.  Callers start with i = 0, and increment i
+ * while the name exists.  The caller frees the name.
  */
 char *meg_temporary_name(const char *path, int i);
 
@@ -42,7 +42,7 @@ int meg_temporary_register(const char *path);
 void meg_temporary_unlink_all(void);
 void meg_temporary_unregister(int slot);
 
-/* Unlink all registered files and call _exit(2), in threads and signal handlers that must not run exit handlers. */
+/* Unlink all registered files and call _exit(2).  Threads and signal handlers use this to skip exit handlers. */
 void meg_temporary_exit(int status) MEG_NORETURN;
 
 MEG_END_DECLS

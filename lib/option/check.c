@@ -20,7 +20,7 @@ int meg_opt_check_ranges(const struct meg_opt_range *ranges, const void *conf, s
     return 0;
 }
 
-/* Append a space and the value of a row's field; append nothing for flags, lists and unset fields. */
+/* Append a space and the value of an option; append nothing for flags, lists and unset fields. */
 static void append_value(struct meg_str *s, const struct meg_opt *rows, const struct meg_opt *row, const void *conf)
 {
     const void *field = (const char *)conf + row->offset;

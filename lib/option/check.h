@@ -1,5 +1,5 @@
 /*
- * check.h - rules for the values of options: ranges of integers, and conditions over several options.
+ * check.h - checks of option values: ranges of integers, and rules over several options.
  */
 #ifndef MEG_OPTION_CHECK_H
 #define MEG_OPTION_CHECK_H

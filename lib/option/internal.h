@@ -13,23 +13,30 @@ struct opt_common {
 };
 extern struct opt_common opt_common;
 
-/* Return the row called name (n bytes) and its group, after resolving aliases; NULL if there is none. */
+/*
+ * Return the table row of the option with this name [n], and set *group to its group.  For an alias, the row is that of
+ * its target.  Returns NULL if there is no such option.
+ */
 const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
                                const struct meg_optgroup **group);
 /*
- * Fail with MEG_EUSAGE.  The message has the hint of an unsupported option, or else suggests the option with the most
- * similar name if one is similar enough.
+ * Fail with MEG_EUSAGE because no option has this name.  The message contains the hint of an unsupported option, or
+ * suggests an option with a similar name.
  */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 
-/* Set a row's field from words.  opt_set_given makes meg_opt_was_given return true for the field. */
+/* Set the field of an option to the value in words. */
 int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e);
+/* Make meg_opt_was_given return true for the field of an option. */
 void opt_set_given(const struct meg_opt *row, void *conf);
 void *opt_field(const struct meg_opt *row, void *conf);
 bool opt_is_flag(const struct meg_opt *row);
 /* Return the length of the list of choices "a|b|c" at the beginning of metavar; 0 if any value is allowed. */
 size_t opt_choices(const char *metavar);
-/* Return the choice with this index in a MEG_ENUM row, and its length in *n; NULL for MEG_ENUM_UNSET. */
+/*
+ * Return the choice of a MEG_ENUM row with index `value`, and set *n to its length; no zero byte follows it.  Returns
+ * NULL for MEG_ENUM_UNSET.
+ */
 const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n);
 
 /* Return the MEG_BOOL row that a MEG_NEGATED row negates; NULL for other rows. */

@@ -427,7 +427,7 @@ void meg_opt_defaults(const struct meg_optgroup *groups)
 
 /* ---- the command line ---- */
 
-/* Return whether a word can only be a value: it does not begin with a dash, is a single dash, or is a number. */
+/* Return whether a word can be a value: it does not begin with a dash, is a single dash, or is a number. */
 static bool is_value(const char *word)
 {
     double v;
@@ -436,8 +436,8 @@ static bool is_value(const char *word)
 }
 
 /*
- * Set a row from the text attached to its name (joined, or NULL) or from the words after it.  Returns the number of
- * words used.
+ * Set an option.  `joined` is the value in --name=VALUE or -xVALUE.  If it is NULL, an option that requires a value has
+ * it in the words `rest`.  Returns the number of words used, or an error code.
  */
 static int parse_option(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
                         const char *joined, char **rest, struct meg_err *e)

@@ -82,15 +82,18 @@ struct meg_opt {
     _Generic(&((S *)0)->f, int *: MEG_OPT_ENUM, unsigned *: MEG_OPT_ENUM), offsetof(S, f)
 #define MEG_BOOL(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_BOOL), offsetof(S, f)
 #define MEG_LIST(S, f) _Generic(&((S *)0)->f, struct meg_str_list *: MEG_OPT_LIST), offsetof(S, f)
-/* A flag that sets a bool field to false; its default, "no", sets the field to true. */
+/* A flag that sets a bool field to false.  The row has the default "no", which sets the field to true. */
 #define MEG_STORE_FALSE(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_STORE_FALSE), offsetof(S, f)
 
-/* Complete rows: MEG_ALIAS is another name of a row of the same table, and MEG_NEGATED negates a MEG_BOOL row. */
+/*
+ * Complete rows of a table.  MEG_ALIAS makes `old` another name of the option `name` in the same table.  MEG_NEGATED is
+ * a flag that sets the field f of a MEG_BOOL row in the same table to false.
+ */
 #define MEG_ALIAS(old, name) { old, 0, MEG_OPT_ALIAS, 0, NULL, name, NULL }
 #define MEG_NEGATED(name, S, f) { name, 0, MEG_STORE_FALSE(S, f), NULL, NULL, NULL }
 /*
- * An option that is accepted with a warning and has no effect.  metavar is NULL for a flag; why is the reason, as a
- * phrase.
+ * An option that is accepted with a warning and has no effect.  metavar is NULL for a flag; `why` is a phrase that
+ * states the reason.
  */
 #define MEG_IGNORED(name, metavar, why) { name, 0, MEG_OPT_IGNORED, 0, metavar, NULL, why }
 /* clang-format on */
@@ -107,9 +110,9 @@ struct meg_optgroup {
  *   usage    the arguments, which follow the program's name in the first line of --help
  *   summary  one sentence that describes the program
  * Adds the options that all commands have: --help, --version, --config FILE, --dump-config, --list-options,
- * --completion bash, -q, -v.  After one of these options prints its output, the process exits with status 0.  After an
- * error, the process prints a message and exits: with status 2 for a wrong command line or config file, and with status
- * 66 or 74 for a config file that does not exist or cannot be read.
+ * --completion bash, -q, -v.  Options that print something, such as --help, end the process with status 0.
+ * An error ends the process with a message.  The status is 2 if the command line or a config file is wrong, 66 if a
+ * config file does not exist, and 74 if it cannot be read.
  * Strings and lists stay valid until the process ends; callers do not free them.
  * meg_opt_parse also calls meg_signals_init, because each command calls meg_opt_parse before it writes a file.
  */
@@ -122,7 +125,10 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
 void meg_opt_defaults(const struct meg_optgroup *groups);
 int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e);
 
-/* Set the field of one row from text in the format of a config file; the value of a scalar has no quotes. */
+/*
+ * Set the field of one option.  For a list, text is split into values as in a config file; for other types, text is the
+ * value, without quotes.
+ */
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
 /*
@@ -136,14 +142,14 @@ bool meg_opt_was_given(const void *field);
 
 /*
  * meg_opt_read_config - set fields from a file of lines `name = value`; meg_opt_was_given then returns true for them
- * Returns MEG_EUSAGE with FILE:LINE for an error in the file, and MEG_ENOENT or MEG_EIO if the file cannot be read.
+ * Returns MEG_EUSAGE, with file and line, for an error in the file, and MEG_ENOENT or MEG_EIO if it cannot be read.
  */
 int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e);
 
 /*
- * meg_opt_apply - set fields from the output of an earlier meg_opt_dump, except those for which meg_opt_was_given
+ * meg_opt_apply - set fields from the output of an earlier meg_opt_dump
  *   source  name of the text in messages
- * Unknown names are ignored.
+ * Fields for which meg_opt_was_given returns true keep their values.  Unknown names are ignored.
  */
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
@@ -167,7 +173,7 @@ struct meg_opt_unsupported {
 };
 void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows);
 
-/* Add a line to --version; text is borrowed until the process ends. */
+/* Add a line to the output of --version; text is borrowed until the process ends. */
 void meg_opt_add_version_line(const char *text);
 
 MEG_END_DECLS

@@ -67,7 +67,10 @@ int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg
     return p ? 0 : MEG_EUSAGE;
 }
 
-/* Read one line.  If is_stored, ignore unknown names, and keep the fields for which meg_opt_was_given is true. */
+/*
+ * Read one line.  is_stored means that an earlier run wrote the line: unknown names are then ignored, and fields for
+ * which meg_opt_was_given returns true keep their values.
+ */
 static int read_line(const struct meg_optgroup *groups, const char *line, size_t n, bool is_stored, struct meg_err *e)
 {
     const struct meg_optgroup *group;

@@ -40,8 +40,8 @@ static int columns(void)
 }
 
 /*
- * Append text, starting at this column.  Break lines longer than width at a space, or after a '|' if breaks contains
- * it, and indent continuation lines to column indent.
+ * Append text, starting at `column`.  Break lines that are longer than `width` before a word; if `breaks` contains '|',
+ * also after a '|'.  Continuation lines begin at column `indent`.
  */
 static void wrap(struct meg_str *out, const char *text, const char *breaks, int column, int indent, int width)
 {
