@@ -9,12 +9,12 @@ static const struct meg_opt_unsupported unsupported[] = {
 };
 
 static const struct meg_opt ignored_opts[] = {
-    MEG_IGNORED("megatron-path", "DIR", "meg runs no Megatron code"),
+    MEG_IGNORED("megatron-path", "DIR", "no code of Megatron is run"),
     MEG_IGNORED("max-queue-size", "N", "there is no queue"),
-    MEG_IGNORED("no-checking", NULL, "the checks are always done"),
-    MEG_IGNORED("loader-transformer-impl", "NAME", "both naming schemes are recognized"),
-    MEG_IGNORED("checkpoint-type", "TYPE", "the format of --load-dir is detected automatically"),
-    MEG_IGNORED("model-size", "NAME", "sizes are read from the checkpoint"),
+    MEG_IGNORED("no-checking", NULL, "checks are always performed"),
+    MEG_IGNORED("loader-transformer-impl", "NAME", "the names of norms in both implementations are recognized"),
+    MEG_IGNORED("checkpoint-type", "TYPE", "the format of --load-dir is detected"),
+    MEG_IGNORED("model-size", "NAME", "the sizes of the model are read from the checkpoint"),
     MEG_IGNORED("tokenizer-model", "FILE", "the tokenizer's files in --load-dir are copied"),
     MEG_IGNORED("bf16", NULL, "--params-dtype sets the dtype"),
     MEG_IGNORED("fp16", NULL, "--params-dtype sets the dtype"),

@@ -14,7 +14,7 @@ const struct meg_opt meg_sampling_opts[] = {
     { "top_k", 0, MEG_I64(struct meg_sampling, top_k), "K", "0",
       "sample from the K most likely tokens; 0: from all; 1: greedy" },
     { "top_p", 0, MEG_F64(struct meg_sampling, top_p), "P", "0.0",
-      "sample from the smallest set of most likely tokens whose probabilities sum to at least P; 0: from all" },
+      "sample from the smallest set of most likely tokens whose probabilities sum to more than P; 0 and 1: from all" },
     { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234",
       "random seed of sampling; -1: choose a seed at random" },
     MEG_ALIAS("random-seed", "seed"),
