@@ -3,12 +3,12 @@
 #include <pthread.h>
 #include "base/err.h"
 
-static const struct meg_ops *op; /* the checked table */
+static const struct meg_ops *op; /* the table that is called after the checks */
 static struct meg_ops checked;
 
-/* ---- a check per type of argument: macros, so that a failure prints the operation's line and argument names ---- */
+/* ---- argument checks: macros, so that a failure prints the line and the argument names of the operation ---- */
 
-/* Check a tensor's type. */
+/* Check that t is f32, bf16 or f16. */
 #define CHECK_DTYPE(t) MEG_ASSERT_LE(t, MEG_DTYPE_F16)
 
 /* Check a matrix [nrows, ncols]; the pointer of an empty matrix may be NULL. */
@@ -37,7 +37,7 @@ static struct meg_ops checked;
         MEG_ASSERT(v || n == 0);                                                                                       \
     } while (0)
 
-/* Check heads [ns, nb, ng, heads, nd] of any type: strides of dimensions with more than one element are at least nd. */
+/* Check heads [ns, nb, ng, heads, nd] of any type.  Strides of dimensions larger than 1 must be at least nd. */
 #define CHECK_HEADS(h, ns, nb, ng, heads, nd)                                                                          \
     do {                                                                                                               \
         CHECK_VECTOR(h.p, (ns) * (nb) * (ng) * (heads) * (nd));                                                        \
@@ -61,10 +61,9 @@ static struct meg_ops checked;
         CHECK_HEADS(h, geom->s_k, geom->b, geom->g, 1, geom->d);                                                       \
     } while (0)
 
-/* Check a vector [b,a,s_q]. */
+/* Check a log-sum-exp or delta vector [b,a,s_q]. */
 #define CHECK_LSE(v) CHECK_VECTOR(v, geom->b * geom->a * geom->s_q)
 
-/* Check attention's geometry. */
 #define CHECK_GEOM()                                                                                                   \
     do {                                                                                                               \
         MEG_ASSERT(geom);                                                                                              \
@@ -79,7 +78,7 @@ static struct meg_ops checked;
         MEG_ASSERT_LE(geom->k0 + geom->s_k, geom->s);                                                                  \
     } while (0)
 
-/* Check the arguments of dropout, which are used only if p is above 0. */
+/* Check the dropout parameters.  Without dropout (p = 0) the other fields are not used. */
 #define CHECK_DROP()                                                                                                   \
     do {                                                                                                               \
         if (drop && drop->p > 0) {                                                                                     \
@@ -88,7 +87,7 @@ static struct meg_ops checked;
         }                                                                                                              \
     } while (0)
 
-/* Check that the first nout matrices, which are outputs, do not overlap any other matrix of the list. */
+/* Check that the first nout matrices, which are outputs, overlap no other matrix in the list. */
 #define CHECK_DISJOINT(nout, ...)                                                                                      \
     (are_disjoint(nout, (const struct meg_mat[]){ __VA_ARGS__ },                                                       \
                   (int)(sizeof(struct meg_mat[]){ __VA_ARGS__ } / sizeof(struct meg_mat)))                             \
@@ -110,7 +109,10 @@ static struct meg_mat i32(const int32_t *p, int64_t n)
     return vector(p, MEG_DTYPE_I32, n);
 }
 
-/* Return m, or an empty matrix if m is out: use it for the input of an operation that may work in place. */
+/*
+ * Return m, or an empty matrix if m is in the memory of out.  This exempts an operand that may equal the output from
+ * CHECK_DISJOINT.
+ */
 static struct meg_mat unless_in_place(struct meg_mat m, struct meg_mat out)
 {
     return m.p == out.p && m.dtype == out.dtype && m.ld == out.ld ? vector(NULL, m.dtype, 0) : m;
@@ -501,7 +503,7 @@ static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum
     op->count_zeros(st, out, x, type, n);
 }
 
-/* Check the ranges of an optimizer step, and that its nbuf <= 4 flat f32 buffers do not overlap in any range. */
+/* Check the ranges of an optimizer step.  Within a range, the nbuf <= 4 flat f32 buffers must not overlap. */
 static void check_ranges(const struct meg_hparam_range *range, int nranges, const float *const *buf, int nbuf)
 {
     struct meg_mat m[4];

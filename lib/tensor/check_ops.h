@@ -1,14 +1,13 @@
 /*
- * check_ops.h - check the arguments of each operation against tensor/ops.h in debug builds (make DEBUG=1).
+ * check_ops.h - a table of operations that checks its arguments against tensor/ops.h, for debug builds (make DEBUG=1).
  *
- * Before each call, the checked table asserts what ops.h states about the arguments: shapes, data types, leading
- * dimensions of at least the row's length, non-NULL buffers where they are required, and outputs that do not overlap
- * other arguments.  A failure prints the condition, in the argument names of ops.h, and both values, and aborts.  The
- * checks read no device memory.
+ * Before it calls an operation, the table asserts the shapes, data types and leading dimensions of the arguments, that
+ * required buffers are not NULL, and that outputs do not overlap other arguments.  A failed check prints the condition
+ * and aborts.  No check reads device memory.
  *
- * The checks do not cover the sizes for which a linear layer was planned, which only the backend knows, nor the
- * functions that allocate, release, create or destroy, nor copy and the functions on events.  Since views of heads
- * interleave, heads are compared by their addresses only.
+ * These are not checked: the functions that allocate, release, create or destroy; copy; the functions on events; the
+ * sizes for which a linear layer was planned.  Views of heads may interleave in one tensor, so only their start
+ * addresses are compared.
  */
 #ifndef MEG_TENSOR_CHECK_OPS_H
 #define MEG_TENSOR_CHECK_OPS_H
@@ -17,8 +16,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return a table that checks the arguments and calls op.  With MEG_DEBUG defined, a backend passes its table through
- * this function.  A process can check only one table.
+ * Return a table that checks the arguments of each call and then calls op.  With MEG_DEBUG defined, a backend passes
+ * its table through this function.  A process can check only one table.
  */
 const struct meg_ops *meg_check_ops(const struct meg_ops *op);
 

@@ -1,23 +1,23 @@
 /*
- * ops.h - the operations that every backend provides, in one table: meg_cpu_ops in cpu/ defines what each computes, and
- * other backends must agree with it.  Layers and the optimizer use only these operations.
+ * ops.h - struct meg_ops, the table of tensor operations that a backend provides.  The CPU backend (cpu/cpu.h) is the
+ * reference for their results.  Layers and the optimizer compute only with these operations.
  *
  * Shapes: s sequence, b micro-batch, n = s*b tokens, h hidden, f feed-forward, a query heads, g key-value groups, d
  * head size, v vocabulary.  Activations are sequence first: token t of sequence i is row t*b + i.
  *
- * Data types: every tensor argument carries its type, f32, bf16 or f16, and the types of one call may differ: with an
- * f32 residual stream, the outputs of sublayers and norms and the parameters may be bf16 or f16.  A backend that does
- * not support a type reports it when a model is created (see supports).  Inputs are converted to f32, computed and
- * summed in f32, and rounded once, to nearest even, when they are stored.  Statistics, losses and log-sum-exps are
- * f32.  Parameter vectors (void *) have the type of a matrix of the same call: the bias of a linear layer has the type
- * of w, the bias of an addition the type of the sublayer's output, w and b of a norm the type of its output y
- * (backward: of dy).  Parameter gradients are f32, or, to save memory, bf16 or f16, which are rounded at each
- * accumulation.
+ * Data types: a matrix or view of heads carries its type, f32, bf16 or f16, and the types of one call may differ.  For
+ * example, the residual stream may be f32 while parameters and the outputs of sublayers are bf16.  An operation
+ * converts its inputs to f32, computes in f32 (sumsq in f64), and rounds a result once, to nearest even, when it stores
+ * it.  Statistics, losses and log-sum-exps are f32.
  *
- * Operations on tensors return nothing and allocate nothing.  Buffers are the caller's and must not overlap unless a
- * comment allows it.  A wrong shape is a bug and aborts.  Work is queued on a stream, in order; the CPU computes at
- * once.  Results do not depend on the number of threads: work is split into blocks of fixed size, and sums have a fixed
- * order.
+ * A parameter vector (void *) has the type of a matrix of the same call.  The bias of a linear layer has the type of w,
+ * the bias of add_fwd the type of the sublayer's output, and w and b of a norm the type of y (norm_bwd: of dy).
+ * Parameter gradients may be f32 or, to save memory, bf16 or f16; these are rounded at each accumulation.
+ *
+ * Operations on tensors return nothing and allocate nothing.  The caller owns the buffers, which must not overlap
+ * unless a comment allows it.  A wrong shape is a bug in the caller; debug builds check shapes (tensor/check_ops.h).
+ * An operation is queued on its stream.  The CPU backend computes before it returns, and its results do not depend on
+ * the number of threads: work is split into blocks whose sizes depend only on the shapes, and sums have a fixed order.
  */
 #ifndef MEG_TENSOR_OPS_H
 #define MEG_TENSOR_OPS_H
@@ -27,7 +27,7 @@
 
 MEG_BEGIN_DECLS
 
-/* A stream executes the work queued on it in order.  An event marks a point in it.  See device/device.h. */
+/* A stream executes the work queued on it in order.  An event marks a point in a stream.  See device/device.h. */
 struct meg_stream;
 struct meg_event;
 
@@ -39,8 +39,8 @@ struct meg_mat {
 };
 
 /*
- * A view of the heads in a tensor whose rows contain other columns, too (qkv, a KV cache).  With r = a/g query heads
- * per key-value group, column c of query head j at token t of sequence i is
+ * A strided view of the heads in a tensor such as qkv or a KV cache.  With r = a/g query heads per key-value group,
+ * column c of query head j at token t of sequence i is
  *   p[t*ld_s + i*ld_b + (j/r)*ld_g + (j%r)*ld_h + c]
  * and column c of the key or value head of group j is p[t*ld_s + i*ld_b + j*ld_g + c].
  */
@@ -53,23 +53,27 @@ struct meg_heads {
 enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
 
-/* Hyper-parameters of one optimizer step.  They are in device memory, so that a captured graph can be replayed. */
+/*
+ * Hyper-parameters of one optimizer step.  They are in device memory, so that a captured CUDA graph can be replayed
+ * with new values.
+ */
 struct meg_step_hparams {
     float lr[2];            /* learning rate of ordinary [0] and decoupled-lr [1] parameters */
-    float weight_decay;     /* multiplied by wd_mult of a range */
+    float weight_decay;     /* weight decay before multiplication by wd_mult of a range */
     float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
     float grad_scale;       /* factor by which gradients are multiplied, to unscale, average and clip them */
-    int32_t is_first;       /* sgd: the momentum buffer is not initialized */
+    int32_t is_first;       /* first step: sgd does not read its momentum buffer, which is not initialized */
     int32_t skip;           /* skip the update: only zero the gradients */
 };
 
 /*
- * Dropout masks are a function of the position of each unit, and do not depend on the parallel layout.  Philox
- * (base/philox.h) with key (seed, 1 + 16*layer + site) and counter (unit/8, position, sample low, sample high) yields
- * eight 16-bit lanes, one per unit.  A unit is kept iff its lane is >= T = min(round(65536 p), 65535), and is then
- * multiplied by 65536/(65536-T).
+ * Dropout parameters.  A dropout mask is a function of global indices, so it does not depend on the parallel layout.  A
+ * unit is a column of a hidden state or one attention weight of a query; its global index is defined below.  Philox
+ * (base/philox.h) with key (seed, 1 + 16*layer + site) and counter (unit/8, position, sample low, sample high) returns
+ * eight 16-bit numbers, one for each of eight units.  A unit is kept iff its number is >= T = min(round(65536 p),
+ * 65535); its value is then multiplied by 65536/(65536-T).
  *   hidden dropout: unit = unit0 + column; position and sample are those of the row
- *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, s the full sequence length;
+ *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, s the length of the full sequence;
  *                   position is the position of the query (both from struct meg_attn_geom)
  * With p = 0 there is no dropout.
  */
@@ -79,25 +83,25 @@ struct meg_drop {
     uint32_t seed;
     int32_t layer; /* global layer number from 0; 0 for the embedding */
     enum meg_drop_site site;
-    int64_t unit0;                  /* global index of column 0, or of head 0, of this shard */
+    int64_t unit0;                  /* global index of this shard's column 0 (hidden dropout) or head 0 (attention) */
     int64_t pos0;                   /* global sequence position of row 0; hidden dropout only */
     int64_t b;                      /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
-    const int64_t *sample;          /* [b] in device memory: global sample number of each sequence */
+    const int64_t *sample;          /* [b] in device memory: global sample number of each sequence (struct meg_batch) */
     const int32_t *position_of_row; /* [rows/b] in device memory: if not NULL, row r is position position_of_row[r/b] */
 };
 
-/* The geometry of attention: the queries and keys are those of b full sequences, or chunks of them. */
+/* The shapes of attention over b complete sequences, or between a chunk of queries and a chunk of keys of each. */
 struct meg_attn_geom {
-    int64_t s_q, s_k, b;
+    int64_t s_q, s_k, b;      /* queries and keys per sequence, number of sequences */
     int64_t a, g, d;          /* query heads, key-value groups (a % g == 0), head size */
-    int64_t s;                /* length of the full sequence, which numbers the units of dropout */
+    int64_t s;                /* length of the full sequence; numbers the units of dropout (struct meg_drop) */
     int64_t q0, k0;           /* query t is at position q0 + t of its sequence, key j at k0 + j */
     int is_causal;            /* a query at position t attends to the keys at positions 0..t */
     float scale;              /* scores are scale * q.k */
     const int32_t *doc_start; /* [s_q, b] or NULL: position of the first visible key of a query (packed documents) */
 };
 
-/* Elements [begin, end) of a flat buffer, with equal hyper-parameters. */
+/* Elements [begin, end) of a flat buffer whose hyper-parameters are equal. */
 struct meg_hparam_range {
     int64_t begin, end;
     float wd_mult, lr_mult;
@@ -108,7 +112,7 @@ struct meg_adam {
     float beta1, beta2, eps;
 };
 
-/* A backend's plan of a linear layer y = act(x w^T + bias); the shapes of calls may be smaller than those planned. */
+/* A backend's plan of a linear layer y [n,out] = act(x [n,in] w^T + bias).  Calls may use smaller shapes. */
 struct meg_linear;
 struct meg_linear_desc {
     enum meg_dtype dtype;
@@ -130,18 +134,18 @@ struct meg_ops {
     void (*release_pinned)(void *p);
     /* Copy nbytes within device memory; the two ranges must not overlap. */
     void (*copy)(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
-    /* Copy host memory to device memory.  The caller may reuse host when the function returns. */
+    /* Copy host memory to device memory.  The caller may reuse `host` as soon as the function returns. */
     void (*upload)(struct meg_stream *st, void *dev, const void *host, size_t nbytes);
     /* Copy device memory to pinned memory.  Do not read the result before an event recorded after the call is done. */
     void (*download)(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes);
     void (*zero)(struct meg_stream *st, void *dev, size_t nbytes);
 
-    /* Create an event; it is done until it is recorded. */
+    /* Create an event.  Until it is recorded, event_is_done returns true. */
     struct meg_event *(*event_create)(void);
     void (*event_destroy)(struct meg_event *event);
-    /* The event is done when all work queued on st so far is complete. */
+    /* Record the event on st: it is done when all work queued on st before this call is complete. */
     void (*event_record)(struct meg_stream *st, struct meg_event *event);
-    /* Let the work queued on st from now on wait for the event; the host does not wait. */
+    /* Make work that is queued on st after this call wait for the event.  The host does not wait. */
     void (*event_wait)(struct meg_stream *st, struct meg_event *event);
     bool (*event_is_done)(struct meg_event *event);
 
@@ -149,109 +153,123 @@ struct meg_ops {
     void (*linear_destroy)(struct meg_linear *l);
 
     /*
-     * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.  pre [n,o] out: x w^T + bias, kept for backward, in
-     * a buffer other than y's; not written if its p is NULL or act is NONE.
+     * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.  Also write x w^T + bias to pre [n,o], for the
+     * backward pass, unless pre.p is NULL or act is MEG_ACT_NONE.  pre and y must not overlap.
      */
     void (*linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act);
-    /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]); pre is not read if act is NONE. */
+    /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]).  If act is MEG_ACT_NONE, pre is not read. */
     void (*linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
                             struct meg_mat w, struct meg_mat pre, enum meg_act act);
-    /* dw [o,i] += dy^T x; dbias [o], of dw's type, += column sums of dy, unless NULL. */
+    /* dw [o,i] += dy^T x.  Unless dbias [o] is NULL, add the column sums of dy to it; it has the type of dw. */
     void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
                               struct meg_mat dy, struct meg_mat x);
 
     /* Gated linear unit (Shazeer 2020): y [n,f] = silu(gate) * up, x [n,2f] = [gate | up]. */
     void (*swiglu_fwd)(struct meg_stream *st, struct meg_mat y, struct meg_mat x);
-    /* dx [n,2f] from dy [n,f]; dx may be x. */
+    /* Compute dx [n,2f] from dy [n,f] and x; dx may be x. */
     void (*swiglu_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x);
 
     /*
-     * Rotary position embedding (Su et al. 2021), in place on the first 2*half columns of every head: rotate the pair
-     * (x_i, x_{i+half}), or (x_{2i}, x_{2i+1}) if interleaved, by the angle whose cosine and sine are element i of row
-     * position of cos and sin [positions, half] f32; sign -1 rotates back, for gradients.
-     * x [s, b, g, heads, d] as meg_heads with r = heads; position [s,b] i32.
+     * Rotary position embedding (Su et al. 2021), in place, of the first 2*half columns of a head.  Rotate the pair
+     * (x_i, x_{i+half}), or (x_{2i}, x_{2i+1}) if is_interleaved.  The cosine and the sine of its angle are cos[p,i]
+     * and sin[p,i] for a token at position p; cos and sin are [positions, half] f32.  With sign -1, rotate back, for
+     * gradients.  x [s, b, g, heads, d] is a view with r = heads; position [s,b] i32.
      */
     void (*rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
                  int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
                  float sign);
 
     /*
-     * LayerNorm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), biased variance; or RMSNorm
-     * (Zhang and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps), with b NULL and mean not written. x, y
-     * [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
+     * LayerNorm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), with the biased variance.
+     * RMSNorm (Zhang and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps); b is NULL and mean is not
+     * written.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for norm_bwd.
      */
     void (*norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps);
     /*
-     * dx [n,h] = skip + the gradient of dy through the norm; skip [n,h] may be dx itself, or have p NULL.  Add to dw
-     * and db [h] of type grad; db is NULL for RMSNorm.
+     * dx [n,h] = skip + the gradient of x, computed from dy, the gradient of y.  skip [n,h] may be dx; if skip.p is
+     * NULL, nothing is added.  Add the gradients of w and b to dw and db [h], whose type is `grad`; for RMSNorm, db is
+     * NULL.
      */
     void (*norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
                      const float *mean, const float *rstd);
 
-    /* z [n,h] = x + dropout(y + bias); bias [h] or NULL; z may be x; drop NULL: no dropout. */
+    /* z [n,h] = x + dropout(y + bias), bias [h] or NULL.  z may be x.  If drop is NULL, there is no dropout. */
     void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
                     const struct meg_drop *drop);
-    /* dy [n,h] = dropout mask of add_fwd * dz; dbias [h] of type grad += column sums of dy, unless NULL. */
+    /*
+     * dy [n,h] = dz times the dropout factors of add_fwd.  Unless dbias [h], whose type is `grad`, is NULL, add the
+     * column sums of dy to it.
+     */
     void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
                     const struct meg_drop *drop);
 
-    /* Compute add_fwd of x and sublayer_out into z, then norm_fwd of z into y; in one pass if the backend can. */
+    /* Compute z = add_fwd(x, sublayer_out) and y = norm_fwd(z), in one pass if the backend can. */
     void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
                          float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
                          const struct meg_drop *drop, const void *w, const void *b, float eps);
 
     /*
-     * o = dropout(softmax(scale q k^T, masked)) v; query head j uses group j/r of k and v.
-     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.  A query for which all keys are
-     * masked gets o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
+     * o = dropout(softmax(scale q k^T, masked)) v; with r = a/g, query head j uses group j/r of k and v.  lse [b,a,s_q]
+     * f32, an output, is the log-sum-exp of each query's scores, before dropout.  A query for which all keys are masked
+     * has o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
      */
     void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
     /*
-     * Merge o, lse of some keys with o_part, lse_part of other keys, in place (Dao 2023, section 3.1):
-     * o = sum of exp(lse_i - lse) o_i with lse = log sum of exp(lse_i).  o is f32.  If all keys of one part are
-     * masked for a query, the result is exactly the other part.
+     * Merge (o, lse) over some keys with (o_part, lse_part) of the same queries over other keys, in place (Dao 2023,
+     * section 3.1): o = sum of exp(lse_i - lse) o_i with lse = log sum of exp(lse_i).  o and o_part are f32.  If all
+     * keys of one part are masked for a query, the result is exactly the other part.
      */
     void (*attn_merge)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part);
-    /* delta [b,a,s_q] f32 = sum of d_o * o over each head; o is the attention output over all keys. */
+    /* delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys. */
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*
-     * Gradients of attn_fwd (Dao et al. 2022, appendix B): add to dq, dk, dv f32, or write them if accumulate is 0.
-     * Scores are recomputed.  If k and v are a chunk of the keys, lse and delta are still those of all keys.
+     * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  dq, dk and dv are f32; add to them, or
+     * overwrite them if accumulate is 0.  If k and v are only a chunk of the keys, lse and delta must still be those
+     * over all keys.
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
                      struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
                      int accumulate);
 
-    /* dst = src, key or value heads [s, b, g, d] of equal type, which may be any; for example into a KV cache. */
+    /*
+     * Copy key or value heads [s, b, g, d], for example into a KV cache.  dst and src have the same data type, which
+     * may be any enum meg_dtype.
+     */
     void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
                        int64_t g, int64_t d);
 
     /*
-     * x [n,h] = word[token - v0], token [n] i32; a zero row if the token is outside [v0, v0 + word.rows), that is,
-     * on another shard.
+     * x [n,h] = word[token - v0], token [n] i32.  If the token is outside [v0, v0 + word.rows), its embedding is on
+     * another shard and the row of x is zero.
      */
     void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
-    /* dword[token - v0] += dx [n,h], in the order of rows; dword [v,h]. */
+    /* dword[token - v0] += dx [n,h], in the order of rows, for tokens of this shard; dword [v,h]. */
     void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token);
-    /* x [n,h] = dropout(x + pos[position]), in place; position [n] i32; pos.p NULL: no table. */
+    /*
+     * x [n,h] = dropout(x + pos[position]), in place; position [n] i32.  If pos.p is NULL, add no position embedding.
+     */
     void (*position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
                          const struct meg_drop *drop);
-    /* dx = dropout mask * dx, in place; dpos[position] += dx, in the order of rows; dpos [p,h]. */
+    /*
+     * Multiply dx by the dropout factors of position_fwd, in place.  Unless dpos.p is NULL, dpos[position] += dx, in
+     * the order of rows; dpos [p,h].
+     */
     void (*position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
                          const struct meg_drop *drop);
 
     /*
-     * Cross-entropy with the vocabulary split over ranks; logits [n,v] are columns v0 .. of the vocabulary.
-     * xent_partial: part [2,n] f32 = log sum exp of these columns, and the target's logit, or 0 if it is on another
-     * rank; target [n] i32, ids of the full vocabulary. xent_combine: part [nparts,2,n] of all ranks gives lse [n]
-     * and loss [n] = lse - target's logit, both f32.
+     * Cross-entropy over a vocabulary that is split over ranks.  The logits [n,v] are those of ids v0 to v0 + v - 1.
+     * xent_partial writes two statistics of this rank's logits to part [2,n] f32: the log-sum-exp of each row, and the
+     * logit of its target, or 0 if the target is on another rank.  target [n] i32 has ids of the complete vocabulary.
+     * xent_combine computes lse [n] and loss [n] = lse - the target's logit, both f32, from part [nparts,2,n] of all
+     * ranks.
      */
     void (*xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
     void (*xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
@@ -263,17 +281,19 @@ struct meg_ops {
     void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
                  int64_t n);
 
-    /* *out f64 (device) += sum of squares of x [n], which is not finite iff an element is not. */
+    /*
+     * Add the sum of squares of x [n] to *out, an f64 in device memory.  The sum is not finite iff an element is not.
+     */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
-    /* *out i64 (device) += number of elements of x [n] that are exactly zero. */
+    /* Add the number of elements of x [n] that are exactly zero to *out, an i64 in device memory. */
     void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
 
     /*
      * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, which Megatron uses, computes the same):
      *   g' = g * step->grad_scale, m = beta1 m + (1-beta1) g', v = beta2 v + (1-beta2) g'^2,
      *   w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w), g = 0
-     * with lr = step->lr[lr_index] lr_mult and wd = step->weight_decay wd_mult of the element's range.  All buffers are
-     * flat and f32, indexed by the ranges.  With step->skip, only g = 0.
+     * with lr = step->lr[lr_index] lr_mult and wd = step->weight_decay wd_mult of the element's range.  The ranges
+     * index the flat f32 buffers w, g, m and v.  If step->skip is set, only set g to 0.
      */
     void (*adamw)(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);

@@ -1,6 +1,6 @@
 /*
- * suballoc.h - a bump allocator, which allocates buffers one after the other from one block of memory.  With base NULL
- * the calls only count bytes, which makes a memory estimate equal the memory that is later used.
+ * suballoc.h - a bump allocator, which allocates buffers one after the other from one block of memory.  If base is
+ * NULL, the same calls only count bytes.  A memory estimate made this way equals the memory that is later used.
  */
 #ifndef MEG_TENSOR_SUBALLOC_H
 #define MEG_TENSOR_SUBALLOC_H
@@ -21,7 +21,7 @@ static inline void *meg_suballoc(struct meg_suballoc *c, size_t nbytes)
     return p;
 }
 
-/* Return a matrix whose rows are contiguous. */
+/* Return a matrix without gaps between its rows (ld = cols). */
 static inline struct meg_mat meg_mat(void *p, enum meg_dtype dtype, int64_t rows, int64_t cols)
 {
     struct meg_mat m = { p, dtype, rows, cols, cols };

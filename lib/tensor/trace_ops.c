@@ -11,10 +11,10 @@
 #include "base/mem.h"
 #include "io/json.h"
 
-static const struct meg_ops *op; /* the traced table */
+static const struct meg_ops *op; /* the table whose calls are traced */
 static struct meg_ops traced;
 
-/* ---- a line ---- */
+/* ---- one JSON line ---- */
 
 struct line {
     struct meg_str json;
@@ -609,7 +609,7 @@ static void trace(const struct meg_ops *table)
     traced.sgd = sgd;
 }
 
-/* Return whether MEG_TRACE, words separated by commas, contains "ops". */
+/* Return whether MEG_TRACE, a comma-separated list, contains "ops". */
 static int is_wanted(void)
 {
     const char *s = getenv("MEG_TRACE");

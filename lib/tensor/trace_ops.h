@@ -1,16 +1,16 @@
 /*
- * trace_ops.h - print each operation with its shapes, data types and time (MEG_TRACE=ops).
+ * trace_ops.h - print the operations with their shapes, data types and times (MEG_TRACE=ops).
  *
  * If the environment variable MEG_TRACE contains "ops", each traced operation prints one line on stderr after it
  * returns: a JSON object with
  *   op       the name of the operation in struct meg_ops (tensor/ops.h)
  *   rank     the rank of the process in its run
  *   time_us  microseconds from call to return; on a backend with streams this is the time to queue the work
- * and the arguments of the operation under their names in ops.h: a matrix as {"dtype":"F32","shape":[rows,cols]}, heads
- * as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, null if the pointer is NULL, sizes and options as numbers or strings.
- * For example:
+ * and the main arguments of the operation under their names in ops.h.  A matrix is printed as
+ * {"dtype":"F32","shape":[rows,cols]}, a view of heads as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, a NULL pointer
+ * as null, sizes and options as numbers or strings.  For example:
  * {"op":"swiglu_fwd","rank":0,"time_us":14.1,"y":{"dtype":"F32","shape":[32,64]},"x":{"dtype":"F32","shape":[32,128]}}
- * The functions that allocate, release, create or destroy, copy, and the functions on events are not traced.
+ * These are not traced: the functions that allocate, release, create or destroy; copy; the functions on events.
  */
 #ifndef MEG_TENSOR_TRACE_OPS_H
 #define MEG_TENSOR_TRACE_OPS_H
