@@ -25,10 +25,7 @@ struct meg_batch_size {
     int64_t num_micro; /* number of micro-batches per rank: effective / (micro * dp_size) */
 };
 
-/*
- * Check the schedule at every level of its ramp-up.  Return MEG_EUSAGE, with a message that names the option, its value
- * and the rule, if a check fails.
- */
+/* Check the global batch size and those of the ramp-up.  Return MEG_EUSAGE if one is invalid. */
 int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err *e);
 
 /* Return the batch size after `consumed` samples. */

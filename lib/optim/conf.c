@@ -63,9 +63,7 @@ const char *meg_wd_style_name(enum meg_wd_style style)
     return meg_opt_choice(meg_optim_opts, "weight-decay-incr-style", &c);
 }
 
-/*
- * Parse word as a value of option `name` into the option's field of c.  Return false if word is not one of the choices.
- */
+/* Set the field of option `name` in c to the choice that word names.  Return false if there is no such choice. */
 static bool parse_choice(struct meg_optim_conf *c, const char *name, const char *word)
 {
     const struct meg_opt *row = meg_optim_opts;
@@ -138,7 +136,10 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Check that v, a count of units of `unit` samples, is at least lowest and that a double holds v * unit exactly. */
+/*
+ * Check that v is unset, or is at least `lowest` and corresponds to at most 2^53 samples, which a double represents
+ * exactly.  `unit` is the number of samples per count: 1, or the global batch size.
+ */
 static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit, struct meg_err *e)
 {
     if (v != MEG_UNSET && (double)v * (double)unit > 0x1p53)
@@ -148,7 +149,7 @@ static int check_count(const char *option, int64_t v, int64_t lowest, int64_t un
     return 0;
 }
 
-/* Check all counts.  Reject counts of samples in a run that is counted in iterations, and the reverse. */
+/* Check the options in iterations and in samples.  Reject positive values in the unit that the run does not use. */
 static int check_units(const struct meg_optim_conf *c, bool by_samples, int64_t global_batch, struct meg_err *e)
 {
     const struct {
@@ -200,7 +201,7 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
     return 0;
 }
 
-/* Return samples if it is set, else iters converted to samples if it is set, else dflt. */
+/* Return the first that is set: samples, or iters converted to samples.  Return dflt if neither is set. */
 static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, int64_t dflt)
 {
     if (samples != MEG_UNSET)

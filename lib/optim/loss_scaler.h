@@ -2,9 +2,9 @@
  * loss_scaler.h - loss scaling for f16 (Micikevicius et al. 2018).
  *
  * Small gradients underflow in f16, so the loss is multiplied by a scale before the backward pass, and the gradients
- * are divided by it before the update.  A step with a NaN or Inf gradient is skipped.  The dynamic scale is halved
- * after `hysteresis` such overflows and doubled after `window` consecutive steps without one, as in Megatron's
- * DynamicGradScaler.
+ * are divided by it before the update.  A step with a NaN or Inf gradient (an overflow) is skipped.  As in Megatron's
+ * DynamicGradScaler, `window` consecutive steps without overflow double the dynamic scale.  The `hysteresis`-th
+ * overflow since the last doubling, and each later one, halves it.
  */
 #ifndef MEG_OPTIM_LOSS_SCALER_H
 #define MEG_OPTIM_LOSS_SCALER_H
@@ -26,13 +26,13 @@ struct meg_scaler {
     int64_t window;             /* number of steps without overflow until scale is doubled */
     int64_t hysteresis;         /* number of overflows since the last doubling until scale is halved */
     int64_t growth_tracker;     /* number of steps since the last overflow or doubling */
-    int64_t hysteresis_tracker; /* overflows left until scale is halved; at 0 and below, every overflow halves it */
+    int64_t hysteresis_tracker; /* overflows left until scale is halved; at 1 and below, each overflow halves it */
 };
 
 /*
- * Adapt the scale after a backward pass, and return whether to skip the update.  `overflowed` is true if a gradient of
- * any rank was NaN or Inf, and must be equal on all ranks.  The gradients of this step have the scale from before the
- * call.
+ * Adapt the scale after the backward passes of a step, and return whether to skip the update.  `overflowed` states
+ * whether a gradient of any rank was NaN or Inf; it must be equal on all ranks.  The new scale applies to the next
+ * step.
  */
 bool meg_scaler_update(struct meg_scaler *s, bool overflowed);
 
@@ -42,9 +42,8 @@ bool meg_scaler_update(struct meg_scaler *s, bool overflowed);
  */
 json_t *meg_scaler_pack(const struct meg_scaler *s);
 /*
- * Restore a dynamic scale from state.  If the type is not dynamic, state is NULL, or the call fails, s is unchanged.
- * Return MEG_EFORMAT, with a message that states the file `from`, what was found and what was expected, if state is
- * invalid.
+ * Restore a dynamic scale from state, which was read from the file `from`.  If the type is not dynamic, state is NULL,
+ * or the call fails, s is unchanged.  Return MEG_EFORMAT if state is invalid.
  */
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e);
 

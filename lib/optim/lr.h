@@ -1,9 +1,11 @@
 /*
  * lr.h - schedules of learning rate and weight decay.
  *
- * Schedules are in samples: `steps` is the number of samples in successful iterations, so that a change of batch size
- * does not distort the schedule.  The formulas are those of Megatron's OptimizerParamScheduler, with warm-up W, end of
- * the decay T, length of the WSD decay D, N = steps, maximum rate M and minimum rate m (the first line that applies):
+ * Schedules are in samples, so that a change of batch size does not distort them: `steps` is the number of samples in
+ * successful iterations so far.  The formulas are those of Megatron's OptimizerParamScheduler.
+ *
+ * Learning rate, with N = steps, warm-up W, end of the decay T, length of the WSD decay D, maximum M and minimum m.
+ * The first line whose condition is true applies:
  *   N <= W, W > 0             init + (M - init) N / W
  *   constant                  M
  *   N > T                     m
@@ -12,6 +14,9 @@
  *     linear: c = 1 - r; cosine: c = (1 + cos(pi r)) / 2;
  *     WSD: c = 1 until T - D; then, with r = (N - T + D) / D, linear: c = 1 - r; cosine: c = (1 + cos(pi r)) / 2;
  *       exponential: c = 2 * 0.5^r - 1
+ *
+ * Weight decay, with r = N / wd_incr: the end value if constant or r > 1, else start + c (end - start), where
+ *     linear: c = r; cosine: c = (1 + cos(pi (1 - r))) / 2
  */
 #ifndef MEG_OPTIM_LR_H
 #define MEG_OPTIM_LR_H
@@ -31,17 +36,17 @@ struct meg_lr_schedule {
     enum meg_lr_style style;
     enum meg_wsd_style wsd_style;
     double start_wd, end_wd;
-    int64_t wd_incr; /* number of samples until end_wd is reached */
+    int64_t wd_incr; /* number of samples after which the weight decay is end_wd */
     enum meg_wd_style wd_style;
 };
 
 /*
- * Return the learning rate after `steps` samples.  max_lr and min_lr are those of the schedule or of decoupled
- * parameters.
+ * Return the learning rate after `steps` samples.  max_lr and min_lr are the limits of the schedule or, for decoupled
+ * parameters, those of --decoupled-lr and --decoupled-min-lr.
  */
 double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, int64_t steps);
 
-/* Return the weight decay after `steps` samples, without a parameter's multiplier. */
+/* Return the weight decay after `steps` samples. */
 double meg_wd_at(const struct meg_lr_schedule *c, int64_t steps);
 
 MEG_END_DECLS

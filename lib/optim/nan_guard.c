@@ -1,4 +1,4 @@
-/* nan_guard.c - sum the squares of each parameter's gradient on the device, and read the sums once a step. */
+/* nan_guard.c - sum the squares of each parameter's gradient on the device, and read the sums once per step. */
 #include "optim/nan_guard.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * nan_guard.h - find the first parameter, in backward order, whose gradient on this rank has a NaN or Inf, before a
- * reduction spreads the NaN or Inf to all ranks.
+ * nan_guard.h - find the first parameter, in backward order, whose gradient on this rank has a NaN or Inf.  The check
+ * precedes the reduction of the gradient, which would spread the NaN or Inf to other ranks.
  */
 #ifndef MEG_OPTIM_NAN_GUARD_H
 #define MEG_OPTIM_NAN_GUARD_H
@@ -12,17 +12,17 @@ MEG_BEGIN_DECLS
 struct meg_nan_guard {
     const struct meg_params *params;
     const struct meg_device *device;
-    double *sums; /* [params->n] sum of squares of each gradient, in device memory */
+    double *sums; /* [params->n] sum of squares of each parameter's gradient, in device memory */
     bool is_on;
 };
 
-/* Begin a step, without checks if is_on is false. */
+/* Begin a step.  If is_on is false, this step's gradients are not checked. */
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on);
-/* Queue the check of the gradients g of a layer group; the host does not wait. */
+/* Queue the check of a layer group, whose gradients begin at g.  Do not wait for the result. */
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype);
 /*
- * Wait for the checks of this step, and return the last parameter of the table whose gradient has a NaN or Inf, or
- * NULL.
+ * Wait for the checks of this step.  Return the first parameter in backward order, which is the last in the table,
+ * whose gradient has a NaN or Inf.  Return NULL if there is none.
  */
 const struct meg_param *meg_nan_guard_found(const struct meg_nan_guard *w);
 

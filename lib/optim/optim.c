@@ -53,8 +53,8 @@ static float *grad_shard(const struct meg_optim *o, const struct meg_zero_bucket
 /* ---- creation ------------------------------------------------------------------------------------ */
 
 /*
- * List the parameter ranges that this rank counts in sums over the model.  Merge ranges that are separated only by
- * padding.
+ * List the parameter ranges that this rank counts in norms over the model.  Merge ranges that are separated only by
+ * padding, which is zero.
  */
 static void list_norm_ranges(struct meg_optim *o)
 {
@@ -206,7 +206,7 @@ void meg_optim_reload_params(struct meg_optim *o, bool has_main)
     meg_zero_params_loaded(&o->sync);
 }
 
-/* Initialize only the weights of this rank's shard (ZeRO-3). */
+/* With ZeRO-3, initialize only this rank's shard of the parameters. */
 static void init_shard(struct meg_optim *o, uint32_t seed)
 {
     for (int i = 0; i < o->shard.nparam_ranges; i++) {
@@ -267,14 +267,14 @@ const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o)
 
 /* ---- reductions over the model ------------------------------------------------------------------- */
 
-/* Sum one value over the ranks that hold different shards of the model or of its gradients. */
+/* Sum one value over the model-parallel ranks and the ranks that shard the optimizer state. */
 static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 {
     meg_host_all_reduce(o->mesh->mp, sum, 1, dtype, MEG_REDUCE_SUM);
     meg_host_all_reduce(o->mesh->dp_shard, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
-/* Compute the L2 norm over the model, with each parameter counted once. */
+/* Compute the L2 norm over the model of the arrays that shard() returns.  Count each parameter once. */
 static double norm(struct meg_optim *o,
                    float *(*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {
@@ -360,7 +360,7 @@ void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, doub
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);
     if (o->mesh->dp_shard->size > 1 || o->buf.main_grad)
-        meg_optim_zero_grad(o); /* adamw and sgd zero only the elements that they read */
+        meg_optim_zero_grad(o); /* adamw and sgd zero only this rank's f32 gradients */
     copy_main_to_model(o);
     meg_zero_params_updated(&o->sync);
 }

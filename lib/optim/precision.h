@@ -22,9 +22,9 @@ struct meg_precision {
 };
 
 /*
- * Check the options and set the dtypes and the initial loss scale.  With f16 the loss is always scaled; the scale is
- * dynamic unless --loss-scale is above 0.  With bf16 the loss is scaled only if --loss-scale is above 0.  Return
- * MEG_EUSAGE, with a message that names the option, its value and the rule, if a check fails.
+ * Check the options and set the dtypes and the initial loss scale.  A --loss-scale above 0 is a constant scale.
+ * Otherwise the scale is dynamic with f16, and the loss is not scaled with bf16 and f32.  Return MEG_EUSAGE if an
+ * option is invalid.
  */
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
                        struct meg_err *e);

@@ -1,7 +1,7 @@
 /*
- * grad_reduce.c - reduction of gradients and all-gather of parameters.  One collective is in flight at a time, and the
- * next one starts when it has ended, so that all ranks start collectives in the same order no matter when each rank
- * polls.
+ * grad_reduce.c - reduction of gradients and all-gather of parameters, one bucket at a time.  The next bucket starts
+ * after a wait for the one in flight, never from a poll.  All ranks therefore start their collectives in the same
+ * order.
  */
 #include "optim/zero/grad_reduce.h"
 #include <stdlib.h>
@@ -97,8 +97,8 @@ static void begin_bucket(struct meg_reducer *r, int b)
 }
 
 /*
- * Finish a layer group to which all passes have added their gradients: perform reduction 1, then with overlap, start to
- * reduce the buckets that are complete.
+ * Perform reduction 1 of a layer group whose gradients are final.  With overlap, start reduction 2 of each bucket for
+ * which this was the last group.
  */
 static void finish_group(struct meg_reducer *r, int group)
 {

@@ -4,8 +4,8 @@
  * A gradient is reduced up to three times, in this order even if communication overlaps the backward pass:
  *   1. over the tensor-parallel ranks, for replicated parameters under sequence parallelism, because each rank
  *      processed different positions;
- *   2. over the data- and context-parallel ranks: an all-reduce, or with optimizer shards a reduce-scatter followed
- *      by an all-reduce over the optimizer instances;
+ *   2. over the data- and context-parallel ranks: an all-reduce, or with the distributed optimizer a reduce-scatter
+ *      followed by an all-reduce over the optimizer instances;
  *   3. over the first and last pipeline stage, for a tied embedding.
  */
 #ifndef MEG_OPTIM_ZERO_GRAD_REDUCE_H
@@ -22,10 +22,10 @@ struct meg_reducer {
     struct meg_stream *stream; /* stream that computes the gradients */
     char *g;                   /* [params->flat_numel] gradients of type dtype */
     enum meg_dtype dtype;
-    bool overlaps;         /* reduce a bucket as soon as its gradients are final instead of after the last pass */
-    int64_t *passes_left;  /* [nlayer_groups] number of backward passes that have yet to add to the group's gradients */
-    bool *is_tp_reduced;   /* [nlayer_groups] whether reduction 1 is done */
-    int *groups_pending;   /* [nbuckets] number of layer groups in the bucket for which reduction 1 is not done */
+    bool overlaps;         /* reduce a bucket during the last backward pass, when its gradients are final */
+    int64_t *passes_left;  /* [nlayer_groups] number of backward passes still to be added to the group's gradients */
+    bool *is_tp_reduced;   /* [nlayer_groups] whether reduction 1 is done or not required */
+    int *groups_pending;   /* [nbuckets] number of the bucket's layer groups with is_tp_reduced false */
     bool *is_started;      /* [nbuckets] whether reduction 2 has started */
     struct meg_comm *comm; /* communicator of the operation in flight */
     struct meg_work *work;
@@ -41,15 +41,15 @@ void meg_reducer_free(struct meg_reducer *r);
 /* Begin a step of num_passes backward passes through each layer group. */
 void meg_reducer_begin(struct meg_reducer *r, int64_t num_passes);
 /*
- * Record that a backward pass has added to a layer group's gradients.  With overlap, start to reduce the buckets that
- * are complete.
+ * Record that a backward pass has added to a layer group's gradients.  With overlap, start to reduce a bucket when the
+ * gradients of its layer groups are final.
  */
 void meg_reducer_grads_ready(struct meg_reducer *r, int group);
-/* Progress the operation in flight without blocking. */
+/* Make progress on the operation in flight, if any, without blocking. */
 void meg_reducer_poll(struct meg_reducer *r);
 /*
- * Finish all reductions.  Every rank then has the reduced gradients: complete or, with optimizer shards, its shard of
- * each bucket.
+ * Finish the reductions of a step.  With the distributed optimizer, each rank then has the reduced gradients of its
+ * shard of each bucket only; otherwise of all elements.
  */
 void meg_reducer_end(struct meg_reducer *r);
 
@@ -69,12 +69,12 @@ struct meg_gatherer {
 
 void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group,
                        struct meg_stream *stream, void *w, enum meg_dtype dtype);
-/* Start to gather all buckets. */
+/* Start to gather the last bucket.  Each other bucket is started when the one above it is waited for. */
 void meg_gatherer_begin(struct meg_gatherer *q);
-/* Wait for the parameters of a layer group, and start to gather the next bucket, if any. */
+/* Wait for the buckets that contain a layer group's parameters, and start to gather the next bucket, if any. */
 void meg_gatherer_wait(struct meg_gatherer *q, int group);
 void meg_gatherer_poll(struct meg_gatherer *q);
-/* Wait for all buckets. */
+/* Gather the remaining buckets and wait for them. */
 void meg_gatherer_end(struct meg_gatherer *q);
 
 MEG_END_DECLS

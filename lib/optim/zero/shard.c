@@ -100,7 +100,7 @@ int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout
     return l->zero.nshards ? p->flat_numel / l->zero.nshards : p->flat_numel;
 }
 
-/* Intersect the n ranges of equal hyper-parameters with a bucket shard. */
+/* Set v->hparam_range to the parts of the n ranges that are in the bucket shard, relative to v->begin. */
 static void clip_hparam_ranges(struct meg_zero_bucket_shard *v, const struct meg_hparam_range *range, int n)
 {
     v->hparam_range = meg_new(((size_t)n + 1) * sizeof *v->hparam_range);
@@ -114,7 +114,7 @@ static void clip_hparam_ranges(struct meg_zero_bucket_shard *v, const struct meg
     }
 }
 
-/* Append the elements of a row that are in bucket shard k, if any. */
+/* Append the part of a parameter that is in bucket shard k, if any. */
 static void add_param_range(struct meg_zero_shard *s, const struct meg_params *p, int row, int k)
 {
     const struct meg_param *q = &p->row[row];

@@ -7,7 +7,8 @@
  *     2       reduce-scatter a layer after each pass   all-gather each bucket after the update
  *     3       reduce-scatter a layer after each pass   all-gather a layer before each pass
  *
- * Collectives on buckets are in optim/zero/grad_reduce.h, collectives on layers in optim/zero/layerwise.h.
+ * A layer here is a layer group of model/param.h.  optim/zero/grad_reduce.h implements the collectives on buckets,
+ * optim/zero/layerwise.h those on layers.
  */
 #ifndef MEG_OPTIM_ZERO_SYNC_H
 #define MEG_OPTIM_ZERO_SYNC_H
@@ -29,24 +30,26 @@ struct meg_zero_sync {
 };
 
 /*
- * Prepare the collectives of a model's parameters and gradients.  param_shards and grad_shards are this rank's shards
- * in the dtypes of model->run; they are used only if model->run shards parameters or gradients.  All pointers are
- * borrowed.
+ * Prepare the collectives on a model's parameters and gradients.  param_shards (stage 3) and grad_shards (stages 2 and
+ * 3) are this rank's shards in the dtypes of model->run.  Other stages ignore them.  All pointers are borrowed.
  */
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_gpt *model,
                         struct meg_nan_guard *nan_guard, void *param_shards, void *grad_shards);
 /* Wait for the collectives in flight and free the memory of z, which may be zero-initialized. */
 void meg_zero_sync_free(struct meg_zero_sync *z);
 
-/* Implement the hooks of struct meg_gpt_hooks. */
+/* Implement the callbacks of struct meg_gpt_hooks. */
 void meg_zero_params_needed(struct meg_zero_sync *z, int group, int next, bool is_backward);
 void meg_zero_grads_ready(struct meg_zero_sync *z, int group);
 
 /* Begin a step of num_passes backward passes through each layer group. */
 void meg_zero_begin(struct meg_zero_sync *z, int64_t num_passes);
-/* Finish the reduction of all gradients, to complete gradients or to this rank's shards. */
+/* Finish the reduction of this step's gradients.  In stages 1 to 3, only this rank's shards are reduced completely. */
 void meg_zero_reduce_grads(struct meg_zero_sync *z);
-/* Distribute the parameters that each rank has updated: start the all-gather, or discard gathered layers (stage 3). */
+/*
+ * Distribute the updated parameters.  Stages 1 and 2 start the all-gather and, without --overlap-param-gather, wait for
+ * it.  Stage 3 discards gathered layers.
+ */
 void meg_zero_params_updated(struct meg_zero_sync *z);
 /* Discard gathered layers after the shards were loaded from a checkpoint. */
 void meg_zero_params_loaded(struct meg_zero_sync *z);
