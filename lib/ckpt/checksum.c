@@ -1,4 +1,7 @@
-/* checksum.c - verify tensors, chunk by chunk, against manifest.json or the CRCs of their container. */
+/*
+ * checksum.c - verify tensors: chunk by chunk with the checksums of manifest.json, or with the CRC-32 of their ZIP
+ * members.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +87,7 @@ static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
                     t->file_offset + k->c.first + k->c.n - 1, hash, k->expected ? k->expected : "none");
 }
 
-/* Compare the CRC-32 of the container member of a tensor, if it has one, with the stored CRC-32. */
+/* Check the CRC-32 of the ZIP member that contains a tensor, if the file stores one. */
 static int check_crc(const struct ckpt_mapped_tensor *m, struct meg_err *e)
 {
     const uint32_t crc = m->t->container_data ? meg_zip_crc(m->t->container_data, m->t->container_nbytes) : 0;

@@ -46,10 +46,10 @@ struct meg_ckpt_shard {
     const struct meg_elem_range *ranges;
     int nranges;
     /*
-     * If `ranges` is not NULL, `nreplicas` ranks hold the same ranges, and each writes a part.  `replica` is the index
-     * of this rank among these ranks.
+     * With `ranges`: index of this rank among the ranks that hold the same ranges, and the number of these ranks, each
+     * of which writes a part.  0 and 0: not replicated.
      */
-    int replica, nreplicas; /* 0 and 0: not replicated */
+    int replica, nreplicas;
 };
 
 /* Shard name of the f32 main parameters, which bf16 and f16 weights have. */
@@ -65,19 +65,20 @@ struct meg_ckpt_tokenizer {
     struct meg_str extra_file[MEG_CKPT_EXTRA_FILES]; /* s NULL: no such file */
     int32_t eod;                                     /* end-of-document id, or -1 */
     int32_t bos;                                     /* beginning-of-sequence id, or -1 */
-    struct meg_ids eos_ids;                          /* further end-of-sequence ids */
+    struct meg_ids eos_ids;                          /* end-of-sequence ids; may include eod */
     /* tokenizer.model is not a SentencePiece BPE model */
     bool is_not_spm_bpe;
 };
 /*
- * Read the files that c names into t, which starts as { 0 }.  Returns MEG_ENOENT or MEG_EIO if a file cannot be read.
+ * Read the files that c names and the eod and bos ids of tok (-1 if tok is NULL) into t, which starts as { 0 }.
+ * Returns MEG_ENOENT or MEG_EIO if a file cannot be read.
  */
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
                             struct meg_err *e);
 struct meg_ckpt;
 /*
- * Add the bos and eos ids and the meg_ckpt_extra_files of checkpoint c to t.  Nothing is added if t->eod is not among
- * the eos ids of c, because the tokenizer of c is then a different one.
+ * Add the bos and eos ids and the meg_ckpt_extra_files of checkpoint c to t.  If t->eod is set but is not among the eos
+ * ids of c, the tokenizers differ and nothing is added.
  */
 int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
@@ -92,7 +93,8 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 /* ---- saving ------------------------------------------------------------------------------------- */
 
 /*
- * What to save.  Everything is borrowed for the call, but an asynchronous save uses lock and mesh->world until it ends.
+ * Arguments of a save.  They are borrowed for the call; an asynchronous save borrows lock and mesh->world until it
+ * ends.
  */
 struct meg_ckpt_save_args {
     const char *dir; /* SAVE; created if missing */
@@ -120,7 +122,7 @@ enum { MEG_CKPT_RELEASE = -1 };
  * the previous checkpoint, even if the save fails.  A checkpoint of the same iteration is replaced, and leftovers of a
  * killed save are removed first.  The bytes of the files, except run.conf, depend only on the state, not on the
  * parallel layout.  If a rank fails to write its shards, the checkpoint is not renamed to its final name, and all ranks
- * return the error of the first failed rank (MEG_EIO).  A failure to remove an older checkpoint is a warning.
+ * return the error of the first failed rank.  A failure to remove an older checkpoint is a warning.
  */
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
@@ -189,8 +191,9 @@ int64_t meg_ckpt_seq_length(const struct meg_ckpt *c);
 void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
 
 /*
- * Set the vocabulary size to n; embedding rows from n on are padding.  Returns MEG_EUSAGE if the checkpoint has fewer
- * than n rows, or if it is not in Megatron's format, the only format with padding rows.
+ * Set the vocabulary size to n; embedding rows from n on are padding, which only Megatron's format may have.  Returns
+ * MEG_EUSAGE if n is less than 1 or more than the number of rows, or if it differs from the number of rows in another
+ * format.
  */
 int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e);
 
@@ -237,17 +240,18 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
  */
 int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
 
-/*
- * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
- * temporary directory, which is renamed to dir (file/commit.h).  An existing dir is removed with all of its contents;
- * the caller checks that it may be removed.  A model with learned positions is exported as GPT-2, a model with rotary
- * positions as Llama or Qwen2.  Returns MEG_EUSAGE if that format cannot represent the model.  Only these members of s
- * are used: dir, model, params, weights (unsharded, f32), tok.
- */
+/* Data type and file size of an export to Hugging Face's format. */
 struct meg_ckpt_hf_conf {
     enum meg_dtype dtype; /* dtype of the weights: F32, BF16 or F16 */
     int64_t shard_bytes;  /* maximum tensor bytes per file; a larger tensor has a file of its own; 0: one file */
 };
+/*
+ * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
+ * temporary directory, which is renamed to s->dir (file/commit.h).  An existing directory is removed with all of its
+ * contents; the caller checks that it may be removed.  A model with learned positions is exported as GPT-2, a model
+ * with rotary positions as Llama or Qwen2.  Returns MEG_EUSAGE if that format cannot represent the model.  Only these
+ * members of s are used: dir, model, params, weights (unsharded, f32), tok.
+ */
 int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
 /* Naming schemes of tensors in Megatron's checkpoints. */

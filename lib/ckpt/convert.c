@@ -51,7 +51,6 @@ const struct meg_opt meg_convert_opts[] = {
 
 /* ---- formats ---- */
 
-/* The format to write. */
 enum target_format { TO_NATIVE, TO_HF, TO_MEGATRON, TO_MCORE };
 static const char *const target_names[] = { "native", "hf", "megatron", "mcore" };
 
@@ -172,7 +171,9 @@ static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c,
 
 /* ---- the target ---- */
 
-/* Return the path of --save-dir with symbolic links resolved, malloc'ed. */
+/*
+ * Return the path of --save-dir, malloc'ed: with symbolic links resolved if it exists, else without trailing slashes.
+ */
 static char *resolve_target(const char *save_dir)
 {
     char *target = realpath(save_dir, NULL);
@@ -203,7 +204,7 @@ static int lock_target(struct meg_lock *l, const char *dir, enum target_format t
     return r;
 }
 
-/* Return whether dir does not exist or contains only a lock file. */
+/* Return whether dir does not exist, is empty or contains only a lock file. */
 static bool is_empty_dir(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -239,7 +240,6 @@ static int check_target(const struct meg_convert_conf *c, const char *dir, enum 
 
 /* ---- conversion ---- */
 
-/* Return the dtype of the weights to write. */
 static enum meg_dtype dtype_of(const struct meg_convert_conf *c, const struct meg_ckpt *ckpt, enum target_format to)
 {
     if (is_per_rank(to))
@@ -283,7 +283,6 @@ static int write_target(const struct meg_convert_conf *c, const struct meg_ckpt 
     }
 }
 
-/* The loaded source checkpoint. */
 struct source {
     struct meg_gpt_conf model;
     struct meg_tok_conf tok;
@@ -293,7 +292,7 @@ struct source {
     struct meg_str options;
 };
 
-/* Load the model and the tokenizer, and complete the arguments of the writer. */
+/* Load the weights and the tokenizer of the source, and set the remaining arguments of `save`. */
 static int load_source(struct source *src, struct meg_ckpt_save_args *save, const struct meg_convert_conf *c,
                        const struct meg_ckpt *ckpt, enum target_format to, struct meg_err *e)
 {

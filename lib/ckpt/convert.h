@@ -23,9 +23,10 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e);
 /*
  * Convert the checkpoint in c->load_dir to the format c->saver, and write it to c->save_dir; c is already checked.  The
  * format and the parallel sizes of the source are detected.  save_dir is locked until the end, and its checkpoint is
- * replaced atomically.  Returns MEG_EUSAGE if save_dir is not empty and --overwrite is not given, if save_dir has files
- * but no checkpoint or, for Hugging Face's format, other files, or if the target format cannot represent the model.
- * Also returns the errors of meg_ckpt_open, meg_ckpt_load and the export function of the target format.
+ * replaced atomically.  Returns MEG_EUSAGE if save_dir is not empty and --overwrite is not given, if it contains no
+ * checkpoint but other files, or if the target format cannot represent the model.  A Hugging Face directory is replaced
+ * only if all of its files belong to it.  Also returns the errors of meg_ckpt_open, meg_ckpt_load and the export
+ * function of the target format.
  */
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
 

@@ -15,11 +15,11 @@ struct meg_ckpt {
     int64_t step;   /* the iteration opened in save_dir; INT64_MAX: the release */
     bool is_native;
     int64_t iteration, vocab_size;
-    int32_t bos;                            /* beginning-of-sequence id, or -1 */
-    struct meg_ids eos_ids;                 /* end-of-sequence ids, end-of-document first */
-    char *options;                          /* text written by meg_opt_dump */
-    json_t *state;                          /* state.json, or config.json of a Hugging Face directory */
-    json_t *manifest;                       /* "tensors" of manifest.json; NULL: no checksums */
+    int32_t bos;            /* beginning-of-sequence id, or -1 */
+    struct meg_ids eos_ids; /* end-of-sequence ids, end-of-document first */
+    char *options;          /* text written by meg_opt_dump */
+    json_t *state;          /* state.json, or config.json of a Hugging Face directory; NULL: Megatron's format */
+    json_t *manifest;       /* "tensors" of manifest.json; NULL: not a native checkpoint */
     char *tok_file[MEG_NUM_TOK_FILES];      /* paths; NULL: no such file */
     char *extra_file[MEG_CKPT_EXTRA_FILES]; /* paths; NULL: no such file */
     struct meg_st **file; /* [nfiles] files of the weights; file i belongs to tensor-parallel rank i mod tp */
@@ -36,7 +36,7 @@ struct meg_ckpt {
 #define CKPT_FORMAT "meg checkpoint"
 enum { CKPT_VERSION = 1 };
 
-/* Names of optimizer state in files follow Megatron's distributed checkpoints. */
+/* Names of optimizer state in the files, as in Megatron's distributed checkpoints: optimizer.state.STATE.PARAMETER. */
 #define CKPT_OPTIM_PREFIX "optimizer.state."
 enum { CKPT_NAME_CHARS = 160 };
 static inline const char *ckpt_optim_name(char buf[CKPT_NAME_CHARS], const char *slot, const char *param)
@@ -53,8 +53,9 @@ static inline bool ckpt_is_optim_name(const char *name)
 /* ---- rename.c: tensor names of other formats ---- */
 
 /*
- * The mapping from a foreign tensor to a native one.  The native qkv tensor contains, for each query group, the rows of
- * its queries, then those of its key, then those of its value.
+ * These values describe how a foreign tensor, one in the format of Hugging Face or Megatron, maps to a native tensor.
+ * The native qkv tensor contains, for each query group, the rows of its queries, then those of its key, then those of
+ * its value.
  */
 enum ckpt_remap {
     CKPT_SAME,
@@ -77,15 +78,14 @@ struct ckpt_rename {
 };
 
 /*
- * The names of a format.  A tensor whose name is not in rename has its native name.  If a native name occurs in several
- * rows, the native tensor is composed of several foreign tensors.  prefix: the prefix that foreign names may lack;
- * NULL: none.  ignored: tensors that are not weights.  The lists end with { 0 } and NULL.
+ * The tensor names of a format.  A tensor whose name is not in the rename table has its native name.  If several rows
+ * have the same native name, the native tensor is composed of several foreign tensors.
  */
 struct ckpt_format {
     const char *name;
-    const struct ckpt_rename *rename;
-    const char *prefix;
-    const char *const *ignored;
+    const struct ckpt_rename *rename; /* list that ends with { 0 } */
+    const char *prefix;               /* prefix that foreign names may lack; NULL: none */
+    const char *const *ignored;       /* foreign names of tensors that are not weights; list that ends with NULL */
 };
 
 /* If row matches a native name, print the foreign name to buf, without the prefix if drop_prefix, and return true. */
@@ -108,9 +108,9 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const 
                        enum ckpt_remap remap);
 
 /*
- * Maps n rows of a foreign tensor to rows of a native tensor [, native_cols].  The foreign tensor is [rows, cols], or
- * stored as [cols, rows] if is_transposed.  Foreign row src_row + i * src_step is native row dst_row + i / dst_block *
- * dst_stride + i % dst_block, columns col to col + cols.
+ * Maps n rows of a foreign tensor to rows of a native tensor with native_cols columns.  Foreign row src_row + i *
+ * src_step becomes columns col to col + cols of native row dst_row + i / dst_block * dst_stride + i % dst_block.  The
+ * foreign tensor is stored as [rows, cols], or as [cols, rows] if is_transposed.
  */
 struct ckpt_row_map {
     int64_t n, src_row, src_step, dst_row, dst_block, dst_stride;
@@ -169,7 +169,7 @@ int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct 
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e);
 /* Rename the complete directory tmp to the name of its iteration, and update the tracker. */
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e);
-/* Remove checkpoints older than iteration, except the keep - 1 newest and the iteration loaded. */
+/* Remove the checkpoints older than `iteration`, except the keep - 1 newest of them and that of iteration `loaded`. */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
 /* ---- shard_ranges.c: which elements of a tensor a shard holds ---- */
@@ -185,6 +185,7 @@ struct ckpt_range_iter {
     const struct meg_elem_range *range; /* current range, followed by the later ones */
     struct meg_elem_range full;
     int64_t nranges, skipped; /* nranges: ranges from the current one on; skipped: elements of the shard before it */
+    /* period: elements between the starts of this rank's ranges in the tensor; [at, end): elements not yet visited */
     int64_t period, at, end;
 };
 void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *p, const struct meg_ckpt_shard *shard,
@@ -261,9 +262,9 @@ struct ckpt_mapped_tensor {
     const struct meg_st_tensor *t;
 };
 /*
- * Compare the chunks of tensors with the checksums in `manifest` or, if `manifest` is NULL, complete tensors with the
- * CRCs of their containers.  Each of nranks ranks checks every nranks-th chunk or tensor.  Returns MEG_EFORMAT, with a
- * message that names the tensor and the chunk, if one differs.
+ * Verify the chunks of n mapped tensors with the checksums in `manifest` or, if `manifest` is NULL, complete tensors
+ * with the CRC-32 in their ZIP files.  Each of nranks ranks checks every nranks-th chunk or tensor.  Returns
+ * MEG_EFORMAT, with a message that names the tensor, if a checksum differs.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);

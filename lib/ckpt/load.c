@@ -309,10 +309,7 @@ static void set_from_f32(const struct meg_ckpt_shard *s, int64_t offset, const f
         }
 }
 
-/*
- * Store v, the f32 elements [first, first + n) of the parameter row; elements that the shard does not contain are
- * skipped.
- */
+/* Store v, the f32 elements [first, first + n) of a parameter; elements that the shard does not contain are skipped. */
 static void store(const struct target *to, const struct meg_param *row, int64_t first, int64_t n, const float *v)
 {
     struct ckpt_shard_range s;
@@ -345,7 +342,7 @@ static void copy_contiguous(const struct target *to, const struct source *s, con
     }
 }
 
-/* Return whether the shard contains any of the elements [first, first + n) of the parameter row. */
+/* Return whether the shard contains any of the elements [first, first + n) of a parameter. */
 static bool is_in_shard(const struct target *to, const struct meg_param *row, int64_t first, int64_t n)
 {
     struct ckpt_shard_range s;
@@ -437,8 +434,8 @@ static int check_sources(const struct meg_ckpt *c, const struct sources *all, co
 }
 
 /*
- * Return whether a shard is filled from the weights: it contains the weights, or the main parameters, which the
- * checkpoint does not store.
+ * Return whether a shard is filled from the weights.  This is so for the weights themselves, and for the main
+ * parameters if the checkpoint has none.
  */
 static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *shard)
 {

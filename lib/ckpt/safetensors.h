@@ -35,7 +35,7 @@ struct meg_st_tensor {
     int64_t file_offset, nbytes;    /* file_offset is relative to the beginning of the file */
     const void *data;               /* [nbytes] the elements, possibly unaligned; NULL: see view */
     const struct meg_st_view *view; /* NULL: the elements are in data */
-    /* The member of a ZIP container that contains the data, with its CRC-32; NULL: no container, or no CRC. */
+    /* ZIP member that contains the data, and its CRC-32; NULL: not in a ZIP file, or no CRC stored. */
     const void *container_data;
     size_t container_nbytes;
     uint32_t crc;
@@ -70,7 +70,7 @@ void meg_st_own(struct meg_st *st, void *block);
  */
 const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 
-/* Sort appended tensors by name.  Returns MEG_EFORMAT if a name occurs twice. */
+/* Sort the tensors by name, after tensors were appended.  Returns MEG_EFORMAT if a name occurs twice. */
 int meg_st_sort(struct meg_st *st, struct meg_err *e);
 
 /* Find a tensor by name; NULL: none. */

@@ -45,7 +45,7 @@ struct meg_ckpt_async_save {
     char *staging;            /* copy of the extents' bytes; NULL: the extents point to the caller's memory */
     struct ckpt_chunk *chunk; /* [nchunks] chunks of all tensors */
     int64_t nchunks;
-    char (*hash)[CKPT_HEX]; /* [nchunks] checksum of each chunk, once computed */
+    char (*hash)[CKPT_HEX]; /* [nchunks] checksums that this rank computed, 0 elsewhere; summed before the commit */
     struct metadata_file metadata[METADATA_FILES];
     int nmetadata;
     int threads;
@@ -570,7 +570,7 @@ static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_ar
     v->nfiles = ckpt_list_files(&v->file, s);
     if (s->weights.device && !s->weights.device->op->is_host_memory) {
         v->device = s->weights.device;
-        meg_device_synchronize(v->device, v->device->compute); /* the tensors are complete */
+        meg_device_synchronize(v->device, v->device->compute); /* kernels may still write the tensors */
     }
     v->nextents = ckpt_list_extents(&v->extent, v->file, v->nfiles, s);
     for (int i = 0; i < v->nfiles; i++)

@@ -1,6 +1,6 @@
 /*
- * shard_ranges.c - list the elements of a tensor that a shard contains: the blocks of this rank, intersected with the
- * ranges of the shard.
+ * shard_ranges.c - list the elements of a tensor that a checkpoint shard contains: the tensor-parallel shard of this
+ * rank, intersected with the ranges of the checkpoint shard.
  */
 #include "ckpt/internal.h"
 
@@ -52,7 +52,6 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *o
     return false;
 }
 
-/* Count the elements of a shard. */
 static int64_t shard_numel(const struct meg_params *p, const struct meg_ckpt_shard *shard)
 {
     int64_t n = shard->ranges ? 0 : p->flat_numel;

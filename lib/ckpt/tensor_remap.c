@@ -1,8 +1,8 @@
 /*
  * tensor_remap.c - convert between the layouts of foreign and native tensors.
  *
- * In every format, a foreign tensor consists of up to three parts.  The rows of a part are blocks at regular intervals
- * in the native tensor, which struct ckpt_row_map describes.
+ * A foreign tensor consists of up to three parts, such as queries, keys and values.  A struct ckpt_row_map describes
+ * one part: its rows are blocks of rows at regular intervals in the native tensor.
  */
 #include <string.h>
 
@@ -127,7 +127,7 @@ static int64_t foreign_row(const struct ckpt_row_map *p, int64_t i)
     return p->is_transposed ? r : r * p->cols;
 }
 
-/* Reads a transposed tensor in blocks of CKPT_ROWS_MAX adjacent columns, to use complete cache lines. */
+/* In a transposed tensor, the n rows are adjacent columns.  They are read together to use complete cache lines. */
 void ckpt_rows_from_foreign(float *out, const void *foreign, const char *dtype, const struct ckpt_row_map *p,
                             int64_t first, int64_t n)
 {

@@ -16,10 +16,7 @@
 #define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
 #define INDEX WEIGHTS ".index.json"
 enum { GENERATION_CONFIG }; /* index in meg_ckpt_extra_files */
-/*
- * File name of a tokenizer model that is not SentencePiece BPE; other programs would misread a file called
- * tokenizer.model.
- */
+/* File name of a tokenizer model that is not SentencePiece BPE, which other programs expect in tokenizer.model. */
 #define MEG_MODEL "meg_tokenizer.model"
 
 /* ---- reading ---- */
@@ -144,8 +141,8 @@ static bool has_files_of(const struct meg_ckpt *c, const char *type)
 }
 
 /*
- * Set the tokenizer options that meg's export saved in tokenizer_config.json.  Return false if there are none or files
- * are missing.
+ * Set the tokenizer options that meg's export saved in tokenizer_config.json.  Return false, with default options, if
+ * there are none or a file of the tokenizer is missing.
  */
 static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
                              const struct meg_tok_conf *tok)
@@ -169,8 +166,9 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
 }
 
 /*
- * Guess the tokenizer type.  tokenizer.json is preferred, because vocab.json and merges.txt do not define the
- * pre-tokenizer.  tokenizer.model is a SentencePiece protobuf (whose first field is the vocabulary), base64 or JSON.
+ * Guess the tokenizer type.  A tokenizer.json is preferred, because vocab.json and merges.txt do not define the
+ * pre-tokenizer.  A tokenizer.model that begins with '[' (JSON) or a base64 character is a tiktoken vocabulary;
+ * SentencePiece protobufs begin with byte 0x0A.
  */
 static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config)
 {

@@ -40,7 +40,7 @@ static const struct ckpt_rename names[] = {
 static const char *const ignored[] = { FOREIGN "self_attn.rotary_emb.inv_freq", NULL };
 static const struct ckpt_format format = { "hf", names, "model.", ignored };
 
-/* Check that the number called key is missing or has the expected value, the only one supported. */
+/* Check that the member `key` is missing or equal to `expected`, the only supported value. */
 static int check_number(const json_t *o, const char *key, double expected, const char *from, struct meg_err *e)
 {
     double v = expected;

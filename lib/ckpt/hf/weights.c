@@ -14,7 +14,7 @@
 #include "file/file.h"
 #include "io/json.h"
 
-/* A foreign tensor, and the row of the parameter table to which it belongs. */
+/* A foreign tensor, and the parameter to which it belongs. */
 struct item {
     const struct meg_param *row;
     enum ckpt_remap remap;
@@ -40,7 +40,7 @@ static const struct item *item_of(const struct export *x, const char *name)
     return NULL;
 }
 
-/* List the foreign tensors of all rows of the parameter table; return how many.  *out is malloc'ed. */
+/* List the foreign tensors of all parameters; return how many.  *out is malloc'ed. */
 static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;

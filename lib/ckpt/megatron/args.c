@@ -173,7 +173,7 @@ static bool has_no_effect(const char *name)
     return false;
 }
 
-/* Return whether name is an option of the model. */
+/* Return whether name is the attribute of a model option that meg supports. */
 static bool is_option(const char *name)
 {
     char buf[64];
@@ -260,7 +260,7 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
     return true;
 }
 
-/* Return whether a value means "off" for every setting. */
+/* Return whether a value turns off any setting that has it: None, False, 0, or an empty string, tuple, list or dict. */
 static bool is_off(const struct meg_py *v)
 {
     switch (v->type) {

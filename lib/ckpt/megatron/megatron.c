@@ -45,7 +45,10 @@ struct reader {
 
 /* ---- settings ---- */
 
-/* Append a value of args as the value of an option; return false if there is no such value. */
+/*
+ * Append a value of args as text for an option.  A bool is inverted if is_opposite.  Return false if an option cannot
+ * have this value.
+ */
 static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposite)
 {
     switch (v->type) {
@@ -265,7 +268,10 @@ static bool has_core_names(const struct meg_st *st)
     return false;
 }
 
-/* Rename all tensors; layers are numbered by virtual stage, then by stage. */
+/*
+ * Rename all tensors.  Layers are numbered through all pipeline stages of virtual stage 0, then of virtual stage 1, and
+ * so on.
+ */
 static int rename_all(const struct reader *rd, struct meg_err *e)
 {
     int64_t first = 0;

@@ -16,7 +16,7 @@ struct vm {
     const char *from;
     struct meg_py **stack;
     size_t nstack, stack_cap;
-    size_t *mark; /* indices into the stack */
+    size_t *mark; /* stack index of each MARK */
     size_t nmarks, mark_cap;
     struct meg_py **memo;
     size_t nmemo, memo_cap;

@@ -27,7 +27,7 @@ enum meg_py_type {
     MEG_PY_DICT,   /* members are key, value, key, value, ... */
     MEG_PY_GLOBAL, /* a class or function */
     MEG_PY_OBJECT, /* the result of fn(*args), with state; members are the items added to the object */
-    MEG_PY_PERSID  /* a persistent id, stored in args, which the container resolves */
+    MEG_PY_PERSID  /* a persistent id, stored in args; in torch.save, a reference to the storage of a tensor */
 };
 
 /* A node.  A node may contain itself, so a traversal must bound its depth. */
@@ -49,7 +49,7 @@ struct meg_pickle {
     struct meg_py **block;
     size_t nblocks, nnodes;
     const struct meg_py *root;
-    size_t nbytes; /* length of the pickle, up to its STOP */
+    size_t nbytes; /* length of the pickle, up to and including its STOP opcode */
 };
 
 /*

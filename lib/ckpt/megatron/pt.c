@@ -1,4 +1,4 @@
-/* pt.c - find the tensors of a torch.save file in its pickle and container. */
+/* pt.c - find the tensors of a torch.save file in its pickle and its ZIP members. */
 #include "ckpt/megatron/pt.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@ static const struct {
 };
 enum { NSTORAGES = sizeof storages / sizeof storages[0] };
 
-/* ---- the container ---- */
+/* ---- the ZIP file ---- */
 
 /* Find the member NAME/data.pkl. */
 static const struct meg_zip_member *find_pickle(struct meg_pt *pt)

@@ -1,6 +1,6 @@
 /*
- * pt.h - read files of torch.save: a ZIP container with one pickle, NAME/data.pkl, and the elements of its tensors in
- * the members NAME/data/KEY.  The pickle is not executed (pickle.h).
+ * pt.h - read files of torch.save: ZIP files with one pickle, NAME/data.pkl, and the elements of its tensors in the
+ * members NAME/data/KEY.  The pickle is not executed (pickle.h).
  */
 #ifndef MEG_CKPT_MEGATRON_PT_H
 #define MEG_CKPT_MEGATRON_PT_H
@@ -18,16 +18,16 @@ struct meg_pt {
     char *folder; /* prefix NAME/ of all members */
 };
 
-/* Open a file.  Returns MEG_EFORMAT, with a message that names file and member, if it is not a torch.save container. */
+/* Open a file.  Returns MEG_EFORMAT, with a message that names the file, if torch.save did not write it. */
 int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e);
 void meg_pt_close(struct meg_pt *pt);
 
 /*
  * Append the tensors of a dict and of its nested dicts to st, named by their keys joined with dots; other values are
- * ignored.  The elements remain in the mapped file, whose ownership meg_pt_move transfers to st; a transposed tensor is
- * stored as a view.  Returns MEG_EFORMAT if a tensor exceeds its member or has more elements than its storage, if all
- * tensors together exceed twice the size of the file, or if dicts are nested more than 16 levels deep or have too many
- * entries.
+ * ignored.  The elements remain in the mapped file, whose ownership meg_pt_move transfers to st; a tensor that is not
+ * contiguous is stored as a view.  Returns MEG_EFORMAT if a tensor exceeds its storage or a storage exceeds its ZIP
+ * member, if all tensors together exceed twice the size of the file, or if dicts are nested more than 16 levels deep or
+ * have too many entries.
  */
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e);
 /* Transfer the ownership of the mapped file to st. */

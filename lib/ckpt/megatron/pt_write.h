@@ -1,6 +1,7 @@
 /*
- * pt_write.h - write a pickle of protocol 2 as torch.save does; the elements of its tensors are separate members of the
- * container.  Values are written in the order of the pickle: dict_begin, key, value, key, value, ..., dict_end.
+ * pt_write.h - write a pickle of protocol 2 as torch.save does.  The elements of tensors are not in the pickle; the
+ * caller writes them as separate members of the ZIP file.  Values are written in the order of the pickle: dict_begin,
+ * key, value, key, value, ..., dict_end.
  */
 #ifndef MEG_CKPT_MEGATRON_PT_WRITE_H
 #define MEG_CKPT_MEGATRON_PT_WRITE_H
@@ -10,7 +11,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Starts as { 0 }. */
+/* Initialize with { 0 }. */
 struct meg_pickle_writer {
     struct meg_str s;
     int ntensors;

@@ -9,7 +9,7 @@
 #include "ckpt/megatron/zip.h"
 #include "file/file.h"
 
-#define FOLDER "model_optim_rng/" /* prefix of the members of the container */
+#define FOLDER "model_optim_rng/" /* prefix of the member names in the ZIP file */
 
 /* State of an export to Megatron's format. */
 struct export
@@ -73,8 +73,8 @@ static void replace_prefix(struct meg_str *out, const char *name, const struct c
 }
 
 /*
- * Append the legacy name of a tensor outside the layers.  The parts of the name are keys of nested dicts; a name in the
- * encoder is a single key.
+ * Append the legacy name of a tensor outside the layers, with '/' between the keys of nested dicts.  The name of a
+ * tensor in the encoder is one key that contains dots.
  */
 static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
 {
@@ -221,8 +221,8 @@ static void put_args(struct meg_pickle_writer *p, const struct export *x)
 }
 
 /*
- * Write the key of name.  First end the nested dicts of the previous name that do not contain name, and begin those of
- * name.
+ * Write the key of the tensor `name`.  First end the nested dicts that contain the previous tensor but not this one,
+ * and begin those that contain this one.
  */
 static void put_key(struct meg_pickle_writer *p, const char *previous, const char *name)
 {

@@ -1,4 +1,4 @@
-/* zip.c - read and write ZIP containers of stored members. */
+/* zip.c - read and write ZIP files with stored members. */
 #include "ckpt/megatron/zip.h"
 
 #include <inttypes.h>
@@ -57,7 +57,10 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
     return 0;
 }
 
-/* Read the values that do not fit in 32 bits, in this order, from the ZIP64 field of an entry. */
+/*
+ * Replace each of *size, *stored and *at that is 0xFFFFFFFF by its 64-bit value in the ZIP64 field, which has them in
+ * this order.
+ */
 static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint64_t *stored, uint64_t *at)
 {
     uint64_t *const field[] = { size, stored, at };

@@ -1,5 +1,5 @@
 /*
- * zip.h - ZIP containers of stored (uncompressed) members, as torch.save writes them.
+ * zip.h - ZIP files with stored (uncompressed) members, as torch.save writes them.
  *
  * The central directory at the end of the file lists the offset of each member; ZIP64 fields hold values that exceed 32
  * bits.  The format is specified by PKWARE's APPNOTE.TXT 6.3.
@@ -26,9 +26,9 @@ struct meg_zip {
 };
 
 /*
- * List the members of a file of n bytes; from is the file's name in messages.  Members point into bytes, which must
- * outlive z.  Returns MEG_EFORMAT if the file is not a ZIP file, or if a member is compressed, encrypted, outside the
- * file or a duplicate.  Call meg_zip_free afterwards, also after an error.
+ * List the members of a file, given by its n bytes, in *z; `from` is the name of the file in messages.  Members point
+ * into bytes, which must outlive z.  Returns MEG_EFORMAT if the file is not a ZIP file, or if a member is compressed,
+ * encrypted, outside the file or a duplicate.  Call meg_zip_free afterwards, also after an error.
  */
 int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from, struct meg_err *e);
 void meg_zip_free(struct meg_zip *z);
@@ -36,7 +36,7 @@ void meg_zip_free(struct meg_zip *z);
 uint32_t meg_zip_crc(const void *bytes, size_t n);
 const struct meg_zip_member *meg_zip_find(const struct meg_zip *z, const char *name);
 
-/* Writer of a ZIP file, to the newly created file f.  Initialize it with f set and the other fields 0. */
+/* Writer of a ZIP file to *f, which was newly created.  Initialize with { .f = file }. */
 struct meg_zip_writer {
     struct meg_file *f;
     uint64_t at;
