@@ -121,6 +121,7 @@ OP(xent_combine);
 OP(xent_bwd);
 OP(cast);
 OP(sumsq);
+OP(weighted_sum);
 OP(count_zeros);
 OP(adamw);
 OP(sgd);

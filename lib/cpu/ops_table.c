@@ -46,6 +46,7 @@ const struct meg_ops MEG_FN(ops) = {
     .xent_bwd = MEG_FN(xent_bwd),
     .cast = MEG_FN(cast),
     .sumsq = MEG_FN(sumsq),
+    .weighted_sum = MEG_FN(weighted_sum),
     .count_zeros = MEG_FN(count_zeros),
     .adamw = MEG_FN(adamw),
     .sgd = MEG_FN(sgd),

@@ -49,15 +49,16 @@ void MEG_FN(xent_combine)(struct meg_stream *st, float *loss, float *lse, const 
 }
 
 void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                      const float *weight)
+                      struct meg_loss_weight weight)
 {
+    const double scale = weight.loss_scale ? weight.scale * *weight.loss_scale : weight.scale;
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < logits.rows; r++)
         for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
             const int64_t n = min64(VOCAB_BLOCK, logits.cols - c0), t = target[r] - v0 - c0;
             float buf[VOCAB_BLOCK], *x = row_load(logits, r, c0, n, buf);
-            const float l = lse[r], w = weight[r];
+            const float l = lse[r], w = (float)(weight.mask ? scale * (double)weight.mask[r] : scale);
 #pragma omp simd
             for (int64_t c = 0; c < n; c++)
                 x[c] = w * vexp(x[c] - l);

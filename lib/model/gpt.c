@@ -219,10 +219,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     g->state = st = gpt_state_new(c, run, mesh);
     st->ctx.op = op;
     st->ctx.stream = device->compute;
-    st->host_loss = meg_new((size_t)st->dim.n * sizeof *st->host_loss);
     st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
-    for (int64_t i = 0; i < st->dim.slots; i++)
-        st->slot[i].loss_mask = meg_new((size_t)st->dim.n * sizeof *st->slot[i].loss_mask);
     if (why) {
         r = meg_fail(e, MEG_EUSAGE, "the %s backend does not support %s: %s", op->name, meg_dtype_name(run->dtype),
                      why);
@@ -241,6 +238,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         goto out;
     }
     gpt_buffers_suballoc(st, run, &activations, &workspace);
+    g->loss_sum = st->loss_sum;
     g->used.params = used_nbytes(&g->params, run->shards_params, run->dtype);
     g->used.grads = g->g ? used_nbytes(&g->params, run->shards_grads, run->grad_dtype) : 0;
     g->used.activations = activations.used;

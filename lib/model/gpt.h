@@ -40,6 +40,10 @@ struct meg_gpt {
      */
     void *w;
     void *g;
+    /* f64 in device memory: sum of loss * loss_mask over the tokens since meg_gpt_zero_loss; 0 on ranks without head */
+    double *loss_sum;
+    /* f64 in device memory, set by the caller: gradients are multiplied by the loss scale; initially NULL, which is 1 */
+    const double *loss_scale;
     struct meg_gpt_memory used;  /* maximum bytes in use in each arena */
     struct meg_gpt_hooks hooks;  /* set by the caller; initially NULL */
     struct meg_gpt_state *state; /* layers, activations, workspace */
@@ -60,7 +64,12 @@ void meg_gpt_close(struct meg_gpt *g);
  */
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 
-/* ---- without pipeline parallelism: each rank has all layers ---- */
+/* Set *loss_sum to 0. */
+void meg_gpt_zero_loss(struct meg_gpt *g);
+/* Wait for the operations queued so far and return *loss_sum. */
+double meg_gpt_read_loss(struct meg_gpt *g);
+
+/* ---- without pipeline parallelism: each rank has all layers; these calls overwrite *loss_sum ---- */
 
 /*
  * Compute the loss of each token into token_loss [s,b] (host; may be NULL), without dropout; return the sum of
@@ -69,8 +78,8 @@ void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_loss);
 
 /*
- * Run forward and backward: add the gradients of scale * sum(loss * loss_mask) to g->g and return sum(loss *
- * loss_mask).  Dropout is applied if x->sample_id is not NULL.
+ * Run forward and backward: add the gradients of scale * *loss_scale * sum(loss * loss_mask) to g->g and return
+ * sum(loss * loss_mask).  Dropout is applied if x->sample_id is not NULL.
  */
 double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale);
 
@@ -102,15 +111,15 @@ size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
  */
 void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
                      const void *in, void *out);
-/* Compute the losses of a slot after forward of the chunk that ends with the head; see meg_gpt_loss. */
-double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss);
+/* Compute the losses of a slot after forward of the chunk that ends with the head, and add to *loss_sum. */
+void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot);
 /*
  * Run backward of a slot: compute d_in, the gradient of `in`, from d_out, the gradient of `out`, and add the parameter
  * gradients to g->g, except those deferred to meg_gpt_backward_weight.  A chunk that ends with the head does not read
- * d_out and returns sum(loss * loss_mask); other chunks return 0.  A chunk that begins with the embedding does not
- * write d_in.
+ * d_out, computes the losses of the slot and adds to *loss_sum.  A chunk that begins with the embedding does not write
+ * d_in.
  */
-double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
+void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
 /* Add the weight gradients of linears that meg_gpt_backward of this slot deferred (run.defers_wgrad). */
 void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot);
 

@@ -95,13 +95,11 @@ void gpt_state_free(struct meg_gpt_state *st)
         free(st->slot[i].acts);
         free(st->slot[i].saved);
         free(st->slot[i].grads);
-        free(st->slot[i].loss_mask);
     }
     free(st->slot);
     free(st->recomputed);
     free(st->layer);
     free(st->cp);
-    free(st->host_loss);
     free(st->host_position);
     free(st);
 }
@@ -235,7 +233,7 @@ static void suballoc_slot(struct meg_gpt_state *st, struct gpt_slot *q, const st
     q->labels = meg_suballoc(a->mem, n * sizeof *q->labels);
     q->position_ids = meg_suballoc(a->mem, n * sizeof *q->position_ids);
     q->doc_start = meg_suballoc(a->mem, n * sizeof *q->doc_start);
-    q->loss_weight = meg_suballoc(a->mem, n * sizeof *q->loss_weight);
+    q->loss_mask = meg_suballoc(a->mem, n * sizeof *q->loss_mask);
     q->sample_id = meg_suballoc(a->mem, n * sizeof *q->sample_id);
 }
 
@@ -287,6 +285,7 @@ static void suballoc_workspace(struct meg_gpt_state *st, const struct arena *a)
         suballoc_head(st, a);
     meg_attn_workspace_suballoc(&st->attn_workspace, a->mem, &attn, st->cp, st->ncp);
     st->loss = meg_suballoc(a->mem, (size_t)d->n * sizeof *st->loss);
+    st->loss_sum = meg_suballoc(a->mem, sizeof *st->loss_sum);
     st->position_of_row = meg_suballoc(a->mem, (size_t)d->s * sizeof *st->position_of_row);
     st->rope.cos = meg_suballoc(a->mem, rope_nbytes);
     st->rope.sin = meg_suballoc(a->mem, rope_nbytes);

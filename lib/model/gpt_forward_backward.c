@@ -122,20 +122,18 @@ void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, 
     q->b = x->b;
     q->has_doc_start = x->doc_start;
     q->has_dropout = has_dropout && x->sample_id;
+    q->has_loss_mask = x->loss_mask && st->dim.has_head;
+    q->scale = scale;
     g->op->upload(st->ctx.stream, q->tokens, x->tokens, (size_t)n * sizeof *x->tokens);
     g->op->upload(st->ctx.stream, q->position_ids, x->position_ids, (size_t)n * sizeof *x->position_ids);
     if (q->has_doc_start)
         g->op->upload(st->ctx.stream, q->doc_start, x->doc_start, (size_t)n * sizeof *x->doc_start);
     if (q->has_dropout)
         g->op->upload(st->ctx.stream, q->sample_id, x->sample_id, (size_t)x->b * sizeof *x->sample_id);
-    if (x->labels && st->dim.has_head) {
+    if (x->labels && st->dim.has_head)
         g->op->upload(st->ctx.stream, q->labels, x->labels, (size_t)n * sizeof *x->labels);
-        for (int64_t i = 0; i < n; i++) {
-            q->loss_mask[i] = x->loss_mask ? x->loss_mask[i] : 1;
-            st->host_loss[i] = (float)(scale * (double)q->loss_mask[i]);
-        }
-        g->op->upload(st->ctx.stream, q->loss_weight, st->host_loss, (size_t)n * sizeof *q->loss_weight);
-    }
+    if (q->has_loss_mask)
+        g->op->upload(st->ctx.stream, q->loss_mask, x->loss_mask, (size_t)n * sizeof *x->loss_mask);
     set_current_batch(g, q);
 }
 
@@ -313,20 +311,27 @@ static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, str
     }
 }
 
-/* Return the sum of loss * loss_mask over the slot's tokens; copy the losses to token_loss unless NULL. */
-static double sum_loss(struct meg_gpt *g, const struct gpt_slot *q, float *token_loss)
+void meg_gpt_zero_loss(struct meg_gpt *g)
 {
-    const int64_t n = q->s * q->b;
-    float *loss = token_loss ? token_loss : g->state->host_loss;
-    double sum = 0;
+    g->op->zero(g->state->ctx.stream, g->loss_sum, sizeof *g->loss_sum);
+}
 
-    meg_device_read(g->device, g->state->ctx.stream, loss, g->state->loss, (size_t)n * sizeof *loss);
-    for (int64_t i = 0; i < n; i++)
-        sum += (double)loss[i] * (double)q->loss_mask[i];
+double meg_gpt_read_loss(struct meg_gpt *g)
+{
+    double sum;
+
+    meg_device_read(g->device, g->state->ctx.stream, &sum, g->loss_sum, sizeof sum);
     return sum;
 }
 
-double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss)
+/* Add the losses of the tokens of a slot to *loss_sum. */
+static void add_to_loss_sum(struct meg_gpt *g, const struct gpt_slot *q)
+{
+    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, q->has_loss_mask ? q->loss_mask : NULL,
+                        q->s * q->b);
+}
+
+void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot)
 {
     struct meg_gpt_state *st = g->state;
     struct gpt_slot *q = &st->slot[slot];
@@ -335,36 +340,43 @@ double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss)
     head_params_needed(g, false);
     meg_norm_fwd(&st->ctx, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
     meg_lm_head_loss(&st->ctx, st->loss, st->lnf, q->labels, &st->head);
-    return sum_loss(g, q, token_loss);
+    add_to_loss_sum(g, q);
 }
 
-double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in)
+/* Compute the losses of a slot, and from them d_last_out, the gradient of the last layer's output. */
+static void head_bwd(struct meg_gpt *g, const struct gpt_slot *q, struct meg_mat d_last_out)
 {
     struct meg_gpt_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
-    struct gpt_slot *q = &st->slot[slot];
+    const struct meg_loss_weight weight = { q->has_loss_mask ? q->loss_mask : NULL, q->scale, g->loss_scale };
     const struct meg_mat none = { 0 };
-    const struct meg_mat dx = has_embedding(g, chunk) ? st->grads.x : boundary_rows(g, q, d_in);
-    double loss = 0;
+
+    head_params_needed(g, true);
+    meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
+    meg_lm_head_fwd_bwd(c, st->loss, st->grads.ln, st->lnf, q->labels, weight, &st->head);
+    meg_norm_bwd(c, d_last_out, none, st->grads.ln, q->last_out, &st->lnf_stats, &st->final_norm);
+    add_to_loss_sum(g, q);
+    grads_ready(g, g->conf.num_layers + 1);
+    if (!g->conf.is_untied && g->mesh->coords.pp > 0)
+        grads_ready(g, 0); /* the last stage's replica of the tied embedding */
+}
+
+void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in)
+{
+    struct meg_gpt_state *st = g->state;
+    struct gpt_slot *q = &st->slot[slot];
+    struct meg_mat dx;
 
     MEG_ASSERT(g->run.is_training);
     set_current_batch(g, q);
-    if (has_head(g, chunk)) {
-        head_params_needed(g, true);
-        meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
-        meg_lm_head_fwd_bwd(c, st->loss, st->grads.ln, st->lnf, q->labels, q->loss_weight, &st->head);
-        meg_norm_bwd(c, st->grads.x, none, st->grads.ln, q->last_out, &st->lnf_stats, &st->final_norm);
-        loss = sum_loss(g, q, NULL);
-        grads_ready(g, g->conf.num_layers + 1);
-        if (!g->conf.is_untied && g->mesh->coords.pp > 0)
-            grads_ready(g, 0); /* the last stage's replica of the tied embedding */
-    }
+    dx = has_embedding(g, chunk) ? st->grads.x : boundary_rows(g, q, d_in);
+    if (has_head(g, chunk))
+        head_bwd(g, q, st->grads.x);
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->grads.x : boundary_rows(g, q, d_out));
     if (has_embedding(g, chunk)) {
-        meg_embed_bwd(c, dx, q->tokens, q->position_ids, &st->embed);
+        meg_embed_bwd(&st->ctx, dx, q->tokens, q->position_ids, &st->embed);
         grads_ready(g, 0);
     }
-    return loss;
 }
 
 void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot)
@@ -394,19 +406,23 @@ static void forward_no_dropout(struct meg_gpt *g, const struct meg_batch *x)
 
 double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_loss)
 {
+    meg_gpt_zero_loss(g);
     forward_no_dropout(g, x);
-    return meg_gpt_slot_loss(g, 0, token_loss);
+    meg_gpt_slot_loss(g, 0);
+    if (token_loss)
+        meg_device_read(g->device, g->state->ctx.stream, token_loss, g->state->loss,
+                        (size_t)(x->s * x->b) * sizeof *token_loss);
+    return meg_gpt_read_loss(g);
 }
 
 double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale)
 {
-    double loss;
-
+    meg_gpt_zero_loss(g);
     meg_gpt_forward(g, 0, 0, x, scale, NULL, NULL);
-    loss = meg_gpt_backward(g, 0, 0, NULL, NULL);
+    meg_gpt_backward(g, 0, 0, NULL, NULL);
     if (g->run.defers_wgrad)
         meg_gpt_backward_weight(g, 0, 0);
-    return loss;
+    return meg_gpt_read_loss(g);
 }
 
 void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t nkept, float *out)

@@ -52,10 +52,10 @@ struct gpt_slot {
     struct gpt_grads *grads;
     struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */
     int32_t *tokens, *labels, *position_ids, *doc_start; /* [n], device */
-    float *loss_weight;                                  /* [n], device; scale * loss_mask */
+    float *loss_mask;                                    /* [n], device */
     int64_t *sample_id;                                  /* [b], device */
-    bool has_doc_start, has_dropout;
-    float *loss_mask; /* [n], host */
+    bool has_doc_start, has_dropout, has_loss_mask;
+    double scale; /* factor of the loss in the gradients */
 };
 
 /* Sizes on this rank. */
@@ -89,8 +89,8 @@ struct meg_gpt_state {
     struct meg_norm_stats lnf_stats;
     struct gpt_grads grads;        /* gradients shared by all layers, except those that a slot keeps */
     float *loss;                   /* [n], device */
+    double *loss_sum;              /* [1], device */
     int32_t *position_of_row;      /* [s], device */
-    float *host_loss;              /* [n] */
     int32_t *host_position;        /* [s] */
     void *activations, *workspace; /* base addresses of the arenas */
 };

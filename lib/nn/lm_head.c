@@ -37,7 +37,7 @@ void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const in
 }
 
 void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
-                         const float *weight, const struct meg_lm_head *l)
+                         struct meg_loss_weight weight, const struct meg_lm_head *l)
 {
     const struct meg_mat all = meg_sp_gather(c, x), partial = meg_sp_partial_sum(c, dx), none = { 0 };
     const int64_t chunk = l->logits.rows;
@@ -47,9 +47,10 @@ void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, stru
         const struct meg_mat xc = meg_mat_rows(all, i, rows);
         const struct meg_mat y = chunk_logits(c, loss + i, xc, target + i, l);
 
-        c->op->xent_bwd(c->stream, y, l->lse, target + i, l->v0, weight + i);
+        c->op->xent_bwd(c->stream, y, l->lse, target + i, l->v0, weight);
         c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, NULL, y, xc);
         c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, none, MEG_ACT_NONE);
+        weight.mask = weight.mask ? weight.mask + rows : NULL;
     }
     meg_sp_reduce(c, dx, partial);
 }

@@ -28,11 +28,11 @@ void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const in
                       const struct meg_lm_head *l);
 
 /*
- * Compute loss as meg_lm_head_loss does, and the gradients of sum(weight * loss), weight [n] f32: write the gradient of
+ * Compute loss as meg_lm_head_loss does, and the gradients of sum(weight * loss): write the gradient of
  * x to dx, and add to the gradient of w.
  */
 void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
-                         const float *weight, const struct meg_lm_head *l);
+                         struct meg_loss_weight weight, const struct meg_lm_head *l);
 
 MEG_END_DECLS
 #endif

@@ -462,15 +462,14 @@ static void xent_combine(struct meg_stream *st, float *loss, float *lse, const f
 }
 
 static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                     const float *weight)
+                     struct meg_loss_weight weight)
 {
     const int64_t n = logits.rows;
 
     CHECK_MAT(logits, n, logits.cols);
     CHECK_VECTOR(lse, n);
     CHECK_VECTOR(target, n);
-    CHECK_VECTOR(weight, n);
-    CHECK_DISJOINT(1, logits, f32(lse, n), i32(target, n), f32(weight, n));
+    CHECK_DISJOINT(1, logits, f32(lse, n), i32(target, n), f32(weight.mask, weight.mask ? n : 0));
     op->xent_bwd(st, logits, lse, target, v0, weight);
 }
 
@@ -492,6 +491,14 @@ static void sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dt
     CHECK_VECTOR(x, n);
     CHECK_DISJOINT(1, vector(out, MEG_DTYPE_F64, 1), vector(x, type, n));
     op->sumsq(st, out, x, type, n);
+}
+
+static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n)
+{
+    MEG_ASSERT(out);
+    CHECK_VECTOR(x, n);
+    CHECK_DISJOINT(1, vector(out, MEG_DTYPE_F64, 1), f32(x, n), f32(weight, weight ? n : 0));
+    op->weighted_sum(st, out, x, weight, n);
 }
 
 static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
@@ -575,6 +582,7 @@ static void check(const struct meg_ops *table)
     checked.xent_bwd = xent_bwd;
     checked.cast = cast;
     checked.sumsq = sumsq;
+    checked.weighted_sum = weighted_sum;
     checked.count_zeros = count_zeros;
     checked.adamw = adamw;
     checked.sgd = sgd;

@@ -112,6 +112,13 @@ struct meg_adam {
     float beta1, beta2, eps;
 };
 
+/* The factor of each row's loss in the gradient of the cross-entropy: scale * *loss_scale * mask[row]. */
+struct meg_loss_weight {
+    const float *mask; /* [n] in device memory; NULL means 1 for all rows */
+    double scale;
+    const double *loss_scale; /* in device memory, so that a step on the device can change it; NULL means 1 */
+};
+
 /* A backend's plan of a linear layer y [n,out] = act(x [n,in] w^T + bias).  Calls may use smaller shapes. */
 struct meg_linear;
 struct meg_linear_desc {
@@ -273,9 +280,9 @@ struct meg_ops {
      */
     void (*xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
     void (*xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
-    /* Replace logits by their gradient: (softmax - onehot(target)) * weight[row]; weight [n] f32. */
+    /* Replace logits by their gradient: (softmax - onehot(target)) * weight of the row. */
     void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                     const float *weight);
+                     struct meg_loss_weight weight);
 
     /* dst [n] = src [n], converted to dst_type. */
     void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
@@ -285,6 +292,10 @@ struct meg_ops {
      * Add the sum of squares of x [n] to *out, an f64 in device memory.  The sum is not finite iff an element is not.
      */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
+    /*
+     * Add the sum of x [n] * weight [n], both f32, to *out, an f64 in device memory; with weight NULL, the sum of x.
+     */
+    void (*weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n);
     /* Add the number of elements of x [n] that are exactly zero to *out, an i64 in device memory. */
     void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
 

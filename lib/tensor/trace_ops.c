@@ -505,7 +505,7 @@ static void xent_combine(struct meg_stream *st, float *loss, float *lse, const f
 }
 
 static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                     const float *weight)
+                     struct meg_loss_weight weight)
 {
     struct line l = start();
 
@@ -535,6 +535,16 @@ static void sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dt
     op->sumsq(st, out, x, type, n);
     put_op(&l, "sumsq");
     put_vector(&l, "x", x, type, n);
+    print(&l);
+}
+
+static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n)
+{
+    struct line l = start();
+
+    op->weighted_sum(st, out, x, weight, n);
+    put_op(&l, "weighted_sum");
+    put_i64(&l, "n", n);
     print(&l);
 }
 
@@ -604,6 +614,7 @@ static void trace(const struct meg_ops *table)
     traced.xent_bwd = xent_bwd;
     traced.cast = cast;
     traced.sumsq = sumsq;
+    traced.weighted_sum = weighted_sum;
     traced.count_zeros = count_zeros;
     traced.adamw = adamw;
     traced.sgd = sgd;

@@ -133,7 +133,7 @@ static void backward_input(void *user, const struct meg_pipe_step *s)
 {
     struct meg_trainer *t = user;
 
-    t->pipeline.loss += meg_gpt_backward(t->model, s->chunk, s->slot, first_tensor(s->dy), first_tensor(s->dx));
+    meg_gpt_backward(t->model, s->chunk, s->slot, first_tensor(s->dy), first_tensor(s->dx));
 }
 
 static void backward_weight(void *user, const struct meg_pipe_step *s)
@@ -160,7 +160,7 @@ static void evaluate(void *user, const struct meg_pipe_step *s)
     x.sample_id = NULL; /* disables dropout */
     meg_gpt_forward(t->model, s->chunk, s->slot, &x, 1, first_tensor(s->x), first_tensor(s->y));
     if (meg_layout_is_last(&t->mesh.layout, t->mesh.coords.pp, s->chunk))
-        t->pipeline.loss += meg_gpt_slot_loss(t->model, s->slot, NULL);
+        meg_gpt_slot_loss(t->model, s->slot);
 }
 
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e)
@@ -171,8 +171,8 @@ int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_tra
 
     if ((r = set_up_schedule(t, num_micro, !is_training, e)) < 0)
         return r;
-    t->pipeline.loss = 0;
+    meg_gpt_zero_loss(t->model);
     meg_pipe_run(&t->pipeline.pipe, is_training ? &train : &eval, t);
-    *loss = t->pipeline.loss;
+    *loss = meg_gpt_read_loss(t->model);
     return 0;
 }

@@ -39,7 +39,6 @@ struct meg_train_pipeline {
     struct meg_pipe pipe;
     void *memory;       /* device memory of the boundary buffers */
     size_t memory_size; /* bytes */
-    double loss;        /* sum of the losses of the micro-batches so far */
 };
 
 struct meg_trainer {

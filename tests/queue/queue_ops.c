@@ -123,9 +123,10 @@ OP(position_fwd, struct meg_mat, const int32_t *, struct meg_mat, const struct m
 OP(position_bwd, struct meg_mat, struct meg_mat, const int32_t *, const struct meg_drop *)
 OP(xent_partial, float *, struct meg_mat, const int32_t *, int64_t)
 OP(xent_combine, float *, float *, const float *, int64_t, int64_t)
-OP(xent_bwd, struct meg_mat, const float *, const int32_t *, int64_t, const float *)
+OP(xent_bwd, struct meg_mat, const float *, const int32_t *, int64_t, struct meg_loss_weight)
 OP(cast, void *, enum meg_dtype, const void *, enum meg_dtype, int64_t)
 OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
+OP(weighted_sum, double *, const float *, const float *, int64_t)
 OP(count_zeros, int64_t *, const void *, enum meg_dtype, int64_t)
 OP(adamw, float *, float *, float *, float *, const struct meg_hparam_range *, int, const struct meg_adam *,
    const struct meg_step_hparams *)
@@ -164,6 +165,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.xent_bwd = xent_bwd;
     table.cast = cast;
     table.sumsq = sumsq;
+    table.weighted_sum = weighted_sum;
     table.count_zeros = count_zeros;
     table.adamw = adamw;
     table.sgd = sgd;

@@ -58,7 +58,7 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
         y.p = memcpy(malloc(nbytes), x.p, nbytes);
         unsharded(ops, got, lse, y, a.target);
         digest(h + k, got, (size_t)n * 4);
-        ops->xent_bwd(NULL, y, lse, a.target, 0, a.weight);
+        ops->xent_bwd(NULL, y, lse, a.target, 0, (struct meg_loss_weight){ a.weight, 1, NULL });
         digest_mat(h + k, y);
         free(grad);
         grad = dense32(y);
@@ -104,7 +104,7 @@ static void nan_propagates_of(const struct meg_ops *ops, enum meg_dtype t)
             put(x, 0, c, bad[i]);
             unsharded(ops, loss_of, lse, x, target);
             assert_true(isnan(loss_of[0]) && isfinite(loss_of[1]));
-            ops->xent_bwd(NULL, x, lse, target, 0, weight);
+            ops->xent_bwd(NULL, x, lse, target, 0, (struct meg_loss_weight){ weight, 1, NULL });
             assert_true(isnan(at(x, 0, 5)) && isfinite(at(x, 1, 5)));
             free(x.p);
         }
@@ -141,13 +141,13 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
         near(joined_lse[r], lse[r], 4 * EPS * 6, "lse", r, 0);
         near(joined[r], loss_of[r], 8 * EPS * 6, "loss", r, 0);
     }
-    ops->xent_bwd(NULL, kept, lse, target, 0, weight);
+    ops->xent_bwd(NULL, kept, lse, target, 0, (struct meg_loss_weight){ weight, 1, NULL });
     for (int k = 0; k < 3; k++) {
         struct meg_mat y = x;
 
         y.p = (float *)x.p + v0[k];
         y.cols = v0[k + 1] - v0[k];
-        ops->xent_bwd(NULL, y, lse, target, v0[k], weight);
+        ops->xent_bwd(NULL, y, lse, target, v0[k], (struct meg_loss_weight){ weight, 1, NULL });
     }
     for (int r = 0; r < N; r++)
         for (int c = 0; c < V; c++)
@@ -157,11 +157,43 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
     free(weight);
 }
 
+/* The gradient is multiplied by scale, *loss_scale and the mask; without them, by 1. */
+static void weights_are_products(const struct meg_ops *ops)
+{
+    enum { N = 4, V = 37 };
+    static const float mask[N] = { 1, 0, 1, 0.5f };
+    static const int32_t target[N] = { 3, 36, 0, 7 };
+    const double loss_scale = 1024;
+    const struct meg_loss_weight one = { NULL, 1, NULL }, all = { mask, 0.25, &loss_scale };
+    struct meg_mat x = rnd_mat(N, V, 0), y = x;
+    float loss_of[N], lse[N];
+    double sum = 1;
+
+    y.p = copy_new(x.p, N * x.ld);
+    unsharded(ops, loss_of, lse, x, target);
+    ops->xent_bwd(NULL, x, lse, target, 0, one);
+    ops->xent_bwd(NULL, y, lse, target, 0, all);
+    for (int r = 0; r < N; r++)
+        for (int c = 0; c < V; c++)
+            assert_true(at(y, r, c) == 256 * mask[r] * at(x, r, c));
+    ops->weighted_sum(NULL, &sum, loss_of, NULL, N);
+    assert_true(sum == 1 + ((double)loss_of[0] + loss_of[1] + loss_of[2] + loss_of[3]));
+    sum = 0;
+    ops->weighted_sum(NULL, &sum, loss_of, mask, N);
+    assert_true(sum == (double)loss_of[0] + loss_of[2] + 0.5 * loss_of[3]);
+    loss_of[1] = NAN;
+    ops->weighted_sum(NULL, &sum, loss_of, mask, N);
+    assert_true(isnan(sum));
+    free(x.p);
+    free(y.p);
+}
+
 int main(void)
 {
     static const struct ops_case cases[] = {
         { "loss, log-sum-exp and gradient agree with f64", xent },
         { "shards of the vocabulary combine to the unsharded loss", shards_of_the_vocabulary },
+        { "weights are products of scale, loss scale and mask", weights_are_products },
         { "NaN propagates to loss and gradient", nan_propagates },
     };
     return run_cases(cases, LEN(cases));
