@@ -180,7 +180,7 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     return 0;
 }
 
-/* Parse --hierarchical-context-parallel-sizes, if given, into size, and check the values. */
+/* If --hierarchical-context-parallel-sizes is given, set size to its values and check them. */
 static int check_cp_sizes(int64_t size[2], const struct meg_layout_conf *c, struct meg_err *e)
 {
     for (int i = 0; i < c->hierarchical_cp_sizes.n; i++) {
@@ -235,7 +235,7 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
     return 0;
 }
 
-/* Set *vp to the number of chunks per stage. */
+/* Check the options of virtual stages, and set *vp to the number of model chunks per stage. */
 static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
 {
     const bool by_layers = c->virtual_layers != MEG_UNSET, by_stages = c->virtual_stages != MEG_UNSET;

@@ -13,16 +13,16 @@
 
 MEG_BEGIN_DECLS
 
-/* The values of meg_layout_opts.  A count without a default is MEG_UNSET if its option is not given. */
+/* The values of meg_layout_opts.  A count whose option is not given and has no default is MEG_UNSET. */
 struct meg_layout_conf {
     int64_t tensor, pipeline, context; /* ranks per tensor-, pipeline- and context-parallel group */
     bool sequence_parallel, pp_before_dp;
     struct meg_str_list cp_comm_types;         /* one value for all layers, or one per layer */
     struct meg_str_list hierarchical_cp_sizes; /* all-to-all size and ring size of a2a+p2p */
-    int64_t virtual_layers;                    /* layers per chunk */
-    int64_t virtual_stages;                    /* chunks per stage; cannot be combined with virtual_layers */
+    int64_t virtual_layers;                    /* layers per model chunk (virtual pipeline stage) */
+    int64_t virtual_stages;                    /* model chunks per stage; cannot be combined with virtual_layers */
     int64_t first_layers, last_layers;         /* number of layers on the first and on the last stage */
-    int64_t microbatch_group_size; /* number of consecutive micro-batches per chunk (interleaved schedule) */
+    int64_t microbatch_group_size;             /* micro-batches per group of the interleaved schedule */
     enum meg_pipe_schedule_type schedule;
 };
 extern const struct meg_opt meg_layout_opts[];
@@ -32,7 +32,7 @@ enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2
 
 struct meg_layout {
     int64_t tp, cp, dp, pp; /* number of ranks in each group */
-    int64_t vp;             /* chunks of layers per stage (virtual pipeline size) */
+    int64_t vp;             /* model chunks per stage (virtual pipeline size) */
     bool has_sp;       /* sequence parallelism: norms, dropout and residuals are sharded over tp along the sequence */
     bool pp_before_dp; /* the order of ranks is tp, pp, cp, dp instead of tp, cp, dp, pp */
     int64_t layers, first_layers, last_layers;
@@ -53,12 +53,12 @@ struct meg_layout_model {
     int64_t layers, s, heads, groups, ffn, vocab; /* s: sequence length; groups: key-value groups */
 };
 
-/*
- * meg_layout_make sets the group sizes and the rank order of `world` ranks.  meg_layout_set_model then checks them
- * against the model and sets the remaining fields, except `zero`, which meg_zero_fit sets.  Both fail with MEG_EUSAGE
- * and a message that names the option, its value and the rule.
- */
+/* Set the group sizes and the rank order for `world` ranks.  Return MEG_EUSAGE if a size is invalid. */
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
+/*
+ * Set the fields that depend on the model.  Only `zero` then remains to be set, by meg_zero_fit.  Return MEG_EUSAGE if
+ * the model cannot be divided over the groups of meg_layout_make.
+ */
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
                          struct meg_err *e);
 

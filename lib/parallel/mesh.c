@@ -24,8 +24,8 @@ void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t r
 }
 
 /*
- * Split off the group of `size` ranks whose first rank has the coordinates `first`; that rank's world rank is the
- * color.
+ * Return this rank's group of `size` ranks.  `first` has the coordinates of the group's first rank, whose world rank is
+ * the color of the split.
  */
 static struct meg_comm *split(struct meg_mesh *m, struct meg_rank_coords first, int64_t size, const char *name)
 {
@@ -34,7 +34,7 @@ static struct meg_comm *split(struct meg_mesh *m, struct meg_rank_coords first, 
     return meg_comm_split(m->world, (int)meg_layout_rank(&m->layout, first), name);
 }
 
-/* Split the ranks of dp_cp, in order, into optimizer instances of zero.nshards consecutive ranks. */
+/* Split dp_cp into optimizer instances of zero.nshards consecutive ranks, and into the replicas of each shard. */
 static void split_dp_groups(struct meg_mesh *m)
 {
     const struct meg_layout *l = &m->layout;
@@ -68,10 +68,7 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     m->dp_cp = split(m, (struct meg_rank_coords){ c.tp, 0, 0, c.pp }, l->dp * l->cp, "data- and context-parallel");
     split_dp_groups(m);
     m->mp = split(m, (struct meg_rank_coords){ 0, c.cp, c.dp, 0 }, l->tp * l->pp, "model-parallel");
-    /*
-     * split is collective, so the ranks of the stages between the first and the last take part, too; each of them forms
-     * a group of its own
-     */
+    /* The split is collective over world, so ranks of the middle stages call it, too; each gets a group of one rank. */
     c.pp = c.pp == l->pp - 1 ? 0 : c.pp;
     m->embd = split(m, c, l->pp > 1 ? 2 : 1, "embedding");
 }

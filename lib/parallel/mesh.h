@@ -2,8 +2,8 @@
  * mesh.h - the communicator of each parallel group that a rank belongs to.
  *
  * A rank has the coordinates (tp, cp, dp, pp) in the grid of meg_layout.  The ranks of a group differ only in the
- * coordinates named in the group's comment, and are ordered by world rank.  A group of one rank is meg_comm_self, so
- * layers need no special case for it.
+ * coordinates named in the group's comment, and are ordered by world rank.  A group along an axis of size 1 is
+ * meg_comm_self, so layers need no special case for it.
  */
 #ifndef MEG_PARALLEL_MESH_H
 #define MEG_PARALLEL_MESH_H
@@ -39,7 +39,7 @@ extern const struct meg_mesh meg_mesh_one;
 
 /* Split the groups from world, whose size must be meg_layout_world(l).  Collective over world. */
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l);
-/* Set layout and coords of a rank, but no communicators, for cost estimates. */
+/* Set the layout and the coordinates of a rank, but no communicators, for cost estimates. */
 void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t rank);
 /* Close the groups, but not world. */
 void meg_mesh_close(struct meg_mesh *m);

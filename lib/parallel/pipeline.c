@@ -75,7 +75,7 @@ static void wait(struct meg_pipe *p, const struct meg_action *a)
         meg_comm_wait(p->pp, p->stream, p->work[a->edge][first + i]);
 }
 
-/* Return the tensor pointers of an action's buffer at an edge, or NULL if the action has none. */
+/* Return the tensors [ntensors] of the buffer that an action uses at an edge, or NULL if it uses none. */
 static void *const *edge_of(const struct meg_pipe *p, const struct meg_action *a, enum meg_edge edge)
 {
     return a->buf[edge] < 0 ? NULL : &p->buffers[edge][a->buf[edge] * p->ntensors];

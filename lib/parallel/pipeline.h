@@ -1,13 +1,12 @@
 /*
  * pipeline.h - the executor of a pipeline schedule (parallel/schedule.h) on one stage.
  *
- * The executor sends and receives the boundary buffers, which are in memory of the caller.  The caller provides the
- * functions that execute steps; each is called with a chunk, a micro-batch, an activation slot and the chunk's boundary
- * buffers.
+ * The executor sends and receives boundary tensors, and calls functions of the caller that execute the forward and
+ * backward steps.  A step processes one micro-batch in one model chunk of the stage.
  *
- * All boundaries between parts of the model exchange the same list of tensors, with the same sizes and dtypes.  The
- * gradient of a tensor has the size and dtype of the tensor.  A part that does not use a tensor copies the tensor from
- * X to Y, and its gradient from DY to DX (enum meg_edge in parallel/schedule.h).
+ * Every boundary between two chunks has the same list of tensors, with the same sizes and dtypes.  The gradient of a
+ * tensor has the size and dtype of the tensor.  If a chunk does not use a tensor, its steps copy the tensor from x to
+ * y, and the gradient from dy to dx.
  */
 #ifndef MEG_PARALLEL_PIPELINE_H
 #define MEG_PARALLEL_PIPELINE_H
@@ -28,16 +27,16 @@ struct meg_pipe_tensor {
 struct meg_pipe_step {
     int chunk;
     int64_t microbatch;
-    int slot;
-    void *const *x;  /* input of forward, also read by backward; only the last step that uses `slot` may overwrite it */
-    void *const *dy; /* gradient of y, input of backward; only the last step that uses `slot` may overwrite it */
+    int slot;        /* activation slot, in which the micro-batch's forward step stores activations for backward */
+    void *const *x;  /* input of fwd, also read by the backward steps; only the slot's last step may overwrite it */
+    void *const *dy; /* gradient of y, input of the backward steps; only the slot's last step may overwrite it */
     void *const *y;  /* output of fwd */
     void *const *dx; /* output of bwd and bwd_input; overwritten, not accumulated */
 };
 
 /*
- * The functions that execute steps; those that the schedule does not use may be NULL.  `user` is the argument of
- * meg_pipe_run.
+ * Functions that execute steps.  A function for a type of step that the schedule does not contain may be NULL.  `user`
+ * is the argument of meg_pipe_run.
  */
 struct meg_pipe_ops {
     void (*fwd)(void *user, const struct meg_pipe_step *s);
@@ -52,26 +51,25 @@ struct meg_pipe {
     struct meg_stream *stream;
     const struct meg_pipe_tensor *tensor;
     int ntensors;
-    void **buffers[MEG_EDGES];         /* [bufs[edge], ntensors] boundary tensors */
-    struct meg_work **work[MEG_EDGES]; /* [bufs[edge], ntensors] handles of the transfers in flight */
+    void **buffers[MEG_EDGES];         /* [schedule->bufs[edge], ntensors] addresses of tensors */
+    struct meg_work **work[MEG_EDGES]; /* [schedule->bufs[edge], ntensors] transfers in flight */
 };
 
 /* Return the total size of all boundary buffers of a schedule in bytes. */
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
- * Divide `memory`, meg_pipe_nbytes bytes of device memory, into the boundary buffers of schedule s.  Pipes that do not
- * run at the same time may use the same memory.  pp is the group of all stages, in order; during meg_pipe_run, no other
- * messages may be in flight in pp.  The steps run on stream.  s, pp, tensor and memory are borrowed until
- * meg_pipe_free.
+ * Prepare to run schedule s, with its boundary buffers in `memory`: meg_pipe_nbytes bytes of device memory, which pipes
+ * that do not run at the same time may share.  pp is the group of all stages, in order; it must have no other messages
+ * in flight during meg_pipe_run.  Steps run on `stream`.  Pointers are borrowed until meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors, void *memory);
 void meg_pipe_free(struct meg_pipe *p);
 
 /*
- * Execute the schedule's action list once.  Collective over the stages.  On return, all sends and receives of this
- * stage are complete.  If a peer is lost, the process exits (comm/comm.h).
+ * Execute the schedule's action list once, including the waits for all of its transfers.  Collective over the stages.
+ * If a peer is lost, the process exits (comm/comm.h).
  */
 void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user);
 

@@ -12,7 +12,7 @@
 
 enum {
     RECV_AHEAD = 1, /* number of receives per edge that start ahead of the one needed next */
-    SEND_BUFS = 2   /* number of buffers per edge that is sent */
+    SEND_BUFS = 2   /* largest number of buffers at edge Y, and at edge DX */
 };
 
 #define GROUP "--microbatch-group-size-per-virtual-pipeline-stage"
@@ -118,7 +118,7 @@ static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t
     return a;
 }
 
-/* Return the k-th backward step: the order of the forward steps with the chunks reversed. */
+/* Return the k-th backward step.  Backward steps have the order of the forward steps, with the chunks reversed. */
 static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_t k, enum meg_action_type type)
 {
     struct meg_action a = forward(c, k);
@@ -128,7 +128,7 @@ static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_
     return a;
 }
 
-/* Return the number of forward steps before the first one that is followed by a backward step. */
+/* Return the number of warm-up steps: the forward steps before forward and backward steps alternate. */
 static int64_t num_warmup(const struct meg_pipe_schedule_conf *c, int stage)
 {
     const int64_t n = c->microbatches * c->chunks, after = c->stages - 1 - stage;
@@ -150,7 +150,7 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
     return c->is_forward_only ? 1 : peak < n ? peak : n;
 }
 
-/* Return the steps of a stage in order [*n]; the caller frees them. */
+/* Return the *n steps of a stage in order.  The caller frees the array. */
 static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stage, int64_t *n)
 {
     const int64_t all = c->microbatches * c->chunks, warmup = num_warmup(c, stage), delay = weight_grad_delay(c, stage);
@@ -172,7 +172,7 @@ static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stag
 
 /* ---- transfers ----------------------------------------------------------------- */
 
-/* Return whether a step has an output for another part; set its edge and the stage of that part. */
+/* Return whether a step sends its output to another part.  Set the edge of the output and the stage of that part. */
 static bool output_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
                         enum meg_edge *edge, int *peer)
 {
@@ -183,7 +183,7 @@ static bool output_edge(const struct meg_pipe_schedule_conf *c, int stage, const
     return a->type != MEG_ACTION_BWD_WEIGHT && (a->type == MEG_ACTION_FWD ? part < last_part(c) : part > 0);
 }
 
-/* Return whether a step waits for an input from another part; set its edge and the stage of that part. */
+/* Return whether a step waits for an input from another part.  Set the edge of the input and the stage of that part. */
 static bool input_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
                        enum meg_edge *edge, int *peer)
 {
@@ -206,17 +206,17 @@ struct recv_queue {
     int64_t n, next;
 };
 
-/* Return the index of a (chunk, micro-batch) pair in the tables of a stage. */
+/* Return the index of a (chunk, micro-batch) pair in arrays of all pairs. */
 static int64_t index_of(const struct meg_pipe_schedule_conf *c, const struct meg_action *a)
 {
     return a->chunk * c->microbatches + a->microbatch;
 }
 
 /*
- * Set before_step[edge][index_of] to the step before which a receive starts: the step that needs the receive RECV_AHEAD
- * positions earlier.  Wrap-around receives between chunks (X of the first stage, DY of the last one) start earlier if a
- * group has more micro-batches than there are stages, because their messages arrive before the rest of the group is
- * processed.
+ * Set before_step[edge][index_of] to the index of the step before which a receive starts.  This is the step that uses
+ * the receive RECV_AHEAD positions earlier at the same edge.  Wrap-around receives (X on the first stage, DY on the
+ * last) connect consecutive chunks.  They start earlier if a group has more micro-batches than there are stages,
+ * because the peer sends them before this stage has processed the rest of the group.
  */
 static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps,
                              int64_t n, int64_t *before_step[2])
@@ -241,7 +241,7 @@ static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, 
         free(needed[i]);
 }
 
-/* Fill q with the receives of a stage from a peer. */
+/* Set q to the receives of a stage from a peer: the outputs of the peer's steps for this stage. */
 static void plan_recvs(struct recv_queue *q, const struct meg_pipe_schedule_conf *c, int stage, int peer,
                        int64_t *const before_step[2])
 {
@@ -273,7 +273,7 @@ static void plan_recvs(struct recv_queue *q, const struct meg_pipe_schedule_conf
 
 /* ---- the list ---------------------------------------------------------------------------- */
 
-/* A pool of slots or buffers. acquire returns the lowest free number, which keeps the pool as small as possible. */
+/* A pool of slots or buffers.  acquire returns the lowest free number, which keeps the pool as small as possible. */
 struct pool {
     bool *is_used;
     int n;
@@ -319,7 +319,7 @@ static void add(struct builder *b, const struct meg_action *a)
     s->action[s->n++] = *a;
 }
 
-/* Return a START or WAIT for a buffer at an edge of step a. */
+/* Return the START or WAIT of a buffer at an edge of step a. */
 static struct meg_action transfer(enum meg_action_type type, const struct meg_action *a, enum meg_edge edge, int peer,
                                   int buf)
 {

@@ -1,10 +1,11 @@
 /*
  * schedule.h - pipeline schedules as data: one list of actions (steps and transfers) per stage.
  *
- * meg_pipe_schedule_make computes the list of a stage from the type of schedule and the numbers of stages, chunks and
- * micro-batches; parallel/pipeline.h executes it.  meg_pipe_schedule_simulate simulates the lists of all stages in one
- * process, checks that they are consistent, and computes their cost.  A new schedule requires only a new order of steps
- * (function order in schedule.c).
+ * A step is the forward pass, the backward pass or, if that is split, half of the backward pass of one micro-batch
+ * through one chunk of the model.  meg_pipe_schedule_make computes the list of a stage, and parallel/pipeline.h
+ * executes it.  meg_pipe_schedule_simulate simulates the lists of all stages in one process, checks that they are
+ * consistent, and computes their cost.  A new schedule requires only a new order of steps (function order in
+ * schedule.c).
  *
  * The model is divided into stages * chunks parts, in order; part chunk * stages + stage is chunk `chunk` of stage
  * `stage`.  The output of the last stage's chunk c is the input of the first stage's chunk c + 1.
@@ -19,11 +20,12 @@
  * - In each chunk, the forward steps are in the order of micro-batches 0 .. microbatches-1, and so are the backward
  *   steps and the weight-gradient steps.  Gradients therefore accumulate in the same order under every schedule, and
  *   the last micro-batch is the last to add to a chunk's gradients.
- * - A transfer has separate start and wait actions, so that it overlaps with steps.  A receive starts before the step
- *   that uses the previous receive of its edge, or earlier.  A send is waited for when its buffer is needed again, or
- *   at the end of the list.  Every start has exactly one wait.
- * - A stage receives the messages of a peer in the order in which the peer sends them, so messages need no tags.  The
- *   order covers activations and gradients together, because two interleaved stages send each other both.
+ * - A transfer has separate start and wait actions, so that it overlaps with steps.  Every start has exactly one wait.
+ * - A receive starts before the step that uses the previous tensor received at the same edge (enum meg_edge), or
+ *   earlier.
+ * - The wait for a send is delayed until its buffer is needed again, or to the end of the list.
+ * - A stage starts the receives from a peer in the order of the peer's sends, so messages need no tags.  This order
+ *   includes activations and gradients, because with two stages and several chunks a peer sends both.
  * - The lists do not deadlock, even if every send blocks until it is received.
  */
 #ifndef MEG_PARALLEL_SCHEDULE_H
@@ -49,12 +51,12 @@ struct meg_pipe_schedule_conf {
     enum meg_pipe_schedule_type type;
     int stages;               /* --pipeline-model-parallel-size */
     int chunks;               /* chunks per stage (--num-virtual-stages-per-pipeline-rank); 1: not interleaved */
-    int64_t microbatches;     /* micro-batches per step and data-parallel rank */
+    int64_t microbatches;     /* micro-batches per iteration and data-parallel rank */
     int64_t microbatch_group; /* --microbatch-group-size-per-virtual-pipeline-stage; 0: the number of stages */
     bool is_forward_only;     /* no backward steps (evaluation) */
 };
 
-/* The boundary tensors of a part of the model.  X and DY are received, Y and DX are sent. */
+/* An edge: the inputs or outputs at a boundary of a part of the model.  X and DY are received, Y and DX are sent. */
 enum meg_edge {
     MEG_EDGE_X,  /* input activations; the first part has none */
     MEG_EDGE_DY, /* gradient of Y; the last part has none */
@@ -101,25 +103,23 @@ struct meg_pipe_schedule {
     int bufs[MEG_EDGES];       /* number of boundary buffers at each edge */
 };
 
-/*
- * Check a configuration.  Return 0, or MEG_EUSAGE with a message that names the option, its value and the rule.  The
- * functions below require a configuration that passes this check.
- */
+/* Return MEG_EUSAGE if a configuration is invalid.  The functions below require a valid one. */
 int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e);
 
 /* Return the name of the schedule, as --pipeline-schedule spells it. */
 const char *meg_pipe_schedule_name(const struct meg_pipe_schedule_conf *c);
 
-/* Return whether backward is split into steps for input gradients and for weight gradients (zb-h1). */
+/* Return whether a backward pass is split into a step for input gradients and one for weight gradients (zb-h1). */
 bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c);
 
-/* Compute the action list of one stage; free it with meg_pipe_schedule_free. */
+/* Compute the action list of one stage.  Free it with meg_pipe_schedule_free. */
 void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_schedule_conf *c, int stage);
 void meg_pipe_schedule_free(struct meg_pipe_schedule *s);
 
 /*
- * Return the largest number of micro-batches in flight (activation slots) on a stage, by the published formulas for p
- * stages, v chunks per stage, m micro-batches and micro-batch groups of g:
+ * Return the number of activation slots of a stage: the largest number of (chunk, micro-batch) pairs that are in
+ * flight, from the forward step to the last backward step.  With p stages, v chunks per stage, m micro-batches and
+ * groups of g micro-batches, it is
  *   1f1b           min(p - stage, m)
  *   zb-h1          min(p, m)
  *   interleaved    min(2 (p - 1 - stage) + (v - 1) g + 1, v m)
@@ -130,20 +130,19 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
 /* Durations, all in the same time unit.  A BWD step takes bwd_input + bwd_weight. */
 struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
-    double transfer;      /* time from when both ends have started; concurrent transfers do not slow each other down */
-    const double *weight; /* [stages * chunks] factor that scales the durations of each part's steps; NULL: 1 */
+    double transfer;      /* time after both ends have started it; concurrent transfers do not slow each other down */
+    const double *weight; /* [stages * chunks] factor for the durations of each part's steps; NULL: 1 */
 };
 
 struct meg_pipe_schedule_cost {
     double makespan; /* time from the first action of any stage to the last */
     double busy;     /* total time of the steps on the busiest stage */
     double bubble;   /* (makespan - busy) / busy */
-    double *idle;    /* [stages] makespan minus the time of each stage's steps; owned by the caller; may be NULL */
+    double *idle;    /* [stages] makespan minus the time of each stage's steps; buffer of the caller, or NULL */
 };
 
 /*
- * Simulate the lists all [stages] of one pipeline with unbuffered sends.  Fail with MEG_EFAIL and a message that names
- * the stage and the action if
+ * Simulate one pipeline, whose stages have the lists all [stages].  Sends are unbuffered.  Return MEG_EFAIL if
  * - the lists deadlock, or a message is received out of order;
  * - a step is missing, repeated, too early or out of order;
  * - a slot or buffer is filled while it is in use, or read while it has other contents;
@@ -152,7 +151,7 @@ struct meg_pipe_schedule_cost {
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
                                struct meg_pipe_schedule_cost *cost, struct meg_err *e);
 
-/* Make the lists of all stages and simulate them. */
+/* Make the lists of all stages, and compute their cost by simulation. */
 void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
                                 struct meg_pipe_schedule_cost *cost);
 

@@ -1,7 +1,6 @@
 /*
- * Simulation of a pipeline schedule in one process.  Each stage has a clock and executes its list until it has to wait
- * for another stage.  The simulation checks the conditions that parallel/schedule.h lists for
- * meg_pipe_schedule_simulate.
+ * Simulation of a pipeline schedule in one process.  Each stage has a clock, and executes its list until it must wait
+ * for another stage.  parallel/schedule.h lists the errors that meg_pipe_schedule_simulate detects.
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>
@@ -9,9 +8,9 @@
 #include <string.h>
 #include "base/mem.h"
 
-/* One end of a transfer.  received_as, part and microbatch identify the tensor on the receiving stage. */
+/* A send or a receive.  received_as, part and microbatch identify the tensor as the receiving stage does. */
 struct message {
-    double time;
+    double time; /* clock of the stage when it started the send or receive */
     enum meg_edge received_as;
     int part;
     int64_t microbatch;
@@ -22,7 +21,7 @@ struct messages {
     int64_t n, cap;
 };
 
-/* Messages from one stage to another: the k-th send matches the k-th receive. */
+/* Messages from one stage to another.  The k-th send matches the k-th receive. */
 struct link {
     struct messages sent, received;
 };
@@ -32,7 +31,7 @@ struct buffer {
     enum { FREE, IN_TRANSFER, FULL, INPUT_DONE } state; /* INPUT_DONE: a slot after BWD_INPUT */
     int chunk;
     int64_t microbatch;
-    int64_t message; /* index of the buffer's transfer in the link's messages */
+    int64_t message; /* index of the buffer's transfer in `sent` or `received` of its link */
 };
 
 struct buffers {
@@ -146,7 +145,7 @@ static int simulate_start(struct simulation *p, struct stage *g, const struct me
     return 0;
 }
 
-/* Simulate a wait; return 1 if the other end has not started the transfer yet. */
+/* Simulate a WAIT.  Return 1 if the peer has not started the transfer yet. */
 static int simulate_wait(struct simulation *p, struct stage *g, const struct meg_action *a)
 {
     const bool is_received = meg_edge_is_received(a->edge);
@@ -191,7 +190,7 @@ static double duration(const struct meg_pipe_schedule_times *t, const struct meg
     }
 }
 
-/* Return whether a step has exactly the boundary buffers that its part and type require. */
+/* Return whether a step has the boundary buffers that its part and type require, and no others. */
 static bool has_its_buffers(const struct meg_action *a, bool is_first, bool is_last)
 {
     const bool is_backward = a->type != MEG_ACTION_FWD, makes_dx = a->type != MEG_ACTION_BWD_WEIGHT;
