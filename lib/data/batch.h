@@ -1,4 +1,4 @@
-/* batch.h - a micro-batch of token sequences, from the dataset to the device. */
+/* batch.h - a micro-batch of token sequences in host memory. */
 #ifndef MEG_DATA_BATCH_H
 #define MEG_DATA_BATCH_H
 
@@ -9,7 +9,7 @@
 MEG_BEGIN_DECLS
 
 /*
- * A micro-batch of b sequences, s tokens each, in host memory.  Arrays are [s,b]: token t of sequence i is element
+ * A micro-batch of b sequences, s tokens each.  Arrays are [s,b]: token t of sequence i is element
  * t * b + i.  With context parallelism, s is the number of tokens per sequence on this rank.
  * The loader fills every field.  A caller that builds a batch over its own arrays may set a field to NULL where the
  * field's comment states the meaning of NULL.
@@ -18,7 +18,7 @@ struct meg_batch {
     int64_t s, b;
     int32_t *tokens;       /* ids in [0, vocabulary); padding is 0 */
     int32_t *labels;       /* target ids: the token after each token; NULL: no loss is computed */
-    int32_t *position_ids; /* position in the full sequence; with reset_position_ids, counted from the last eod */
+    int32_t *position_ids; /* position in the full sequence or, with reset_position_ids, in the document */
     int32_t *doc_start;    /* position of the first key that each query may attend to: 0 or, with
                               reset_attention_mask, the start of its document; the causal mask applies, too; NULL: 0 */
     float *loss_mask;      /* 0 where the label is padding or, with eod_mask_loss, the token is eod; else 1; NULL: 1 */

@@ -1,6 +1,6 @@
 /*
- * blend.h - blend datasets by weight: assign a dataset, and a sample of that dataset, to each sample of the blend.  The
- * result is bit-identical to Megatron-LM's, including its sums in double precision.
+ * blend.h - blend datasets by weight: assign a dataset, and a sample of that dataset, to each sample of the blend.
+ * Doubles are summed in Megatron-LM's order, so that the result is identical.
  */
 #ifndef MEG_DATA_BLEND_H
 #define MEG_DATA_BLEND_H
@@ -27,9 +27,10 @@ void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t num_samples);
 
 /*
  * meg_blend_sizes_with_surplus - compute the sample counts of Megatron core 0.11 and later
- *   taken    [n]  out  number of samples that the blend takes from each dataset, without the surplus
- *   built    [n]  out  number of samples to build for each dataset, with the surplus
- *   surplus  >= 0, 0.005 in Megatron-LM: built is taken * (1 + surplus), rounded up
+ *   taken    [n]  out  samples that the blend takes from each dataset: num_samples * w, rounded up
+ *   built    [n]  out  samples to build for each dataset: taken * (1 + surplus), rounded up
+ *   w        [n]  normalized weights
+ *   surplus  >= 0; Megatron-LM's default is 0.005
  */
 void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *w, int n, int64_t num_samples,
                                   double surplus);
@@ -45,10 +46,11 @@ struct meg_blend_index {
 /*
  * meg_blend_weighted - build the index of n samples; each sample comes from the dataset whose number of samples so far
  * is furthest below its weighted target
- * meg_blend_exhaustive - build the index that contains every sample of every dataset once, interleaved evenly
+ * meg_blend_exhaustive - build the index that contains each sample of each dataset once, interleaved evenly
  *   w     [k]  normalized weights
  *   size  [k]  number of samples in each dataset, > 0
- * k is in [1, 32766].  The index uses 10 bytes per sample.
+ *   k     number of datasets, in [1, 32766]
+ * The index uses 10 bytes per sample.
  */
 void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n);
 void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k);

@@ -1,7 +1,7 @@
 /*
- * cache_key.h - descriptions of index files; the name of a file contains the MD5 of its description.  A description
- * lists the inputs of the index as JSON text that equals Megatron-LM's unique_description byte for byte, so meg and
- * Megatron-LM find each other's files.
+ * cache_key.h - descriptions of cached indices.  A description lists the inputs of an index as JSON text, and the names
+ * of the index files contain its MD5.  The text equals Megatron-LM's unique_description byte for byte, so that the file
+ * names are the same.
  */
 #ifndef MEG_DATA_CACHE_KEY_H
 #define MEG_DATA_CACHE_KEY_H
@@ -36,6 +36,7 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
  *   member       [n]  descriptions of the datasets
  *   weight       [n]  normalized weights; not used if count is not NULL
  *   count        [n]  sizes of the datasets, if the blend takes all of their samples; else NULL
+ *   size         number of samples in the blend; MEG_ONE_EPOCH if count is not NULL
  *   renormalize  value of --renormalize-blend-weights; NULL for a Megatron-LM release without that option
  */
 void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *split, const double *weight,

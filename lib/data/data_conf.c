@@ -127,7 +127,7 @@ static void free_words(struct word_list *w)
     *w = (struct word_list){ 0 };
 }
 
-/* Parse prefixes, or pairs of weight and prefix; origin: option or file of the words, used in messages. */
+/* Parse a list of prefixes or of WEIGHT PREFIX pairs; origin: option or file that contains the list, for messages. */
 static int parse_blend(struct meg_data_blend *b, const struct word_list *w, const char *origin, struct meg_err *e)
 {
     int64_t n = w->n, numbers = 0, step;

@@ -1,4 +1,4 @@
-/* data_conf.h - the options that name the data of a run, and the datasets and weights they resolve to. */
+/* data_conf.h - the options that name the data of a run, and the datasets and weights that they specify. */
 #ifndef MEG_DATA_DATA_CONF_H
 #define MEG_DATA_DATA_CONF_H
 
@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
 
 struct meg_megatron_release;
 struct meg_data_conf {
-    struct meg_str_list data_path; /* prefixes, or pairs of weight and prefix */
+    struct meg_str_list data_path; /* dataset prefixes, or WEIGHT PREFIX pairs */
     const char *split;
     struct meg_str_list per_split_path[MEG_NUM_SPLITS]; /* --train-data-path, --valid-data-path, ... */
     const char *data_args_path, *per_split_data_args_path;
@@ -32,7 +32,10 @@ struct meg_data_conf {
 };
 extern const struct meg_opt meg_data_opts[];
 
-/* Return MEG_EUSAGE if an option does not exist in this release of Megatron-LM or its value is out of range. */
+/*
+ * Check --renormalize-blend-weights and --mid-level-dataset-surplus.  Returns MEG_EUSAGE if an option that is used does
+ * not exist in this release of Megatron-LM, or if the surplus is out of range.
+ */
 int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron_release *release, struct meg_err *e);
 
 /* Return the sampler that --dataloader-type and --no-data-sharding select. */
@@ -43,15 +46,15 @@ struct meg_data_blend {
     int n;
     char **prefix;      /* [n] */
     double *weight;     /* [n] weights; NULL if none are given */
-    double (*range)[2]; /* [n] range of each dataset to read, as two fractions; NULL: see is_per_split */
+    double (*range)[2]; /* [n] range of each dataset to read, as two fractions; NULL: see struct meg_data_blends */
     char *name;         /* name of the Megatron-DeepSpeed group, or NULL */
 };
 enum { MEG_MAX_BLEND_DATASETS = 32766 };
 
 /*
- * The data of all splits.  With is_per_split, each split has its own blend, whose datasets it reads completely unless
- * the blend has ranges.  Otherwise, --split divides each dataset of blend[0] among the splits.  With is_mock, every
- * blend is empty.
+ * The data of all splits.  If is_per_split is true, split i reads the datasets of blend[i]: completely, or the ranges
+ * that the blend contains.  If is_per_split is false, --split divides each dataset of blend[0] among the splits.  If
+ * is_mock is true, the blends are empty.
  */
 struct meg_data_blends {
     bool is_mock, is_per_split;
@@ -61,9 +64,10 @@ struct meg_data_blends {
 };
 
 /*
- * meg_data_blends_read - resolve the options, and the argument files they name, to datasets and weights
- * Returns MEG_EUSAGE if no data source or more than one is given, or if a value has none of the documented forms.
- * After success the caller frees *out with meg_data_blends_free.
+ * meg_data_blends_read - parse the options, and the files that contain their arguments, into lists of datasets
+ * Returns MEG_EUSAGE if the options specify no source of data or more than one, or if a list of datasets is invalid.
+ * Returns MEG_EFORMAT if a file has a syntax error, and the errors of meg_read_file.
+ * After success, the caller frees *out with meg_data_blends_free.
  */
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e);
 void meg_data_blends_free(struct meg_data_blends *b);

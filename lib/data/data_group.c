@@ -33,7 +33,7 @@ static bool parse_range(char *text, double *begin, double *end)
     return meg_parse_f64(text, begin) && meg_parse_f64(colon, end) && *begin >= 0 && *begin < *end && *end <= 1;
 }
 
-/* Parse "WEIGHT BEGIN:END PREFIX" and append it to b. */
+/* Parse "WEIGHT BEGIN:END PREFIX" and append it to b.  Returns false for other text. */
 static bool parse_member(struct meg_data_blend *b, const char *s, const char *end)
 {
     char *word[4] = { 0 };

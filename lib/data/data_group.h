@@ -16,7 +16,8 @@ MEG_BEGIN_DECLS
  *   b       zeroed before the call; the caller frees its arrays, also after a failure
  *   origin  option or file that contains text, used in messages
  * meg_data_parse_group_file - parse a file that contains one group in double quotes
- * Both return MEG_EUSAGE for text that is not a group.
+ * Both return MEG_EUSAGE for an invalid group.  meg_data_parse_group_file also returns MEG_EFORMAT if the quotes are
+ * missing or the file has a zero byte, and the errors of meg_read_file.
  */
 int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *origin, struct meg_err *e);
 int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e);

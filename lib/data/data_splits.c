@@ -30,7 +30,8 @@ static int open_source(struct meg_data_splits *d, struct meg_source **out, const
 }
 
 /*
- * Add a mid-level dataset: the range of src between two fractions, or the range that --split assigns if range is NULL.
+ * Add a mid-level dataset: the part of src between the two fractions of `range`.  If range is NULL, it is the part that
+ * --split assigns to the split or, if each split has its own files, all of src.
  */
 static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_source *src, double weight,
                            const double *range, int64_t num_samples, int64_t num_taken, struct meg_err *e)
@@ -187,8 +188,8 @@ static char *mid_cache_key(const struct meg_data_splits *d, int mid)
 }
 
 /*
- * Set the directory (--data-cache-path or the directory of the dataset) and file name prefix of a Megatron-DeepSpeed
- * index.
+ * Set the directory and the file name prefix of an index that has Megatron-DeepSpeed's file names.  The directory is
+ * --data-cache-path or, by default, that of the dataset.
  */
 static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *dir,
                             struct meg_str *prefix)
@@ -278,8 +279,8 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
 }
 
 /*
- * Check the index of a blend against the lengths of its members.  In Megatron-DeepSpeed's order, the index may refer to
- * more samples than a member has, because the blend has more samples than the run reads.
+ * Check the index of a blend against the lengths of its members.  In Megatron-DeepSpeed's order, a sample number beyond
+ * the end of a member is accepted here: the blend is longer than the run, which may never read that sample.
  */
 static int check_blend(const struct meg_data_splits *d, const struct meg_dataset *ds, struct meg_err *e)
 {

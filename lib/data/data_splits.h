@@ -18,18 +18,18 @@
 
 MEG_BEGIN_DECLS
 
-/* Inputs of the datasets besides the data options. */
+/* Settings of the datasets in addition to struct meg_data_conf. */
 struct meg_dataset_spec {
     int64_t seq_length;
     int64_t seed;                        /* --seed, in [0, 2^32) */
     int64_t num_samples[MEG_NUM_SPLITS]; /* 0: the split is not opened; MEG_ONE_EPOCH: all samples of one epoch */
     int32_t eod, pad;                    /* token ids; -1 if the tokenizer has none */
-    int64_t vocab_size;                  /* exclusive upper bound of the ids; 0: not checked */
+    int64_t vocab_size;                  /* exclusive upper bound of the ids; 0: no upper bound */
     const char *tokenizer;               /* description of the tokenizer in cache files: a JSON object, or NULL */
     const char *megatron_release;        /* --megatron-release, or NULL: see tokenizer/megatron_release.h */
 };
 
-/* A mid-level dataset: the range of one file that one split reads, as --dry-run prints it. */
+/* A mid-level dataset (Megatron-LM's term): the range of one file that one split reads. */
 struct meg_mid_dataset {
     int split;           /* MEG_SPLIT_TRAIN, ... */
     const char *name;    /* prefix as in the option, or "mock data" */
@@ -37,25 +37,25 @@ struct meg_mid_dataset {
     int64_t begin, end;  /* range of elements: sequences for GPT, documents for BERT and T5 */
     int64_t tokens;      /* tokens in that range */
     int64_t num_samples; /* samples to build, or MEG_ONE_EPOCH */
-    int64_t num_taken;   /* samples that a weighted blend takes; otherwise num_samples */
-    int64_t samples;     /* samples that the index contains, in all epochs */
-    int64_t epochs;
+    int64_t num_taken;   /* samples that a blend takes: num_samples without the surplus */
+    int64_t samples;     /* samples in the index, over all epochs; 0 for BERT and T5 */
+    int64_t epochs;      /* 0 for BERT and T5 */
 };
 
 /*
- * meg_data_splits_build - read the index arrays from the cache, or build them and store them there
- * Returns MEG_EUSAGE when options contradict each other or a split is empty after rounding, MEG_EFORMAT when a file is
- * damaged or has too few tokens for one sample, and MEG_ENOENT when a file is missing.  After a failure, the caller
- * must still close d.
+ * meg_data_splits_build - load the index arrays of all splits from the cache, or build them and store them there
+ * Returns MEG_EFORMAT when a cached blend does not match its datasets or no document yields a BERT or T5 sample, and
+ * MEG_EFAIL when a blend takes more samples from a dataset than that dataset has.  After a failure, the caller must
+ * still close d.
  */
 struct meg_data_splits;
 int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e);
 void meg_data_splits_close(struct meg_data_splits *d); /* accepts NULL */
 
-/* Return the dataset of a split, owned by d; NULL if the options name no data for the split or request no samples. */
+/* Return the dataset of a split, owned by d; NULL before d is built, and if the split has no data or num_samples 0. */
 const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split);
 
-/* Return the *n mid-level datasets of all splits, in the order of the splits, owned by d.  Planning sets them. */
+/* Return the mid-level datasets of all splits in order, owned by d, and set *n to their number.  Planning sets them. */
 const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n);
 
 MEG_END_DECLS

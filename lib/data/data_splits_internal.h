@@ -16,14 +16,14 @@ struct meg_data_class {
     const char *name; /* Megatron-LM's class name, used in the names of cache files */
     /* Return the number of elements of src that --split divides: sequences for GPT, documents for BERT and T5. */
     int64_t (*num_elements)(const struct meg_source *src);
-    /* Set the fields of p that do not depend on the index; fail if p has too little data for one sample. */
+    /* Set p->tokens and, for GPT, p->samples and p->epochs.  Fail if there is too little data. */
     int (*plan)(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
                 struct meg_err *e);
     /* Append Megatron-LM's description of the inputs from which the index of p is built. */
     void (*add_cache_key)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
     /* Append the last part of Megatron-DeepSpeed's file name for the index of p. */
     void (*add_deepspeed_name)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
-    /* Load or build the index of ds, whose src is set; c: cache files of the index, or NULL. */
+    /* Load or build the index of ds, whose src is set; c: cache files of the index; NULL: do not use a cache. */
     int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                  const struct meg_index_cache_entry *c, struct meg_err *e);
 };
@@ -57,8 +57,8 @@ struct meg_data_splits {
 /*
  * meg_data_splits_plan - plan the data of d; the caller has set d->type and the sample settings of that type
  * meg_data_splits_open - build the index arrays of d
- * On success *out is d.  On failure d is closed, *out is unchanged, and the error codes are those of
- * meg_data_splits_build.
+ * On success, both set *out to d.  On failure, both close d, leave *out unchanged and return the errors of
+ * meg_gpt_data_plan or meg_data_splits_build.
  */
 int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, struct meg_err *e);

@@ -21,14 +21,14 @@ int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
                     meg_source_name(ds->src));
 }
 
-/* The tokens of a sample, filled element by element. */
+/* Buffer for the tokens of one sample, which are read from one or more sequences of the source. */
 struct stream {
     int32_t *tokens;
-    int32_t next;  /* extra token, which is the label of the last token */
-    int64_t s, at; /* tokens per sample; tokens read so far */
+    int32_t next;  /* extra token: the label of the last token */
+    int64_t s, at; /* tokens per sample, without the extra token; tokens read so far */
 };
 
-/* Append tokens [from, to) of an element; the last of these tokens may be the extra token. */
+/* Append tokens [from, to) of a sequence.  The token after the first s tokens is stored in f->next. */
 static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
                         struct meg_err *e)
 {
@@ -46,8 +46,9 @@ static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t 
 }
 
 /*
- * Read the tokens of sample j, which is numbered in stream order, that is, before shuffling.  The sample spans one or
- * more consecutive entries of index.document and may begin and end inside an element (a sequence of the file).
+ * Read the tokens of sample j, where j is the sample's number before shuffling.  The sample spans one or more
+ * consecutive entries of index.document, each of which is the number of a sequence.  It may begin and end inside a
+ * sequence.
  */
 static int read_sample_tokens(const struct meg_dataset *ds, int64_t j, struct stream *f, struct meg_err *e)
 {

@@ -19,8 +19,9 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds);
  *   out  tokens, labels, position_ids, doc_start and loss_mask are the caller's arrays [seq_length]; the other fields
  *        are neither read nor written
  * The function is thread-safe.
- * Returns MEG_EFORMAT when an id is outside the vocabulary or an index file refers to data that does not exist, and
- * MEG_EFAIL when a blend in Megatron-DeepSpeed's order requires more samples than one of its datasets has.
+ * Returns MEG_EFORMAT when a token id is outside the vocabulary or the cached index does not match the token file.
+ * Returns MEG_EFAIL when a blend takes more samples from a dataset than that dataset has; here, this can happen only in
+ * Megatron-DeepSpeed's order.
  */
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 

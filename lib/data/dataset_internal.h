@@ -19,8 +19,8 @@ MEG_BEGIN_DECLS
 /* Settings for reading a GPT sample from the token stream and computing its masks. */
 struct meg_sample_conf {
     struct meg_gpt_index_conf index;
-    int32_t eod, pad;   /* -1: the tokenizer has none */
-    int64_t vocab_size; /* 0: ids are not checked */
+    int32_t eod, pad;   /* token ids; -1 if the tokenizer has none */
+    int64_t vocab_size; /* exclusive upper bound of the ids; 0: no upper bound */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
 };
 
@@ -33,8 +33,9 @@ struct meg_masked_sample_conf {
 };
 
 /*
- * A dataset is either the range of one source that one split reads (src), with the samples of GPT (index) or of BERT
- * and T5 (masked_conf, sentence_map), or a blend of such datasets (member, blend).
+ * A dataset is either a blend of other datasets or the part of one source that a split reads.  A blend has nmember > 0
+ * and uses `member` and `blend`.  Otherwise, src is set; GPT uses `index`, and BERT and T5 use masked_conf and
+ * sentence_map.
  */
 struct meg_dataset {
     int64_t len;
@@ -46,7 +47,7 @@ struct meg_dataset {
     int nmember;
     struct meg_dataset **member; /* [nmember] owned */
     struct meg_blend_index blend;
-    struct meg_mmap map[3]; /* mapped cache files of the arrays; zeroed if the arrays are in memory */
+    struct meg_mmap map[3]; /* mapped cache files of the index; zeroed if the index is in allocated memory */
 };
 
 /*

@@ -94,7 +94,10 @@ static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool 
                              x->shuffle };
 }
 
-/* Return whether the index was built for the range of p, which Megatron-DeepSpeed's file names do not contain. */
+/*
+ * Return whether the document index refers only to elements in the range of p.  Megatron-DeepSpeed's file names do not
+ * contain the range, so a cached index may be that of another range.
+ */
 static bool index_matches_range(const struct meg_mid_dataset *p, const struct meg_npy *document)
 {
     const int32_t *element = document->data;

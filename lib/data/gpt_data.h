@@ -10,8 +10,11 @@ MEG_BEGIN_DECLS
 /*
  * meg_gpt_data_plan - open the files that conf names and compute the range and sample count of each split
  * meg_gpt_data_open - plan, then build the index arrays
- * conf and spec are borrowed for the call.  Both functions return the errors of meg_data_splits_build, with *out
- * unchanged.
+ * conf and spec are borrowed for the call.  On failure, *out is unchanged.  Both functions return
+ *   MEG_EUSAGE   when options contradict each other, a value is out of range, or a split is empty after rounding
+ *   MEG_EFORMAT  when a file is damaged or has too few tokens for one sample
+ *   MEG_ENOENT   when a file is missing
+ * meg_gpt_data_open also returns the errors of meg_data_splits_build.
  */
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *spec, struct meg_err *e);

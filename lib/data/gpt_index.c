@@ -1,7 +1,4 @@
-/*
- * As in Megatron-LM, one random generator shuffles the elements and then the samples.  Token and sample counts are
- * int64.
- */
+/* As in Megatron-LM, one random generator shuffles the elements and then the samples. */
 #include "data/gpt_index.h"
 
 #include <inttypes.h>

@@ -1,9 +1,9 @@
 /*
  * gpt_index.h - document, sample and shuffle index: the three arrays that define the samples of a GPT dataset.
- * Elements (sequences of the file, usually complete documents) are repeated for as many epochs as the requested samples
- * require, and shuffled.  Their tokens, in shuffled order, form one stream, which is cut into samples of seq_length
- * tokens.  The samples are then shuffled.  The arrays equal those of Megatron-LM's GPTDataset; data/index_cache.h
- * stores them in files.
+ * An element is one sequence of the source, usually a complete document.  The elements are repeated for as many epochs
+ * as the requested samples require, and then shuffled.  Their tokens, in shuffled order, form one stream, which is cut
+ * into samples of seq_length tokens.  Finally, the samples are shuffled.  The arrays equal those of Megatron-LM's
+ * GPTDataset; data/index_cache.h stores them in files.
  */
 #ifndef MEG_DATA_GPT_INDEX_H
 #define MEG_DATA_GPT_INDEX_H
@@ -22,7 +22,7 @@ enum { MEG_ONE_EPOCH = -1 }; /* value of num_samples that requests all samples o
 struct meg_gpt_index_conf {
     int64_t seq_length;
     int add_extra_token; /* 1: a sample reads one extra token, the label of its last token */
-    bool is_deepspeed;   /* separate_last_epoch: use a limit of 95% instead of 80% */
+    bool is_deepspeed;   /* compute separate_last_epoch as Megatron-DeepSpeed does */
 };
 
 /* Sizes of the arrays. */
@@ -30,38 +30,41 @@ struct meg_gpt_index_sizes {
     int64_t elements; /* elements in one epoch */
     int64_t tokens_per_epoch, epochs;
     int64_t samples;                   /* samples in all epochs, often more than requested */
-    int64_t samples_before_last_epoch; /* samples that end before the last of several epochs */
-    bool separate_last_epoch;          /* shuffle the last epoch separately: less than 80% of it is requested */
+    int64_t samples_before_last_epoch; /* samples that end before the last epoch; 0 for one epoch */
+    bool separate_last_epoch;          /* shuffle the last of several epochs separately, because less than 80% (in
+                                          Megatron-DeepSpeed, 95%) of its samples are requested */
 };
 
 /*
- * meg_gpt_index_plan - compute the number of epochs and the sizes for num_samples samples (or MEG_ONE_EPOCH)
- * tokens_per_epoch must be above 0.  Returns MEG_EFORMAT when the counts exceed 2^62.
+ * meg_gpt_index_plan - compute the number of epochs that num_samples samples require, and the sizes of the arrays
+ *   tokens_per_epoch  > 0
+ *   num_samples       >= 0, or MEG_ONE_EPOCH
+ * Returns MEG_EFORMAT when num_samples * seq_length + tokens_per_epoch exceeds 2^62.
  */
 int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch, int64_t num_samples,
                        const struct meg_gpt_index_conf *conf, struct meg_err *e);
 
 /*
- * The arrays.  As in Megatron-LM's files, the type of sample is int32 or int64, and that of shuffle is uint32 or int64,
- * depending on the lengths of document and shuffle.
+ * The arrays, with the types of Megatron-LM's files.  `sample` is int32, or int64 if ndocument exceeds INT32_MAX.
+ * `shuffle` is uint32, or int64 if nsample is at least 2^32 - 2.
  */
 struct meg_gpt_index {
     int64_t ndocument, nsample;
-    bool is_sample_int64, is_shuffle_int64; /* int64 instead of int32 (sample) or uint32 (shuffle) */
-    const int32_t *document;                /* [ndocument] element numbers of the source, shuffled */
-    const void *sample;  /* [nsample + 1, 2] start of each sample: index into `document`, token offset in
-                                               that element */
-    const void *shuffle; /* [nsample] numbers of the samples in stream order, shuffled */
-    void *owned[3];      /* allocations for meg_gpt_index_free; NULL when mapped from a file */
+    bool is_sample_int64, is_shuffle_int64;
+    const int32_t *document; /* [ndocument] element numbers, shuffled */
+    const void *sample;      /* [nsample + 1, 2] start of each sample before shuffling: index into `document`, token
+                                offset in that element */
+    const void *shuffle;     /* [nsample] indices into `sample`, shuffled */
+    void *owned[3];          /* allocations for meg_gpt_index_free; NULL when mapped from a file */
 };
 
-/* Return the stream-order number of sample i in shuffled order. */
+/* Return the number that sample i of the shuffled order has before shuffling: an index into x->sample. */
 static inline int64_t meg_gpt_index_shuffled(const struct meg_gpt_index *x, int64_t i)
 {
     return x->is_shuffle_int64 ? ((const int64_t *)x->shuffle)[i] : ((const uint32_t *)x->shuffle)[i];
 }
 
-/* Look up where a sample, numbered in stream order, begins: *offset tokens into element document[*k]. */
+/* Look up where a sample begins: at token *offset of element document[*k].  `sample` is its number before shuffling. */
 static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sample, int64_t *k, int64_t *offset)
 {
     const int64_t *i64 = (const int64_t *)x->sample;
@@ -70,7 +73,7 @@ static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sa
     *offset = x->is_sample_int64 ? i64[2 * sample + 1] : i32[2 * sample + 1];
 }
 
-/* Set the lengths and element types of the arrays, and the arrays to NULL. */
+/* Set the lengths and data types of the arrays; set the array pointers to NULL. */
 void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p);
 
 /*

@@ -79,7 +79,10 @@ static int64_t npy_header_rows(const char *path)
     return rows;
 }
 
-/* Map path if it consists of head and nbytes of data and is not older than idx (if not NULL); else log the reason. */
+/*
+ * Map a file that must consist of `head` and nbytes of data, and must not be older than idx (NULL: any age).  Returns
+ * false if the file cannot be opened or, after logging the reason, if it does not match.
+ */
 static bool map_file(struct meg_mmap *m, const char *path, const struct stat *idx, const struct meg_str *head,
                      size_t nbytes)
 {
@@ -128,7 +131,7 @@ static bool description_matches(const struct meg_index_cache_entry *c)
     return is;
 }
 
-/* Append the line of one array to sums, the text of the checksum file of an entry. */
+/* Append the line of an array to sums, the text of a checksum file. */
 static void add_checksum(struct meg_str *sums, const struct meg_npy *a)
 {
     char hex[33];

@@ -1,11 +1,11 @@
 /*
- * index_cache.h - files that store index arrays, with the names and format of Megatron-LM: meg and Megatron-LM read
- * each other's files.  meg-idx(5), section INDEX CACHE, describes them.
+ * index_cache.h - files that store index arrays, with the names and format of Megatron-LM, which can read them.
+ * meg-idx(5), section INDEX CACHE, describes the files.
  *   DIR/MD5-CLASS-SPLIT-description.txt     inputs of the arrays; MD5 is the hash of these bytes
  *   DIR/MD5-CLASS-SPLIT-NAME.npy            one file for each array
- *   DIR/MD5-CLASS-SPLIT-checksums.txt       written last, and only by meg: one line for each array, with the XXH3-128
- *                                           of its data in hexadecimal, and NAME
- * Megatron-DeepSpeed encodes the inputs of the arrays in a file name prefix:
+ *   DIR/MD5-CLASS-SPLIT-checksums.txt       written last: one line for each array, with the XXH3-128 hash of its data
+ *                                           in hexadecimal, and NAME.  Megatron-LM does not write this file
+ * Megatron-DeepSpeed's file names have a prefix that contains inputs of the arrays:
  *   DIR/PREFIX_NAME.npy, DIR/PREFIX_checksums.txt
  */
 #ifndef MEG_DATA_INDEX_CACHE_H
@@ -41,20 +41,21 @@ struct meg_npy {
 
 /*
  * meg_index_cache_load - map the arrays of an entry
- *   a    [n]  name, type, item, rows and columns in; data out
- *   map  [n]  out  mapped files; the caller closes them
- * Returns false, with no file mapped, unless every file exists, has the header and size that a describes, is not older
- * than PREFIX.idx (prefix may be NULL) and has the stored checksum.  Logs why an existing file is rejected, and warns
- * if a checksum differs.  Entries written by Megatron-LM have no checksums: the caller rebuilds the arrays, and
- * meg_index_cache_store adds the checksums.
+ *   prefix  prefix of the dataset; NULL: the age of the files is not checked
+ *   a       [n]  in/out  sets data, and rows if it is -1; the other fields are input
+ *   map     [n]  out  mapped files; the caller closes them
+ * Returns true if the description matches, and each array has the .npy header and size that `a` describes, matches its
+ * stored checksum and is not older than the dataset's .idx file.  Otherwise, returns false with no file mapped.  The
+ * reason is then logged, unless a .npy file or the description is missing; a different checksum is a warning.  An entry
+ * that Megatron-LM wrote is rejected, because it has no checksums; the caller rebuilds and stores it.
  */
 bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
                           struct meg_mmap *map);
 
 /*
- * meg_index_cache_store - write n arrays; several processes may store an entry at once, as each file is renamed to its
- *                         final name
- * A failure only causes a warning, since the arrays can be used from memory.
+ * meg_index_cache_store - write the n arrays of an entry, its description and its checksums
+ * Several processes may store the same entry at once: each file is written under a temporary name and then renamed.  A
+ * failure causes only a warning, because the caller can use the arrays in memory.
  */
 void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n);
 

@@ -23,10 +23,10 @@ struct slot {
 struct meg_data_loader {
     const struct meg_dataset *ds;
     struct meg_data_sampler *sampler;
-    int64_t s, b;            /* tokens per sequence on this rank, and sequences, of a micro-batch */
-    int64_t *position;       /* [s] copy of the position array of the configuration, or NULL */
+    int64_t s, b;            /* tokens per sequence on this rank; sequences per micro-batch */
+    int64_t *position;       /* [s] copy of the configuration's array, or NULL */
     int64_t *index;          /* [b] dataset indices of the samples in a micro-batch */
-    struct meg_batch sample; /* one complete sequence, before its positions are selected and transposed into a slot */
+    struct meg_batch sample; /* buffer for one complete sequence; this rank's positions are copied to a slot */
     struct slot *slot;       /* [nslot] */
     int nslot, read_ahead;
     pthread_t thread;
@@ -36,7 +36,10 @@ struct meg_data_loader {
     bool is_closing;
 };
 
-/* Copy the positions of this rank from the complete sample to sequence i of x, and count the unmasked tokens. */
+/*
+ * Copy this rank's positions of the loaded sequence to sequence i of x.  Add the number of unmasked tokens of the
+ * complete sequence to x->num_unmasked.
+ */
 static void put_sequence(const struct meg_data_loader *l, struct meg_batch *x, int64_t i)
 {
     const struct meg_batch *from = &l->sample;
@@ -74,7 +77,7 @@ static int read_batch(void *arg, struct meg_err *e)
     return 0;
 }
 
-/* Read the sampler's next batch into a slot. */
+/* Read the sampler's next batch into a slot, and set the slot's status. */
 static void fill_slot(struct meg_data_loader *l, struct slot *o)
 {
     struct read_args a = { l, &o->batch };

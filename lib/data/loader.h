@@ -14,9 +14,9 @@ MEG_BEGIN_DECLS
 struct meg_data_loader_conf {
     struct meg_data_sampler_conf sampler; /* total is ignored: the length of the dataset is used */
     int read_ahead;                       /* micro-batches that a thread prepares in advance; 0: no thread */
-    const int64_t *position;              /* [s] positions of each sequence that this context-parallel rank reads, in
-                                             the order of the batch; NULL: all positions in order */
-    int64_t s;                            /* length of position; ignored if position is NULL */
+    const int64_t *position;              /* [s] token positions that this context-parallel rank loads from each
+                                             sequence, in batch order; NULL: the complete sequence */
+    int64_t s;                            /* number of positions; ignored if position is NULL */
 };
 
 /*
@@ -32,8 +32,8 @@ void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
  * meg_data_loader_next - exchange *x for the next micro-batch
  *   x  in: zeroed, or a batch of this size, whose arrays the loader reuses; out: the micro-batch, which the caller
  *      frees with meg_batch_free
- * Returns MEG_EFAIL when fewer samples are left than one micro-batch for every data-parallel rank, and the errors of
- * meg_dataset_sample; *x is then unchanged.
+ * Returns MEG_EFAIL when too few samples are left for one micro-batch on each data-parallel rank, MEG_EIO when the
+ * dataset file cannot be read, and the errors of meg_dataset_sample.  On failure, *x is unchanged.
  */
 int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct meg_err *e);
 

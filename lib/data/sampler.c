@@ -8,7 +8,7 @@
 
 struct meg_data_sampler {
     struct meg_data_sampler_conf c;
-    int64_t step; /* samples in one micro-batch on every rank: micro_batch * ranks */
+    int64_t step; /* samples per micro-batch, summed over the ranks: micro_batch * ranks */
     int64_t consumed;
     /* cyclic: the remaining samples of this epoch are first + perm[at], first + perm[at + stride], ... */
     int64_t *perm, nperm, at, stride, first;

@@ -13,7 +13,7 @@ MEG_BEGIN_DECLS
 enum meg_data_sampler_type {
     MEG_DATA_SAMPLER_SINGLE,          /* one pass in order */
     MEG_DATA_SAMPLER_CYCLIC,          /* repeated epochs; each rank permutes its own range of samples */
-    MEG_DATA_SAMPLER_CYCLIC_UNSHARDED /* repeated epochs; ranks stride over one permutation (--no-data-sharding) */
+    MEG_DATA_SAMPLER_CYCLIC_UNSHARDED /* repeated epochs; all ranks share one permutation (--no-data-sharding) */
 };
 
 struct meg_data_sampler_conf {
@@ -21,14 +21,14 @@ struct meg_data_sampler_conf {
     int64_t total;       /* number of samples in the dataset */
     int64_t consumed;    /* samples that all ranks together consumed before this run, from the checkpoint */
     int64_t micro_batch; /* sequences per micro-batch, b */
-    int64_t rank, ranks; /* rank in the data-parallel group, and its size */
+    int64_t rank, ranks; /* rank in the data-parallel group, and size of the group */
 };
 
 /*
  * meg_data_sampler_open - create a sampler that continues after conf->consumed samples
  * For a cyclic sampler, returns MEG_EUSAGE when the dataset has fewer than micro_batch * ranks samples, or when the
  * number of samples consumed in the current epoch is not a multiple of micro_batch * ranks.
- * A cyclic order depends on micro_batch and ranks, but not on the rest of the parallel layout.  Its permutation equals
+ * A cyclic order depends on micro_batch and ranks, but not on the rest of the parallel layout.  Its permutations equal
  * torch.randperm, seeded with the epoch, for up to 214 million elements; torch permutes longer arrays differently.
  */
 struct meg_data_sampler;
@@ -38,8 +38,8 @@ void meg_data_sampler_close(struct meg_data_sampler *s); /* accepts NULL */
 /*
  * meg_data_sampler_next - compute the next micro-batch of this rank
  *   index      [b]  out  indices of the samples in the dataset
- *   sample_id  [b]  out  global number of each sample in the order of consumption, independent of the parallel layout
- * Returns false when a single pass has fewer than micro_batch * ranks samples left.
+ *   sample_id  [b]  out  global number of each sample: how many samples all ranks together consume before it
+ * Returns false when MEG_DATA_SAMPLER_SINGLE has fewer than micro_batch * ranks samples left.
  */
 bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *sample_id);
 

@@ -11,7 +11,7 @@ enum { MOCK_ELEMENTS = 100000, MOCK_LONGEST = 4095 };
 struct meg_source {
     struct meg_indexed *file; /* NULL: mock data */
     int32_t *mock_length;
-    int64_t mock_ids; /* ids are in [1, mock_ids) */
+    int64_t mock_ids; /* ids other than eod are in [1, mock_ids) */
     int32_t eod;
 };
 

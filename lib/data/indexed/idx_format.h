@@ -2,7 +2,7 @@
 #ifndef MEG_DATA_INDEXED_IDX_FORMAT_H
 #define MEG_DATA_INDEXED_IDX_FORMAT_H
 
-/* 9 bytes of magic, u64 version, u8 token type, u64 sequences, u64 document index entries */
+/* 9 bytes of magic, u64 version, u8 token type, u64 number of sequences, u64 number of document index entries */
 #define MEG_IDX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's terminating zero */
 #define MEG_IDX_HEADER 34
 

@@ -1,4 +1,4 @@
-/* Read .bin and .idx.  The arrays of .idx begin at odd offsets, so every load is unaligned. */
+/* Read .bin and .idx.  The arrays of .idx may be unaligned, so their values are loaded with memcpy. */
 #include "data/indexed/indexed.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@ struct meg_indexed {
     bool is_legacy;
     enum meg_idx_dtype dtype;
     size_t size;              /* bytes per token */
-    int64_t nseq, ndoc, ntok; /* ndoc: documents, one fewer than the document index has entries */
+    int64_t nseq, ndoc, ntok; /* sequences, documents, tokens; the document index has ndoc + 1 entries */
     const unsigned char *lengths, *offsets, *docs, *modes; /* pointers into idx; modes may be NULL */
 };
 
@@ -84,7 +84,7 @@ static int fail_no_documents(const struct meg_indexed *d, int at, struct meg_err
     return meg_fail(e, MEG_EFORMAT, "%s.idx: 0 document index entries at byte %d, expected at least 1", d->prefix, at);
 }
 
-/* Parse the n bytes h of an index file in the current format. */
+/* Parse an index file of n bytes at h, in the current (not the legacy) format. */
 static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, struct meg_err *e)
 {
     const char *p = d->prefix;

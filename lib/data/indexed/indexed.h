@@ -35,9 +35,9 @@ enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
 /*
  * meg_indexed_open - map a dataset and check its complete index
  *   prefix  path without ".bin" and ".idx"; copied
- * Checks magic, version, type, file size, lengths, offsets (which must be the sums of the lengths), the document index,
- * and that .bin is long enough; a longer .bin is a warning.  Reads the legacy index format, too.
- * Returns MEG_ENOENT when a file is missing, MEG_EFORMAT when its bytes are wrong; *out is then unchanged.
+ * Checks magic, version, type, file size, lengths, offsets (a sequence must begin where the previous one ends), the
+ * document index, and that .bin is long enough; a longer .bin is a warning.  Reads the legacy index format, too.
+ * Returns MEG_ENOENT when a file is missing, MEG_EFORMAT when a check fails; *out is then unchanged.
  * An open dataset is read-only: any number of threads may use it.
  */
 struct meg_indexed;
@@ -62,31 +62,34 @@ const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq)
 /*
  * meg_indexed_get - read tokens [offset, offset + n) of a sequence, converted to int32
  *   out  [n]  out
- * Returns MEG_EFORMAT when the dataset contains floats or an id exceeds int32.  A range outside the sequence is a bug.
+ * Returns MEG_EFORMAT when the dataset contains floats or an id is out of the range of int32.  A token range outside
+ * the sequence is a bug.
  */
 int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, int64_t n, int32_t *out,
                     struct meg_err *e);
 
 /*
- * Writer.  Appended tokens, lengths and document ends are written through buffers to temporary files next to PREFIX.bin
- * and PREFIX.idx, in constant memory.  create acquires PREFIX.lock, which excludes a second writer; commit replaces the
- * files of all writers at once (file/commit.h); abandon removes the temporary files.
- * All return MEG_EIO on failure, after which the writer can only be abandoned.  An error in extend, reserve or
- * end_document is returned by the next append, pwrite or commit.
+ * Writer of a dataset in constant memory.  It writes temporary files in the directory of PREFIX.bin and PREFIX.idx;
+ * commit renames them (file/commit.h), and abandon removes them.  create acquires PREFIX.lock, so that a second writer
+ * fails.  A failure of the file system is MEG_EIO or MEG_ENOENT; after it, the writer can only be abandoned.  extend,
+ * reserve and end_document return no error: the next append, pwrite or commit returns it.
  */
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype,
                        struct meg_err *e);
-/* Append a sequence of n >= 0 tokens.  Returns MEG_EFORMAT, with nothing written, for an id out of range. */
+/*
+ * Append a sequence of n >= 0 tokens.  Returns MEG_EFORMAT, with nothing written, if an id is out of the range of the
+ * token type or n exceeds INT32_MAX.
+ */
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
  * Append in steps, so that several threads can write at once: convert, then reserve or extend, then pwrite.  These
  * functions must not be called on a writer on which append was called.
- *   convert  checks ids and converts them to the type of the file; out [n] may be ids if that type has at most
+ *   convert  checks `ids` and converts them to the token type; `out` [n] may be the array `ids` if the type has at most
  *            4 bytes
- *   reserve  adds a sequence of n tokens and returns its offset in .bin, in bytes; one thread at a time
- *   extend   adds n tokens to the sequence reserved last, and returns their offset; one thread at a time
- *   pwrite   writes n converted tokens, of one sequence or several adjacent ones, at an offset
+ *   reserve  adds a sequence of n tokens and returns its byte offset in .bin; one thread at a time
+ *   extend   adds n tokens to the sequence reserved last, and returns their byte offset; one thread at a time
+ *   pwrite   writes n converted tokens, of one sequence or several adjacent ones, at byte offset `at`
  * All reserved tokens must be written before the commit.
  */
 int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
@@ -94,14 +97,17 @@ int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, 
 int64_t meg_indexed_reserve(struct meg_indexed_writer *w, int32_t n);
 int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n);
 int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n, struct meg_err *e);
-/* End a document: it contains the sequences appended since the previous end, or is empty if there are none. */
+/* End a document.  It consists of the sequences appended since the previous document ended, and may be empty. */
 void meg_indexed_end_document(struct meg_indexed_writer *w);
 /*
- * Append all sequences and documents of d, byte for byte.  Every document appended before must have been ended.
- * Returns MEG_EFORMAT when the token types of w and d differ, or when only one of them has modes.
+ * Append all sequences and documents of d, byte for byte.  The documents appended before must have been ended.
+ * Returns MEG_EFORMAT when the token types of w and d differ, or when both have sequences but only one has modes.
  */
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d, struct meg_err *e);
-/* Rename the temporary files of n datasets to their final names, all or none.  On success free and clear each w[i]. */
+/*
+ * Complete the indices of n writers, and rename their temporary files to the final names, all or none.  On success,
+ * free the writers and set w[i] to NULL.
+ */
 int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e);
 void meg_indexed_abandon(struct meg_indexed_writer *w); /* accepts NULL */
 

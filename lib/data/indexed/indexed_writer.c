@@ -23,10 +23,10 @@ struct meg_indexed_writer {
     enum meg_idx_dtype dtype;
     struct meg_file bin, idx;    /* idx: space for the header, then the lengths */
     struct meg_file docs, modes; /* temporary files, never committed; modes is { 0 } if the dataset has none */
-    int64_t nseq, ndoc_entries;  /* document index entries */
+    int64_t nseq, ndoc_entries;  /* number of sequences, and of entries in the document index */
     int32_t last_length;         /* tokens of the sequence appended last, which extend may lengthen */
-    int64_t nseq_ended;          /* sequences in documents that were ended */
-    atomic_int index_status;     /* code of the first failure to write a part of .idx; index_err has its message */
+    int64_t nseq_ended;          /* number of sequences in the ended documents */
+    atomic_int index_status;     /* 0, or code of the first failure to write a part of .idx (see index_err) */
     struct meg_err index_err;
 };
 
@@ -148,7 +148,10 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
     return 0;
 }
 
-/* Copy the low bytes of each id, which are its first bytes, as libmeg requires a little-endian CPU.  to may be ids. */
+/*
+ * Convert each id to `size` bytes: the first bytes of an int64, as libmeg requires a little-endian CPU.  `to` may be
+ * the array `ids` if size is at most 4.
+ */
 static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {
     int64_t i = 0;
@@ -178,7 +181,7 @@ int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, 
     return r;
 }
 
-/* Write the length of the last sequence, which can no longer grow. */
+/* Write the length of the last sequence, if any; the sequence cannot be extended any more. */
 static void end_sequence(struct meg_indexed_writer *w)
 {
     if (w->nseq > 0)
@@ -278,7 +281,7 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
 
 enum { CHUNK = 1 << 16 }; /* number of lengths or bytes copied at a time */
 
-/* Append the offset of each sequence in .bin to .idx. */
+/* Append the offsets to .idx: the byte offset of each sequence in .bin. */
 static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)
 {
     const int64_t size = (int64_t)meg_idx_dtype_size(w->dtype);

@@ -115,7 +115,7 @@ int meg_inspect_info(const struct meg_inspect_conf *c, FILE *out, struct meg_err
 
 /* ---- --decode ---- */
 
-/* Parse FIRST, FIRST:COUNT or NULL (all documents) into the documents [*begin, *end) of ndoc. */
+/* Parse FIRST or FIRST:COUNT, or NULL for all ndoc documents, and set the range [*begin, *end) of documents. */
 static int parse_range(const char *text, int64_t ndoc, int64_t *begin, int64_t *end, struct meg_err *e)
 {
     char *first, *colon;

@@ -19,7 +19,10 @@ bool meg_legacy_index_detect(const void *idx, size_t n)
     return n >= 6 && memcmp(idx, "TNTIDX", 6) == 0;
 }
 
-/* Read and check the six numbers after the magic: version, type, bytes of a token, items, sizes, entries. */
+/*
+ * Read and check the six numbers after the magic: version, dtype code, bytes per token, number of sequences, number of
+ * sizes (which must equal the number of sequences), number of document index entries.
+ */
 static int read_header(const char *name, const unsigned char *h, size_t n, uint64_t v[6], struct meg_err *e)
 {
     uint64_t nwords;

@@ -42,8 +42,8 @@ static bool is_regular(const char *path)
 }
 
 /*
- * Check that a file of the directory is the .bin or .idx of a pair.  Add the prefix for the .bin only, so that it is
- * added once.
+ * Check that a regular file is the .bin or .idx of a pair; ignore other directory entries.  Only the .bin adds the
+ * prefix, so that the prefix is added once.
  */
 static int add_pair_file(struct meg_prefix_list *out, const char *folder, const char *name, struct meg_err *e)
 {

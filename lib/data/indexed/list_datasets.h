@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Paths of datasets without .bin and .idx; a zeroed list is empty. */
+/* List of dataset prefixes, that is, paths without .bin and .idx.  A zeroed list is empty. */
 struct meg_prefix_list {
     char **v;
     size_t n;
@@ -18,7 +18,7 @@ void meg_prefix_list_add(struct meg_prefix_list *a, char *prefix); /* takes owne
 void meg_prefix_list_free(struct meg_prefix_list *a);
 
 /*
- * meg_list_datasets - append the datasets in a directory, sorted by path
+ * meg_list_datasets - append the prefixes of the datasets in a directory to *out, and sort the complete list
  * Returns MEG_EFORMAT when the directory contains other regular files, MEG_ENOENT when it contains no dataset or one of
  * the two files of a dataset is missing; the caller frees *out in any case.
  */

@@ -9,12 +9,12 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_masked_data_open - plan and build the data; the members samples and epochs of struct meg_mid_dataset remain 0
+ * meg_masked_data_open - plan and build the data
  *   conf   names token datasets with one sequence for each sentence; --split divides their documents
  *   spec   seq_length is the length of a BERT sample or of the input of the T5 encoder
  *   masked, vocab  copied; the arrays of vocab are borrowed until the data are closed
- * Returns the errors of meg_data_splits_build, and MEG_EUSAGE for numbers out of range or a vocabulary without a
- * required id; *out is then unchanged.
+ * Returns the errors of meg_gpt_data_open, and MEG_EUSAGE if a setting is out of range or the vocabulary lacks a
+ * required special token.  On failure, *out is unchanged.
  */
 int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,

@@ -81,7 +81,7 @@ struct segment {
 
 /*
  * Split the sentences into segments a and b at a random sentence, swap the segments with probability 1/2, and return
- * whether they are swapped.  Without pairs a contains all sentences and b is empty.
+ * whether they are swapped.  Without pairs, a contains all sentences, and b is empty.
  */
 static bool choose_segments(struct sentences *x, bool has_pairs, struct segment *a, struct segment *b)
 {
@@ -104,7 +104,10 @@ static bool choose_segments(struct sentences *x, bool has_pairs, struct segment 
     return is_swapped;
 }
 
-/* Remove tokens from a random end of the longer segment until both have max together; return whether any were. */
+/*
+ * While the segments together exceed max tokens, remove one token from a random end of the longer segment.  Return
+ * whether tokens were removed.
+ */
 static bool truncate_segments(struct segment *a, struct segment *b, int64_t max, struct meg_mt19937 *g)
 {
     const bool is_long = a->n + b->n > max;

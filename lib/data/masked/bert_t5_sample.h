@@ -27,20 +27,23 @@ enum meg_masked_type { MEG_MASKED_BERT, MEG_MASKED_T5 };
 struct meg_masked_conf {
     enum meg_masked_type type;
     int64_t decoder_seq_length; /* T5: sequence length of the decoder; seq_length is the encoder's */
-    double short_seq_prob;      /* fraction of samples with a shorter target length, in [2^-31, 1], or 0 */
+    double short_seq_prob;      /* fraction of samples with a reduced target length: 0, or in [2^-31, 1] */
     bool has_pairs;             /* BERT: a sample has two segments, in order or swapped */
     struct meg_mask_conf mask;
 };
 
-/* Return Megatron-LM's defaults: whole words; BERT: spans of 1 to 3 words, pairs; T5: geometric spans of 1 to 10. */
+/*
+ * Return Megatron-LM's defaults: whole words; for BERT, segment pairs and spans of 1 to 3 words; for T5, spans
+ * of 1 to 10 words, with a geometric distribution.
+ */
 struct meg_masked_conf meg_masked_defaults(enum meg_masked_type type);
 
 /* Vocabulary data that masking requires.  The arrays are borrowed until the datasets are closed. */
 struct meg_masked_vocab {
     int64_t size;                         /* exclusive upper bound of the ids */
     const unsigned char *is_continuation; /* [size] 1: the token continues a word (it begins with ##) */
-    int32_t cls, sep, mask, pad;          /* cls, sep: BERT; mask, pad: BERT and T5 */
-    int32_t bos, eos;                     /* T5 */
+    int32_t cls, sep, mask, pad;          /* token ids; T5 does not require cls and sep */
+    int32_t bos, eos;                     /* token ids, required by T5 only */
     const int32_t *sentinel;              /* [nsentinel] T5: <extra_id_0>, <extra_id_1>, ... */
     int64_t nsentinel;
     const int32_t *random_ids; /* [nrandom] BERT: ids from which a random replacement is drawn; NULL: all */
@@ -49,25 +52,26 @@ struct meg_masked_vocab {
 
 /*
  * A BERT sample, in arrays of the caller, each [seq_length].
- *   text          CLS A SEP, and with a second segment B SEP; a masked token is MASK, another id or itself; then pad
- *   types         0 up to the first SEP, 1 after it; then pad
+ *   text          CLS A SEP, or CLS A SEP B SEP if there are two segments; a masked token is replaced by MASK, by a
+ *                 random id or by itself
+ *   types         0 through the first SEP, 1 after it
  *   labels        original ids of masked tokens; -1 elsewhere
- *   loss_mask     1 at masked tokens
- *   padding_mask  1 at tokens; then pad
+ *   loss_mask     1 at masked tokens, 0 elsewhere
+ *   padding_mask  1 at tokens
+ * As in Megatron-LM, text, types and padding_mask are padded with the pad id.
  */
 struct meg_bert_sample {
     int32_t *text, *types, *labels, *loss_mask, *padding_mask;
-    bool is_random;    /* A and B are swapped; this is the label of the pair */
+    bool is_random;    /* A and B are swapped; label of sentence-order prediction (SOP) */
     bool is_truncated; /* tokens were removed to fit the target length */
 };
 
 /*
  * A T5 sample, in arrays of the caller: text_enc and enc_mask are [seq_length], the others [decoder_seq_length].
- *   text_enc   the tokens, with one sentinel for each masked span; then pad
- *   enc_mask   1 at tokens
- *   text_dec   BOS, and each sentinel followed by the tokens of its span; then pad
- *   labels     text_dec from its second token on, and EOS; then -1
- *   loss_mask, dec_mask  1 at tokens
+ *   text_enc   the tokens, with each masked span replaced by one sentinel; then pad
+ *   text_dec   BOS, then each sentinel followed by the tokens of its span; then pad
+ *   labels     text_dec without BOS, then EOS; then -1
+ *   enc_mask, dec_mask, loss_mask  1 at tokens, 0 at padding
  */
 struct meg_t5_sample {
     int32_t *text_enc, *enc_mask;
@@ -78,9 +82,8 @@ struct meg_t5_sample {
 /*
  * meg_bert_sample, meg_t5_sample - build sample i, in [0, len)
  * The random generator is MT19937, seeded with --seed + i; in a blend, i is the sample's number in its member.  Both
- * functions are thread-safe.
- * Both return MEG_EFORMAT when an id is outside the vocabulary or an index file refers to data that does not exist,
- * MEG_EUSAGE when decoder_seq_length or the number of sentinels is too small.
+ * functions are thread-safe and return the errors of meg_dataset_sample.  meg_t5_sample returns MEG_EUSAGE when
+ * decoder_seq_length or the number of sentinels is too small.
  */
 int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out, struct meg_err *e);
 int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out, struct meg_err *e);

@@ -70,7 +70,7 @@ int64_t meg_ict_len(const struct meg_ict *x)
     return x->blocks.n;
 }
 
-/* The ids of a query or a context, at most cap. */
+/* Ids of a query or a context.  cap is the capacity without the final SEP. */
 struct id_row {
     int32_t *ids;
     int64_t n, cap;
@@ -81,7 +81,7 @@ static void put(struct id_row *to, int32_t id)
     to->ids[to->n++] = id;
 }
 
-/* Append a sequence, truncated if the row exceeds cap. */
+/* Append a sequence, truncated so that the row has at most cap ids. */
 static int put_sequence(struct id_row *to, const struct meg_indexed *d, int64_t s, struct meg_err *e)
 {
     const int64_t length = meg_indexed_length(d, s), max = to->cap - to->n;

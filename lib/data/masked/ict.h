@@ -27,11 +27,11 @@ struct meg_ict_conf {
 };
 
 /*
- * meg_ict_open - map documents [begin, end) of d to blocks
+ * meg_ict_open - divide documents [begin, end) of d into blocks of sentences
  *   d       dataset with one sequence for each sentence; borrowed until meg_ict_close
  *   titles  dataset with one sequence for each document of d; borrowed until meg_ict_close
- * Returns MEG_EUSAGE for a seq_length out of range; MEG_EFORMAT when titles does not match d, a title is too long for
- * seq_length, or no document has a block.
+ * Returns MEG_EUSAGE for a seq_length out of range.  Returns MEG_EFORMAT when the number of titles differs from the
+ * number of documents, a title is too long for seq_length, or no document yields a block.
  */
 struct meg_ict;
 int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct meg_indexed *titles, int64_t begin,
@@ -39,7 +39,7 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
 void meg_ict_close(struct meg_ict *x); /* accepts NULL */
 int64_t meg_ict_len(const struct meg_ict *x);
 
-/* A sample, in arrays of the caller, each [seq_length]: ids, then pad.  The masks are 1 at ids and 0 at padding. */
+/* A sample, in arrays of the caller, each [seq_length], padded with pad.  The masks are 1 at ids and 0 at padding. */
 struct meg_ict_sample {
     int32_t *query, *query_mask;     /* CLS sentence SEP */
     int32_t *context, *context_mask; /* CLS title SEP block SEP, or CLS block SEP */
@@ -50,7 +50,7 @@ struct meg_ict_sample {
  * meg_ict_sample - build sample i, in [0, len)
  *   g  Python's random generator, seeded once by meg_mt19937_seed_python.  All samples draw from g, so a sample depends
  *      on the samples built before it, as in Megatron-LM
- * Returns MEG_EFORMAT when the dataset contains no token ids.
+ * Returns the errors of meg_indexed_get.
  */
 int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g, struct meg_ict_sample *out,
                    struct meg_err *e);

@@ -59,14 +59,14 @@ static void shuffle(struct meg_sentence_map *m, uint32_t seed)
 
 /* ---- building ----------------------------------------------------------------------------------- */
 
-/* State while building a map: the block map if titles is not NULL, else the sentence map. */
+/* State while building a block map, or a sentence map if titles is NULL. */
 struct map_builder {
     struct meg_sentence_map *m;
     int64_t cap;
     const struct meg_indexed *d, *titles;
     const struct meg_sentence_map_conf *c;
     struct meg_mt19937 g;
-    uint32_t ratio; /* one sample in ratio is short; 0: none */
+    uint32_t ratio; /* one sample in `ratio` has a reduced target length; 0: none */
     int64_t block;
 };
 

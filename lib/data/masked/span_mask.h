@@ -10,12 +10,12 @@
 
 MEG_BEGIN_DECLS
 
-/* Masked spans in the order in which they were drawn: span k is positions [first[k], first[k+1]) of position. */
+/* Masked spans, in the order in which they were drawn.  Span k is position[first[k]] .. position[first[k + 1] - 1]. */
 struct meg_masked_spans {
     int64_t n, nspan;
     int32_t *position; /* [n] masked token positions */
     int32_t *original; /* [n] ids at these positions before masking */
-    int64_t *first;    /* [nspan+1] start of each span in position */
+    int64_t *first;    /* [nspan+1] index into `position` of the first token of each span */
 };
 void meg_masked_spans_free(struct meg_masked_spans *m);
 
