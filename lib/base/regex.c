@@ -321,8 +321,8 @@ void meg_regex_free(struct meg_regex *r)
 /*
  * An expression such as [ab]+c|[ab] may examine the rest of the text from every starting offset, which takes quadratic
  * time.  PCRE2's match limit does not prevent this, because it applies to a single starting offset.  Therefore, the
- * bytes that are examined again are counted and limited to RESCAN_FREE + RESCAN_PER_BYTE * n for all searches of a text.
- * To count them, a search matches against a small window of the text, and enlarges the window after a partial match.
+ * searches of a text may together examine at most RESCAN_FREE + RESCAN_PER_BYTE * n bytes again.  To count these bytes,
+ * a search first matches against a small window of the text, and enlarges the window after a partial match.
  */
 enum { FIRST_WINDOW = 256, RESCAN_FREE = 1 << 22, RESCAN_PER_BYTE = 1024 };
 

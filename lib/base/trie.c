@@ -35,7 +35,7 @@ struct build {
 };
 
 /*
- * A node whose children have no units yet.  The labels of the children are the bytes at offset `depth` of keys [lo, hi).
+ * A node whose children have no units yet.  The children's labels are the bytes at offset `depth` of keys [lo, hi).
  */
 struct node {
     int64_t lo, hi, depth;

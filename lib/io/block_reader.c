@@ -19,7 +19,7 @@ struct meg_block_reader {
     int fd;             /* descriptor of the current file; -1 between files */
     struct meg_decompressor *file;
     int64_t first_line_in_file, first_line; /* line numbers of the next block, as in struct meg_line_block */
-    struct meg_str partial_line;            /* incomplete line at the end of the last block */
+    struct meg_str partial_line;            /* text read after the last block: the beginning of the next one */
 };
 
 static void add_path(struct meg_block_reader *in, const char *path)
@@ -127,7 +127,7 @@ static int fail_long_line(const struct meg_block_reader *in, int64_t index, stru
                     (in->first_line_in_file + index), MEG_MAX_LINE_BYTES >> 20);
 }
 
-/* Fill b with complete lines.  Returns 0 at the end of the file, else 1. */
+/* Fill b with complete lines.  Returns 1, or 0 if b ends at the end of the file, or an error code. */
 static int read_lines(struct meg_block_reader *in, struct meg_line_block *b, int64_t target_bytes, struct meg_err *e)
 {
     int64_t complete = 0;

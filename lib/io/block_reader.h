@@ -14,7 +14,7 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_block_reader_open - open the files of all patterns, in order
+ * meg_block_reader_open - create a reader of the files that the patterns match, in the order of the patterns
  *   patterns  [n]  paths, or shell patterns, whose matches are sorted bytewise; "-" is standard input.  The name of an
  *                  existing file is not expanded.
  * Returns MEG_ENOENT if a pattern matches no file or a file does not exist.

@@ -1,6 +1,6 @@
 /*
  * decompress.c - decompression by a table with one row per format: its magic number, and its decoder or, if the format
- * is not supported, a hint.  In each format, concatenated streams are decoded as one file.
+ * is not supported, a hint.
  */
 #include "io/decompress.h"
 
@@ -118,7 +118,7 @@ static int64_t xz_decode(struct meg_decompressor *u, char *out, int64_t n)
 
 #define JSON_LINES "convert it to JSON lines first"
 
-/* A magic number that begins with letters includes bytes that practically never occur at the beginning of a text. */
+/* The magic numbers are long or contain bytes that do not occur in text, so text practically never matches one. */
 static const struct format formats[] = {
     { "gzip", 0, { 0x1F, 0x8B }, 2, gzip_decode, true, NULL },
     { "zstd", 0, { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_decode, false, NULL },

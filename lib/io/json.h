@@ -18,21 +18,21 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_json_load - parse a file that contains one JSON value, which the caller releases with json_decref
- * Returns MEG_EFORMAT, with SOURCE:LINE:COLUMN, for any other content and for a duplicate key in an object.
+ * Returns MEG_EFORMAT, with file, line and column, for any other content and for a duplicate key in an object.
  */
 int meg_json_load(json_t **out, const char *path, struct meg_err *e);
 /* Parse a regular file whose name was read from a directory or another file; see meg_read_regular. */
 int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e);
 /* Parse a JSON text; source is its name in messages. */
 int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
-/* Parse a JSON text whose strings may contain \u0000; json_string_length returns their length. */
+/* Parse a JSON text in which strings may contain \u0000.  Use json_string_length for the length of a string. */
 int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
 
 /*
  * meg_json_get_* - set *out to a member of an object
  * Returns MEG_EFORMAT, with source and key in the message, if the member has another type, or if it is
- * MEG_JSON_REQUIRED and missing.  If it is MEG_JSON_OPTIONAL and missing or null, *out is unchanged.  Strings, arrays
- * and objects are borrowed from the object.  meg_json_get_f64 also accepts integers.
+ * MEG_JSON_REQUIRED and missing.  If it is MEG_JSON_OPTIONAL and missing or null, *out is unchanged.  meg_json_get_f64
+ * also accepts integers.  A string, array or object in *out is borrowed from the parent object.
  */
 enum meg_json_presence { MEG_JSON_REQUIRED, MEG_JSON_OPTIONAL };
 int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence presence, int64_t *out,

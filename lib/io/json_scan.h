@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 /* State of the scan of a text [begin, end), which must be valid UTF-8. */
 struct meg_json_scan {
     const char *begin, *p, *end; /* p: the next byte */
-    const char *offset_name;     /* name of an offset in messages: "byte" */
+    const char *offset_name;     /* noun before an offset in messages, "byte" */
     struct meg_err *e;
 };
 
@@ -32,9 +32,9 @@ bool meg_json_scan_accept(struct meg_json_scan *s, char c);
 
 /*
  * meg_json_scan_string - scan a string, which begins with a quote
- *   buf             receives the text if it has escapes.  buf must have capacity for the text, because spans point into
- *                   buf.  The text is never longer than its JSON.
- *   out             the text, in place or in buf; NULL to only validate the string
+ *   buf             buffer to which the text is appended if the string has escapes.  If buf grows, spans of earlier
+ *                   strings in it become invalid.  A capacity of n + 1 bytes is sufficient for n bytes of JSON.
+ *   out             text, in the JSON or in buf; NULL to only validate the string
  *   lone_surrogate  out  first escape of a lone surrogate, or NULL.  Each lone surrogate becomes U+FFFD.
  */
 int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,

@@ -16,7 +16,7 @@ bool meg_jsonl_is_list(const struct meg_jsonl_value *v)
     return v->type_name == list;
 }
 
-/* Read one string of a value. */
+/* Read a string, and append it to the value. */
 static int read_text(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_jsonl_value *v)
 {
     const char *lone_surrogate;

@@ -17,8 +17,8 @@ MEG_BEGIN_DECLS
 struct meg_line_reader {
     const char *name; /* name of the input in messages: its path, or "standard input"; borrowed */
     int64_t line;     /* number of the last line returned, from 1 */
-    int64_t offset;   /* bytes of the input up to the end of that line, including its newline */
-    bool has_newline; /* false if the input ends without a newline after that line */
+    int64_t offset;   /* byte offset of the next line in the input */
+    bool has_newline; /* whether the last line returned ended with a newline */
     bool is_eof;
     int fd;
     char *buf;
@@ -29,7 +29,7 @@ struct meg_line_reader {
 /* Open the file at path, which is borrowed; "-" is standard input.  Returns MEG_ENOENT or MEG_EIO on failure. */
 int meg_line_reader_open(struct meg_line_reader *in, const char *path, struct meg_err *e);
 
-/* Initialize a reader of fd, which meg_line_reader_close will close. */
+/* Initialize a reader of fd, which meg_line_reader_close closes unless it is standard input. */
 void meg_line_reader_init(struct meg_line_reader *in, int fd, const char *name);
 
 /* Close the file and free the buffer.  Accepts { 0 } and a reader whose open failed. */
@@ -39,7 +39,8 @@ void meg_line_reader_close(struct meg_line_reader *in);
 bool meg_line_reader_is_ready(struct meg_line_reader *in);
 
 /*
- * meg_line_reader_next - read the next line without its line end, \n or \r\n, which the last line may lack
+ * meg_line_reader_next - read the next line, without its line end \n or \r\n
+ * The last line of the input need not have a line end.
  *   text [n]  out  the line, followed by a zero byte; valid until the next call
  * Returns 1, or 0 at the end of the input, or MEG_EIO if reading fails.  The length of lines is not limited.
  */

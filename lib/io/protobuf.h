@@ -43,7 +43,7 @@ int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const cha
 
 /*
  * Convert a field of wire type 5 to a float, or a field of wire type 0 to a bool or an int32_t.  Returns MEG_EFORMAT if
- * the field has another wire type or exceeds an int32_t.
+ * the field has another wire type, or if its value is out of the range of int32_t.
  */
 int meg_pb_float(const struct meg_pb_field *f, const char *what, float *out, struct meg_err *e);
 int meg_pb_bool(const struct meg_pb_field *f, const char *what, bool *out, struct meg_err *e);

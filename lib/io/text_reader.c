@@ -28,7 +28,7 @@ struct meg_text_reader {
     int64_t offset, line; /* byte offset of the next line in block; number of the last line read */
     bool is_jsonl;        /* the file of block has JSON lines */
     struct meg_jsonl jsonl;
-    int next_key; /* next_key, value_index: key and index of the next string of jsonl to return */
+    int next_key; /* next_key, value_index: index of the key, and of the string in its value, to return next */
     int64_t value_index;
 };
 

@@ -1,4 +1,4 @@
-/* The options of meg-preprocess and their validation. */
+/* conf.c - the options of meg-preprocess, and checks of their values. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include <inttypes.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-/* Encode a block of JSON lines into token ids and the lengths of their sequences. */
+/* encode.c - encode a block of JSON lines into token ids and sequence lengths. */
 #include <inttypes.h>
 
 #include "base/mem.h"
@@ -34,7 +34,7 @@ static int encode_texts(struct preprocess_worker *w, const struct meg_span *text
     return 0;
 }
 
-/* Split a text into sentences and encode them, chunk by chunk, to avoid storing all sentences of a long text. */
+/* Split a text into sentences and encode them.  Chunks bound the number of sentences in memory. */
 static int encode_sentences(struct preprocess_worker *w, const struct meg_span *text, struct encoded_key *out,
                             struct meg_err *e)
 {
@@ -49,9 +49,8 @@ static int encode_sentences(struct preprocess_worker *w, const struct meg_span *
 }
 
 /*
- * Encode the value of one key as a document.  An EOD id that is to be appended becomes the last id of the last
- * sequence; a document without ids gets none.
- * The texts of a list are not split into sentences.
+ * Encode the value of one key as a document.  The texts of a list are not split into sentences.  If the job appends an
+ * EOD id, it becomes the last id of the document's last sequence.  A document without ids gets no EOD id.
  */
 static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_value *value, struct encoded_key *out,
                         struct meg_err *e)

@@ -17,7 +17,7 @@
 MEG_BEGIN_DECLS
 
 enum {
-    RESULTS_PER_WORKER = 4, /* maximum number of encoded blocks that a worker keeps in memory */
+    RESULTS_PER_WORKER = 4, /* number of result slots of a worker; each can have one encoded block */
     DOCUMENT_END = -1       /* marks the end of a document in a list of sequence lengths */
 };
 
@@ -30,10 +30,10 @@ struct preprocess_job {
     int64_t workers;
     const struct meg_punkt *punkt;      /* NULL: texts are not split into sentences */
     int64_t partition, partitions;      /* this pass encodes lines partition, partition + partitions, ... */
-    int64_t first_line;                 /* first line to encode */
+    int64_t first_line;                 /* number of the first line to encode, from 0 */
     int64_t lines;                      /* number of lines in the input; set at the end of a pass */
     int32_t eod;                        /* end-of-document id to append to each document, or -1 */
-    struct meg_indexed_writer **writer; /* [keys]; only the holder of the next ticket reserves offsets */
+    struct meg_indexed_writer **writer; /* [keys]; one worker at a time reserves offsets, in ticket order */
     double start_s;
     bool is_input_done; /* atomic: no more blocks are to be read */
 
@@ -43,29 +43,32 @@ struct preprocess_job {
 
     pthread_mutex_t order_lock; /* guards the fields below */
     pthread_cond_t order_changed;
-    int64_t next_ticket;         /* first ticket without offsets; atomic, for readers without the lock */
-    struct block_result **ready; /* [workers * RESULTS_PER_WORKER] encoded blocks by ticket, until they have offsets */
+    int64_t next_ticket;         /* ticket of the first block without offsets; atomic, for readers without the lock */
+    struct block_result **ready; /* [workers * RESULTS_PER_WORKER] blocks without offsets; index: ticket % length */
     int r;                       /* 0, or the code of the first failure */
     struct meg_err *e;
     struct meg_progress progress;
     int64_t documents, tokens, nbytes, blank;
 };
 
-/* Sequences of one key that are not yet written: ids, and lengths with DOCUMENT_END after each document. */
+/*
+ * Sequences of one key in one block: the ids that are not yet written, and the lengths, with DOCUMENT_END after each
+ * document.
+ */
 struct encoded_key {
     struct meg_ids ids, lengths;
     struct block_result *result;
     struct meg_indexed_writer *writer;
-    int64_t written;     /* tokens of this block that are already written */
-    int64_t partial;     /* written tokens of the first sequence in lengths, which is not yet complete */
-    int32_t last_length; /* length in tokens of the last reserved sequence */
-    int64_t offset;      /* byte offset in .bin of the first element of ids */
+    int64_t written;     /* number of the key's tokens in this block that are already written */
+    int64_t partial;     /* number of written tokens of an incomplete sequence, which will be first in lengths */
+    int32_t last_length; /* length in tokens of the last sequence that has an offset */
+    int64_t offset;      /* byte offset of ids in .bin */
 };
 
-/* An encoded block that is not yet written. */
+/* A result slot of a worker: an encoded block that is not yet written. */
 struct block_result {
     struct preprocess_worker *worker;
-    int64_t ticket;          /* -1: this slot is free */
+    int64_t ticket;          /* -1: the slot is free */
     struct encoded_key *out; /* [keys] */
     int64_t documents, tokens, nbytes, blank;
     int r; /* 0, or the code of e if reading or encoding the block failed */
@@ -79,17 +82,17 @@ struct preprocess_worker {
     pthread_t thread;
     struct meg_line_block block;
     struct meg_jsonl jsonl;
-    struct meg_str repaired; /* the line, with invalid UTF-8 replaced by U+FFFD */
+    struct meg_str repaired; /* current line, with invalid UTF-8 replaced by U+FFFD */
     struct meg_spans sentences;
-    struct block_result result[RESULTS_PER_WORKER], *current; /* current: result of block */
+    struct block_result result[RESULTS_PER_WORKER], *current; /* current: the slot for block */
     bool holds_order;                                         /* all blocks before the current one have offsets */
     bool holds_read_lock; /* the current block is long; no other block is read until this one is written */
 };
 
 /*
- * Write ids [n], the first n ids of ctx, which is a struct encoded_key, to its dataset.  The last sequence of these ids
- * may be incomplete.  Tokenizers call this sink so that the ids of a long text are not kept in memory.  The sink waits
- * until all earlier blocks have offsets.
+ * Wait until all earlier blocks have offsets, and write ids [n] to the dataset.  The last sequence of the ids may be
+ * incomplete.  ctx is a struct encoded_key, and ids are the first n of its ids.  meg_tokenizer_encode_to_sink calls
+ * this function when many ids are buffered, so that the ids of a long text are not all kept in memory.
  */
 int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
 
@@ -100,13 +103,13 @@ int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e);
  * Initialize the locks of j, and create j->workers workers.  The first worker uses tok, the others use clones of tok.
  */
 struct preprocess_worker *meg_preprocess_workers_new(struct preprocess_job *j, struct meg_tokenizer *tok);
-/* Encode and write all lines of j->in.  Returns the first failure. */
+/* Encode and write the lines of one pass over j->in.  Returns 0 or the code of the first failure. */
 int meg_preprocess_workers_run(struct preprocess_job *j, struct preprocess_worker *w);
 void meg_preprocess_workers_free(struct preprocess_job *j, struct preprocess_worker *w); /* accepts NULL */
 
 /*
- * Check the options, also against the tokenizer, and set *workers to the requested number of threads.  Returns
- * MEG_EUSAGE for options that are out of range or contradict each other.
+ * Check the options, and set *workers to the requested number of threads.  Returns MEG_EUSAGE if an option is missing
+ * or invalid, or if append_eod is set but the tokenizer has no EOD token.
  */
 int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok, int64_t *workers,
                          struct meg_err *e);

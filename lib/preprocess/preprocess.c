@@ -1,5 +1,5 @@
 /*
- * Run the passes over the input and write the datasets; workers.c encodes the lines.
+ * preprocess.c - run the passes over the input and write the datasets; workers.c encodes the lines.
  *
  * Megatron-LM divides the lines among P partition files, encodes each file, and merges the results.  Here the input is
  * read once for each partition instead: pass i encodes lines i, i + P, ..., counted from 0.  If there are at most P

@@ -17,7 +17,7 @@ struct meg_preprocess_conf {
     struct meg_str_list json_keys;
     const char *output_prefix;
     bool split_sentences, keep_newlines;
-    const char *lang, *punkt_data; /* punkt_data NULL: no data for lang */
+    const char *lang, *punkt_data; /* punkt_data: directory of Punkt parameters, or NULL */
     bool append_eod;
     bool replace_invalid;
     const char *workers; /* a number, or "auto" */
@@ -31,12 +31,13 @@ extern const struct meg_opt meg_preprocess_opts[];
 /*
  * meg_preprocess - write a dataset for each key, with one document for each line that is not blank
  * The files are PREFIX_KEY_document.bin and .idx or, with split_sentences, PREFIX_KEY_sentence.bin and .idx.  Each text
- * of a line or, with split_sentences, each sentence is one sequence; the texts of a list are not split.  The bytes do
- * not depend on the number of workers.  Progress is logged.
+ * of a line or, with split_sentences, each sentence is one sequence; the texts of a list are not split.  A text without
+ * tokens has no sequence.  The files do not depend on the number of workers.  Progress is logged.
  *   tok  tokenizer, which the worker threads also use until the call returns
  * Returns MEG_EUSAGE for options that contradict each other, MEG_EFORMAT with file and line for invalid input, and
  * MEG_ENOENT or MEG_EIO for a file that cannot be read or written.  After a failure, the call leaves no new .idx and no
- * temporary file, and older datasets of that name are unchanged, unless renaming the files fails.
+ * temporary file, and older datasets of that name are unchanged.  meg_commit_files describes exceptions, in which the
+ * final commit fails.
  */
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e);
 

@@ -2,8 +2,8 @@
  * Parallel encoding with output in input order.  Each worker reads the next block of lines and encodes it.  The offset
  * of a block's tokens in the output is known once all earlier blocks are encoded.  The worker that publishes the
  * earliest missing block therefore reserves offsets for this block and for all encoded blocks directly after it.  Then
- * each worker writes its own blocks.  A worker may have several encoded blocks that wait for an earlier one, so a slow
- * block does not stop the other workers.  A single worker runs the same loop and never waits.
+ * each worker writes its own blocks.  A worker can keep RESULTS_PER_WORKER encoded blocks that wait for an earlier one,
+ * so a slow block does not stop the other workers at once.  A single worker runs the same loop and never waits.
  *
  * The tokens of a long text are not all kept in memory: once there are many, the worker waits until all earlier blocks
  * have offsets, and then writes tokens while it encodes the rest.  While one worker has a block of more than LONG_BLOCK
@@ -55,7 +55,7 @@ static void reserve_sequences(struct encoded_key *out)
     out->lengths.n = 0;
 }
 
-/* Wait until all blocks before ticket have offsets; the caller holds order_lock. */
+/* Wait until all blocks with lower tickets have offsets; the caller holds order_lock. */
 static void wait_for_ticket(struct preprocess_job *j, int64_t ticket)
 {
     while (j->next_ticket < ticket)
@@ -67,7 +67,7 @@ int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err 
     struct encoded_key *out = ctx;
     struct block_result *x = out->result;
     struct preprocess_worker *w = x->worker;
-    int64_t complete = out->lengths.n > 0 ? -out->partial : 0; /* ids of sequences whose length is known */
+    int64_t complete = out->lengths.n > 0 ? -out->partial : 0; /* number of the n ids in complete sequences */
     int r;
 
     if (!w->holds_order) {
@@ -127,7 +127,10 @@ static void fail(struct preprocess_job *j, int r, const struct meg_err *e)
     __atomic_store_n(&j->is_input_done, true, __ATOMIC_SEQ_CST);
 }
 
-/* Publish an encoded block; commit it and any successors that are now in order. */
+/*
+ * Publish an encoded block.  If all earlier blocks have offsets, commit this block and the published blocks that follow
+ * it without a gap.
+ */
 static void publish_result(struct preprocess_job *j, struct block_result *x)
 {
     const int64_t nready = j->workers * RESULTS_PER_WORKER;
@@ -188,8 +191,8 @@ static void wait_and_write(struct preprocess_job *j, struct block_result *x)
 }
 
 /*
- * Write the committed blocks of a worker, and return a free result slot.  If no block of the worker waits for an
- * earlier block, this is always the same slot.
+ * Write the committed blocks of a worker, and return a free result slot.  If no slot is free, wait until the oldest
+ * block can be written.  If all slots are free, return the first one, whose buffers are probably in the cache.
  */
 static struct block_result *free_slot_for_block(struct preprocess_worker *w)
 {

@@ -18,7 +18,7 @@ enum {
 
 struct meg_punkt {
     struct meg_strtab abbreviations, sent_starters;
-    struct meg_strtab collocations; /* "first\tsecond" */
+    struct meg_strtab collocations; /* word pairs "first\tsecond" */
     struct meg_strtab words;
     unsigned char *ortho_context; /* [words.n] orthographic contexts of each word, as a bit mask */
     bool keep_newlines;

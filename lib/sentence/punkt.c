@@ -1,8 +1,8 @@
 /*
- * punkt.c - Punkt sentence splitting.  Each period, question mark or exclamation mark ("end mark") before other text is
- * a candidate for a sentence boundary.  The context of a candidate is split into words, which the heuristics of Punkt
- * classify.  NLTK finds candidates, contexts and words by regular expressions; the functions below find the same ones
- * in linear time.
+ * punkt.c - Punkt sentence splitting.  A period, question mark or exclamation mark ("end mark") is a candidate for a
+ * sentence boundary if punctuation follows, or whitespace and other text.  The context of a candidate is the text
+ * around it.  Punkt's heuristics classify the words of the context.  NLTK finds candidates, contexts and words by
+ * regular expressions; the functions below find the same ones in linear time.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "sentence/punkt.h"
@@ -298,7 +298,7 @@ struct candidate {
     const char *context, *context_end;
 };
 
-/* Find the next candidate: an end mark that is followed by other text. */
+/* Find the next candidate: an end mark that is followed by punctuation, or by whitespace and other text. */
 static bool next_candidate(const char *p, const char *end, struct candidate *c)
 {
     for (; p < end; p++) {
@@ -317,8 +317,8 @@ static bool next_candidate(const char *p, const char *end, struct candidate *c)
 }
 
 /*
- * Find the next candidate for keep_newlines: a word up to its last end mark before other text, and the whitespace after
- * it.
+ * Find the next candidate if keep_newlines is set: a word up to its last end mark, and any whitespace directly after
+ * the mark.  Other text must follow.
  */
 static bool next_candidate_keep_newlines(const char *p, const char *end, struct candidate *c)
 {
@@ -340,8 +340,8 @@ static bool next_candidate_keep_newlines(const char *p, const char *end, struct 
 }
 
 /*
- * Return the beginning of the context of a candidate: the byte after the last space between it and the previous
- * candidate, or `fallback` if there is no space.
+ * Return the beginning of the context of a candidate: the byte after the last ASCII space between the previous
+ * candidate and this one, or `fallback` if there is no such space.
  */
 static const char *context_of(const struct candidate *c, const char *previous, const char *fallback)
 {
@@ -354,8 +354,8 @@ static const char *context_of(const struct candidate *c, const char *previous, c
 /* ---- sentences ---------------------------------------------------------------------------------- */
 
 /*
- * The last sentence found, which is not appended to out yet: if the following text begins with closing quotes and
- * brackets, they are first added to this sentence.
+ * The last sentence found.  It is not appended to out yet, because closing quotes and brackets at the beginning of the
+ * following text are first added to it.
  */
 struct pending {
     struct meg_spans *out;
@@ -363,8 +363,8 @@ struct pending {
 };
 
 /*
- * Return the end of the closing quotes and brackets at p, which belong to the previous sentence: the shortest sequence
- * of these that ends before whitespace, two dashes or the end of the text.  Returns NULL if there is no such sequence.
+ * Return the end of the quotes and closing brackets at p that belong to the previous sentence.  They are the shortest
+ * sequence that ends before whitespace, two dashes or the end of the text.  Returns NULL if there is no such sequence.
  */
 static const char *closing_marks(const char *p, const char *end)
 {

@@ -10,7 +10,7 @@ struct range {
     int32_t first, last;
 };
 
-/* Other_Uppercase and Other_Lowercase: code points with a case outside of the categories Lu and Ll (Unicode 14). */
+/* Other_Uppercase and Other_Lowercase (Unicode 14): upper and lower case outside of the categories Lu and Ll. */
 static const struct range other_uppercase[] = {
     { 0x2160, 0x216F }, { 0x24B6, 0x24CF }, { 0x1F130, 0x1F149 }, { 0x1F150, 0x1F169 }, { 0x1F170, 0x1F189 },
 };
@@ -70,7 +70,8 @@ bool meg_char_is_case_ignorable(int32_t cp)
 }
 
 /*
- * Evaluate Unicode's condition Final_Sigma for the sigma at s[i]: a cased letter precedes the sigma, and none follows.
+ * Evaluate Unicode's condition Final_Sigma for the sigma at s[i]: apart from case-ignorable characters, a cased letter
+ * precedes the sigma, and none follows.
  */
 static bool is_final_sigma(const char *s, int64_t n, int64_t i)
 {

@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 
 enum meg_char_class { MEG_CHAR_OTHER, MEG_CHAR_LETTER, MEG_CHAR_NUMBER, MEG_CHAR_SPACE };
 
-/* Return the class of any code point.  This function is slow; use the table for code points below U+10000. */
+/* Return the class of any code point.  This function is slow; use meg_char_class_table below U+10000. */
 enum meg_char_class meg_char_class_of(int32_t cp);
 
 /*

@@ -41,7 +41,7 @@ static int combining_class(int32_t cp)
     return utf8proc_get_property(cp)->combining_class;
 }
 
-/* Sort n combining marks by their class; the sort is stable. */
+/* Sort n combining marks by their canonical combining class; the sort is stable. */
 static void sort_marks_insertion(int32_t *v, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
@@ -54,7 +54,7 @@ static void sort_marks_insertion(int32_t *v, int64_t n)
     }
 }
 
-/* Sort n combining marks by their class in O(n), by counting; the sort is stable. */
+/* Sort n combining marks as sort_marks_insertion does, but in O(n) by a counting sort. */
 static void sort_marks_counting(int32_t *v, int64_t n)
 {
     enum { CLASSES = 256 };

@@ -53,7 +53,7 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
         int32_t part[MAX_PARTS];
         int64_t n = utf8proc_decompose_char(cp, part, MAX_PARTS, options_of(f), NULL);
 
-        /* a code point in a decomposition, except the first or ASCII ones, may compose with a preceding code point */
+        /* a non-ASCII code point after the first of a decomposition may compose with a preceding code point */
         for (int64_t k = 1; k < n; k++) {
             if (part[k] >= 0x80 && part[k] < MEG_NORMAL_FORM_TABLE_SIZE)
                 f->stability[part[k]] = UNSTABLE;
@@ -164,7 +164,8 @@ static int64_t next_inert(const struct meg_normal_form *f, const char *text, int
 }
 
 /*
- * Return whether there is a normalization boundary before cp.  Only code points with a table entry compose with others.
+ * Return whether there is a normalization boundary before cp.  A code point without a table entry never composes with a
+ * preceding one.
  */
 static bool has_boundary_before(const struct meg_normal_form *f, int32_t cp)
 {
