@@ -1,6 +1,6 @@
 /*
- * Decoders of tokenizer.json.  Each step maps the list of tokens.  Most steps map each token separately.  The result of
- * a step can also depend on whether a token is the first or the last one, on the run of byte tokens around it, and,
+ * Decoders of tokenizer.json.  Each step rewrites the list of tokens, most steps one token at a time.  The result for a
+ * token can also depend on whether it is the first or the last token, on the run of byte-fallback tokens around it and,
  * after Fuse, on the entire text.
  */
 #include <stdlib.h>
@@ -21,8 +21,8 @@ struct step {
     enum step_type type;
     struct meg_hf_pattern pattern; /* METASPACE, BPE, REPLACE: the pattern to replace */
     struct meg_str content;        /* REPLACE: replacement; WORDPIECE: prefix; STRIP: the string to remove */
-    bool flag;                     /* METASPACE: in the first token, remove the pattern; WORDPIECE: clean up */
-    int64_t start, stop;           /* STRIP: maximum number of occurrences to remove at the front and the end */
+    bool flag; /* METASPACE: remove the pattern from the first token; WORDPIECE: clean up (meg_tok_clean_up) */
+    int64_t start, stop; /* STRIP: maximum number of occurrences to remove at the start and at the end */
 };
 
 struct meg_hf_decoder {
@@ -124,7 +124,7 @@ bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
     return true;
 }
 
-/* Return the byte of a token <0xNN>, or -1.  As in the reference, NN may be a sign and one digit. */
+/* Return the byte of a token <0xNN>, or -1.  As in the reference, NN may also be a plus sign and one digit. */
 static int byte_of(const char *s, int64_t n)
 {
     char *end;
@@ -176,7 +176,7 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
     struct meg_str to = { (char *)(uintptr_t)by, strlen(by), 0 }, out = { 0 };
     struct meg_err e;
 
-    /* if the pattern exceeds the match limits on a token, leave the rest of the token unchanged */
+    /* on failure, when matching exceeds PCRE2's limits, the rest of the token remains unchanged */
     meg_hf_pattern_replace(&s->pattern, t->s ? t->s : "", (int64_t)t->n, s->type == REPLACE ? &s->content : &to,
                            INT64_MAX, &out, &e);
     meg_str_free(t);
@@ -184,8 +184,9 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
 }
 
 /*
- * Remove up to s->start occurrences of s->content at the front of t, and up to s->stop at its end.  If nremoved is not
- * NULL, *nremoved counts the removals at the front over several calls.
+ * Remove up to s->start occurrences of s->content at the start of t, and up to s->stop at its end.  If nremoved is not
+ * NULL, t is a part of a longer text, and s->start limits the removals at the start of that text.  *nremoved is their
+ * number in the parts before t.
  */
 static void strip(const struct step *s, struct meg_str *t, int *nremoved)
 {
@@ -196,7 +197,7 @@ static void strip(const struct step *s, struct meg_str *t, int *nremoved)
         from += n;
         ++*count;
     }
-    if (from < t->n) /* text remains, so later tokens are not at the front */
+    if (from < t->n) /* text remains, so later parts are not at the start */
         *count = s->start < INT32_MAX ? (int)s->start : INT32_MAX;
     stop = t->n;
     for (int64_t i = 0; i < s->stop && stop >= from + n && memcmp(t->s + stop - n, s->content.s, n) == 0; i++)
@@ -231,7 +232,7 @@ static void fuse(struct tokens *t)
     t->n = t->n > 0;
 }
 
-/* Replace each run of byte tokens by its text, or each byte by U+FFFD if the run is not well-formed UTF-8. */
+/* Replace each run of byte-fallback tokens by its text, or each of its bytes by U+FFFD if it is not valid UTF-8. */
 static void byte_fallback(struct tokens *t)
 {
     int64_t n = 0;
@@ -257,7 +258,7 @@ static void byte_fallback(struct tokens *t)
     t->n = n;
 }
 
-/* Replace all tokens by one token: the text of their bytes, with U+FFFD for invalid UTF-8. */
+/* Replace the tokens by one token: the text of their bytes, with U+FFFD for invalid UTF-8. */
 static void byte_level(struct tokens *t)
 {
     struct meg_str bytes = { 0 }, text = { 0 };

@@ -31,7 +31,10 @@ static int read_json(json_t **out, const char *path, struct meg_err *e)
     return r;
 }
 
-/* Parse tokenizer.json except for its vocabulary and merges, and set raw to the ranges of these two in map. */
+/*
+ * Map tokenizer.json into memory and parse it without the vocabulary and merges that meg_hf_raw_vocab_extract finds.
+ * Set raw to the text of these two in map.
+ */
 static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *raw, const char *path,
                           struct meg_err *e)
 {
@@ -49,7 +52,7 @@ static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_
     return r;
 }
 
-/* Return the member name of file, or NULL if it is absent or null. */
+/* Return the member `name` of file, or NULL if it is missing or null. */
 static const json_t *component_of(const json_t *file, const char *name)
 {
     const json_t *p = json_object_get(file, name);
@@ -66,8 +69,10 @@ static struct meg_hf_added_token *find_added(const struct meg_hf_files *f, const
     return k < 0 ? NULL : &f->added[k];
 }
 
-/* Return the id that Hugging Face's tokenizers assign to an added token, regardless of the id in the file: the token's
- * id in the vocabulary, else the next free id. */
+/*
+ * Return the id of an added token.  Hugging Face's tokenizers library ignores the id in the file: it uses the token's
+ * id in the vocabulary, or else the larger of max_added + 1 and the number of vocabulary tokens.
+ */
 static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
 {
     int32_t id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
@@ -108,7 +113,7 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     f->is_renumbered |= a.id != given;
     meg_str_add(&a.content, s, n);
     meg_strtab_add(&f->contents, s, (int64_t)n);
-    if ((f->nadded & (f->nadded - 1)) == 0) /* the capacity grows at powers of two */
+    if ((f->nadded & (f->nadded - 1)) == 0) /* nadded is 0 or a power of two: the array is full */
         f->added = meg_realloc_array(f->added, (size_t)f->nadded * 2 + 1, sizeof *f->added);
     f->added[f->nadded++] = a;
     return 0;
@@ -174,9 +179,7 @@ static int load_more_added(struct meg_hf_files *f, const json_t *config, const c
     return r;
 }
 
-/*
- * Build the matcher of the added tokens that are matched in normalized text or, if is_normalized is false, in raw text.
- */
+/* Build the matcher of the added tokens whose field `normalized` equals is_normalized. */
 static int build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_hf_added_matcher *to, const char *path,
                          struct meg_err *e)
 {
@@ -203,7 +206,7 @@ static int build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_
             r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: '%.*s' is empty after normalization", path,
                          (int)a->content.n, a->content.s);
         if (normalized.n > 0 && meg_strtab_add(&text, normalized.s, (int64_t)normalized.n) == was)
-            nth[was] = (int32_t)i; /* among tokens with equal text the first one is used */
+            nth[was] = (int32_t)i; /* of added tokens with equal text, the first one is used */
     }
     for (int64_t k = 0; k < text.n; k++) {
         struct meg_str s = meg_strtab_get(&text, k);
@@ -311,8 +314,9 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
 }
 
 /*
- * Load a post-processor, which may be a Sequence of post-processors, nested at most depth levels deep.  Reject a step
- * that adds tokens after a TemplateProcessing: the latter produces several sequences, and the step would apply to each.
+ * Load a post-processor or a Sequence of post-processors, which may be nested up to `depth` levels deep.  Reject a
+ * post-processor that adds tokens after a TemplateProcessing: the template produces several sequences, and the tokens
+ * would be added to each of them.
  */
 static int load_post_processor(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
                                const char *where, struct meg_err *e)
@@ -351,7 +355,10 @@ static int load_post_processor(struct meg_hf_files *f, const json_t *post, int d
 
 /* ---- tokenizer_config.json and special_tokens_map.json ---- */
 
-/* Return the id of a special token, or -1.  The token is a string or an object with the member "content". */
+/*
+ * Return the id of the special token that the member `role` (such as "bos_token") of config names, or -1.  The member
+ * is a string or an object with the string "content".
+ */
 static int32_t special_id_of(const struct meg_hf_files *f, const json_t *config, const char *role)
 {
     const json_t *v = json_object_get(config, role);
@@ -376,8 +383,8 @@ static void set_special_ids(struct meg_hf_files *f, const json_t *config)
 }
 
 /*
- * Apply add_bos_token and add_eos_token of tokenizer_config.json if the transformers class uses them instead of the
- * post-processor of tokenizer.json.
+ * Some transformers classes (tokenizer_class of tokenizer_config.json) ignore the post-processor of tokenizer.json.
+ * For these, replace the template by the tokens that add_bos_token and add_eos_token request.
  */
 static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {
@@ -431,7 +438,7 @@ out:
 
 /* ---- All files ---- */
 
-/* Build the table of tokens by id, and check the ids of the post-processor. */
+/* Set vocab_size and the table of tokens by id, and check the ids of the post-processor. */
 static int index_tokens(struct meg_hf_files *f, const char *path, struct meg_err *e)
 {
     int32_t max_id = f->model.vocab.max_id;

@@ -21,7 +21,7 @@ struct meg_hf_added_token {
     int32_t id;
     bool single_word;    /* matched only if no character next to it is \w */
     bool lstrip, rstrip; /* a match includes the whitespace before it (lstrip) or after it (rstrip) */
-    bool normalized;     /* matched in normalized text */
+    bool normalized;     /* true: matched in normalized text; false: matched in the original text */
 };
 
 /* A matcher that finds added tokens in text.  The trie maps each token to its index in meg_hf_files.added. */
@@ -35,7 +35,7 @@ struct meg_hf_added_matcher {
 /* Safe split points of text that is not yet normalized. */
 struct meg_hf_safe_split {
     struct meg_safe_split table;
-    bool is_tokenless[256]; /* true for whitespace bytes that, on their own, are encoded to no ids */
+    bool is_tokenless[256]; /* true for a whitespace byte that is encoded to no ids if it is the entire chunk */
     int64_t max_gap;        /* maximum bytes of a chunk after normalization */
 };
 
@@ -44,16 +44,16 @@ struct meg_hf_files {
     struct meg_hf_pretokenizer *pretokenizer;
     struct meg_hf_model model;
     struct meg_hf_decoder *decoder;
-    bool is_byte_level; /* byte_level is used instead of pretokenizer and model */
+    bool is_byte_level; /* encoding uses byte_level instead of pretokenizer and model */
     bool add_prefix_space;
     struct meg_bytebpe byte_level;
     struct meg_hf_safe_split *safe_split; /* NULL: no safe split points are known */
     struct meg_hf_added_token *added;
     int64_t nadded;
     int32_t max_added;          /* largest id of an added token, or -1 */
-    bool is_renumbered;         /* the id of some added token differs from that in the file */
+    bool is_renumbered;         /* true if an added token has another id than in the file */
     struct meg_strtab contents; /* contents of the added tokens, in the order of added */
-    /* match the added tokens whose member normalized is false, or true */
+    /* raw_matcher finds added tokens in the original text, normalized_matcher in normalized text */
     struct meg_hf_added_matcher raw_matcher, normalized_matcher;
     struct meg_ids template_before, template_after; /* ids that the post-processor adds to a text */
     bool clean_up;                                  /* decoding removes spaces before punctuation */
@@ -63,28 +63,28 @@ struct meg_hf_files {
 };
 
 /*
- * meg_hf_files_load - read c->tokenizer_json and, unless NULL, c->tokenizer_config and c->special_tokens_map.
- * Returns MEG_EFORMAT, with file and component in the message, for malformed files, unsupported types, ids that are out
- * of range or used twice, merges of tokens that are not in the vocabulary, regular expressions that do not compile, and
- * files of more than 64 MiB.
+ * meg_hf_files_load - read c->tokenizer_json and, unless NULL, c->tokenizer_config and c->special_tokens_map
+ * Returns MEG_EFORMAT if a file is invalid, larger than 64 MiB or requires an unsupported feature.  Otherwise fails as
+ * meg_mmap_open does.
  */
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
 
 /*
- * Maximum bytes of text that is encoded at once: MEG_HF_MAX_CHUNK for a chunk between safe split points,
- * MEG_HF_MAX_UNSPLIT for text between added tokens if no safe split points are known, MEG_HF_MAX_BYTE_LEVEL for
- * normalized text of byte-level BPE.  Without byte-level BPE, encoding takes about 15 bytes of memory per byte of text
- * before normalization, and 35 bytes per byte after it.
+ * Maximum number of bytes that are encoded at once.  Without byte-level BPE, encoding uses about 15 bytes of memory per
+ * byte of original text, plus 35 bytes per byte of normalized text.
  */
-enum { MEG_HF_MAX_CHUNK = 16 << 20, MEG_HF_MAX_UNSPLIT = 6 << 20, MEG_HF_MAX_BYTE_LEVEL = 64 << 20 };
+enum {
+    MEG_HF_MAX_CHUNK = 16 << 20,     /* a chunk between safe split points, before normalization */
+    MEG_HF_MAX_UNSPLIT = 6 << 20,    /* text between added tokens if the tokenizer has no safe split points */
+    MEG_HF_MAX_BYTE_LEVEL = 64 << 20 /* byte-level BPE: text after normalization, if there is a normalizer */
+};
 
 /* Return the files of t, a HuggingFaceTokenizer or PretrainedFromHF.  t owns them. */
 struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t);
 
 /*
- * meg_hf_safe_split_build - set f->safe_split, or leave it NULL if the components allow no safe split points
- * (safe_split.c)
+ * meg_hf_safe_split_build - set f->safe_split, or leave it NULL if safe_split.c knows no safe split points for f
  * All other fields must be set.
  */
 int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e);

@@ -1,12 +1,16 @@
 /*
  * HuggingFaceTokenizer and PretrainedFromHF: encode and decode as Hugging Face's tokenizers do with a tokenizer.json.
  *
- * Encoding splits the text at added tokens, normalizes the text between them, splits the result at the added tokens
- * that are matched in normalized text, pre-tokenizes, and encodes each pre-token with the model.  If the pre-tokenizer
- * is a well-known pattern and the model is byte-level BPE, tokenizer/bpe/byte_level.h does the last two steps.
- * Otherwise the ids of pre-tokens are cached here.  If safe_split.c finds points at which the original text can be cut,
- * the ids of the chunks between these points are cached instead; cached chunks are neither normalized nor pre-tokenized
- * again.
+ * Encoding has five steps:
+ *   1. split the text at the added tokens that are matched in the original text;
+ *   2. normalize the text between them;
+ *   3. split the result at the added tokens that are matched in normalized text;
+ *   4. split the text between these into pre-tokens;
+ *   5. encode each pre-token with the model.
+ * If the pre-tokenizer is a well-known pattern and the model is byte-level BPE, tokenizer/bpe/byte_level.h does steps 4
+ * and 5.  Otherwise this file caches ids.  If safe_split.c finds points at which the original text can be cut, the
+ * cache contains the ids of the chunks between these points, and a cached chunk skips steps 2 to 5.  If not, it
+ * contains the ids of pre-tokens.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -81,8 +85,8 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3])
 }
 
 /*
- * Apply the behavior of Megatron-LM's class in this release.  PretrainedFromHF, a type of Megatron-DeepSpeed, does not
- * call this.
+ * Adapt HuggingFaceTokenizer to the release of Megatron-LM.  PretrainedFromHF is not adapted: it is a type of
+ * Megatron-DeepSpeed.
  */
 static void apply_release(struct hf *t, const struct meg_megatron_release *release)
 {
@@ -186,7 +190,7 @@ static int encode_pretoken(struct hf *t, const char *s, int64_t n, struct meg_id
     int64_t nids, first = out->n;
     int r;
 
-    if (t->files->safe_split) /* the ids of chunks are cached instead */
+    if (t->files->safe_split) /* the cache contains the ids of chunks instead of pre-tokens */
         return meg_hf_model_encode(&t->files->model, s, n, out, e);
     if ((nids = meg_wordcache_get(&t->cache, s, n, &known)) > 0) {
         meg_ids_reserve(out, nids);
@@ -200,7 +204,7 @@ static int encode_pretoken(struct hf *t, const char *s, int64_t n, struct meg_id
     return r;
 }
 
-/* Encode normalized text between added tokens. */
+/* Encode normalized text that contains no added token. */
 static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_text_start, struct meg_ids *out,
                         const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -277,13 +281,13 @@ static const char *skip(const struct meg_hf_added_matcher *f, const char *p, con
     return p;
 }
 
-/* The position of an added token that was matched in a text. */
+/* A match of an added token in a text. */
 struct match {
-    const char *s, *stop; /* range including the spaces that lstrip and rstrip remove */
-    const char *own_stop; /* end without the spaces of rstrip; the next match may begin in these spaces */
+    const char *s, *stop; /* range of the match, including the whitespace that lstrip and rstrip add */
+    const char *own_stop; /* end of the token itself; the search for the next match begins here */
 };
 
-/* Find the next added token after *at and set *at to its position; return NULL if there is none. */
+/* Return the first added token after the match *at, and set *at to its match; return NULL if there is none. */
 static const struct meg_hf_added_token *next_added(const struct hf *t, const struct meg_hf_added_matcher *f,
                                                    const char *text, const char *end, struct match *at)
 {
@@ -326,11 +330,14 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
     return NULL;
 }
 
-/* Split text at the added tokens of one matcher, and encode all parts. */
+/* Split text at its added tokens and encode the parts.  is_normalized selects the matcher of added tokens. */
 static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
                                 struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e);
 
-/* Normalize and encode text between added tokens, or one chunk of it.  is_first_chunk is true for the first chunk. */
+/*
+ * Normalize and encode text between added tokens, or one chunk of it.  is_first_chunk is false for the chunks after the
+ * first.
+ */
 static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_start, bool is_first_chunk,
                        struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -356,7 +363,7 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_star
 enum { BATCH = 128 };
 
 /*
- * Collect up to BATCH chunks, prefetch their cache entries, and return their number.  Skip chunks that are a single
+ * Collect up to BATCH chunks, prefetch their cache entries, and return their number.  Skip a chunk that is one
  * whitespace byte without ids.
  */
 static int next_chunks(struct hf *t, struct meg_wordcache_lookup *chunk)
@@ -392,7 +399,10 @@ static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, stru
     return r;
 }
 
-/* Encode text between added tokens chunk by chunk. */
+/*
+ * Encode text between added tokens chunk by chunk.  The first chunk is not cached, since Prepend and Metaspace may
+ * treat it differently.
+ */
 static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_text_start, struct meg_ids *out,
                          const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -439,7 +449,7 @@ static int encode_between_added(struct hf *t, bool is_normalized, const char *te
         if (stop > from)
             r = (is_normalized ? encode_plain : encode_raw)(t, from, stop - from, is_text_start && from == text, out,
                                                             sink, e);
-        if (a && m.s < m.stop) { /* false if a has lstrip and the previous token's rstrip consumed it */
+        if (a && m.s < m.stop) { /* false if the range of the previous match (rstrip) includes this match */
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
         }
@@ -504,7 +514,10 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
     }
 }
 
-/* Decode ids.  d->pending contains, as int32_t, the ids whose text may depend on later ids. */
+/*
+ * Decode ids.  d->pending contains, as int32_t, the ids that are not decoded yet, since their text may depend on later
+ * ids.  If meg_tok_decode_bytes decodes them, it contains bytes instead.
+ */
 static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;

@@ -1,11 +1,11 @@
 /*
  * internal.h - components of a Hugging Face tokenizer.json (private to lib/tokenizer/hf).
  *
- * Encoding runs normalizer, pre-tokenizer and model in this order; decoding runs the decoder.  A component is loaded
- * from its JSON value, which need not outlive the call.  Its error messages begin with the argument `where` ("FILE:
- * normalizer").  Loading returns MEG_EFORMAT for an unknown type and for members that are missing or of the wrong type.
- * A loaded component is read-only: any number of threads may use it.  All text is well-formed UTF-8.  Reference: the
- * types of the same names in https://github.com/huggingface/tokenizers.
+ * Encoding runs the normalizer, the pre-tokenizer and the model, in this order; decoding runs the decoder.  A component
+ * is loaded from its JSON value, which need not outlive the call.  Loading returns MEG_EFORMAT for an unknown type and
+ * for members that are missing or of the wrong type; the message begins with `where` ("FILE: normalizer").  Any number
+ * of threads may use a loaded component.  Text arguments are well-formed UTF-8.  Reference: the types of the same names
+ * in https://github.com/huggingface/tokenizers.
  */
 #ifndef MEG_TOKENIZER_HF_INTERNAL_H
 #define MEG_TOKENIZER_HF_INTERNAL_H
@@ -25,47 +25,41 @@
 
 MEG_BEGIN_DECLS
 
-/*
- * ---- JSON members (json_members.c) ----
- * Read the members that several components have.
- */
+/* ---- JSON members (json_members.c) ---- */
 
-/* Set *type to the member "type" of the object part, which owns the string. */
+/* Set *type to the member "type" of the object `part`, which owns the string. */
 int meg_hf_get_type(const json_t *part, const char **type, const char *where, struct meg_err *e);
-/* Set the error message that type is not supported, and return MEG_EFORMAT. */
+/* Return MEG_EFORMAT with the message that this type of component is not supported. */
 int meg_hf_unknown_type(const char *type, const char *where, struct meg_err *e);
-/*
- * Append the string member key to out, or fallback if the object has no such member.  If fallback is NULL, the member
- * is required.
- */
+/* Append the string member `key` to out.  If it is missing, append `fallback`, or fail if `fallback` is NULL. */
 int meg_hf_get_string(const json_t *part, const char *key, const char *fallback, struct meg_str *out, const char *where,
                       struct meg_err *e);
-/* Read a token id, 0 .. 2^24-1.  Error messages call the token `what`. */
+/* Read a token id from 0 to 2^24-1.  `what` is the name of the token in error messages. */
 int meg_hf_get_id(const json_t *value, const char *what, const char *where, int32_t *id, struct meg_err *e);
 
 /*
  * ---- Steps (steps.c) ----
- * A normalizer, pre-tokenizer or decoder is a list of steps: one step, or a Sequence of components, at most eight
- * deep, which is flattened.
+ * A normalizer, pre-tokenizer or decoder is loaded as a list of steps.  Its JSON value is a step or a Sequence of such
+ * values.  Nested Sequences, which may be eight levels deep, become one list.
  */
 
-/* The step types of normalizers, of pre-tokenizers or of decoders, and the functions that load and free a step. */
+/* The step types of one component (normalizer, pre-tokenizer or decoder), and functions to load and free a step. */
 struct meg_hf_step_class {
-    const char *list_key;     /* name of the member of a Sequence that lists its components */
-    const char *const *types; /* [ntypes] values of "type" */
+    const char *list_key;     /* key of the array in a Sequence, such as "normalizers" */
+    const char *const *types; /* [ntypes] supported values of "type" */
     int ntypes;
     size_t size; /* bytes per step */
-    /* Fill a zeroed step of type types[type].  The caller frees the step, also on failure. */
+    /* Load a step of type types[type] into *step, which is zeroed.  The caller frees the step, also on failure. */
     int (*load)(void *step, int type, const json_t *part, const char *where, struct meg_err *e);
     void (*free)(void *step); /* free the memory that the step owns */
 };
 
 struct meg_hf_steps {
-    void *v; /* [n] steps of class->size bytes */
+    void *v; /* [n] steps of meg_hf_step_class.size bytes each */
     int64_t n;
 };
 
-/* Load all steps of a component in order.  On failure out owns nothing. */
+/* Load the steps of a component.  On failure *out is { 0 }. */
 int meg_hf_steps_load(struct meg_hf_steps *out, const struct meg_hf_step_class *c, const json_t *part,
                       const char *where, struct meg_err *e);
 void meg_hf_steps_free(void *v, int64_t n, const struct meg_hf_step_class *c);
@@ -79,45 +73,47 @@ void meg_hf_steps_free(void *v, int64_t n, const struct meg_hf_step_class *c);
 struct meg_hf_pattern {
     struct meg_str literal;
     struct meg_regex *regex; /* NULL: search for literal */
-    int pretok;              /* the enum meg_pretok with the same pattern as regex, or -1 */
+    int pretok;              /* enum meg_pretok of the regular expression, or -1 if it is none of these patterns */
 };
 int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_pattern_free(struct meg_hf_pattern *p);
-/* Append all matches in s [n] to out.  The matches point into s.  Fails as meg_regex_find_all does. */
+/* Append the matches in s [n] to out, as spans of s.  Fails as meg_regex_find_all does. */
 int meg_hf_pattern_find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct meg_spans *out,
                         struct meg_err *e);
-/* Append s [n] to out with every match replaced by `to`.  Stop replacing once out exceeds max_bytes. */
+/*
+ * Append s [n] to out with matches replaced by `to`.  Once out exceeds max_bytes, the remaining matches are not
+ * replaced.  Fails as meg_regex_find_all does; only the matches before the failure are then replaced.
+ */
 int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n, const struct meg_str *to,
                            int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
 /*
  * ---- Normalizer (normalizer.c) ----
  * A normalizer rewrites text before it is split: Unicode normalization, lowercasing, accent stripping, replacements.
- * It is NULL if tokenizer.json has none; meg_hf_normalizer_can_split_at_space and meg_hf_normalizer_is_metaspace accept
- * NULL.
+ * It is NULL if tokenizer.json has none; all functions but load and run accept NULL.
  */
 
 struct meg_hf_normalizer;
 int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_normalizer_free(struct meg_hf_normalizer *n);
 /*
- * Set out to the normalized text.  If the text between two added tokens was cut at safe split points, is_first_chunk is
- * true for the first chunk only; Prepend adds its string to this chunk.  Returns MEG_EFORMAT if a step produces more
- * than max_bytes.
+ * Normalize text [n] and set out to the result.  is_first_chunk is false if text begins at a safe split point inside a
+ * longer text; the step Prepend then does nothing.  Returns MEG_EFORMAT if a step produces more than max_bytes;
+ * otherwise fails as meg_normal_form_add and meg_regex_find_all do.
  */
 int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first_chunk,
                           int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
 /*
- * Return true if text can be cut before any space, tab, newline or carriage return (not inside \r\n), and each part can
- * be normalized on its own.  Set *is_by_char to true if text can also be cut at any other ASCII character, and
- * *is_around_ideographs to true if it can be cut before ideographs, which the normalizer surrounds with spaces.
+ * Return true if cutting text before a space, tab, newline or carriage return (but not inside \r\n) does not change the
+ * normalized text.  If so, set *is_by_char to whether text can also be cut before any other ASCII character, and
+ * *is_around_ideographs to whether it can be cut before ideographs, which the normalizer surrounds with spaces.
  */
 bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
                                           bool *is_around_ideographs);
 /*
- * Return true if the normalizer only replaces each space by a fixed string, perhaps after a Prepend step.  If so, set
- * *mark to this string, which is borrowed.
+ * Return true if the normalizer is a Replace step that replaces each space by a fixed string, with or without a Prepend
+ * step before it.  If so, set *mark to the fixed string, which the normalizer owns.
  */
 bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct meg_span *mark);
 
@@ -128,7 +124,7 @@ bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct me
 
 struct meg_hf_pretoken {
     int32_t offset, n;  /* byte range in meg_hf_pretokens.text */
-    bool is_text_start; /* true if it begins at the beginning of the text to encode */
+    bool is_text_start; /* true if the pre-token is at the start of the input text */
 };
 
 struct meg_hf_pretokens {
@@ -151,46 +147,50 @@ int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *par
                              struct meg_err *e);
 void meg_hf_pretokenizer_free(struct meg_hf_pretokenizer *p);
 /*
- * Split each pre-token further, in place.  scratch is a second buffer that the caller keeps between calls.  Returns
- * MEG_EFORMAT if a step produces more than 256 MiB; otherwise fails as meg_regex_find_all does.
+ * Split each pre-token further, in place.  The call may exchange the buffers of pretokens and scratch; the caller owns
+ * both.  Returns MEG_EFORMAT if a step produces more than 256 MiB; otherwise fails as meg_regex_find_all does.
  */
 int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pretokens,
                             struct meg_hf_pretokens *scratch, struct meg_err *e);
 /*
- * Return true if the pre-tokenizer splits by one of the known patterns and then maps bytes to characters as GPT-2 does.
- * tokenizer/bpe/byte_level.h can then encode the text without this mapping.
+ * Return true if the pre-tokenizer splits by a pattern of enum meg_pretok and then maps bytes to characters as GPT-2
+ * does.  tokenizer/bpe/byte_level.h can then encode the text without this mapping.  If so, set *pretok, and set
+ * *add_prefix_space to whether a space is prepended to text that does not begin with one.
  */
 bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *pretok,
                                        bool *add_prefix_space);
-/* Return true if the first step splits at whitespace and removes it.  Set *is_around_punctuation to true if the step
- * also isolates punctuation. */
+/*
+ * Return true if the first step is BertPreTokenizer or WhitespaceSplit, which split at whitespace and remove it.  Set
+ * *is_around_punctuation to true for BertPreTokenizer, which also isolates punctuation.
+ */
 bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation);
 /* Return true if the first step is Metaspace and splits before each replacement character (usually U+2581). */
 bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p);
 /*
- * Return true if the pre-tokenizer only replaces each space by Metaspace's replacement character (usually U+2581), and
- * perhaps prepends this character to the text.  If so, set *mark to the character, which is borrowed.
+ * Return true if the pre-tokenizer is one Metaspace step that does not split.  It then replaces each space by a
+ * replacement character (usually U+2581), and may prepend this character at the start of the input text.  If so, set
+ * *mark to the character, which the pre-tokenizer owns.
  */
 bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark);
 
 /*
  * ---- Raw vocabulary (vocab_scan.c) ----
- * "vocab" (an object) and "merges" (an array) of the model are scanned in the file's text.  Building a JSON tree of
- * them would take most of the time of opening the file.
+ * The model's members "vocab" (an object) and "merges" (an array) are scanned in the text of the file.  Building a JSON
+ * tree for them would take most of the time of opening the file.
  */
 
 struct meg_hf_raw_vocab {
-    struct meg_span vocab, merges; /* well-formed JSON in the file's text; s NULL: absent or of another type */
+    struct meg_span vocab, merges; /* JSON text of each, in the file; s NULL: missing or of another type */
 };
 /*
- * Find vocab and merges in a tokenizer.json, and append to rest a copy of the file in which both are empty.  Returns
- * MEG_EFORMAT if the text is not JSON.
+ * Find vocab and merges in the text of a tokenizer.json, and append to rest a copy of the text in which both are empty.
+ * Returns MEG_EFORMAT if the text is not well-formed UTF-8 or if the scan finds a syntax error.
  */
 int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *raw, const char *text, int64_t n, struct meg_str *rest,
                              struct meg_err *e);
 /*
- * Advance s from the opening bracket, or from the end of a member, to the next member.  Return false at the closing
- * bracket.
+ * Advance s from the opening bracket of an array or object, or from the end of an item in it, to the next item.  Return
+ * false at the closing bracket.
  */
 bool meg_hf_json_next(struct meg_json_scan *s);
 /* Read a string.  out points into the JSON text, or into buf if the string has escapes. */
@@ -212,7 +212,7 @@ void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t 
 
 struct meg_hf_model {
     const struct meg_hf_model_type *type;
-    struct meg_hf_raw_vocab raw_vocab; /* borrowed; set it before meg_hf_model_load, which reads it */
+    struct meg_hf_raw_vocab raw_vocab; /* set by the caller before meg_hf_model_load; not used after it */
     struct meg_hf_vocab vocab;
     void *impl; /* data of the model type */
 };
@@ -231,12 +231,15 @@ extern const struct meg_hf_model_type meg_hf_bpe, meg_hf_unigram, meg_hf_wordpie
 
 struct meg_bytebpe;
 /*
- * If m is BPE without prefix, suffix or byte fallback, and its vocabulary contains the byte alphabet's characters for
- * all bytes that occur in UTF-8, move its merges to out and return true.  m can then no longer encode.  See
- * tokenizer/bpe/byte_level.h.
+ * Convert m to a vocabulary for tokenizer/bpe/byte_level.h: move its merges to out and return true.  m can then no
+ * longer encode.  Return false, with m unchanged, unless m is BPE without prefix, suffix and byte fallback, and its
+ * vocabulary has a character of GPT-2's byte alphabet for each byte that occurs in UTF-8.
  */
 bool meg_hf_bpe_to_byte_level(struct meg_hf_model *m, struct meg_bytebpe *out);
-/* Return true if m is BPE and text can be cut between any two characters that are not adjacent in a token. */
+/*
+ * Return true if m is BPE and its ids do not change when text is cut between two characters that are not adjacent in
+ * any token.
+ */
 bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m);
 
 /*
@@ -250,9 +253,12 @@ int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const c
 void meg_hf_decoder_free(struct meg_hf_decoder *d);
 /* Return true if the decoder consists of ByteLevel alone. */
 bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d);
-/* Return true if later tokens never change the text of earlier ones, except in runs of byte tokens. */
+/*
+ * Return true if the text of a token does not depend on the tokens after it.  Byte-fallback tokens are an exception:
+ * their text depends on the run of such tokens around them.
+ */
 bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d);
-/* Return the byte of a byte-fallback token <0xNN>, whose text depends on the byte tokens around it, or -1. */
+/* Return the byte 0xNN if the decoder has a ByteFallback step and the token is <0xNN>, else -1. */
 int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n);
 /*
  * Append the text of tokens [n], which have indices first .. first+n-1 in the decoded sequence.  Set *state to 0 before

@@ -50,7 +50,7 @@ static int32_t read_id(const char *s, int64_t n)
     return id > MAX_ID ? -1 : id;
 }
 
-/* Return an upper bound for the number of tokens: a comma follows each token but the last. */
+/* Return an upper bound of the number of tokens, from the number of commas and the minimum length of a member. */
 static int64_t count_tokens(const struct meg_span *list)
 {
     int64_t n = 1, max_bytes = list->n / (int64_t)strlen("\"a\":0,") + 1;
@@ -135,7 +135,7 @@ int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *wh
         return meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object", where);
     if ((r = meg_json_get_str(part, "type", MEG_JSON_OPTIONAL, &type, where, e)) < 0)
         return r;
-    if (!type) /* files of early releases have no member "type" */
+    if (!type) /* files of early releases of the library have no member "type" */
         type = json_object_get(part, "merges")                      ? "BPE"
                : json_is_array(json_object_get(part, "vocab"))      ? "Unigram"
                : json_object_get(part, "continuing_subword_prefix") ? "WordPiece"

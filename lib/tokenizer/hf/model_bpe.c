@@ -1,4 +1,4 @@
-/* BPE of tokenizer.json, over characters.  (Byte-level files map each byte to a character.) */
+/* BPE model of tokenizer.json, which merges characters.  (In byte-level files, each byte has become a character.) */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct bpe {
     int32_t min_byte, max_byte; /* lowest and highest id in byte_id */
     bool has_all_bytes;         /* no byte_id is -1 */
     bool merges_bytes;          /* some merge has a token with an id from min_byte to max_byte */
-    char *prefix, *suffix;      /* prefix of each character but the first, suffix of the last one; may be "" */
+    char *prefix, *suffix;      /* prefix of each character of a pre-token but the first; suffix of the last; or "" */
 };
 
 static void bpe_free(void *impl)
@@ -59,8 +59,8 @@ static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct me
 }
 
 /*
- * Merges are read in batches, so that the vocabulary entries of all their tokens are prefetched before the first
- * lookup.
+ * Merges are read in batches: the vocabulary entries of the left and right tokens of a batch are prefetched before the
+ * first of them is looked up.  BOTH is the merged token.
  */
 enum { BATCH = 32, LEFT = 0, RIGHT, BOTH, TOKENS };
 
@@ -71,7 +71,7 @@ struct merge_batch {
         int64_t offset, n; /* byte range in text */
         uint64_t hash;     /* hash of the token; set for LEFT and RIGHT */
     } token[BATCH][TOKENS];
-    int64_t last; /* vocabulary index of the result of the last merge that was looked up */
+    int64_t last; /* vocabulary index of the merged token that was looked up last */
 };
 
 static void collect_token(struct merge_batch *batch, int k, int which, const char *s, int64_t n)
@@ -82,8 +82,8 @@ static void collect_token(struct merge_batch *batch, int k, int which, const cha
 }
 
 /*
- * Read up to BATCH merges and return their number, which is less than BATCH at the end.  If a merge is malformed, stop
- * before it and set *is_bad to true.
+ * Read up to BATCH merges and return their number, which is less than BATCH at the end of the list.  If a merge is
+ * malformed, stop before it and set *is_bad to true.
  */
 static int collect_merges(struct merge_batch *batch, const struct bpe *b, struct meg_json_scan *s, bool *is_bad)
 {
@@ -121,7 +121,10 @@ static void prefetch_parts(struct merge_batch *batch, const struct meg_hf_vocab 
     }
 }
 
-/* Find the result of a merge.  Mostly, it is the token that follows the previous merge's result in the vocabulary. */
+/*
+ * Return the vocabulary index of the merged token s [n], or -1.  Usually it follows the merged token of the previous
+ * merge in the vocabulary, so that no hash lookup is needed.
+ */
 static int64_t find_merged(struct merge_batch *batch, const struct meg_strtab *tokens, const char *s, int64_t n)
 {
     for (int64_t k = batch->last; k < tokens->n && k <= batch->last + 1; k++) {
@@ -133,7 +136,7 @@ static int64_t find_merged(struct merge_batch *batch, const struct meg_strtab *t
     return batch->last = meg_strtab_find(tokens, s, n);
 }
 
-/* Look up the two tokens and the result of merge k of the batch. */
+/* Look up the ids of the left, right and merged tokens of merge k of the batch. */
 static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *v, struct merge_batch *batch, int k,
                       const char *where, struct meg_err *e)
 {
@@ -243,7 +246,7 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *wher
     return load_merges(b, m, part, where, e);
 }
 
-/* Return a character with its prefix and suffix, as spelled in the vocabulary.  The result points into s or buf. */
+/* Return the spelling of a character in the vocabulary, with prefix and suffix.  The result points into s or buf. */
 static struct meg_span spell_char(const struct bpe *b, const char *s, int len, bool is_first, bool is_last,
                                   struct meg_str *buf)
 {
@@ -258,8 +261,10 @@ static struct meg_span spell_char(const struct bpe *b, const char *s, int len, b
     return (struct meg_span){ buf->s, (int64_t)buf->n };
 }
 
-/* With byte_fallback, append the ids of all bytes of character c and reserve space for nleft more ids.  If the id of a
- * byte is missing, append nothing and return false. */
+/*
+ * Append the ids of the byte-fallback tokens of character c, and reserve space for nleft more ids.  If one of these
+ * tokens does not exist, append nothing and return false.
+ */
 static bool add_bytes(const struct bpe *b, struct meg_span c, int64_t nleft, struct meg_ids *out)
 {
     for (int64_t k = 0; k < c.n; k++) {
@@ -272,10 +277,10 @@ static bool add_bytes(const struct bpe *b, struct meg_span c, int64_t nleft, str
     return true;
 }
 
-/* The symbols that meg_bpe_stream reads and overwrites with the merged symbols. */
+/* An array of ids that meg_bpe_stream reads and overwrites with the merged ids. */
 struct stream_ctx {
     int32_t *v;
-    int64_t next, n, nwritten; /* index of the next symbol to read; number of all symbols; number of symbols written */
+    int64_t next, n, nwritten; /* index of the next id to read; number of ids to read; number of ids written */
 };
 
 static int64_t read_symbols(void *ctx, int32_t *sym, int64_t n)
@@ -316,7 +321,8 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     int32_t token = b->ignore_merges ? meg_hf_vocab_find(&m->vocab, s, n) : -1;
     int64_t first = out->n;
     struct meg_str buf = { 0 };
-    bool has_pending_unk = false; /* delayed for fuse_unk; as in the reference, byte ids are appended before it */
+    /* true if an unknown token is delayed for fuse_unk; as in the reference, byte ids are appended before it */
+    bool has_pending_unk = false;
 
     meg_ids_reserve(out, n + 1);
     if (token >= 0) {
@@ -350,9 +356,10 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     return 0;
 }
 
-/* Return true if text can be cut wherever no merge crosses the cut (tokenizer/bpe/bpe_stream.c).  This requires that
- * prefix, suffix and ignore_merges are not set, and that unknown characters become bytes that are in no merge: the
- * neighbors of an unknown character that is dropped or pending could merge. */
+/*
+ * Prefix, suffix and ignore_merges make ids depend on where a pre-token begins and ends.  Unknown characters must
+ * become byte-fallback tokens that are in no merge: if they were dropped or delayed, their neighbors could merge.
+ */
 bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m)
 {
     const struct bpe *b = m->impl;

@@ -3,9 +3,8 @@
  * the Viterbi algorithm in double precision.  Consecutive unknown characters become one unknown token or, with
  * byte_fallback, the tokens of their bytes.
  *
- * tokenizer/spm/unigram.c has the same algorithm for SentencePiece.  The two do not share code because their ids
- * differ: SentencePiece rounds sums to float.  That file also caches words and segments words of any length in a stream
- * (tokenizer/spm/unigram_stream.c).
+ * tokenizer/spm/unigram.c implements this algorithm for SentencePiece, which rounds the sums to float and therefore can
+ * choose other ids.  That file also has a word cache, and segments long words as a stream.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -22,8 +21,8 @@
 
 struct unigram {
     struct meg_trie trie;
-    double *score; /* [tokens] log probability by id */
-    int64_t ring;  /* number of path scores in the ring buffer: a power of two, more than the bytes of any token */
+    double *score; /* [vocab.tokens.n] log probabilities by id */
+    int64_t ring;  /* size of the Viterbi ring buffer: a power of two, larger than any token in bytes */
     double unk_score;
     int32_t unk;          /* id of the unknown token, or -1 */
     int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback */
@@ -39,10 +38,10 @@ static void unigram_free(void *impl)
 }
 
 /*
- * Return x as rounded by Hugging Face's JSON parser (serde_json).  It rounds the decimal digits, as an integer, to
- * double, multiplies or divides by a power of ten, and rounds again.  About a quarter of a file's scores then differ in
- * the last bit from the nearest double, and this bit decides ties.  The digits in files are the shortest ones that
- * identify x.
+ * Round x as serde_json, Hugging Face's JSON parser, does.  serde_json rounds the decimal digits, as an integer, to
+ * double, and multiplies or divides the result by a power of ten.  About a quarter of the scores of a file then differ
+ * from the nearest double in the last bit, and this bit decides ties.  The digits of the file are recovered from x:
+ * they are the shortest ones that identify x.
  */
 static double parse_like_serde(double x)
 {
@@ -142,7 +141,7 @@ static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *
 
 /* The best path to each byte position of a pre-token. */
 struct viterbi {
-    int32_t *last; /* [n+1] bytes of the last token of the best path to each position; 0: no path */
+    int32_t *last; /* [n+1] bytes in the last token of the best path to each position; 0: no path */
     double *score; /* [mask+1] ring buffer of path scores, indexed by position & mask */
     int64_t mask;
 };
@@ -177,7 +176,10 @@ static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, con
     }
 }
 
-/* Convert the lengths of the tokens that end at each position of the path to lengths of the tokens that begin there. */
+/*
+ * Reverse the best path: length[i] becomes the number of bytes of the token that begins at i, instead of the token that
+ * ends at i.
+ */
 static void reverse_path(int32_t *length, int64_t n)
 {
     int32_t len = length[n];

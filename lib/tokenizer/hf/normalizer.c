@@ -1,4 +1,4 @@
-/* Normalizers of tokenizer.json: a list of steps, each of which rewrites the text. */
+/* Normalizers of tokenizer.json.  Each step rewrites the text. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -36,7 +36,7 @@ static const char *const names[] = { "NFC",          "NFD",   "NFKC",     "NFKD"
 
 struct step {
     enum step_type type;
-    bool left, right; /* STRIP: ends at which whitespace is removed */
+    bool left, right; /* STRIP: remove whitespace at the start (left), at the end (right) */
     struct meg_hf_pattern pattern;
     struct meg_str content; /* REPLACE, PREPEND: the text to insert */
     struct meg_bert_normalizer bert;
@@ -145,7 +145,7 @@ void meg_hf_normalizer_free(struct meg_hf_normalizer *n)
 
 /* ---- Normalizing ---- */
 
-/* Return the replacement of the shortest key that s [n] begins with, or NULL. */
+/* Return the value of the shortest key in the map that s [n] begins with, or NULL. */
 static const char *shortest(const struct meg_charsmap *m, const char *s, int64_t n)
 {
     uint32_t node = meg_charsmap_root(m);
@@ -174,8 +174,10 @@ static const char *cluster_end(const char *s, const char *end)
     return s;
 }
 
-/* Apply SentencePiece's character map as Hugging Face does: replace a short grapheme cluster by the value of the
- * shortest key that it begins with.  If no key matches, map each character. */
+/*
+ * Apply SentencePiece's character map as Hugging Face does.  A grapheme cluster of less than 6 bytes that begins with a
+ * key is replaced by the value of the shortest such key.  In other clusters each character is mapped separately.
+ */
 static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t max_bytes, struct meg_str *out)
 {
     const char *end = s + n;
@@ -235,7 +237,7 @@ static void strip(const struct step *s, const char *text, int64_t n, struct meg_
     meg_str_add(out, text, (size_t)(end - text));
 }
 
-/* Run a step that maps each character on its own. */
+/* Run a step that maps characters independently of each other. */
 static void map_chars(enum step_type type, const char *text, int64_t n, struct meg_str *out)
 {
     struct meg_codepoints to = { 0 };
@@ -308,7 +310,8 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
 /* ---- Points at which text can be cut before it is normalized ---- */
 
 /*
- * Return true if no key begins with a space or with a character that forms one grapheme cluster with a following space.
+ * Return true if the map does not change spaces: no key begins with a space or with a character that forms one grapheme
+ * cluster with a following space.
  */
 static bool keeps_spaces(const struct meg_charsmap *m)
 {
@@ -343,7 +346,7 @@ bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, boo
         case LOWERCASE:
         case STRIP_ACCENTS:
         case BERT: break;
-        case NFC: /* "<" may be composed with the next character */
+        case NFC: /* "<" and U+0338 compose to another character */
         case NFD:
         case NFKC:
         case NFKD:

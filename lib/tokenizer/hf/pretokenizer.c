@@ -1,4 +1,4 @@
-/* Pre-tokenizers of tokenizer.json: a list of steps, each of which splits the pre-tokens of the previous step. */
+/* Pre-tokenizers of tokenizer.json.  Each step splits the pre-tokens of the previous step. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -23,9 +23,9 @@ struct step {
     enum step_type type;
     enum behavior behavior;
     bool invert, use_regex, individual, splits;
-    /* whether to prepend a space or, for METASPACE, the replacement character */
+    /* BYTE_LEVEL: whether to prepend a space; METASPACE: whether to prepend the replacement character */
     enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme;
-    struct meg_hf_pattern pattern; /* METASPACE: the replacement character of spaces */
+    struct meg_hf_pattern pattern; /* what to split at; METASPACE: the character that replaces spaces */
 };
 
 struct meg_hf_pretokenizer {
@@ -209,7 +209,7 @@ void meg_hf_pretokens_free(struct meg_hf_pretokens *p)
     free(p->v);
 }
 
-/* Return true if a step without a pattern splits at cp. */
+/* Return true if cp is a delimiter of a step without a pattern. */
 static bool is_match(enum step_type type, int32_t cp)
 {
     switch (type) {
@@ -241,7 +241,7 @@ struct delimited {
     bool is_match;
 };
 
-/* An iterator over a text's matches and the text between them. */
+/* An iterator over the matches in a text and the text between them. */
 struct delimited_iter {
     const struct meg_spans *matches;
     bool invert;
@@ -266,7 +266,7 @@ static bool next_delimited(struct delimited_iter *c, struct delimited *out)
     return true;
 }
 
-/* Return true if x and next, which follows it, belong to one pre-token. */
+/* Return true if x and next, which follows x, belong to one pre-token. */
 static bool merges_with_next(enum behavior behavior, const struct delimited *x, const struct delimited *next)
 {
     switch (behavior) {
@@ -277,7 +277,10 @@ static bool merges_with_next(enum behavior behavior, const struct delimited *x, 
     }
 }
 
-/* Split text at its matches, and keep, merge or remove the matches according to behavior. */
+/*
+ * Split text at the matches m, and keep, merge or remove the matches according to `behavior`.  invert exchanges the
+ * matches with the text between them.
+ */
 static void split(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text, int64_t n,
                   bool is_text_start, struct meg_hf_pretokens *out)
 {
@@ -287,7 +290,7 @@ static void split(const struct meg_spans *m, enum behavior behavior, bool invert
     for (bool has = next_delimited(&c, &x); has; x = next) {
         while ((has = next_delimited(&c, &next)) && merges_with_next(behavior, &x, &next)) {
             x.n += next.n;
-            x.is_match = next.is_match; /* x ends with next, which decides whether the following part is merged */
+            x.is_match = next.is_match; /* the end of x decides whether the part after it is merged */
         }
         if (behavior != REMOVED || !x.is_match)
             meg_hf_pretokens_add(out, x.s, x.n, is_text_start && x.s == text);

@@ -1,16 +1,19 @@
 /*
- * Find the safe split points of a tokenizer.json: points at which text can be cut, before it is normalized, without
- * changing its ids.  Running the components is slow, and equal chunks have equal ids, so hf.c caches the ids of
- * chunks.  Two families of files have such points:
+ * Find the safe split points of a tokenizer.json: points at which text can be cut before normalization without changing
+ * its ids.  hf.c caches the ids of the chunks between these points, since running the components is slow.  Two families
+ * of files have such points.
  *
- * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, and the normalizer maps a space to whitespace and
- * does not combine it with its left neighbor.  There is a split point before each space and, if the pre-tokenizer
- * isolates punctuation and ideographs, around these.  No added token may be matched in normalized text.
+ * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, or before each replacement character of
+ * Metaspace.  The normalizer does not combine a space with the character before it.  There is a split point before each
+ * space.  If the pre-tokenizer isolates punctuation, there are also split points around ASCII punctuation.  If the
+ * normalizer then surrounds ideographs with spaces, there are split points before those from U+5000 to U+9FFF.  Files
+ * with an added token that is matched in normalized text do not belong to this family.
  *
  * Split between characters (Llama 2): either the normalizer or the pre-tokenizer replaces each space by a replacement
- * character (usually U+2581, called `mark` below), and the other component is absent.  The entire text is one BPE word,
- * which can be cut between two characters that are not adjacent in any token.  An added token that is matched in
- * normalized text counts as a token; its match may not depend on its context (lstrip, rstrip, single_word).
+ * character (usually U+2581, called `mark` below), and the other component is absent.  BPE then runs on the entire
+ * text, which can be cut between two characters that are not adjacent in any token.  An added token that is matched in
+ * normalized text counts as a token.  It must not have lstrip, rstrip or single_word, which depend on the text around
+ * it.
  */
 #include <string.h>
 
@@ -28,8 +31,8 @@ static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, boo
 }
 
 /*
- * Set *is_space to whether c is normalized to whitespace, and *is_tokenless to whether the pre-tokenizer drops that
- * whitespace, so that it is encoded to no ids.
+ * Set *is_space to whether c is normalized to one whitespace character.  Set *is_tokenless to whether the pre-tokenizer
+ * then removes this character, so that a chunk of c alone has no ids.
  */
 static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_tokenless, struct meg_err *e)
 {
@@ -58,7 +61,10 @@ static bool is_punctuation(int byte)
     return byte < 0x80 && meg_bert_is_punctuation(byte);
 }
 
-/* Allow splits around punctuation, and before ideographs: U+5000 to U+9FFF, which have first bytes E5 .. E9. */
+/*
+ * Allow splits before ASCII punctuation, between ASCII punctuation and printable ASCII characters, and before the
+ * ideographs U+5000 to U+9FFF, whose first bytes are E5 to E9.
+ */
 static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideographs)
 {
     for (int left = 0; left < 256; left++) {
@@ -70,7 +76,7 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
     }
 }
 
-/* Build the table of split points for files of the first family, whose text is split at spaces. */
+/* Build the table of split points for a file of the first family. */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                            struct meg_err *e)
 {
@@ -94,7 +100,7 @@ static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_
     return r;
 }
 
-/* Forbid splits inside a token of normalized text.  Each mark in the token may be a space in the original text. */
+/* Forbid splits inside a token.  A mark in the token may be a space or a mark in the original text. */
 static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, const struct meg_span *mark)
 {
     const char *at = token->s, *end = at + token->n;
@@ -123,10 +129,7 @@ static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, 
     }
 }
 
-/*
- * Build the table of split points for files of the second family, whose text is split between characters.  The mark is
- * one character.
- */
+/* Build the table of split points for a file of the second family.  `mark` is one character. */
 static int split_between_chars(struct meg_hf_files *f, const struct meg_span *mark, struct meg_err *e)
 {
     struct meg_hf_safe_split *s;
@@ -140,7 +143,8 @@ static int split_between_chars(struct meg_hf_files *f, const struct meg_span *ma
             return 0;
     }
     s = f->safe_split = meg_new(sizeof *s);
-    s->max_gap = 5 * MEG_HF_MAX_CHUNK; /* a space becomes a marker of up to 4 bytes, and one may be prepended */
+    /* normalization replaces a space by a mark of up to 4 bytes, and Prepend may add a string */
+    s->max_gap = 5 * MEG_HF_MAX_CHUNK;
     meg_safe_split_init(&s->table);
     for (int64_t k = 0; k < f->model.vocab.tokens.n; k++) {
         struct meg_str token = meg_strtab_get(&f->model.vocab.tokens, k);

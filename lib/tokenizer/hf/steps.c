@@ -1,6 +1,5 @@
 /*
- * Load a normalizer, pre-tokenizer or decoder of a tokenizer.json, which is one step or a Sequence of steps, as a flat
- * list.
+ * Load a normalizer, pre-tokenizer or decoder of a tokenizer.json as a list of steps; nested Sequences are flattened.
  */
 #include <stdlib.h>
 #include <string.h>

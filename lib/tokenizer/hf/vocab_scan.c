@@ -53,7 +53,7 @@ static int skip_value(struct meg_json_scan *s, struct meg_span *out)
     return r;
 }
 
-/* Find vocabulary and merges in the object at s: the model if is_model, else the file, which has a member "model". */
+/* Find vocabulary and merges in the object at s: the model itself if is_model, else the top level of the file. */
 static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *raw, bool is_model, struct meg_str *buf)
 {
     struct meg_span key, value;
