@@ -259,8 +259,8 @@ static int remove_stale(const char *dir, const char *name, struct meg_err *e)
 }
 
 /*
- * Complete or roll back interrupted commits, and remove temporary directories of killed saves.  The caller holds the
- * lock of SAVE, so no other process writes them.
+ * Complete or roll back interrupted commits, and remove the temporary files and directories of killed saves.  The
+ * caller holds the lock of SAVE, so no other process writes them.
  */
 static int recover(const char *dir, struct meg_err *e)
 {

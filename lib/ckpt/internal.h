@@ -88,7 +88,10 @@ struct ckpt_format {
     const char *const *ignored;       /* foreign names of tensors that are not weights; list that ends with NULL */
 };
 
-/* If row matches a native name, print the foreign name to buf, without the prefix if drop_prefix, and return true. */
+/*
+ * If `native` matches the native name in row, print the foreign name to buf, without the prefix if drop_prefix, and
+ * return true.
+ */
 bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native, bool drop_prefix,
                        char buf[CKPT_NAME_CHARS]);
 bool ckpt_is_ignored(const struct ckpt_format *f, const char *foreign);
@@ -307,7 +310,10 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 
 /* ---- load.c ---- */
 
-/* Check that the files have exactly the weights p of model m.  The message lists as many of the differences as fit. */
+/*
+ * Check that the tensors of the files match the parameters p of model m in name, shape and dtype.  The message lists as
+ * many of the differences as fit.
+ */
 int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
                      struct meg_err *e);
 

@@ -10,7 +10,7 @@ MEG_BEGIN_DECLS
 struct meg_scorer {
     struct meg_gpt *g; /* borrowed; run.s >= length of the longest sequence - 1 */
     int32_t *position; /* [run.s] 0, 1, … */
-    float *logits;     /* [rows,v] scratch of meg_score_top, NULL until its first call */
+    float *logits;     /* [meg_gpt_logit_rows,v] scratch of meg_score_top, NULL until its first call */
     int32_t *heap;     /* [v] scratch of meg_score_top, NULL until its first call */
 };
 void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g);

@@ -14,13 +14,13 @@ MEG_BEGIN_DECLS
 
 enum meg_finish_reason {
     MEG_FINISH_RUNNING,
-    MEG_FINISH_STOP,  /* an end id was sampled, which is not stored in ids, or meg_generator_stop was called */
+    MEG_FINISH_STOP,  /* an EOS id was sampled (it is not stored in ids), or meg_generator_stop was called */
     MEG_FINISH_LENGTH /* max_tokens or the model's last position was reached */
 };
 
 /* One continuation. */
 struct meg_continuation {
-    int64_t prompt;                    /* number of the prompt, which selects random numbers if there is no seed */
+    int64_t prompt; /* number of the prompt; selects the random numbers unless the request sets a seed */
     const struct meg_request *request; /* borrowed */
     int32_t *ids;                      /* [n] generated ids */
     float *logprob;                    /* [n] log p of each id given all ids before it, in nats */

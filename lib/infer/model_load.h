@@ -18,12 +18,12 @@ struct meg_loaded_model {
     struct meg_tokenizer *tok; /* NULL if neither the checkpoint nor the options name a tokenizer */
     int32_t eod;               /* end-of-document id, or -1 */
     struct meg_ids eos_ids;    /* ids that end a continuation, eod included */
-    int64_t unpadded_vocab;    /* smaller of the model's and the tokenizer's vocabulary sizes */
+    int64_t unpadded_vocab;    /* vocabulary size of the tokenizer; without a tokenizer, that of the model */
 };
 
 /*
  * meg_load_model - load the model in conf->load for batches of one sequence of up to max_position_embeddings tokens
- *   tc  tokenizer options; without a type, the checkpoint's tokenizer is loaded
+ *   tc  tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer is loaded
  * Returns MEG_EUSAGE if the tokenizer's vocabulary is larger than the model's, and the errors of meg_device_open,
  * meg_ckpt_open, meg_ckpt_load and meg_tokenizer_open.
  */

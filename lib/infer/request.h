@@ -11,8 +11,8 @@ MEG_BEGIN_DECLS
 struct meg_request {
     int64_t max_tokens;           /* generate at most this many tokens, >= 1 */
     struct meg_sampling sampling; /* already checked */
-    bool has_seed;                /* the seed is set, so sampling does not depend on the number of the prompt */
-    struct meg_str *stop;         /* [nstop] strings that end the text: UTF-8, not empty */
+    bool has_seed;        /* the prompt's line sets a seed; sampling then does not depend on the number of the prompt */
+    struct meg_str *stop; /* [nstop] strings that end the text: UTF-8, not empty */
     size_t nstop;
 };
 

@@ -37,7 +37,7 @@ bool meg_sampling_is_greedy(const struct meg_sampling *c);
 
 /* The distribution from which a token is sampled, in descending order of probability if a filter is on, else by id. */
 struct meg_token_sampler {
-    int64_t v, unpadded_vocab; /* v: logits per row; ids from unpadded_vocab on are padding and are never sampled */
+    int64_t v, unpadded_vocab; /* v: number of logits; ids from unpadded_vocab on are padding and are never sampled */
     int64_t n;                 /* number of ids kept by the filters */
     int32_t *id;               /* [unpadded_vocab] */
     double *p;                 /* [unpadded_vocab] probabilities of id[0..n), which sum to 1 */
@@ -84,7 +84,7 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
 
 /*
  * Return log sum exp of logits [v], v >= 1; log softmax(logits)[id] equals logits[id] minus the result.  Returns NaN if
- * a logit is NaN or +Inf.
+ * a logit is NaN or +Inf, or if all are -Inf.
  */
 double meg_logsumexp(const float *logits, int64_t v);
 

@@ -114,8 +114,8 @@ static int print_replies(struct server *s, struct meg_err *e)
 }
 
 /*
- * Read the next prompt into s->ids.  s->ids is empty if the continuation begins a new document.  Return 1, or 0 at the
- * end of the input.
+ * Read the next prompt into s->ids.  An empty prompt leaves s->ids empty; its continuation begins a new document.
+ * Return 1, or 0 at the end of the input.
  */
 static int read_prompt(struct server *s, struct meg_request *request, struct meg_err *e)
 {

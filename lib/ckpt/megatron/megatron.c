@@ -28,7 +28,7 @@ static const struct ckpt_format formats[] = { { "megatron", rename0, NULL, ignor
                                               { "megatron", rename1, NULL, ignored },
                                               { "megatron", rename2, NULL, ignored } };
 
-/* The tensors of a pipeline stage or a virtual stage. */
+/* The tensors of one virtual stage in the file of one rank; without virtual stages, all tensors of the file. */
 struct chunk {
     struct meg_st *st;
     int first, n; /* tensors [first, first + n) of st */
@@ -370,7 +370,10 @@ static int add_all(struct reader *rd, struct meg_err *e)
     return r;
 }
 
-/* Find the number of rows of the word embedding, with and without padding. */
+/*
+ * Set vocab_rows to the number of rows of the word embedding, with padding.  Without true_vocab_size in args, set
+ * vocab_size to the same number.
+ */
 static int find_vocab(struct reader *rd, struct meg_err *e)
 {
     static const char word[] = "embedding.word_embeddings.weight";

@@ -1,8 +1,8 @@
 /*
  * pickle.h - read Python pickles safely, without executing them.
  *
- * The objects that a pickle builds become a tree of nodes; calls of classes and functions are nodes with their
- * arguments.  Supports protocols 2 to 5, as specified by the comments in CPython's Lib/pickletools.py.
+ * The objects that a pickle builds become a graph of nodes.  A call of a class or function is a node with the function
+ * and its arguments.  Supports protocols 2 to 5, as specified by the comments in CPython's Lib/pickletools.py.
  */
 #ifndef MEG_CKPT_MEGATRON_PICKLE_H
 #define MEG_CKPT_MEGATRON_PICKLE_H
