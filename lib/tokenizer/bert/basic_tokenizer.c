@@ -56,8 +56,10 @@ bool meg_bert_is_punctuation(int32_t cp)
     }
 }
 
-/* Return true if the capital sigma at i is final: a cased letter precedes it, and no cased letter follows it (Unicode
- * 3.13, Final_Sigma). */
+/*
+ * Return true if the capital sigma at i is final: a cased letter precedes it, and no cased letter follows it (Unicode
+ * 3.13, Final_Sigma).
+ */
 static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
 {
     int64_t before = i - 1, after = i + 1;
@@ -98,7 +100,10 @@ static void end_partial(struct meg_str *partial, struct meg_str *out)
     partial->n = 0;
 }
 
-/* Split characters around punctuation.  Keep the characters after the last punctuation character in partial. */
+/*
+ * Split characters before and after punctuation.  Append complete words to out, and the characters after the last
+ * punctuation character to partial.
+ */
 static void split_at_punctuation(const struct meg_codepoints *chars, struct meg_str *partial, struct meg_str *out)
 {
     for (int64_t i = 0; i < chars->n; i++) {
@@ -116,7 +121,7 @@ static void split_at_punctuation(const struct meg_codepoints *chars, struct meg_
     }
 }
 
-/* Map a character to itself, to U+0020 if it ends a word, or to -1 if it is removed. */
+/* Map whitespace to U+0020, characters to be removed to -1, and other characters to themselves. */
 static int32_t clean_char(int32_t cp)
 {
     if (cp == '\t' || cp == '\n' || cp == '\r' || cp == ' ')
@@ -136,7 +141,8 @@ static int32_t clean_char(int32_t cp)
 }
 
 /*
- * Return true if the decomposition of cp begins with combining class 0, so cp is not reordered with earlier characters.
+ * Return true if the decomposition of cp begins with combining class 0.  Canonical ordering does not move such a
+ * character before an earlier one.
  */
 static bool is_starter(int32_t cp)
 {
@@ -146,7 +152,7 @@ static bool is_starter(int32_t cp)
                           utf8proc_get_property(part[0])->combining_class == 0);
 }
 
-/* Return true if text can be split between a and b, and each part can be lowercased and decomposed on its own. */
+/* Return true if the text up to a and the text from b on can be lowercased and decomposed separately. */
 static bool can_split_between(int32_t a, int32_t b)
 {
     return a != 0x3A3 && b != 0x3A3 && !meg_char_is_case_ignorable(a) && !meg_char_is_case_ignorable(b) &&
@@ -168,7 +174,7 @@ void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, 
     r->partial.n = 0;
 }
 
-/* Process the buffered characters of a word, which may continue after them. */
+/* Lowercase (if is_lower) and split the buffered characters.  Their last word may continue after them. */
 static void flush(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 {
     if (r->is_lower)
@@ -229,8 +235,8 @@ static bool is_control(int32_t cp)
 }
 
 /*
- * Strip accents from the buffered characters, lowercase them and append them to out.  The result must not depend on the
- * characters that follow.
+ * Apply strip_accents and lowercase, if set, to the buffered characters and append them to out.  The caller ensures
+ * that the next characters do not affect the result.
  */
 static void flush_normalized(const struct meg_bert_normalizer *b, struct meg_codepoints *c, struct meg_codepoints *d,
                              struct meg_str *out)

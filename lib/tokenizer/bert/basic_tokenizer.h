@@ -1,7 +1,8 @@
 /*
  * basic_tokenizer.h - BERT's BasicTokenizer (Devlin et al. 2018, tokenization.py), which Megatron-LM uses.  It cleans
  * the text, isolates ideographs, lowercases and strips accents, and splits into words at whitespace and around
- * punctuation.  Hugging Face's BertNormalizer does the steps before splitting in another order.
+ * punctuation.  This file also declares Hugging Face's BertNormalizer, which does not split text, and strips accents
+ * before it lowercases.
  */
 #ifndef MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
 #define MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
@@ -17,11 +18,11 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character:
- * in Megatron-LM, a space is in no word, and an ideograph is a separate word.
+ * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character,
+ * since the basic tokenizer splits words at these spaces and makes each ideograph a word.
  */
 bool meg_bert_is_safe_split(int32_t cp);
-/* Return true for category P and for ASCII characters that are neither letter, digit, space nor control character. */
+/* Return true for Unicode category P and for ASCII symbols such as $. */
 bool meg_bert_is_punctuation(int32_t cp);
 
 /*
@@ -40,9 +41,9 @@ void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r);
 void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n);
 /*
  * meg_bert_basic_next - set out to the next words, each followed by a zero byte (words contain none)
- * A word of more than MEG_BERT_MAX_WORD bytes, which has more than 250 characters, is truncated.  Returns 1, or 0 at
- * the end of the text.  Returns MEG_EFORMAT for a run of more than MEG_BERT_MAX_RUN characters that must be lowercased
- * and decomposed together.
+ * Words of more than MEG_BERT_MAX_WORD bytes are truncated, but still have more than 250 characters, so WordPiece
+ * encodes them as unknown.  Returns 1, or 0 at the end of the text.  Returns MEG_EFORMAT for a run of more than
+ * MEG_BERT_MAX_RUN characters that must be lowercased and decomposed together.
  */
 enum { MEG_BERT_MAX_WORD = 1024, MEG_BERT_MAX_RUN = 4 << 20 };
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e);

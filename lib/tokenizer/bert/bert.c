@@ -1,10 +1,10 @@
 /*
  * BertWordPieceLowerCase and BertWordPieceCase: the ids of Megatron-LM's _BertWordPieceTokenizer.
  *
- * A fast loop splits ASCII into words, whose ids are cached.  At any other character, it discards the ids of the
- * current chunk, which is the text since the last safe split point (basic_tokenizer.h), and passes the entire chunk to
- * the basic tokenizer.  The ids of the chunk are also cached.  Chunks are needed because the lowercase form of a sigma
- * depends on its entire word.
+ * A chunk is text between two safe split points (basic_tokenizer.h).  A fast loop splits ASCII text into words, whose
+ * ids are cached.  At a non-ASCII or control character, it discards the ids of the current chunk and passes the entire
+ * chunk to the basic tokenizer, since the lowercase form of a sigma can depend on the entire chunk.  The ids of such a
+ * chunk are also cached.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct bert {
     struct meg_wordcache_lookup batch[BATCH]; /* lookups of words and chunks */
     int nbatch;
     struct meg_bert_basic_tokenizer basic;
-    struct meg_str words; /* words of one chunk */
+    struct meg_str words; /* output of meg_bert_basic_next */
 };
 
 static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bool is_lower, struct meg_err *e)
@@ -95,9 +95,9 @@ static struct meg_tokenizer *bert_clone(const struct meg_tokenizer *base)
     return &t->base;
 }
 
-enum { MAX_CACHED_WORD = 1 << 12 }; /* maximum bytes of a cached chunk or word; longer ASCII words are unknown */
+enum { MAX_CACHED_WORD = 1 << 12 }; /* maximum bytes of a cached word or chunk */
 
-/* Encode a chunk with the basic tokenizer and WordPiece. */
+/* Encode a word or chunk with the basic tokenizer and WordPiece. */
 static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
                            const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -162,7 +162,10 @@ static int encode_batch(struct bert *t, struct chunk *x, struct meg_ids *out, co
     return r;
 }
 
-/* Add a word or chunk of n bytes to the batch.  The bytes before end must be readable. */
+/*
+ * Add a word or chunk s [n] to the batch.  If the batch is full, encode it first.  The bytes before end must be
+ * readable.
+ */
 static int add_word(struct bert *t, struct chunk *x, const char *s, int64_t n, const char *end, struct meg_ids *out,
                     const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -214,7 +217,7 @@ static const unsigned char *byte_classes(void)
     return class;
 }
 
-/* Return the end of the chunk that begins at s.  An ideograph is a separate chunk. */
+/* Return the end of the chunk that begins at s.  A chunk ends before and after whitespace and ideographs. */
 static const char *safe_chunk_end(const char *s, const char *end)
 {
     const char *p = s;
@@ -262,7 +265,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
                 if (s - x.begin > MAX_CACHED_WORD && (r = begin_chunk(t, &x, s, out, sink, e)) < 0)
                     break;
                 r = add_word(t, &x, s, p - s > MAX_CACHED_WORD ? MAX_CACHED_WORD : p - s, end, out, sink,
-                             e); /* a longer word is unknown as well */
+                             e); /* a word this long is unknown, even if truncated */
                 break;
             }
             /* fall through */
@@ -295,8 +298,8 @@ static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 }
 
 /*
- * Return the last offset at which the text can be cut so that each part can be cleaned up on its own, or 0 if there is
- * none.  Such an offset is before a space that is in no pattern of the clean-up.
+ * Return the last offset at which the text can be cut so that meg_tok_clean_up can process the parts separately, or 0
+ * if there is none.  A space follows the offset, and no pattern of the clean-up matches this space.
  */
 static size_t last_safe_cut(const struct meg_str *s)
 {

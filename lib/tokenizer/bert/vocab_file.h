@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 
 struct meg_bert_files {
     struct meg_strtab tokens;       /* tokens by id, including added tokens */
-    struct meg_wordpiece wordpiece; /* contains the file's tokens only: added tokens are not matched in text */
+    struct meg_wordpiece wordpiece; /* tokens of the file; added tokens are not matched in text */
     struct meg_tok_special_ids special_ids;
 };
 

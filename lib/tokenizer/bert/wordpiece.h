@@ -1,7 +1,6 @@
 /*
  * wordpiece.h - WordPiece segmentation of a word (Schuster and Nakajima 2012, as in BERT).  At each position, choose
- * the longest token that matches: an initial token at the beginning of the word, a continuation token ("##...")
- * elsewhere.
+ * the longest token that matches: any token at the beginning of the word, a continuation token ("##...") elsewhere.
  */
 #ifndef MEG_TOKENIZER_BERT_WORDPIECE_H
 #define MEG_TOKENIZER_BERT_WORDPIECE_H
@@ -17,14 +16,15 @@ MEG_BEGIN_DECLS
 
 /* A WordPiece vocabulary.  It starts as { 0 } and is read-only after it is built: any number of threads may use it. */
 struct meg_wordpiece {
-    struct meg_trie initial, continuation; /* tries of tokens by text; continuation omits the prefix */
-    int32_t unk;                           /* id of a word that cannot be segmented or is too long */
+    struct meg_trie initial, continuation; /* all tokens; tokens that begin with the prefix, without it */
+    int32_t unk;                           /* id of words that cannot be segmented or are too long */
     int64_t max_chars;                     /* maximum number of characters of a word */
 };
 
 /*
  * meg_wordpiece_build - build the tries; token k has id id[k], or k if id is NULL
- * If prefix is empty, all tokens are in both tries.  Returns MEG_EFORMAT if there are too many tokens.
+ *   prefix  prefix of continuation tokens, usually "##"
+ * Fails as meg_trie_build does.
  */
 int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id, const char *prefix,
                         int32_t unk, int64_t max_chars, struct meg_err *e);

@@ -1,6 +1,7 @@
 /*
- * Most looked-up pairs are not in the table, and the table is larger than the CPU caches.  A small Bloom filter is
- * therefore probed first.  Pairs of small symbols, which include most bytes, are in a dense table without hashing.
+ * Most pairs that are looked up are not in the hash table, which can be larger than the CPU caches.  A small Bloom
+ * filter is therefore probed first.  Pairs of symbols below DENSE_IDS, which often include the bytes, are in a dense
+ * table instead.
  */
 #include "tokenizer/bpe/bpe.h"
 
@@ -49,7 +50,7 @@ static uint64_t key_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Return the element of a pair in the dense table, or NULL if a symbol is not small. */
+/* Return the element of a pair in the dense table, or NULL if a symbol is not from 0 to DENSE_IDS - 1. */
 static inline struct meg_bpe_ranked *dense_pair(const struct meg_bpe *b, int32_t left, int32_t right)
 {
     return (uint32_t)(left | right) < DENSE_IDS ? &b->dense[left * DENSE_IDS + right] : NULL;
@@ -154,7 +155,7 @@ static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
     return (uint64_t)p.rank << 32 | (uint32_t)p.id;
 }
 
-/* Scan for the lowest rank after each merge.  This takes quadratic time, but is fastest for words. */
+/* Find each lowest rank by a linear scan.  This takes quadratic time, but is fastest for few symbols. */
 static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t n)
 {
     uint64_t pair[MEG_BPE_SHORT]; /* rank and id of the pair of symbols i and i + 1 */
@@ -228,10 +229,10 @@ static uint64_t pop(struct heap *h)
     return top;
 }
 
-/* A node of a doubly linked list of symbols.  rank is that of the pair that begins at the symbol. */
+/* A node of a doubly linked list of symbols. */
 struct node {
     int32_t prev, next; /* indices of the neighbors; -1 at the ends */
-    int32_t rank;       /* NO_RANK if the node was removed or its pair must be looked up again */
+    int32_t rank; /* rank of the pair of this symbol and the next; NO_RANK: none, not yet known, or node removed */
 };
 
 static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, struct node *node, int32_t at,

@@ -27,8 +27,8 @@ struct meg_bpe_ranked {
 /* The table of ranked pairs.  It starts as { 0 }.  Any number of threads may use a table that has been filled. */
 struct meg_bpe {
     struct meg_arena arena;
-    struct meg_bpe_pair *slot;    /* hash table, open addressing */
-    struct meg_bpe_ranked *dense; /* table of pairs of small symbols, indexed by both */
+    struct meg_bpe_pair *slot;    /* hash table with open addressing */
+    struct meg_bpe_ranked *dense; /* table of the pairs of symbols below 256, which are not in slot */
     uint64_t *bloom;              /* Bloom filter of the pairs in slot */
     uint64_t mask;
     int64_t n;
@@ -52,11 +52,11 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 
 /*
  * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a pre-token
- *   sym        [n]    in/out  a negative symbol is never merged
- *   rev_merge  [ids]  out     rev_merge[id] is the pair that became adjacent last among the pairs that merge to symbol
- *                             id, even if that pair was not merged; may be NULL
- * Return the number of merged symbols, which are at the front of sym.  The time is O(n log n).  No memory is allocated
- * for up to MEG_BPE_SHORT symbols; for more symbols, 24 bytes per symbol are allocated.
+ *   sym        in/out     a negative symbol is never merged
+ *   rev_merge  out        indexed by symbol: the last pair that became adjacent and merges to this symbol, even if the
+ *                         pair was not merged; may be NULL
+ * Return the number of symbols that remain, which are at the front of sym.  The time is O(n log n).  No memory is
+ * allocated for up to MEG_BPE_SHORT symbols; for more, about 24 bytes per symbol are allocated.
  */
 enum { MEG_BPE_SHORT = 64 };
 struct meg_bpe_rev_merge {
@@ -66,22 +66,22 @@ int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
 int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *rev_merge);
 
 /*
- * Merge n >= 1 symbols, leftmost first if is_leftmost, and also set offsets [n] to the index, in the input, of the
- * first symbol of each merged symbol.
+ * Merge n >= 1 symbols as meg_bpe_merge_leftmost does if is_leftmost, else as meg_bpe_merge does.  Also set offsets[k]
+ * to the index of the first input symbol of resulting symbol k.  The array offsets has n elements.
  */
 int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t *sym, int64_t n, int32_t *offsets);
 
 /*
  * meg_bpe_stream - merge a pre-token of any length in bounded memory, one window at a time
  *   is_leftmost  true: the result equals that of meg_bpe_merge_leftmost; false: that of meg_bpe_merge
- *   read         reads up to n next symbols and returns their number; less than n only at the end
+ *   read         reads the next n symbols, or fewer at the end of the pre-token, and returns their number
  *   put          receives the next symbols of the result; a negative return value, with e set, ends the merging
  *   ctx          argument of read and put
  *   window       number of symbols per window: MEG_BPE_WINDOW, or fewer in tests
  *   nbytes       bytes of the pre-token, printed in the error message
- * Takes O(n log n) time and 40 bytes per symbol of the window, which grows until a safe cut is found in it
- * (bpe_stream.c).  Returns MEG_EFORMAT if a cut that was already used turns out to be unsafe; the symbols that put
- * received are then wrong.  Otherwise fails as put does.
+ * The window is enlarged until it contains an offset at which the pre-token can be cut (bpe_stream.c).  About 50 bytes
+ * per symbol of the window are allocated.  Returns MEG_EFORMAT if an earlier cut turns out to be wrong; the symbols
+ * that put has received may then be wrong, too.  Otherwise fails as put does.
  */
 struct meg_bpe_stream {
     const struct meg_bpe *bpe;

@@ -1,23 +1,25 @@
 /*
  * A long pre-token is cut at offsets that no merge crosses, and the parts between two cuts are merged independently.
  *
- * Let the sequence x, merged on its own, become u, and let the sequence y become v.  Let p be the input symbols from
- * which the last symbol of u was merged, and q those from which the first symbol of v was merged.  If p q, merged on
- * its own, becomes these same two symbols, then x y becomes u v.  Proof: each step merges the pair of the lowest rank,
- * leftmost first.  A range of symbols therefore undergoes the same merges, in the same order, as on its own, as long as
- * no merge crosses its ends.  Suppose that, while x y is merged, some merge crosses the cut.  Until the first such
- * merge, p q undergoes the same merges as on its own, so the same merge would cross the cut when p q is merged on its
- * own: a contradiction.
+ * Let two sequences of symbols, x and y, merge independently to u and v.  Let p be the part of x that became the last
+ * symbol of u, and q the part of y that became the first symbol of v.  If p q merges to these two symbols, too, then
+ * x y merges to u v: the cut between x and y is safe.
  *
- * A window is merged, and cut well before its end between two of its merged symbols u and t.  The next window begins at
- * the cut.  If the first merged symbol of the next window is t again, the cut is known to be safe.  If not, u and that
- * symbol are checked as above; if the cut is not safe, the cut before it is tried.  The first merged symbol of a window
- * is also the first merged symbol of the rest of the pre-token.  This follows by induction from the later cuts, since
- * the last window has no cut at its end.
+ * Proof: Each step merges the pair of lowest rank, leftmost first.  As long as no merge crosses the ends of a range of
+ * symbols, the merges in the range and their order are the same as if the range were merged alone.  Suppose that a
+ * merge crosses the cut while x y is merged.  Up to the first such merge, the merges in p q are the same as if p q were
+ * merged alone.  That merge would therefore cross the cut in p q alone, too, which contradicts the assumption.
  *
- * If no cut is found, the window is enlarged.  It may then begin with another merged symbol, and the cut before that
- * symbol must be checked again.  If this cut is not safe, merging fails, since the result before it has already been
- * output.
+ * To find a cut, a window is merged.  The cut is between two of the resulting symbols, s and t, well before the end of
+ * the window.  The next window begins at the cut.  If its first resulting symbol is t again, the cut is safe, since s
+ * and t did not merge in the first window.  If not, the cut is checked by merging p q, where p became s, and q became
+ * the first symbol of the next window.  If the cut is not safe, the cut before s is tried.
+ *
+ * This requires that the first resulting symbol of a window is also that of the entire rest of the pre-token.  It is,
+ * by induction from the last window, which has no cut at its end.
+ *
+ * If no safe cut is found, the window is enlarged.  Its first resulting symbol may then change, so the cut before the
+ * window is checked again.  If that cut is not safe, merging fails, since the result before it has already been output.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -27,7 +29,7 @@
 
 enum { MAX_CUTS_TRIED = 16 }; /* number of cuts to try in a window before enlarging it */
 
-/* Merged symbols.  sym[k] was merged from the input symbols offsets[k] .. offsets[k + 1] - 1. */
+/* A merged window.  sym[k] was merged from the input symbols offsets[k] .. offsets[k + 1] - 1 of the window. */
 struct window {
     int32_t *sym, *offsets;
     int64_t n;
@@ -86,8 +88,8 @@ static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, 
 }
 
 /*
- * Find a safe cut in the current window and merge the next window, which begins at the cut.  Return the number of
- * merged symbols before the cut, or 0 if none was found.
+ * Find a safe cut in the current window, and merge the next window, which begins at the cut.  Return the number of
+ * resulting symbols before the cut, or 0 if no cut was found.
  */
 static int64_t find_cut(struct stream *x)
 {
@@ -106,7 +108,7 @@ static int64_t find_cut(struct stream *x)
     return 0;
 }
 
-/* Double the window.  Return false if its first symbol would have merged with the last symbol that was output. */
+/* Double the window.  Return false if the cut before it is then no longer safe. */
 static bool grow_window(struct stream *x)
 {
     int64_t was = x->cur.offsets[1];

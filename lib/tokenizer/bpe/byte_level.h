@@ -21,7 +21,7 @@ struct meg_bytebpe {
     int32_t unk;          /* id of bytes that are not tokens; -1: such bytes are dropped */
     struct meg_bpe bpe;
     bool is_leftmost; /* merge by meg_bpe_merge_leftmost instead of meg_bpe_merge */
-    /* ignore_merges: a pre-token that equals one of these tokens is encoded as that token; { 0 }: no tokens */
+    /* a pre-token that equals one of these tokens is encoded as that token without merging; may be { 0 } */
     struct meg_strtab tokens;
     int32_t *token_id; /* [tokens.n] ids of tokens */
 };

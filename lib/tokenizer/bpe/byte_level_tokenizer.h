@@ -19,11 +19,11 @@ struct meg_bytebpe_tokenizer {
     struct meg_bytebpe_encoder encoder;
 };
 
-/* Allocate a tokenizer with zero base.  The tokenizer owns files, and files owns vocab and special_tokens. */
+/* Allocate a tokenizer, which owns files.  files must own vocab and special_tokens.  The caller sets the base. */
 struct meg_bytebpe_tokenizer *meg_bytebpe_tokenizer_new(void *files, const struct meg_bytebpe *vocab,
                                                         const struct meg_special_tokens *special_tokens);
 
-/* Members of struct meg_tok_class.  meg_bytebpe_tokenizer_close calls free_files unless base is a clone. */
+/* Implement functions of struct meg_tok_class.  meg_bytebpe_tokenizer_close calls free_files unless base is a clone. */
 void meg_bytebpe_tokenizer_close(struct meg_tokenizer *base, void (*free_files)(void *files));
 struct meg_tokenizer *meg_bytebpe_tokenizer_clone(const struct meg_tokenizer *base);
 int meg_bytebpe_tokenizer_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,

@@ -17,7 +17,7 @@ enum { MAX_REPORTED = 5 }; /* maximum number of bad merges in a message; others 
 /* The vocabulary in the order and spelling of the file. */
 struct raw_vocab {
     struct meg_strtab tokens; /* tokens in the order of the file */
-    int64_t *id;              /* [tokens.cap] */
+    int64_t *id;              /* [tokens.cap] id of each token */
     const char *path;
 };
 
@@ -29,7 +29,10 @@ static int32_t id_of(const struct raw_vocab *v, const char *token, size_t n)
     return k < 0 ? -1 : (int32_t)v->id[k];
 }
 
-/* Read an id.  Set *id to -1 if the value is not a non-negative integer of at most ten digits. */
+/*
+ * Read a JSON value as an id, and set *found to its text.  Set *id to -1 if the value is not a non-negative integer of
+ * at most ten digits.
+ */
 static int read_id(struct meg_json_scan *s, int64_t *id, struct meg_span *found)
 {
     const char *begin, *type;
@@ -102,7 +105,7 @@ static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct 
     return r;
 }
 
-/* Sort the tokens by id, and check that the ids are 0 .. n-1. */
+/* Store the bytes of the tokens in order of id.  Return MEG_EFORMAT if the ids are not a permutation of 0 .. n-1. */
 static int index_by_id(struct meg_gpt2_files *f, const struct raw_vocab *v, struct meg_err *e)
 {
     int64_t *nth;

@@ -18,8 +18,8 @@ MEG_BEGIN_DECLS
 
 struct meg_gpt2_files {
     int64_t n;            /* number of tokens; ids are 0 .. n-1 */
-    struct meg_str bytes; /* bytes of all tokens, concatenated by id */
-    int64_t *at;          /* [n+1] offset of each token in bytes */
+    struct meg_str bytes; /* bytes of all tokens, concatenated in order of id */
+    int64_t *at;          /* [n+1] start of each token in `bytes` */
     int32_t eod;          /* id of <|endoftext|> */
     struct meg_bytebpe vocab;
     struct meg_special_tokens special_tokens; /* special tokens that are parsed in text; empty before release 0.15 */
@@ -27,10 +27,9 @@ struct meg_gpt2_files {
 
 /*
  * meg_gpt2_files_load - read both files and check them against each other
- * Returns MEG_EFORMAT, with the tokens and lines, if the ids are not 0 .. n-1, each used once, if <|endoftext|> is
- * missing, if a line of the merges is not a pair, or if a token or the result of a merge is not in the vocabulary.  As
- * in Megatron-LM, the first line of the merges and the text after the last newline are ignored; a warning is printed if
- * they may contain a merge.
+ * Returns MEG_EFORMAT if a file is malformed, the ids are not a permutation of 0 .. n-1, <|endoftext|> is missing, or a
+ * merge has a token or a result that is not in the vocabulary.  As in Megatron-LM, the first line of the merges and the
+ * text after the last newline are ignored.  If they may contain a merge, a warning is printed.
  */
 int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path, struct meg_err *e);
 void meg_gpt2_files_free(struct meg_gpt2_files *f); /* accepts NULL */

@@ -1,8 +1,8 @@
 /*
- * TikTokenizer (Megatron-LM) and tiktoken's files, among them Llama 3's tokenizer.model.  The files rank tokens, not
- * merges: two adjacent tokens merge if their concatenation is a token, and the concatenation of lowest rank is merged
- * first.  This is equal to BPE with a merge for each split of a token into two tokens; the rank of the merge is the
- * rank of the token.
+ * TikTokenizer of Megatron-LM, which reads tiktoken's files, such as Llama 3's tokenizer.model.  The files contain
+ * ranked tokens instead of ranked merges.  Two adjacent tokens merge if their concatenation is a token; the
+ * concatenation of lowest rank is merged first.  This equals BPE with one merge for each split of a token into two
+ * tokens, where the rank of the merge is the rank of the token.
  */
 #include <inttypes.h>
 #include <stdio.h>

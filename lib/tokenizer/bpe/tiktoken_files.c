@@ -10,7 +10,7 @@
 #include "tokenizer/internal.h"
 
 enum {
-    DEFAULT_SIZE = 131072, /* number of tokens of a JSON vocabulary, as in Megatron-LM */
+    DEFAULT_SIZE = 131072, /* default size of a JSON vocabulary with special tokens, as in Megatron-LM */
     MAX_TOKEN = 4096,      /* maximum bytes of a token; enumerating its splits takes quadratic time */
     LLAMA3_RANKS = 128000,
     LLAMA3_SPECIAL = 256
@@ -106,7 +106,10 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
     return r;
 }
 
-/* Add the special tokens, given or default, and then tokens with generated names up to n tokens in total. */
+/*
+ * Add the special tokens: those given or, if none are given, the defaults.  Then add reserved tokens until there are n
+ * special tokens.  The name of special token k is the format string `filler` with the number k - filled.
+ */
 static int add_special(struct meg_strtab *t, const struct meg_str_list *given, int64_t n,
                        const struct meg_str_list *defaults, const char *filler, int64_t filled, struct meg_err *e)
 {
@@ -143,12 +146,15 @@ static int32_t find(const struct meg_strtab *t, const char *token)
     return (int32_t)meg_strtab_find(t, token, (int64_t)strlen(token));
 }
 
-/* A split of a token into two tokens. */
+/* A split of a token into two tokens; all three are represented by their ranks. */
 struct token_split {
     int32_t left, right, id;
 };
 
-/* Add each split of a token into two tokens as a merge of the token's rank. */
+/*
+ * Set the merges, byte_id and token_id of a vocabulary from its ranked tokens, whose ids are rank + first_id.  Each
+ * split of a token into two tokens becomes a merge of the token's rank.  Return MEG_EFORMAT if a byte is not a token.
+ */
 static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path, struct meg_err *e)
 {
     struct token_split *split = NULL;
@@ -222,7 +228,7 @@ static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct 
     return r;
 }
 
-/* Assign the ids of a JSON vocabulary: first those of special tokens, then those of the ranked tokens. */
+/* Assign the ids of a JSON vocabulary: first to the special tokens, then to the ranked tokens. */
 static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
@@ -254,8 +260,8 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
 }
 
 /*
- * Assign the ids of a text vocabulary: first those of the ranked tokens, then those of special tokens.  If no special
- * tokens are given and the number of ranks is Llama 3's, add Llama 3's special tokens.
+ * Assign the ids of a text vocabulary: first to the ranked tokens, then to the special tokens.  If no special tokens
+ * are given and there are as many ranked tokens as in Llama 3's vocabulary, add Llama 3's special tokens.
  */
 static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {

@@ -18,15 +18,15 @@ struct meg_tiktoken_files {
     struct meg_strtab tokens; /* bytes of each token by id */
     struct meg_tok_special_ids special_ids;
     struct meg_bytebpe vocab;
-    struct meg_special_tokens special_tokens; /* special tokens that are parsed in text; empty before release 0.15 */
+    /* special tokens that are parsed in text; empty before release 0.15, and for the text format */
+    struct meg_special_tokens special_tokens;
 };
 
 /*
  * meg_tiktoken_files_load - read c->tokenizer_model and apply the --tiktoken options and --vocab-size
- * Returns MEG_EFORMAT, with the line or array element, for invalid base64, a rank out of order, a token that is empty,
- * longer than 4096 bytes or a duplicate, or a byte that is not a token.  Returns MEG_EUSAGE if a required special token
- * is missing, if special tokens are duplicates, too many or equal to other tokens, or if the file has fewer tokens than
- * --vocab-size requires.
+ * Returns MEG_EFORMAT if the file is malformed, a rank is out of order, a token is empty, duplicate or longer than 4096
+ * bytes, or one of the 256 single bytes is not a token.  Returns MEG_EUSAGE if an option is invalid or does not fit the
+ * file.  For example, a required special token may be missing, or a special token may equal another token.
  */
 int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_tiktoken_files_free(struct meg_tiktoken_files *f); /* accepts NULL */

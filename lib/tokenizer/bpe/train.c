@@ -2,12 +2,10 @@
  * The algorithm of Hugging Face's trainer (models/bpe/trainer.rs of tokenizers 0.22):
  * - Merge the pair with the highest count; on ties, the pair with the smaller left id, then the smaller right id.
  * - The priority queue contains pairs with the words in which they occur.  A pair is pushed once for the initial text,
- *   and once more for each merge that creates new occurrences of it, with the words of that merge only.  When a pair is
- *   popped, its current count is looked up; if the count in the queue is stale, the pair is pushed again with the
- *   current count.
- * - A merge changes the counts of adjacent pairs, not the count of the merged pair.  Another merge may later create a
- *   token of that pair again, and so new occurrences of the pair.  The pair is then popped and merged again, and its
- *   rank is that of its last merge.
+ *   and once more for each merge that creates new occurrences of it; that entry contains only the words with new
+ *   occurrences.  If the count of a popped entry is out of date, the entry is pushed again with the current count.
+ * - A merge changes the counts of adjacent pairs, but not the count of the merged pair.  A later merge may create new
+ *   occurrences of that pair.  The pair is then popped and merged again, and its rank is that of its last merge.
  */
 #include "tokenizer/bpe/train.h"
 
@@ -40,9 +38,9 @@ struct bpe_train_state {
     uint64_t mask;
     struct entry **heap; /* binary heap; heap[0] is the next pair to merge */
     int64_t nheap, heap_cap;
-    struct entry **touched;
+    struct entry **touched; /* entries of the pairs of which the current merge creates occurrences */
     int64_t ntouched, touched_cap;
-    int32_t *sym; /* symbols; word i has sym[at[i]] .. sym[at[i] + len[i] - 1] */
+    int32_t *sym; /* symbols of all words; word i has sym[at[i]] .. sym[at[i] + len[i] - 1] */
     const int64_t *at, *count;
     int32_t *len;
     struct meg_bpe_vocab *vocab;
@@ -140,7 +138,7 @@ static void free_entry(struct entry *x)
     free(x);
 }
 
-/* Count one more (delta = 1) or one fewer (-1) occurrence of a pair in a word. */
+/* Count one more (delta = 1) or one fewer (-1) occurrence of a pair in a word, weighted by the count of the word. */
 static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, int delta, uint32_t word)
 {
     uint32_t *slot;
@@ -178,7 +176,7 @@ static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, i
     x->word[x->nwords++] = word;
 }
 
-/* Push the pairs whose occurrences the last merge created. */
+/* Push the entries of the pairs of which the last merge created occurrences. */
 static void push_new_pairs(struct bpe_train_state *st)
 {
     for (int64_t i = 0; i < st->ntouched; i++) {

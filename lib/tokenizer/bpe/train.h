@@ -20,8 +20,8 @@ enum { MEG_BPE_MIN_VOCAB_SIZE = 257 }; /* number of ids before the first merge: 
 
 /* The counts of pre-tokens.  A trainer starts as { 0 }. */
 struct meg_bpe_trainer {
-    struct meg_strtab words;
-    int64_t *count; /* [ncount] count of each word; words.n elements are in use */
+    struct meg_strtab words; /* distinct pre-tokens */
+    int64_t *count;          /* [ncount] count of each word; the first words.n elements are used */
     int64_t ncount;
     struct meg_pretokens pretokens;
 };
@@ -36,8 +36,8 @@ struct meg_bpe_vocab_merge {
 
 /*
  * The trained vocabulary: id 0 is <|endoftext|>, followed by the 256 bytes in the order of their characters
- * (tokenizer/bpe/byte_alphabet.h) and one token per merge.  If two merges create the same token, it has the id that the
- * first one created.
+ * (tokenizer/bpe/byte_alphabet.h) and one token per merge.  A token that several merges create has one id,
+ * which the first of them assigns.
  */
 struct meg_bpe_vocab {
     struct meg_strtab tokens;          /* bytes of each token, by id */
@@ -46,9 +46,9 @@ struct meg_bpe_vocab {
 };
 
 /*
- * meg_bpe_trainer_run - merge until there are vocab_size tokens (>= MEG_BPE_MIN_VOCAB_SIZE) or no pair occurs at least
- * max(1, min_frequency) times
- *   t      trainer, whose counts are consumed
+ * meg_bpe_trainer_run - train a vocabulary from the counts of t, which remain unchanged
+ * Merges until there are vocab_size tokens (>= MEG_BPE_MIN_VOCAB_SIZE) or no pair occurs at least max(1, min_frequency)
+ * times.
  *   vocab  out  starts as { 0 }
  */
 void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t min_frequency,
@@ -56,9 +56,10 @@ void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t 
 void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
 
 /*
- * meg_bpe_vocab_write - write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json, which Hugging Face's
- * libraries load, to dir; dir must exist, and the caller must have locked it (file/lock.h)
- * Replaces all four files atomically: on failure no file is changed.
+ * meg_bpe_vocab_write - write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json for Hugging Face's
+ * libraries
+ * The directory must exist, and the caller must have locked it (file/lock.h).  The files are replaced together by
+ * meg_commit_files (file/commit.h), which also defines their state after a failure.
  */
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e);
 

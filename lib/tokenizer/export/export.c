@@ -105,7 +105,7 @@ void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
                              byte_level(false));
 }
 
-/* The caller copies the files unchanged; only the texts of the special ids are needed. */
+/* The caller copies the existing files.  Only the texts of the special ids are needed, for tokenizer_config.json. */
 int meg_export_hf(struct meg_export_builder *b, struct meg_err *e)
 {
     const struct meg_hf_files *f = meg_hf_files_of(b->tok);
@@ -155,14 +155,14 @@ static json_t *text_of(const struct meg_export_builder *b, int32_t id)
                                           : json_null();
 }
 
-/* Append a step to a template: a special token or, if special is NULL, the text that sequence names. */
+/* Append an item to a template: a special token or, if special is NULL, input sequence "A" or "B". */
 static void add_step(json_t *template, json_t *special, const char *sequence, int type)
 {
     json_array_append_new(template, special ? json_pack("{s:{s:O,s:i}}", "SpecialToken", "id", special, "type_id", type)
                                             : json_pack("{s:{s:s,s:i}}", "Sequence", "id", sequence, "type_id", type));
 }
 
-/* Return a TemplateProcessing that prepends ids to each text. */
+/* Return a TemplateProcessing that prepends the ids `before` to each text. */
 static json_t *post_processor(const struct meg_export_builder *b, const struct meg_ids *before)
 {
     json_t *single = json_array(), *pair = json_array(), *tokens = json_object();

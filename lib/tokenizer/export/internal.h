@@ -44,14 +44,17 @@ json_t *meg_export_component(const char *type, const char *format, ...);
 json_t *meg_export_byte_level_bpe(json_t *vocab, json_t *merges, bool ignore_merges);
 /* Return the merge ["left", "right"]. */
 json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size_t nright);
-/* Return a Replace step that replaces the matches of a regular expression by content. */
+/* Return a Replace normalizer that replaces the matches of a regular expression by content. */
 json_t *meg_export_replace(const char *regex, const char *content);
-/* Set the pre-tokenizer to a known pattern followed by ByteLevel, and the decoder to ByteLevel. */
+/* Set the pre-tokenizer to the pattern of pretok followed by ByteLevel, and the decoder to ByteLevel. */
 void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok);
 
 /* ---- Tokenizer types ---- */
 
-/* Set the components, the added tokens and unk.  Return MEG_EUSAGE if tokenizer.json cannot represent the tokenizer. */
+/*
+ * Set the components, the added tokens and unk.  meg_export_hf sets added tokens only, since its files need no
+ * conversion.  Return MEG_EUSAGE if tokenizer.json cannot represent the tokenizer.
+ */
 int meg_export_gpt2(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_wordpiece(struct meg_export_builder *b, struct meg_err *e);

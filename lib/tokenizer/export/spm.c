@@ -33,10 +33,7 @@ static bool has_type(const struct meg_spm_model *m, enum meg_spm_piece_type type
 
 /* ---- Normalizer and decoder ---- */
 
-/*
- * Return true if the character map changes a user-defined piece.  SentencePiece matches such pieces before it applies
- * the map.
- */
+/* Return true if the character map replaces any part of the piece. */
 static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
 {
     const char *to;
@@ -48,7 +45,8 @@ static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
 }
 
 /*
- * Check that the normalizer does not change user-defined pieces, since tokenizer.json matches them in normalized text.
+ * Check that the normalizer would not change user-defined pieces.  SentencePiece matches them before normalization, but
+ * tokenizer.json after it.
  */
 static int check_user_defined(const struct meg_spm_model *m, const char *path, struct meg_err *e)
 {
@@ -73,8 +71,9 @@ static void add_quoted(struct meg_str *out, struct meg_str text)
 }
 
 /*
- * Return the step that prepends a space.  When the added tokens are normalized, Prepend would also prepend a space to
- * each user-defined piece.  If there are such pieces, the step is therefore a regular expression that excludes them.
+ * Return the normalizer that prepends a space.  Hugging Face's library also normalizes the added tokens themselves, and
+ * Prepend would add a space to each user-defined piece.  If there are such pieces, the normalizer is therefore a
+ * Replace whose regular expression excludes them.
  */
 static json_t *dummy_prefix(const struct meg_spm_model *m, const char *space)
 {
@@ -170,7 +169,7 @@ static int32_t find_normal(const struct meg_spm_model *m, const struct meg_strta
     return id >= 0 && m->piece[id].type == MEG_SPM_NORMAL ? (int32_t)id : -1;
 }
 
-/* Set *out to all merges in order and return their number.  The caller frees *out. */
+/* Set *out to all merges, sorted by_score, and return their number.  The caller frees *out. */
 static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, const struct meg_strtab *pieces)
 {
     struct merge *v = NULL;
@@ -268,9 +267,7 @@ out:
 
 /* ---- Unigram ---- */
 
-/*
- * Return true if text can be split before each space: a space is a piece, and pieces have spaces only at the beginning.
- */
+/* Return true if text can be split before each space: a space is a piece, and no piece has a space after its start. */
 static bool splits_at_spaces(const struct meg_spm_model *m)
 {
     const size_t nsymbol = strlen(MEG_SPM_SPACE_SYMBOL);
@@ -321,8 +318,8 @@ static bool is_extra_id(struct meg_str piece, int64_t nextra)
 }
 
 /*
- * Add as added tokens the control pieces, the unknown piece, the user-defined pieces and the tokens that
- * SentencePieceTokenizer adds.
+ * Add the control pieces, the unknown piece, the user-defined pieces and the special tokens of SentencePieceTokenizer
+ * to added_tokens.
  */
 static void add_tokens(struct meg_export_builder *b, const struct meg_spm_model *m)
 {

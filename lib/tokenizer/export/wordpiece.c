@@ -1,7 +1,7 @@
 /*
- * Convert BERT's vocab.txt.  Hugging Face's BertNormalizer removes private-use characters, which Megatron-LM keeps.  It
- * also lowercases each character on its own, and so creates no final sigma.  Replace steps before BertNormalizer make
- * the result equal to Megatron-LM's.
+ * Convert BERT's vocab.txt.  BertNormalizer's option clean_text would remove private-use characters, which Megatron-LM
+ * keeps.  A Replace step before BertNormalizer therefore removes control characters instead.  BertNormalizer lowercases
+ * each character separately, so another Replace step lowercases final sigmas.
  */
 #include <string.h>
 

@@ -1,8 +1,10 @@
 /*
- * SentencePiece's BPE merges the two neighboring symbols whose concatenation is the piece with the highest score, and
- * looks up each concatenation.  Here, every split of a piece into two symbols becomes a ranked merge when the model is
- * opened; merges of lower rank are applied first, and equal scores have equal ranks.  Symbols 0 .. n-1 are the pieces;
- * the symbols after them are the characters that occur in pieces but are not pieces themselves.
+ * Segmentation by BPE.  In each step, SentencePiece merges the two neighboring symbols whose concatenation is the piece
+ * with the highest score.  It looks up each concatenation.  Here, each split of a piece into two symbols becomes a
+ * ranked merge when the model is opened.  Merges with higher scores have lower ranks; equal scores have equal ranks.
+ *
+ * Symbols 0 .. n-1 are the n pieces.  Symbols from n on are single characters, which are not matched pieces but occur
+ * in one or are themselves reserved pieces.  A reserved piece has a type that is not matched in text.
  */
 #include <stdlib.h>
 
@@ -12,7 +14,7 @@
 
 /* ---- Symbols ---- */
 
-/* Return the id of the reserved piece s [n], whose type is not matched in text, or -1 if there is none. */
+/* Return the id of the reserved piece s [n], or -1 if there is none. */
 static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id, const char *s, int64_t n)
 {
     int64_t k = meg_strtab_find(reserved, s, n);
@@ -21,8 +23,8 @@ static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id,
 }
 
 struct symbols {
-    struct meg_strtab chars;    /* single characters that get a symbol */
-    struct meg_strtab reserved; /* normalized pieces of types that are not matched in text */
+    struct meg_strtab chars;    /* characters; character k has symbol n + k, unless it is a matched piece */
+    struct meg_strtab reserved; /* reserved pieces as they occur in normalized text */
     int32_t *reserved_id;       /* [reserved.n] ids of the reserved pieces */
 };
 
@@ -43,7 +45,7 @@ static void find_reserved(const struct meg_spm *s, struct symbols *syms)
     meg_str_free(&text);
 }
 
-/* Collect the characters of all pieces, and the reserved pieces of one character. */
+/* Collect the characters of matched pieces, and the reserved pieces that consist of one character. */
 static void find_chars(const struct meg_spm *s, struct symbols *syms)
 {
     const char *text = s->surfaces.bytes.s;
@@ -144,7 +146,7 @@ static void rank_scores(const struct meg_spm_model *m, int32_t *rank)
     free(s);
 }
 
-/* Return the number of splits of a piece into two symbols.  Unless is_counting, also add a merge for each split. */
+/* Return the number of splits of a piece into two symbols.  If !is_counting, also add a merge for each split. */
 static int64_t add_pairs(struct spm_bpe *b, const char *text, int64_t n, int32_t id, int32_t rank, bool is_counting)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -184,7 +186,7 @@ static void find_unused(struct meg_spm *s)
 
     for (int32_t id = 0; id < m->n; id++) {
         if (m->piece[id].type == MEG_SPM_UNUSED)
-            s->has_safe_splits = false; /* the entire text determines by which merge an unused piece is split */
+            s->has_safe_splits = false; /* the symbols that replace an unused piece depend on the entire text */
     }
 }
 
@@ -216,8 +218,8 @@ void spm_bpe_free(struct spm_bpe *b)
 /* ---- Words ---- */
 
 /*
- * Map a user-defined piece to a negative symbol, which is in no merge, or map the symbol back to the piece.  -1 is a
- * character without a symbol.
+ * Convert the id of a user-defined piece to a negative symbol, which is in no merge, or convert the symbol back to the
+ * id.  Symbol -1 is a character without a symbol.
  */
 static int32_t mark_unmergeable(int32_t id)
 {
@@ -242,7 +244,10 @@ static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n,
     return meg_trie_find(&b->symbols, text, *len);
 }
 
-/* Append the ids of the symbol at text, and return its length.  Set *is_known to false for an unknown character. */
+/*
+ * Append the ids of the symbol at text, and return its length.  Replace an unused piece by the two symbols of its last
+ * merge.  Set *is_known to false for an unknown character.
+ */
 static int64_t add_symbol(struct meg_spm_encoder *enc, int32_t sym, const char *text, bool *is_known)
 {
     const struct meg_spm *s = enc->spm;
@@ -267,11 +272,11 @@ static int64_t add_symbol(struct meg_spm_encoder *enc, int32_t sym, const char *
     return len;
 }
 
-/* State of a word that is merged in a stream. */
+/* State of a long word that is merged by meg_bpe_stream. */
 struct long_word {
     struct meg_spm_encoder *enc;
-    const char *in, *end; /* range of bytes still to be read */
-    const char *out;      /* first byte whose id is still to be written */
+    const char *in, *end; /* bytes that are not read yet */
+    const char *out;      /* first byte whose symbol is not written yet */
     bool is_known;
 };
 
@@ -290,7 +295,7 @@ static int write_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_er
     struct long_word *lw = ctx;
     int r;
 
-    if ((r = spm_reserve_ids(lw->enc, 3 * (lw->in - lw->out), e)) < 0) /* an unknown space has three ids */
+    if ((r = spm_reserve_ids(lw->enc, 3 * (lw->in - lw->out), e)) < 0) /* a space can have 3 byte ids */
         return r;
     for (int64_t i = 0; i < n; i++)
         lw->out += add_symbol(lw->enc, sym[i], lw->out, &lw->is_known);

@@ -43,8 +43,10 @@ void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struc
     }
 }
 
-/* Move pending bytes to out, with U+FFFD for each byte that is not part of a character.  Unless is_last, keep an
- * incomplete character at the end in pending. */
+/*
+ * Move pending bytes to out, and replace each byte that is not part of a character by U+FFFD.  If !is_last, an
+ * incomplete character at the end remains pending.
+ */
 static void flush_bytes(struct meg_str *pending, bool is_last, struct meg_str *out)
 {
     size_t at = 0;

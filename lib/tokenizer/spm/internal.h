@@ -1,6 +1,7 @@
 /*
- * internal.h - an opened SentencePiece model, and the two algorithms that segment a word (private to
- * lib/tokenizer/spm).
+ * internal.h - an opened SentencePiece model, its encoder, and the segmentation of words by unigram and BPE (private to
+ * lib/tokenizer/spm).  A word is the normalized text between two safe split points (tokenizer/safe_split.h), and can
+ * contain spaces.
  */
 #ifndef MEG_TOKENIZER_SPM_INTERNAL_H
 #define MEG_TOKENIZER_SPM_INTERNAL_H
@@ -17,10 +18,10 @@ MEG_BEGIN_DECLS
 
 /* ---- Opened model ---- */
 
-/* The text of each piece as it occurs in normalized text; all texts are concatenated. */
+/* The surfaces of all pieces by id, concatenated.  A surface is the text of a piece as it occurs in normalized text. */
 struct spm_surfaces {
     struct meg_str bytes;
-    int64_t *offset; /* [n+1] byte offset of each text; empty text: the piece is not matched in text */
+    int64_t *offset; /* [n+1] byte offset of each surface; pieces with an empty surface are not matched in text */
 };
 
 static inline int64_t spm_surface_length(const struct spm_surfaces *t, int32_t id)
@@ -29,18 +30,18 @@ static inline int64_t spm_surface_length(const struct spm_surfaces *t, int32_t i
 }
 
 struct spm_unigram {
-    struct meg_trie pieces; /* maps pieces to ids */
-    double *score;          /* [n] log probability by id */
+    struct meg_trie pieces; /* maps surfaces to ids */
+    double *score;          /* [n] score by id: a log probability or, for user-defined pieces, a bonus */
     float unk_score;
-    double max_abs_score; /* maximum absolute value of the scores */
+    double max_abs_score; /* maximum absolute value of score and unk_score */
     int64_t max_piece_bytes;
 };
 
 struct spm_bpe {
-    struct meg_trie symbols;      /* maps pieces to ids, and other characters to n, n+1, ... */
-    struct meg_trie user_defined; /* pieces that are matched first and never merged */
+    struct meg_trie symbols;      /* maps text to symbols (bpe.c) */
+    struct meg_trie user_defined; /* user-defined pieces, which are matched first and never merged */
     struct meg_bpe pairs;
-    int32_t *id_of_symbol; /* id of each symbol; the unknown id for characters that are not pieces */
+    int32_t *id_of_symbol; /* piece id of each symbol; the unknown piece's id for characters that are not pieces */
 };
 
 struct meg_spm {
@@ -59,13 +60,13 @@ struct meg_spm {
 /* The best path to a byte position of a word (Viterbi). */
 struct spm_node {
     float score;       /* sum of the scores of the path's pieces */
-    int32_t id, begin; /* id and begin of the path's last piece; begin < 0: no path */
+    int32_t id, begin; /* id and first byte of the path's last piece; begin < 0: there is no path */
 };
 
-/* Score of the path of the first nids ids of the text, rounded to float after each id. */
+/* Score of the path through the text encoded so far, rounded to float after each piece. */
 struct spm_path_score {
     float value;
-    int64_t nids;
+    int64_t nids; /* number of ids, counted from ids_begin, whose scores are included */
 };
 
 struct meg_spm_encoder {
@@ -76,7 +77,7 @@ struct meg_spm_encoder {
     int64_t nsplit_words;
     struct meg_ids *out;
     const struct meg_id_sink *sink; /* receives ids; may be NULL */
-    int32_t *ids_begin, *ids_end;   /* ids of this text in out; spm_reserve_ids reserves space after them */
+    int32_t *ids_begin, *ids_end;   /* range of the current text's ids in out; see spm_reserve_ids */
 
     /* state of unigram */
     struct spm_path_score score;
@@ -86,13 +87,16 @@ struct meg_spm_encoder {
     /* state of BPE */
     int32_t *sym;
     int64_t nsym;
-    struct meg_bpe_rev_merge *rev_merge; /* [number of pieces]; NULL: the model has no unused pieces */
+    struct meg_bpe_rev_merge *rev_merge; /* [number of pieces] see bpe.h; NULL: the model has no unused pieces */
 };
 
-/* Append the ids of an unknown character, which has n bytes in normalized text. */
+/*
+ * Encode the unknown character s [n]: append the byte pieces of its bytes or, if the model has no byte fallback, the
+ * unknown id.  A run of unknown characters has one unknown id.
+ */
 void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n);
 
-/* Flush ids to the sink if there are many, and reserve space for n more ids.  Fails as the sink does. */
+/* Flush ids to the sink if there are many, and reserve space for n more ids at ids_end.  Fails as the sink does. */
 int spm_reserve_ids(struct meg_spm_encoder *enc, int64_t n, struct meg_err *e);
 
 enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* maximum bytes of a cached word */
@@ -101,22 +105,22 @@ enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* maximum bytes of a cached word */
 
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
-/* Append the ids of a word, for which the caller reserves space.  Return true if all its characters are known. */
+/* Append the ids of a word; the caller has reserved space.  Return false if the word has an unknown character. */
 bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n);
 /*
- * Append the ids of a long word, and reserve the space for them.  max_piece_bytes must be <= 255.  Fails as the sink
- * does.
+ * Append the ids of a long word, and reserve space for them.  The longest piece of the model must have at most 255
+ * bytes.  Fails as the sink does.
  */
 int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64_t n, struct meg_err *e);
-/* Update score to include all ids appended so far. */
+/* Update the encoder's path score to include all ids appended so far. */
 void spm_unigram_update_score(struct meg_spm_encoder *enc);
 
 /*
- * Return the tag with which a word is cached.  The ids of a word can depend on the rounded score of the text before it,
- * so its cached ids are only used if its tag is at least the required tag.  Tag 0 is always less than the required tag.
+ * Return the tag with which a word is cached.  The ids of a word can depend on the rounded score of the text before the
+ * word.  Its cached ids are therefore used only if its tag is at least the required tag, which is greater than 0.
  */
 uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, int64_t n);
-/* Return the required tag for words within the next nids ids. */
+/* Return the tag that a cached word requires if it is among the next nids ids. */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids);
 
 /* ---- BPE (bpe.c) ---- */

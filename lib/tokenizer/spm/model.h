@@ -28,15 +28,15 @@ enum meg_spm_piece_type {
 
 #define MEG_SPM_SPACE_SYMBOL "\xE2\x96\x81" /* U+2581 replaces a space in pieces */
 
-/* The fields of NormalizerSpec, which define how text is normalized. */
+/* The fields of NormalizerSpec, and treat_whitespace_as_suffix of TrainerSpec. */
 struct meg_spm_normalizer_spec {
     struct meg_charsmap map;
     struct meg_str map_bytes; /* bytes of precompiled_charsmap in the file */
     bool has_map;
-    bool add_dummy_prefix;           /* add a space in front of the text, or after it */
-    bool treat_whitespace_as_suffix; /* add_dummy_prefix adds the space after the text */
+    bool add_dummy_prefix;           /* add a space before the text */
+    bool treat_whitespace_as_suffix; /* add_dummy_prefix adds the space after the text instead */
     bool remove_extra_whitespaces;   /* remove spaces at both ends, and all but one of consecutive spaces */
-    bool escape_whitespaces;         /* replace spaces by MEG_SPM_SPACE_SYMBOL */
+    bool escape_whitespaces;         /* the pieces contain MEG_SPM_SPACE_SYMBOL instead of spaces */
 };
 
 struct meg_spm_piece {
@@ -54,15 +54,13 @@ struct meg_spm_model {
     bool byte_fallback;         /* encode unknown characters by the pieces of their bytes */
     int32_t byte_id[256];       /* ids of the pieces <0x00> to <0xFF>, if byte_fallback */
     struct meg_str unk_surface; /* text that the unknown piece is decoded to */
-    int32_t unk, bos, eos, pad; /* -1: the model has no such piece; unk is never -1 */
+    int32_t unk, bos, eos, pad; /* ids of special pieces; -1: none, which does not occur for unk */
 };
 
 /*
  * meg_spm_model_load - read a .model file
- * Returns MEG_EFORMAT, with file and byte offset, for a malformed or truncated message, and for an invalid model: a
- * piece that is empty, not UTF-8, a duplicate or longer than 4096 bytes; a score that is not finite; no unknown piece
- * or more than one; byte pieces for some bytes only; a corrupt character map; a denormalizer with a character map; a
- * model type other than unigram and BPE.
+ * Returns MEG_EFORMAT if the message is malformed, if the model is invalid, or if it is not supported.  Supported model
+ * types are unigram and BPE.  A piece can have at most 4096 bytes.  A denormalizer must not have a character map.
  */
 int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_err *e);
 void meg_spm_model_free(struct meg_spm_model *m); /* accepts NULL */
@@ -78,7 +76,7 @@ static inline struct meg_str meg_spm_piece_text(const struct meg_spm_model *m, i
 /* Return the byte of a piece <0xNN>, or -1 for other pieces. */
 int meg_spm_piece_to_byte(const char *s, size_t n);
 
-/* Return true if pieces of this type are matched in text. */
+/* Return true if the piece has a type that is matched in text. */
 static inline bool meg_spm_is_matched(const struct meg_spm_model *m, int32_t id)
 {
     enum meg_spm_piece_type t = m->piece[id].type;

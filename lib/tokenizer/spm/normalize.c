@@ -1,7 +1,7 @@
 /*
- * Runs of bytes and characters that are not part of a key of the character map, a user-defined piece or an escaped
- * space are copied unchanged.  At other positions, do one step as SentencePiece's Normalizer does: copy the longest
- * user-defined piece; else replace the longest key; else copy a character.
+ * copy_run copies characters that cannot belong to a key of the character map, a user-defined piece or an escaped
+ * space.  At other positions, normalize_step does one step of SentencePiece's Normalizer: it copies the longest
+ * user-defined piece; if there is none, it replaces the longest key; if there is none, it copies a character.
  */
 #include "tokenizer/spm/normalize.h"
 
@@ -10,13 +10,13 @@
 #include "unicode/utf8.h"
 
 /*
- * Bits of byte_class[].  A byte without these bits may begin a key of the character map, a user-defined piece or an
- * escaped space, or may continue a key that begins with a BEGINS_KEY byte.
+ * Bits of byte_class[].  A byte of class 0 may begin a key of the character map, a user-defined piece or an escaped
+ * space.  It may also continue a key that begins with a BEGINS_KEY byte.
  */
 enum {
-    COPIED = 1,
-    SPACE = 2,     /* COPIED, unless the byte before it is a SPACE, too */
-    BEGINS_KEY = 4 /* COPIED if a COPIED byte follows; else a longer key may match */
+    COPIED = 1,    /* the byte is copied unchanged, with the exceptions below */
+    SPACE = 2,     /* a COPIED byte, which is not copied after another SPACE */
+    BEGINS_KEY = 4 /* a COPIED byte, which is not copied before a byte of class 0, since a longer key may match */
 };
 
 /* Classify an ASCII byte by the character map. */
@@ -106,7 +106,10 @@ void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_
         n->byte_class[' '] |= SPACE;
 }
 
-/* Match one step at text [n].  Set *to [*nto] to the replacement, and return the number of bytes replaced. */
+/*
+ * Match a user-defined piece, a key or a character at the beginning of text [n].  Set *to [*nto] to its replacement,
+ * and return the number of bytes matched.
+ */
 static int64_t match(const struct meg_spm_normalizer *norm, const char *text, int64_t n, const char **to, int64_t *nto)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -167,7 +170,7 @@ static inline int unmapped_length(const struct meg_spm_normalizer *norm, const u
     return cp < 0x10000 && norm->is_unmapped[cp / 64] >> cp % 64 & 1 ? len : 0;
 }
 
-/* Copy a run of at most max unchanged bytes and return their number. */
+/* Copy up to max bytes that normalization does not change, and return their number. */
 static int64_t copy_run(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, int64_t max,
                         struct meg_str *out)
 {
@@ -195,7 +198,7 @@ static int64_t copy_run(const struct meg_spm_normalizer *norm, struct meg_spm_no
     return run;
 }
 
-/* Skip leading spaces and append the dummy prefix.  Return false if no text is left. */
+/* Skip leading spaces and append the dummy prefix, if the spec says so.  Return false if no text is left. */
 static bool begin(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, struct meg_str *out)
 {
     const struct meg_spm_normalizer_spec *spec = norm->spec;

@@ -19,29 +19,31 @@ struct meg_spm_normalizer {
     const struct meg_spm_normalizer_spec *spec; /* borrowed from the model */
     const struct meg_trie *user_defined;        /* pieces that are copied unchanged; borrowed */
     unsigned char byte_class[256];              /* bit mask, see normalize.c */
-    /* bit mask of the code points 0x80 .. 0xFFFF with which no key, user-defined piece or escaped space begins */
+    /* bit mask of code points 0x80 .. 0xFFFF that begin no key of the map, user-defined piece or escaped space */
     uint64_t is_unmapped[0x10000 / 64];
 };
 void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_normalizer_spec *spec,
                              const struct meg_trie *user_defined);
 
-/* State of normalizing a text in parts.  It starts as { .text, .n }; text must be well-formed UTF-8. */
+/* State of normalizing a text in parts.  It starts as { .text, .n }.  The text must be well-formed UTF-8. */
 struct meg_spm_normalizer_stream {
     const char *text;
-    int64_t n, offset; /* text is consumed up to offset */
+    int64_t n, offset; /* bytes in text, and bytes of it that were already normalized */
     bool has_begun, is_after_space;
 };
 
 /*
  * meg_spm_normalizer_next - append normalized text until out has at least want bytes or the text ends (offset == n)
- * If the spec removes extra spaces, the last call removes trailing spaces from out.  Until then, spaces at the end of
- * out are preliminary.
+ * If the spec removes extra spaces, the last call removes trailing spaces from out.  The caller must therefore not use
+ * spaces at the end of out before the last call.
  */
 void meg_spm_normalizer_next(const struct meg_spm_normalizer *n, struct meg_spm_normalizer_stream *t, int64_t want,
                              struct meg_str *out);
 
-/* Append a piece as it occurs in normalized text: with U+0020 for U+2581 if spaces are escaped.  Return false if the
- * piece occurs in no normalized text, because it has a U+0020 that would be escaped. */
+/*
+ * Append a piece as it occurs in normalized text: if spaces are escaped, replace U+2581 by U+0020.  Return false if the
+ * piece cannot occur, because spaces are escaped but the piece itself contains U+0020.
+ */
 bool meg_spm_normalizer_piece(const struct meg_spm_normalizer_spec *spec, const char *s, int64_t n,
                               struct meg_str *out);
 

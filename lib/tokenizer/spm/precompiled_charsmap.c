@@ -20,7 +20,10 @@ static uint32_t read_u32(const unsigned char *p)
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Check that each unit leads to one of the n units, and that no value is an offset inside a character. */
+/*
+ * Check that each base is less than n, the number of units, and that each replacement begins at a character.  Since n
+ * is a multiple of 256, the index of a child is then less than n, too.
+ */
 static int check_units(const struct meg_charsmap *m, uint32_t n, int64_t nto, struct meg_err *e)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -6,9 +6,9 @@
  *   uint32 LE  units of a double array, in the format of Darts-clone (https://github.com/s-yata/darts-clone)
  *   the rest   replacements, UTF-8, each followed by a zero byte
  *
- * Bits 0-7 of a unit are the byte that leads to it, and bit 8 is set if a key ends at it.  The base of its children is
- * its index xor (unit >> 10) << (bit 9 ? 8 : 0), and a child's index is base xor its byte.  If a key ends at a unit,
- * the unit at its base has bit 31 set, and the other bits of that unit are the offset of the replacement.
+ * Each unit is a node of the trie.  Bits 0-7 are the node's label, a byte; bit 8 is set if a key ends at the node.  The
+ * node's base is its index xor ((unit >> 10) << (bit 9 ? 8 : 0)).  A child's index is this base xor the child's label.
+ * If a key ends at the node, the unit at the base has bit 31 set; its other bits are the offset of the replacement.
  */
 #ifndef MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H
 #define MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H
@@ -27,19 +27,25 @@ struct meg_charsmap {
     char *replacements;
 };
 
-/* Load a map from bytes [n], which are copied.  Returns MEG_EFORMAT, with an offset ("byte N: ..."), for inconsistent
- * sizes, units or offsets out of range, and replacements that are not UTF-8. */
+/*
+ * Load a map from bytes [n], which are copied.  Returns MEG_EFORMAT, with an offset ("byte N: ..."), if a size, unit or
+ * offset is invalid or a replacement is not UTF-8.  The caller frees the map also after a failure.
+ */
 int meg_charsmap_load(struct meg_charsmap *m, const void *bytes, int64_t n, struct meg_err *e);
 void meg_charsmap_free(struct meg_charsmap *m);
 
-/* meg_charsmap_root returns the root node.  meg_charsmap_step moves from a node by byte c; it returns false if no key
- * continues with this byte.  Otherwise, it sets *to to the replacement of the key that ends at the new node, or to
- * NULL. */
+/* Return the root node of the trie. */
 uint32_t meg_charsmap_root(const struct meg_charsmap *m);
+/*
+ * Replace *node by its child with label c, and return true.  Set *to to the replacement of the key that ends at the
+ * child, or to NULL if none does.  If there is no such child, return false.
+ */
 bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned char c, const char **to);
 
-/* Find the longest key that s [n] (UTF-8) begins with and that does not end inside a character.  Return its length and
- * set *to to its replacement; return 0 if there is none. */
+/*
+ * Find the longest key at the beginning of s [n] (UTF-8), ignoring keys that end inside a character.  Set *to to its
+ * replacement and return its length in bytes, or return 0 if there is none.
+ */
 int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_t n, const char **to);
 
 MEG_END_DECLS

@@ -1,10 +1,10 @@
 /*
  * Megatron-LM's three tokenizer types that use a SentencePiece .model file:
  *   GPTSentencePieceTokenizer  encodes text to SentencePiece's ids
- *   Llama2Tokenizer            also prepends the id of the BOS piece to each text
- *   SentencePieceTokenizer     also adds tokens after the pieces of the model; added tokens are matched anywhere in the
- *                              text, and decoded with a space on either side
- * From core 0.15 on, all three types encode text to SentencePiece's ids (tokenizer/megatron_release.h).
+ *   Llama2Tokenizer            does the same and prepends the id of the BOS piece to each text
+ *   SentencePieceTokenizer     extends the vocabulary by added tokens, which are matched anywhere in the text and
+ *                              decoded with a space on either side
+ * From core 0.15 on, all three types do what GPTSentencePieceTokenizer does (tokenizer/megatron_release.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,9 +21,9 @@ enum { NUM_SPECIAL_IDS = 7, MAX_EXTRA_IDS = 1 << 20 };
 /* Tokens that are matched in the text; SentencePiece encodes the text between them. */
 struct added_tokens {
     struct meg_strtab token; /* all tokens by id, beginning with the pieces; empty if no tokens are added */
-    int32_t *id;             /* [n] ids of the added tokens in order of priority */
+    int32_t *id;             /* [n] ids of the added tokens, highest priority first */
     int64_t n;
-    bool *is_special; /* [token.n] */
+    bool *is_special; /* [token.n] true for the ids of added tokens */
     struct meg_special_tokens matcher;
 };
 
@@ -49,7 +49,7 @@ static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
 {
     int64_t id = meg_strtab_add(&s->token, text, n);
 
-    for (int64_t k = 0; k < s->n && k < NUM_SPECIAL_IDS; k++) { /* extra ids cannot be duplicates */
+    for (int64_t k = 0; k < s->n && k < NUM_SPECIAL_IDS; k++) { /* extra ids differ from each other */
         if (s->id[k] == id)
             return (int32_t)id;
     }

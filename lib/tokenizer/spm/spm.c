@@ -10,7 +10,7 @@
 #include "tokenizer/internal.h"
 #include "tokenizer/spm/internal.h"
 
-enum { CHUNK = 1 << 16 }; /* number of bytes normalized at once */
+enum { CHUNK = 1 << 16 }; /* bytes of normalized text per chunk; doubled if a chunk has no safe split point */
 
 /* ---- Model ---- */
 
@@ -206,7 +206,7 @@ static int encode_word(struct meg_spm_encoder *enc, const char *s, int64_t n, bo
 
 enum { BATCH = 128 };
 
-/* An iterator over the words of a text.  bits has the bits of safe_splits[k] that were not visited yet. */
+/* An iterator over the words of a text.  bits contains the bits of safe_splits[k] that are still to be visited. */
 struct word_iter {
     const char *text, *begin, *end;
     const uint64_t *safe_splits;
@@ -215,8 +215,8 @@ struct word_iter {
 };
 
 /*
- * Collect up to BATCH words, prefetch their cache entries, and return their number.  16 bytes from the beginning of
- * each word must be readable.
+ * Collect up to BATCH words, prefetch their cache entries, and return their number.  The 16 bytes after the last word
+ * must be readable.
  */
 static int next_words(const struct meg_wordcache *cache, struct word_iter *c, struct meg_wordcache_lookup *word)
 {
@@ -248,7 +248,7 @@ static int encode_words(struct meg_spm_encoder *enc, const char *text, int64_t n
         uint16_t required_tag = get_required_tag(enc, BATCH * MEG_WORD_IDS);
         const char *end = word[k - 1].s + word[k - 1].n;
 
-        if ((r = spm_reserve_ids(enc, 3 * (end - word->s) + MEG_WORD_IDS, e)) < 0) /* an unknown space has three ids */
+        if ((r = spm_reserve_ids(enc, 3 * (end - word->s) + MEG_WORD_IDS, e)) < 0) /* a space can have 3 byte ids */
             return r;
         for (const struct meg_wordcache_lookup *p = word; p < word + k; p++) {
             const struct meg_wordcache_entry *known = meg_wordcache_find(&enc->cache, p);
@@ -267,8 +267,10 @@ static int encode_words(struct meg_spm_encoder *enc, const char *text, int64_t n
     return 0;
 }
 
-/* Return the last safe split point before the end of text [n] and before its trailing spaces, which the normalizer may
- * still remove.  Return 0 if there is none. */
+/*
+ * Return the last safe split point in text [n], or 0 if there is none.  Ignore points after the last non-space
+ * character, since more text will follow and the normalizer may still remove trailing spaces.
+ */
 static int64_t last_safe_split(const struct meg_spm_encoder *enc, const char *text, int64_t n)
 {
     for (n--; n > 0 && text[n] == ' ';)

@@ -17,18 +17,19 @@ int meg_spm_open(struct meg_spm **out, const char *path, struct meg_err *e); /* 
 void meg_spm_close(struct meg_spm *s);                                       /* accepts NULL */
 const struct meg_spm_model *meg_spm_get_model(const struct meg_spm *s);
 
-/* The buffers and the word cache of one thread.  s must outlive the encoder. */
+/* The buffers and the word cache of one thread.  The model must outlive the encoder. */
 struct meg_spm_encoder;
 struct meg_spm_encoder *meg_spm_encoder_new(const struct meg_spm *s);
 void meg_spm_encoder_free(struct meg_spm_encoder *enc); /* accepts NULL */
 
 /*
  * meg_spm_encode - append the ids of a text of n bytes, which must be well-formed UTF-8
- * Text is cut into words between characters that are not adjacent in any piece.  With a BPE model that has unused
- * pieces, the entire text is one word.  Returns MEG_EFORMAT if a normalized word has more than MEG_SPM_MAX_WORD bytes.
- * The limit is MEG_SPM_MAX_BUFFERED_WORD for models that need the entire word at once: unigram with a piece of more
- * than 255 bytes, and BPE with unused pieces.  A word of more than half the limit may also be rejected, since the
- * buffer is doubled until it contains a safe split point.  Otherwise fails as meg_bpe_stream and sink do.
+ * The normalized text is split into words, between characters that are not neighbors in any piece.  With a BPE model
+ * that has unused pieces, the entire text is one word.
+ * Returns MEG_EFORMAT if a word has more than MEG_SPM_MAX_WORD bytes.  The limit is MEG_SPM_MAX_BUFFERED_WORD for two
+ * types of model that need the entire word at once: unigram with a piece of more than 255 bytes, and BPE with unused
+ * pieces.  A word of more than half the limit may also be rejected, since the buffer is doubled until it contains a
+ * safe split point (tokenizer/safe_split.h).  Otherwise fails as meg_bpe_stream and the sink do.
  */
 enum { MEG_SPM_MAX_WORD = 64 << 20, MEG_SPM_MAX_BUFFERED_WORD = 2 << 20 };
 int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, struct meg_ids *out,
@@ -41,8 +42,8 @@ int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, str
 void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struct meg_str *out);
 
 /*
- * meg_spm_decode - decode as meg_detok_add does, using only d->pending and d->state; ids [n] are piece ids
- * Byte pieces are decoded to characters if they form UTF-8, and each other byte to U+FFFD.
+ * meg_spm_decode - implement meg_detok_add for piece ids [n], using only d->pending and d->state
+ * Consecutive byte pieces are decoded as UTF-8.  Each byte that is not part of a character becomes U+FFFD.
  */
 void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
                     struct meg_str *out);

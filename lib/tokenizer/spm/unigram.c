@@ -1,8 +1,8 @@
 /*
- * Unigram segmentation by the Viterbi algorithm, with the arithmetic of SentencePiece 0.1.97: a candidate's score is
- * summed in double, the best score is stored as a float, and a later candidate replaces it only if its score is greater
- * than that float.  The choice between two nearly equal paths therefore depends on how the float was rounded.  This
- * depends on all text before the word, since the score continues from word to word.
+ * Unigram segmentation by the Viterbi algorithm, with the arithmetic of SentencePiece 0.1.97.  A candidate path's score
+ * is summed in double, but the best score at a position is stored as a float.  A later candidate replaces the best one
+ * only if its score is greater than that float.  The choice between two nearly equal paths therefore depends on the
+ * rounding of the float.  The rounding depends on all text before the word, since the score is not reset between words.
  *
  * The ids of a word can be cached nevertheless.  Let v be the path score before the word, c the word's number of
  * characters and L the largest absolute score of a piece.  The float score of a path differs from its exact score by at
@@ -26,7 +26,7 @@
 enum {
     UNKNOWN_PENALTY = 10,
     MAX_TAGGED_BYTES = 256, /* maximum bytes of a word with a tag; longer words have tag 0 */
-    MAX_STEPS = 1 << 20,    /* number of ids after which the score is updated */
+    MAX_STEPS = 1 << 20,    /* number of ids since the last update of the path score that triggers an update */
 };
 
 /* Set the scores of all pieces as SentencePiece's GetScore does, with its bonus for user-defined pieces. */
@@ -89,7 +89,7 @@ static void relax(struct spm_node *to, double sum, int32_t id, int64_t begin)
         *to = (struct spm_node){ (float)sum, id, (int32_t)begin };
 }
 
-/* Set node [n+1] to the best path to each byte position of the word. */
+/* Set node [n+1] to the best path to each byte position of the word.  `best` is the path score before the word. */
 static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n, float best, struct spm_node *node)
 {
     const struct spm_unigram *u = &s->unigram;
@@ -115,7 +115,7 @@ static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n
     }
 }
 
-/* All ids after score.nids are ids of cached words, on which rounding has no effect. */
+/* The ids from index score.nids on belong to cached words.  Their scores are added and rounded as by Viterbi. */
 void spm_unigram_update_score(struct meg_spm_encoder *enc)
 {
     const double *step = enc->spm->unigram.score;

@@ -9,8 +9,8 @@
 #include "unicode/utf8.h"
 
 enum {
-    RING_SIZE = 256, /* number of scores; more than the bytes of any piece */
-    IDS_AT_ONCE = 1 << 16
+    RING_SIZE = 256,      /* number of scores; more than the bytes of any piece */
+    IDS_AT_ONCE = 1 << 16 /* bytes of the word for which ids are reserved at once */
 };
 
 struct score_ring {
@@ -26,7 +26,8 @@ static void relax(struct score_ring *s, unsigned char *last, int64_t from, int64
 }
 
 /*
- * Set last [n+1] to the length of the last piece of the best path to each position.  Return the score of the path to n.
+ * Set last [n+1], which is zero at first, to the length of the last piece of the best path to each position.  `sum` is
+ * the path score before the word.  Return the score after it.
  */
 static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_t n, float sum, unsigned char *last)
 {
