@@ -67,7 +67,6 @@ void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx)
     die_ctx = ctx;
 }
 
-/* Print text, call the hook with the reason, and exit. */
 static void die_with(int code, const char *text, const char *why) MEG_NORETURN;
 static void die_with(int code, const char *text, const char *why)
 {

@@ -3,7 +3,7 @@
  * function of a key and a counter.  The generator has no state, so any rank, thread or backend can compute each number
  * independently.
  *
- * The key is (seed, stream), and the counter identifies the number:
+ * The key is (seed, stream), and the counter identifies the number.  Low and high are the halves of a 64-bit integer:
  *   initial weights   stream 0; counter (element low, high, XXH3-64 of the tensor's name low, high)
  *   dropout           stream 1 + 16 layer + site; counter (unit / 8, position, sample low, high);
  *                     unit u uses 16-bit lane u % 8, which is in word (u % 8) / 2, low half first
@@ -51,7 +51,10 @@ static inline double meg_philox_unit(uint32_t low, uint32_t high)
     return (double)((((uint64_t)high << 32 | low) >> 11) + 1) * 0x1p-53;
 }
 
-/* Generate the random words of one element of a tensor; name is the XXH3-64 hash of the tensor's name. */
+/*
+ * Generate the random words of one element of a tensor.  `element` is its index in the unsharded tensor; `name` is the
+ * XXH3-64 hash of the tensor's name.
+ */
 static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name, uint64_t element)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_INIT };
@@ -61,7 +64,7 @@ static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_
     meg_philox(out, key, counter);
 }
 
-/* Return an initial weight drawn from N(0,1) by the Box-Muller transform. */
+/* Return a random number from N(0,1) for an initial weight, by the Box-Muller transform. */
 static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64_t element)
 {
     uint32_t w[4];
@@ -70,7 +73,7 @@ static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64
     return sqrt(-2 * log(meg_philox_unit(w[0], w[1]))) * cos(6.283185307179586 * meg_philox_unit(w[2], w[3]));
 }
 
-/* Return an initial weight drawn from U(0,1). */
+/* Return a uniform random number in (0,1] for an initial weight. */
 static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint64_t element)
 {
     uint32_t w[4];

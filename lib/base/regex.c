@@ -378,8 +378,8 @@ static size_t char_boundary(const struct search *s, size_t i)
 }
 
 /*
- * Find the next match at or after byte begin.  Returns the result of pcre2_match, or PCRE2_ERROR_MATCHLIMIT beyond the
- * rescan limit.
+ * Find the next match at or after byte begin.  Returns the result of pcre2_match, or PCRE2_ERROR_MATCHLIMIT if too many
+ * bytes had to be examined again.
  */
 static int find_next(struct search *s, size_t begin)
 {

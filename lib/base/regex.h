@@ -20,7 +20,7 @@ struct meg_regex;
 /*
  * meg_regex_compile - translate and compile a pattern
  * Returns MEG_EFORMAT, with the pattern and the byte offset of the error, if the pattern is invalid or uses a feature
- * that the translation does not support, such as a negated class inside a class, && or most repeated intervals.
+ * that the translation does not support, such as a negated class inside a class, &&, or {2}+.
  */
 int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_err *e);
 void meg_regex_free(struct meg_regex *r); /* accepts NULL */

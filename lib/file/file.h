@@ -46,7 +46,7 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_pread      reads written bytes at a byte offset; returns MEG_EIO if the file is shorter
  *   meg_file_sync       flushes the buffer and calls fsync
  *   meg_file_close      calls meg_file_sync and closes the file without renaming it
- *   meg_file_detach     frees the struct without removing the temporary file, which the caller has renamed
+ *   meg_file_detach     resets the struct to { 0 } and keeps the temporary file, which the caller has renamed
  *   meg_file_commit     closes the file, renames it to PATH and calls fsync on the directory.  On failure, the
  *                       temporary file is removed, and PATH is unchanged unless only the last fsync failed.
  *   meg_file_abandon    removes the temporary file; has no effect after a commit and on { 0 }

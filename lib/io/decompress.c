@@ -34,7 +34,7 @@ struct meg_decompressor {
 /* Error codes of decoders. */
 enum { CORRUPT = -1, NO_MEMORY = -2, WINDOW_TOO_LARGE = -3 };
 
-enum { MAGIC_BYTES = 10 }; /* bytes at the beginning of a file that identify its format */
+enum { MAGIC_BYTES = 10 }; /* number of bytes at the beginning of a file that identify its format */
 
 struct format {
     const char *name;

@@ -113,7 +113,6 @@ static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
     return 0;
 }
 
-/* Get the next line of plain text. */
 static int read_plain(struct meg_text_reader *t, struct meg_span *text, struct meg_err *e)
 {
     const char *s = t->block.s + t->offset, *nl = memchr(s, '\n', (size_t)(t->block.n - t->offset));

@@ -32,7 +32,7 @@ struct preprocess_job {
     int64_t partition, partitions;      /* this pass encodes lines partition, partition + partitions, ... */
     int64_t first_line;                 /* number of the first line to encode, from 0 */
     int64_t lines;                      /* number of lines in the input; set at the end of a pass */
-    int32_t eod;                        /* end-of-document id to append to each document, or -1 */
+    int32_t eod;                        /* end-of-document id to append to documents, or -1 */
     struct meg_indexed_writer **writer; /* [keys]; one worker at a time reserves offsets, in ticket order */
     double start_s;
     bool is_input_done; /* atomic: no more blocks are to be read */

@@ -79,7 +79,6 @@ static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *
     return r;
 }
 
-/* Append the prefix of the dataset of key k. */
 static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, int64_t k)
 {
     meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k], c->split_sentences ? "sentence" : "document");

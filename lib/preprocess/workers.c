@@ -1,9 +1,11 @@
 /*
- * Parallel encoding with output in input order.  Each worker reads the next block of lines and encodes it.  The offset
- * of a block's tokens in the output is known once all earlier blocks are encoded.  The worker that publishes the
- * earliest missing block therefore reserves offsets for this block and for all encoded blocks directly after it.  Then
- * each worker writes its own blocks.  A worker can keep RESULTS_PER_WORKER encoded blocks that wait for an earlier one,
- * so a slow block does not stop the other workers at once.  A single worker runs the same loop and never waits.
+ * workers.c - parallel encoding with output in input order
+ *
+ * Each worker reads the next block of lines, encodes it and publishes it.  The offset of a block's tokens in the output
+ * is known once all earlier blocks are encoded.  Therefore, a worker that publishes the earliest missing block reserves
+ * offsets for this block and for the published blocks directly after it.  Then each worker writes its own blocks.  A
+ * worker can keep RESULTS_PER_WORKER encoded blocks that wait for an earlier one, so a slow block does not stop the
+ * other workers at once.
  *
  * The tokens of a long text are not all kept in memory: once there are many, the worker waits until all earlier blocks
  * have offsets, and then writes tokens while it encodes the rest.  While one worker has a block of more than LONG_BLOCK

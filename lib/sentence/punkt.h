@@ -34,8 +34,8 @@ void meg_punkt_close(struct meg_punkt *p); /* accepts NULL */
 /*
  * meg_punkt_split - append the nonempty sentences of the first 1,000,000 characters of text to out, in order
  *   text  [n]  valid UTF-8, n > 0; the sentences are spans of text
- * Returns the length of these characters in bytes.  The caller splits the remaining text by further calls.  Megatron-LM
- * also splits chunks of 1,000,000 characters separately.
+ * Returns the length of these characters in bytes.  The caller splits the remaining text by further calls, as
+ * Megatron-LM does.
  */
 int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out);
 

@@ -22,7 +22,6 @@ static const struct {
     { "ortho_context.tab", offsetof(struct meg_punkt, words), 1, "a word, a tab and a sum of 2, 4, 8, 16, 32 and 64" },
 };
 
-/* Parse the orthographic contexts of a word. */
 static bool parse_ortho_context(struct meg_punkt *p, const char *word, const char *tab, const char *end)
 {
     char digits[8] = "";

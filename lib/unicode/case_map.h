@@ -11,15 +11,15 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return whether a code point has the Unicode property Uppercase or Lowercase, as Python's str.isupper and str.islower
- * do.
+ * Return whether a code point has the Unicode property Uppercase (is_upper) or Lowercase (is_lower), as Python's
+ * str.isupper and str.islower do.
  */
 bool meg_char_is_upper(int32_t cp);
 bool meg_char_is_lower(int32_t cp);
 
 /*
- * Return whether a code point has the Unicode property Cased or Case_Ignorable.  These properties determine whether the
- * lower case of a capital sigma is a final sigma.
+ * Return whether a code point has the Unicode property Cased (is_cased) or Case_Ignorable (is_case_ignorable).  These
+ * properties determine whether the lower case of a capital sigma is a final sigma.
  */
 bool meg_char_is_cased(int32_t cp);
 bool meg_char_is_case_ignorable(int32_t cp);

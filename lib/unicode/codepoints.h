@@ -1,4 +1,4 @@
-/* codepoints.h - text as an array of code points, with lower case and canonical decomposition by utf8proc. */
+/* codepoints.h - text as an array of code points, with lower case and decomposition by utf8proc. */
 #ifndef MEG_UNICODE_CODEPOINTS_H
 #define MEG_UNICODE_CODEPOINTS_H
 
