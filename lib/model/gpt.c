@@ -1,4 +1,4 @@
-/* gpt.c - construction of a rank's shard of a model, and its initial weights. */
+/* gpt.c - create a rank's shard of a model, and set its initial weights. */
 #include "model/gpt.h"
 #include <inttypes.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "tensor/half.h"
 
 /*
- * Return a parameter's element offset in the flat buffer, or if is_layerwise, in the unsharded buffers of ZeRO-2/3
+ * Return the element offset of a parameter in the flat buffer or, if is_layerwise, in the unsharded buffers of ZeRO-2/3
  * (model/param.h).
  */
 static int64_t buffer_offset(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
@@ -181,8 +181,8 @@ static void bind_all(struct meg_gpt *g)
 }
 
 /*
- * Return the bytes in use of a flat buffer, up to the end of its last bucket, or if is_layerwise, of the unsharded
- * buffers of ZeRO-2/3.
+ * Return the number of bytes in use of a flat buffer, up to the end of its last bucket, or, if is_layerwise, of the
+ * unsharded buffers of ZeRO-2/3.
  */
 static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
 {
@@ -289,7 +289,7 @@ void meg_gpt_close(struct meg_gpt *g)
     free(g);
 }
 
-/* Convert n f32 values to bf16 or f16; to may equal from.  Do nothing for f32, where to must equal from. */
+/* Convert n f32 values to bf16 or f16.  `to` may equal `from`, and must equal it for f32, which is not copied. */
 static void cast_down(void *to, const float *from, enum meg_dtype t, int64_t n)
 {
     for (int64_t i = 0; i < n && t != MEG_DTYPE_F32; i++)
@@ -298,7 +298,7 @@ static void cast_down(void *to, const float *from, enum meg_dtype t, int64_t n)
 
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
 {
-    enum { INIT_CHUNK = 1 << 20 }; /* elements */
+    enum { INIT_CHUNK = 1 << 20 }; /* elements per upload */
     float *host = meg_new(INIT_CHUNK * sizeof *host);
 
     MEG_ASSERT(!g->run.shards_params);

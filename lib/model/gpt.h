@@ -19,8 +19,8 @@ MEG_BEGIN_DECLS
 struct meg_gpt_hooks {
     void *user;
     /*
-     * Called before the parameters of a layer group are read.  `next` is the group to prefetch, which the pass reads
-     * after this one, or -1.  If is_backward, the pass computes gradients of the group.
+     * Called before the parameters of a layer group are read.  `next` is the group to prefetch, which is needed after
+     * this one, or -1.  If is_backward, the pass computes gradients of this group.
      */
     void (*params_needed)(void *user, int layer_group, int next, bool is_backward);
     /* Called when the backward pass of a micro-batch has added all its gradients of a layer group. */
@@ -34,46 +34,43 @@ struct meg_gpt {
     struct meg_params params;
     const struct meg_device *device;
     const struct meg_ops *op; /* device->op */
-    /*
-     * Flat buffers [params.flat_numel], or [meg_params_unsharded_numel] where run.shards_params or run.shards_grads: w
-     * has the parameters in run.dtype; g has the gradients in run.grad_dtype, and is NULL when not training.
-     */
-    void *w;
-    void *g;
+    /* Flat buffers [params.flat_numel], or the unsharded buffers of ZeRO-2/3 (meg_params_unsharded_numel). */
+    void *w; /* parameters in run.dtype; unsharded buffers if run.shards_params */
+    void *g; /* gradients in run.grad_dtype; unsharded buffers if run.shards_grads; NULL when not training */
     /* f64 in device memory: sum of loss * loss_mask over the tokens since meg_gpt_zero_loss; 0 on ranks without head */
     double *loss_sum;
-    /* f64 in device memory, set by the caller: gradients are multiplied by the loss scale; initially NULL, which is 1 */
+    /* f64 in device memory, set by the caller: factor by which gradients are multiplied; NULL, initially, means 1 */
     const double *loss_scale;
-    struct meg_gpt_memory used;  /* maximum bytes in use in each arena */
+    struct meg_gpt_memory used;  /* number of bytes in use in each arena */
     struct meg_gpt_hooks hooks;  /* set by the caller; initially NULL */
     struct meg_gpt_state *state; /* layers, activations, workspace */
 };
 
 /*
- * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init or until a
- * checkpoint fills g->w.  device and mesh are borrowed until meg_gpt_close.  Fails with MEG_EFAIL if memory is
- * exhausted, and with MEG_EUSAGE if the backend does not support run->dtype.
+ * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init sets them
+ * or a checkpoint is loaded into g->w.  device and mesh are borrowed until meg_gpt_close.  Fail with MEG_EFAIL if
+ * memory is exhausted, and with MEG_EUSAGE if the backend does not support run->dtype.
  */
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                    const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);
 void meg_gpt_close(struct meg_gpt *g);
 
 /*
- * Set the initial weights.  They depend on the seed, the tensor's name and the element's index (meg_param_init), but
- * not on the layout.  Not for ZeRO-3, where meg_optim_init sets the weights.
+ * Set the initial weights, which do not depend on the parallel layout (meg_param_init).  With ZeRO-3, call
+ * meg_optim_init instead.
  */
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 
 /* Set *loss_sum to 0. */
 void meg_gpt_zero_loss(struct meg_gpt *g);
-/* Wait for the operations queued so far and return *loss_sum. */
+/* Wait for the operations that are queued on the compute stream, and return *loss_sum. */
 double meg_gpt_read_loss(struct meg_gpt *g);
 
 /* ---- without pipeline parallelism: each rank has all layers; these calls overwrite *loss_sum ---- */
 
 /*
- * Compute the loss of each token into token_loss [s,b] (host; may be NULL), without dropout; return the sum of
- * loss * loss_mask over the tokens.
+ * Run forward without dropout.  Store the loss of each token in token_loss [s,b] (host; may be NULL), and return the
+ * sum of loss * loss_mask over the tokens.
  */
 double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_loss);
 
@@ -83,12 +80,12 @@ double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_l
  */
 double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale);
 
-/* Return the number of rows in a chunk of logits, the largest number that meg_gpt_loss_logits accepts. */
+/* Return the maximum number of rows that meg_gpt_loss_logits accepts: the size of a chunk of logits. */
 int64_t meg_gpt_logit_rows(const struct meg_gpt *g);
 /*
- * Write the logits [rows,v] f32 (host) of tokens [first, first + rows), from which meg_gpt_loss has just computed the
- * losses.  `first` must be a multiple of meg_gpt_logit_rows; `rows` is that number, or fewer for the last tokens.  The
- * model must be f32 and not tensor-parallel.
+ * Compute the logits [rows,v] f32 (host) of tokens [first, first + rows) of the batch for which meg_gpt_loss was called
+ * last.  `first` must be a multiple of meg_gpt_logit_rows.  `rows` must be meg_gpt_logit_rows, or fewer for the last
+ * tokens of the batch.  The model must be f32 and not tensor-parallel.
  */
 void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits);
 
@@ -98,26 +95,29 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
 /* ---- with pipeline parallelism: a rank has chunks of layers, and each micro-batch in flight has a slot ---- */
 
 /*
- * Return the bytes of the tensor that chunks send to each other, [s b, h] or, with sequence parallelism over t ranks,
- * [s/t b, h].
+ * Return the size in bytes of the hidden states that a chunk sends to the next one: [s b, h] or, with sequence
+ * parallelism over t ranks, [s/t b, h].
  */
 size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
 
 /*
  * Run forward of a micro-batch through a chunk and keep its activations in a slot.  The device buffers `in` and `out`
- * have meg_gpt_boundary_nbytes bytes.  A chunk that begins with the embedding does not read `in`; for other chunks,
+ * have meg_gpt_boundary_nbytes bytes.  A chunk that begins with the embedding does not read `in`.  For other chunks,
  * `in` must remain unchanged until the slot's backward has ended.  A chunk that ends with the head does not write
  * `out`.  For `scale`, see meg_gpt_forward_backward.
  */
 void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
                      const void *in, void *out);
-/* Compute the losses of a slot after forward of the chunk that ends with the head, and add to *loss_sum. */
+/*
+ * After meg_gpt_forward of the chunk that ends with the head, compute the losses of a slot and add sum(loss *
+ * loss_mask) to *loss_sum.
+ */
 void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot);
 /*
- * Run backward of a slot: compute d_in, the gradient of `in`, from d_out, the gradient of `out`, and add the parameter
- * gradients to g->g, except those deferred to meg_gpt_backward_weight.  A chunk that ends with the head does not read
- * d_out, computes the losses of the slot and adds to *loss_sum.  A chunk that begins with the embedding does not write
- * d_in.
+ * Run backward of a slot.  Compute d_in, the gradient of `in`, from d_out, the gradient of `out`.  Add the parameter
+ * gradients to g->g, except those deferred to meg_gpt_backward_weight.  A chunk that begins with the embedding does not
+ * write d_in.  A chunk that ends with the head does not read d_out; it also computes the losses of the slot and adds
+ * sum(loss * loss_mask) to *loss_sum.
  */
 void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
 /* Add the weight gradients of linears that meg_gpt_backward of this slot deferred (run.defers_wgrad). */

@@ -1,6 +1,6 @@
 /*
- * gpt_buffers.c - activation and workspace buffers of a model.  The same functions count their bytes and sub-allocate
- * them from the arenas.
+ * gpt_buffers.c - activation and workspace buffers of a model.  The same functions compute their total size for a
+ * memory estimate and sub-allocate them from the arenas (tensor/suballoc.h).
  */
 #include <stdlib.h>
 #include "base/mem.h"
@@ -52,7 +52,7 @@ bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t 
     }
 }
 
-/* Return the largest number of layers that are recomputed together. */
+/* Return the maximum number of layers that are recomputed together. */
 static int64_t max_recomputed(const struct meg_gpt_run *run, int64_t layers)
 {
     if (run->recompute == MEG_RECOMPUTE_BLOCK)
@@ -104,7 +104,7 @@ void gpt_state_free(struct meg_gpt_state *st)
     free(st);
 }
 
-/* An arena, with the configuration and the sizes of its buffers. */
+/* An arena to allocate from, with the configuration and the dimensions that determine the sizes of buffers. */
 struct arena {
     struct meg_suballoc *mem;
     const struct meg_gpt_run *run;
@@ -117,7 +117,7 @@ static struct meg_mat alloc_residual(const struct arena *a)
     return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows, a->d->width.h);
 }
 
-/* Allocate an output [residual_rows, h] of a norm or a sublayer. */
+/* Allocate the output [residual_rows, h] of a norm or a sublayer. */
 static struct meg_mat alloc_sublayer_out(const struct arena *a)
 {
     return meg_suballoc_mat(a->mem, a->run->dtype, a->d->residual_rows, a->d->width.h);
@@ -138,7 +138,7 @@ static struct meg_norm_stats alloc_stats(const struct arena *a)
     return stats;
 }
 
-/* Allocate log-sum-exp or delta [n, a] of all heads. */
+/* Allocate the log-sum-exp or delta of all heads, [n, a]. */
 static float *alloc_head_stats(const struct arena *a)
 {
     return meg_suballoc(a->mem, (size_t)(a->d->n * a->d->width.a) * sizeof(float));
@@ -150,7 +150,10 @@ static void suballoc_attn_out(struct meg_attn_acts *acts, const struct arena *a)
     acts->lse = alloc_head_stats(a);
 }
 
-/* Allocate the activations of a layer except its input, and except the output of attention if that is recomputed. */
+/*
+ * Allocate the activations of a layer except its input.  With selective recomputation, except the output of attention,
+ * too.
+ */
 static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
 {
     const struct meg_gpt_widths *w = &a->d->width;
@@ -168,7 +171,7 @@ static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
     acts->mlp.mid = alloc_acts(a, w->f);
 }
 
-/* Allocate the gradients of a layer that a slot keeps for the deferred weight-gradient pass. */
+/* Allocate the gradients of a layer that a slot keeps until its deferred weight gradients are computed. */
 static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
 {
     g->attn_out = alloc_sublayer_out(a);
@@ -178,9 +181,9 @@ static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
 }
 
 /*
- * Allocate the input of layer i of a chunk.  On all stages but the first, the first layer's input is the pipeline's
- * receive buffer, so only its shape is set.  Without training, all layers use the activations of the first layer, so
- * its input is always allocated.
+ * Allocate the input of layer i of a chunk.  On stages after the first, the input of a chunk's first layer is the
+ * pipeline's receive buffer, so only the shape of the matrix is set.  For inference, all layers use the activations of
+ * the first layer, so its input is always allocated.
  */
 static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
 {
@@ -190,8 +193,8 @@ static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
 }
 
 /*
- * Allocate the tensors that a slot keeps of layer i: all activations, or if the layer is recomputed, its input or
- * nothing.
+ * Allocate the tensors of layer i that a slot keeps.  Of layers that are recomputed together, it keeps the input of the
+ * first one.  Of other layers it keeps all activations; for inference, all layers share those of the first.
  */
 static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t i, const struct arena *a)
 {
@@ -210,7 +213,7 @@ static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t
         q->acts[i] = q->acts[0];
         return;
     }
-    q->acts[i].attn = st->recomputed[0].attn; /* with selective recomputation, the shared output of attention */
+    q->acts[i].attn = st->recomputed[0].attn; /* selective recomputation: layers share the output of attention */
     q->acts[i].x = alloc_layer_input(a, i);
     suballoc_acts(&q->acts[i], a);
 }
@@ -251,8 +254,8 @@ static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
 }
 
 /*
- * Allocate the buffers of activation gradients, which all layers share.  With defers_wgrad, those that
- * suballoc_deferred_grads allocates are not shared.
+ * Allocate the activation gradients that all layers share.  With defers_wgrad, suballoc_deferred_grads allocates some
+ * of them per slot instead.
  */
 static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
 {

@@ -1,4 +1,4 @@
-/* gpt_conf.c - options of a GPT and their rules, its parameter table, and its number of floating-point operations. */
+/* gpt_conf.c - options of a GPT and their checks, its parameter table, and its number of floating-point operations. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -127,7 +127,7 @@ static int check_rotary(struct meg_gpt_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Check that layer numbers fit into checkpoint file names, and that products of sizes fit into 64 bits. */
+/* Check that layer numbers fit into checkpoint file names, and that numbers of elements do not overflow 64 bits. */
 static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
 {
     const double h = (double)c->hidden_size, d = (double)c->kv_channels, f = (double)c->ffn_hidden_size;
@@ -175,7 +175,7 @@ int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e)
     return check_size(c, e);
 }
 
-/* Add a weight matrix sharded along tp_axis over tensor-parallel ranks; -1: replicated. */
+/* Add a weight matrix, sharded along tp_axis over tensor-parallel ranks, or replicated if tp_axis is -1. */
 static struct meg_param *weight(struct meg_params *p, const struct meg_gpt_conf *c, int layer_group, const char *name,
                                 int64_t rows, int64_t cols, int tp_axis, double std)
 {
@@ -211,7 +211,10 @@ static void norm(struct meg_params *p, const struct meg_gpt_conf *c, int layer_g
     vector(p, layer_group, layer, full, c->hidden_size, -1, MEG_INIT_ZERO);
 }
 
-/* Add a linear.  tp_axis 0: column-parallel, with a sharded bias; 1: row-parallel, with a replicated bias. */
+/*
+ * Add a linear layer.  With tp_axis 0 it is column-parallel and its bias is sharded; with 1 it is row-parallel and its
+ * bias is replicated.
+ */
 static void linear(struct meg_params *p, const struct meg_gpt_conf *c, int layer_group, const char *layer,
                    const char *name, int64_t out, int64_t in, int tp_axis, double std, bool has_bias)
 {
@@ -264,7 +267,7 @@ double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s)
     const struct meg_gpt_widths w = meg_gpt_layer_widths(c, 1);
     const double h = (double)w.h, q = (double)w.q, kv_ratio = (double)w.g / (double)w.a;
     const double mlp = h * (double)(w.fc1 + w.f);
-    /* multiply-adds per token, forward */
+    /* multiply-adds of one layer per token, in the forward pass */
     const double per_layer = 2 * (1 + kv_ratio) * h * q + 2 * (double)s * q + mlp;
 
     return 6 * (double)batch * (double)s * ((double)c->num_layers * per_layer + h * (double)c->vocab_size);

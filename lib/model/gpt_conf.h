@@ -1,11 +1,11 @@
 /*
- * gpt_conf.h - the architecture of a GPT: the decoder of GPT-2 (Radford et al. 2019) and, with other settings, of Llama
+ * gpt_conf.h - the architecture of a GPT: the decoder of GPT-2 (Radford et al. 2019) or, with other settings, of Llama
  * (Touvron et al. 2023), arranged as in Megatron-LM:
  *   x = drop(word[token] + position[i]); with rotary positions there is no position table
  *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
  *   logits = norm(x) w_out^T; w_out is the word embedding unless untied
- * Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: its query
- * heads, its key head, its value head.  The vocabulary has no padding rows.
+ * Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: first the
+ * query heads of the group, then its key head, then its value head.  The vocabulary has no padding rows.
  */
 #ifndef MEG_MODEL_GPT_CONF_H
 #define MEG_MODEL_GPT_CONF_H
@@ -17,10 +17,7 @@ MEG_BEGIN_DECLS
 
 enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE };
 
-/*
- * Architecture hyper-parameters.  Two models with equal values have the same parameters.  Integers that are not set are
- * MEG_UNSET until meg_gpt_conf_check.
- */
+/* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_gpt_conf_check). */
 struct meg_gpt_conf {
     int64_t num_layers, hidden_size, ffn_hidden_size, num_attention_heads;
     int64_t kv_channels; /* head size */
@@ -40,16 +37,16 @@ struct meg_gpt_conf {
     bool init_method_xavier_uniform;
     bool is_untied; /* --untie-embeddings-and-output-weights */
     bool swiglu;
-    bool has_bias; /* linears of layers have biases; if false, only qkv has one, and only with add_qkv_bias */
+    bool has_bias; /* linear layers have biases; if false, only qkv has one, and only with add_qkv_bias */
     bool add_qkv_bias;
-    bool bias_gelu_fusion; /* tanh approximation of GELU; exact GELU if false or without biases */
+    bool bias_gelu_fusion; /* use the tanh approximation of GELU if has_bias; else exact GELU */
     double attention_dropout, hidden_dropout;
 };
 extern const struct meg_opt meg_gpt_opts[];
 
 /*
- * Derive the unset settings and check all.  Fail with MEG_EUSAGE and a message that names the options of the violated
- * rule.
+ * Derive the unset settings and check all settings.  Return MEG_EUSAGE, with a message that names the options, if a
+ * rule is violated.
  */
 int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e);
 
@@ -91,7 +88,7 @@ static inline struct meg_gpt_widths meg_gpt_layer_widths(const struct meg_gpt_co
     return w;
 }
 
-/* Make the parameter table and shard it for the mesh's rank.  Free it with meg_params_free. */
+/* Make the parameter table and compute the shards of the mesh's rank.  Free the table with meg_params_free. */
 void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const struct meg_mesh *mesh);
 
 /*

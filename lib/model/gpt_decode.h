@@ -1,7 +1,7 @@
 /*
- * gpt_decode.h - token-by-token decoding with a KV cache, which holds the keys and values of b sequences ("slots") of
- * up to s tokens.  The logits of a slot depend only on its own tokens, bit for bit, because rows are computed in blocks
- * of a fixed size.
+ * gpt_decode.h - token-by-token decoding with a KV cache.  The cache has b slots; a slot holds the keys and values of
+ * one sequence of up to s tokens.  The logits of a slot depend only on its own tokens, bit for bit, because rows are
+ * computed in blocks of a fixed size.
  */
 #ifndef MEG_MODEL_GPT_DECODE_H
 #define MEG_MODEL_GPT_DECODE_H
@@ -13,7 +13,7 @@ struct meg_gpt_kv_cache;
 /* Allocate an empty cache for g, whose run.is_training must be false.  Fail with MEG_EFAIL if memory is exhausted. */
 int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e);
 void meg_gpt_kv_cache_close(struct meg_gpt_kv_cache *c);
-/* Empty a slot. */
+/* Remove all tokens from a slot. */
 void meg_gpt_kv_cache_clear(struct meg_gpt_kv_cache *c, int64_t slot);
 /* Return the number of tokens in a slot. */
 int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot);

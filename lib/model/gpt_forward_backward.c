@@ -60,8 +60,8 @@ static void layer_bwd_weight(struct meg_ctx *c, const struct gpt_grads *d, const
 /* ---- a micro-batch in its slot ---- */
 
 /*
- * Set the number of rows of all buffers.  A micro-batch smaller than the largest one uses the leading rows of each
- * buffer.
+ * Set the number of rows of all buffers.  A micro-batch that is smaller than the largest one uses the first rows of
+ * each buffer.
  */
 static void resize_rows(struct meg_gpt_state *st, struct gpt_slot *q, int64_t n, int64_t residual_rows)
 {
@@ -159,7 +159,7 @@ size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g)
     return (size_t)(g->state->dim.residual_rows * g->state->dim.width.h) * meg_dtype_size(g->run.residual_dtype);
 }
 
-/* Return the rows of the current micro-batch in p, a send or receive buffer of the pipeline. */
+/* Return p, a send or receive buffer of the pipeline, as a matrix of the hidden states of the current micro-batch. */
 static struct meg_mat boundary_rows(const struct meg_gpt *g, const struct gpt_slot *q, const void *p)
 {
     return meg_mat((void *)p, g->run.residual_dtype, q->acts[0].x.rows, q->acts[0].x.cols);
@@ -171,7 +171,8 @@ static void copy_device(struct meg_gpt *g, void *to, const void *from, struct me
 }
 
 /*
- * Return this rank's shard of the input of layer i, kept with distribute_saved_activations; p is NULL if there is none.
+ * Return the shard of the input of layer i that this rank keeps (distribute_saved_activations).  Its p is NULL if there
+ * is no such shard, for example because the input is in the pipeline's receive buffer.
  */
 static struct meg_mat saved_shard(const struct meg_gpt *g, int64_t chunk, const struct gpt_slot *q, int64_t i)
 {
@@ -262,8 +263,8 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
 }
 
 /*
- * Recompute the activations of layers [begin, end) from the input of layer begin.  The output of the last layer is not
- * needed.
+ * Recompute the activations of layers [begin, end) from the input of layer begin.  The output of the last layer, which
+ * is not needed, is written to a scratch buffer.
  */
 static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end)
 {
@@ -278,8 +279,8 @@ static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *
 }
 
 /*
- * Return the layer group that the backward pass reads after layer i: that of the first layer to recompute or that of
- * layer i - 1; -1 if i is 0.
+ * Return the layer group that the backward pass reads after layer i, or -1 if i is 0.  Normally this is the group of
+ * layer i - 1.  If a range of layers that ends with layer i - 1 is recomputed, it is the group of the first of these.
  */
 static int64_t next_bwd_group(const struct meg_gpt *g, int64_t chunk, int64_t i)
 {

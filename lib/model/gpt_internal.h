@@ -12,7 +12,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * A decoding step always computes this many rows, so that a row's result does not depend on the number of rows in use.
+ * Number of rows in a decoding step; unused rows are padding.  The fixed size makes the result of a row independent of
+ * the number of rows in use.
  */
 enum { DECODE_ROWS = 16 };
 
@@ -42,13 +43,16 @@ struct gpt_grads {
     struct meg_mlp_acts mlp;
 };
 
-/* A micro-batch in flight through a chunk of layers. */
+/* Activation slot: the inputs and the activations of one micro-batch in one chunk of layers. */
 struct gpt_slot {
     int64_t s, b;
     struct gpt_acts *acts; /* [layers of a chunk]; acts[0].x is embed_out or the pipeline's receive buffer */
     void *embed_out;       /* output of the embedding */
     struct meg_mat *saved; /* [layers of a chunk] shard of a recomputed layer's input (distribute_saved_activations) */
-    /* [layers of a chunk] buffers of meg_gpt_state.grads; with defers_wgrad, some buffers are separate for each slot */
+    /*
+     * [layers of a chunk] the buffers of meg_gpt_state.grads, except that with defers_wgrad the slot has its own
+     * buffers of the gradients from which weight gradients are computed
+     */
     struct gpt_grads *grads;
     struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */
     int32_t *tokens, *labels, *position_ids, *doc_start; /* [n], device */
@@ -58,14 +62,14 @@ struct gpt_slot {
     double scale; /* factor of the loss in the gradients */
 };
 
-/* Sizes on this rank. */
+/* Sizes of the model on this rank. */
 struct gpt_dims {
     int64_t s, b, n;       /* numbers of positions, sequences and rows (s*b) of a micro-batch */
     int64_t residual_rows; /* rows of the residual stream: n, with sequence parallelism n / tp */
     struct meg_gpt_widths width;
-    int64_t v, v0; /* number of vocabulary rows on this rank, index of the first one */
-    int64_t rope_half, positions;
-    int64_t layers; /* number of layers per chunk */
+    int64_t v, v0;                /* number of vocabulary rows on this rank, index of the first one */
+    int64_t rope_half, positions; /* rotated column pairs per head; max_position_embeddings */
+    int64_t layers;               /* number of layers per chunk */
     int64_t chunks, slots;
     int64_t tp;
     bool has_embedding, has_head; /* whether a chunk of this rank has the embedding, or the head */
@@ -76,7 +80,7 @@ struct meg_gpt_state {
     struct gpt_dims dim;
     struct gpt_layer *layer;     /* [chunks, layers] */
     struct gpt_slot *slot;       /* [slots] */
-    struct gpt_acts *recomputed; /* activations of layers recomputed together; if selective, attention output only */
+    struct gpt_acts *recomputed; /* activations of layers recomputed together; selective: only attn.o and attn.lse */
     struct meg_norm_weights final_norm;
     struct meg_embed embed;
     struct meg_rope rope;
@@ -87,7 +91,7 @@ struct meg_gpt_state {
     struct meg_mat sublayer_out; /* [residual_rows, h] output of attention or MLP, before bias-dropout-add */
     struct meg_mat lnf;          /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
-    struct gpt_grads grads;        /* gradients shared by all layers, except those that a slot keeps */
+    struct gpt_grads grads;        /* gradients shared by all layers, unless a slot has its own (struct gpt_slot) */
     float *loss;                   /* [n], device */
     double *loss_sum;              /* [1], device */
     int32_t *position_of_row;      /* [s], device */
@@ -97,25 +101,25 @@ struct meg_gpt_state {
 
 /* ---- gpt_buffers.c ---- */
 
-/* Allocate the host arrays of a state and compute its sizes. */
+/* Compute the sizes of a state and allocate its host arrays.  The device buffers are not allocated. */
 struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                                     const struct meg_mesh *mesh);
 void gpt_state_free(struct meg_gpt_state *st);
-/* Sub-allocate all buffers from the two arenas. */
+/* Sub-allocate all buffers from the two arenas, or only count bytes in arenas whose base is NULL. */
 void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
                           struct meg_suballoc *workspace);
 
 /*
  * Set [*begin, *end) to the layers of a chunk that are recomputed together with layer i.  Return false if layer i is
- * not recomputed.
+ * not recomputed, or only its core attention is.
  */
 bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);
 
 /* ---- gpt_forward_backward.c ---- */
 
-/* Upload a micro-batch to a slot and make it the current one. */
+/* Upload a micro-batch to a slot and make the slot current.  For `scale`, see meg_gpt_forward_backward. */
 void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout);
-/* Run forward of all layers of a chunk; out: see meg_gpt_forward. */
+/* Run forward of all layers of a chunk.  For `out`, see meg_gpt_forward. */
 void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out);
 /* Compute the logits of rows [first, first + rows) of lnf and copy those of the first nkept rows to the host. */
 void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t nkept, float *out);

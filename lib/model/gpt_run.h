@@ -1,6 +1,5 @@
 /*
- * gpt_run.h - runtime configuration of a GPT (batch dimensions, data types, recomputation), and the memory that it
- * requires.
+ * gpt_run.h - runtime configuration of a GPT (batch dimensions, data types, recomputation), and its memory requirement.
  */
 #ifndef MEG_MODEL_GPT_RUN_H
 #define MEG_MODEL_GPT_RUN_H
@@ -9,12 +8,12 @@
 MEG_BEGIN_DECLS
 
 /*
- * Activation recomputation (Korthikanti et al. 2022): the activations that backward recomputes instead of keeping them
- * from forward.
+ * Activation recomputation (Korthikanti et al. 2022): which activations are not kept from forward, but recomputed in
+ * the backward pass.
  */
 enum meg_recompute {
     MEG_RECOMPUTE_NONE,
-    MEG_RECOMPUTE_SELECTIVE, /* recompute output and log-sum-exp of core attention from qkv */
+    MEG_RECOMPUTE_SELECTIVE, /* recompute the output and log-sum-exp of core attention from qkv */
     /* recompute all layers, in groups of recompute_num_layers; the input of each group is kept */
     MEG_RECOMPUTE_UNIFORM,
     /* recompute the first recompute_num_layers layers of a chunk, one at a time; the input of each layer is kept */
@@ -41,7 +40,7 @@ struct meg_gpt_run {
 struct meg_gpt_memory {
     size_t params, grads, activations, workspace;
 };
-/* Compute the bytes that meg_gpt_create would allocate on the mesh's rank. */
+/* Compute the sizes of the arenas that meg_gpt_create would allocate on the mesh's rank. */
 void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                          const struct meg_mesh *mesh);
 

@@ -40,7 +40,7 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
     return row;
 }
 
-/* Return whether the rank's pipeline stage has a layer group. */
+/* Return whether the pipeline stage of this rank has a layer group. */
 static bool stage_has_group(const struct meg_mesh *mesh, int layer_group, int nlayer_groups)
 {
     const struct meg_layout *l = &mesh->layout;
@@ -61,7 +61,7 @@ static bool stage_has_group(const struct meg_mesh *mesh, int layer_group, int nl
     return false;
 }
 
-/* Compute the rank's shard of a row. */
+/* Compute this rank's tensor-parallel shard of a parameter. */
 static void shard_row(struct meg_param *row, const struct meg_mesh *mesh)
 {
     const int64_t tp = mesh->layout.tp, i = mesh->coords.tp;
@@ -89,8 +89,8 @@ static int64_t round_up(int64_t n, int64_t unit)
 }
 
 /*
- * End the current bucket.  With optimizer shards, pad it as Megatron does to a multiple of 128 elements and of the
- * number of shards.
+ * End the current bucket.  With a distributed optimizer, pad it, as Megatron does, to a multiple of 128 elements and of
+ * the number of shards.
  */
 static void end_bucket(struct meg_params *p, const struct meg_layout *l)
 {
@@ -104,10 +104,7 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l)
     p->bucket[p->nbuckets++] = (struct meg_elem_range){ begin, p->flat_numel };
 }
 
-/*
- * Return whether the current bucket ends before row i, the next row in the flat buffer; true if i < 0, after the last
- * row.
- */
+/* Return whether the current bucket ends before row i, the next parameter in the flat buffer. */
 static bool bucket_ends_before(const struct meg_params *p, int i, const struct meg_mesh *mesh)
 {
     const struct meg_layout *l = &mesh->layout;
@@ -161,7 +158,7 @@ static int64_t group_numel(const struct meg_params *p, int layer_group)
     return p->layer_group[layer_group].end - p->layer_group[layer_group].begin;
 }
 
-/* Return the number of elements of the largest layer. */
+/* Return the number of elements of the largest layer on this rank. */
 static int64_t largest_layer(const struct meg_params *p)
 {
     int64_t most = 0;

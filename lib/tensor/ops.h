@@ -7,7 +7,7 @@
  *
  * Data types: a matrix or view of heads carries its type, f32, bf16 or f16, and the types of one call may differ.  For
  * example, the residual stream may be f32 while parameters and the outputs of sublayers are bf16.  An operation
- * converts its inputs to f32, computes in f32 (sumsq in f64), and rounds a result once, to nearest even, when it stores
+ * converts its inputs to f32, computes in f32 (sums to an f64 in f64), and rounds a result once, to nearest even, when it stores
  * it.  Statistics, losses and log-sum-exps are f32.
  *
  * A parameter vector (void *) has the type of a matrix of the same call.  The bias of a linear layer has the type of w,
@@ -112,7 +112,7 @@ struct meg_adam {
     float beta1, beta2, eps;
 };
 
-/* The factor of each row's loss in the gradient of the cross-entropy: scale * *loss_scale * mask[row]. */
+/* Weight of each row's loss in the gradient of the cross-entropy: scale * *loss_scale * mask[row]. */
 struct meg_loss_weight {
     const float *mask; /* [n] in device memory; NULL means 1 for all rows */
     double scale;
@@ -280,7 +280,7 @@ struct meg_ops {
      */
     void (*xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
     void (*xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
-    /* Replace logits by their gradient: (softmax - onehot(target)) * weight of the row. */
+    /* Replace the logits by their gradient: (softmax - onehot(target)) times the weight of the row. */
     void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
                      struct meg_loss_weight weight);
 
@@ -292,9 +292,7 @@ struct meg_ops {
      * Add the sum of squares of x [n] to *out, an f64 in device memory.  The sum is not finite iff an element is not.
      */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
-    /*
-     * Add the sum of x [n] * weight [n], both f32, to *out, an f64 in device memory; with weight NULL, the sum of x.
-     */
+    /* Add sum(x * weight) to *out, an f64 in device memory; x [n], weight [n] f32.  If weight is NULL, add sum(x). */
     void (*weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n);
     /* Add the number of elements of x [n] that are exactly zero to *out, an i64 in device memory. */
     void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
