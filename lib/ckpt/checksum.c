@@ -53,8 +53,8 @@ static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t 
         if ((int64_t)json_array_size(sums) != nchunks) {
             free(c);
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: tensor %s: manifest.json has %zu checksums, but the tensor of %" PRId64
-                            " bytes has %" PRId64 " chunks, with one checksum each",
+                            "%s: tensor %s: manifest.json has %zu checksums for %" PRId64 " bytes, expected %" PRId64
+                            ", one per chunk of 16 MiB",
                             m[i].st->path, m[i].t->name, json_array_size(sums), m[i].t->nbytes, nchunks);
         }
         *out = meg_realloc_array(*out, (size_t)(*nout + nchunks), sizeof **out);
@@ -96,7 +96,7 @@ static int check_crc(const struct ckpt_mapped_tensor *m, struct meg_err *e)
         return 0;
     return meg_fail(
         e, MEG_EFORMAT,
-        "%s: tensor %s: the CRC-32 is %08x, but the ZIP container has %08x; the file is damaged: copy it again",
+        "%s: tensor %s: the CRC-32 is %08x, but the ZIP directory has %08x; the file is damaged: copy it again",
         m->st->path, m->t->name, crc, m->t->crc);
 }
 

@@ -325,7 +325,7 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
         if (it[n] == loaded || kept++ < keep)
             continue;
         if (remove_one(dir, it[n], &e) < 0)
-            meg_warn("the checkpoint of iteration %" PRId64 " is not completely removed: %s", it[n], e.msg);
+            meg_warn("cannot completely remove the checkpoint of iteration %" PRId64 ": %s", it[n], e.msg);
     }
     free(it);
 }

@@ -366,7 +366,10 @@ static int read_all(int fd, char *p, const struct ckpt_chunk *c, const char *pat
         if (k < 0)
             return meg_fail_errno(e, "%s: read failed", path);
         if (k == 0)
-            return meg_fail(e, MEG_EIO, "%s: the file ends at byte %" PRId64 ", but more bytes were written", path, at);
+            return meg_fail(e, MEG_EIO,
+                            "%s: this file now ends at byte %" PRId64
+                            ", but more was written to it; another program may have truncated it",
+                            path, at);
         p += k;
         n -= k;
         at += k;
@@ -385,7 +388,8 @@ static int hash_chunk(struct meg_ckpt_async_save *v, int64_t i, const struct ckp
     if (fd < 0)
         r = meg_fail_errno(e, "%s", path);
     else if (!bytes)
-        r = meg_fail(e, MEG_EFAIL, "%s: out of memory for reading back %" PRId64 " bytes", path, c->n);
+        r = meg_fail(e, MEG_EFAIL, "%s: out of memory: cannot allocate %" PRId64 " bytes to read the file back", path,
+                     c->n);
     else if ((r = read_all(fd, bytes, c, path, e)) == 0) {
         meg_xxh3_128_hex(hash, bytes, (size_t)c->n);
         memcpy(v->hash[i], hash, CKPT_HEX);

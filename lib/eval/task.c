@@ -92,8 +92,9 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
             goto out;
         if (ids.n > positions + 1) {
             r = meg_fail(e, MEG_EFORMAT,
-                         "%s: line %" PRId64 ": the line has %" PRId64 " tokens; a model with %" PRId64
-                         " positions can score at most %" PRId64 " tokens at once",
+                         "%s: line %" PRId64 ": the line has %" PRId64
+                         " tokens; with a maximum sequence length of %" PRId64 ", the model can score at most %" PRId64
+                         " tokens at once",
                          in.name, in.line, ids.n, positions, positions + 1);
             goto out;
         }

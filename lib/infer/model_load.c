@@ -45,7 +45,8 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
     n = meg_tokenizer_vocab_size(m->tok);
     if (n > v)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: the tokenizer (%s) has %" PRId64 " tokens, but the model has only %" PRId64
+                        "%s: the tokenizer (%s) has %" PRId64
+                        " tokens, but the vocabulary of the model has only %" PRId64
                         "; specify the tokenizer that the model was trained with",
                         meg_ckpt_path(ckpt), tc.type ? tc.type : tc.name_or_path, n, v);
     if (meg_tokenizer_eod(m->tok) >= 0)

@@ -51,7 +51,8 @@ static int read_ids(const struct meg_prompt_format *format, const struct source_
                             i);
         if (id < 0 || id >= format->vocab_size)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: line %" PRId64 ": \"ids\"[%zu] is %" PRId64 "; the model has ids 0 to %" PRId64,
+                            "%s: line %" PRId64 ": \"ids\"[%zu] is %" PRId64
+                            "; the vocabulary of the model has ids 0 to %" PRId64,
                             at->name, at->line, i, id, format->vocab_size - 1);
         ids->v[ids->n++] = (int32_t)id;
     }

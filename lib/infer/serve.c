@@ -130,8 +130,8 @@ static int read_prompt(struct server *s, struct meg_request *request, struct meg
         return r;
     if (s->ids.n >= positions)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: line %" PRId64 ": the prompt has %" PRId64 " tokens; the model has %" PRId64
-                        " positions, one of which is required for the first new token",
+                        "%s: line %" PRId64 ": the prompt has %" PRId64
+                        " tokens; it must be shorter than the maximum sequence length of the model, %" PRId64,
                         s->in->name, s->in->line, s->ids.n, positions);
     if (s->ids.n == 0 && s->m->eod < 0)
         return meg_fail(e, MEG_EFORMAT,

@@ -233,16 +233,16 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
     if (total > 0 && s->warmup >= (double)s->decay)
         return meg_fail(
             e, MEG_EUSAGE,
-            "learning rate: warm-up ends after %g samples, but must end before the decay, which ends after %" PRId64
+            "learning rate: warm-up ends after %g samples, but must end before the decay ends, which is after %" PRId64
             " samples; change the --lr-warmup-* or --lr-decay-* options",
             s->warmup, s->decay);
     if (s->style == MEG_LR_WSD && s->wsd_decay <= 0)
         return meg_fail(e, MEG_EUSAGE, "--lr-decay-style WSD: requires --lr-wsd-decay-iters or --lr-wsd-decay-samples");
     if (s->style == MEG_LR_WSD && s->wsd_decay > s->decay)
         return meg_fail(e, MEG_EUSAGE,
-                        "--lr-decay-style WSD: the final decay takes %" PRId64
-                        " samples, but warm-up, constant rate and final decay together take only %" PRId64
-                        "; change the --lr-wsd-decay-* or --lr-decay-* options",
+                        "--lr-decay-style WSD: the final decay of %" PRId64
+                        " samples is longer than the complete schedule of %" PRId64
+                        " samples; change the --lr-wsd-decay-* or --lr-decay-* options",
                         s->wsd_decay, s->decay);
     return 0;
 }

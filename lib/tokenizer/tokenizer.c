@@ -150,7 +150,7 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
     if (r < 0)
         return r;
     if (c->vocab_extra_ids > 0 && !class->has_extra_ids)
-        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has no extra ids", class->name);
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s does not support this option", class->name);
     if ((r = class->open(out, c, e)) < 0)
         return r;
     if (release->unsets_shared_pad)

@@ -253,7 +253,8 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
                         "; resume it with --load %s, save to another directory, or use --overwrite-checkpoints",
                         c->save, newest, c->save);
     if (newest > t->state.iteration && c->ckpt_step != MEG_UNSET && meg_train_is_rank0(t))
-        meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64 ", which this run will replace",
+        meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64
+                 "; this run will replace those of the iterations that it saves",
                  c->ckpt_step, c->save, newest);
     return 0;
 }

@@ -71,7 +71,7 @@ refuse 'text and ids' '{"text":"a","ids":[1]}' 'either "text" or "ids", found bo
 refuse 'an unknown member' '{"ids":[1,2],"logprob":1}' 'unknown member "logprob"; known are "text", "ids"$'
 refuse 'an option of generation' '{"ids":[1,2],"seed":1}' 'unknown member "seed"; known are "text", "ids"$'
 refuse 'an id outside of the vocabulary' '{"ids":[257]}' '"ids"\[0\] is 257'
-refuse 'a line too long' '{"text":"%050d"}' '50 tokens; a model with 48 positions can score at most 49 tokens'
+refuse 'a line too long' '{"text":"%050d"}' '50 tokens; with a maximum sequence length of 48, the model can score at most 49 tokens'
 echo '{"text":"a"}' >"$T/p"
 status 'text without a tokenizer ends with 2' 2 meg-eval --task logprobs --load "$T/ids" --input "$T/p"
 status 'a full disk ends with 74' 74 sh -c 'meg-eval --task logprobs --load "$1/hf" --input "$1/lines" >/dev/full' - "$T"
@@ -120,7 +120,7 @@ status 'JSON lines followed by text end with 65' 65 ppl --input "$T/p"
 like 'JSON lines followed by text: the message has the line' "$(cat "$T/err")" "$T/p: line 2: not JSON"
 printf '{"text":"1 2 300"}\n' | meg-preprocess -q --input - --tokenizer-type NullTokenizer --vocab-size 1000 --output-prefix "$T/big"
 status 'a dataset with ids outside of the vocabulary ends with 65' 65 ppl --data-path "$T/big_text_document"
-like 'ids outside of the vocabulary: the message has the location' "$(cat "$T/err")" "$T/big_text_document.bin: the id at offset 2 of sequence 0 .both counted from 0. is 300; the model has ids 0 to 256"
+like 'ids outside of the vocabulary: the message has the location' "$(cat "$T/err")" "$T/big_text_document.bin: the id at offset 2 of sequence 0 .both counted from 0. is 300; the vocabulary of the model has ids 0 to 256"
 is 'ids outside of the vocabulary: nothing is printed' "$(cat "$T/out")" ''
 status 'a missing dataset ends with 66' 66 ppl --data-path "$T/none"
 status 'a window longer than the model ends with 2' 2 ppl --seq-length 49 --input "$T/text"

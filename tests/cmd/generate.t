@@ -171,8 +171,8 @@ refuse 'a seed of another type' '{"prompt":"a","seed":1.5}' '"seed" is 1.5; it m
 refuse 'an empty stop string' '{"prompt":"a","stop":""}' '"stop" is ""; it must be a string or an array of strings, none of them empty$'
 refuse 'stop of another type' '{"prompt":"a","stop":["a",1]}' '"stop" is \["a",1\]; it must be a string or an array'
 refuse 'bytes that are not UTF-8' 'ab\377' 'invalid UTF-8 at byte offset 2'
-refuse 'an id outside of the vocabulary' '{"ids":[0,257]}' '"ids"\[1\] is 257; the model has ids 0 to 256'
-refuse 'a prompt as long as the model' '%048d' 'the prompt has 48 tokens; the model has 48 positions'
+refuse 'an id outside of the vocabulary' '{"ids":[0,257]}' '"ids"\[1\] is 257; the vocabulary of the model has ids 0 to 256'
+refuse 'a prompt as long as the model' '%048d' 'the prompt has 48 tokens; it must be shorter than the maximum sequence length of the model, 48'
 echo a >"$T/p"
 status '--device cuda without CUDA ends with 2' 2 generate --device cuda --input "$T/p"
 status 'top-k with top-p ends with 2' 2 generate --top_k 5 --top_p 0.5 --input "$T/p"
@@ -189,7 +189,7 @@ printf '\001' | dd of="$(echo "$T"/native/release/model-0-*)" bs=1 seek=5000 con
 status 'a flipped bit in the weights ends with 65' 65 meg-generate --load "$T/native" --input "$T/p"
 status 'a missing prompt file ends with 66' 66 generate --input "$T/none"
 status "a tokenizer larger than the model's vocabulary ends with 2" 2 generate --tokenizer-type NullTokenizer --vocab-size 5000 --input "$T/p"
-like "a tokenizer larger than the model's vocabulary: the message has both sizes" "$(cat "$T/err")" 'tokenizer .* has 5001 tokens, but the model has only 257'
+like "a tokenizer larger than the model's vocabulary: the message has both sizes" "$(cat "$T/err")" 'tokenizer .* has 5001 tokens, but the vocabulary of the model has only 257'
 status 'a full disk ends with 74' 74 sh -c 'meg-generate --load "$1/hf" --input "$1/p" >/dev/full' - "$T"
 mkdir "$T/ids" && cp "$T/hf/config.json" "$T/hf/model.safetensors" "$T/ids"
 status 'text without a tokenizer ends with 2' 2 meg-generate --load "$T/ids" --input "$T/p"

@@ -69,7 +69,7 @@ status 'a missing dataset ends with 66' 66 meg-merge --datasets nowhere --output
 cp in/b.idx t.idx && printf 1 >t.bin
 status 'a truncated .bin ends with 65' 65 meg-merge --datasets t --output-prefix x
 like 'the message has both sizes of .bin' "$(cat err)" \
-    '^meg-merge: t.bin: 1 bytes, expected 4 for the 2 uint16 tokens of t.idx: '
+    '^meg-merge: t.bin: 1 bytes, expected 4 for the 2 uint16 tokens of t.idx; '
 head -c 60 in/b.idx >t.idx && cp in/b.bin t.bin
 status 'a truncated .idx ends with 65' 65 meg-merge --datasets t --output-prefix x
 like 'the message has both sizes of .idx' "$(cat err)" '^meg-merge: t.idx: 60 bytes, expected 82 for 2 sequences '

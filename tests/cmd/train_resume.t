@@ -36,7 +36,7 @@ train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log" 2>"$T/err"
 is '--ckpt-step 5 runs the steps after iteration 5' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'resumed from iteration 5' "$T/halves"
 is 'a warning names the later checkpoint' "$(cat "$T/err")" \
-    "meg-train: --ckpt-step 5: $T/halves has checkpoints up to iteration 10, which this run will replace"
+    "meg-train: --ckpt-step 5: $T/halves has checkpoints up to iteration 10; this run will replace those of the iterations that it saves"
 
 # ---- dropout seed ----
 # Each document repeats a period of one sample, so that all samples have the same tokens in any order.

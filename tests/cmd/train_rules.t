@@ -76,7 +76,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --distribute-saved-activations $full 1
     refuses 2 '--distribute-saved-activations: requires --recompute-granularity full' $tp 2 --distribute-saved-activations
     refuses 8 '--global-batch-size 12: must be a multiple of 8' --global-batch-size 12
-    refuses 2 '--overlap-param-gather: requires --use-distributed-optimizer' --overlap-param-gather
+    refuses 2 '--overlap-param-gather: requires --overlap-grad-reduce, and --use-distributed-optimizer' --overlap-param-gather
     refuses 2 '--num-distributed-optimizer-instances 0: must be at least 1' --num-distributed-optimizer-instances 0
     refuses 2 '--num-distributed-optimizer-instances 2: requires --use-distributed-optimizer' \
         --num-distributed-optimizer-instances 2
@@ -106,7 +106,7 @@ if [ -x "$B/tests/ranks/comm" ]; then
         ranks_refuse 3 '--num-layers 8: must be a multiple of' $pp 3
         ranks_refuse 2 "$cp 2: twice this size, 4, must divide --seq-length 30" $cp 2 --seq-length 30
         ranks_refuse 3 '--global-batch-size 16: must be a multiple of 3'
-        ranks_refuse 2 '--overlap-param-gather: requires --use-distributed-optimizer' --overlap-param-gather
+        ranks_refuse 2 '--overlap-param-gather: requires --overlap-grad-reduce, and --use-distributed-optimizer' --overlap-param-gather
         ranks_refuse 4 '--pipeline-schedule interleaved: requires --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
     }
 else

@@ -124,8 +124,9 @@ static int check_window(const struct meg_gpt_conf *m, const json_t *config, cons
         tokens >= m->max_position_embeddings)
         return r;
     return meg_fail(e, MEG_EFORMAT,
-                    "%s: sliding-window attention over %" PRId64 " tokens, fewer than the %" PRId64
-                    " positions, is not supported; if no text is longer than the window, set sliding_window "
+                    "%s: sliding-window attention over %" PRId64
+                    " tokens is not supported, because max_position_embeddings is %" PRId64
+                    "; if no text is longer than the window, set sliding_window "
                     "to null",
                     from, tokens, m->max_position_embeddings);
 }

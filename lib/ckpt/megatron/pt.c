@@ -71,11 +71,10 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
     if ((r = meg_mmap_open(&pt->map, path, e)) < 0)
         goto out;
     if (pt->map.n > 1 && pt->map.p[0] == 0x80 && pt->map.p[1] <= 5) {
-        r = meg_fail(
-            e, MEG_EFORMAT,
-            "%s: the file is a pickle without a ZIP container, as written by PyTorch before 1.6; load and save "
-            "it once with a newer PyTorch",
-            path);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: the file is not a ZIP file but a pickle, as PyTorch before 1.6 wrote; load and save "
+                     "it once with a newer PyTorch",
+                     path);
         goto out;
     }
     if ((r = meg_zip_open(&pt->zip, pt->map.p, pt->map.n, path, e)) < 0 || (r = read_pickle(pt, e)) < 0)
@@ -272,7 +271,8 @@ static int traverse(struct traversal *w, const struct meg_py *o)
         const bool is_dict = value->type == MEG_PY_DICT || (value->type == MEG_PY_OBJECT && value->nv);
 
         if (w->visits++ == VISITS_MAX)
-            r = meg_fail(w->e, MEG_EFORMAT, "%s: the dicts have more than %d entries", w->pt->path, VISITS_MAX);
+            r = meg_fail(w->e, MEG_EFORMAT, "%s: the dicts have more than %d entries in total", w->pt->path,
+                         VISITS_MAX);
         if (r < 0 || key->type != MEG_PY_STR || memchr(key->s, 0, key->n))
             continue;
         meg_str_printf(&w->name, "%s", n ? "." : "");

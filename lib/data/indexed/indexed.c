@@ -81,7 +81,9 @@ static int64_t offset_of(const struct meg_indexed *d, int64_t seq)
 
 static int fail_no_documents(const struct meg_indexed *d, int at, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s.idx: 0 document index entries at byte %d, expected at least 1", d->prefix, at);
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s.idx: the number of document index entries, at byte %d, is 0; expected at least 1", d->prefix,
+                    at);
 }
 
 /* Parse an index file of n bytes at h, in the current (not the legacy) format. */
@@ -109,7 +111,7 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
     if (nseq > bytes_left / 12 || ndoc_entries > bytes_left / 8 || 12 * nseq + 8 * ndoc_entries > bytes_left)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, expected %.0f for %" PRIu64 " sequences and %" PRIu64
-                        " document index entries: truncated",
+                        " document index entries; the file is truncated",
                         p, n, MEG_IDX_HEADER + 12 * (double)nseq + 8 * (double)ndoc_entries, nseq, ndoc_entries);
     want = MEG_IDX_HEADER + 12 * nseq + 8 * ndoc_entries;
     if (n != want && n != want + nseq)
@@ -160,7 +162,7 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
     if (d->bin.n < (uint64_t)off)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.bin: %zu bytes, expected %" PRId64 " for the %" PRId64 " %s "
-                        "tokens of %s.idx: truncated, or it belongs to another index",
+                        "tokens of %s.idx; the file is truncated or belongs to another index",
                         p, d->bin.n, off, d->ntok, types[d->dtype].name, p);
     if (d->bin.n > (uint64_t)off)
         meg_warn("%s.bin: %zu bytes, but the index uses only %" PRId64 "; ignoring the rest", p, d->bin.n, off);

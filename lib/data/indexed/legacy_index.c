@@ -36,12 +36,12 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
         return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 " of the legacy format, expected 1", name, v[0]);
     if (v[1] < MEG_IDX_U8 || v[1] > MEG_IDX_U16 || v[2] != meg_idx_dtype_size((enum meg_idx_dtype)v[1]))
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: dtype code %" PRIu64 " of %" PRIu64
-                        " bytes at byte 16, expected a code and its size as listed in meg-idx(5)",
+                        "%s.idx: dtype code %" PRIu64 " with %" PRIu64
+                        " bytes per token at byte 16; meg-idx(5) lists the codes and their sizes",
                         name, v[1], v[2]);
     if (v[3] != v[4])
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %" PRIu64 " items with %" PRIu64 " sizes: not one-dimensional, so not a token dataset",
+                        "%s.idx: %" PRIu64 " items with %" PRIu64 " dimension sizes; the items must be one-dimensional",
                         name, v[3], v[4]);
     nwords = (n - LEGACY_HEADER) / 8;
     if ((n - LEGACY_HEADER) % 8 || v[3] > nwords || v[5] > nwords || 3 * v[3] + 2 + v[5] != nwords)

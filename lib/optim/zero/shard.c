@@ -77,11 +77,13 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
                         c->num_instances, l->dp);
     if (c->num_instances > 1 && stage == 0)
         return meg_fail(e, MEG_EUSAGE,
-                        "--num-distributed-optimizer-instances %" PRId64 ": requires --use-distributed-optimizer",
+                        "--num-distributed-optimizer-instances %" PRId64
+                        ": requires --use-distributed-optimizer or --zero-stage of 1 or more",
                         c->num_instances);
     if (c->overlap_param_gather && !(stage && c->overlap_grad_reduce))
         return meg_fail(e, MEG_EUSAGE,
-                        "--overlap-param-gather: requires --use-distributed-optimizer and --overlap-grad-reduce");
+                        "--overlap-param-gather: requires --overlap-grad-reduce, and --use-distributed-optimizer or "
+                        "--zero-stage of 1 or more");
     if (c->bucket_size != MEG_UNSET && c->bucket_size < 1)
         return meg_fail(e, MEG_EUSAGE, "--ddp-bucket-size %" PRId64 ": must be at least 1", c->bucket_size);
     l->zero.bucket_numel = c->bucket_size == MEG_UNSET ? default_size : c->bucket_size;

@@ -178,7 +178,7 @@ static void damaged_zip64_fields_are_refused(void **state)
           "big: member b: the sizes in the ZIP directory are damaged" }, /* the field exceeds the entry */
         { SIZES + 4, BYTES("\6"),
           "big: member b: the sizes in the ZIP directory are damaged" }, /* the two sizes differ */
-        { SIZES + 8, BYTES("\2\0\0\0\7\0\0\0\2"), "big: member b of 8589934599 bytes|exceeds the file" },
+        { SIZES + 8, BYTES("\2\0\0\0\7\0\0\0\2"), "big: member b of 8589934599 bytes|extends beyond the file" },
         { SIZES + 20, BYTES("\1"), "big: expected the header of member b at byte 1" },
         { RECORD, BYTES("X"), "big: expected a ZIP64 record at byte 4294967434" },
         { LOCATOR + 15, BYTES("\1"), "big: expected a ZIP64 record at byte 72057598332895370" },

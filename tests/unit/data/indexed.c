@@ -296,14 +296,15 @@ static void refuses_a_truncated_index(void **state)
     (void)state;
     REFUSES("idx", 0, "", 81,
             "bad.idx: 81 bytes, expected 82 for 2 sequences and 3 document index "
-            "entries: truncated");
+            "entries; the file is truncated");
     REFUSES("idx", 0, "", 83,
             "bad.idx: 83 bytes, expected 82 for 2 sequences and 3 document index "
             "entries (84 with modes)");
     REFUSES("idx", 25, "\x40", -1,
             "bad.idx: 82 bytes, expected 55340232221128654848 for "
-            "4611686018427387906 sequences and 3 document index entries: truncated");
-    REFUSES("idx", 26, "\0", -1, "bad.idx: 0 document index entries at byte 26, expected at least 1");
+            "4611686018427387906 sequences and 3 document index entries; the file is truncated");
+    REFUSES("idx", 26, "\0", -1,
+            "bad.idx: the number of document index entries, at byte 26, is 0; expected at least 1");
 }
 
 static void refuses_an_index_that_contradicts_itself(void **state)
@@ -322,8 +323,8 @@ static void refuses_a_short_bin(void **state)
     struct meg_err e;
     (void)state;
     REFUSES("bin", 0, "", 7,
-            "bad.bin: 7 bytes, expected 8 for the 4 uint16 tokens of bad.idx: truncated, or "
-            "it belongs to another index");
+            "bad.bin: 7 bytes, expected 8 for the 4 uint16 tokens of bad.idx; the file is "
+            "truncated or belongs to another index");
     assert_int_equal(open_changed("bin", 0, "", 0, 9, &e), 0); /* a longer file causes a warning */
     assert_int_equal(unlink("bad.bin"), 0);
     struct meg_indexed *d;

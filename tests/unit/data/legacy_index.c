@@ -69,10 +69,10 @@ static void refuses_a_damaged_index(void **state)
             "document index entries");
     REFUSES(all, x.version = 2, "old.idx: version 2 of the legacy format, expected 1");
     REFUSES(all, x.type = 9,
-            "old.idx: dtype code 9 of 4 bytes at byte 16, expected a code and its size as listed in meg-idx(5)");
+            "old.idx: dtype code 9 with 4 bytes per token at byte 16; meg-idx(5) lists the codes and their sizes");
     REFUSES(all, x.type = 8,
-            "old.idx: dtype code 8 of 4 bytes at byte 16, expected a code and its size as listed in meg-idx(5)");
-    REFUSES(all, x.sizes = 6, "old.idx: 3 items with 6 sizes: not one-dimensional, so not a token dataset");
+            "old.idx: dtype code 8 with 4 bytes per token at byte 16; meg-idx(5) lists the codes and their sizes");
+    REFUSES(all, x.sizes = 6, "old.idx: 3 items with 6 dimension sizes; the items must be one-dimensional");
     REFUSES(all, x.dims[1] = 2,
             "old.idx: sequence 0 has length 2 and dimension offsets 0 and 2; expected a length from 0 to 2147483647 "
             "and offsets 0 and 1");
@@ -88,8 +88,8 @@ static void refuses_a_damaged_index(void **state)
             "old.idx: sequence 2 starts at byte 8 of .bin, but the sequences before it end at byte 12");
     REFUSES(all, x.documents[2] = 2, "old.idx: the document index ends at sequence 2, expected 3");
     REFUSES(all, (x.lengths[2] = 2, x.starts[3] = 5),
-            "old.bin: 16 bytes, expected 20 for the 5 int32 tokens of old.idx: truncated, or "
-            "it belongs to another index");
+            "old.bin: 16 bytes, expected 20 for the 5 int32 tokens of old.idx; the file is "
+            "truncated or belongs to another index");
 }
 
 /* The reference has documents as lists of sequences. */

@@ -117,8 +117,8 @@ static void a_dataset_is_the_concatenation_of_its_documents(void **state)
     src = meg_token_stream_from_dataset(&reader, d, 40);
     assert_int_equal(meg_ppl(&p, &scorer, &src, &(struct meg_ppl_conf){ .seq_length = 10, .stride = 10 }, &e),
                      MEG_EFORMAT);
-    assert_non_null(strstr(
-        e.msg, "d.bin: the id at offset 4 of sequence 1 (both counted from 0) is 40; the model has ids 0 to 39"));
+    assert_non_null(strstr(e.msg, "d.bin: the id at offset 4 of sequence 1 (both counted from 0) is 40; the vocabulary "
+                                  "of the model has ids 0 to 39"));
     meg_indexed_close(d);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s.%s", prefix, i ? "bin" : "idx");

@@ -311,7 +311,7 @@ static const char *const refusals[][2] = {
       "--lr-warmup-fraction 0.5: cannot be combined with --lr-warmup-iters" },
     { "lr-warmup-iters = 10", "learning rate: warm-up ends after 100 samples, but must end before the decay" },
     { "lr-decay-style = WSD", "--lr-decay-style WSD: requires --lr-wsd-decay-iters" },
-    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11", "--lr-decay-style WSD: the final decay takes 110 samples" },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11", "--lr-decay-style WSD: the final decay of 110 samples" },
 };
 
 static void refuses_invalid_schedules(void **state)
