@@ -50,7 +50,7 @@ static uint64_t key_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Return the element of a pair in the dense table, or NULL if a symbol is not from 0 to DENSE_IDS - 1. */
+/* Return the entry of a pair in the dense table, or NULL if a symbol is not from 0 to DENSE_IDS - 1. */
 static inline struct meg_bpe_ranked *dense_pair(const struct meg_bpe *b, int32_t left, int32_t right)
 {
     return (uint32_t)(left | right) < DENSE_IDS ? &b->dense[left * DENSE_IDS + right] : NULL;

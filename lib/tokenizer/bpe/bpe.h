@@ -39,12 +39,12 @@ void meg_bpe_init(struct meg_bpe *b, int64_t n);
 void meg_bpe_free(struct meg_bpe *b);
 
 /*
- * Add the pair of symbols left and right, both >= 0, which merges to symbol id with the given rank.  If the pair was
- * added before, replace it.
+ * Add a merge: symbols left and right, both >= 0, merge to symbol id with this rank.  Replace an earlier merge of the
+ * same pair.
  */
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 
-/* Add n pairs.  This is faster than n calls of meg_bpe_add, since it prefetches. */
+/* Add n merges.  This is faster than n calls of meg_bpe_add, since it prefetches. */
 struct meg_bpe_merge_rule {
     int32_t left, right, rank, id;
 };
@@ -72,7 +72,7 @@ int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n,
 int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t *sym, int64_t n, int32_t *offsets);
 
 /*
- * meg_bpe_stream - merge a pre-token of any length in bounded memory, one window at a time
+ * meg_bpe_stream - merge a long pre-token, one window at a time
  *   is_leftmost  true: the result equals that of meg_bpe_merge_leftmost; false: that of meg_bpe_merge
  *   read         reads the next n symbols, or fewer at the end of the pre-token, and returns their number
  *   put          receives the next symbols of the result; a negative return value, with e set, ends the merging

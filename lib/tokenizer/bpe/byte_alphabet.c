@@ -9,7 +9,7 @@ static bool is_printable(int b)
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF);
 }
 
-/* The bytes that are not printable are, in order, 00-20, 7F-A0 and AD. */
+/* The bytes that are not printable are, in order, 0x00-0x20, 0x7F-0xA0 and 0xAD. */
 int32_t meg_byte_alphabet_char(int b)
 {
     if (is_printable(b))

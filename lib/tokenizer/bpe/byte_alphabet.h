@@ -1,7 +1,7 @@
 /*
  * byte_alphabet.h - GPT-2's bytes_to_unicode: the printable characters that represent bytes in byte-level vocabularies.
- * Bytes 21-7E, A1-AC and AE-FF are represented by the character of the same code, the other 68 bytes in order by
- * U+0100, U+0101, ...
+ * Bytes 0x21-0x7E, 0xA1-0xAC and 0xAE-0xFF are represented by the character with the same code point, the other 68
+ * bytes, in order, by U+0100, U+0101, ...
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_ALPHABET_H
 #define MEG_TOKENIZER_BPE_BYTE_ALPHABET_H

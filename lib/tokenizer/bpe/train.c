@@ -23,7 +23,7 @@ struct pair {
     int64_t merged;        /* index in the merge log of its last merge, or -1 */
 };
 
-/* An element of the priority queue: a pair and the words in which it occurs. */
+/* An element of the priority queue: a pair and the words in which to merge it. */
 struct entry {
     int64_t count;
     int32_t pair;
@@ -259,7 +259,7 @@ static void split_words(struct bpe_train_state *st, const struct meg_strtab *wor
     push_new_pairs(st);
 }
 
-/* List the merges.  The rank of a pair is the position of its last merge. */
+/* List the merges in the order of the log.  List a pair that was merged several times at its last merge only. */
 static void list_merges(struct bpe_train_state *st, const int32_t *merge_log, int64_t nlog)
 {
     struct meg_bpe_vocab *v = st->vocab;

@@ -1,5 +1,5 @@
 /*
- * train.h - train a byte-level BPE vocabulary: pre-tokenize text by GPT-2's pattern, then merge the most frequent
+ * train.h - train a byte-level BPE vocabulary: pre-tokenize text with GPT-2's pattern, then merge the most frequent
  * adjacent pair repeatedly (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, also on
  * ties (train.c).
  */

@@ -163,9 +163,7 @@ static uint16_t get_required_tag(struct meg_spm_encoder *enc, int64_t nids)
     return enc->spm->model->type == MEG_SPM_UNIGRAM ? spm_unigram_required_tag(enc, nids) : 1;
 }
 
-/*
- * Cache a word whose ids begin at index `before` of the text's ids.  is_known is false if it has an unknown character.
- */
+/* Cache the word s [n] with the ids from ids_begin[before] on.  is_known is false if it has an unknown character. */
 static void cache_word(struct meg_spm_encoder *enc, const char *s, int64_t n, int64_t before, bool is_known,
                        uint16_t required_tag)
 {

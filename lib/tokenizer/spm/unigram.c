@@ -232,7 +232,7 @@ uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, in
     return (uint16_t)((bits >> 16) - 1); /* round down, even if the conversion to float rounded up */
 }
 
-/* Return an upper bound, as a tag, of the absolute score within the next nids ids. */
+/* The required tag is an upper bound of the absolute path score within the next nids ids. */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids)
 {
     const struct spm_unigram *u = &enc->spm->unigram;
