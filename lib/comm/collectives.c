@@ -2,10 +2,10 @@
  * The collectives of a group of several ranks, over any transport.
  *
  * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
- * and gathers the results.  It sends as many bytes as the all-reduce of MPI or NCCL.  Its result, however, does not
- * depend on an algorithm that MPI or NCCL selects, and one implementation serves all types and transports.  Large
- * buffers are processed in chunks, which bounds the memory for received parts.  A small buffer is gathered from all
- * ranks and reduced on each, which takes one collective instead of two and no message per pair of ranks.
+ * and gathers the results.  It sends as many bytes as a ring all-reduce.  Unlike the all-reduce of MPI or NCCL, its
+ * result does not depend on an algorithm that the library selects.  Large buffers are processed in chunks, which bounds
+ * the memory for received parts.  A small buffer is gathered from all ranks and reduced on each, which takes one
+ * collective instead of two.
  *
  * Waits poll instead of blocking, so that they can time out; each poll also progresses the transfer.
  */

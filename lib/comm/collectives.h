@@ -1,6 +1,6 @@
 /*
- * collectives.h - the part of groups of several ranks that is common to all transports: waits with timeouts, counts of
- * sent bytes, and reductions.  A transport (mpi.c, nccl.c) only transfers bytes.
+ * collectives.h - collectives of several ranks, in code that is common to all transports: waits with timeouts, counts
+ * of sent bytes, and reductions.  A transport (mpi.c, nccl.c) only transfers bytes.
  */
 #ifndef MEG_COMM_COLLECTIVES_H
 #define MEG_COMM_COLLECTIVES_H
@@ -20,12 +20,12 @@ struct meg_work {
     int64_t n, offset; /* number of elements in buf; element offset of the current chunk */
     enum meg_dtype dtype;
     enum meg_reduce_op op;
-    bool (*next_stage)(struct meg_work *w); /* stage after the transfer, or NULL; returns false if w is complete */
+    bool (*next_stage)(struct meg_work *w); /* starts the next transfer; false: w is complete; NULL: one transfer */
 };
 
 /*
- * All functions except is_done, split and close start the transfer of w, in elements of w->dtype.  All ranks of a group
- * start its collectives in the same order.
+ * All functions except is_done, split and close start a transfer for w; counts are in elements of w->dtype.  All ranks
+ * of a group start its collectives in the same order.
  */
 struct meg_transport {
     size_t work_nbytes; /* size in bytes of the transport's work struct, which begins with a struct meg_work */
@@ -76,7 +76,7 @@ static inline struct meg_watchdog *meg_comm_group_watchdog(const struct meg_comm
 void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world, const struct meg_transport *transport,
                          const char *name);
 
-/* Set acc [n] to the sum or maximum of `size` consecutive parts of n elements, reduced in order. */
+/* Set acc [n] to the sum or maximum of `size` consecutive parts of n elements.  A NaN makes the maximum NaN. */
 void meg_reduce_local(void *acc, const void *parts, int64_t n, int size, enum meg_dtype t, enum meg_reduce_op op);
 
 MEG_END_DECLS

@@ -3,15 +3,15 @@
  *
  * The transports are MPI, NCCL and self (one rank, whose collectives only copy).  A run without a launcher uses self.
  *
- * An operation is started and waited for separately, so that it overlaps with computation: start returns a handle that
- * must be waited for exactly once, and until then its buffers must not be accessed.  Collectives are called by every
- * rank of the group, in the same order.  Buffers of `op` are device memory of the backend in use, those of `host` are
- * host memory.  Buffers may overlap only if a comment says so.  Counts are in elements; they are at most INT32_MAX,
- * except for an all-reduce, which has no limit.
+ * An operation is started and waited for separately, so that it overlaps with computation.  Starting it returns a
+ * handle, which the caller must wait for exactly once; until then, its buffers must not be accessed.  All ranks of a
+ * group call its collectives in the same order.  Buffers of `op` are in device memory of the backend in use, those of
+ * `host` in host memory.  Buffers may overlap only if a comment says so.  Counts are in elements; they are at most
+ * INT32_MAX, except for an all-reduce, which has no limit.
  *
- * Reductions add in rank order, bf16 and f16 in f32, so that the result depends only on the values of the ranks.  If a
- * peer is lost, or an operation is not complete within the group's timeout, the process ends with MEG_EPEER and a
- * message that names operation and group.
+ * Reductions process the values in rank order, and bf16 and f16 in f32, so that the result does not depend on the
+ * transport.  If a peer is lost, or an operation is not complete within the group's timeout, the process ends with
+ * MEG_EPEER and a message.
  */
 #ifndef MEG_COMM_COMM_H
 #define MEG_COMM_COMM_H
@@ -31,7 +31,7 @@ struct meg_work;
 
 /*
  * Collectives and messages.  An operation starts when the work queued on st so far is complete, and returns a handle to
- * wait for, or NULL if it is already complete.  `wait` lets the work queued on st from now on wait for the operation.
+ * wait for, or NULL if it is already complete.  Work that is queued on st after `wait` starts after the operation.
  */
 struct meg_comm_ops {
     /* buf [n] = sum or maximum of buf over the ranks. */
@@ -69,7 +69,7 @@ struct meg_comm_ops {
 
 struct meg_comm {
     const struct meg_comm_ops *op;   /* for tensors in device memory */
-    const struct meg_comm_ops *host; /* for values in host memory; their streams are NULL and waits block the host */
+    const struct meg_comm_ops *host; /* for values in host memory; streams are NULL, and waits block the host */
     const char *name;                /* name in messages, such as "world" or "tensor-parallel" */
     int rank, size;
     double nbytes_sent;            /* bytes that this rank has sent, counted by the formulas below */
@@ -101,10 +101,7 @@ extern struct meg_comm meg_comm_self;
 /* An all-reduce of at most this many bytes gathers the buffers of all ranks. */
 enum { MEG_ALL_REDUCE_SMALL = 4096 };
 
-/*
- * An all-reduce is split into chunks of at most this many elements times the number of ranks, or times 64 if that is
- * less.
- */
+/* An all-reduce is split into chunks of at most min(size, 64) times this many elements. */
 enum { MEG_ALL_REDUCE_CHUNK = 16 << 20 };
 
 static inline int64_t meg_all_reduce_chunk(int64_t size)
@@ -113,9 +110,9 @@ static inline int64_t meg_all_reduce_chunk(int64_t size)
 }
 
 /*
- * Return the bytes of host memory that a group of `size` ranks allocates for received parts: at most one chunk for an
- * all-reduce of n elements, the buffers of all ranks for a small one, and all parts for a reduce-scatter with n
- * elements each.  A group keeps its largest allocation.
+ * Return the bytes of host memory that a rank allocates for received parts in a group of `size` ranks.  An all-reduce
+ * of n elements requires at most one chunk or, if it is small, the buffers of all ranks.  A reduce-scatter of n
+ * elements per part requires `size` parts.  The group keeps its largest allocation.
  */
 static inline double meg_comm_workspace_all_reduce(int64_t size, double n, enum meg_dtype t)
 {
@@ -143,7 +140,7 @@ double meg_comm_waited_s(void);
 
 /*
  * Progress a started operation without blocking, and set *w to NULL once it is complete.  Reductions and gathers
- * progress only in meg_comm_test and meg_comm_wait, and each group may have only one of them in progress.
+ * progress only in meg_comm_test and meg_comm_wait.  A group may have only one reduction or gather in progress.
  */
 static inline void meg_comm_test(struct meg_comm *c, struct meg_work **w)
 {
@@ -215,8 +212,9 @@ struct meg_comm_world {
 
 /*
  * Detect the launcher (mpirun, srun or torchrun) from the environment and join its ranks, over MPI or, for torchrun,
- * over NCCL; without a launcher the world is meg_comm_self.  Fails with MEG_EUSAGE if a launcher started several ranks
- * and this build lacks MPI or NCCL.  Ranks of torchrun must call meg_comm_watchdog_open before their first operation.
+ * over NCCL; without a launcher the world is meg_comm_self.  Returns MEG_EUSAGE if the environment is inconsistent, or
+ * if a launcher started several ranks and this build lacks MPI or NCCL.  Ranks of torchrun must call
+ * meg_comm_watchdog_open before their first operation.
  */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 /* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */

@@ -210,9 +210,9 @@ static void abort_all(int status, const char *why, void *world)
 }
 
 /*
- * Limit the OpenMP threads of ranks on one machine with overlapping CPU affinity, so that they do not oversubscribe its
- * cores: waits are ten times slower if threads of two ranks run on one core.  Collective: ranks with OMP_NUM_THREADS
- * must call this function, too.
+ * If ranks on one machine have overlapping CPU affinity, divide the CPUs among them by limiting their OpenMP threads:
+ * waits are ten times slower if threads of two ranks run on one core.  OMP_NUM_THREADS takes precedence, but its ranks
+ * must also call this function, which is collective.
  */
 static void limit_threads(void)
 {

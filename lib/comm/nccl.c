@@ -18,14 +18,14 @@ struct nccl_group {
     int64_t nsplits;
     int local_rank;
     int32_t *barrier_buf;          /* [size] */
-    struct meg_nccl_queue **queue; /* [2 size + 1] all queues; the next three fields point into this array */
+    struct meg_nccl_queue **queue; /* [2 size + 1] the collective queue, then send_queue and recv_queue */
     struct meg_nccl_queue *collective_queue;
-    struct meg_nccl_queue **send_queue, **recv_queue; /* [size] a queue is NULL until its first use */
+    struct meg_nccl_queue **send_queue, **recv_queue; /* [size] parts of `queue`; NULL until first use */
 };
 
 struct nccl_work {
     struct meg_work w;
-    struct meg_nccl_transfer *transfer; /* NULL if there are no bytes to transfer */
+    struct meg_nccl_transfer *transfer; /* NULL if there are no bytes to transfer, and after completion */
 };
 
 static struct nccl_group *nccl_group_of(struct meg_comm_group *g)

@@ -107,7 +107,8 @@ struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *q)
 }
 
 /*
- * Assign offsets in device memory.  A buffer that is sent to several ranks is stored once.  Return the bytes required.
+ * Assign offsets in device memory.  A buffer that is sent to several ranks is stored once.  Return the total size in
+ * bytes.
  */
 static size_t assign_offsets(struct meg_nccl_transfer *t, int size)
 {

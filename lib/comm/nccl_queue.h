@@ -6,10 +6,11 @@
  * ones.  With one queue per direction, a message waits only for earlier messages in the same direction, as in MPI,
  * whatever the order in which ranks start and await messages.
  *
- * Buffers are in host memory.  A transfer stages them in device memory, which is allocated from its launch to its
- * completion.  No function waits for another rank: NCCL communicators are non-blocking (ncclConfig_t.blocking = 0), and
- * a transfer is launched only when the previous one is complete, so that no copy waits for a kernel that waits for a
- * peer.  A queue is opened at its first use; its NCCL id is exchanged over the watchdog's key-value store.
+ * Buffers are in host memory.  A transfer stages them in device memory, which is allocated when the transfer is
+ * launched and freed when it is complete.  No function waits for another rank: NCCL communicators are non-blocking
+ * (ncclConfig_t.blocking = 0), and a transfer is launched only when the previous one is complete, so that no copy waits
+ * for a kernel that waits for a peer.  A queue is opened at its first use; its NCCL id is exchanged over the watchdog's
+ * key-value store.
  */
 #ifndef MEG_COMM_NCCL_QUEUE_H
 #define MEG_COMM_NCCL_QUEUE_H
@@ -31,7 +32,7 @@ struct meg_nccl_transfer {
     void *device;
     struct meg_nccl_transfer *next;
     struct meg_nccl_buffer *in;   /* [size] receive buffers, stored after out */
-    struct meg_nccl_buffer out[]; /* [size] */
+    struct meg_nccl_buffer out[]; /* [size] send buffers */
 };
 
 struct meg_nccl_queue {
@@ -46,8 +47,8 @@ struct meg_nccl_queue {
     ncclComm_t comm;
     cudaStream_t stream;
     bool is_open;
-    struct meg_nccl_transfer *first, *last;
-    struct meg_nccl_queue *next; /* next queue in the list of all queues */
+    struct meg_nccl_transfer *first, *last; /* list of the transfers that are not complete */
+    struct meg_nccl_queue *next;            /* next queue in the list of all queues */
 };
 
 /* Add q, whose fields above `lib` are set, to the queues that meg_nccl_progress handles. */
@@ -60,7 +61,7 @@ void meg_nccl_queue_submit(struct meg_nccl_queue *q, struct meg_nccl_transfer *t
 void meg_nccl_progress(void);
 /* Begin to close an empty queue. */
 void meg_nccl_queue_finalize(struct meg_nccl_queue *q);
-/* Close a finalized queue.  Return false if the queue is not closed yet; call again. */
+/* Close a finalized queue.  Return false while NCCL is still finalizing; the caller then calls again. */
 bool meg_nccl_queue_close(struct meg_nccl_queue *q);
 
 #endif

@@ -1,4 +1,4 @@
-/* The communicator of one rank: collectives copy their input to their output, or do nothing. */
+/* The communicator of one rank: collectives copy their input to their output, or do nothing; messages are a bug. */
 #include <string.h>
 #include "comm/comm.h"
 #include "device/device.h"

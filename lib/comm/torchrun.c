@@ -33,9 +33,9 @@ static const char *text_of(const char *name)
 }
 
 /*
- * Derive a token that is equal on all ranks of a run and differs between runs.  The token is only as secret as its
- * sources: a random run id (torchrun --standalone), or the key that Open MPI generates if mpirun starts torchrun on
- * each machine.
+ * Derive a token that is equal on all ranks of a run, and differs between runs with different ids.  The token is only
+ * as secret as its sources: a random run id (torchrun --standalone), or the key that Open MPI generates if mpirun
+ * starts torchrun on each machine.
  */
 static void make_token(unsigned char token[16])
 {

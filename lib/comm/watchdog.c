@@ -1,4 +1,4 @@
-/* The watchdog of a world communicator, which provides the ranks and collectives of the watchdog. */
+/* Start and stop the watchdog of the world communicator; the watchdog uses the collectives of that communicator. */
 #include "comm/comm.h"
 #include "watchdog/watchdog.h"
 

@@ -95,7 +95,10 @@ void watchdog_close_fd(int *fd)
     errno = before;
 }
 
-/* Create and bind the listening socket.  Unless is_local, it accepts both address families if the machine has IPv6. */
+/*
+ * Create and bind the listening socket.  If is_local, it is on loopback.  Otherwise, it accepts IPv4 and, if the
+ * machine supports it, IPv6.
+ */
 static int bind_socket(struct address *at, bool is_local, int port)
 {
     static const struct in6_addr any6 = IN6ADDR_ANY_INIT;

@@ -29,7 +29,7 @@ enum watchdog_frame_type {
     WATCHDOG_QUERY,     /* requests the state of a rank */
     WATCHDOG_TIMEOUT,   /* informs rank 0 of a timeout: the sender has waited too long, or received no heartbeat */
     WATCHDOG_EXITING,   /* struct watchdog_exit: the sender exits for this reason */
-    WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit, or its join request is refused */
+    WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit; also refuses a join request */
     WATCHDOG_KV_ENTRY,  /* struct meg_kv_store_entry: an entry that rank 0 stores, or the reply to WATCHDOG_KV_GET */
     WATCHDOG_KV_GET,    /* struct meg_kv_store_entry: requests the value of this key */
     WATCHDOG_BYE        /* the sender is finished and closes the connection */
@@ -47,19 +47,19 @@ struct watchdog_welcome {
 
 struct watchdog_exit {
     int32_t status;
-    int32_t is_abort; /* the sender makes the launcher end the other ranks, which therefore wait for the launcher */
+    int32_t is_abort; /* the sender's exit makes the launcher end the receiver, which waits for that */
     char reason[400];
 };
 
 /* One end of a connection. */
 struct watchdog_conn {
-    int fd;           /* socket; -1 if there is no connection */
-    int rank;         /* rank of the peer; -1 if unauthenticated */
-    bool has_replied; /* the peer replied to the last WATCHDOG_QUERY */
-    bool has_closed;  /* the peer sent WATCHDOG_BYE */
-    bool is_broken;   /* a frame was sent only in part; no further frames are sent */
-    double since_heard_s;
-    int64_t accept_seq; /* sequence number of the connection, in the order of acceptance */
+    int fd;               /* socket; -1 if there is no connection */
+    int rank;             /* rank of the peer; -1 if unauthenticated */
+    bool has_replied;     /* a heartbeat has arrived since the last timeout */
+    bool has_closed;      /* the peer sent WATCHDOG_BYE */
+    bool is_broken;       /* a frame was sent only in part; no further frames are sent */
+    double since_heard_s; /* time since the last frame from the peer */
+    int64_t accept_seq;   /* sequence number of the connection, in the order of acceptance */
     struct watchdog_rank_state state;
     char host[64];
     size_t nread;        /* number of bytes in buf */
@@ -79,15 +79,16 @@ struct watchdog_endpoint {
 };
 
 /*
- * Listen on loopback only (is_local) or on all addresses of this host; port 0 selects any free port.  Returns the
- * socket, or -1 with errno set.
+ * Listen on loopback only (is_local) or on all addresses of this host; port 0 selects any free port.  Set *to to the
+ * endpoint, with a random token.  Returns the socket, or -1 with errno set.
  */
 int watchdog_listen(struct watchdog_endpoint *to, bool is_local, int port);
 /* Set *to to the endpoint of a rendezvous.  Returns NULL, or the error message of the name lookup. */
 const char *watchdog_resolve(struct watchdog_endpoint *to, const struct meg_rendezvous *r);
 int watchdog_accept(int listen_fd);
 /*
- * Copy the name `from`, which a peer sent, into `to` [cap] with a zero byte at the end, and ? for control characters.
+ * Copy a name that a peer sent to `to` [cap], with ? for control characters and a zero byte at the end.  `from` is
+ * truncated to cap - 1 bytes and may lack a zero byte.
  */
 void watchdog_copy_name(char *to, const char *from, size_t cap);
 /* Close *fd unless it is -1, and set it to -1; errno is preserved. */
@@ -95,7 +96,10 @@ void watchdog_close_fd(int *fd);
 /* Connect to an endpoint.  Returns the socket, or -1 with errno set. */
 int watchdog_connect(const struct watchdog_endpoint *to);
 
-/* Send a frame without blocking; the frame is dropped if the socket's buffer is full. */
+/*
+ * Send a frame without blocking.  If the socket's buffer is full, the frame is dropped.  If only a part of the frame
+ * fits, later frames are dropped, too.
+ */
 void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const void *payload, size_t n);
 /*
  * Receive the next frame without blocking.  Returns 1 and sets *type and *payload, which stays valid until the next
@@ -159,15 +163,15 @@ struct meg_watchdog {
     struct watchdog_conn *conn;
     int nconns;
     int64_t naccepted;
-    double since_heartbeat_s, waited_s, paused_s, since_pause_s;
-    int64_t last_wait;              /* value of nwaits at the last check */
-    enum watchdog_exit_cause cause; /* cause of the exit that is due in grace_s */
+    double since_heartbeat_s, waited_s, paused_s, since_pause_s; /* paused_s: length of the last stop of this process */
+    int64_t last_wait;                                           /* value of nwaits at the last check */
+    enum watchdog_exit_cause cause;                              /* cause of the exit that is due in grace_s */
     double grace_s;
     const struct watchdog_conn *lost_conn;
-    int peer_status; /* exit status for WATCHDOG_CAUSE_PEER_EXIT */
-    bool must_exit;  /* after a timeout, exit even if all ranks reply */
-    bool has_warned; /* a warning about a process that tried to join a complete run was printed */
-    volatile sig_atomic_t was_terminated;
+    int peer_status;                      /* exit status for WATCHDOG_CAUSE_PEER_EXIT */
+    bool must_exit;                       /* after a timeout, exit even if all ranks reply */
+    bool has_warned;                      /* a warning about a process that tried to join a complete run was printed */
+    volatile sig_atomic_t was_terminated; /* set by the SIGTERM handler */
 };
 
 static inline bool watchdog_is_server(const struct meg_watchdog *w)
@@ -177,7 +181,10 @@ static inline bool watchdog_is_server(const struct meg_watchdog *w)
 
 /* Create a watchdog that is not connected yet; meg_watchdog_close frees it. */
 struct meg_watchdog *watchdog_new(const struct meg_watchdog_bootstrap *b);
-/* Return the timeout of a wait, which is longer until the first step is complete.  The caller must hold the lock. */
+/*
+ * Return the timeout of a wait: timeout_s or, until the first step is complete, at least one minute.  The caller must
+ * hold the lock.
+ */
 double watchdog_timeout_s(const struct meg_watchdog *w);
 /* Wake the monitor thread. */
 void watchdog_wake(struct meg_watchdog *w);
@@ -188,7 +195,7 @@ bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port);
  * conn[0].fd is then open if the listening process is not a watchdog.
  */
 bool watchdog_join(struct meg_watchdog *w, double patience_s);
-/* Connect to the rendezvous address of the bootstrap; end the process on failure (rendezvous.c). */
+/* Serve or join at the rendezvous address of the bootstrap; end the process on failure (rendezvous.c). */
 void watchdog_rendezvous(struct meg_watchdog *w);
 
 /* Wake the monitor thread on events of fd.  tag identifies the source: a connection, &listen_fd or &wake_pipe. */

@@ -1,7 +1,7 @@
 /*
  * The key-value store.  Every process has one list of items, which are stored entries and pending requests.  Rank 0
- * stores the entries of all ranks.  Another rank forwards its entries and requests to rank 0, removes an entry once it
- * is sent, and stores the value that rank 0 returns until it is read.
+ * stores the entries of all ranks.  The other ranks forward their entries and requests to rank 0, remove an entry once
+ * it is sent, and store the value that rank 0 returns until it is read.
  */
 #include "watchdog/kv_store.h"
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 struct watchdog_kv_item {
     struct meg_kv_store_entry entry;
     bool is_request;                 /* the item requests the value of entry's key; otherwise, entry has a value */
-    bool is_sent;                    /* the item was sent to rank 0, or received from a peer */
+    bool is_sent;                    /* do not send the item to rank 0: it was already sent, or a peer sent it */
     struct watchdog_conn *requester; /* connection of the requesting rank; NULL for this process */
 };
 
@@ -50,7 +50,7 @@ static void count_read(struct meg_watchdog *w, struct watchdog_kv_item *item)
         drop(w, item);
 }
 
-/* On rank 0, send the entries that have been requested. */
+/* On rank 0, send each requested entry that has arrived to the rank that requested it. */
 static void send_replies(struct meg_watchdog *w)
 {
     for (int i = 0; i < w->nkv; i++) {

@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 
 struct meg_watchdog;
 
-/* The key is (group, from, to). */
+/* The key is (group, from, to); the store only compares these numbers. */
 struct meg_kv_store_entry {
     uint64_t group;
     int32_t from, to;
@@ -25,8 +25,8 @@ struct meg_kv_store_entry {
 /* Store an entry without blocking.  This function and meg_kv_store_get require an open watchdog. */
 void meg_kv_store_put(struct meg_watchdog *w, const struct meg_kv_store_entry *entry);
 /*
- * Look up the key of entry without blocking.  If the value has arrived, set it in *entry and return true.  Otherwise,
- * request it from rank 0 once and return false; a later call succeeds when the value has arrived.
+ * Look up an entry by its key without blocking.  If its value has arrived, set entry->value and return true.
+ * Otherwise, return false; the first such call requests the value from rank 0.
  */
 bool meg_kv_store_get(struct meg_watchdog *w, struct meg_kv_store_entry *entry);
 

@@ -88,7 +88,7 @@ static void exit_all(struct meg_watchdog *w, int status)
     meg_temporary_exit(status);
 }
 
-/* Report the lost rank or the timeout, and exit. */
+/* Exit because of a lost rank or a timeout; ranks up to FALLBACK_REPORTERS first print the report. */
 static void report_and_exit(struct meg_watchdog *w) MEG_NORETURN;
 static void report_and_exit(struct meg_watchdog *w)
 {
@@ -158,8 +158,8 @@ static void on_conn_lost(struct meg_watchdog *w, const struct watchdog_conn *c)
 }
 
 /*
- * Query the state of all ranks and schedule the exit.  If a heartbeat is missing, the exit is canceled when all ranks
- * reply; if a wait timed out (must_exit), it is not canceled.
+ * Schedule the exit.  Rank 0 queries the state of all ranks; another rank informs rank 0.  If must_exit is false, which
+ * means that only a heartbeat is late, check_exit cancels the exit when all peers have sent a heartbeat.
  */
 static void on_timeout(struct meg_watchdog *w, bool must_exit)
 {
@@ -220,7 +220,7 @@ static bool is_joined(const struct meg_watchdog *w, int rank)
     return false;
 }
 
-/* End the run because a rank contradicts another one. */
+/* End the run because a join request contradicts the size or the ranks of the run. */
 static void exit_on_conflict(struct meg_watchdog *w, struct watchdog_conn *c, const char *fmt, ...) MEG_NORETURN
     MEG_PRINTF(3, 4);
 static void exit_on_conflict(struct meg_watchdog *w, struct watchdog_conn *c, const char *fmt, ...)
@@ -314,8 +314,8 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
 }
 
 /*
- * Print why a peer exits.  The message is only informational, because the peer prints the reason itself, unless SIGTERM
- * ended the peer.
+ * Print why a peer exits.  The message has level info, because the peer prints the reason itself.  A peer that SIGTERM
+ * ended does not, so this process prints the message for it, unless this process received SIGTERM, too.
  */
 static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn *c, const struct watchdog_exit *message)
 {
@@ -390,7 +390,10 @@ static bool handle_frame(struct meg_watchdog *w, struct watchdog_conn *c, enum w
     return false;
 }
 
-/* Handle all frames that have arrived on c.  On an error, report the peer as lost, or close the connection. */
+/*
+ * Handle all frames that have arrived on c.  If the connection of a rank fails, the rank is lost.  Otherwise, close a
+ * connection that fails or sends a frame that handle_frame rejects.
+ */
 static void read_conn(struct meg_watchdog *w, struct watchdog_conn *c)
 {
     enum watchdog_frame_type type;
@@ -477,7 +480,7 @@ static bool handle_wakeup(struct meg_watchdog *w)
     }
     if (w->is_closing)
         send_all(w, WATCHDOG_BYE, NULL, 0);
-    is_over = w->is_closing || w->is_exiting; /* a request after the sends above wakes the thread again */
+    is_over = w->is_closing || w->is_exiting;
     pthread_mutex_unlock(&w->lock);
     watchdog_kv_flush(w);
     return !is_over;
@@ -513,7 +516,10 @@ static void check_wait_timeout(struct meg_watchdog *w, double passed)
         on_timeout(w, true);
 }
 
-/* Return how much of the gap between two ticks to count: one tick if this process was stopped meanwhile. */
+/*
+ * Return how many seconds of the gap between two ticks count toward timeouts: only tick_s if the gap is so long that
+ * this process must have been stopped.
+ */
 static double discount_pause(struct meg_watchdog *w, double gap, double tick_s)
 {
     if (gap > tick_s + 1) {

@@ -1,4 +1,4 @@
-/* Rendezvous: ranks connect to rank 0's address and wait until all have joined. */
+/* Rendezvous: the other ranks connect to rank 0's address, and rank 0 waits until all have joined. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

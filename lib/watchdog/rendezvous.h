@@ -7,8 +7,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Rank 0 listens at port, and the other ranks connect to host:port, or to loopback if is_local (all ranks run on one
- * machine).  A connection is accepted if it sends the token.
+ * Rank 0 listens on `port`.  The other ranks connect to that port of `host`, or of loopback if is_local (all ranks run
+ * on one machine).  Rank 0 refuses a process that does not send the token.
  */
 struct meg_rendezvous {
     const char *host; /* host name of rank 0; ignored if is_local */

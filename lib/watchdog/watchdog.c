@@ -21,7 +21,7 @@
 
 enum { MAX_PENDING = 64 };     /* maximum number of unauthenticated connections */
 #define STARTUP_TIMEOUT_S 60.0 /* minimum timeout of a wait before the first step is complete */
-#define HEARTBEAT_S 0.1        /* interval of heartbeats in a small job */
+#define HEARTBEAT_S 0.1        /* heartbeat interval; longer for 1000 ranks or more, shorter for a short timeout */
 #define WELCOME_S 10.0         /* timeout of the reply to a join request */
 #define REPORT_WAIT_S 8.0      /* time within which the watchdog prints its report, if there is one */
 
@@ -49,7 +49,7 @@ static void on_sigterm(int sig)
 
 /*
  * Delay SIGTERM, which launchers send to the remaining ranks after a rank is lost, so that a report can be printed
- * first.
+ * first.  If the program has its own handler for SIGTERM, keep that.
  */
 static void delay_sigterm(struct meg_watchdog *w)
 {
@@ -85,7 +85,7 @@ static bool all_share_loopback(const struct meg_watchdog_bootstrap *b)
     char id[256];
     size_t n = read_text("/proc/sys/kernel/random/boot_id", id, sizeof id / 2);
     const ssize_t m = readlink("/proc/self/ns/net", id + n, sizeof id - n);
-    int64_t max[2]; /* maximum over the ranks of the hash of id, and of ~hash */
+    int64_t max[2]; /* maxima over the ranks of hash(id) and ~hash(id); the hashes are equal if max[0] == ~max[1] */
 
     max[0] = (int64_t)meg_xxh3_64(id, n + (m > 0 ? (size_t)m : 0));
     max[1] = ~max[0];
@@ -162,7 +162,7 @@ enum answer {
     ANSWER_FOREIGN /* the listener is not a watchdog */
 };
 
-/* Connect to rank 0 and send a join request.  Sets errno unless the reply is WATCHDOG_WELCOME. */
+/* Connect to rank 0 and send a join request.  A refusal ends the process.  Sets errno unless the reply is a welcome. */
 static enum answer ask_to_join(const struct meg_watchdog *w, struct watchdog_conn *c)
 {
     struct watchdog_join_request j = { .rank = w->rank, .size = w->size };

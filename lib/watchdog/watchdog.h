@@ -56,9 +56,9 @@ struct meg_watchdog_bootstrap {
  *
  * Over a communicator: if rank 0 cannot listen or a rank cannot connect to it, the first such rank prints a warning,
  * and all ranks run without a watchdog.  Lost ranks are then detected only by the timeouts of collectives.
- * With a rendezvous: the process ends on failure.  MEG_EPEER reports the ranks that did not connect within timeout_s,
- * or a listener that is not rank 0.  MEG_EUSAGE reports an unknown host, a port in use, a run that is complete or has
- * another token, or ranks that contradict each other.
+ * With a rendezvous: a failure ends the process.  The code is MEG_EPEER if a rank does not connect within timeout_s or
+ * another program listens on the port.  It is MEG_EUSAGE if the host is unknown, the port is in use, ranks contradict
+ * each other, or the run at that address has another token or is complete.
  */
 void meg_watchdog_open(struct meg_watchdog **w, const struct meg_watchdog_bootstrap *b);
 /*
@@ -71,8 +71,8 @@ void meg_watchdog_close(struct meg_watchdog *w);
 void meg_watchdog_set_step(struct meg_watchdog *w, int64_t step);
 
 /*
- * Record that this rank begins or ends a wait in operation `op` of a group.  op_number is the number of the operation
- * in that group.  The strings are copied.
+ * Record that this rank begins to wait in operation `op` of a group, or that the wait has ended.  op_number counts the
+ * operations that this rank has started in the group.  The strings are copied.
  */
 void meg_watchdog_wait_begin(struct meg_watchdog *w, const char *op, const char *group, int64_t op_number);
 void meg_watchdog_wait_end(struct meg_watchdog *w);
