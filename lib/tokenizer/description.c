@@ -1,7 +1,7 @@
 /*
  * Write the unique_identifiers of a tokenizer as in Megatron-LM's index cache.  Up to core 0.14 each class lists its
  * files and options (meg_tok_set_description).  From 0.15 on there is one class, which lists the keyword arguments of
- * its constructor.  These depend on the library that implements the tokenizer type.
+ * its constructor.  The arguments depend on the library that implements the tokenizer type.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static const struct kwarg kwargs[][MEG_NUM_TOK_LIBS][MAX_KWARGS] = {
                               [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
 };
 
-/* Append Python's repr of a string: in double quotes if it contains single quotes and no double quotes. */
+/* Append Python's repr() of a string, which is in double quotes if it contains single quotes but no double quotes. */
 static void add_repr(struct meg_str *out, const char *s)
 {
     const char quote = strchr(s, '\'') && !strchr(s, '"') ? '"' : '\'';

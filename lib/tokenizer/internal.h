@@ -32,13 +32,13 @@ struct meg_tok_class {
                   const struct meg_id_sink *sink, struct meg_err *e);
     /* Implement meg_tokenizer_bytes.  The caller has checked that the ids are in the vocabulary. */
     void (*bytes)(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out);
-    /* Implement meg_detok_add.  The caller has checked that the ids are in the vocabulary; it then adds n to d->n. */
+    /* Implement meg_detok_add, but the caller checks that the ids are in the vocabulary and adds n to d->n. */
     void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
-    bool has_extra_ids; /* the type supports --vocab-extra-ids */
+    bool has_extra_ids; /* true if the type supports --vocab-extra-ids */
     enum meg_tok_library library;
 };
 
-/* The data common to all types, which each type's own struct has as its first member. */
+/* Data common to all tokenizer types.  The struct of a type with more data has this one as its first member. */
 struct meg_tokenizer {
     const struct meg_tok_class *type;
     int64_t vocab_size;
@@ -50,8 +50,8 @@ struct meg_tokenizer {
 int meg_ids_write(struct meg_ids *ids, int64_t n, const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * If ids holds more than MEG_IDS_FLUSH_COUNT ids, write all but the last one to sink; do nothing if sink is NULL.
- * Tokenizers call this during encode.  The last id remains, so after a flush ids still holds an id of the current text.
+ * If ids contains more than MEG_IDS_FLUSH_COUNT ids, write all but the last one to sink.  Do nothing if sink is NULL.
+ * Tokenizers call this while they encode a text.  After a flush, ids still contains an id of this text.
  */
 static inline int meg_ids_flush(struct meg_ids *ids, const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -59,8 +59,9 @@ static inline int meg_ids_flush(struct meg_ids *ids, const struct meg_id_sink *s
 }
 
 /*
- * Map a tokenizer file into memory, or append its contents and a zero byte to out.  Return MEG_EFORMAT if the file is
- * larger than MEG_TOK_MAX_FILE_BYTES.
+ * meg_tok_mmap_file - map a tokenizer file into memory
+ * meg_tok_read_file - append the contents of a tokenizer file to out
+ * Both return MEG_EFORMAT if the file is larger than MEG_TOK_MAX_FILE_BYTES; otherwise they fail as meg_mmap_open does.
  */
 enum { MEG_TOK_MAX_FILE_BYTES = 64 << 20 };
 int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e);
@@ -70,26 +71,26 @@ extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepi
     meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case, meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
 
 /*
- * Implement meg_detok_add for types whose text is the concatenation of the bytes of all ids.  Replace ill-formed UTF-8
- * by one U+FFFD per maximal subpart (Unicode 3.9).
+ * Implement meg_tok_class.decode for types whose text is the concatenated output of meg_tok_class.bytes.  Replace
+ * ill-formed UTF-8 by one U+FFFD per maximal subpart (Unicode 3.9).
  */
 void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
 
 /*
- * Remove the spaces before punctuation and contractions: as transformers' clean_up_tokenization does or, if
- * is_wordpiece, as the WordPiece decoder of Hugging Face's tokenizers does.
+ * Remove spaces before punctuation and contractions.  Apply the rules of clean_up_tokenization in transformers or, if
+ * is_wordpiece, of the WordPiece decoder in Hugging Face's tokenizers.
  */
 void meg_tok_clean_up(struct meg_str *text, bool is_wordpiece);
 
 /*
- * Set the description that releases before 0.15 write: the name of the class in Megatron-LM, the files and the options.
- * files is NULL-terminated; an empty list is written as [null].  options is a NULL-terminated list of "name", "value"
- * pairs.
+ * Set t->description as releases before 0.15 write it: the name of the class in Megatron-LM, the files and the options.
+ * files is NULL-terminated; an empty list is written as [null].  options is a NULL-terminated list that alternates
+ * between names and values.
  */
 void meg_tok_set_description(struct meg_tokenizer *t, const char *class_name, const char *const *files,
                              const char *const *options);
 
-/* Set the description that releases from 0.15 on write: class, path and keyword arguments. */
+/* Set t->description as releases from 0.15 on write it: class, path and keyword arguments. */
 void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf *c,
                              const struct meg_megatron_release *release);
 

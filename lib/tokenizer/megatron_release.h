@@ -1,7 +1,7 @@
 /*
  * megatron_release.h - differences between releases of Megatron-LM (core) in token ids, blend sizes and index cache
- * descriptions, which this toolkit reproduces byte by byte.  Each row describes the last patch release of its minor
- * version.  The user documentation is in meg(7), section MEGATRON RELEASES.
+ * descriptions, which this toolkit reproduces byte by byte.  Each struct meg_megatron_release describes the last patch
+ * release of a minor version.  The user documentation is in meg(7), section MEGATRON RELEASES.
  */
 #ifndef MEG_TOKENIZER_MEGATRON_RELEASE_H
 #define MEG_TOKENIZER_MEGATRON_RELEASE_H
@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-#define MEG_MEGATRON_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* choices of an option */
+#define MEG_MEGATRON_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* choices of --megatron-release */
 
 /* The keyword arguments listed in the description of a tokenizer (tokenizer/description.c). */
 enum meg_tok_kwargs {
@@ -26,23 +26,23 @@ enum meg_tok_kwargs {
 struct meg_megatron_release {
     const char *name;
     /* differences in tokenizers */
-    bool has_bert;                   /* the BERT types add [BOS], [EOS] and extra ids to vocab.txt */
+    bool has_bert;                   /* the BERT types are supported; later releases split words differently */
     bool has_llama2_bos;             /* Llama2Tokenizer prepends <s> to each text */
     bool has_spm_special_tokens;     /* SentencePieceTokenizer adds special tokens and parses them in text */
     bool has_hf_template;            /* HuggingFaceTokenizer adds the tokens of the post-processor's template */
     bool parses_special_tokens;      /* GPT2BPETokenizer and TikTokenizer parse special tokens in text */
     bool needs_seven_special_tokens; /* TikTokenizer requires <mask> <pad> <cls> <sep> after <unk> <s> </s> */
     bool null_vocab_includes_eod;    /* --vocab-size n of NullTokenizer counts eod: n ids, not n + 1 */
-    bool has_pad;                    /* all types use the padding id of their files, not only SentencePiece and BERT */
+    bool has_pad;                    /* HuggingFaceTokenizer and TikTokenizer may have a padding id */
     bool unsets_shared_pad;          /* an id that is also eod or eos is not a padding id */
     enum meg_tok_kwargs kwargs;
     /* differences in datasets */
-    bool blend_sizes_with_surplus; /* the datasets of a blend are built with extra samples */
-    bool renormalizes;             /* the release has --renormalize-blend-weights; blend descriptions have its value */
+    bool blend_sizes_with_surplus; /* the sample counts of a blend are those of meg_blend_sizes_with_surplus */
+    bool renormalizes;             /* the release has --renormalize-blend-weights, and blend descriptions contain it */
 };
 
 /*
- * Return the row of a release listed in MEG_MEGATRON_RELEASES; a NULL name selects the default, which is the first one.
+ * Return the release called `name` in MEG_MEGATRON_RELEASES, or the first one, which is the default, if name is NULL.
  */
 const struct meg_megatron_release *meg_megatron_release_find(const char *name);
 

@@ -17,7 +17,7 @@ static uint16_t pair_of(int left, int right)
     return pair_at(s);
 }
 
-/* Return whether the character before s and the character at s have three bytes each. */
+/* Return true if the characters before s and at s have three bytes each. */
 static bool is_3byte_pair(const char *s)
 {
     return ((unsigned char)s[-3] & 0xF0) == 0xE0 && ((unsigned char)s[0] & 0xF0) == 0xE0;
@@ -65,7 +65,7 @@ static inline uint64_t safe_splits_of(const struct meg_safe_split *s, const char
     return bits;
 }
 
-/* Return whether any of n bytes begins a character of three or more bytes.  n is a multiple of 8. */
+/* Return true if any of n bytes begins a character of three or four bytes.  n is a multiple of 8. */
 static bool has_3byte_char(const char *text, int n)
 {
     uint64_t high = 0;
@@ -79,7 +79,10 @@ static bool has_3byte_char(const char *text, int n)
     return high & 0x8080808080808080u;
 }
 
-/* Return a mask of the safe split points between three-byte characters, which is_safe alone does not find. */
+/*
+ * Return a mask of safe split points before bytes from .. n-1 that the hash of two three-byte characters finds; is_safe
+ * alone misses some of them.
+ */
 static uint64_t safe_splits_3byte(const struct meg_safe_split *s, const char *text, int from, int n)
 {
     uint64_t bits = 0;

@@ -1,6 +1,6 @@
 /*
- * safe_split.h - find safe split points: offsets at which a text can be split before it is tokenized, without changing
- * its tokens.  The point between two characters is safe if no token of the vocabulary contains them as neighbors.
+ * safe_split.h - find safe split points: offsets at which a text can be split without changing its tokens.  The point
+ * between two characters is safe if no token of the vocabulary contains the two characters next to each other.
  */
 #ifndef MEG_TOKENIZER_SAFE_SPLIT_H
 #define MEG_TOKENIZER_SAFE_SPLIT_H
@@ -13,13 +13,13 @@
 MEG_BEGIN_DECLS
 
 /*
- * The pairs of neighboring characters in a vocabulary's tokens.  A pair is stored as the last byte of its left
- * character and the first byte of its right one; if both characters have three bytes, also as a hash of all six.
- * Different pairs can have the same entry, so some safe split points are not found.
+ * The pairs of neighboring characters in the tokens of a vocabulary.  A pair is stored by the last byte of its left
+ * character and the first byte of its right character.  If both characters have three bytes, it is also stored by a
+ * hash of the six bytes.  Different pairs can share an entry, so some safe split points are not found.
  */
 struct meg_safe_split {
     unsigned char is_safe[1 << 16]; /* indexed by the two bytes as a native uint16; 0 inside a character */
-    uint64_t joined_hash[1 << 12];  /* bit mask indexed by the hash; 1: some token may contain the pair */
+    uint64_t joined_hash[1 << 12];  /* bit mask indexed by the hash; 1: a token may contain the pair */
 };
 
 /* Initialize s for the empty vocabulary: all points between characters are safe. */

@@ -15,23 +15,23 @@ MEG_BEGIN_DECLS
 
 /* A set of special tokens.  { 0 } is the empty set.  Any number of threads may use a set that has been built. */
 struct meg_special_tokens {
-    struct meg_trie trie;    /* maps a token to its index in the list */
-    bool is_first_byte[256]; /* true if some token begins with the byte */
+    struct meg_trie trie;    /* maps a token to its index in id and nbytes */
+    bool is_first_byte[256]; /* true if a token begins with the byte */
     int32_t *id;             /* [n] ids of the tokens */
     int64_t *nbytes;         /* [n] lengths of the tokens in bytes */
 };
 
 /*
- * meg_special_tokens_build - build the set from n keys: the text and the id of each token
- * If several tokens match at one position, the first one in the list is used.  Overwrites key[].value.  Fails as
- * meg_trie_build does.
+ * meg_special_tokens_build - build a set from a list of n tokens
+ *   key  [n]  in: texts and ids (value) of the tokens; key[].value is overwritten
+ * If several tokens match at one position of a text, the first one in the list is used.  Fails as meg_trie_build does.
  */
 int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_special_tokens_free(struct meg_special_tokens *s);
 
 /*
- * Append the ids of text [n], which must be well-formed UTF-8.  encode_ordinary(ctx, ...) encodes the text between
- * special tokens.  Fails as encode_ordinary and the sink do.
+ * Append the ids of text [n], which must be well-formed UTF-8.  encode_ordinary(ctx, ...) encodes the text before,
+ * between and after special tokens, which may have 0 bytes.  Fails as encode_ordinary does.
  */
 typedef int (*meg_encode_ordinary_fn)(void *ctx, const char *text, int64_t n, struct meg_ids *out,
                                       const struct meg_id_sink *sink, struct meg_err *e);

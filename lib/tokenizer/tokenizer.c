@@ -102,8 +102,8 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 }
 
 /*
- * Select HuggingFaceTokenizer, the type that is used if --tokenizer-type is not set.  Fail if --tokenizer-model does
- * not name a directory with tokenizer.json.  (The open function of the class checks --tokenizer-name-or-path.)
+ * Select HuggingFaceTokenizer if --tokenizer-type is not set.  Fail unless --tokenizer-model names a directory with
+ * tokenizer.json or --tokenizer-name-or-path is set, which the open function of the class checks.
  */
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
@@ -134,7 +134,7 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
     return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: unknown type '%s'", c->type);
 }
 
-/* Unset a padding id that is also the eod or eos id, so that those are not masked as padding. */
+/* Unset a padding id that is also the eod or eos id, so that eod and eos are not masked as padding. */
 static void unset_shared_pad(struct meg_tok_special_ids *r)
 {
     if (r->pad == r->eod || r->pad == r->eos)

@@ -47,8 +47,8 @@ struct meg_tok_conf {
 extern const struct meg_opt meg_tok_opts[];
 
 /*
- * Indices of the tokenizer files in meg_tok_files, which has the usual name of each file in a model directory and the
- * member of struct meg_tok_conf that contains its path.
+ * Indices in meg_tok_files.  For each tokenizer file, it lists the usual name in a model directory and the member of
+ * struct meg_tok_conf that contains the path.
  */
 enum {
     MEG_TOK_FILE_VOCAB,
@@ -72,10 +72,11 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 
 /*
  * meg_tok_find_files - find the files of a Hugging Face tokenizer
- * If c->name_or_path (or c->tokenizer_model, if that is NULL) is a directory with tokenizer.json, or is this file, set
- * c->tokenizer_json, c->tokenizer_config and c->special_tokens_map to the files that exist, and c->tokenizer_model to
- * NULL.  Otherwise, or if c->tokenizer_json is already set, leave c unchanged.
- *   owned  out  the paths that were set, or NULL; the caller frees them
+ * If c->name_or_path (or c->tokenizer_model, if that is NULL) is a tokenizer.json or a directory that contains one, set
+ * c->tokenizer_json, c->tokenizer_config and c->special_tokens_map to the paths of the files, or to NULL for a file
+ * that does not exist, and set c->tokenizer_model to NULL.  Otherwise, or if c->tokenizer_json is already set, leave c
+ * unchanged.
+ *   owned  out  the three paths, or NULL; the caller frees them
  */
 void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);
 
@@ -106,9 +107,8 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
 /*
  * meg_tokenizer_encode_to_sink - encode text [n], well-formed UTF-8, without keeping all ids in memory
  *   out   receives the ids; may begin with ids of earlier texts
- *   sink  receives ids from the front of out, which are then removed from out.  This happens from time to time while
- *         out has more than MEG_IDS_FLUSH_COUNT ids.  The last ids of the text remain in out.  If sink is NULL, all ids
- *         remain in out.
+ *   sink  when out has more than MEG_IDS_FLUSH_COUNT ids, ids from the front of out are written to the sink and removed
+ *         from out.  The last ids of the text remain in out.  If sink is NULL, all ids remain in out.
  * Fails as meg_tokenizer_encode and sink->write do.  If it fails before the first write to the sink, out is unchanged;
  * if it fails later, the contents of out are unspecified.
  */
@@ -116,10 +116,10 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
                                  const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * meg_tokenizer_bytes - append the text of each id, decoded without regard to its neighbors; this text may begin or end
- * inside a UTF-8 character
+ * meg_tokenizer_bytes - append the bytes of ids [n], each decoded independently of the others
  * meg_tokenizer_decode - append the text of ids [n] as the reference implementation decodes it, in UTF-8
- * Both return MEG_EFORMAT for an id outside of the vocabulary; out is then unchanged.
+ * The bytes of an id may begin or end inside a UTF-8 character.  Both functions return MEG_EFORMAT for an id outside of
+ * the vocabulary; out is then unchanged.
  */
 int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                         struct meg_err *e);
@@ -131,14 +131,14 @@ struct meg_detok {
     const struct meg_tokenizer *tok;
     struct meg_str pending; /* text or ids that the next ids may complete or change */
     int64_t n;              /* number of ids decoded so far */
-    int64_t nemitted;       /* number of ids whose text was returned; counted by some types only */
+    int64_t nemitted;       /* number of ids whose text was returned; used by some types */
     int state;              /* private to the type */
 };
 
 /*
- * meg_detok_add - append the text of the pending ids and of ids [n], except for text that later ids may complete or
- * change, which remains pending
- *   is_last  true if no ids follow: also append the pending text
+ * meg_detok_add - append the pending text of earlier calls and the text of ids [n]
+ * Text that later ids may complete or change is not appended and remains pending.
+ *   is_last  true if no ids follow: no text remains pending
  * The texts of all calls, concatenated, equal the text that meg_tokenizer_decode returns for all ids.  Fails as
  * meg_tokenizer_decode does.
  */
@@ -149,7 +149,7 @@ void meg_detok_free(struct meg_detok *d);
 /* Return the vocabulary size, without padding.  The ids are 0 .. size-1. */
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
 
-/* Special token ids as Megatron-LM's class of this type defines them; -1: none. */
+/* Special token ids, as defined by the Megatron-LM class of the tokenizer type; -1: none. */
 struct meg_tok_special_ids {
     int32_t eod; /* end of document */
     int32_t bos; /* beginning of text */

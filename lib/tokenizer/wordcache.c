@@ -47,7 +47,7 @@ static struct meg_wordcache_entry *find_in_bucket(struct meg_wordcache_entry *bu
     return meg_word_has_key(&bucket[0], key) ? &bucket[0] : meg_word_has_key(&bucket[1], key) ? &bucket[1] : NULL;
 }
 
-/* Swap an entry into the home bucket of its word, where the next lookup finds it first. */
+/* Exchange an entry with the second entry of its home bucket, so that the next lookup needs one probe. */
 static struct meg_wordcache_entry *move_to_home_bucket(struct meg_wordcache_entry *e, struct meg_wordcache_entry *home)
 {
     struct meg_wordcache_entry word = *e;
@@ -82,8 +82,8 @@ static bool is_free(const struct meg_wordcache_entry *e)
 }
 
 /*
- * Return an entry for a word that is displaced from its home bucket: a free entry in its other buckets, else the entry
- * to evict.
+ * Return an entry for a word that is displaced from its home bucket: a free entry in its other buckets or, if there is
+ * none, an entry to overwrite.
  */
 static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, const struct meg_wordcache_entry *home)
 {
@@ -99,8 +99,8 @@ static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, cons
 }
 
 /*
- * Double the number of buckets.  Each word stays where it is or moves to the same offset in the new half.  Lookups that
- * began before may not find their word.
+ * Double the number of buckets.  A word keeps its bucket or moves to the same offset in the new half.  A lookup that
+ * began before may not find its word.
  */
 static void grow(struct meg_wordcache *c)
 {

@@ -1,7 +1,7 @@
 /*
  * wordcache.h - word cache: a hash table that maps words (pre-tokens) to their ids, since most words of a text have
- * occurred before.  Its memory is bounded: if the buckets of a new word are full, another word is evicted from them,
- * and if the overflow array is full, all words are removed.  Each thread has its own cache.
+ * occurred before.  Its memory is bounded.  If the buckets for a new word are full, another word is evicted from them.
+ * If the overflow array is full, all words are removed.  Only one thread may use a cache.
  */
 #ifndef MEG_TOKENIZER_WORDCACHE_H
 #define MEG_TOKENIZER_WORDCACHE_H
@@ -16,8 +16,8 @@
 MEG_BEGIN_DECLS
 
 enum {
-    MEG_WORD_BYTES = 15,           /* maximum length of a short word; longer words are called long */
-    MEG_WORD_IDS = 3,              /* maximum number of ids in an entry itself */
+    MEG_WORD_BYTES = 15,           /* maximum number of bytes in a short word; longer words are called long */
+    MEG_WORD_IDS = 3,              /* maximum number of ids in an entry; more ids are in the overflow array */
     MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n of an entry whose ids are in the overflow array */
 };
 
@@ -30,9 +30,9 @@ struct meg_wordcache_entry {
     uint64_t key[2];
     union {
         int32_t id[MEG_WORD_IDS];
-        int32_t offset; /* index in overflow of the ids, followed by the bytes of a long word */
+        int32_t offset; /* index in overflow of the ids, which the bytes of a long word follow */
     };
-    uint16_t n, tag; /* n: number of ids and flag; tag: a value that the tokenizer chooses */
+    uint16_t n, tag; /* n: number of ids, with the flag; tag: value that the tokenizer chooses */
 };
 
 struct meg_wordcache {
@@ -55,7 +55,7 @@ void meg_wordcache_free(struct meg_wordcache *c);
 struct meg_wordcache_lookup {
     uint64_t key[2];
     struct meg_wordcache_entry *bucket;      /* home bucket of the word */
-    const struct meg_wordcache_entry *entry; /* entry with the key in the home bucket, or else its second entry */
+    const struct meg_wordcache_entry *entry; /* entry with this key in the home bucket; if none, its second entry */
     const char *s;
     int64_t n;
 };
@@ -135,8 +135,8 @@ static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const u
 }
 
 /*
- * Continue n lookups whose home buckets have been prefetched.  For each word found in its home bucket, prefetch its ids
- * in the overflow array; for each other word, prefetch its other buckets.
+ * Continue n lookups whose home buckets have been prefetched.  If a word is in its home bucket, prefetch its ids if
+ * they are in the overflow array.  If not, prefetch its other buckets.
  */
 static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, int n)
 {
@@ -153,8 +153,8 @@ static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, st
 }
 
 /*
- * Return the entry of a word, which is valid until the next find or add, or NULL if the word is not cached.  The slow
- * variant handles long words and words outside of their home bucket.
+ * Return the entry of a word, or NULL if the word is not cached.  The entry is valid until the next find or add.  The
+ * slow variant handles long words and words outside of their home bucket.
  */
 const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c,
                                                           const struct meg_wordcache_lookup *w);
@@ -188,7 +188,7 @@ static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct 
     return n;
 }
 
-/* Add a word of n >= 1 bytes and its ids.  Very long words are not cached. */
+/* Add a word of n >= 1 bytes and its ids.  Words of more than 1,024 bytes or ids are not cached. */
 void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids, int64_t nids,
                        uint16_t tag);
 

@@ -1,9 +1,9 @@
 /*
  * Match the patterns of cl100k_base, Qwen2 and TikTokenizer's v1 by class masks.  A word includes one preceding
  * character that is not a letter, number or line end, unless that character belongs to another pre-token.  A number is
- * split after every digit or every third digit.  Punctuation includes one preceding U+0020 and all following line ends.
- * Other spaces up to their last line end are one pre-token.  The spaces after this line end are another one; if text
- * follows, it does not include the last space.
+ * split after each digit or after each third digit.  Punctuation includes one preceding U+0020 and the line ends that
+ * follow it.  A run of other spaces is split after its last line end.  If text follows the run, the space directly
+ * before the text is split off, too, unless it is a line end.
  */
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
@@ -13,14 +13,14 @@ struct prev_block {
     struct class_masks m;  /* masks of the previous block, without the line ends in absorbed_eol */
     uint64_t absorbed_eol; /* line ends that belong to the punctuation before them */
     uint64_t nonbreak;     /* spaces that are not line ends */
-    uint64_t lead;         /* bytes of punctuation characters that belong to the word after them */
-    int64_t indent;        /* offset of the spaces after a line end that extend to the end of the block; -1: none */
-    int ndigits;           /* number of digits since the last split of a number */
+    uint64_t lead;         /* bytes of punctuation characters that a word directly after them includes */
+    int64_t indent; /* offset in the text of spaces after a line end, if they reach the end of the block; -1: none */
+    int ndigits;    /* position of the last digit in its group of three, 0 to 2 */
     struct pending_contractions pending;
 };
 
 /*
- * Return the runs of bits of mask that start at the bits of begin, by addition: adding a bit clears the run above it.
+ * Return the runs of ones in mask that start at the bits of begin.  Adding a bit to mask clears the run that it starts.
  */
 static uint64_t runs_from(uint64_t mask, uint64_t begin)
 {
@@ -42,8 +42,8 @@ static uint64_t split_digits(struct prev_block *p, const struct class_masks *c)
 }
 
 /*
- * Add a pre-token start at the spaces after a line end, unless another line end follows these spaces.  If that line end
- * is in a later block, the start is removed again.
+ * Add a pre-token start at the spaces after a line end, unless another line end follows these spaces.  If it follows in
+ * a later block, the start is removed when that block is processed.
  */
 static void split_indents(struct prev_block *p, const struct class_masks *c, uint64_t nonbreak, int64_t w,
                           uint64_t *starts)

@@ -1,4 +1,4 @@
-/* Classify 64 bytes of text in one AVX-512 register, two AVX2 registers or four SSE registers. */
+/* Classify 64 bytes of text in one AVX-512 register, two AVX2 registers or four 16-byte vectors. */
 #include "tokenizer/pretokenize/class_masks.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 #    define AVX512 __attribute__((target("avx512bw")))
 #    define AVX2 __attribute__((target("avx2")))
 
-/* Return the mask of the bytes of c with a value from first to first+n-1. */
+/* Return the mask of the bytes of c whose values are from first to first+n-1. */
 AVX512 static inline uint64_t in512(__m512i c, char first, char n)
 {
     return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(c, _mm512_set1_epi8(first)), _mm512_set1_epi8(n));

@@ -1,7 +1,7 @@
 /*
- * class_masks.h - character classes (letters, numbers, spaces, others) of 64 bytes of text as bit masks.  Bit i belongs
- * to byte i, and all bytes of a character have the same bits.  A pattern can then be matched by a few shifts and
- * logical operations (private to lib/tokenizer/pretokenize).
+ * class_masks.h - character classes (letters, numbers, spaces, others) of 64 bytes of text as bit masks (private to
+ * lib/tokenizer/pretokenize).  Bit i belongs to byte i.  All bytes of a character are in the class of the character.  A
+ * pattern can then be matched by a few shifts and logical operations.
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
 #define MEG_TOKENIZER_PRETOKENIZE_CLASS_MASKS_H
@@ -23,8 +23,8 @@ struct class_masks {
 };
 
 /*
- * Classify the 64 bytes at s: set all masks except other for the ASCII characters, and tail for all characters.  Return
- * the mask of the bytes that are not ASCII.
+ * Classify the ASCII characters in the 64 bytes at s: set the masks except `other`.  `tail` is also set for non-ASCII
+ * characters.  Return the mask of the bytes that are not ASCII.
  */
 typedef uint64_t meg_masks_fn(const char *s, struct class_masks *m);
 
@@ -64,8 +64,8 @@ static inline uint64_t shift_in_next(uint64_t m, uint64_t next, int k)
 }
 
 /*
- * Return the mask of the spaces of block c that are followed by a nonspace, with a bit for the first byte of each.  The
- * caller provides the masks of spaces and nonspaces of c and of the block after it.
+ * Return a mask with the first byte of each space in block c that is followed by a nonspace.  The caller provides the
+ * masks of spaces and nonspaces of c and of the next block.
  */
 static inline uint64_t last_spaces(const struct class_masks *c, uint64_t space, uint64_t nonspace,
                                    const struct class_masks *next, uint64_t next_space, uint64_t next_nonspace)
@@ -82,14 +82,14 @@ static inline uint64_t nonspace_of(const struct class_masks *m)
     return m->letter | m->number | m->other;
 }
 
-/* Bits of the next block's pre-token starts that contractions set and clear. */
+/* Bits to set and to clear in the pre-token starts of the next block, because of contractions in this block. */
 struct pending_contractions {
     uint64_t set, clear;
 };
 
 /*
- * Apply a contraction of len bytes at bit i to the pre-token starts b of a block, and return them.  A pre-token begins
- * after the contraction, and none begins at its second byte.
+ * Make a contraction of len bytes at bit i one pre-token: return the pre-token starts b of the block with the bit of
+ * its second byte cleared and the bit after its last byte set.  Bits that are in the next block are stored in c.
  */
 static inline uint64_t apply_contraction(struct pending_contractions *c, uint64_t b, int i, int len)
 {

@@ -1,6 +1,6 @@
 /*
- * Match the patterns of o200k_base and TikTokenizer's v2, in which capitals begin a word.  Characters are matched one
- * at a time, with a table of character classes.
+ * Match the patterns of o200k_base and TikTokenizer's v2, in which an uppercase letter after a lowercase one begins a
+ * word.  Characters are matched one at a time, with a table of character classes.
  */
 #include <pthread.h>
 #include <string.h>
@@ -17,7 +17,7 @@ enum {
     EOL = 8,    /* \r or \n; also S */
     UPPER = 16, /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
     LOWER = 32, /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
-    SPACE = 64
+    SPACE = 64  /* U+0020; also S */
 };
 
 static unsigned char table[0x10000];
@@ -84,8 +84,8 @@ static inline const char *run_without(const char *s, const char *end, unsigned c
 
 /*
  * Match [UPPER]*[LOWER]+ at s, or [UPPER]+[LOWER]* if is_second.  Return the end of the match, or s if there is none.
- * In the first pattern, [UPPER]* matches as many characters as possible and then backtracks until one of them, which is
- * also in LOWER, matches [LOWER]+.
+ * In the first pattern, [UPPER]* matches as many characters as possible.  If no LOWER follows, it gives back characters
+ * until [LOWER]+ matches one of them, which is both UPPER and LOWER.
  */
 static const char *cased(const char *s, const char *end, bool is_second)
 {

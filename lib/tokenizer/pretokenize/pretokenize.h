@@ -1,7 +1,7 @@
 /*
  * pretokenize.h - pre-tokenization: split text by the patterns of well-known vocabularies, without a regular expression
- * engine.  The alternatives of a pattern are tried in order at each position, without overlap.  The character classes
- * are those of unicode/char_class.h.  Each byte belongs to a pre-token.
+ * engine.  The matches of a pattern are the pre-tokens; together they cover the entire text.  The character classes are
+ * those of unicode/char_class.h.
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
 #define MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
@@ -19,22 +19,24 @@ enum meg_pretok {
     MEG_PRETOK_QWEN2,  /* Qwen2: the pattern of cl100k_base, but each digit is a pre-token */
     MEG_PRETOK_O200K,  /* tiktoken's o200k_base */
     MEG_PRETOK_TIK_V1, /* --tiktoken-pattern v1 */
-    MEG_PRETOK_TIK_V2,
+    MEG_PRETOK_TIK_V2, /* --tiktoken-pattern v2 */
     MEG_NUM_PRETOKS
 };
 
-/* The patterns as spelled in the files of these vocabularies. */
+/* The regular expressions, spelled as in the published files of these vocabularies. */
 extern const char *const meg_pretok_pattern[MEG_NUM_PRETOKS];
-/* Return the enum meg_pretok whose spelling equals pattern, or -1. */
+/* Return the enum meg_pretok whose regular expression is spelled exactly like pattern, or -1. */
 int meg_pretok_from_pattern(const char *pattern);
 
-/* The pre-tokens of a text, as a bit mask with an iterator.  It starts as { 0 }, can be reused for other texts, and is
- * freed by meg_pretokens_free. */
+/*
+ * The pre-tokens of a text, as a bit mask with an iterator.  It starts as { 0 }, can be reused for other texts, and is
+ * freed by meg_pretokens_free.
+ */
 struct meg_pretokens {
-    const char *text, *begin, *end; /* begin: the next pre-token */
+    const char *text, *begin, *end; /* begin: start of the next pre-token */
     uint64_t *starts;               /* bit i is set if a pre-token begins at byte i or the text ends there */
-    int64_t cap, k;
-    uint64_t bits; /* bits of starts[k] that the iterator has not visited */
+    int64_t cap, k;                 /* cap: number of elements allocated for starts */
+    uint64_t bits;                  /* bits of starts[k] that the iterator has not visited */
 };
 
 /*
@@ -65,14 +67,17 @@ static inline bool meg_pretokens_next(struct meg_pretokens *p, const char **s, i
     return true;
 }
 
-/* Scan text for the pre-tokens of one pattern and set starts [n / 64 + 1]. */
+/*
+ * Set starts [n / 64 + 1] to the bit mask of struct meg_pretokens for text [n].  meg_pretok_cl100k implements the
+ * patterns CL100K, QWEN2 and TIK_V1; meg_pretok_o200k implements O200K and TIK_V2.
+ */
 void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts);
 void meg_pretok_cl100k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);
 void meg_pretok_o200k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);
 
 /*
- * Return the length in bytes of the match of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s [n], or 0 if it does not match.  s must
- * begin with a quote.  Long s (U+017F) matches s.
+ * Return the length in bytes of the match of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s [n], or 0 if it does not match.  The
+ * first byte must be a quote.  As in Unicode case folding, U+017F matches the letter s.
  */
 int meg_pretok_contraction(const char *s, int64_t n);
 
