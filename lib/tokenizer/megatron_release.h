@@ -31,10 +31,10 @@ struct meg_megatron_release {
     bool has_spm_special_tokens;     /* SentencePieceTokenizer adds special tokens and parses them in text */
     bool has_hf_template;            /* HuggingFaceTokenizer adds the tokens of the post-processor's template */
     bool parses_special_tokens;      /* GPT2BPETokenizer and TikTokenizer parse special tokens in text */
-    bool needs_seven_special_tokens; /* TikTokenizer requires <mask> <pad> <cls> <sep> after <unk> <s> </s> */
-    bool null_vocab_includes_eod;    /* --vocab-size n of NullTokenizer counts eod: n ids, not n + 1 */
+    bool needs_seven_special_tokens; /* TikTokenizer requires <mask> <pad> <cls> <sep>, not only <unk> <s> </s> */
+    bool null_vocab_includes_eod;    /* NullTokenizer: --vocab-size N includes eod; ids are 0 to N - 1 */
     bool has_pad;                    /* HuggingFaceTokenizer and TikTokenizer may have a padding id */
-    bool unsets_shared_pad;          /* an id that is also eod or eos is not a padding id */
+    bool unsets_shared_pad;          /* the padding id is unset if it is also the eod or eos id */
     enum meg_tok_kwargs kwargs;
     /* differences in datasets */
     bool blend_sizes_with_surplus; /* the sample counts of a blend are those of meg_blend_sizes_with_surplus */
