@@ -185,8 +185,8 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
 
 /*
  * Remove up to s->start occurrences of s->content at the start of t, and up to s->stop at its end.  If nremoved is not
- * NULL, t is a part of a longer text, and s->start limits the removals at the start of that text.  *nremoved is their
- * number in the parts before t.
+ * NULL, t is a part of a longer text: s->start then limits the removals at the start of that text, which *nremoved
+ * counts over its parts.
  */
 static void strip(const struct step *s, struct meg_str *t, int *nremoved)
 {

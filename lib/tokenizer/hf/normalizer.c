@@ -175,7 +175,7 @@ static const char *cluster_end(const char *s, const char *end)
 }
 
 /*
- * Apply SentencePiece's character map as Hugging Face does.  A grapheme cluster of less than 6 bytes that begins with a
+ * Apply SentencePiece's character map as Hugging Face does.  A grapheme cluster of at most 5 bytes that begins with a
  * key is replaced by the value of the shortest such key.  In other clusters each character is mapped separately.
  */
 static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t max_bytes, struct meg_str *out)

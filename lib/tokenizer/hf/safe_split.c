@@ -6,8 +6,8 @@
  * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, or before each replacement character of
  * Metaspace.  The normalizer does not combine a space with the character before it.  There is a split point before each
  * space.  If the pre-tokenizer isolates punctuation, there are also split points around ASCII punctuation.  If the
- * normalizer then surrounds ideographs with spaces, there are split points before those from U+5000 to U+9FFF.  Files
- * with an added token that is matched in normalized text do not belong to this family.
+ * normalizer also surrounds ideographs with spaces, there are split points before U+5000 to U+9FFF.  Files with an
+ * added token that is matched in normalized text do not belong to this family.
  *
  * Split between characters (Llama 2): either the normalizer or the pre-tokenizer replaces each space by a replacement
  * character (usually U+2581, called `mark` below), and the other component is absent.  BPE then runs on the entire
