@@ -1,24 +1,26 @@
 /* isa: baseline v3 v4 */
 /*
  * attention.c - attention in tiles of scores that fit in cache, with a running maximum and sum for each query (Milakov
- * and Gimelshein 2018; Dao et al. 2022).  Only the log-sum-exp of each row is kept; the backward pass recomputes the
- * scores.  Completely masked tiles are skipped, which nearly halves the cost of causal attention over long sequences.
+ * and Gimelshein 2018; Dao et al. 2022).  Forward keeps only the log-sum-exp of each query's scores, and backward
+ * recomputes the scores.  Completely masked tiles are skipped, which nearly halves the cost of causal attention over
+ * long sequences.
  *
  * A task of the forward pass is a block of queries of one head.  A task of the backward pass is one key-value group of
- * one sequence with all its query heads: a single thread sums dk and dv, in a fixed order.
+ * one sequence with all its query heads, so that a single thread sums dk and dv in a fixed order.
  */
 #include <math.h>
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
 /*
- * Queries (BQ) and keys (BK) per tile, and queries per forward task.  Operands of products are copied to contiguous f32
- * rows: the stride of interleaved heads is a power of two or close to it, which makes rows share cache sets (175
- * instead of 215 GFLOP/s).  A packed operand has at most PACK_FLOATS elements, and fewer rows if d is large.
+ * BQ and BK are the numbers of queries and keys per tile, TASK_ROWS is the number of queries per forward task.  GEMM
+ * operands are packed into contiguous f32 rows.  In place, the stride between rows of one head is often near a power of
+ * two, so that rows share cache sets and GEMM reaches 175 instead of 215 GFLOP/s.  A packed operand has at most
+ * PACK_FLOATS elements; for large head sizes it has fewer rows.
  */
 enum { BQ = 128, BK = 256, TASK_ROWS = 2 * BQ, PACK_FLOATS = BK * 128 };
 
-/* A head of one sequence as a matrix; row t begins at element t*ld. */
+/* One head of one sequence as a matrix; row t begins at element t*ld. */
 struct view {
     char *p;
     enum meg_dtype dtype;
@@ -42,8 +44,8 @@ static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
 }
 
 /*
- * Return the smaller of `most` and the number of rows of d floats that fit into PACK_FLOATS elements, rounded down to a
- * multiple of 8.
+ * Return the number of rows of d floats that a packed operand has: at most `most`, and at most the multiple of 8 that
+ * fits into PACK_FLOATS elements.
  */
 static int64_t rows_of_pack(int64_t most, int64_t d)
 {
@@ -68,7 +70,7 @@ static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
         MEG_FN(to_f32)(out + r * d, row(x, r0 + r), x.dtype, d);
 }
 
-/* The range [lo, hi) of keys. */
+/* Keys [lo, hi) of a key chunk; empty if hi <= lo. */
 struct key_range {
     int64_t lo, hi;
 };
@@ -84,7 +86,7 @@ static struct key_range visible_keys(const struct meg_attn_geom *ge, int64_t t, 
     return s;
 }
 
-/* Return the smallest range that contains the keys of queries [t0, t1); lo is rounded down to a multiple of 8. */
+/* Return the range of keys that any of queries [t0, t1) attends to, with lo rounded down to a multiple of 8. */
 static struct key_range visible_to_any(const struct meg_attn_geom *ge, int64_t t0, int64_t t1, int64_t i)
 {
     struct key_range s = { ge->s_k, 0 };
@@ -97,7 +99,7 @@ static struct key_range visible_to_any(const struct meg_attn_geom *ge, int64_t t
     return s;
 }
 
-/* A tile of scores: queries [t0, t0+nq) of head j of sequence i times keys [k0, k0+nk). */
+/* A tile of scores: queries [t0, t0+nq) of head j of sequence i, and keys [k0, k0+nk). */
 struct tile {
     int64_t i, j, t0, nq, k0, nk;
 };
@@ -120,8 +122,8 @@ static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_geo
 }
 
 /*
- * Replace the scores s [nk] of one query by dropout(exp(scale s - max)), update the running max and sum, and rescale
- * the output o [d] accumulated so far to the new max.
+ * Replace the scores s [nk] of one query by dropout(exp(scale s - max)), and by 0 outside `keys`.  Update the running
+ * max and sum, and rescale the output o [d] accumulated so far to the new max.
  */
 static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, int64_t nk, float scale, float *max,
                         float *sum, const float *factor)
@@ -147,7 +149,7 @@ static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, in
     *max = m;
 }
 
-/* Accumulate a tile into o, max and sum of its queries; q, k and v are packed. */
+/* Add the contribution of a tile to the output o, max and sum of its queries; q, k and v are packed. */
 static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float *o, const float *q, const float *k,
                      const float *v, float *max, float *sum, const struct meg_drop *d, const struct dropout *drop)
 {
@@ -194,7 +196,7 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
         }
     }
     for (int64_t t = 0; t < t1 - t0; t++) {
-        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* 0: all keys are masked */
+        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* the sum is 0 if all keys are masked */
         for (int64_t c = 0; c < ge->d; c++)
             op[t * ge->d + c] *= r;
         MEG_FN(from_f32)(row(o, t0 + t), o.dtype, op + t * ge->d, ge->d);
@@ -221,8 +223,8 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
 }
 
 /*
- * Merge one row: o = (w o + w_part o_part) / (w + w_part) with w = exp(lse - m), w_part = exp(lse_part - m), m =
- * max(lse, lse_part).
+ * Merge the attention of one query over two sets of keys:
+ *   o = (w o + w_part o_part) / (w + w_part), w = exp(lse - m), w_part = exp(lse_part - m), m = max(lse, lse_part)
  */
 static void merge_row(float *o, float *lse, const float *o_part, float lse_part, int64_t d)
 {
@@ -280,7 +282,10 @@ struct bwd {
     const float *lse, *delta;
 };
 
-/* Replace the scores s [nk] of one query by dropout(probabilities), and dp by the gradient of the scores. */
+/*
+ * For one query, replace the scores s [nk] by the attention weights after dropout, and dp = d_o v^T by the gradient of
+ * the scores.
+ */
 static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, float scale, float lse, float delta,
                     const float *factor)
 {
@@ -305,7 +310,7 @@ static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, floa
         s[k] = dp[k] = 0.0f;
 }
 
-/* Accumulate the gradients of one tile; k and v are packed. */
+/* Add the contribution of one tile to dq, dk and dv; k and v are packed. */
 static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x, const float *k,
                      const float *v, const struct meg_drop *d, const struct dropout *drop)
 {

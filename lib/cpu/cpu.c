@@ -1,6 +1,6 @@
 /*
- * cpu.c - select the table of operations for this machine, and implement the operations without vector code (memory,
- * handles).
+ * cpu.c - select the table of operations for this machine, and implement the operations without vector code: memory,
+ * events, copies of heads, plans of linear layers.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -65,8 +65,8 @@ const char *meg_cpu_supports(enum meg_dtype dtype)
 }
 
 /*
- * Allocate large buffers in huge pages and zero them with all threads: first touch distributes the pages over NUMA
- * nodes.
+ * Allocate zeroed memory.  Large buffers are in huge pages and are zeroed by all threads, because first touch
+ * distributes the pages over NUMA nodes.
  */
 void *meg_cpu_alloc(size_t nbytes)
 {

@@ -1,4 +1,4 @@
-/* cpu.h - the CPU backend, which defines what each operation computes and requires no GPU. */
+/* cpu.h - the CPU backend, the reference implementation of the operations in tensor/ops.h. */
 #ifndef MEG_CPU_CPU_H
 #define MEG_CPU_CPU_H
 #include "tensor/ops.h"
@@ -7,19 +7,18 @@ MEG_BEGIN_DECLS
 
 /*
  * Return the operations compiled for the best instruction set of this machine.  Tensors are f32, bf16 or f16; streams
- * are NULL.  Operations run on OpenMP's threads and are bit-identical for any number of threads.
+ * are NULL.  Operations run on OpenMP's threads, and their results are bit-identical for any number of threads.
  *
- * The first call binds each thread to one processor if there are as many threads as processors that the process may use
- * and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY is set: unbound, two threads occasionally run on one processor during
- * a matrix product, which then takes twice as long.  Processes that share processors (MPI ranks) must be bound by their
- * launcher or run with fewer threads.  The calling thread keeps its affinity mask, so threads that it creates later are
- * not bound.
+ * The first call binds each OpenMP thread except the caller to one processor, if there are as many threads as
+ * processors that the process may use and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY is set.  If threads are not
+ * bound, two of them occasionally run on one processor, and a GEMM then takes twice as long.  The calling thread keeps
+ * its affinity mask, so threads that it creates later are not bound.  Processes that share processors (MPI ranks) must
+ * be bound by their launcher or run with fewer threads.
  *
  * With MEG_TRACE=ops in the environment, the calls are also printed on stderr (see tensor/trace_ops.h).  With MEG_DEBUG
  * defined (make DEBUG=1), operations first check their arguments (see tensor/check_ops.h).
  *
- * linear_create, attn_fwd and attn_bwd load oneDNN on first use; if it is not installed, they end the process with a
- * message.
+ * linear_create, attn_fwd and attn_bwd load oneDNN on first use.  If that fails, they end the process with a message.
  */
 const struct meg_ops *meg_cpu_ops(void);
 

@@ -1,5 +1,5 @@
 /*
- * dropout.h - dropout masks (defined at struct meg_drop in tensor/ops.h), computed for many consecutive units at once
+ * dropout.h - dropout masks, defined at struct meg_drop in tensor/ops.h.  Many consecutive units are computed at once,
  * so that the compiler vectorizes the rounds of Philox.
  */
 #ifndef MEG_CPU_DROPOUT_H
@@ -15,8 +15,8 @@ enum { DROP_BLOCK = 512 }; /* maximum number of units per call */
 
 struct dropout {
     uint32_t key[2];
-    uint32_t threshold; /* units whose 16-bit lane is below the threshold are dropped */
-    float scale;        /* factor of the units that are kept */
+    uint32_t threshold; /* units whose 16-bit number is below the threshold are dropped; 0: no dropout */
+    float scale;        /* factor by which the values of kept units are multiplied */
 };
 
 static inline struct dropout drop_begin(const struct meg_drop *d)
@@ -49,7 +49,7 @@ static inline struct drop_words drop_round(struct drop_words c, uint32_t k0, uin
     return next;
 }
 
-/* Fill buf with the factors, 0 or d->scale, of n <= DROP_BLOCK units from unit on; return the address of the first. */
+/* Return the dropout factors, 0 or d->scale, of units [unit, unit + n), n <= DROP_BLOCK.  They are stored in buf. */
 static inline const float *drop_factors(struct drop_buf *buf, const struct dropout *d, int64_t unit, int64_t n,
                                         int64_t position, int64_t sample)
 {

@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /*
- * embedding.c - word and position embeddings.  Gradients are split over threads by columns; each thread sums the
- * tokens in order.
+ * embedding.c - word and position embeddings.  Gradients are computed in blocks of columns; one thread sums a block
+ * over the tokens, in order.
  */
 #include "cpu/row.h"
 
@@ -36,8 +36,8 @@ static int is_among(int32_t v, const int32_t *list, int64_t n)
 }
 
 /*
- * Add columns [c0, c0 + n) of each row r of dx to row index[r] - v0 of table, in order of r.  In bf16 and f16, the rows
- * of a block of 512 with the same index are summed in f32 and rounded once.
+ * Add columns [c0, c0 + n) of each row r of dx to row index[r] - v0 of table, in order of r.  If the table is bf16 or
+ * f16, the rows with the same index within a block of 512 rows of dx are summed in f32 and rounded once.
  */
 static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *index, int64_t v0, int64_t c0, int64_t n)
 {
@@ -71,7 +71,7 @@ void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, 
         scatter(dword, dx, token, v0, c0, min64(COLS, dx.cols - c0));
 }
 
-/* Compute row r of x = dropout(x + row v of pos); pos.p NULL: there is no table. */
+/* Compute row r of x = dropout(x + row v of pos).  If pos.p is NULL, add no position embedding. */
 static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_t v, const struct meg_drop *d,
                          const struct dropout *drop)
 {

@@ -1,7 +1,7 @@
 /*
- * gemm.c - matrix products by oneDNN's dnnl_sgemm and dnnl_gemm_bf16bf16f32 (exported, but declared in no header; its
- * arguments are those of dnnl_sgemm).  oneDNN is loaded at run time on first use, because loading takes about 25 ms and
- * some programs compute no product.
+ * gemm.c - GEMM by oneDNN: dnnl_sgemm for f32 and dnnl_gemm_bf16bf16f32 for bf16 operands.  No header of oneDNN
+ * declares the latter, which has the arguments of dnnl_sgemm.  oneDNN is loaded at run time on first use, because
+ * loading takes about 25 ms and some programs compute no GEMM.
  *
  * oneDNN uses one thread if it is called inside an active parallel region, and all threads otherwise.  Callers split
  * their work into blocks whose size depends only on the shape and call from inside a parallel region, so that the
@@ -30,7 +30,7 @@ typedef int bgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float al
                      const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
 static sgemm_fn *sgemm;
-static bgemm_fn *bgemm; /* NULL if the machine has no bf16 instructions or oneDNN may not use these */
+static bgemm_fn *bgemm; /* NULL if the CPU has no bf16 instructions, or oneDNN has no bf16 GEMM or may not use it */
 
 static int multiplies_bf16(void)
 {
@@ -42,10 +42,10 @@ static int multiplies_bf16(void)
 }
 
 /*
- * Under a limit of address space (ulimit -v), the dynamic linker and oneDNN's initializers and code generator crash
- * with SIGSEGV or an uncaught exception when the space is exhausted.  Under such a limit, load() checks that there is
- * enough space and allocates it at once, which makes every start slower.  Loading uses 42 MiB, the first product 6 MiB,
- * and attention 1.2 MiB of the stack.
+ * If the address space is limited (ulimit -v) and exhausted, the dynamic linker and oneDNN's initializers and code
+ * generator crash with SIGSEGV or an uncaught exception.  Under such a limit, load() therefore checks for free address
+ * space, grows the stack, and lets oneDNN generate its kernels at once.  Without a limit it does not, because this
+ * makes the start slower.  Loading uses 42 MiB, the first GEMM 6 MiB, and attention 1.2 MiB of the stack.
  */
 enum { LOAD_SPACE = 64 << 20, STACK_SPACE = 2 << 20 };
 
@@ -59,7 +59,7 @@ static void check_address_space(void)
     munmap(p, LOAD_SPACE);
 }
 
-/* Touch STACK_SPACE bytes of stack.  Inlined, the array would enlarge the caller's frame instead. */
+/* Touch STACK_SPACE bytes of stack.  If the function were inlined, the array would enlarge the frame of its caller. */
 static __attribute__((noinline)) void touch_stack(void)
 {
     volatile char space[STACK_SPACE];
@@ -77,7 +77,7 @@ static void grow_stack(void)
         touch_stack();
 }
 
-/* Have oneDNN generate its kernels, which differ by transposition, size and whether the product is added to c. */
+/* Make oneDNN generate its kernels, which depend on transposition, size, and whether c is added (beta). */
 static void generate_code(void)
 {
     static const char forms[][2] = { { 'N', 'N' }, { 'N', 'T' }, { 'T', 'N' }, { 'T', 'T' } };

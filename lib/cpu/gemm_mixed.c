@@ -1,11 +1,11 @@
 /* isa: baseline v3 v4 */
 /*
- * gemm_mixed.c - compute one block of a matrix product of f32, bf16 or f16 operands, with f32 sums.  oneDNN's sgemm
- * multiplies f32 operands; its bf16 product multiplies bf16 operands if the CPU has bf16 instructions (twice as fast);
- * all other operands are first converted into f32 panels.
+ * gemm_mixed.c - compute one block of a GEMM with f32, bf16 or f16 operands and f32 sums.  If both operands are f32,
+ * oneDNN's sgemm multiplies them.  If both are bf16 and the CPU has bf16 instructions, oneDNN's bf16 GEMM multiplies
+ * them, twice as fast.  Other operands are first converted into f32 panels.
  *
- * Products of at most GEMM_SKINNY_M rows (decoding) are limited by the bandwidth of reading w, which oneDNN would copy
- * first.  They are computed as dot products here; the result of a row does not depend on the number of rows.
+ * GEMMs of at most GEMM_SKINNY_M rows (decoding) are limited by the memory bandwidth of reading w, which oneDNN would
+ * copy first.  They are computed here as dot products.  The result of a row does not depend on the number of rows.
  */
 #include "cpu/internal.h"
 
@@ -20,7 +20,7 @@ enum { VEC_LANES = 4 };
 #endif
 typedef float vec __attribute__((vector_size(VEC_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
-/* Sum all lanes, adding the upper half to the lower one until one lane is left. */
+/* Sum all lanes: add the upper half to the lower one until one lane is left. */
 static float sum_lanes(vec v)
 {
     float lane[VEC_LANES];
@@ -32,8 +32,8 @@ static float sum_lanes(vec v)
 }
 
 /*
- * Add x[r] . w[c] to y[r,c] for up to TILE rows of x and of w; rows beyond nr and nc repeat the last row.
- * Without inlining, a product of one row takes 15% longer.
+ * Add x[r] . w[c] to y[r,c] for nr <= TILE rows of x and nc <= TILE rows of w.  Missing rows are computed as copies of
+ * the last row, and their results are discarded.  Without inlining, a GEMM of one row takes 15% longer.
  */
 static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx,
                                                            int64_t nr, const float *w, int64_t ldw, int64_t nc,
@@ -99,7 +99,10 @@ static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct
     }
 }
 
-/* Compute a product of few rows in blocks of 16 columns and a depth of 512, which fit into the L1 cache. */
+/*
+ * Add a b^T to c [m,n] for m <= GEMM_SKINNY_M.  Rows of b are packed in blocks of 16 rows and a depth of 512 (32 KiB),
+ * so that a block fits into the L1 cache.
+ */
 static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float *c,
                               int64_t ldc)
 {

@@ -1,6 +1,6 @@
 /*
- * internal.h - declarations private to lib/cpu: function names with a suffix per instruction set, conversions, matrix
- * products.
+ * internal.h - declarations private to lib/cpu: function names with a suffix per instruction set, type conversions and
+ * GEMM.
  */
 #ifndef MEG_CPU_INTERNAL_H
 #define MEG_CPU_INTERNAL_H
@@ -25,16 +25,19 @@ MEG_BEGIN_DECLS
 enum { MEG_CPU_V4, MEG_CPU_V3, MEG_CPU_BASE, MEG_CPU_LEVELS };
 const struct meg_ops *meg_cpu_level(int level);
 
-/* Compute c = alpha op(a) op(b) + beta c, row-major, by one thread.  Call it only inside a parallel region (gemm.c). */
+/*
+ * Compute c = alpha op(a) op(b) + beta c, row-major, by one thread.  op(x) is x for 'N' and the transpose of x for 'T'.
+ * Call the function only inside a parallel region (gemm.c).
+ */
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 /*
- * Compute the product of meg_cpu_gemm from bf16 a and b, with f32 sums.  Return false and do nothing if the CPU lacks
- * bf16 products.
+ * Compute meg_cpu_gemm with bf16 a and b and f32 sums.  Return false, without writing c, if the CPU or oneDNN lacks a
+ * bf16 GEMM.
  */
 int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
-/* Load oneDNN once; end the process with a message if it is not installed. */
+/* Load oneDNN once.  End the process with a message if no usable oneDNN is installed. */
 void meg_cpu_gemm_load(void);
 
 void meg_cpu_bind_threads(void);
@@ -127,19 +130,22 @@ OP(adamw);
 OP(sgd);
 #    undef OP
 
-/* Convert n elements of type t to f32, and f32 to type t, rounding to nearest even. */
+/* Convert n elements from type t to f32, or from f32 to type t with rounding to nearest even. */
 void MEG_FN(to_f32)(float *out, const void *p, enum meg_dtype t, int64_t n);
 void MEG_FN(from_f32)(void *out, enum meg_dtype t, const float *p, int64_t n);
 
 /*
- * Compute c [m,n] = op(a) op(b) + beta c by one thread, beta 0 or 1; a and b are f32, bf16 or f16.  Call it only inside
- * a parallel region.  m <= GEMM_BLOCK_M and n <= GEMM_BLOCK_N unless a and b are f32 (gemm_mixed.c).
+ * Compute c [m,n] = op(a) op(b) + beta c by one thread, beta 0 or 1; a and b are f32, bf16 or f16.  Call the function
+ * only inside a parallel region.  Unless a and b are both f32, m <= GEMM_BLOCK_M and n <= GEMM_BLOCK_N (gemm_mixed.c).
  */
 void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
                         float beta, float *c, int64_t ldc);
 enum { GEMM_BLOCK_M = 256, GEMM_BLOCK_N = 384, GEMM_SKINNY_M = 16 };
 
-/* Add the column sums of x to row 0 of out, in blocks of 64 rows, blocks in order. */
+/*
+ * Add the column sums of x to row 0 of out.  Rows are summed in blocks of 64, and the sums of the blocks are added in
+ * order.
+ */
 void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x);
 
 extern const struct meg_ops MEG_FN(ops);

@@ -1,17 +1,18 @@
 /* isa: baseline v3 v4 */
 /*
- * linear.c - linear layers: matrix products in blocks of the output, with bias and activation applied to each block
- * while it is in cache.  Block sizes depend only on the shape.
+ * linear.c - linear layers: GEMMs in blocks of the output, with bias and activation applied to a block while it is in
+ * cache.  Block sizes depend only on the shape.
  *
- * Sums are accumulated in f32: in the result if its type is f32, else in a tile on the stack, which is rounded to bf16
- * or f16 after bias and activation.
+ * Sums are accumulated in f32.  If the output is f32 they are accumulated in place, else in a tile on the stack, which
+ * is rounded to bf16 or f16 after bias and activation.
  */
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
 /*
- * The block size of an [m,n] result.  Blocks are large because the operands are packed again for each block, but their
- * width is reduced, to 192 columns at least, if there would be fewer than eight blocks.
+ * The shape of the blocks into which an [m,n] result is split.  Large blocks are faster, because operands are packed
+ * again for each block.  But if there would be fewer than eight blocks, the maximum width is reduced to 384 or 192
+ * columns.
  */
 struct block_shape {
     int64_t m, n;
@@ -48,7 +49,7 @@ static int all_f32(struct meg_mat a, struct meg_mat b, struct meg_mat c)
     return a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32 && c.dtype == MEG_DTYPE_F32;
 }
 
-/* Return the part of m from element (r, c) on. */
+/* Return the part of m that begins at element (r, c). */
 static struct meg_mat submat(struct meg_mat m, int64_t r, int64_t c)
 {
     m.p = element(m, r, c);

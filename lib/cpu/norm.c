@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /*
- * norm.c - LayerNorm and RMSNorm, which is LayerNorm with mean 0 and without the bias b.  Rows are independent.  For
- * the gradients of w and b, each thread takes a block of columns and sums over the rows in order.
+ * norm.c - LayerNorm and RMSNorm, which is LayerNorm with mean 0 and without the bias b.  Rows are independent.  The
+ * gradients of w and b are computed in blocks of columns; one thread sums a block over the rows, in order.
  */
 #include "cpu/row.h"
 

@@ -1,5 +1,8 @@
 /* isa: baseline v3 v4 */
-/* reduce.c - sums over columns and over buffers; the order of each sum depends on the length only. */
+/*
+ * reduce.c - column sums, sums of squares, weighted sums and counts of zeros.  The order of a sum depends only on its
+ * length.
+ */
 #include "cpu/row.h"
 
 enum { COLS = 128, PARTS = 1024 };
@@ -25,7 +28,7 @@ void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x)
     }
 }
 
-/* These are separate functions because gcc 12 does not vectorize the loops when they are inlined after row_read. */
+/* squares and zeros_in are separate functions because gcc 12 does not vectorize their loops inlined after row_read. */
 static __attribute__((noinline)) double squares(const float *x, int64_t n)
 {
     double s = 0.0;

@@ -1,8 +1,8 @@
 /* isa: baseline v3 v4 */
-/* rope.c - rotary position embedding; heads are independent. */
+/* rope.c - rotary position embedding. */
 #include "cpu/internal.h"
 
-enum { MAX_HEAD = 4096 }; /* largest head size in bf16 or f16; attention has the same limit */
+enum { MAX_HEAD = 4096 }; /* maximum rotated columns per head in bf16 or f16; attention has this limit on d */
 
 static void rotate_pairs(float *x, int64_t half, int is_interleaved, const float *cos, const float *sin, float sign)
 {

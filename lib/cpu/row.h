@@ -6,8 +6,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Operations compute in f32, on at most COL_BLOCK columns at a time: in place if the matrix is f32, else in a buffer
- * that is converted from bf16 or f16 and rounded once when it is stored.
+ * Operations compute in f32 on at most COL_BLOCK columns at a time.  They use an f32 matrix in place.  A bf16 or f16
+ * matrix is converted to f32 in a buffer, and results are rounded when they are stored.
  */
 enum { COL_BLOCK = 1024 };
 
@@ -23,14 +23,15 @@ static inline const float *row_read(struct meg_mat m, int64_t r, int64_t c0, int
 }
 
 /*
- * Return where to compute row r from column c0 on: in the matrix if it is f32, else in buf, which row_store converts.
+ * Return the f32 array in which to compute row r from column c0 on: the matrix if it is f32, else buf.  row_store later
+ * converts buf into the matrix.
  */
 static inline float *row_out(struct meg_mat m, int64_t r, int64_t c0, float *buf)
 {
     return m.dtype == MEG_DTYPE_F32 ? (float *)element(m, r, c0) : buf;
 }
 
-/* Return the address that row_out returns, with the current values of the row loaded for accumulation. */
+/* Return the array of row_out, filled with the current values of the row, so that the caller can add to them. */
 static inline float *row_load(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf)
 {
     row_read(m, r, c0, n, buf);
@@ -43,7 +44,9 @@ static inline void row_store(struct meg_mat m, int64_t r, int64_t c0, int64_t n,
         MEG_FN(from_f32)(element(m, r, c0), m.dtype, v, n);
 }
 
-/* Compute row r of z = x + dropout(y + bias); x.p and bias.p may be NULL; bias is a matrix of one row. */
+/*
+ * Compute row r of z = x + dropout(y + bias).  bias is a matrix of one row; x and bias are omitted if their p is NULL.
+ */
 static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y, struct meg_mat bias,
                            const struct meg_drop *d, const struct dropout *drop, int64_t r)
 {
@@ -70,7 +73,7 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
     }
 }
 
-/* Compute row r of norm_fwd; RMSNorm has a mean of 0 and no b. */
+/* Compute row r of norm_fwd.  RMSNorm uses mean 0 and no bias, and does not write mean. */
 static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
                             struct meg_mat w, struct meg_mat b, float eps, int64_t r)
 {

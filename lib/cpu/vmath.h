@@ -1,7 +1,7 @@
 /*
- * vmath.h - exp and GELU without branches, so that the compiler vectorizes loops that call them.  The stated errors
- * are the largest ones measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The
- * coefficients are Remez fits for these intervals.
+ * vmath.h - exp and GELU without branches, so that the compiler vectorizes loops that call them.  The stated errors are
+ * the largest ones measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The
+ * polynomials are minimax approximations (Remez algorithm).
  */
 #ifndef MEG_CPU_VMATH_H
 #define MEG_CPU_VMATH_H
@@ -21,8 +21,9 @@ static inline float vpow2i(int32_t n)
 }
 
 /*
- * Return e^x within 1.1 ulp: 0 below -104, infinity above 88.73, and subnormal where e^x is.
- * x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q within 3.1e-9; 2^n is the product of two factors.
+ * Return e^x within 1.1 ulp: 0 below -104, infinity above 88.73, and a subnormal number where e^x is subnormal.
+ *   x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r) with q within 3.1e-9
+ * 2^n is computed as a product of two factors, because n may be outside the range of vpow2i.
  */
 static inline float vexp(float x)
 {
@@ -54,7 +55,10 @@ static inline float vgelu_tanh(float x)
     return x / (1.0f + vexp(e));
 }
 
-/* Return the derivative of vgelu_tanh: s + x s (1 - s) 2u'.  Beyond |x| = 10 it is exactly 0 or 1. */
+/*
+ * Return the derivative of vgelu_tanh: s + x s (1 - s) 2u'.  x is clamped to [-10, 10]: beyond, the derivative is 0 or
+ * 1 to within 3e-36.
+ */
 static inline float vgelu_tanh_grad(float x)
 {
     float e, s, x2;
@@ -67,8 +71,9 @@ static inline float vgelu_tanh_grad(float x)
 }
 
 /*
- * Return the normal distribution function of x, given e = exp(-x^2/2): erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2
- * otherwise, with erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt 2, t = 1/(1 + z/2), P within 2.2e-8.
+ * Return the cumulative distribution function of the standard normal distribution at x, given e = exp(-x^2/2).  It is
+ * erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2 otherwise, where
+ *   erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt 2, t = 1/(1 + z/2), and P within 2.2e-8
  */
 static inline float vnormal(float x, float e)
 {
@@ -88,7 +93,7 @@ static inline float vnormal(float x, float e)
     return x < 0.0f ? p : 1.0f - p;
 }
 
-/* Return GELU in its exact form: x times the normal distribution function of x. */
+/* Return GELU in its exact form: x times the cumulative distribution function of the standard normal distribution. */
 static inline float vgelu_erf(float x)
 {
     return x * vnormal(x, vexp(-0.5f * x * x));

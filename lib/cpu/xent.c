@@ -4,7 +4,7 @@
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
-enum { VOCAB_BLOCK = 4096 }; /* logits converted to f32 at a time */
+enum { VOCAB_BLOCK = 4096 }; /* number of logits converted to f32 at a time */
 
 void MEG_FN(xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
 {

@@ -6,8 +6,8 @@
 #include "nn/internal.h"
 
 /*
- * Return a view of m as heads, starting at column d * part.  A row of m has heads_per_group heads of d columns for each
- * key-value group.
+ * Return a view of the heads of m that begins with head `part` of each key-value group.  A row of m has heads_per_group
+ * heads of d columns for each group.
  */
 static struct meg_heads heads(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d, int64_t part)
 {
@@ -86,7 +86,7 @@ static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l
     return drop;
 }
 
-/* o = dropout(softmax(q k^T / sqrt(d), causal)) v;  lse = log sum exp of each row of scores */
+/* o = dropout(softmax(q k^T / sqrt(d), causal)) v; lse = log-sum-exp of the scores of each query */
 static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, struct meg_mat qkv,
                           const struct meg_attn *l)
 {
@@ -122,8 +122,8 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
 }
 
 /*
- * Append the keys and values of one sequence's rows to its KV cache, and compute the causal attention of the rows'
- * queries over the complete cache.
+ * Append the keys and values of one sequence's rows to its KV cache.  Then compute the causal attention of the rows'
+ * queries over all keys in this cache.
  */
 static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv,
                             const struct meg_attn *l)

@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Tables of rotary position embedding, shared by all layers; half is 0 if the model has no rotary positions. */
+/* Cosines and sines of rotary position embedding, shared by all layers.  Without rotary positions, half is 0. */
 struct meg_rope {
     float *cos, *sin; /* [positions, half] */
     int64_t half;     /* number of rotated column pairs per head */
@@ -28,12 +28,12 @@ struct meg_attn {
     double dropout;  /* dropout probability of the attention weights */
     const struct meg_cp *cp;
     const struct meg_attn_workspace *workspace;
-    bool recomputes_core; /* selective recomputation: backward recomputes o and lse, whose buffers the layers share */
+    bool recomputes_core; /* selective recomputation: layers share the buffers of o and lse; backward recomputes both */
 };
 
 /*
- * Activations kept for backward.  With all-to-all context parallelism, qkv and lse hold some of the heads for the rows
- * of all ranks in the all-to-all group.
+ * Activations kept for backward.  With all-to-all context parallelism, qkv and lse have only some of the heads, but the
+ * rows of all ranks of the all-to-all group.
  */
 struct meg_attn_acts {
     struct meg_mat qkv; /* [n, (a+2g)d], after rotary positions */
@@ -41,20 +41,21 @@ struct meg_attn_acts {
     float *lse;         /* log-sum-exp of the scores, [b,a,s]; with context parallelism [2,b,a,s/2], chunk by chunk */
 };
 
-/* Gradients of the activations. */
 struct meg_attn_grads {
-    struct meg_mat qkv, o; /* gradients, with the shapes of the activations */
+    struct meg_mat qkv, o; /* gradients of qkv and o */
     float *delta;          /* sum of d_o * o over the columns of each head, with the shape of lse */
 };
 
 /*
- * Compute y [n,h] from x without the output bias, which is added by bias-dropout-add (struct meg_residual_epilogue).
- * If c->kv is set, append the keys and values of the rows to the cache, and compute the attention of each row's queries
- * over its sequence in the cache.
+ * Compute y [n,h] from x, without the bias of proj, which meg_add_fwd adds (struct meg_residual_epilogue).  If c->kv is
+ * set, append the keys and values of the rows to the KV cache, and compute attention over the sequences in the cache.
  */
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l);
-/* Compute dx from dy and, unless c->defers_wgrad, add to the weight gradients; d is overwritten. */
+/*
+ * Compute dx from dy and, unless c->defers_wgrad, add to the weight gradients.  The gradients of the activations are
+ * written to d.
+ */
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                   const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l);
 /* Add the weight gradients that meg_attn_bwd deferred (c->defers_wgrad); pass the same arguments as to meg_attn_bwd. */

@@ -22,7 +22,7 @@ static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, in
     c->op->copy_heads(c->stream, dst, src, s, b, 1, d);
 }
 
-/* All-to-all of n elements per rank, from a2a_send to a2a_recv. */
+/* Exchange n elements with each rank by an all-to-all from a2a_send to a2a_recv. */
 static void all_to_all(struct meg_ctx *c, const struct meg_attn *l, int64_t n, enum meg_dtype t)
 {
     struct meg_comm *g = l->cp->a2a;
@@ -37,7 +37,10 @@ struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m)
     return m;
 }
 
-/* Copy between full_seq, whose rows are in sequence order, and blocks [h, n], which hold the rows of each rank. */
+/*
+ * Copy between full_seq, whose rows are in sequence order, and blocks [h, n], each of which has the n elements of the
+ * rows of one rank.
+ */
 static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *full_seq, void *blocks, int64_t n,
                          bool to_full_seq)
 {
@@ -52,7 +55,7 @@ static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *f
         }
 }
 
-/* Copy between rows, which have all heads, and blocks [h, rows, cols/h], which hold the heads of each rank. */
+/* Copy between rows, which have all heads, and blocks [h, rows, cols/h], each of which has the heads of one rank. */
 static void reorder_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *blocks, bool to_rows)
 {
     const int64_t w = rows.cols / h;

@@ -6,8 +6,8 @@
 #include "nn/internal.h"
 
 /*
- * Set chunk[0] and chunk[1] to the two chunks of rank `rank`, of n ranks with s positions each.  If count is 1, set
- * chunk[0] to all s positions instead.
+ * Set chunk[0] and chunk[1] to the two chunks that rank `rank` of n has, with s positions per rank.  If count is 1, set
+ * chunk[0] to one chunk of all s positions instead.
  */
 static void rank_chunks(struct nn_cp_chunk *chunk, int64_t count, int64_t s, int64_t rank, int64_t n)
 {
@@ -24,8 +24,8 @@ static bool is_visible(const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
 }
 
 /*
- * Begin attention of one layer.  Without a ring, each rank has the keys of the full sequence after the all-to-all, as
- * one key chunk.
+ * Initialize the state of the attention of one layer.  If the ring has one rank, this rank has the keys of the complete
+ * sequence after the all-to-all, and they form a single key chunk.
  */
 static struct nn_cp_attn start_attn(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat qkv)
 {
@@ -135,7 +135,7 @@ void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
     nn_a2a_heads_to_seq(c, l, a->o, o.p);
 }
 
-/* Compute delta of this rank's rows and all heads, chunk by chunk, and redistribute it with nn_a2a_stats. */
+/* Compute delta of this rank's rows and all heads, chunk by chunk, and redistribute it by heads (nn_a2a_stats). */
 static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *delta, struct meg_mat d_o,
                           struct meg_mat o)
 {

@@ -2,7 +2,7 @@
  * cp_groups.h - context parallelism: each sequence is sharded over the c ranks of a group.
  *
  * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention.
- * Only attention needs the tokens of other ranks:
+ * Only attention needs the tokens of other ranks.  The communication types differ in how it obtains them:
  *   p2p         keys and values circulate in a ring, overlapped with attention over the block received before
  *               (Liu et al. 2023)
  *   all_gather  keys and values are all-gathered, and their gradients reduce-scattered (Dubey et al. 2024, 3.3.2)
@@ -10,8 +10,8 @@
  *               (Jacobs et al. 2023)
  *   a2a+p2p     a2a within groups of consecutive ranks, whose chunks together form two larger chunks; p2p between the
  *               groups
- * Every type thus combines an all-to-all over a2a_size ranks with a ring (or all-gather) over ring_size ranks.  Either
- * size may be 1, and both are 1 without context parallelism.
+ * A type is implemented as an all-to-all over a2a_size ranks and a ring (or all-gather) over ring_size ranks.  For p2p
+ * and all_gather a2a_size is 1, for a2a ring_size is 1.  Without context parallelism both are 1.
  */
 #ifndef MEG_NN_CP_GROUPS_H
 #define MEG_NN_CP_GROUPS_H
@@ -26,7 +26,7 @@ struct meg_cp {
     struct meg_comm *a2a, *ring;
 };
 
-/* The groups of a run without context parallelism. */
+/* The groups without context parallelism. */
 extern const struct meg_cp meg_cp_one;
 
 /* Set cp to the groups of a communication type.  If mesh is from meg_mesh_init_dry, set only their sizes. */
@@ -41,21 +41,21 @@ static inline bool meg_cp_is_on(const struct meg_cp *cp)
 /* Sizes of attention on one rank. */
 struct meg_attn_size {
     enum meg_dtype dtype;
-    int64_t n, a, g, d; /* rows of a micro-batch, query heads and groups before any all-to-all, head size */
+    int64_t n, a, g, d; /* rows of a micro-batch; query heads and groups before any all-to-all; head size */
     bool is_training;
 };
 
 /* Workspace of attention, shared by all layers.  Buffers that the communication type does not use are NULL. */
 struct meg_attn_workspace {
     void *a2a_recv, *a2a_send; /* [n, (a+2g)d] all-to-all buffers; a2a_recv also holds qkv before the all-to-all */
-    int32_t *doc_start;        /* [n a2a_size] gathered doc_start of struct meg_ctx */
+    int32_t *doc_start;        /* doc_start (struct meg_ctx) gathered from the all-to-all group */
     void *kv;                  /* blocks [n, g, 2, d] of keys and values that are sent and received */
     float *dkv;                /* blocks [n, g, 2, d] of the gradients of keys and values */
     float *o_part, *lse_part;  /* partial o and lse of one query chunk and one key chunk, before merging */
     float *o, *dqkv;           /* f32 sums [n, a d] and [n, (a+2g)d]; NULL if dtype is f32 */
 };
 
-/* Sub-allocate a workspace that is large enough for each of cp [n]. */
+/* Sub-allocate a workspace that is large enough for each of cp[0] to cp[n - 1]. */
 void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena,
                                  const struct meg_attn_size *size, const struct meg_cp *cp, int n);
 

@@ -1,6 +1,6 @@
 /*
  * cp_kv_exchange.c - exchange of keys and values for context parallelism: a ring of point-to-point messages, or an
- * all-gather.  Gradients return to their rank through the ring, or by a reduce-scatter.
+ * all-gather.  Gradients return to the rank of the keys through the ring, or by a reduce-scatter.
  */
 #include "nn/internal.h"
 
@@ -42,8 +42,8 @@ static struct nn_kv_block local_kv(const struct nn_cp_attn *p, struct meg_mat ro
 }
 
 /*
- * Copy this rank's keys and values to a block.  The key and the value of a group are adjacent, in qkv and in the block,
- * so one copy moves both.
+ * Copy this rank's keys and values to a KV block.  In qkv and in the block, the value head of a group follows its key
+ * head, so one copy moves both.
  */
 static void pack(struct nn_cp_attn *p, void *block)
 {
@@ -51,7 +51,7 @@ static void pack(struct nn_cp_attn *p, void *block)
                          2 * p->d);
 }
 
-/* Copy a block of gradients to this rank's rows of dqkv. */
+/* Copy the gradients in a block to the key and value columns of dqkv. */
 static void unpack(struct nn_cp_attn *p, float *block)
 {
     p->c->op->copy_heads(p->c->stream, local_kv(p, p->dqkv).k, kv_heads(p, block, MEG_DTYPE_F32).k, p->s, p->b, p->g,
@@ -122,7 +122,7 @@ static int64_t ring_fetch(struct nn_cp_attn *p, int64_t step, struct nn_kv_block
     return (ring->rank - step + ring->size) % ring->size;
 }
 
-/* Two blocks alternate: one is sent while gradients accumulate in the other.  The third block receives. */
+/* Steps alternate between two blocks: one is sent while the other accumulates gradients.  A third block receives. */
 static struct nn_kv_block ring_grad_block(struct nn_cp_attn *p, int64_t step)
 {
     return zeroed_grads(p, dkv_block(p, step % 2));

@@ -1,4 +1,4 @@
-/* ctx.h - the context of a layer's forward and backward: backend, ranks, data types and the current micro-batch. */
+/* ctx.h - the argument common to all layer functions: backend, ranks, data types and the current micro-batch. */
 #ifndef MEG_NN_CTX_H
 #define MEG_NN_CTX_H
 #include <stdbool.h>
@@ -8,8 +8,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * The rows of one sequence in a decoding step: rows [row0, row0 + rows) of the micro-batch are tokens at positions
- * position0, position0 + 1, ...  The sequence's keys and values in a layer are at cache + layer * layer_bytes, with
+ * One sequence in a step of decoding with a KV cache.  Rows [row0, row0 + rows) of the micro-batch are its tokens at
+ * positions position0, position0 + 1, ...  Its keys and values in a layer are at cache + layer * layer_bytes, with
  * shape [position, g, 2, d].
  */
 struct meg_kv_cache_seq {
@@ -21,26 +21,26 @@ struct meg_kv_cache_seq {
 struct meg_ctx {
     const struct meg_ops *op;
     struct meg_stream *stream;
-    struct meg_comm *tp;         /* tensor-parallel group */
-    bool has_sp;                 /* sequence parallelism is on (nn/sequence_parallel.h) */
-    void *sp_buffer[2];          /* workspace of sequence parallelism, [n, h] each: gathered rows, partial sums */
-    bool defers_wgrad;           /* backward leaves the weight gradients of linears to *_bwd_weight */
-    enum meg_dtype dtype;        /* dtype of parameters, and of activations except the residual stream */
-    enum meg_dtype grad_dtype;   /* dtype of parameter gradients */
-    int64_t s, b;                /* micro-batch: s positions on this context-parallel rank, b sequences; n = s*b rows */
-    uint32_t seed;               /* seed of dropout */
-    const int64_t *sample_id;    /* [b] device: number of each sequence in the run; NULL: no dropout */
+    struct meg_comm *tp;       /* tensor-parallel group */
+    bool has_sp;               /* sequence parallelism is on (nn/sequence_parallel.h) */
+    void *sp_buffer[2];        /* workspace of sequence parallelism, [n, h] each: [0] gathered rows, [1] partial sums */
+    bool defers_wgrad;         /* backward leaves the weight gradients of linears to *_bwd_weight */
+    enum meg_dtype dtype;      /* dtype of parameters, and of activations except the residual stream */
+    enum meg_dtype grad_dtype; /* dtype of parameter gradients */
+    int64_t s, b;              /* micro-batch: s positions on this context-parallel rank, b sequences; n = s*b rows */
+    uint32_t seed;             /* seed of dropout */
+    const int64_t *sample_id;  /* [b] device: global sample number of each sequence; NULL: no dropout */
     const int32_t *position_ids; /* [s,b] device */
-    const int32_t *doc_start;    /* [s,b] device: position of the first token that each token may see; or NULL */
-    /* [rows/b] device: global position of each b consecutive rows of this rank's residual stream; NULL: 0, 1, ... */
+    const int32_t *doc_start;    /* [s,b] device: position of the first key that each query may attend to; NULL: 0 */
+    /* [rows/b] device: element t is the global position of rows [t*b, (t+1)*b) of the residual stream; NULL: t */
     const int32_t *position_of_row;
-    const struct meg_kv_cache_seq *kv; /* [nkv] sequences of a decoding step; NULL: not decoding */
+    const struct meg_kv_cache_seq *kv; /* [nkv] sequences of a step of decoding with a KV cache; NULL: no cache */
     int64_t nkv;
 };
 
 /*
- * Return the parameters of dropout with probability p at a site of a layer for the current micro-batch.  Without sample
- * ids there is no dropout.
+ * Return the dropout parameters of one site of a layer for the current micro-batch.  The dropout probability is p, or 0
+ * if the micro-batch has no sample numbers.
  */
 static inline struct meg_drop meg_ctx_drop(const struct meg_ctx *c, double p, int layer, enum meg_drop_site site)
 {

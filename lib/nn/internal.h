@@ -22,7 +22,9 @@ struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t
 /* Return the geometry of causal attention over b sequences of s tokens. */
 struct meg_attn_geom nn_causal_geom(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
 
-/* Return the matrix in which to accumulate m in f32: m itself if it is f32, else buffer. */
+/*
+ * Return the matrix in which to accumulate m in f32: m itself if it is f32, else a matrix of the same shape in buffer.
+ */
 struct meg_mat nn_f32_sum(struct meg_mat m, float *buffer);
 /* Convert sum, which nn_f32_sum returned for m, to the dtype of m, and store it in m. */
 void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
@@ -30,8 +32,8 @@ void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
 /* ---- cp_attention.c ---- */
 
 /*
- * Compute a->o and a->lse from qkv with context parallelism.  qkv is either nn_a2a_buffer(l, a->qkv), from which the
- * function first fills a->qkv, or a->qkv itself, filled by an earlier call.
+ * Compute a->o and a->lse with context parallelism.  If qkv is nn_a2a_buffer(l, a->qkv), first write its all-to-all to
+ * a->qkv.  Otherwise qkv is a->qkv, which already has this rank's heads.
  */
 void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, struct meg_mat qkv);
 /* Compute d->qkv from d->o; d->o and d->delta are overwritten. */
@@ -41,24 +43,26 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
 /* ---- cp_all_to_all.c ---- */
 
 /*
- * Return m with its data in a2a_recv, which holds the input or the output of an all-to-all; return m itself if a2a_size
- * is 1.
+ * Return a matrix with the shape of m in the buffer a2a_recv, for the input or the output of an all-to-all.  If
+ * a2a_size is 1, return m itself.
  */
 struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m);
 /*
- * Redistribute rows [n, cols], which are this rank's rows with all heads, to full_seq [n h, cols/h]: the rows of all h
- * = a2a_size ranks, in sequence order, with this rank's heads.  The heads of a group are adjacent columns.  full_seq
- * may be the memory of rows.  If h is 1, do nothing.
+ * All-to-all from sequence shards to head shards over h = a2a_size ranks.  rows [n, cols] has this rank's rows and all
+ * heads.  full_seq [n h, cols/h] receives the rows of all h ranks, in sequence order, with the i-th of h equal blocks
+ * of columns on rank i.  full_seq may be the memory of rows.  If h is 1, do nothing.
  */
 void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full_seq, struct meg_mat rows);
 /*
- * Redistribute full_seq to rows: the inverse of nn_a2a_seq_to_heads.  full_seq may be the memory of rows or of
- * nn_a2a_buffer.
+ * All-to-all from head shards to sequence shards: the inverse of nn_a2a_seq_to_heads.  full_seq may be the memory of
+ * rows or of nn_a2a_buffer.
  */
 void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *full_seq);
-/* Redistribute the statistics x of each row and head, in place: x [2,b,a,s/2] becomes [2,b,a/h,s h/2]. */
+/* All-to-all of lse or delta to head shards, in place: x [2,b,a,s/2] becomes [2,b,a/h,s h/2], h = a2a_size. */
 void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x);
-/* Return doc_start of the rows of all h ranks, in sequence order; NULL if c->doc_start is NULL. */
+/*
+ * Return doc_start of the rows of all ranks in the all-to-all group, in sequence order; NULL if c->doc_start is NULL.
+ */
 const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l);
 
 /* ---- cp_kv_exchange.c ---- */
@@ -68,11 +72,12 @@ struct nn_cp_chunk {
     int64_t row0, s, position0;
 };
 
+/* A KV block: the key and value heads of one rank, or their gradients. */
 struct nn_kv_block {
     struct meg_heads k, v;
 };
 
-/* Attention of one layer with context parallelism, after the all-to-all. */
+/* State of the attention of one layer with context parallelism, after the all-to-all. */
 struct nn_cp_attn {
     struct meg_ctx *c;
     const struct meg_attn *l;
@@ -83,22 +88,22 @@ struct nn_cp_attn {
     int64_t nq_chunks, nk_chunks; /* number of query chunks of this rank, of key chunks of each rank */
     struct nn_cp_chunk q_chunk[2], k_chunk[2];
     struct nn_kv_block kv;              /* keys and values of the current ring step */
-    struct meg_work *recv[2], *send[2]; /* in-flight KV block and gradient block of the ring */
+    struct meg_work *recv[2], *send[2]; /* pending ring messages: [0] KV block, [1] gradients of a KV block */
 };
 
 /*
- * Exchange of keys and values, and of their gradients, over cp->ring.  Step 0 uses the keys of this rank; the ring_size
- * steps together use the keys of all ranks.  A function for which an exchange has no use does nothing.
+ * Exchange of keys and values, and of their gradients, over cp->ring.  Step 0 uses the keys of this rank, and the
+ * ring_size steps together use the keys of all ranks.  A function that an exchange does not need is empty.
  */
 struct nn_kv_exchange {
     /*
-     * Set *kv to the KV block of a step, once it has arrived, and return the rank that owns the block.  A ring also
-     * starts to fetch the next block.
+     * Set *kv to the KV block of a step, and return the rank in cp->ring whose keys it contains.  Work that is queued
+     * later waits until the block has arrived.  A ring also starts to fetch the next block.
      */
     int64_t (*fetch)(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv);
-    /* Return the block to which the gradients of a step are to be added. */
+    /* Return the block to which the gradients of the keys and values of a step are to be added. */
     struct nn_kv_block (*grad_block)(struct nn_cp_attn *p, int64_t step);
-    /* Send the gradients of a step, once complete, to the next rank of the ring. */
+    /* Send the accumulated gradients of a step to the next rank of the ring. */
     void (*send_grads)(struct nn_cp_attn *p, int64_t step);
     /* Write the reduced gradients of this rank's keys and values to dqkv. */
     void (*return_grads)(struct nn_cp_attn *p);

@@ -1,8 +1,8 @@
 /*
  * linear.h - column-parallel and row-parallel linear layers (Shoeybi et al. 2019, section 3).
  *
- * A column-parallel linear holds some rows of w (outputs) on each tensor-parallel rank, a row-parallel linear some
- * columns (inputs).  The input of a column-parallel linear and the output of a row-parallel linear are rows of the
+ * Tensor-parallel ranks shard the weight w [out, in] of a column-parallel linear along out, and that of a row-parallel
+ * linear along in.  The input of a column-parallel linear and the output of a row-parallel linear are rows of the
  * residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
  *
  * The backward functions compute the gradient of the input and add to the gradient of w.  With c->defers_wgrad they
@@ -32,7 +32,7 @@ void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct
 
 /* Compute y = x [n,in] w^T, reduced over tensor-parallel ranks.  The bias is added by bias-dropout-add (nn/norm.h). */
 void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear_weights *l);
-/* Compute dx [n,in] = dy w * act'(pre) for the input x = act(pre); add to the gradient of w. */
+/* Compute dx [n,in] = dy w * act'(pre), where x = act(pre) was the input; add to the gradient of w. */
 void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                           const struct meg_linear_weights *l, struct meg_mat pre, enum meg_act act);
 void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,

@@ -9,7 +9,7 @@ int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n)
     return rows < 64 ? (n < 64 ? n : 64) : rows < n ? rows : n;
 }
 
-/* Compute the logits of a chunk of rows and the loss of each row; l->lse is kept for the gradient. */
+/* Compute and return the logits of a chunk of rows.  Also compute the loss of each row, and l->lse for the gradient. */
 static struct meg_mat chunk_logits(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
                                    const struct meg_lm_head *l)
 {

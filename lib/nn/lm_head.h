@@ -23,13 +23,15 @@ struct meg_lm_head {
  */
 int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n);
 
-/* Compute loss [n] f32 of all rows against target [n].  x has this rank's rows of the final norm's output. */
+/*
+ * Compute the loss [n] f32 of all rows for the target ids [n].  x has this rank's rows of the output of the final norm.
+ */
 void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
                       const struct meg_lm_head *l);
 
 /*
- * Compute loss as meg_lm_head_loss does, and the gradients of sum(weight * loss): write the gradient of
- * x to dx, and add to the gradient of w.
+ * Compute loss as meg_lm_head_loss does, and the gradients of sum(weight * loss).  Write the gradient of x to dx, and
+ * add the gradient of w to out.dw.
  */
 void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
                          struct meg_loss_weight weight, const struct meg_lm_head *l);

@@ -15,16 +15,16 @@ struct meg_mlp {
 };
 
 struct meg_mlp_acts {
-    struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; pre.p NULL: not kept */
+    struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; not kept if pre.p is NULL */
     struct meg_mat mid; /* output of the activation, [n,f] */
 };
 
-/* Compute y [n,h] without fc2's bias, which is added by bias-dropout-add (nn/norm.h). */
+/* Compute y [n,h] without the bias of fc2, which meg_add_fwd adds (struct meg_residual_epilogue in nn/norm.h). */
 void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a,
                  const struct meg_mlp *l);
 /*
- * Compute dx from dy and, unless c->defers_wgrad, add to the weight gradients.  d, the gradients of the activations, is
- * overwritten; d->mid is used only if gated.
+ * Compute dx from dy and, unless c->defers_wgrad, add to the weight gradients.  The gradients of the activations are
+ * written to d; d->mid is used only if gated.
  */
 void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                  const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l);

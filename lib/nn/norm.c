@@ -1,4 +1,4 @@
-/* norm.c - norms and residual additions; each function calls one operation of the backend. */
+/* norm.c - norms and residual additions, each by one operation of the backend. */
 #include "nn/norm.h"
 
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,

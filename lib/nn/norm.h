@@ -21,8 +21,8 @@ struct meg_norm_stats {
 };
 
 /*
- * Parameters of the residual addition of a sublayer's output (Megatron's bias-dropout-add): dropout, and the bias of
- * the sublayer's last linear, which the sublayer does not add.
+ * Parameters of Megatron's bias-dropout-add, which adds the output of a sublayer to the residual stream.  The
+ * sublayer's last linear does not add its bias, because this addition does.
  */
 struct meg_residual_epilogue {
     void *bias; /* [h], or NULL */
@@ -34,8 +34,8 @@ struct meg_residual_epilogue {
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l);
 /*
- * Compute dx = skip + the gradient of dy through the norm; add to the gradients of w and b.  skip may be dx; skip.p
- * NULL means no skip.
+ * Compute dx = skip + the gradient of x, given dy, the gradient of y; add to the gradients of w and b.  skip may be dx.
+ * If skip.p is NULL, nothing is added.
  */
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l);

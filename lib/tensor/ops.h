@@ -7,8 +7,8 @@
  *
  * Data types: a matrix or view of heads carries its type, f32, bf16 or f16, and the types of one call may differ.  For
  * example, the residual stream may be f32 while parameters and the outputs of sublayers are bf16.  An operation
- * converts its inputs to f32, computes in f32 (sums to an f64 in f64), and rounds a result once, to nearest even, when it stores
- * it.  Statistics, losses and log-sum-exps are f32.
+ * converts its inputs to f32, computes in f32 (sumsq and weighted_sum in f64), and rounds a result once, to nearest
+ * even, when it stores it.  Statistics, losses and log-sum-exps are f32.
  *
  * A parameter vector (void *) has the type of a matrix of the same call.  The bias of a linear layer has the type of w,
  * the bias of add_fwd the type of the sublayer's output, and w and b of a norm the type of y (norm_bwd: of dy).
