@@ -116,8 +116,9 @@ int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64
 void spm_unigram_update_score(struct meg_spm_encoder *enc);
 
 /*
- * Return the tag with which a word is cached (unigram.c).  The ids of a word can depend on the rounded score of the text before the
- * word.  Its cached ids are therefore used only if its tag is at least the required tag, which is greater than 0.
+ * Return the tag with which a word is cached (unigram.c).  The ids of a word can depend on the rounded score of the
+ * text before the word.  Its cached ids are therefore used only if its tag is at least the required tag, which is
+ * greater than 0.
  */
 uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, int64_t n);
 /* Return the tag that a cached word requires if it is among the next nids ids. */
