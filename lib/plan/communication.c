@@ -16,7 +16,10 @@ static double size_of(enum meg_dtype t)
 
 /* ---- a micro-batch in a layer ----------------------------------------------------------------- */
 
-/* Return the bytes sent to gather or reduce the rows of the residual stream once. */
+/*
+ * Return the bytes of one collective on the residual stream: an all-gather or reduce-scatter with sequence parallelism,
+ * else an all-reduce.
+ */
 static double residual_volume(const struct meg_cost_model *cost, enum meg_dtype t)
 {
     const struct meg_layout *l = &cost->layout;
@@ -26,9 +29,10 @@ static double residual_volume(const struct meg_cost_model *cost, enum meg_dtype 
 }
 
 /*
- * A layer has two pairs of a column-parallel and a row-parallel linear.  With sequence parallelism, rows are
- * all-gathered before and reduce-scattered after each pair, and the backward pass all-gathers the input of each
- * column-parallel linear again for its weight gradient.
+ * A layer has two pairs of a column-parallel and a row-parallel linear.  Without sequence parallelism, each pair has
+ * one all-reduce in forward and one in backward.  With sequence parallelism, each pair has an all-gather and a
+ * reduce-scatter in both, and for weight gradients an all-gather of the column-parallel input.  Deferred weight
+ * gradients also all-gather the output gradient of the row-parallel linear again.
  */
 struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad)
 {
@@ -74,8 +78,8 @@ struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost)
 }
 
 /*
- * The head, whose loss is also computed in the backward step, communicates only there: it all-gathers its input (with
- * sequence parallelism), all-reduces the softmax statistics of each row, and reduces the input gradient.
+ * The backward step also computes the logits and the loss, so the head communicates only there.  It all-gathers its
+ * input (with sequence parallelism) and the softmax statistics, two f32 per token, and reduces the input gradient.
  */
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
 {
@@ -120,7 +124,7 @@ static double tied_grad_nbytes(const struct meg_params *params, const struct meg
 }
 
 /*
- * Return the bytes sent to all-gather a layer group, or 0 if the group's unsharded buffer already contains it.
+ * Return the bytes of the all-gather of a layer group, or 0 if the group's unsharded buffer already contains it.
  * resident[i] is the layer group in unsharded buffer i.
  */
 static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *cost,
@@ -137,8 +141,8 @@ static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const str
 }
 
 /*
- * Return the bytes sent by the all-gathers of layer groups in a step, in the order in which
- * model/gpt_forward_backward.c reads the groups (ZeRO-3).
+ * ZeRO-3: return the bytes of all all-gathers of layer groups in a step.  The loops follow the order in which
+ * model/gpt_forward_backward.c reads the groups.
  */
 static double zero3_gather_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
 {
@@ -201,8 +205,8 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
 }
 
 /*
- * Add the bytes that a rank of a stage sends for one micro-batch in its layers, and in embedding and head if it has
- * them.
+ * Add the bytes that a rank of a stage sends for one micro-batch in its layers and, if the stage has them, in the
+ * embedding and the head.
  */
 static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, int64_t stage)
 {

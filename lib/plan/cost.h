@@ -1,10 +1,9 @@
 /*
  * cost.h - analytic cost model of a training run: memory, communication and time of a step.
  *
- * The cost model is computed from model, layout and hardware.  It allocates no tensors.  Memory and communication are
- * computed for one rank of each type of pipeline stage, and time for each stage, so the computation hardly depends on
- * the tensor-, context- and data-parallel sizes.  Layers are modeled as in Korthikanti et al. 2022, pipelines as in
- * Narayanan et al. 2021.
+ * The cost model allocates no tensors.  It computes memory and communication for one rank each of up to three pipeline
+ * stages (meg_cost_representatives), and time for each stage.  Layers are modeled as in Korthikanti et al. 2022,
+ * pipelines as in Narayanan et al. 2021.
  */
 #ifndef MEG_PLAN_COST_H
 #define MEG_PLAN_COST_H
@@ -17,31 +16,32 @@ struct meg_cost_model {
     const struct meg_gpt_conf *model; /* configuration that meg_gpt_conf_check has accepted */
     const struct meg_optim_conf *optim;
     struct meg_layout layout;               /* layout after meg_layout_set_model and meg_zero_fit */
-    struct meg_pipe_schedule_conf schedule; /* pipeline schedule of one step */
+    struct meg_pipe_schedule_conf schedule; /* pipeline schedule of one iteration */
     struct meg_gpt_run run;                 /* runtime configuration of all stages; see meg_run_spec_stage */
     bool overlaps_grad_reduce;              /* reduce gradients during the last backward pass */
     bool overlaps_param_gather;             /* all-gather parameters during the next forward pass */
     bool uses_host_comm;                    /* ranks are processes that communicate through host memory (MPI) */
-    int num_scalar_reduces; /* number of scalars (norms, counts) that a step reduces over the model-parallel ranks */
-    bool is_async_save, saves_optim; /* background saves copy the weights; saves include the optimizer state */
-    bool stores_scores; /* store attention scores, as before FlashAttention; only to compare with published runs */
+    int num_scalar_reduces; /* number of norms and counts that a step all-reduces over the model-parallel ranks */
+    bool is_async_save, saves_optim; /* saves run in the background; saves include the optimizer state */
+    bool stores_scores; /* attention scores are stored, as before FlashAttention; for comparison with publications */
 };
 
 /*
- * Return the cost model of a run whose steps have num_micro micro-batches per data-parallel rank.  It borrows s->job.
+ * Return the cost model of a run whose steps have num_micro micro-batches per data-parallel rank.  The result borrows
+ * s->job.
  */
 struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro);
 
 /*
- * Set `at` to one rank of each type of stage (first, second and last), and return the number of ranks.  Each is the
- * first rank of its tensor-parallel group, which needs the most memory.  Stages between the second and the last need at
- * most as much as the second.
+ * Set `at` to the coordinates of one rank on the first, the second and the last stage, as far as these differ, and
+ * return the number of ranks.  Each is the first of its tensor-parallel group, whose shards are the largest.  A stage
+ * between the second and the last needs at most as much memory as the second.
  */
 int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Types of memory of a rank: first the arenas, then other allocations. */
+/* Types of memory of a rank: first the arenas of model, optimizer and pipeline, then other allocations. */
 enum meg_cost_memory_type {
     MEG_COST_MEM_PARAMS,
     MEG_COST_MEM_GRADS,
@@ -52,10 +52,10 @@ enum meg_cost_memory_type {
     MEG_COST_MEM_WORKSPACE,
     MEG_COST_MEM_PIPELINE,
     MEG_COST_MEM_COMM_WORKSPACE, /* receive buffers of collectives through host memory */
-    MEG_COST_MEM_ASYNC_SAVE,     /* copy that a background save writes */
+    MEG_COST_MEM_ASYNC_SAVE,     /* copy of the state that a background save writes */
     MEG_COST_MEM_TYPES
 };
-enum { MEG_COST_MEM_ARENAS = MEG_COST_MEM_COMM_WORKSPACE }; /* the number of arenas */
+enum { MEG_COST_MEM_ARENAS = MEG_COST_MEM_COMM_WORKSPACE }; /* number of arenas */
 extern const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES];
 
 /* Compute the bytes of each type of memory on the rank at coordinates `at`. */
@@ -79,25 +79,25 @@ extern const char *const meg_cost_group_name[MEG_COST_GROUPS];
 /* Compute the bytes that the rank at coordinates `at` sends in each group per step, counted as in comm/comm.h. */
 void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, struct meg_rank_coords at);
 /*
- * Set nbytes to the bytes that this rank has sent so far in the groups of a mesh.  The difference over a step equals
- * meg_cost_comm_volume.
+ * Set nbytes to the bytes that this rank has sent so far in each group of a mesh.  meg_cost_comm_volume predicts by how
+ * much they grow in a step.
  */
 void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *mesh);
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
 /*
- * Estimated time of a step, in seconds except for `bubble` and `mfu`.  The time of a micro-batch on a stage is the sum
- * of its matrix products, attention, memory-bound operations and collectives, without overlap.  Transfers between
- * stages overlap as the schedule allows.
+ * Estimated times of a step in seconds, and two fractions: `bubble` and `mfu`.  The time of a micro-batch on a stage is
+ * the sum of the times of its GEMMs, attention, memory-bound operations and collectives, without overlap.  Transfers
+ * between stages overlap as the schedule allows.
  */
 struct meg_cost_time {
-    double gemm, attention, memory_bound, comm; /* times of all micro-batches on the busiest stage */
-    double bubble;                              /* idle time of the busiest stage, as a fraction of its busy time */
+    double gemm, attention, memory_bound, comm; /* sums over all micro-batches on the busiest stage */
+    double bubble;                              /* idle time of the busiest stage, divided by its busy time */
     double grad_reduce; /* time of gradient reduction and parameter all-gather that is not overlapped */
-    double update;
-    double step;
-    double mfu; /* model FLOP utilization: model FLOP/s as a fraction of the peak of all ranks */
+    double update;      /* optimizer update */
+    double step;        /* total */
+    double mfu;         /* model FLOP/s utilization: model FLOP/s divided by the peak FLOP/s of all ranks */
 };
 
 /*
@@ -108,8 +108,8 @@ struct meg_cost_time {
 void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *cost, const struct meg_hardware *hw,
                         int threads, bool simulate);
 /*
- * Return a lower bound of the step time that meg_cost_step_time estimates without simulation.  The bound omits gradient
- * reduction, parameter all-gather and update, and is much faster to compute.
+ * Return a lower bound of the step time that meg_cost_step_time estimates without simulation.  The bound is faster to
+ * compute, because it omits gradient reduction, parameter all-gather and update.
  */
 double meg_cost_time_bound(const struct meg_cost_model *cost, const struct meg_hardware *hw, int threads);
 

@@ -87,10 +87,7 @@ static void print_layout(const struct meg_layout *l, FILE *f)
     fputc('\n', f);
 }
 
-/*
- * Print the memory that a rank of each of n stages needs.  With --hardware cpu, the overhead is that of a process on
- * this machine.
- */
+/* Print a table of the memory that a rank needs, with a column for each of n stages. */
 static void print_memory(const struct meg_run_spec *s, const struct meg_hardware *hw, const struct stage_cost *c, int n,
                          FILE *f)
 {
@@ -181,10 +178,7 @@ static void print_time(const struct meg_run_spec *s, const struct meg_cost_model
             hw->flops[m->run.dtype] * meg_hardware_threads(hw) / 1e12);
 }
 
-/*
- * Print memory and communication for one rank of each type of stage, and the time of a step; for --skip-train, only
- * memory.
- */
+/* Print memory and communication of representative ranks, and the time of a step; with --skip-train, only memory. */
 static void print_ranks(const struct meg_run_spec *s, FILE *f)
 {
     const struct meg_hardware *hw = meg_hardware_find(s->job->train.hardware);

@@ -1,6 +1,6 @@
 /*
- * hardware.h - the hardware model of --hardware: the rates from which the time of a step is predicted.  The table has a
- * row per machine; no number is fitted to a particular run.
+ * hardware.h - the machines that --hardware names, with the rates from which the cost model predicts the time of a
+ * step.  hardware.c states the sources of the rates.
  */
 #ifndef MEG_PLAN_HARDWARE_H
 #define MEG_PLAN_HARDWARE_H
@@ -11,16 +11,18 @@ MEG_BEGIN_DECLS
 /* The hardware of one rank: a GPU, or a CPU core. */
 struct meg_hardware {
     const char *name, *description;
-    double flops[MEG_DTYPES];        /* peak FLOP/s of matrix products, by dtype of the operands */
-    double gemm_efficiency;          /* fraction of the peak that large products reach */
-    double gemm_half_size;           /* smallest dimension of a product that reaches half of gemm_efficiency */
-    double tile;                     /* rows and columns of a product's output tile */
-    double attention_fwd_efficiency; /* fraction of the peak, counting only unmasked scores */
+    double flops[MEG_DTYPES]; /* peak FLOP/s of GEMMs, by dtype of the operands */
+    /* A GEMM with smallest dimension d reaches gemm_efficiency * d / (d + gemm_half_size) of the peak. */
+    double gemm_efficiency;
+    double gemm_half_size;
+    double tile; /* a GEMM computes its output in tiles of tile x tile elements */
+    /* Fractions of the peak that attention reaches, if only the FLOPs of unmasked scores are counted. */
+    double attention_fwd_efficiency;
     double attention_bwd_efficiency;
     double memory_bw;       /* bytes/s of operations on large buffers */
     double link_bw, net_bw; /* bytes/s that a rank sends in collectives, within and between nodes */
     int ranks_per_node;
-    double memory, reserved_memory; /* bytes in total, and used by driver and libraries; 0: memory of this machine */
+    double memory, reserved_memory; /* total bytes (0: those of this machine), and bytes used by driver and libraries */
 };
 
 const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type);

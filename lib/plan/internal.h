@@ -6,21 +6,21 @@
 MEG_BEGIN_DECLS
 
 /*
- * Shorten a schedule of many micro-batches, whose steady phase is periodic.  *groups is set to the number of groups of
- * micro-batches that are removed, and *group to the number of micro-batches per group.  The shorter schedule uses the
- * same number of slots and buffers.
+ * Return a schedule with fewer micro-batches if c has many, because the steady phase of a schedule is periodic.  Set
+ * *groups to the number of groups of micro-batches that were removed, and *group to the number of micro-batches per
+ * group.  The numbers of slots and buffers do not change.
  */
 struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
                                                   int64_t *group);
 /*
- * Return the makespan that meg_pipe_schedule_estimate computes, extrapolated from shorter schedules if there are many
- * micro-batches.
+ * Return the makespan of a schedule (meg_pipe_schedule_estimate).  If there are many micro-batches, extrapolate it from
+ * shorter schedules.
  */
 double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t);
 
 /*
- * Number of rows (tokens) of a micro-batch on a rank, in tensors sharded by heads or columns and in the residual
- * stream.
+ * Number of tokens of a micro-batch on a rank: `rows` inside attention and MLP, `residual_rows` in the residual stream,
+ * which sequence parallelism shards.
  */
 struct cost_rows {
     int64_t rows, residual_rows;
@@ -36,20 +36,22 @@ static inline struct cost_rows cost_local_rows(const struct meg_cost_model *cost
 }
 
 /*
- * Bytes that a rank sends per micro-batch in the forward pass, and in the backward pass for input and weight gradients.
+ * Bytes that a rank sends per micro-batch: in the forward pass, for input gradients and for weight gradients.
  */
 struct cost_comm {
     double fwd, bwd_input, bwd_weight;
 };
 
 /*
- * Return the bytes sent by one layer in the tensor-parallel group, and by layer i of the model in the context-parallel
- * group.
+ * Return the bytes of one layer in the tensor-parallel group.  defers_wgrad states whether weight gradients are
+ * computed in a separate step (struct meg_ctx).
  */
 struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad);
+/* Return the bytes of layer i of the model in the context-parallel group. */
 struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i);
-/* Return the bytes sent by the embedding and by the head in the tensor-parallel group. */
+/* Return the bytes of the embedding in the tensor-parallel group. */
 struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost);
+/* Return the bytes of the head in the tensor-parallel group. */
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost);
 
 /*
@@ -58,7 +60,7 @@ struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost);
  */
 int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t *inputs);
 
-/* Bytes that a rank sends per step to reduce gradients and all-gather parameters, and the elements that it updates. */
+/* Bytes that a rank sends per step to reduce gradients and to all-gather parameters, and the size of its update. */
 struct cost_step_comm {
     double grad_reduce, param_gather; /* bytes in the data-parallel groups */
     double sp_grad_reduce;            /* bytes in the tensor-parallel group: gradients of replicated parameters */

@@ -1,9 +1,11 @@
 /*
- * Search of parallel layouts.  The search combines tensor sizes up to the number of ranks per node, pipeline sizes that
- * divide the number of layers, and powers of two as context sizes, if their product divides the number of ranks and the
- * weights and gradients fit in memory.  For each combination it tries sequence parallelism, every number of chunks that
- * divides the layers of a stage, micro-batches of 1, 2, 4, ... samples, and the least recomputation that fits in
- * memory.  Candidates are ranked by an estimate of the step time that needs no simulation of a pipeline schedule; only
+ * Search of parallel layouts.  Tensor-parallel sizes are at most the number of ranks per node, pipeline-parallel sizes
+ * divide the number of layers, and context-parallel sizes are powers of two.  A combination is tried if its product
+ * divides the number of ranks and the weights and gradients fit in memory.
+ *
+ * For each combination, the search tries layouts with and without sequence parallelism, numbers of chunks that divide
+ * the layers of a stage, and micro-batches of 1, 2, 4, ... samples, each with the least recomputation that fits in
+ * memory.  Candidates are ranked by a step time that is estimated without simulation of the pipeline schedule.  Only
  * the best MAX_CANDIDATES are simulated.
  */
 #include "plan/layout_search.h"
@@ -15,14 +17,14 @@
 enum {
     MAX_CANDIDATES = 16,
     MAX_PRINTED = 5,
-    MIN_CP_TOKENS = 1024 /* minimum number of tokens of a sequence on each context-parallel rank */
+    MIN_CP_TOKENS = 1024 /* minimum number of tokens of a sequence per rank, if context parallelism is used */
 };
 
 struct candidate {
     struct meg_layout_conf layout;
     int64_t micro;
     enum meg_recompute recompute;
-    double memory; /* bytes on the rank that needs the most */
+    double memory; /* bytes on the rank that needs the most memory */
     struct meg_cost_time time;
 };
 
@@ -36,7 +38,7 @@ struct search {
     int nbest; /* number of candidates in best, which are ordered by time.step */
 };
 
-/* Return n if it is a valid count, else 1; invalid options are rejected later. */
+/* Return n if it is a valid count, else 1.  Invalid options are rejected later. */
 static int64_t clamp_factor(int64_t n)
 {
     return n >= 1 && n <= INT32_MAX ? n : 1;
@@ -77,8 +79,8 @@ static void set_recompute(struct meg_train_conf *c, enum meg_recompute r)
 }
 
 /*
- * Return whether several ranks have the same weights.  If so, they shard the optimizer state and overlap its
- * communication.
+ * Return whether there are several data- or context-parallel ranks.  If so, they use the distributed optimizer with
+ * overlap of its communication.
  */
 static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world_size)
 {
@@ -86,8 +88,8 @@ static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world_siz
 }
 
 /*
- * Set *m to the cost model of a candidate.  *m borrows job, which the caller owns.  Return a negative code if the
- * candidate's options violate a rule.
+ * Set *job to the options of a candidate, and *m to the cost model, which borrows job.  Return a negative code if the
+ * options are invalid.
  */
 static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, const struct search *s,
                            const struct candidate *c)
@@ -108,7 +110,7 @@ static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, 
     return 0;
 }
 
-/* Insert a candidate in order of step time; if there are more than MAX_CANDIDATES, drop the slowest one. */
+/* Insert a candidate in order of step time.  If there are MAX_CANDIDATES already, drop the last one. */
 static void insert(struct search *s, const struct candidate *c)
 {
     int i = s->nbest < MAX_CANDIDATES ? s->nbest++ : MAX_CANDIDATES - 1;
@@ -124,7 +126,7 @@ static bool is_too_slow(const struct search *s, double seconds)
 }
 
 /*
- * Insert a candidate with the least recomputation that fits in memory, unless its options violate a rule or it is too
+ * Insert a candidate with the least recomputation that fits in memory, unless its options are invalid or it is too
  * slow.  Return false if it does not fit even with full recomputation.
  */
 static bool try_recompute(struct search *s, struct candidate *c)

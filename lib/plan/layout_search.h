@@ -7,14 +7,15 @@
 MEG_BEGIN_DECLS
 
 /*
- * Reset the options that --plan chooses: parallel sizes, micro-batch, optimizer sharding and recomputation.  If the
- * global batch size is not given, set it to world_size micro-batches.  The options need not have been checked.
+ * Reset the options that --plan chooses: parallel sizes, micro-batch size, optimizer sharding and recomputation.  If
+ * the global batch size is not given, first set it to world_size times the micro-batch size.  The options need not be
+ * valid.
  */
 void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size);
 
 /*
- * Print the fastest layouts of world_size ranks.  The specification must be for one rank, made after
- * meg_plan_reset_layout.  Fail with MEG_EFAIL if no layout fits in memory.
+ * Print the fastest layouts of world_size ranks.  The specification must be one for a single rank, made after
+ * meg_plan_reset_layout.  Return MEG_EFAIL if no layout fits in memory.
  */
 int meg_plan_print_layouts(const struct meg_run_spec *s, int64_t world_size, FILE *f, struct meg_err *e);
 

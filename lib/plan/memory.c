@@ -35,8 +35,8 @@ static double pipeline_nbytes(const struct meg_cost_model *cost, const struct me
 }
 
 /*
- * Return the bytes that a background save copies: weights and, if the optimizer is saved, its main parameters and
- * state, whose sizes are in `o`.
+ * Return the bytes that a background save copies, or 0 if saves do not run in the background: weights and, if the
+ * optimizer is saved, the main parameters and optimizer state, whose sizes are in `o`.
  */
 static double async_save_nbytes(const struct meg_cost_model *cost, const struct meg_params *params,
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)
@@ -65,7 +65,7 @@ static double async_save_nbytes(const struct meg_cost_model *cost, const struct 
     return (double)nbytes;
 }
 
-/* Return the bytes of receive buffers in the collectives of large tensors: activations, gradients, keys and values. */
+/* Return the bytes of the receive buffers of collectives: on activations, gradients, and keys and values. */
 static double comm_workspace_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
 {
     const struct meg_layout *l = &cost->layout;

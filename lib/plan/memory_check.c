@@ -12,9 +12,7 @@ enum { OVERHEAD_NBYTES = 16 << 20 }; /* bytes of the program and its libraries, 
 
 /* ---- this machine ---- */
 
-/*
- * Return the number that follows `word` at the beginning of a line of a file, times `unit`; 0 if there is no such line.
- */
+/* Return the number after `word`, which begins a line of the file, times `unit`; 0 if there is no such line. */
 static double read_proc_value(const char *path, const char *word, double unit)
 {
     struct meg_line_reader in;
@@ -30,7 +28,7 @@ static double read_proc_value(const char *path, const char *word, double unit)
     return v;
 }
 
-/* Return the bytes of available memory and free swap, limited by the cgroup's maximum; 0 if unknown. */
+/* Return the bytes of available memory and free swap, at most the limit of the cgroup; 0 if unknown. */
 static double available_nbytes(void)
 {
     const double limit = read_proc_value("/sys/fs/cgroup/memory.max", "", 1); /* 0 if the file has "max": no limit */

@@ -1,7 +1,7 @@
 /*
- * Cost model of the time of a step.  Each time is a number of operations or bytes divided by a rate of the hardware.
- * Matrix products are counted by their sizes, attention by its causal half, memory-bound operations by the bytes that
- * they read and write, and collectives by the bytes that they send.
+ * Cost model of the time of a step.  Each time is a number of operations or bytes divided by a rate of the hardware:
+ * FLOPs of GEMMs, FLOPs of the unmasked half of causal attention, bytes that memory-bound operations read and write,
+ * and bytes that collectives send.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ struct pass_time {
     double gemm, attention, memory_bound, comm;
 };
 
-/* Times of the passes of a micro-batch through a part of the model. */
+/* Times of the passes of a micro-batch through one or more layers, the embedding or the head. */
 struct chunk_time {
     struct pass_time fwd, bwd_input, bwd_weight;
 };
@@ -45,9 +45,7 @@ static void add_chunk(struct chunk_time *to, const struct chunk_time *s, double 
     add_pass(&to->bwd_weight, s->bwd_weight, times);
 }
 
-/*
- * Return the time in seconds of the matrix product [n, in] times [in, out], whose output is computed in complete tiles.
- */
+/* Return the time in seconds of the GEMM [n, in] x [in, out].  Partial output tiles take as long as complete ones. */
 static double gemm_time(const struct rates *r, double n, double in, double out)
 {
     const double tile = r->hw->tile, smallest = fmin(n, fmin(in, out));
@@ -57,8 +55,8 @@ static double gemm_time(const struct rates *r, double n, double in, double out)
 }
 
 /*
- * Return the bytes/s that a rank sends in a group of `size` ranks that are `stride` apart.  In a group over several
- * nodes, the bandwidth is the sum over the network adapters of the group's ranks in a node, but at most link_bw.
+ * Return the bytes/s that a rank sends in a group of `size` ranks whose numbers differ by `stride`.  In a group over
+ * several nodes, the bandwidth is net_bw times the number of the group's ranks in a node, but at most link_bw.
  */
 static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
 {
@@ -69,10 +67,7 @@ static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t s
 
 /* ---- attention -------------------------------------------------------------------------------- */
 
-/*
- * Estimate the time of attention between a micro-batch's queries and s keys on a rank's heads.  The causal mask leaves
- * half of the scores.
- */
+/* Estimate the time of attention of a micro-batch in one layer.  The causal mask leaves half of the scores. */
 static struct pass_time attention_time(const struct rates *r, const struct meg_cost_model *cost, bool is_backward)
 {
     const struct meg_gpt_widths widths = meg_gpt_layer_widths(cost->model, cost->layout.tp);
@@ -85,7 +80,7 @@ static struct pass_time attention_time(const struct rates *r, const struct meg_c
         w.attention = (is_backward ? 5 : 2) * scores * d / (r->flops * rate);
         return w;
     }
-    /* without FlashAttention, all scores are computed, written, normalized, dropped out (byte masks) and read again */
+    /* without FlashAttention, all scores and the byte masks of dropout are written to memory and read again */
     w.attention = (is_backward ? 4 : 2) * heads * gemm_time(r, n, d, s);
     w.attention += (is_backward ? 9.5 : 6.5) * scores * r->element_nbytes / r->hw->memory_bw;
     return w;
@@ -112,7 +107,7 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
     s.fwd = attention_time(r, cost, false);
     s.bwd_input = attention_time(r, cost, true);
     s.fwd.gemm = s.bwd_input.gemm = s.bwd_weight.gemm = gemm;
-    /* two norms, each with a residual addition, and the activation, which may be fused with a product */
+    /* two norms, each with a residual addition, the activation function, and rotary position embedding */
     s.fwd.memory_bound = (9 * rows + n * (c->swiglu ? fc1 + f : f) + rotated) * pass;
     s.bwd_input.memory_bound = (12 * rows + n * (c->swiglu ? 2 * fc1 + f : f) + rotated + 2 * n * q) * pass;
     s.fwd.comm = tensor.fwd / tensor_bw + context.fwd / context_bw;
@@ -218,8 +213,8 @@ double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pi
 }
 
 /*
- * Simulate the pipeline schedule, and return its time in seconds.  `each` has the times of the chunks, ordered by
- * chunk, then by stage.
+ * Simulate the pipeline schedule, and return its time in seconds.  `each` has the times of the model's parts in order
+ * (parallel/schedule.h): chunk 0 of each stage, then chunk 1 of each stage, ...
  */
 static double simulate_pipeline(const struct meg_cost_model *cost, const struct chunk_time *each, double transfer)
 {
@@ -245,8 +240,8 @@ static double simulate_pipeline(const struct meg_cost_model *cost, const struct 
 }
 
 /*
- * Return the time in seconds that the pipeline takes for all micro-batches of a step, and set *busy to the time that
- * one micro-batch takes on the busiest stage.
+ * Return the time in seconds of the forward and backward passes of a step.  Set *busy to the time of one micro-batch on
+ * the busiest stage.
  */
 static double pipeline_time(struct pass_time *busy, const struct meg_cost_model *cost, const struct rates *r,
                             bool simulate)
@@ -283,8 +278,8 @@ static double pipeline_time(struct pass_time *busy, const struct meg_cost_model 
 }
 
 /*
- * Return the bytes that an update reads and writes per element, as for Adam: f32 weight and two moments (read and
- * written, 24), the gradient (read, 4, and zeroed), and the weight in the dtype of the model if that is not f32.
+ * Return the bytes per element that an update with Adam reads and writes: 24 for the f32 weight and two moments, 4 to
+ * read the f32 gradient, the bytes of the gradient that is zeroed, and those of a bf16 or f16 weight.
  */
 static double update_nbytes(const struct meg_cost_model *cost)
 {
@@ -294,8 +289,9 @@ static double update_nbytes(const struct meg_cost_model *cost)
 }
 
 /*
- * Return the time of gradient reduction and parameter all-gather that does not overlap with the backward pass of the
- * last micro-batch or the forward pass of the next one.  Set *update to the time of the update.
+ * Return the time of gradient reduction and parameter all-gather that is not overlapped.  With overlap, gradients are
+ * reduced during `backward`, the time of one backward pass, and parameters are gathered during `forward`.  Set *update
+ * to the time of the optimizer update.
  */
 static double step_comm_time(const struct meg_cost_model *cost, const struct meg_hardware *hw, double backward,
                              double forward, double *update)

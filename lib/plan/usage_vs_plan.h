@@ -6,16 +6,16 @@
 MEG_BEGIN_DECLS
 
 struct meg_usage_vs_plan {
-    double memory[MEG_COST_MEM_ARENAS], memory_planned[MEG_COST_MEM_TYPES]; /* measured peak, and predicted bytes */
+    double memory[MEG_COST_MEM_ARENAS], memory_planned[MEG_COST_MEM_TYPES]; /* bytes in use, and predicted */
     double comm[MEG_COST_GROUPS], comm_planned[MEG_COST_GROUPS]; /* bytes sent in the last step; 0 if none was run */
 };
 
-/* Bytes sent are sums of fractions.  Numbers that differ by less than this are considered equal. */
+/* Bytes sent are sums of fractions, so measured and predicted bytes count as equal if they differ by less than this. */
 #define MEG_USAGE_VS_PLAN_ROUNDING 0.5
 
 /*
  * Set memory_planned and comm_planned for the rank at coordinates `at`.  num_micro is the number of micro-batches in
- * the last step; 0: no step was run.
+ * the last step.  If it is 0, no step was run, and comm_planned is not changed.
  */
 void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run_spec *s, struct meg_rank_coords at,
                                int64_t num_micro);
