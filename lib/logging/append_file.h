@@ -1,7 +1,4 @@
-/*
- * append_file.h - a log file to which complete records are appended, unbuffered, so that readers see each record at
- * once.
- */
+/* append_file.h - a log file with unbuffered writes, so that a reader sees each record immediately. */
 #ifndef MEG_LOGGING_APPEND_FILE_H
 #define MEG_LOGGING_APPEND_FILE_H
 #include <stddef.h>
@@ -15,13 +12,10 @@ struct meg_append_file {
     char *path; /* NULL: not open */
 };
 
-/*
- * Open or create the file `path`, and truncate it to `keep` bytes unless keep is -1.  Return a negative code on
- * failure.
- */
+/* Open or create the file `path` for appending.  Truncate it to `keep` bytes unless keep is -1. */
 int meg_append_file_open(struct meg_append_file *a, const char *path, int64_t keep, struct meg_err *e);
 int meg_append_file_write(struct meg_append_file *a, const void *bytes, size_t n, struct meg_err *e);
-/* Close the file; a file that was never opened or is already closed (path NULL) is accepted. */
+/* Close the file, if it is open. */
 void meg_append_file_close(struct meg_append_file *a);
 
 MEG_END_DECLS

@@ -14,8 +14,8 @@ struct meg_logger {
     struct meg_metrics *metrics;         /* NULL without --log-json */
     struct meg_tensorboard *tensorboard; /* NULL without --tensorboard-dir */
     struct meg_progress progress;
-    int64_t first_iteration; /* first iteration that was logged; used to estimate the remaining time */
-    double first_s;          /* time of first_iteration */
+    int64_t first_iteration; /* iteration of the first call of remaining_s */
+    double first_s;          /* time of that call in seconds; 0 before it */
 };
 
 /* Write each line "name = value" of options as a TensorBoard text. */
@@ -64,7 +64,7 @@ void meg_logger_close(struct meg_logger *l)
     free(l);
 }
 
-/* A log that cannot be written, on a full disk for instance, does not end the run: warn once and close it. */
+/* Stop writing a log after an error, such as a full disk, which must not end the run. */
 static void disable_metrics(struct meg_logger *l, const struct meg_err *e)
 {
     meg_warn("%s; the run continues without --log-json", e->msg);
@@ -79,7 +79,7 @@ static void disable_tensorboard(struct meg_logger *l, const struct meg_err *e)
     l->tensorboard = NULL;
 }
 
-/* Write a value over iterations as name, and over consumed samples as "name vs samples".  NaN is not written. */
+/* Unless value is NaN, write it at the iteration as NAME, and at the consumed samples as "NAME vs samples". */
 static int scalar(struct meg_logger *l, const char *name, double value, const struct meg_iteration_stats *stats,
                   struct meg_err *e)
 {
@@ -122,7 +122,7 @@ static int write_events(struct meg_logger *l, const struct meg_iteration_stats *
                                   stats->iteration, e);
 }
 
-/* Estimate the remaining time from the mean time per iteration since the first logged iteration. */
+/* Estimate the remaining seconds from the mean time per iteration since the first call, which returns 0. */
 static int64_t remaining_s(struct meg_logger *l, const struct meg_iteration_stats *stats)
 {
     const double now = meg_now_s();
@@ -149,7 +149,7 @@ void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *sta
         disable_tensorboard(l, &e);
 }
 
-/* Print and free s.  A write error is reported only when the program ends, as a full disk must not stop the run. */
+/* Print and free s.  Write errors are reported when the program ends, because a full disk must not stop the run. */
 static void print(struct meg_str *s)
 {
     fwrite(s->s, 1, s->n, stdout);

@@ -12,29 +12,29 @@ MEG_BEGIN_DECLS
 struct meg_logger;
 
 /*
- * Open the files that *c names, for a run that starts after iteration `resumed`.  `options` has lines "name = value",
- * which are written to TensorBoard as text.  c is borrowed until meg_logger_close.
+ * Open the files that *c names, for a run that resumes from iteration `resumed` (0: a new run).  `options` has lines
+ * "name = value", which are written to TensorBoard as text.  c is borrowed until meg_logger_close.
  */
 int meg_logger_open(struct meg_logger **out, const struct meg_logging_conf *c, int64_t resumed, const char *options,
                     struct meg_err *e);
 void meg_logger_close(struct meg_logger *l);
 
 /*
- * The functions below cannot fail.  If a file cannot be written, they print a warning and close the file, and the run
- * continues without it.
+ * The functions below cannot fail.  If the JSON or TensorBoard file cannot be written, they print a warning and close
+ * the file, and the run continues without it.
  */
 
-/* Show an iteration on the progress line, and write its TensorBoard events if --tensorboard-log-interval divides it. */
+/* Show an iteration on the progress line.  Write TensorBoard events every --tensorboard-log-interval iterations. */
 void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *stats);
 
-/* Print the log line of a --log-interval, and write its JSON line. */
+/* Print a log line for the iterations since the last one, and write a JSON line. */
 void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats *stats);
 
-/* Log the loss of a split, "valid" or "test"; is_last marks the evaluation after training. */
+/* Log the loss of a split, "valid" or "test".  is_last states whether the evaluation follows the end of training. */
 void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last, int64_t iteration,
                            int64_t consumed_samples, double loss);
 
-/* Show on the progress line that `done` of `total` global batches of an evaluation are complete. */
+/* Show on the progress line that `done` of the `total` global batches of an evaluation are complete. */
 void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total);
 
 MEG_END_DECLS

@@ -94,7 +94,7 @@ void meg_metrics_close(struct meg_metrics *m)
     free(m);
 }
 
-/* End the object in s, write the line, and free it. */
+/* Complete the JSON object in s, write it as a line, and free s. */
 static int write_line(struct meg_metrics *m, struct meg_str *s, struct meg_err *e)
 {
     int r;

@@ -2,8 +2,8 @@
  * metrics.h - the file of --log-json: a JSON object per line, units in the keys, null for a value that is not finite.
  *   training    {"iteration","consumed_samples","lm_loss","learning_rate",...}
  *   evaluation  {"iteration","consumed_samples","split","after_training","lm_loss","ppl"}
- * A run that resumes at iteration N first removes the lines of later iterations and those of evaluations after
- * training.  Thus no line occurs twice, however often the run was stopped.
+ * A run that resumes from iteration N truncates the file at the first line of a later iteration or of an evaluation
+ * after training, because it writes these lines again.
  */
 #ifndef MEG_LOGGING_METRICS_H
 #define MEG_LOGGING_METRICS_H
@@ -14,8 +14,9 @@ MEG_BEGIN_DECLS
 struct meg_metrics;
 
 /*
- * Open or create the file `path`.  Remove its lines as described above; if `resumed` is 0, remove all lines.  Return
- * MEG_EFORMAT, with the file unchanged, if a line was not written by this module.  A pipe or device is not read.
+ * Open or create the file `path`.  Truncate it as described above; if `resumed` is 0, remove all lines.  If a line was
+ * not written by this module, return MEG_EFORMAT and leave the file unchanged.  A pipe or device is neither checked nor
+ * truncated.
  */
 int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e);
 int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats *stats, struct meg_err *e);

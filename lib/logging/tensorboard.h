@@ -1,9 +1,10 @@
 /*
  * tensorboard.h - TensorBoard event files in TensorFlow's record and event formats.  A file is a sequence of records
  *   u64 n, u32 crc(those 8 bytes), n bytes of a protobuf Event, u32 crc(those n bytes)
- * little-endian, where crc is the masked CRC-32C (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).  A
- * run that resumes starts a new file and truncates the earlier files at the first step that it will write again, so
- * that no step of a scalar occurs twice.
+ * little-endian, where crc is the masked CRC-32C (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).
+ *
+ * A run that resumes starts a new file.  It truncates each earlier file before the first event of a later iteration, so
+ * that TensorBoard shows no iteration twice.
  */
 #ifndef MEG_LOGGING_TENSORBOARD_H
 #define MEG_LOGGING_TENSORBOARD_H
@@ -16,24 +17,21 @@ MEG_BEGIN_DECLS
 struct meg_tensorboard;
 
 /*
- * Create dir if it does not exist, and the file events.out.tfevents.TIME.HOST.PID in it.  If resumed > 0, remove the
- * events after that iteration from the files of earlier runs of meg-train in dir.
+ * Create the file events.out.tfevents.TIME.HOST.PID in dir, and dir itself if it does not exist.  If `resumed` is above
+ * 0, first truncate the files of earlier runs (meg_tensorboard_trim in tensorboard_internal.h).
  */
 int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t resumed, struct meg_err *e);
 
-/* Suffix of a tag whose steps count samples instead of iterations. */
+/* Suffix of the tags whose step is the number of consumed samples instead of the iteration. */
 #define MEG_TENSORBOARD_VS_SAMPLES " vs samples"
 
-/* Append one value or text.  The record is written unbuffered, so that it survives a crash of the process. */
+/* Append one value or text, unbuffered, so that a crash of the process does not lose it. */
 int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step, struct meg_err *e);
 int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step, struct meg_err *e);
 
 void meg_tensorboard_close(struct meg_tensorboard *t);
 
-/*
- * Compute the CRC-32C (Castagnoli) of n bytes, masked as the record format requires: rotated right by 15, plus a
- * constant.
- */
+/* Compute the masked CRC-32C (Castagnoli) of n bytes: rotated right by 15 bits, plus a constant. */
 uint32_t meg_tensorboard_crc(const void *bytes, size_t n);
 
 MEG_END_DECLS

@@ -1,6 +1,6 @@
 /*
- * tensorboard_internal.h - the fields of TensorBoard's Event message, and the removal of events that a resumed run
- * writes again.
+ * tensorboard_internal.h - the fields of TensorBoard's Event message, and the truncation of event files before a run
+ * resumes.
  */
 #ifndef MEG_LOGGING_TENSORBOARD_INTERNAL_H
 #define MEG_LOGGING_TENSORBOARD_INTERNAL_H
@@ -18,7 +18,7 @@ enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMAR
 
 /*
  * Truncate each event file of meg-train in `dir` before its first event of an iteration after `iteration`.  Files of
- * other writers remain unchanged; a file that cannot be read or truncated causes a warning.
+ * other writers remain unchanged.  If a file cannot be read or truncated, print a warning.
  */
 void meg_tensorboard_trim(const char *dir, int64_t iteration);
 

@@ -1,8 +1,10 @@
 /*
- * Remove events that a resumed run will write again.  A killed run may have logged iterations after the checkpoint that
- * is resumed, and TensorBoard would show these twice.  A SessionLog START event does not help: it drops the events with
- * its step or a later one from all tags, and the tags over samples ("lm loss vs samples") have larger step numbers than
- * those over iterations.  So the files are truncated.
+ * Truncate event files before the events that a resumed run will write again.  A killed run may have logged iterations
+ * after its last checkpoint, and TensorBoard would show these twice.
+ *
+ * A SessionLog START event is no alternative.  It makes TensorBoard drop the events of all tags from its own step on,
+ * but the steps of some tags are iterations, and those of others ("lm loss vs samples") are sample counts, which are
+ * larger.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -40,7 +42,7 @@ static struct meg_pb find_message(struct meg_pb message, int number)
 
 /* ---- files ---- */
 
-/* Read the record at *offset and advance to the next; return false at the end and at a truncated record. */
+/* Set *event to the event at *offset, and advance *offset.  Return false at the end and at a truncated record. */
 static bool next_record(const struct meg_mmap *m, const char *path, size_t *offset, struct meg_pb *event)
 {
     const size_t left = m->n - *offset, frame = 16; /* bytes of the length, its checksum and the event's checksum */
@@ -67,7 +69,7 @@ static bool is_own_file(struct meg_pb first_event)
     return (size_t)(writer.end - writer.p) == n && memcmp(writer.p, EVENT_FILE_WRITER, n) == 0;
 }
 
-/* Return whether an event belongs to a later iteration.  The step of a tag over samples is not an iteration. */
+/* Return whether an event is of a later iteration; false for a tag whose step is a number of samples. */
 static bool is_after(struct meg_pb event, int64_t iteration)
 {
     const struct meg_pb tag = find_message(find_message(find_message(event, EVENT_SUMMARY), 1), 1);

@@ -1,6 +1,6 @@
 /*
- * training_log.h - format the log lines of Megatron's training_log and evaluate_and_print_results, which log parsers
- * read.
+ * training_log.h - format the log lines of Megatron's training_log and evaluate_and_print_results.  Log parsers read
+ * them, so the format must not change.
  */
 #ifndef MEG_LOGGING_TRAINING_LOG_H
 #define MEG_LOGGING_TRAINING_LOG_H
@@ -12,25 +12,25 @@
 MEG_BEGIN_DECLS
 
 /*
- * Values of one iteration, or of the iterations since the last log line.  A value that no option requests is NaN, or -1
+ * Values of one iteration, or of the iterations since the last log line.  A value that was not computed is NaN, or -1
  * if it is an integer.
  */
 struct meg_iteration_stats {
     int64_t iteration, train_iters;
     int64_t consumed_samples, skipped_samples;
     int64_t global_batch_size;
-    double lm_loss;       /* mean over the iterations, nats per token */
+    double lm_loss;       /* mean over the iterations, in nats per token */
     double learning_rate; /* learning rate of the next iteration, as Megatron logs it */
     double decoupled_learning_rate;
     double loss_scale;
-    double grad_norm;  /* gradient norm of the last iteration, before clipping */
+    double grad_norm;  /* gradient norm of the last iteration before clipping */
     int64_t num_zeros; /* number of gradient elements that are exactly zero */
     double params_norm;
     int64_t num_skipped_iterations, num_nan_iterations;
     double iteration_ms; /* mean over the iterations */
     double tokens_per_s;
     int64_t ranks;
-    double flops; /* model FLOP of one iteration, summed over all ranks */
+    double flops; /* model FLOPs of one iteration, sum over the ranks */
 };
 
 /* Append " [date] iteration N/M | consumed samples: ... |" and a newline to s. */

@@ -38,7 +38,7 @@ struct meg_gpt_run meg_run_spec_stage(const struct meg_gpt_run *run, const struc
 
 /* ---- rules that involve the model ---- */
 
-/* Check the schedule of every batch size of the run, and that zb-h1 is not combined with recomputation. */
+/* Check the schedule at each batch size of the run, and reject zb-h1 with recomputation. */
 static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_batch_schedule *b = &s->batch;
@@ -60,8 +60,8 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
 }
 
 /*
- * Check that the activations that pipeline stages and sequence-parallel ranks exchange, and the keys and values of
- * context parallelism, have at most INT_MAX elements per message, the limit of MPI's counts.
+ * Check that a message has at most INT32_MAX elements, the limit of MPI's counts.  The largest messages are activations
+ * (pipeline and sequence parallelism) and keys and values (context parallelism).
  */
 static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
 {

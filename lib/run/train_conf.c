@@ -119,7 +119,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
 
 /* ---- batch sizes ---- */
 
-/* Return MEG_EUSAGE if there are more than 2^53 samples: up to this limit a double represents every count exactly. */
+/* Return MEG_EUSAGE if there are more than 2^53 samples, the limit up to which a double represents integers exactly. */
 static int check_total(const char *option, int64_t v, double samples, struct meg_err *e)
 {
     if (v != MEG_UNSET && samples > 0x1p53)

@@ -32,13 +32,13 @@ struct meg_train_conf {
     struct meg_str_list rampup_batch_size; /* START INCREMENT SAMPLES */
     bool decrease_batch_size_if_needed;
     int64_t seq_length;
-    int64_t train_iters, train_samples; /* exactly one is required, unless skip_train */
+    int64_t train_iters, train_samples; /* exactly one is required; with skip_train, at most one */
     int64_t exit_interval;
     double exit_duration_min;
     int64_t eval_iters, eval_interval;
     bool skip_train;
     int64_t seed;
-    double timeout_min; /* maximum minutes that ranks wait for each other */
+    double timeout_min; /* maximum time in minutes that ranks wait for each other */
     bool recompute_activations, distribute_saved_activations;
     enum meg_recompute_granularity recompute_granularity;
     enum meg_recompute_method recompute_method;
@@ -46,25 +46,25 @@ struct meg_train_conf {
     enum meg_on_nan on_nan;
     int64_t weight_hash_interval;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
-    bool dry_run, plan; /* print the estimate of this run, or the fastest layouts */
+    bool dry_run, plan; /* instead of training, print estimates of this run, or the fastest layouts */
     int64_t world_size; /* number of ranks for dry_run and plan; MEG_UNSET: the number of ranks that were started */
     enum meg_hardware_type hardware; /* hardware model for dry_run and plan */
 };
 extern const struct meg_opt meg_train_opts[];
 
-/* Return MEG_EUSAGE, with a message that names the option, its value and the rule, if these options violate a rule. */
+/* Return MEG_EUSAGE if a required option is missing, or options are out of range or contradict each other. */
 int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e);
 
 /*
- * Derive the batch sizes of every step, for dp data-parallel ranks, and the number of iterations from checked options.
- * Return MEG_EUSAGE if a batch size is invalid or not divisible as required, or if there are more than 2^53 samples.
+ * Derive the batch sizes for dp data-parallel ranks, and the number of iterations, from options that
+ * meg_train_conf_check has accepted.  Return MEG_EUSAGE if a batch size is invalid or there are more than 2^53 samples.
  */
 int meg_train_batch_schedule(const struct meg_train_conf *c, int64_t dp, struct meg_batch_schedule *batch,
                              int64_t *train_iters, struct meg_err *e);
 
-/* Return MEG_EUSAGE if the recomputation options contradict each other or the layout. */
+/* Return MEG_EUSAGE if the recomputation options are invalid, or contradict each other or the layout. */
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
-/* Return the recomputation mode that checked options select. */
+/* Return the recomputation mode that the options select, after meg_train_recompute_check has accepted them. */
 enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
 
 MEG_END_DECLS

@@ -3,7 +3,7 @@
 
 #define NOT_YET " not supported yet; see meg(7)"
 const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
-    /* older names in Megatron */
+    /* older names of Megatron's options */
     { "batch-size", "now called --micro-batch-size" },
     { "warmup", "now called --lr-warmup-fraction" },
     { "model-parallel-size", "now called --tensor-model-parallel-size" },
