@@ -15,8 +15,7 @@ MEG_BEGIN_DECLS
 /*
  * The pairs of neighboring characters in the tokens of a vocabulary.  A pair is stored by the last byte of its left
  * character and the first byte of its right character.  If both characters have three bytes, it is also stored by a
- * hash of the six bytes.  Different pairs can have the same entry, so some safe split points are not
- * found.
+ * hash of the six bytes.  Different pairs can have the same entry, so some safe split points are not found.
  */
 struct meg_safe_split {
     unsigned char is_safe[1 << 16]; /* indexed by the two bytes as a native uint16; 0 inside a character */

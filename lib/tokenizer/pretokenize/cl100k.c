@@ -3,7 +3,7 @@
  * character that is not a letter, number or line end, unless that character belongs to another pre-token.  A number is
  * split after each digit or after each third digit.  Punctuation includes one preceding U+0020 and the line ends that
  * follow it.  A run of other spaces is split after its last line end.  If text follows the run, the space directly
- * before the text is split off, too, unless it is a line end.
+ * before the text also begins a pre-token, unless it is a line end.
  */
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
