@@ -66,17 +66,17 @@ void meg_gpt_zero_loss(struct meg_gpt *g);
 /* Wait for the operations that are queued on the compute stream, and return *loss_sum. */
 double meg_gpt_read_loss(struct meg_gpt *g);
 
-/* ---- without pipeline parallelism: each rank has all layers; these calls overwrite *loss_sum ---- */
+/* ---- without pipeline parallelism: each rank has all layers ---- */
 
 /*
- * Run forward without dropout.  Store the loss of each token in token_loss [s,b] (host; may be NULL), and return the
- * sum of loss * loss_mask over the tokens.
+ * Run forward without dropout.  Store the loss of each token in token_loss [s,b] (host; may be NULL).  Set *loss_sum to
+ * the sum of loss * loss_mask over the tokens and return it.
  */
 double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_loss);
 
 /*
- * Run forward and backward: add the gradients of scale * *loss_scale * sum(loss * loss_mask) to g->g and return
- * sum(loss * loss_mask).  Dropout is applied if x->sample_id is not NULL.
+ * Run forward and backward.  Add the gradients of scale * *loss_scale * sum(loss * loss_mask) to g->g.  Set *loss_sum
+ * to sum(loss * loss_mask) and return it.  Dropout is applied if x->sample_id is not NULL.
  */
 double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale);
 

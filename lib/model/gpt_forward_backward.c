@@ -325,7 +325,7 @@ double meg_gpt_read_loss(struct meg_gpt *g)
     return sum;
 }
 
-/* Add the losses of the tokens of a slot to *loss_sum. */
+/* Add sum(loss * loss_mask) over the tokens of a slot to *loss_sum. */
 static void add_to_loss_sum(struct meg_gpt *g, const struct gpt_slot *q)
 {
     g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, q->has_loss_mask ? q->loss_mask : NULL,
@@ -344,7 +344,10 @@ void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot)
     add_to_loss_sum(g, q);
 }
 
-/* Compute the losses of a slot, and from them d_last_out, the gradient of the last layer's output. */
+/*
+ * Compute the losses of a slot, and d_last_out, the gradient of the output of the last layer.  Add to the gradients of
+ * the head and to *loss_sum.
+ */
 static void head_bwd(struct meg_gpt *g, const struct gpt_slot *q, struct meg_mat d_last_out)
 {
     struct meg_gpt_state *st = g->state;

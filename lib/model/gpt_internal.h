@@ -59,12 +59,12 @@ struct gpt_slot {
     float *loss_mask;                                    /* [n], device */
     int64_t *sample_id;                                  /* [b], device */
     bool has_doc_start, has_dropout, has_loss_mask;
-    double scale; /* factor of the loss in the gradients */
+    double scale; /* factor of the loss in the gradients (meg_gpt_forward_backward) */
 };
 
 /* Sizes of the model on this rank. */
 struct gpt_dims {
-    int64_t s, b, n;       /* numbers of positions, sequences and rows (s*b) of a micro-batch */
+    int64_t s, b, n;       /* maximum numbers of positions, sequences and rows of a micro-batch */
     int64_t residual_rows; /* rows of the residual stream: n, with sequence parallelism n / tp */
     struct meg_gpt_widths width;
     int64_t v, v0;                /* number of vocabulary rows on this rank, index of the first one */
