@@ -60,8 +60,8 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
 }
 
 /*
- * Check that a message has at most INT32_MAX elements, the limit of MPI's counts.  The largest messages are activations
- * (pipeline and sequence parallelism) and keys and values (context parallelism).
+ * Check that messages of activations (pipeline and sequence parallelism) and of keys and values (context parallelism)
+ * have at most INT32_MAX elements, the limit of MPI's counts.
  */
 static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
 {

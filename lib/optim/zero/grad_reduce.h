@@ -48,8 +48,8 @@ void meg_reducer_grads_ready(struct meg_reducer *r, int group);
 /* Make progress on the operation in flight, if any, without blocking. */
 void meg_reducer_poll(struct meg_reducer *r);
 /*
- * Finish the reductions of a step.  With the distributed optimizer, each rank then has the reduced gradients of its
- * shard of each bucket only; otherwise of all elements.
+ * Finish the reductions of a step.  Each rank then has the reduced gradients of all elements or, with the distributed
+ * optimizer, of its shard of each bucket.
  */
 void meg_reducer_end(struct meg_reducer *r);
 

@@ -34,7 +34,7 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
 struct meg_zero_bucket_shard {
     int64_t begin, end;
     int64_t shard_offset; /* offset of the bucket shard in buffers that concatenate all bucket shards */
-    struct meg_hparam_range *hparam_range; /* [nhparam_ranges] equal weight decay and rate, relative to begin */
+    struct meg_hparam_range *hparam_range; /* [nhparam_ranges] ranges of equal hyper-parameters, relative to begin */
     int nhparam_ranges;
 };
 
@@ -50,7 +50,7 @@ struct meg_zero_shard {
     struct meg_elem_range *range;               /* [nbucket_shards] begin and end of each bucket shard */
     int nbucket_shards;
     int64_t numel;                            /* number of elements in all bucket shards */
-    struct meg_zero_param_range *param_range; /* [nparam_ranges] in the order of the flat buffer */
+    struct meg_zero_param_range *param_range; /* [nparam_ranges] ranges in the order of the flat buffer */
     int nparam_ranges;
 };
 
