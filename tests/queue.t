@@ -82,6 +82,29 @@ same_run 2 --context-parallel-size 2 --cp-comm-type a2a
 same_run 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
 same_run 4 --context-parallel-size 2 --use-distributed-optimizer --num-distributed-optimizer-instances 2
 
+# no_stops RANKS OPTION...: a step has one download and one host wait, for its record; counted by ten steps and twenty
+no_stops() {
+    n=$1
+    shift
+    has_ranks "$n" "$n ranks $*: counts" || return
+    for iters in 10 20; do
+        rm -f "$T/counts$iters"
+        MEG_QUEUE_SEED=$$ MEG_QUEUE_COUNTS=$T/counts$iters run "$n" "$queue/bin/meg-train" -q --config "$T/conf" --eval-interval 100 \
+            --train-iters $iters "$@" >"$T/out" 2>&1
+        sort "$T/counts$iters" >"$T/sorted$iters"
+    done
+    is "$n ranks $*: downloads and waits of ten steps" "$(paste "$T/sorted10" "$T/sorted20" |
+        awk '{ print $5 - $1, $7 - $3 }' | sort -u)" '10 10'
+    is "$n ranks $*: every rank counted" "$(grep -c . "$T/counts20")" "$n"
+}
+no_stops 1
+no_stops 1 --fp16 --log-params-norm --log-num-zeros-in-grad
+no_stops 2 --zero-stage 3 --overlap-grad-reduce --overlap-param-gather --bf16
+no_stops 2 --use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 1000
+no_stops 2 --tensor-model-parallel-size 2 --sequence-parallel
+no_stops 2 --pipeline-model-parallel-size 2 --num-layers 4 --num-layers-per-virtual-pipeline-stage 1
+no_stops 2 --context-parallel-size 2
+
 # same_checkpoints RANKS OPTION...: the checkpoints of a run are equal, also if it is resumed on the queue device
 same_checkpoints() {
     n=$1

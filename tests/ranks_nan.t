@@ -65,6 +65,27 @@ train 2 --on-nan rollback --save none
 is 'rollback without a checkpoint ends the run' "$train_status" 1
 like 'the message names the missing checkpoint' "$(cat err)" '--on-nan rollback: there is no checkpoint in none yet'
 
+# on_queue RANKS ACTION DIR OPTION...: a run on the queue device (queue.t), where the host reads the result of a step after
+# the next step is queued, saves the tensors of DIR
+on_queue() {
+    if [ ! -x "$B/tests/queue/bin/meg-train" ] || { [ "$1" -gt 1 ] && ! is_openmpi; }; then
+        skip "queue device: $2 of $1 ranks" 'MPICH accesses the memory of other ranks'
+        return
+    fi
+    queue_n=$1 queue_action=$2 queue_dir=$3
+    shift 3
+    PATH="$B/tests/queue/bin:$PATH" MEG_QUEUE_SEED=$$ OMPI_MCA_btl_vader_single_copy_mechanism=none \
+        train "$queue_n" --on-nan "$queue_action" --save "queue_$queue_dir" "$@"
+    is "queue device: $queue_action of $queue_n ranks completes" "$train_status $(tail -n 1 log)" '0 12 0 0'
+    is "queue device: $queue_action of $queue_n ranks: the same iterations are skipped" "$(grep ' 1 1$' log)" "$bad 1 1"
+    like "queue device: $queue_action of $queue_n ranks warns" "$(cat err)" "iteration $bad: .*; the iteration is skipped"
+    ok "queue device: $queue_action of $queue_n ranks saves the same tensors" \
+        same_tensors "queue_$queue_dir/iter_0000012" "$queue_dir/iter_0000012"
+}
+on_queue 1 skip skip1
+on_queue 2 skip skip
+on_queue 2 rollback back --save-interval 3
+
 train 1 --on-nan skip --train-iters 250
 is '--on-nan skip: the run completes with a NaN in every epoch' "$train_status $(tail -n 1 log)" '0 250 0 0'
 ok '--on-nan skip: more than ten iterations are skipped in total' test "$(grep -c ' 1 1$' log)" -gt 10

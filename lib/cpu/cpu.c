@@ -94,6 +94,12 @@ void meg_cpu_zero(struct meg_stream *st, void *dev, size_t nbytes)
     memset(dev, 0, nbytes);
 }
 
+void meg_cpu_step_finish(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf)
+{
+    (void)st;
+    meg_step_finish(record, conf);
+}
+
 struct meg_event *meg_cpu_event_create(void)
 {
     return NULL;

@@ -92,6 +92,7 @@ OP(linear_create);
 OP(linear_destroy);
 OP(event_create);
 OP(event_destroy);
+OP(step_finish);
 OP(event_record);
 OP(event_is_done);
 #undef OP

@@ -48,6 +48,7 @@ const struct meg_ops MEG_FN(ops) = {
     .sumsq = MEG_FN(sumsq),
     .weighted_sum = MEG_FN(weighted_sum),
     .count_zeros = MEG_FN(count_zeros),
+    .step_finish = meg_cpu_step_finish,
     .adamw = MEG_FN(adamw),
     .sgd = MEG_FN(sgd),
 };

@@ -1,25 +1,7 @@
-/* loss_scaler.c - dynamic loss scale, after Megatron's DynamicGradScaler. */
+/* loss_scaler.c - the dynamic loss scale in checkpoints. */
 #include "optim/loss_scaler.h"
 #include <inttypes.h>
 #include <math.h>
-
-bool meg_scaler_update(struct meg_scaler *s, bool overflowed)
-{
-    if (s->type == MEG_SCALER_NONE)
-        return false;
-    if (s->type == MEG_SCALER_CONSTANT)
-        return overflowed;
-    if (overflowed) {
-        s->growth_tracker = 0;
-        if (--s->hysteresis_tracker <= 0)
-            s->scale = fmax(s->scale / 2, s->min_scale);
-    } else if (++s->growth_tracker == s->window) {
-        s->growth_tracker = 0;
-        s->hysteresis_tracker = s->hysteresis;
-        s->scale *= 2;
-    }
-    return overflowed;
-}
 
 json_t *meg_scaler_pack(const struct meg_scaler *s)
 {

@@ -8,33 +8,10 @@
  */
 #ifndef MEG_OPTIM_LOSS_SCALER_H
 #define MEG_OPTIM_LOSS_SCALER_H
-#include <stdbool.h>
 #include "io/json.h"
+#include "tensor/step.h"
 
 MEG_BEGIN_DECLS
-
-enum meg_scaler_type {
-    MEG_SCALER_NONE, /* scale 1; meg_scaler_update skips no step */
-    MEG_SCALER_CONSTANT,
-    MEG_SCALER_DYNAMIC
-};
-
-struct meg_scaler {
-    enum meg_scaler_type type;
-    double scale;               /* factor by which the loss is multiplied */
-    double min_scale;           /* lower limit of scale */
-    int64_t window;             /* number of steps without overflow until scale is doubled */
-    int64_t hysteresis;         /* number of overflows since the last doubling until scale is halved */
-    int64_t growth_tracker;     /* number of steps since the last overflow or doubling */
-    int64_t hysteresis_tracker; /* overflows left until scale is halved; at 1 and below, each overflow halves it */
-};
-
-/*
- * Adapt the scale after the backward passes of a step, and return whether to skip the update.  `overflowed` states
- * whether a gradient of any rank was NaN or Inf; it must be equal on all ranks.  The new scale applies to the next
- * step.
- */
-bool meg_scaler_update(struct meg_scaler *s, bool overflowed);
 
 /*
  * Return the state of a dynamic scale for state.json, under Megatron's names: {"scale", "growth_tracker",

@@ -1,8 +1,5 @@
 /* nan_guard.c - sum the squares of each parameter's gradient on the device, and read the sums once per step. */
 #include "optim/nan_guard.h"
-#include <math.h>
-#include <stdlib.h>
-#include "base/mem.h"
 
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)
 {
@@ -23,21 +20,4 @@ void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum
                                  (const char *)g + (size_t)(row->offset - begin) * meg_dtype_size(dtype), dtype,
                                  row->shard_numel);
     }
-}
-
-const struct meg_param *meg_nan_guard_found(const struct meg_nan_guard *w)
-{
-    const size_t nbytes = (size_t)w->params->n * sizeof *w->sums;
-    const struct meg_param *found = NULL;
-    double *sums;
-
-    if (!w->is_on)
-        return NULL;
-    sums = meg_new(nbytes);
-    meg_device_read(w->device, w->device->compute, sums, w->sums, nbytes);
-    for (int i = w->params->n; i-- > 0 && !found;)
-        if (!isfinite(sums[i]))
-            found = &w->params->row[i];
-    free(sums);
-    return found;
 }

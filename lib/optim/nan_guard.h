@@ -12,19 +12,13 @@ MEG_BEGIN_DECLS
 struct meg_nan_guard {
     const struct meg_params *params;
     const struct meg_device *device;
-    double *sums; /* [params->n] sum of squares of each parameter's gradient, in device memory */
+    double *sums; /* [params->n] sum of squares of each parameter's gradient, in device memory; see meg_step_finish */
     bool is_on;
 };
 
 /* Begin a step.  If is_on is false, this step's gradients are not checked. */
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on);
-/* Queue the check of a layer group, whose gradients begin at g.  Do not wait for the result. */
+/* Queue the check of a layer group, whose gradients begin at g: compute their sums. */
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype);
-/*
- * Wait for the checks of this step.  Return the first parameter in backward order, which is the last in the table,
- * whose gradient has a NaN or Inf.  Return NULL if there is none.
- */
-const struct meg_param *meg_nan_guard_found(const struct meg_nan_guard *w);
-
 MEG_END_DECLS
 #endif

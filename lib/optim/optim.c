@@ -92,9 +92,9 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     bool is_short;
 
     meg_optim_memory_size(&m, c, o->params, &o->mesh->layout, &o->model->run);
-    o->step = o->op->alloc(sizeof *o->step);
-    o->scalar = o->op->alloc(sizeof(double));
-    is_short = !o->step || !o->scalar;
+    is_short = !(o->record = o->op->alloc(sizeof *o->record));
+    for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
+        is_short |= !(o->result[i] = o->op->alloc_pinned(sizeof *o->result[i]));
     for (int i = 0; i < o->nstates; i++)
         is_short |= !(b->state[i] = o->op->alloc(m.state / (size_t)o->nstates));
     is_short |= m.main && !(b->main = o->op->alloc(m.main));
@@ -145,6 +145,10 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->nan_guard.device = model->device;
     meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, meg_optim_param_shards(o),
                        o->buf.grad_shards ? o->buf.grad_shards : o->buf.main_grad);
+    for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
+        o->result_done[i] = o->op->event_create();
+    meg_optim_restore(o, 0, &(struct meg_scaler){ .type = MEG_SCALER_NONE, .scale = 1 });
+    model->loss_scale = &o->record->scaler.scale;
     model->hooks = (struct meg_gpt_hooks){ o, on_params_needed, on_grads_ready };
     *out = o;
     return 0;
@@ -162,8 +166,12 @@ void meg_optim_close(struct meg_optim *o)
     o->op->release(o->buf.param_shards);
     o->op->release(o->buf.grad_shards);
     o->op->release(o->nan_guard.sums);
-    o->op->release(o->step);
-    o->op->release(o->scalar);
+    o->op->release(o->record);
+    for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++) {
+        o->op->release_pinned(o->result[i]);
+        if (o->result_done[i])
+            o->op->event_destroy(o->result_done[i]);
+    }
     meg_zero_shard_free(&o->shard);
     free(o->norm_ranges);
     free(o);
@@ -206,6 +214,15 @@ void meg_optim_reload_params(struct meg_optim *o, bool has_main)
     meg_zero_params_loaded(&o->sync);
 }
 
+void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg_scaler *scaler)
+{
+    const struct meg_step_record record = { .scaler = *scaler, .num_updates = step_count };
+
+    MEG_ASSERT_EQ(o->num_read, o->num_ended);
+    o->step_count = step_count;
+    o->op->upload(o->stream, o->record, &record, sizeof record);
+}
+
 /* With ZeRO-3, initialize only this rank's shard of the parameters. */
 static void init_shard(struct meg_optim *o, uint32_t seed)
 {
@@ -236,6 +253,7 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed)
 
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 {
+    o->op->zero(o->stream, &o->record->sums, sizeof o->record->sums);
     meg_nan_guard_begin(&o->nan_guard, check_finite);
     meg_zero_begin(&o->sync, num_passes);
 }
@@ -260,69 +278,94 @@ void meg_optim_reduce_grads(struct meg_optim *o)
     }
 }
 
-const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o)
-{
-    return meg_nan_guard_found(&o->nan_guard);
-}
+/* ---- sums over the model --------------------------------------------------------------------------- */
 
-/* ---- reductions over the model ------------------------------------------------------------------- */
-
-/* Sum one value over the model-parallel ranks and the ranks that shard the optimizer state. */
+/* Sum one value in device memory over the ranks that hold different shards of the model or of its gradients. */
 static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 {
-    meg_host_all_reduce(o->mesh->mp, sum, 1, dtype, MEG_REDUCE_SUM);
-    meg_host_all_reduce(o->mesh->dp_shard, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->mp, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->dp_shard, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
-/* Compute the L2 norm over the model of the arrays that shard() returns.  Count each parameter once. */
-static double norm(struct meg_optim *o,
-                   float *(*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
+/* Add to *sum the squares of all shards of the model, with each parameter counted once. */
+static void sum_squares(struct meg_optim *o, double *sum,
+                        float *(*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {
-    double sum;
-
-    o->op->zero(o->stream, o->scalar, sizeof sum);
     for (int i = 0; i < o->num_norm_ranges; i++) {
         const struct meg_zero_param_range *r = &o->norm_ranges[i];
 
-        o->op->sumsq(o->stream, o->scalar, shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin, MEG_DTYPE_F32,
+        o->op->sumsq(o->stream, sum, shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin, MEG_DTYPE_F32,
                      r->end - r->begin);
     }
-    meg_device_read(o->model->device, o->stream, &sum, o->scalar, sizeof sum);
-    all_reduce_sum(o, &sum, MEG_DTYPE_F64);
-    return sqrt(sum);
+    all_reduce_sum(o, sum, MEG_DTYPE_F64);
 }
 
-double meg_optim_grad_norm(struct meg_optim *o, double scale)
+void meg_optim_sum_params(struct meg_optim *o)
 {
-    return scale * norm(o, grad_shard);
+    sum_squares(o, &o->record->sums.param_sumsq, main_shard);
 }
 
-double meg_optim_params_norm(struct meg_optim *o)
+void meg_optim_count_zeros(struct meg_optim *o)
 {
-    return norm(o, main_shard);
-}
+    int64_t *sum = &o->record->sums.num_zeros;
 
-int64_t meg_optim_num_zeros(struct meg_optim *o)
-{
-    int64_t sum;
-
-    o->op->zero(o->stream, o->scalar, sizeof sum);
     for (int i = 0; i < o->shard.nparam_ranges; i++) {
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
 
         if (!meg_param_is_counted(&o->params->row[r->row], o->mesh))
             continue;
-        o->op->count_zeros(o->stream, o->scalar, grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin,
+        o->op->count_zeros(o->stream, sum, grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin,
                            MEG_DTYPE_F32, r->end - r->begin);
     }
-    meg_device_read(o->model->device, o->stream, &sum, o->scalar, sizeof sum);
-    all_reduce_sum(o, &sum, MEG_DTYPE_I64);
-    return sum;
+    all_reduce_sum(o, sum, MEG_DTYPE_I64);
+}
+
+void meg_optim_sum_loss(struct meg_optim *o, double num_tokens)
+{
+    struct meg_step_sums *s = &o->record->sums;
+
+    o->op->copy(o->stream, &s->local_loss, o->model->loss_sum, sizeof s->local_loss);
+    o->op->copy(o->stream, &s->loss, o->model->loss_sum, sizeof s->loss);
+    o->op->upload(o->stream, &s->num_tokens, &num_tokens, sizeof num_tokens);
+    meg_all_reduce(o->mesh->dp_cp, o->stream, &s->loss, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM); /* loss and num_tokens */
+    meg_all_reduce(o->mesh->pp, o->stream, &s->loss, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
 }
 
 /* ---- the step ------------------------------------------------------------------------------------ */
 
-void meg_optim_zero_grad(struct meg_optim *o)
+/* Return the hyper-parameters of the step'th update. */
+static struct meg_step_hparams hparams(const struct meg_optim *o, const struct meg_optim_rates *r, int64_t step)
+{
+    const struct meg_step_hparams h = {
+        .lr = { (float)r->lr, (float)r->decoupled_lr },
+        .weight_decay = (float)r->weight_decay,
+        .adam_c1 = (float)(1 - pow(o->adam.beta1, (double)step)),
+        .adam_c2 = (float)(1 - pow(o->adam.beta2, (double)step)),
+        .is_first = step == 1,
+    };
+
+    return h;
+}
+
+void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
+{
+    const struct meg_step_conf conf = {
+        .candidate = { hparams(o, &s->rates[0], o->step_count + 1), hparams(o, &s->rates[1], o->step_count + 2) },
+        .num_updates = o->step_count,
+        .clip_grad = o->clip,
+        .has_grad_norm = s->has_grad_norm,
+        .is_per_token = s->is_per_token,
+        .skips_nonfinite = s->skips_nonfinite,
+        .grad_sum = o->nan_guard.sums,
+        .num_params = o->nan_guard.is_on ? o->params->n : 0,
+    };
+
+    if (s->has_grad_norm)
+        sum_squares(o, &o->record->sums.grad_sumsq, grad_shard);
+    o->op->step_finish(o->stream, o->record, &conf);
+}
+
+static void zero_grads(struct meg_optim *o)
 {
     const struct meg_gpt_run *run = &o->model->run;
 
@@ -337,30 +380,37 @@ static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard
     float *w = main_shard(o, v), *g = grad_shard(o, v), *s0 = o->buf.state[0] + v->shard_offset;
 
     if (o->is_sgd)
-        o->op->sgd(o->stream, w, g, s0, v->hparam_range, v->nhparam_ranges, o->momentum, o->step);
+        o->op->sgd(o->stream, w, g, s0, v->hparam_range, v->nhparam_ranges, o->momentum, &o->record->hparams);
     else
         o->op->adamw(o->stream, w, g, s0, o->buf.state[1] + v->shard_offset, v->hparam_range, v->nhparam_ranges,
-                     &o->adam, o->step);
+                     &o->adam, &o->record->hparams);
 }
 
-void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, double norm)
+void meg_optim_update(struct meg_optim *o)
 {
-    struct meg_step_hparams step = { 0 };
-    double clip = o->clip / (norm + 1e-6);
-
-    o->step_count++;
-    step.lr[0] = (float)r->lr;
-    step.lr[1] = (float)r->decoupled_lr;
-    step.weight_decay = (float)r->weight_decay;
-    step.adam_c1 = (float)(1 - pow(o->adam.beta1, (double)o->step_count));
-    step.adam_c2 = (float)(1 - pow(o->adam.beta2, (double)o->step_count));
-    step.grad_scale = (float)(o->clip > 0 && clip < 1 ? r->grad_scale * clip : r->grad_scale);
-    step.is_first = o->step_count == 1;
-    o->op->upload(o->stream, o->step, &step, sizeof step);
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);
     if (o->mesh->dp_shard->size > 1 || o->buf.main_grad)
-        meg_optim_zero_grad(o); /* adamw and sgd zero only this rank's f32 gradients */
+        zero_grads(o); /* adamw and sgd zero only the elements that they read */
     copy_main_to_model(o);
     meg_zero_params_updated(&o->sync);
+}
+
+void meg_optim_end(struct meg_optim *o)
+{
+    const int64_t i = o->num_ended++ % MEG_MAX_QUEUED_STEPS;
+
+    MEG_ASSERT_LE(o->num_ended - o->num_read, MEG_MAX_QUEUED_STEPS);
+    o->op->download(o->stream, o->result[i], o->record, sizeof *o->record);
+    o->op->event_record(o->stream, o->result_done[i]);
+}
+
+const struct meg_step_record *meg_optim_result(struct meg_optim *o)
+{
+    const int64_t i = o->num_read++ % MEG_MAX_QUEUED_STEPS;
+
+    MEG_ASSERT_LE(o->num_read, o->num_ended);
+    meg_device_wait(o->model->device, o->result_done[i]);
+    o->step_count = o->result[i]->num_updates;
+    return o->result[i];
 }

@@ -65,6 +65,8 @@ struct meg_optim_buffers {
     void *grad_shards;  /* ZeRO-2/3: gradient shards in the gradient dtype; NULL if it is f32 or in other stages */
 };
 
+enum { MEG_MAX_QUEUED_STEPS = 2 };
+
 struct meg_optim {
     const struct meg_ops *op;
     struct meg_stream *stream;
@@ -88,9 +90,11 @@ struct meg_optim {
     struct meg_nan_guard nan_guard;
     struct meg_zero_sync sync;
 
-    int64_t step_count;            /* number of updates so far, without skipped steps */
-    struct meg_step_hparams *step; /* hyper-parameters of the current step, in device memory */
-    void *scalar;                  /* sum of squares (f64) or count (i64), in device memory */
+    struct meg_step_record *record;                       /* record of the current step, in device memory */
+    struct meg_step_record *result[MEG_MAX_QUEUED_STEPS]; /* pinned: records of the last steps */
+    struct meg_event *result_done[MEG_MAX_QUEUED_STEPS];
+    int64_t num_ended, num_read; /* calls of meg_optim_end and meg_optim_result */
+    int64_t step_count;          /* number of updates so far, without skipped steps, as far as results were read */
 };
 
 /* Compute the sizes of the buffers that meg_optim_create allocates.  meg_zero_fit must have set l->zero. */
@@ -116,42 +120,67 @@ void *meg_optim_param_shards(const struct meg_optim *o);
 void meg_optim_reload_params(struct meg_optim *o, bool has_main);
 
 /*
+ * Set the number of updates so far, without skipped steps, and the loss scale, for example from a checkpoint.
+ * Initially they are 0 and MEG_SCALER_NONE.
+ */
+void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg_scaler *scaler);
+
+/*
+ * ---- one step ----
+ *
+ * The calls of a step are, in this order: meg_optim_begin; backward passes of the model; meg_optim_reduce_grads,
+ * meg_optim_decide and meg_optim_update, which queue operations and do not wait; meg_optim_end.  meg_optim_result
+ * waits.  Between two of these calls, the caller may queue the sums that the record of the step shall have.
+ */
+
+/*
  * Begin a step of num_passes backward passes through each layer group.  If check_finite is true, check this rank's
- * gradients for NaN and Inf before they are reduced; meg_optim_nonfinite returns the result.
+ * gradients for NaN and Inf before they are reduced.
  */
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite);
 /* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h), and convert them to f32. */
 void meg_optim_reduce_grads(struct meg_optim *o);
-
-/* ---- reductions over the model, with equal results on every rank; collective ---- */
-
-/* Return `scale` times the L2 norm of the gradients.  The norm is NaN or Inf if a gradient is. */
-double meg_optim_grad_norm(struct meg_optim *o, double scale);
-/* Return the L2 norm of the parameters. */
-double meg_optim_params_norm(struct meg_optim *o);
-/* Count the gradient elements that are exactly zero. */
-int64_t meg_optim_num_zeros(struct meg_optim *o);
-
 /*
- * Return the first parameter, in backward order, whose gradient on this rank contained a NaN or Inf before the
- * reduction.  Return NULL if there is none, or if meg_optim_begin was called with check_finite false.
+ * Set sums.loss and sums.num_tokens: the sum over all ranks of the model's *loss_sum and of num_tokens, the unmasked
+ * tokens of the micro-batches of this rank.
  */
-const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o);
+void meg_optim_sum_loss(struct meg_optim *o, double num_tokens);
+/* Set sums.num_zeros, the number of gradient elements that are exactly zero. */
+void meg_optim_count_zeros(struct meg_optim *o);
 
 /* Hyper-parameters of one step. */
 struct meg_optim_rates {
     double lr, decoupled_lr, weight_decay;
-    double grad_scale; /* 1 / loss scale; with --calculate-per-token-loss, 1 / (loss scale * unmasked tokens) */
+};
+
+struct meg_optim_step {
+    struct meg_optim_rates rates[2]; /* if the last step, whose result was not read, was skipped [0] or not [1] */
+    bool has_grad_norm;              /* compute the gradient norm */
+    bool is_per_token;               /* divide the gradients by sums.num_tokens */
+    bool skips_nonfinite;            /* skip the update if loss or norm are not finite, even without loss scaling */
 };
 
 /*
- * Update the parameters with the gradients times r->grad_scale, zero the gradients, and distribute the updated
- * parameters (optim/zero/sync.h).  `norm` is the result of meg_optim_grad_norm: if it is above --clip-grad, the
- * gradients are clipped.  NaN disables clipping.
+ * Sum the squares of the gradients if s->has_grad_norm, then decide on the device whether this step updates the
+ * parameters, and by which factor the gradients are multiplied, to unscale, average and clip them (tensor/step.h).
  */
-void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, double norm);
-/* Zero the gradients of a skipped step. */
-void meg_optim_zero_grad(struct meg_optim *o);
+void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s);
+/*
+ * Update the parameters unless the step is skipped, zero the gradients, and distribute the updated parameters
+ * (optim/zero/sync.h).
+ */
+void meg_optim_update(struct meg_optim *o);
+/* Set sums.param_sumsq, the sum of squares of the updated parameters. */
+void meg_optim_sum_params(struct meg_optim *o);
+
+/* End the step: queue the download of its record.  At most MEG_MAX_QUEUED_STEPS steps may have unread records. */
+void meg_optim_end(struct meg_optim *o);
+/*
+ * Wait for the oldest step whose record was not read, and return the record.  It is valid until meg_optim_end is called
+ * MEG_MAX_QUEUED_STEPS more times.
+ */
+const struct meg_step_record *meg_optim_result(struct meg_optim *o);
+
 /* With --overlap-param-gather, wait until all updated parameters have arrived. */
 void meg_optim_finish_param_sync(struct meg_optim *o);
 

@@ -510,6 +510,13 @@ static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum
     op->count_zeros(st, out, x, type, n);
 }
 
+static void step_finish(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf)
+{
+    MEG_ASSERT(record);
+    CHECK_VECTOR(conf->grad_sum, conf->num_params);
+    op->step_finish(st, record, conf);
+}
+
 /* Check the ranges of an optimizer step.  Within a range, the nbuf <= 4 flat f32 buffers must not overlap. */
 static void check_ranges(const struct meg_hparam_range *range, int nranges, const float *const *buf, int nbuf)
 {
@@ -584,6 +591,7 @@ static void check(const struct meg_ops *table)
     checked.sumsq = sumsq;
     checked.weighted_sum = weighted_sum;
     checked.count_zeros = count_zeros;
+    checked.step_finish = step_finish;
     checked.adamw = adamw;
     checked.sgd = sgd;
 }

@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "tensor/dtype.h"
+#include "tensor/step.h"
 
 MEG_BEGIN_DECLS
 
@@ -52,19 +53,6 @@ struct meg_heads {
 
 enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
-
-/*
- * Hyper-parameters of one optimizer step.  They are in device memory, so that a captured CUDA graph can be replayed
- * with new values.
- */
-struct meg_step_hparams {
-    float lr[2];            /* learning rate of ordinary [0] and decoupled-lr [1] parameters */
-    float weight_decay;     /* weight decay before multiplication by wd_mult of a range */
-    float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
-    float grad_scale;       /* factor by which gradients are multiplied, to unscale, average and clip them */
-    int32_t is_first;       /* first step: sgd does not read its momentum buffer, which is not initialized */
-    int32_t skip;           /* skip the update: only zero the gradients */
-};
 
 /*
  * Dropout parameters.  A dropout mask is a function of global indices, so it does not depend on the parallel layout.  A
@@ -296,6 +284,9 @@ struct meg_ops {
     void (*weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n);
     /* Add the number of elements of x [n] that are exactly zero to *out, an i64 in device memory. */
     void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
+
+    /* Compute meg_step_finish of a record in device memory; conf is host memory, which may be reused on return. */
+    void (*step_finish)(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf);
 
     /*
      * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, which Megatron uses, computes the same):

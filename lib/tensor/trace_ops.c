@@ -558,6 +558,15 @@ static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum
     print(&l);
 }
 
+static void step_finish(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf)
+{
+    struct line l = start();
+
+    op->step_finish(st, record, conf);
+    put_op(&l, "step_finish");
+    print(&l);
+}
+
 static void adamw(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step)
 {
@@ -616,6 +625,7 @@ static void trace(const struct meg_ops *table)
     traced.sumsq = sumsq;
     traced.weighted_sum = weighted_sum;
     traced.count_zeros = count_zeros;
+    traced.step_finish = step_finish;
     traced.adamw = adamw;
     traced.sgd = sgd;
 }

@@ -307,7 +307,7 @@ static struct meg_ckpt_shard weight_shard(const struct meg_trainer *t)
 }
 
 /* Load weights and, if with_optim, the optimizer state from a checkpoint that every rank has opened. */
-static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
+static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, struct meg_err *e)
 {
     struct meg_ckpt_shard shard[1 + MAX_OPTIM_SHARDS] = { weight_shard(t) };
     int n = 1, r;
@@ -315,7 +315,6 @@ static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, i
     if (t->optim)
         meg_optim_finish_param_sync(t->optim);
     if (with_optim) {
-        t->optim->step_count = steps;
         n += list_optim_shards(t->optim, shard + 1);
         if (shard[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
             shard[0].name = MEG_CKPT_MAIN_PARAMS; /* the f32 original of bf16 or fp16 weights */
@@ -344,7 +343,9 @@ int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e)
     if ((r = meg_ckpt_open(&from, t->job->ckpt.save, t->last_saved, e)) == 0)
         r = optim_steps_of(from, &steps, e);
     if ((r = meg_train_agree_or_exit(t, r < 0 ? r : 0)) == 0)
-        r = load(t, from, true, steps, e);
+        r = load(t, from, true, e);
+    if (r == 0)
+        meg_optim_restore(t->optim, steps, &t->scaler);
     meg_ckpt_close(from);
     return r;
 }
@@ -367,8 +368,11 @@ static void log_loaded(const struct meg_trainer *t)
 
 int meg_train_load(struct meg_trainer *t, struct meg_err *e)
 {
+    const bool with_optim = t->checkpoint && is_resumed(t) && t->job->ckpt.load_optim && t->optim;
     int r;
 
+    if (t->optim)
+        meg_optim_restore(t->optim, with_optim ? t->checkpoint_optim_steps : 0, &t->scaler);
     if (!t->checkpoint) {
         if (t->optim)
             meg_optim_init(t->optim, (uint32_t)t->job->train.seed);
@@ -376,8 +380,7 @@ int meg_train_load(struct meg_trainer *t, struct meg_err *e)
             meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
         return 0;
     }
-    if ((r = load(t, t->checkpoint, is_resumed(t) && t->job->ckpt.load_optim && t->optim, t->checkpoint_optim_steps,
-                  e)) < 0)
+    if ((r = load(t, t->checkpoint, with_optim, e)) < 0)
         return r;
     log_loaded(t);
     return 0;

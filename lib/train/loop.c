@@ -9,6 +9,105 @@
 #include "train/trainer.h"
 #include "train/weight_hash_check.h"
 
+/* ---- logging ---- */
+
+static struct meg_iteration_stats iteration_stats(const struct meg_trainer *t, const struct meg_step_result *s)
+{
+    const struct meg_train_job *job = t->job;
+
+    return (struct meg_iteration_stats){
+        .iteration = s->state.iteration,
+        .train_iters = t->spec.train_iters,
+        .consumed_samples = s->state.consumed_train,
+        .skipped_samples = s->state.skipped_samples,
+        .global_batch_size = s->batch.effective,
+        .lm_loss = s->lm_loss,
+        .learning_rate = meg_train_lr(t, s->state.lr_steps),
+        .decoupled_learning_rate = isnan(job->optim.decoupled_lr) ? NAN : meg_train_decoupled_lr(t, s->state.lr_steps),
+        .loss_scale = t->scaler.scale,
+        .grad_norm = s->grad_norm,
+        .num_zeros = s->num_zeros,
+        .params_norm = s->params_norm,
+        .num_skipped_iterations = s->is_skipped,
+        .num_nan_iterations = !isfinite(s->lm_loss),
+        .iteration_ms = s->seconds * 1e3,
+        .tokens_per_s = (double)(s->batch.effective * job->train.seq_length) / s->seconds,
+        .ranks = t->mesh.world->size,
+        .flops = meg_gpt_flops(&job->model, s->batch.effective, job->train.seq_length),
+    };
+}
+
+static void add_iteration(struct meg_log_totals *sum, const struct meg_iteration_stats *stats, double tokens,
+                          double seconds)
+{
+    sum->n++;
+    sum->nan += stats->num_nan_iterations;
+    sum->skipped += stats->num_skipped_iterations;
+    sum->loss += stats->num_skipped_iterations ? 0 : stats->lm_loss;
+    sum->seconds += seconds;
+    sum->tokens += tokens;
+    sum->flops += stats->flops;
+}
+
+/* Replace the loss, time, throughput and counts of the last iteration with the means and counts of the log interval. */
+static void set_interval_means(struct meg_iteration_stats *stats, const struct meg_log_totals *sum)
+{
+    const double n = (double)sum->n;
+
+    stats->lm_loss = sum->loss / (n - (double)sum->skipped);
+    stats->num_skipped_iterations = sum->skipped;
+    stats->num_nan_iterations = sum->nan;
+    stats->iteration_ms = sum->seconds / n * 1e3;
+    stats->tokens_per_s = sum->tokens / sum->seconds;
+    stats->flops = sum->flops / n;
+}
+
+static void log_iteration(struct meg_trainer *t, const struct meg_step_result *s)
+{
+    const struct meg_train_job *job = t->job;
+    const bool is_interval = s->state.iteration % job->log.log_interval == 0;
+    struct meg_iteration_stats stats;
+
+    if (job->log.log_straggler && is_interval)
+        meg_straggler_report(&t->straggler, t->mesh.world, s->state.iteration);
+    if (!meg_train_is_rank0(t))
+        return;
+    stats = iteration_stats(t, s);
+    meg_logger_step(t->logger, &stats);
+    add_iteration(&t->log_totals, &stats, (double)(s->batch.effective * job->train.seq_length), s->seconds);
+    if (!is_interval)
+        return;
+    set_interval_means(&stats, &t->log_totals);
+    t->log_totals = (struct meg_log_totals){ 0 };
+    meg_logger_interval(t->logger, &stats);
+}
+
+static void warn_about_spike(struct meg_trainer *t, const struct meg_step_result *s)
+{
+    const double before = t->last_lm_loss;
+
+    if (t->job->train.check_for_spiky_loss && before > 0 && fabs(s->lm_loss - before) / before >= 0.2)
+        meg_warn("iteration %" PRId64 ": lm loss changed from %.6g to %.6g in one iteration", s->state.iteration,
+                 before, s->lm_loss);
+    t->last_lm_loss = s->lm_loss;
+}
+
+/* Read the results of queued steps, oldest first, until at most max steps are left; log them. */
+static int finish_steps(struct meg_trainer *t, int max, struct meg_err *e)
+{
+    int r;
+
+    while (t->num_queued > max) {
+        struct meg_step_result s;
+
+        if ((r = meg_train_step_result(t, &s, e)) < 0)
+            return r;
+        warn_about_spike(t, &s);
+        log_iteration(t, &s);
+    }
+    return 0;
+}
+
 /* ---- evaluation ---- */
 
 /* Fail if the loss, which is equal on all ranks, is not finite, unless the options allow that. */
@@ -29,9 +128,9 @@ static int evaluate(struct meg_trainer *t, struct meg_data_loader *l, int split,
     double loss;
     int r;
 
-    if ((r = meg_train_evaluate(t, l, meg_split_names[split], &loss, e)) < 0)
+    if ((r = finish_steps(t, 0, e)) < 0 || (r = meg_train_evaluate(t, l, meg_split_names[split], &loss, e)) < 0)
         return r;
-    if (meg_train_stop_requested(t))
+    if (meg_train_stop_requested(t, NULL))
         return 0;
     if (meg_train_is_rank0(t))
         meg_logger_evaluation(t->logger, meg_split_names[split], is_last, t->state.iteration, t->state.consumed_train,
@@ -77,99 +176,15 @@ static int evaluate_after(struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-/* ---- logging ---- */
-
-/* Sums over the iterations since the last log line. */
-struct log_totals {
-    int64_t n, nan, skipped;
-    double loss, seconds, tokens, flops;
-};
-
-static struct meg_iteration_stats iteration_stats(const struct meg_trainer *t, const struct meg_step_result *s)
-{
-    const struct meg_train_job *job = t->job;
-    const struct meg_lr_schedule *lr = &t->lr_schedule;
-
-    return (struct meg_iteration_stats){
-        .iteration = t->state.iteration,
-        .train_iters = t->spec.train_iters,
-        .consumed_samples = t->state.consumed_train,
-        .skipped_samples = t->state.skipped_samples,
-        .global_batch_size = s->batch.effective,
-        .lm_loss = s->lm_loss,
-        .learning_rate = meg_lr_at(lr, lr->max_lr, lr->min_lr, t->state.lr_steps),
-        .decoupled_learning_rate = isnan(job->optim.decoupled_lr) ? NAN : meg_train_decoupled_lr(t),
-        .loss_scale = t->scaler.scale,
-        .grad_norm = s->grad_norm,
-        .num_zeros = s->num_zeros,
-        .params_norm = s->params_norm,
-        .num_skipped_iterations = s->is_skipped,
-        .num_nan_iterations = !isfinite(s->lm_loss),
-        .iteration_ms = s->seconds * 1e3,
-        .tokens_per_s = (double)(s->batch.effective * job->train.seq_length) / s->seconds,
-        .ranks = t->mesh.world->size,
-        .flops = meg_gpt_flops(&job->model, s->batch.effective, job->train.seq_length),
-    };
-}
-
-static void add_iteration(struct log_totals *sum, const struct meg_iteration_stats *stats, double tokens,
-                          double seconds)
-{
-    sum->n++;
-    sum->nan += stats->num_nan_iterations;
-    sum->skipped += stats->num_skipped_iterations;
-    sum->loss += stats->num_skipped_iterations ? 0 : stats->lm_loss;
-    sum->seconds += seconds;
-    sum->tokens += tokens;
-    sum->flops += stats->flops;
-}
-
-/* Replace the loss, time, throughput and counts of the last iteration with the means and counts of the log interval. */
-static void set_interval_means(struct meg_iteration_stats *stats, const struct log_totals *sum)
-{
-    const double n = (double)sum->n;
-
-    stats->lm_loss = sum->loss / (n - (double)sum->skipped);
-    stats->num_skipped_iterations = sum->skipped;
-    stats->num_nan_iterations = sum->nan;
-    stats->iteration_ms = sum->seconds / n * 1e3;
-    stats->tokens_per_s = sum->tokens / sum->seconds;
-    stats->flops = sum->flops / n;
-}
-
-static void log_iteration(struct meg_trainer *t, struct log_totals *sum, const struct meg_step_result *s)
-{
-    const struct meg_train_job *job = t->job;
-    const bool is_interval = t->state.iteration % job->log.log_interval == 0;
-    struct meg_iteration_stats stats;
-
-    if (job->log.log_straggler && is_interval)
-        meg_straggler_report(&t->straggler, t->mesh.world, t->state.iteration);
-    if (!meg_train_is_rank0(t))
-        return;
-    stats = iteration_stats(t, s);
-    meg_logger_step(t->logger, &stats);
-    add_iteration(sum, &stats, (double)(s->batch.effective * job->train.seq_length), s->seconds);
-    if (!is_interval)
-        return;
-    set_interval_means(&stats, sum);
-    *sum = (struct log_totals){ 0 };
-    meg_logger_interval(t->logger, &stats);
-}
-
-static void warn_about_spike(const struct meg_trainer *t, double *before, double loss)
-{
-    if (t->job->train.check_for_spiky_loss && *before > 0 && fabs(loss - *before) / *before >= 0.2)
-        meg_warn("iteration %" PRId64 ": lm loss changed from %.6g to %.6g in one iteration", t->state.iteration,
-                 *before, loss);
-    *before = loss;
-}
-
 /* ---- saving and stopping ---- */
 
 static int save_once(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e)
 {
-    return t->job->ckpt.save && t->last_saved != t->state.iteration ? meg_train_save(t, failure, e) : 0;
+    int r;
+
+    if (!t->job->ckpt.save || t->last_saved == t->state.iteration)
+        return 0;
+    return (r = finish_steps(t, 0, e)) < 0 ? r : meg_train_save(t, failure, e);
 }
 
 /* Save at the end of a run and wait for the save to finish. */
@@ -207,23 +222,25 @@ static int stop_error(struct meg_trainer *t, struct meg_err *e)
 static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    double minutes = meg_train_max_over_ranks(t, (meg_now_s() - t->start_s) / 60);
+    double minutes;
+    const bool is_stop = meg_train_stop_requested(t, &minutes);
     int r;
 
     if ((r = meg_train_save_poll(t, false, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
     if (t->state.iteration >= t->spec.train_iters)
         return 0;
-    if (meg_train_stop_requested(t))
+    if (is_stop)
         return (r = save_and_wait(t, e)) < 0 ? r : stop_error(t, e);
     *is_over = minutes > c->exit_duration_min || is_due(c->exit_interval, t->state.iteration);
-    if (*is_over)
-        meg_info("exiting after iteration %" PRId64
-                 " and %.1f minutes, as --exit-interval or --exit-duration-in-mins requires",
-                 t->state.iteration, minutes);
-    if (*is_over)
-        return save_and_wait(t, e);
-    return is_due(t->job->ckpt.save_interval, t->state.iteration) ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
+    if (!*is_over)
+        return is_due(t->job->ckpt.save_interval, t->state.iteration) ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
+    if ((r = finish_steps(t, 0, e)) < 0)
+        return r;
+    meg_info("exiting after iteration %" PRId64
+             " and %.1f minutes, as --exit-interval or --exit-duration-in-mins requires",
+             t->state.iteration, minutes);
+    return save_and_wait(t, e);
 }
 
 /* Save a checkpoint before the batch size grows, as Megatron does. */
@@ -236,42 +253,39 @@ static int save_at_rampup(struct meg_trainer *t, int64_t *num_micro, struct meg_
 }
 
 /* Run a step and count the bytes that this rank sends during the step. */
-static int measured_step(struct meg_trainer *t, struct meg_step_result *s, struct meg_err *e)
+static int measured_step(struct meg_trainer *t, struct meg_err *e)
 {
+    const int64_t num_micro = meg_batch_at(&t->spec.batch, t->state.consumed_train).num_micro;
     double before[MEG_COST_GROUPS], after[MEG_COST_GROUPS];
     int r;
 
     meg_cost_comm_volume_measured(before, &t->mesh);
-    if ((r = meg_train_step(t, s, e)) < 0)
+    if ((r = meg_train_step(t, e)) < 0)
         return r;
     meg_cost_comm_volume_measured(after, &t->mesh);
     for (int i = 0; i < MEG_COST_GROUPS; i++)
         t->comm_bytes[i] = after[i] - before[i];
-    t->comm_num_micro = s->batch.num_micro;
+    t->comm_num_micro = num_micro;
     return 0;
 }
 
 static int train(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 {
-    struct log_totals sum = { 0 };
-    double loss_before = 0;
     int64_t num_micro = 0;
     int r = 0;
 
     *is_over = false;
     while (t->state.iteration < t->spec.train_iters && !*is_over) {
-        struct meg_step_result s;
-
-        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = measured_step(t, &s, e)) < 0)
+        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = measured_step(t, e)) < 0 ||
+            (r = finish_steps(t, meg_train_max_queued_steps(t), e)) < 0)
             return r;
-        warn_about_spike(t, &loss_before, s.lm_loss);
-        if (is_due(t->job->train.weight_hash_interval, t->state.iteration) && (r = meg_weight_hash_check(t, e)) < 0)
+        if (is_due(t->job->train.weight_hash_interval, t->state.iteration) &&
+            ((r = finish_steps(t, 0, e)) < 0 || (r = meg_weight_hash_check(t, e)) < 0))
             return r;
-        log_iteration(t, &sum, &s);
         if ((r = evaluate_during(t, e)) < 0 || (r = save_or_exit(t, is_over, e)) < 0)
             return r;
     }
-    return 0;
+    return finish_steps(t, 0, e);
 }
 
 int meg_train_loop(struct meg_trainer *t, struct meg_err *e)
@@ -289,5 +303,5 @@ int meg_train_loop(struct meg_trainer *t, struct meg_err *e)
         return r;
     if ((r = evaluate_after(t, e)) < 0)
         return r;
-    return meg_train_stop_requested(t) ? stop_error(t, e) : 0;
+    return meg_train_stop_requested(t, NULL) ? stop_error(t, e) : 0;
 }

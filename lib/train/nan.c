@@ -5,12 +5,6 @@
 #include "base/log.h"
 #include "train/trainer.h"
 
-void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_nan_local *local)
-{
-    local->loss = loss;
-    local->param = meg_optim_nonfinite(t->optim);
-}
-
 /* Return the first rank whose local loss or gradient is not finite; 0 if only a sum over ranks overflowed. */
 static int first_failing_rank(const struct meg_trainer *t, bool is_failing)
 {
@@ -21,23 +15,24 @@ static int first_failing_rank(const struct meg_trainer *t, bool is_failing)
     return first ? world->size - first : 0;
 }
 
-static void describe(struct meg_err *e, const struct meg_trainer *t, const struct meg_nan_local *local,
-                     const char *action)
+static void describe(struct meg_err *e, const struct meg_trainer *t, int64_t iteration,
+                     const struct meg_step_record *record, const char *action)
 {
+    const double local_loss = record->sums.local_loss;
     const struct meg_comm *world = t->mesh.world;
     char host[64] = "?", where[120] = "", loss[80] = "", gradient[160] = "";
 
     gethostname(host, sizeof host - 1);
     if (world->size > 1)
         snprintf(where, sizeof where, "rank %d of %d on %s: ", world->rank, world->size, host);
-    if (!isfinite(local->loss))
-        snprintf(loss, sizeof loss, "lm loss is %s", isnan(local->loss) ? "nan" : "inf");
-    if (local->param)
+    if (!isfinite(local_loss))
+        snprintf(loss, sizeof loss, "lm loss is %s", isnan(local_loss) ? "nan" : "inf");
+    if (record->nonfinite_param)
         snprintf(gradient, sizeof gradient, "%sthe gradient of %s is not finite", *loss ? ", and " : "",
-                 local->param->name);
+                 t->optim->params->row[record->nonfinite_param - 1].name);
     if (!*loss && !*gradient)
         snprintf(loss, sizeof loss, "the loss and gradients are finite, but the sum of squared gradients is not");
-    meg_fail(e, MEG_EFAIL, "%siteration %" PRId64 ": %s%s; %s", where, t->state.iteration + 1, loss, gradient, action);
+    meg_fail(e, MEG_EFAIL, "%siteration %" PRId64 ": %s%s; %s", where, iteration, loss, gradient, action);
 }
 
 /* Apply --on-nan to this iteration and print the decision to action; return whether the run ends. */
@@ -63,9 +58,10 @@ static bool decide(struct meg_trainer *t, char *action, size_t size)
     return false;
 }
 
-int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, struct meg_err *e)
+int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_step_record *record, struct meg_err *e)
 {
-    const bool is_first = t->mesh.world->rank == first_failing_rank(t, !isfinite(local->loss) || local->param);
+    const bool is_failing = !isfinite(record->sums.local_loss) || record->nonfinite_param;
+    const bool is_first = t->mesh.world->rank == first_failing_rank(t, is_failing);
     struct meg_err message;
     char action[160];
     bool is_end;
@@ -78,11 +74,10 @@ int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, str
     if (is_end && !is_first)
         meg_host_barrier(t->mesh.world); /* blocks until the first rank's meg_die ends this process */
     if (is_first || is_end)
-        describe(is_end ? e : &message, t, local, action);
+        describe(is_end ? e : &message, t, iteration, record, action);
     if (is_end)
         return MEG_EFAIL;
     if (is_first)
         meg_warn("%s", message.msg);
-    meg_optim_zero_grad(t->optim);
     return t->job->train.on_nan == MEG_ON_NAN_ROLLBACK ? meg_train_roll_back(t, e) : 0;
 }

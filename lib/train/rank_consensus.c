@@ -1,6 +1,7 @@
 /* Agree over all ranks on failures and stop requests, and check that all have the same input files. */
 #include <string.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/hash.h"
 #include "train/rank_config_check.h"
 #include "train/stop.h"
@@ -91,16 +92,12 @@ int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-bool meg_train_stop_requested(const struct meg_trainer *t)
+bool meg_train_stop_requested(const struct meg_trainer *t, double *minutes)
 {
-    int32_t asked = meg_stop_signal() != 0;
+    double max[2] = { meg_stop_signal() != 0, (meg_now_s() - t->start_s) / 60 };
 
-    meg_host_all_reduce(t->mesh.world, &asked, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
-    return asked;
-}
-
-double meg_train_max_over_ranks(const struct meg_trainer *t, double x)
-{
-    meg_host_all_reduce(t->mesh.world, &x, 1, MEG_DTYPE_F64, MEG_REDUCE_MAX);
-    return x;
+    meg_host_all_reduce(t->mesh.world, max, 2, MEG_DTYPE_F64, MEG_REDUCE_MAX);
+    if (minutes)
+        *minutes = max[1];
+    return max[0] > 0;
 }

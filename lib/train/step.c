@@ -1,6 +1,7 @@
 /* One training iteration, and evaluation. */
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 #include "base/clock.h"
 #include "base/log.h"
 #include "train/nan.h"
@@ -8,29 +9,12 @@
 #include "watchdog/watchdog.h"
 
 /*
- * Sum the loss *num over the data-, context- and pipeline-parallel ranks.  Sum the unmasked tokens *den over the data-
- * and context-parallel ranks only, because all stages count the same tokens.
- */
-static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
-{
-    double both[2] = { *num, *den };
-
-    meg_host_all_reduce(t->mesh.dp_cp, both, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM);
-    meg_host_all_reduce(t->mesh.pp, both, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
-    *num = both[0];
-    *den = both[1];
-}
-
-/*
  * Compute the gradients of a global batch.  By default each micro-batch has the same weight: its loss is divided by its
  * unmasked tokens and by the number of micro-batches.  With --calculate-per-token-loss each token has the same weight:
- * gradients are divided once by the number of all unmasked tokens.  *scale is the factor by which the caller must still
- * multiply the gradients.  *loss is the mean over tokens in both cases.
+ * meg_optim_decide divides the gradients once by the number of all unmasked tokens.
  */
-static int forward_backward(struct meg_trainer *t, int64_t num_micro, double *loss, double *scale,
-                            struct meg_nan_local *local, struct meg_err *e)
+static int forward_backward(struct meg_trainer *t, int64_t num_micro, struct meg_err *e)
 {
-    double num, den;
     int r;
 
     meg_straggler_enter(&t->straggler, MEG_PHASE_BATCH);
@@ -38,103 +22,149 @@ static int forward_backward(struct meg_trainer *t, int64_t num_micro, double *lo
         return r;
     meg_optim_begin(t->optim, num_micro, meg_train_checks_nan(t));
     meg_straggler_enter(&t->straggler, MEG_PHASE_FORWARD_BACKWARD);
-    if ((r = meg_train_run_pipeline(t, num_micro, true, &num, e)) < 0)
+    if ((r = meg_train_run_pipeline(t, num_micro, true, e)) < 0)
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_GRAD_REDUCE);
-    den = t->batches.tokens;
     meg_optim_reduce_grads(t->optim);
-    if (meg_train_checks_nan(t))
-        meg_nan_check_local(t, num, local);
-    reduce_loss(t, &num, &den);
-    *scale = (t->job->train.calculate_per_token_loss && den > 0 ? 1 / den : 1) / t->scaler.scale;
-    *loss = den > 0 ? num / den : 0;
+    meg_optim_sum_loss(t->optim, t->batches.tokens);
     return 0;
 }
 
-double meg_train_decoupled_lr(const struct meg_trainer *t)
+double meg_train_lr(const struct meg_trainer *t, int64_t lr_steps)
+{
+    return meg_lr_at(&t->lr_schedule, t->lr_schedule.max_lr, t->lr_schedule.min_lr, lr_steps);
+}
+
+double meg_train_decoupled_lr(const struct meg_trainer *t, int64_t lr_steps)
 {
     const struct meg_optim_conf *o = &t->job->optim;
     const struct meg_lr_schedule *s = &t->lr_schedule;
     double max = isnan(o->decoupled_lr) ? s->max_lr : o->decoupled_lr;
     double min = isnan(o->decoupled_min_lr) ? s->min_lr : o->decoupled_min_lr;
 
-    return meg_lr_at(s, max, min, t->state.lr_steps);
+    return meg_lr_at(s, max, min, lr_steps);
 }
 
-static void update(struct meg_trainer *t, double norm, struct meg_optim_rates *rates)
+static struct meg_optim_rates rates_at(const struct meg_trainer *t, int64_t lr_steps)
 {
-    rates->lr = meg_lr_at(&t->lr_schedule, t->lr_schedule.max_lr, t->lr_schedule.min_lr, t->state.lr_steps);
-    rates->decoupled_lr = meg_train_decoupled_lr(t);
-    rates->weight_decay = meg_wd_at(&t->lr_schedule, t->state.lr_steps);
-    meg_optim_update(t->optim, rates, norm);
+    const struct meg_optim_rates r = { meg_train_lr(t, lr_steps), meg_train_decoupled_lr(t, lr_steps),
+                                       meg_wd_at(&t->lr_schedule, lr_steps) };
+
+    return r;
+}
+
+/* Queue the update of the parameters and the sums that are logged. */
+static void queue_update(struct meg_trainer *t)
+{
+    const struct meg_train_job *job = t->job;
+    const int64_t lr_steps = t->state.lr_steps;
+    const struct meg_optim_step s = {
+        .rates = { rates_at(t, lr_steps), rates_at(t, lr_steps + (t->num_queued ? t->queued[0].batch.effective : 0)) },
+        .has_grad_norm = job->optim.clip_grad > 0 || job->train.check_for_nan || t->scaler.type != MEG_SCALER_NONE,
+        .is_per_token = job->train.calculate_per_token_loss,
+        .skips_nonfinite = meg_train_checks_nan(t),
+    };
+
+    meg_straggler_enter(&t->straggler, MEG_PHASE_OPTIMIZER);
+    if (job->log.log_num_zeros)
+        meg_optim_count_zeros(t->optim);
+    meg_optim_decide(t->optim, &s);
+    meg_optim_update(t->optim);
+    if (job->log.log_params_norm)
+        meg_optim_sum_params(t->optim);
+    meg_optim_end(t->optim);
+}
+
+int meg_train_step(struct meg_trainer *t, struct meg_err *e)
+{
+    struct meg_queued_step q = { .batch = meg_batch_at(&t->spec.batch, t->state.consumed_train),
+                                 .start_s = meg_now_s() };
+    int r;
+
+    MEG_ASSERT_LT(t->num_queued, MEG_MAX_QUEUED_STEPS);
+    meg_watchdog_set_step(t->mesh.world->watchdog, t->state.iteration + 1);
+    if ((r = forward_backward(t, q.batch.num_micro, e)) < 0)
+        return r;
+    queue_update(t);
+    meg_straggler_end_step(&t->straggler);
+    t->state.iteration++;
+    t->state.consumed_train += q.batch.effective;
+    t->state.skipped_samples += q.batch.global - q.batch.effective;
+    q.state = t->state;
+    t->queued[t->num_queued++] = q;
+    return 0;
+}
+
+int meg_train_max_queued_steps(const struct meg_trainer *t)
+{
+    return t->device->op->is_host_memory || t->job->train.on_nan == MEG_ON_NAN_ROLLBACK ? 0 : 1;
 }
 
 /*
- * With loss scaling, set *is_skipped if the gradient norm is not finite, and update a dynamic loss scale.
- * MEG_NAN_MAX_CONSECUTIVE consecutive overflows at the minimum of a dynamic loss scale end the run.
+ * Handle a step that was skipped because of the loss scale `before`.  MEG_NAN_MAX_CONSECUTIVE consecutive overflows at
+ * the minimum of a dynamic loss scale end the run.
  */
-static int check_overflow(struct meg_trainer *t, double norm, bool *is_skipped, struct meg_err *e)
+static int handle_overflow(struct meg_trainer *t, const struct meg_scaler *before, int64_t iteration, struct meg_err *e)
 {
-    const struct meg_scaler *s = &t->scaler;
-    const bool is_min_scale = s->type == MEG_SCALER_CONSTANT || s->scale <= s->min_scale;
+    const bool is_constant = before->type == MEG_SCALER_CONSTANT;
 
-    *is_skipped = meg_scaler_update(&t->scaler, !isfinite(norm));
-    if (!*is_skipped)
+    if (!is_constant && before->scale > before->min_scale)
         return 0;
-    if (is_min_scale && s->type == MEG_SCALER_DYNAMIC && ++t->num_consecutive_nan == MEG_NAN_MAX_CONSECUTIVE)
+    if (!is_constant && ++t->num_consecutive_nan == MEG_NAN_MAX_CONSECUTIVE)
         return meg_train_fail_on_rank0(
             t, meg_fail(e, MEG_EFAIL,
                         "iteration %" PRId64
                         ": a gradient is not finite at the minimum loss scale, %g, for the %dth iteration "
                         "in a row; try a lower --lr, --clip-grad or --min-loss-scale",
-                        t->state.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
-    if (is_min_scale && meg_train_is_rank0(t))
+                        iteration, t->scaler.scale, MEG_NAN_MAX_CONSECUTIVE));
+    if (meg_train_is_rank0(t))
         meg_warn("iteration %" PRId64 ": a gradient is not finite at the %s loss scale, %g; the iteration is skipped",
-                 t->state.iteration + 1, s->type == MEG_SCALER_CONSTANT ? "constant" : "minimum", s->scale);
-    meg_optim_zero_grad(t->optim);
+                 iteration, is_constant ? "constant" : "minimum", t->scaler.scale);
     return 0;
 }
 
-int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e)
+/* Advance the schedules by a step that updated the parameters, or handle a step that was skipped. */
+static int apply_record(struct meg_trainer *t, const struct meg_queued_step *q, const struct meg_step_record *record,
+                        struct meg_err *e)
+{
+    const struct meg_scaler before = t->scaler;
+
+    t->scaler = record->scaler;
+    if (record->is_skipped)
+        return meg_train_checks_nan(t) ? meg_nan_handle(t, q->state.iteration, record, e)
+                                       : handle_overflow(t, &before, q->state.iteration, e);
+    t->num_consecutive_nan = 0;
+    t->state.lr_steps += q->batch.effective;
+    return 0;
+}
+
+int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e)
 {
     const struct meg_train_job *job = t->job;
-    const struct meg_optim_conf *o = &job->optim;
-    struct meg_step_result s = { .num_zeros = -1, .grad_norm = NAN, .params_norm = NAN };
-    struct meg_optim_rates rates;
-    struct meg_nan_local local;
-    double start_s = meg_now_s();
+    const struct meg_queued_step q = t->queued[0];
+    const struct meg_step_record *record = meg_optim_result(t->optim);
+    const bool is_skipped = record->is_skipped;
+    double now;
     int r;
 
-    meg_watchdog_set_step(t->mesh.world->watchdog, t->state.iteration + 1);
-    s.batch = meg_batch_at(&t->spec.batch, t->state.consumed_train);
-    if ((r = forward_backward(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &local, e)) < 0)
+    t->num_queued--;
+    memmove(t->queued, t->queued + 1, (size_t)t->num_queued * sizeof *t->queued);
+    if ((r = apply_record(t, &q, record, e)) < 0)
         return r;
-    meg_straggler_enter(&t->straggler, MEG_PHASE_OPTIMIZER);
-    if (o->clip_grad > 0 || job->train.check_for_nan || t->scaler.type)
-        s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
-    s.is_skipped = meg_train_checks_nan(t) && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
-    if (s.is_skipped && (r = meg_nan_handle(t, &local, e)) < 0)
-        return r;
-    if (!s.is_skipped && (r = check_overflow(t, s.grad_norm, &s.is_skipped, e)) < 0)
-        return r;
-    if (job->log.log_num_zeros)
-        s.num_zeros = meg_optim_num_zeros(t->optim);
-
-    if (!s.is_skipped) {
-        t->num_consecutive_nan = 0;
-        update(t, s.grad_norm, &rates);
-        t->state.lr_steps += s.batch.effective;
-    }
-    if (!(o->clip_grad > 0) || s.is_skipped)
-        s.grad_norm = NAN; /* Megatron logs no gradient norm in this case, either */
-    if (job->log.log_params_norm)
-        s.params_norm = meg_optim_params_norm(t->optim);
-    meg_straggler_end_step(&t->straggler);
-    t->state.iteration++;
-    t->state.consumed_train += s.batch.effective;
-    t->state.skipped_samples += s.batch.global - s.batch.effective;
-    s.seconds = meg_now_s() - start_s;
-    *out = s;
+    *out = (struct meg_step_result){
+        .batch = q.batch,
+        .state = q.state,
+        .lm_loss = record->lm_loss,
+        /* Megatron logs no gradient norm and no zeros of a skipped step, and no norm without clipping */
+        .grad_norm = job->optim.clip_grad > 0 && !is_skipped ? record->grad_norm : NAN,
+        .num_zeros = job->log.log_num_zeros && !is_skipped ? record->sums.num_zeros : -1,
+        .params_norm = job->log.log_params_norm ? sqrt(record->sums.param_sumsq) : NAN,
+        .is_skipped = is_skipped,
+    };
+    out->state.lr_steps = t->state.lr_steps;
+    now = meg_now_s();
+    out->seconds = now - fmax(q.start_s, t->last_result_s);
+    t->last_result_s = now;
     return 0;
 }
 
@@ -142,24 +172,23 @@ int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const c
                        struct meg_err *e)
 {
     const int64_t num_micro = meg_batch_max_microbatches(&t->spec.batch), total = t->job->train.eval_iters;
-    double num = 0, den = 0;
+    double sum[2] = { 0, 0 }; /* losses, unmasked tokens */
     int r;
 
     *loss = NAN;
     for (int64_t i = 0; i < total; i++) {
-        double sum;
-
-        if (meg_train_stop_requested(t))
+        if (meg_train_stop_requested(t, NULL))
             return 0;
         if ((r = meg_train_read_batches(t, l, num_micro, e)) < 0 ||
-            (r = meg_train_run_pipeline(t, num_micro, false, &sum, e)) < 0)
+            (r = meg_train_run_pipeline(t, num_micro, false, e)) < 0)
             return r;
-        num += sum;
-        den += t->batches.tokens;
+        sum[0] += meg_gpt_read_loss(t->model);
+        sum[1] += t->batches.tokens;
         if (meg_train_is_rank0(t))
             meg_logger_eval_progress(t->logger, split, i, total);
     }
-    reduce_loss(t, &num, &den);
-    *loss = num / den;
+    meg_host_all_reduce(t->mesh.dp_cp, sum, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_host_all_reduce(t->mesh.pp, sum, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM); /* all stages count the same tokens */
+    *loss = sum[0] / sum[1];
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "file/lock.h"
 #include "logging/logger.h"
+#include "optim/optim.h"
 #include "parallel/pipeline.h"
 #include "plan/cost.h"
 #include "run/run_spec.h"
@@ -41,6 +42,28 @@ struct meg_train_pipeline {
     size_t memory_size; /* bytes */
 };
 
+/* A step whose operations are queued on the device, and whose result was not read. */
+struct meg_queued_step {
+    struct meg_batch_size batch;
+    struct meg_train_state state; /* state after the step, except lr_steps, which depends on the result */
+    double start_s;
+};
+
+/* The result of one iteration. */
+struct meg_step_result {
+    struct meg_batch_size batch;
+    struct meg_train_state state; /* state after the iteration */
+    double lm_loss, grad_norm, params_norm, seconds;
+    int64_t num_zeros;
+    bool is_skipped; /* no update, because of --on-nan or the loss scale */
+};
+
+/* Sums over the iterations since the last log line. */
+struct meg_log_totals {
+    int64_t n, nan, skipped;
+    double loss, seconds, tokens, flops;
+};
+
 struct meg_trainer {
     struct meg_train_job *job;
     const struct meg_optgroup *groups; /* option groups of the job; checkpoints store their dump */
@@ -62,7 +85,12 @@ struct meg_trainer {
     struct meg_logger *logger; /* NULL except on rank 0 */
     struct meg_straggler straggler;
 
-    struct meg_train_state state;
+    struct meg_train_state state; /* lr_steps counts the steps whose results were read */
+    struct meg_queued_step queued[MEG_MAX_QUEUED_STEPS];
+    int num_queued;
+    double last_result_s; /* clock when the last result was read */
+    struct meg_log_totals log_totals;
+    double last_lm_loss; /* lm loss of the last iteration whose result was read; 0: none */
     /*
      * Consecutive iterations that --on-nan skip or rollback skipped, or that overflowed at the minimum of a dynamic
      * loss scale.  MEG_NAN_MAX_CONSECUTIVE of them end the run.
@@ -80,14 +108,6 @@ struct meg_trainer {
 
     double comm_bytes[MEG_COST_GROUPS]; /* bytes that this rank sent in the last step */
     int64_t comm_num_micro;             /* micro-batches of the last step; 0: no step was run */
-};
-
-/* The results of one iteration. */
-struct meg_step_result {
-    struct meg_batch_size batch;
-    double lm_loss, grad_norm, params_norm, seconds;
-    int64_t num_zeros;
-    bool is_skipped; /* no update, because of --on-nan or the loss scale */
 };
 
 /* ---- rank_consensus.c: agreement of all ranks ---- */
@@ -113,9 +133,11 @@ int meg_train_fail_on_rank0(const struct meg_trainer *t, int r);
  * returns MEG_EFORMAT with a message that names the file, and the other ranks do not return.
  */
 int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e);
-/* Return whether any rank received a signal to stop.  Collective. */
-bool meg_train_stop_requested(const struct meg_trainer *t);
-double meg_train_max_over_ranks(const struct meg_trainer *t, double x);
+/*
+ * Return whether any rank received a signal to stop.  Set *minutes, unless NULL, to the maximum over ranks of the time
+ * since the process started.  Collective.
+ */
+bool meg_train_stop_requested(const struct meg_trainer *t, double *minutes);
 
 /* ---- run_pipeline.c: run micro-batches through the pipeline schedule ---- */
 
@@ -128,10 +150,10 @@ void meg_train_batches_free(struct meg_train_batches *b);
 
 /*
  * Run the first num_micro micro-batches of t->batches through the model: forward and, if is_training is true, backward,
- * which accumulates gradients.  Without training, dropout is disabled.  *loss is the sum of loss times loss mask on the
- * last stage, and 0 on the others.  Returns MEG_EFAIL if memory allocation fails.
+ * which accumulates gradients.  Without training, dropout is disabled.  Afterwards, *loss_sum of the model is the sum
+ * over these micro-batches.  Returns MEG_EFAIL if memory allocation fails.
  */
-int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
+int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, struct meg_err *e);
 void meg_train_pipeline_free(struct meg_trainer *t);
 
 /* ---- step.c: one iteration ---- */
@@ -142,14 +164,26 @@ static inline bool meg_train_checks_nan(const struct meg_trainer *t)
     return t->job->train.check_for_nan && t->scaler.type != MEG_SCALER_DYNAMIC;
 }
 
-/* Return the current learning rate of the word embedding and the output layer. */
-double meg_train_decoupled_lr(const struct meg_trainer *t);
+/* Return the learning rate after lr_steps samples of successful steps. */
+double meg_train_lr(const struct meg_trainer *t, int64_t lr_steps);
+/* Return that of the word embedding and the output layer. */
+double meg_train_decoupled_lr(const struct meg_trainer *t, int64_t lr_steps);
 
 /*
- * Run one iteration: forward and backward of a global batch and, unless the iteration is skipped, gradient clipping and
- * the optimizer update.  Advances t->state.
+ * Queue one iteration: forward and backward of a global batch, gradient clipping and the optimizer update, which the
+ * device skips if the gradients or the loss are not finite.  Advances t->state, except lr_steps.
  */
-int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e);
+int meg_train_step(struct meg_trainer *t, struct meg_err *e);
+/*
+ * Return the number of steps whose results may be unread when the next step is queued.  It is 0 if the device computes
+ * in the calling thread, and with --on-nan rollback, which must act before the next step.
+ */
+int meg_train_max_queued_steps(const struct meg_trainer *t);
+/*
+ * Wait for the oldest queued step, and return its result in *out.  Advances t->state.lr_steps unless the step was
+ * skipped; skipped steps are handled according to --on-nan and the loss scale.
+ */
+int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e);
 
 /*
  * Set *loss to the mean loss per unmasked token over --eval-iters global batches of loader l.  A stop request ends the

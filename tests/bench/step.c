@@ -73,7 +73,8 @@ int main(int argc, char **argv)
                                            { "optimizer", meg_optim_opts, &oc },
                                            { "precision", meg_precision_opts, &pc },
                                            { 0 } };
-    const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1, 1.0 };
+    const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1 };
+    const struct meg_optim_step step = { .rates = { rates, rates }, .has_grad_norm = true };
     struct meg_gpt_run run = { .s = t, .b = b, .is_training = true, .seed = 1 };
     struct meg_batch x = { .s = t, .b = b };
     struct meg_gpt *g;
@@ -109,17 +110,21 @@ int main(int argc, char **argv)
         part[k] = meg_new((size_t)steps * sizeof *part[k]);
 
     for (int i = -1; i < steps; i++) { /* the first step is not counted */
-        double at[PARTS], norm;
+        double at[PARTS];
         if (i == 0) {
             began_s = meg_now_s();
             began_cpu_s = cpu_s();
         }
         at[0] = meg_now_s();
+        meg_optim_begin(o, 1, false);
         loss = meg_gpt_forward_backward(g, &x, 1.0 / (double)n) / (double)n;
         at[1] = meg_now_s();
-        norm = meg_optim_grad_norm(o, 1.0);
+        meg_optim_reduce_grads(o);
+        meg_optim_decide(o, &step);
         at[2] = meg_now_s();
-        meg_optim_update(o, &rates, norm);
+        meg_optim_update(o);
+        meg_optim_end(o);
+        meg_optim_result(o);
         at[3] = meg_now_s();
         for (int k = 0; i >= 0 && k < STEP; k++)
             part[k][i] = at[k + 1] - at[k];

@@ -1,6 +1,7 @@
 /* queue.c - memory, streams and events of the queue device, and copies with the host. */
 #define _GNU_SOURCE
 #include "queue.h"
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -230,9 +231,13 @@ static void run_all(void)
 
 struct meg_event {
     int64_t recorded, done; /* number of the latest record queued; of the latest one that ran */
+    int64_t waited;         /* number of the latest record that the host waited for */
     int npending;           /* records and waits queued */
     bool is_destroyed;      /* to be freed after the last of these */
 };
+
+/* Downloads, and host waits for events, of this process. */
+static int64_t num_downloads, num_waits;
 
 struct event_args {
     struct meg_event *event;
@@ -294,6 +299,10 @@ static void event_wait(struct meg_stream *st, struct meg_event *event)
 
 static bool event_is_done(struct meg_event *event)
 {
+    if (event->waited < event->recorded) {
+        event->waited = event->recorded;
+        num_waits++;
+    }
     queue_progress();
     return event->done >= event->recorded;
 }
@@ -342,10 +351,22 @@ static void download(struct meg_stream *st, void *pinned, const void *dev, size_
 {
     MEG_ASSERT(!is_device_memory(pinned) && is_device_memory(dev));
     memset(pinned, 0xff, nbytes);
+    num_downloads++;
     push_copy(st, pinned, dev, nbytes);
 }
 
 /* ---- the device ---- */
+
+/* Append the counts to the file that MEG_QUEUE_COUNTS names. */
+static void write_counts(void)
+{
+    FILE *f = fopen(getenv("MEG_QUEUE_COUNTS"), "a");
+
+    if (f) {
+        fprintf(f, "%" PRId64 " downloads, %" PRId64 " waits\n", num_downloads, num_waits);
+        fclose(f);
+    }
+}
 
 static struct meg_ops table;
 static struct meg_device device;
@@ -378,6 +399,8 @@ static void open_device(void)
     device.copy = queue_stream_create("copy");
     device.read_done = event_create();
     device.read_buffer = table.alloc_pinned(MEG_READ_NBYTES);
+    if (getenv("MEG_QUEUE_COUNTS"))
+        atexit(write_counts);
 }
 
 const struct meg_device *queue_device(void)

@@ -10,6 +10,7 @@ static const struct meg_ops *cpu;
         const struct meg_drop *: keep(&(x), sizeof(struct meg_drop)),                                                  \
         const struct meg_attn_geom *: keep(&(x), sizeof(struct meg_attn_geom)),                                        \
         const struct meg_adam *: keep(&(x), sizeof(struct meg_adam)),                                                  \
+        const struct meg_step_conf *: keep(&(x), sizeof(struct meg_step_conf)),                                                  \
         default: (x))
 
 /* Copy what the pointer at p points to, unless it is NULL. */
@@ -128,6 +129,7 @@ OP(cast, void *, enum meg_dtype, const void *, enum meg_dtype, int64_t)
 OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
 OP(weighted_sum, double *, const float *, const float *, int64_t)
 OP(count_zeros, int64_t *, const void *, enum meg_dtype, int64_t)
+OP(step_finish, struct meg_step_record *, const struct meg_step_conf *)
 OP(adamw, float *, float *, float *, float *, const struct meg_hparam_range *, int, const struct meg_adam *,
    const struct meg_step_hparams *)
 OP(sgd, float *, float *, float *, const struct meg_hparam_range *, int, float, const struct meg_step_hparams *)
@@ -167,6 +169,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.sumsq = sumsq;
     table.weighted_sum = weighted_sum;
     table.count_zeros = count_zeros;
+    table.step_finish = step_finish;
     table.adamw = adamw;
     table.sgd = sgd;
     return &table;

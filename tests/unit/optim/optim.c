@@ -76,14 +76,19 @@ static void end(struct fixture *f)
 /* Compare STEPS steps of the optimizer with the same steps in double. */
 static void run(struct fixture *f, double grad_scale)
 {
-    const struct meg_optim_rates rates = { 1e-2, 3e-2, 0.1, grad_scale };
+    const struct meg_optim_rates rates = { 1e-2, 3e-2, 0.1 };
+    const struct meg_optim_step one_step = { .rates = { rates, rates }, .has_grad_norm = true };
+    const struct meg_scaler scaler = { .type = MEG_SCALER_CONSTANT, .scale = 1 / grad_scale };
     double *w = calloc((size_t)f->params.flat_numel, sizeof *w), *m = calloc((size_t)f->params.flat_numel, sizeof *m),
            *v = calloc((size_t)f->params.flat_numel, sizeof *v);
 
     for (int64_t i = 0; i < f->params.flat_numel; i++)
         w[i] = f->w[i];
+    meg_optim_restore(f->optim, 0, &scaler);
     for (int step = 0; step < STEPS; step++) {
         double sum = 0, norm, clip;
+
+        meg_optim_begin(f->optim, 1, false);
 
         for (int k = 0; k < f->params.n; k++)
             for (int64_t j = 0; j < f->params.row[k].numel; j++) {
@@ -91,8 +96,7 @@ static void run(struct fixture *f, double grad_scale)
                 f->g[i] = (float)grad_at(step, i);
                 sum += (double)f->g[i] * f->g[i];
             }
-        norm = meg_optim_grad_norm(f->optim, grad_scale);
-        assert_true(fabs(norm - grad_scale * sqrt(sum)) < 1e-12 * norm);
+        norm = grad_scale * sqrt(sum);
         clip = f->conf.clip_grad > 0 ? fmin(1, f->conf.clip_grad / (norm + 1e-6)) : 1;
         for (int k = 0; k < f->params.n; k++) {
             const struct meg_param *p = &f->params.row[k];
@@ -111,7 +115,11 @@ static void run(struct fixture *f, double grad_scale)
                 }
             }
         }
-        meg_optim_update(f->optim, &rates, norm);
+        meg_optim_reduce_grads(f->optim);
+        meg_optim_decide(f->optim, &one_step);
+        meg_optim_update(f->optim);
+        meg_optim_end(f->optim);
+        assert_true(fabs(meg_optim_result(f->optim)->grad_norm - norm) < 1e-12 * norm);
         for (int64_t i = 0; i < f->params.flat_numel; i++) {
             if (!(fabs(f->w[i] - w[i]) <= 2e-6 * (fabs(w[i]) + 1e-2)))
                 fail_msg("step %d, element %" PRId64 ": %.9g, expected %.9g", step, i, f->w[i], w[i]);
@@ -162,29 +170,71 @@ static void sgd_equals_its_formula(void **state)
     end(&f);
 }
 
+/* Run a step that only sums, and return its record. */
+static const struct meg_step_record *sums(struct fixture *f)
+{
+    const struct meg_optim_step all = { .has_grad_norm = true, .skips_nonfinite = true };
+
+    meg_optim_begin(f->optim, 1, true);
+    meg_optim_reduce_grads(f->optim);
+    meg_optim_count_zeros(f->optim);
+    meg_optim_decide(f->optim, &all);
+    meg_optim_sum_params(f->optim);
+    meg_optim_end(f->optim);
+    return meg_optim_result(f->optim);
+}
+
 static void finds_zero_and_nonfinite_gradients(void **state)
 {
     struct fixture f;
+    const struct meg_step_record *r;
     const struct meg_param *bias;
 
     (void)state;
     begin(&f, MEG_OPTIMIZER_ADAM, 1);
     bias = meg_params_find(&f.params, "bias");
-    assert_int_equal(meg_optim_num_zeros(f.optim), 9 * 5 + 7 * 5 + 7);
+    assert_int_equal(sums(&f)->sums.num_zeros, 9 * 5 + 7 * 5 + 7);
     f.g[bias->offset + 2] = 1;
-    assert_int_equal(meg_optim_num_zeros(f.optim), 9 * 5 + 7 * 5 + 6);
-    meg_optim_begin(f.optim, 1, true);
-    meg_optim_reduce_grads(f.optim);
-    assert_null(meg_optim_nonfinite(f.optim));
+    r = sums(&f);
+    assert_int_equal(r->sums.num_zeros, 9 * 5 + 7 * 5 + 6);
+    assert_int_equal(r->nonfinite_param, 0);
+    assert_false(r->is_skipped);
     f.g[bias->offset + 6] = NAN;
-    meg_optim_begin(f.optim, 1, true);
-    meg_optim_reduce_grads(f.optim);
-    assert_ptr_equal(meg_optim_nonfinite(f.optim), bias);
-    assert_true(isnan(meg_optim_grad_norm(f.optim, 1)));
+    r = sums(&f);
+    assert_ptr_equal(&f.params.row[r->nonfinite_param - 1], bias);
+    assert_true(isnan(r->grad_norm));
+    assert_true(r->is_skipped);
     memset(f.w, 0, (size_t)f.params.flat_numel * sizeof(float));
     f.w[bias->offset] = 3;
     f.w[meg_params_find(&f.params, "embedding")->offset] = 4;
-    assert_true(meg_optim_params_norm(f.optim) == 5);
+    assert_true(sums(&f)->sums.param_sumsq == 25);
+    end(&f);
+}
+
+/* The result of a step is that of its own turn, also if the next step is queued before it is read. */
+static void results_are_read_in_order(void **state)
+{
+    const struct meg_optim_step step = { .rates = { { 1, 1, 0 }, { 2, 2, 0 } }, .has_grad_norm = true };
+    struct fixture f;
+
+    (void)state;
+    begin(&f, MEG_OPTIMIZER_ADAM, 0);
+    for (int i = 0; i < 2; i++) {
+        meg_optim_begin(f.optim, 1, true);
+        f.g[0] = (float)(i + 3);
+        meg_optim_reduce_grads(f.optim);
+        meg_optim_decide(f.optim, &step);
+        meg_optim_update(f.optim);
+        meg_optim_end(f.optim);
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct meg_step_record *r = meg_optim_result(f.optim);
+
+        assert_true(r->grad_norm == i + 3);
+        assert_true(r->hparams.lr[0] == (float)(i + 1)); /* the first step was not skipped */
+        assert_true(r->hparams.adam_c1 == (float)(1 - pow((float)0.9, i + 1)));
+        assert_int_equal(f.optim->step_count, i + 1);
+    }
     end(&f);
 }
 
@@ -209,13 +259,13 @@ static void create_fails_cleanly_without_memory(void **state)
     scarce.alloc = alloc_some;
     device.op = f.model.op = &scarce;
     f.model.device = &device;
-    for (int n = 0; n < 5; n++) { /* step, scalar, two moments, NaN guard */
+    for (int n = 0; n < 4; n++) { /* record, two moments, NaN guard */
         allocations = n;
         assert_int_equal(meg_optim_create(&o, &f.conf, &zero, &f.model, &e), MEG_EFAIL);
         assert_non_null(strstr(e.msg, "out of memory: the optimizer requires "));
         assert_null(o);
     }
-    allocations = 5;
+    allocations = 4;
     assert_int_equal(meg_optim_create(&o, &f.conf, &zero, &f.model, &e), 0);
     meg_optim_close(o);
     end(&f);
@@ -224,11 +274,9 @@ static void create_fails_cleanly_without_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_equals_its_formula),
-        cmocka_unit_test(clipping_scales_all_gradients),
-        cmocka_unit_test(sgd_equals_its_formula),
-        cmocka_unit_test(finds_zero_and_nonfinite_gradients),
-        cmocka_unit_test(create_fails_cleanly_without_memory),
+        cmocka_unit_test(adamw_equals_its_formula),  cmocka_unit_test(clipping_scales_all_gradients),
+        cmocka_unit_test(sgd_equals_its_formula),    cmocka_unit_test(finds_zero_and_nonfinite_gradients),
+        cmocka_unit_test(results_are_read_in_order), cmocka_unit_test(create_fails_cleanly_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

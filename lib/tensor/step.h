@@ -1,0 +1,123 @@
+/*
+ * step.h - the scalars of a training step, which are in device memory so that the host need not wait for them.
+ *
+ * Operations add to the sums of a record; step_finish (tensor/ops.h) derives from them whether the step updates the
+ * weights, how gradients are scaled and clipped, and the next loss scale.  The host reads the record later, once a
+ * step.
+ */
+#ifndef MEG_TENSOR_STEP_H
+#define MEG_TENSOR_STEP_H
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
+enum meg_scaler_type {
+    MEG_SCALER_NONE, /* scale 1; meg_scaler_update skips no step */
+    MEG_SCALER_CONSTANT,
+    MEG_SCALER_DYNAMIC
+};
+
+/* A loss scale; see optim/loss_scaler.h. */
+struct meg_scaler {
+    enum meg_scaler_type type;
+    double scale;               /* factor by which the loss is multiplied */
+    double min_scale;           /* lower limit of scale */
+    int64_t window;             /* number of steps without overflow until scale is doubled */
+    int64_t hysteresis;         /* number of overflows since the last doubling until scale is halved */
+    int64_t growth_tracker;     /* number of steps since the last overflow or doubling */
+    int64_t hysteresis_tracker; /* overflows left until scale is halved; at 1 and below, each overflow halves it */
+};
+
+/*
+ * Adapt the scale after the backward passes of a step, and return whether to skip the update.  `overflowed` states
+ * whether a gradient of any rank was NaN or Inf; it must be equal on all ranks.  The new scale applies to the next
+ * step.
+ */
+static inline bool meg_scaler_update(struct meg_scaler *s, bool overflowed)
+{
+    if (s->type == MEG_SCALER_NONE)
+        return false;
+    if (s->type == MEG_SCALER_CONSTANT)
+        return overflowed;
+    if (overflowed) {
+        s->growth_tracker = 0;
+        if (--s->hysteresis_tracker <= 0)
+            s->scale = fmax(s->scale / 2, s->min_scale);
+    } else if (++s->growth_tracker == s->window) {
+        s->growth_tracker = 0;
+        s->hysteresis_tracker = s->hysteresis;
+        s->scale *= 2;
+    }
+    return overflowed;
+}
+
+/* Hyper-parameters of one optimizer step. */
+struct meg_step_hparams {
+    float lr[2];            /* learning rate of ordinary [0] and decoupled-lr [1] parameters */
+    float weight_decay;     /* weight decay before multiplication by wd_mult of a range */
+    float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
+    float grad_scale;       /* factor by which gradients are multiplied, to unscale, average and clip them */
+    int32_t is_first;       /* first step: sgd does not read its momentum buffer, which is not initialized */
+    int32_t skip;           /* skip the update: only zero the gradients */
+};
+
+/* Sums of one step.  The host zeroes them before the step. */
+struct meg_step_sums {
+    double loss;                    /* sum of loss * loss_mask */
+    double num_tokens;              /* number of unmasked tokens */
+    double grad_sumsq, param_sumsq; /* sums of squares of the scaled gradients, and of the updated parameters */
+    int64_t num_zeros;              /* gradient elements that are exactly zero */
+    double local_loss;              /* loss before it is summed over ranks */
+};
+
+struct meg_step_record {
+    struct meg_step_sums sums; /* summed over ranks when step_finish reads them */
+    double lm_loss;            /* mean loss of the unmasked tokens; 0 if there are none */
+    double grad_norm;          /* L2 norm of the gradients, unscaled but not clipped; NaN if it is not computed */
+    int64_t nonfinite_param;   /* 1 + index of the last parameter whose gradient is not finite on this rank, or 0 */
+    int64_t is_skipped;        /* the step does not update the weights */
+    struct meg_step_hparams hparams;
+    /* These values last from step to step. */
+    struct meg_scaler scaler;
+    int64_t num_updates; /* steps that updated the weights */
+};
+
+/* What the host decides before a step whose predecessor's result it may not know yet. */
+struct meg_step_conf {
+    struct meg_step_hparams candidate[2]; /* values if the record has num_updates, or num_updates + 1, updates */
+    int64_t num_updates;
+    float clip_grad;        /* limit of the gradient norm; 0: none */
+    bool has_grad_norm;     /* grad_sumsq is valid */
+    bool is_per_token;      /* divide the gradients by num_tokens */
+    bool skips_nonfinite;   /* skip the update if the loss or the norm is not finite, whatever the scaler's type */
+    const double *grad_sum; /* [num_params] in device memory: sum of squares of each local gradient; NULL: none */
+    int64_t num_params;
+};
+
+/* Compute all fields of r but its sums. */
+static inline void meg_step_finish(struct meg_step_record *r, const struct meg_step_conf *c)
+{
+    const struct meg_step_sums *s = &r->sums;
+    const double scale = (c->is_per_token && s->num_tokens > 0 ? 1 / s->num_tokens : 1) / r->scaler.scale;
+    double clip;
+
+    r->lm_loss = s->num_tokens > 0 ? s->loss / s->num_tokens : 0;
+    r->grad_norm = c->has_grad_norm ? scale * sqrt(s->grad_sumsq) : NAN;
+    r->nonfinite_param = 0;
+    for (int64_t i = 0; i < c->num_params; i++)
+        if (!isfinite(c->grad_sum[i]))
+            r->nonfinite_param = i + 1;
+    r->is_skipped = (c->skips_nonfinite && !(isfinite(r->lm_loss) && isfinite(r->grad_norm))) ||
+                    meg_scaler_update(&r->scaler, !isfinite(r->grad_norm));
+    r->hparams = c->candidate[r->num_updates != c->num_updates];
+    clip = c->clip_grad / (r->grad_norm + 1e-6);
+    r->hparams.grad_scale = (float)(c->clip_grad > 0 && clip < 1 ? scale * clip : scale);
+    r->hparams.skip = r->is_skipped != 0;
+    r->num_updates += !r->is_skipped;
+}
+
+MEG_END_DECLS
+#endif
