@@ -119,6 +119,16 @@ static bool bucket_ends_before(const struct meg_params *p, int i, const struct m
     return l->zero.bucket_numel && mesh->coords.pp == 0 && p->flat_numel - begin >= l->zero.bucket_numel;
 }
 
+static void list_first_rows(struct meg_params *p)
+{
+    p->first_row = meg_realloc_array(p->first_row, (size_t)p->nlayer_groups + 1, sizeof *p->first_row);
+    for (int i = p->n, group = p->nlayer_groups; group >= 0; group--) {
+        while (i > 0 && p->row[i - 1].layer_group >= group)
+            i--;
+        p->first_row[group] = i;
+    }
+}
+
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
 {
     bool is_here = false;
@@ -148,6 +158,7 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
         layer_group->end = p->flat_numel;
     }
     end_bucket(p, &mesh->layout);
+    list_first_rows(p);
     for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)
         if (p->layer_group[p->nlayer_groups - 1 - k].end > 0)
             p->layer_group[p->nlayer_groups - 1 - k].end = p->bucket[i++].end;
@@ -287,6 +298,7 @@ void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t fi
 void meg_params_free(struct meg_params *p)
 {
     free(p->row);
+    free(p->first_row);
     free(p->layer_group);
     free(p->bucket);
     memset(p, 0, sizeof *p);

@@ -70,7 +70,8 @@ struct meg_param_shard_range {
 struct meg_params {
     struct meg_param *row;
     int n;
-    int nlayer_groups;                  /* L + 2 */
+    int nlayer_groups; /* L + 2 */
+    int *first_row;    /* [nlayer_groups + 1] index of a layer group's first row; the last element is n */
     struct meg_elem_range *layer_group; /* [nlayer_groups] ranges in the flat buffer; empty if on other stages */
     struct meg_elem_range *bucket;      /* [nbuckets] consecutive ranges that cover the flat buffer */
     int nbuckets;

@@ -12,10 +12,10 @@ void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum
 {
     const int64_t begin = w->params->layer_group[group].begin;
 
-    for (int i = 0; i < w->params->n && w->is_on; i++) {
+    for (int i = w->params->first_row[group]; i < w->params->first_row[group + 1] && w->is_on; i++) {
         const struct meg_param *row = &w->params->row[i];
 
-        if (row->layer_group == group && row->shard_numel)
+        if (row->shard_numel)
             w->device->op->sumsq(w->device->compute, w->sums + i,
                                  (const char *)g + (size_t)(row->offset - begin) * meg_dtype_size(dtype), dtype,
                                  row->shard_numel);

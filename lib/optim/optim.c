@@ -86,7 +86,7 @@ static void on_grads_ready(void *user, int group)
 
 static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct meg_err *e)
 {
-    const size_t n = (size_t)o->shard.numel;
+    const size_t n = (size_t)o->shard.numel, sp_numel = (size_t)meg_sp_grads_numel(o->params, &o->mesh->layout);
     struct meg_optim_buffers *b = &o->buf;
     struct meg_optim_memory m;
     bool is_short;
@@ -101,6 +101,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= m.grads && !(b->grad_shards = o->op->alloc(m.grads));
     is_short |= m.params && !(b->param_shards = o->op->alloc(m.params));
     is_short |= !(o->nan_guard.sums = o->op->alloc((size_t)o->params->n * sizeof *o->nan_guard.sums));
+    is_short |= sp_numel && !(o->sp_grads.packed = o->op->alloc(sp_numel * meg_dtype_size(o->model->run.grad_dtype)));
     is_short |= m.main_grad && !(b->main_grad = o->op->alloc(m.main_grad));
     if (is_short)
         return meg_fail(e, MEG_EFAIL,
@@ -143,7 +144,11 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     }
     o->nan_guard.params = o->params;
     o->nan_guard.device = model->device;
-    meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, meg_optim_param_shards(o),
+    o->sp_grads.mesh = o->mesh;
+    o->sp_grads.params = o->params;
+    o->sp_grads.device = model->device;
+    o->sp_grads.dtype = model->run.grad_dtype;
+    meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, &o->sp_grads, meg_optim_param_shards(o),
                        o->buf.grad_shards ? o->buf.grad_shards : o->buf.main_grad);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
         o->result_done[i] = o->op->event_create();
@@ -166,6 +171,7 @@ void meg_optim_close(struct meg_optim *o)
     o->op->release(o->buf.param_shards);
     o->op->release(o->buf.grad_shards);
     o->op->release(o->nan_guard.sums);
+    o->op->release(o->sp_grads.packed);
     o->op->release(o->record);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++) {
         o->op->release_pinned(o->result[i]);

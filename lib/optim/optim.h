@@ -88,6 +88,7 @@ struct meg_optim {
     struct meg_optim_memory used;
 
     struct meg_nan_guard nan_guard;
+    struct meg_sp_grads sp_grads;
     struct meg_zero_sync sync;
 
     struct meg_step_record *record;                       /* record of the current step, in device memory */

@@ -11,10 +11,10 @@
 /* ---- gradients ------------------------------------------------------------------------------ */
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_nan_guard *nan_guard, struct meg_stream *stream, void *g, enum meg_dtype dtype,
-                      bool overlaps)
+                      struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, struct meg_stream *stream,
+                      void *g, enum meg_dtype dtype, bool overlaps)
 {
-    *r = (struct meg_reducer){ mesh, params, nan_guard, stream, g, dtype, overlaps, .bucket_in_flight = -1 };
+    *r = (struct meg_reducer){ mesh, params, nan_guard, sp_grads, stream, g, dtype, overlaps, .bucket_in_flight = -1 };
     r->passes_left = meg_new((size_t)params->nlayer_groups * sizeof *r->passes_left);
     r->is_tp_reduced = meg_new((size_t)params->nlayer_groups * sizeof *r->is_tp_reduced);
     r->groups_pending = meg_new((size_t)params->nbuckets * sizeof *r->groups_pending);
@@ -105,10 +105,7 @@ static void finish_group(struct meg_reducer *r, int group)
     const struct meg_params *p = r->params;
 
     meg_nan_guard_check(r->nan_guard, group, elem(r, p->layer_group[group].begin), r->dtype);
-    for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
-        if (p->row[i].layer_group == group && p->row[i].shard_numel && p->row[i].tp_axis < 0)
-            meg_all_reduce(r->mesh->tp, r->stream, elem(r, p->row[i].offset), p->row[i].shard_numel, r->dtype,
-                           MEG_REDUCE_SUM);
+    meg_sp_grads_reduce(r->sp_grads, group, elem(r, p->layer_group[group].begin));
     r->is_tp_reduced[group] = true;
     for (int b = 0; b < p->nbuckets; b++)
         if (overlap(p->layer_group[group], p->bucket[b]) && --r->groups_pending[b] == 0 && r->overlaps)

@@ -63,24 +63,6 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
     q->group_in_flight = -1;
 }
 
-/*
- * All-reduce the gradients of replicated parameters over the tensor-parallel ranks, which processed different
- * positions.
- */
-static void reduce_sp_grads(struct meg_layer_reducer *q, int group)
-{
-    const struct meg_params *p = q->params;
-
-    for (int i = 0; i < p->n; i++) {
-        const struct meg_param *row = &p->row[i];
-
-        if (row->layer_group == group && row->tp_axis < 0)
-            meg_all_reduce(q->mesh->tp, q->device->compute,
-                           meg_element(buffer_of(q, group), row->offset - p->layer_group[group].begin, q->dtype),
-                           row->shard_numel, q->dtype, MEG_REDUCE_SUM);
-    }
-}
-
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
 {
     if (q->group_in_flight >= 0 &&
@@ -95,8 +77,7 @@ void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
     char *g = buffer_of(q, group);
 
     meg_nan_guard_check(q->nan_guard, group, g, q->dtype);
-    if (q->mesh->layout.has_sp)
-        reduce_sp_grads(q, group);
+    meg_sp_grads_reduce(q->sp_grads, group, g);
     end_layer_reduce(q);
     q->group_in_flight = group;
     q->work = c->op->reduce_scatter(c, q->device->compute, meg_element(g, c->rank * n, q->dtype), g, n, q->dtype,

@@ -11,6 +11,7 @@
 #define MEG_OPTIM_ZERO_LAYERWISE_H
 #include "model/param.h"
 #include "optim/nan_guard.h"
+#include "optim/zero/sp_grads.h"
 
 MEG_BEGIN_DECLS
 
@@ -23,6 +24,7 @@ struct meg_layer_reducer {
     const struct meg_params *params;
     const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
+    const struct meg_sp_grads *sp_grads;
     /* [meg_params_unsharded_numel] gradients of type dtype; each buffer is zeroed after its reduce-scatter */
     char *g;
     enum meg_dtype dtype;

@@ -1,7 +1,8 @@
 #include "optim/zero/sync.h"
 
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_gpt *model,
-                        struct meg_nan_guard *nan_guard, void *param_shards, void *grad_shards)
+                        struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
+                        void *grad_shards)
 {
     const struct meg_mesh *m = model->mesh;
     const struct meg_params *p = &model->params;
@@ -10,7 +11,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
     z->shards_grads = run->shards_grads;
     z->shards_params = run->shards_params;
     z->overlaps_param_gather = c->overlap_param_gather;
-    meg_reducer_init(&z->reducer, m, p, nan_guard, model->device->compute, model->g, run->grad_dtype,
+    meg_reducer_init(&z->reducer, m, p, nan_guard, sp_grads, model->device->compute, model->g, run->grad_dtype,
                      c->overlap_grad_reduce);
     meg_reducer_begin(&z->reducer, 0);
     meg_gatherer_init(&z->gatherer, p, m->dp_shard, model->device->compute, model->w, run->dtype);
@@ -18,6 +19,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
                                                    .params = p,
                                                    .device = model->device,
                                                    .nan_guard = nan_guard,
+                                                   .sp_grads = sp_grads,
                                                    .g = (char *)model->g,
                                                    .dtype = run->grad_dtype,
                                                    .grad_shards = grad_shards,

@@ -34,7 +34,8 @@ struct meg_zero_sync {
  * 3) are this rank's shards in the dtypes of model->run.  Other stages ignore them.  All pointers are borrowed.
  */
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_gpt *model,
-                        struct meg_nan_guard *nan_guard, void *param_shards, void *grad_shards);
+                        struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
+                        void *grad_shards);
 /* Wait for the collectives in flight and free the memory of z, which may be zero-initialized. */
 void meg_zero_sync_free(struct meg_zero_sync *z);
 

@@ -1,0 +1,29 @@
+/*
+ * sp_grads.h - under sequence parallelism, the sum of the gradients of replicated parameters (norms, and biases added
+ * to the residual stream) over the tensor-parallel ranks, which processed different positions.
+ *
+ * A layer group has one all-reduce: if it has several such parameters, their gradients are copied to one buffer.
+ */
+#ifndef MEG_OPTIM_ZERO_SP_GRADS_H
+#define MEG_OPTIM_ZERO_SP_GRADS_H
+#include "device/device.h"
+#include "model/param.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_sp_grads {
+    const struct meg_mesh *mesh;
+    const struct meg_params *params;
+    const struct meg_device *device;
+    enum meg_dtype dtype;
+    void *packed; /* [meg_sp_grads_numel] of type dtype, in device memory; NULL if that is 0 */
+};
+
+/* Return the size of the buffer in elements; 0 if none is required. */
+int64_t meg_sp_grads_numel(const struct meg_params *params, const struct meg_layout *l);
+
+/* Sum the gradients of a layer group, whose first gradient is at g. */
+void meg_sp_grads_reduce(const struct meg_sp_grads *s, int group, void *g);
+
+MEG_END_DECLS
+#endif
