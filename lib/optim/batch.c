@@ -34,8 +34,8 @@ static int64_t nearest_multiple(int64_t n, int64_t unit)
 }
 
 /*
- * Check that a global batch size is a multiple of the micro-batch size times the data-parallel size; if it is rounded
- * down, check only that it is not smaller.  The message begins with `what` and ends with `remedy`.
+ * Check that a global batch size is a multiple of the micro-batch size times the data-parallel size.  With
+ * p->round_down, check only that it is at least this product.  The message begins with `what` and ends with `remedy`.
  */
 static int check_level(const struct meg_batch_schedule *p, int64_t global, const char *what, const char *remedy,
                        struct meg_err *e)

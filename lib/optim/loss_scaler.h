@@ -4,7 +4,7 @@
  * Small gradients underflow in f16, so the loss is multiplied by a scale before the backward pass, and the gradients
  * are divided by it before the update.  A step with a NaN or Inf gradient (an overflow) is skipped.  As in Megatron's
  * DynamicGradScaler, `window` consecutive steps without overflow double the dynamic scale.  The `hysteresis`-th
- * overflow since the last doubling, and each later one, halves it.
+ * overflow since the last doubling, and each later one, halves it, down to --min-loss-scale.
  */
 #ifndef MEG_OPTIM_LOSS_SCALER_H
 #define MEG_OPTIM_LOSS_SCALER_H

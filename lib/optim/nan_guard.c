@@ -1,4 +1,4 @@
-/* nan_guard.c - sum the squares of each parameter's gradient on the device, and read the sums once per step. */
+/* nan_guard.c - sum the squares of each parameter's gradient on the device. */
 #include "optim/nan_guard.h"
 
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)

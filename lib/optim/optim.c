@@ -293,7 +293,10 @@ static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
     meg_all_reduce(o->mesh->dp_shard, o->stream, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
-/* Add to *sum the squares of all shards of the model, with each parameter counted once. */
+/*
+ * Set *sum, which must be 0, to the sum of squares, over all ranks of the model, of the arrays that shard() returns
+ * (parameters or gradients).  A parameter that is replicated on several ranks is counted once.
+ */
 static void sum_squares(struct meg_optim *o, double *sum,
                         float *(*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {

@@ -61,8 +61,8 @@ struct meg_optim_buffers {
     float *state[2];    /* state_name[0] and state_name[1], initially zero; state[1] is NULL with SGD */
     float *main;        /* f32 main parameters; NULL: the optimizer updates the model's parameters in place */
     float *main_grad;   /* f32 gradients of the main parameters; NULL: the optimizer uses the model's gradients */
-    void *param_shards; /* ZeRO-3: parameter shards in the model's dtype; NULL if it is f32 or in other stages */
-    void *grad_shards;  /* ZeRO-2/3: gradient shards in the gradient dtype; NULL if it is f32 or in other stages */
+    void *param_shards; /* ZeRO-3 with bf16 or f16 parameters: shards in this dtype; else NULL */
+    void *grad_shards;  /* ZeRO-2/3 with bf16 or f16 gradients: shards in this dtype; else NULL */
 };
 
 enum { MEG_MAX_QUEUED_STEPS = 2 };
@@ -115,14 +115,14 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed);
 /* ZeRO-3: return this rank's parameter shards in the model's dtype; NULL in other stages. */
 void *meg_optim_param_shards(const struct meg_optim *o);
 /*
- * Call this after a checkpoint was loaded into the model's parameters.  Unless has_main is true because the checkpoint
- * also had main parameters, convert the model's parameters to main parameters.  With ZeRO-3, discard gathered layers.
+ * Call this after a checkpoint was loaded into the model's parameters.  has_main states whether main parameters were
+ * loaded, too; if not, convert the model's parameters to main parameters.  With ZeRO-3, discard gathered layers.
  */
 void meg_optim_reload_params(struct meg_optim *o, bool has_main);
 
 /*
  * Set the number of updates so far, without skipped steps, and the loss scale, for example from a checkpoint.
- * Initially they are 0 and MEG_SCALER_NONE.
+ * Initially they are 0 and MEG_SCALER_NONE.  The results of all steps must have been read.
  */
 void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg_scaler *scaler);
 
@@ -130,8 +130,11 @@ void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg
  * ---- one step ----
  *
  * The calls of a step are, in this order: meg_optim_begin; backward passes of the model; meg_optim_reduce_grads,
- * meg_optim_decide and meg_optim_update, which queue operations and do not wait; meg_optim_end.  meg_optim_result
- * waits.  Between two of these calls, the caller may queue the sums that the record of the step shall have.
+ * meg_optim_decide, meg_optim_update and meg_optim_end, which queue operations and do not wait; meg_optim_result, which
+ * waits.
+ *
+ * Optional calls add sums to the record of the step: meg_optim_sum_loss and meg_optim_count_zeros between
+ * meg_optim_reduce_grads and meg_optim_decide, meg_optim_sum_params between meg_optim_update and meg_optim_end.
  */
 
 /*
@@ -142,8 +145,9 @@ void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 /* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h), and convert them to f32. */
 void meg_optim_reduce_grads(struct meg_optim *o);
 /*
- * Set sums.loss and sums.num_tokens: the sum over all ranks of the model's *loss_sum and of num_tokens, the unmasked
- * tokens of the micro-batches of this rank.
+ * Set sums.local_loss to the model's *loss_sum, and sums.loss to its sum over all pipeline stages and over the data-
+ * and context-parallel ranks.  Set sums.num_tokens to the sum of num_tokens, the unmasked tokens of this rank's
+ * micro-batches, over the data- and context-parallel ranks.
  */
 void meg_optim_sum_loss(struct meg_optim *o, double num_tokens);
 /* Set sums.num_zeros, the number of gradient elements that are exactly zero. */
@@ -155,10 +159,11 @@ struct meg_optim_rates {
 };
 
 struct meg_optim_step {
-    struct meg_optim_rates rates[2]; /* if the last step, whose result was not read, was skipped [0] or not [1] */
-    bool has_grad_norm;              /* compute the gradient norm */
-    bool is_per_token;               /* divide the gradients by sums.num_tokens */
-    bool skips_nonfinite;            /* skip the update if loss or norm are not finite, even without loss scaling */
+    /* [1] applies if the previous step was not skipped but its result was not yet read, else [0] */
+    struct meg_optim_rates rates[2];
+    bool has_grad_norm;   /* compute the gradient norm */
+    bool is_per_token;    /* divide the gradients by sums.num_tokens */
+    bool skips_nonfinite; /* skip the update if loss or norm are not finite, even without loss scaling */
 };
 
 /*

@@ -41,8 +41,9 @@ static bool is_resumed(const struct meg_trainer *t)
 }
 
 /*
- * Use the checkpoint's release if --megatron-release is not given.  Refuse to resume with another release: it
- * determines the samples of a blend, so some samples could be read twice.
+ * Use the Megatron release that the checkpoint stores if --megatron-release is not given.  Refuse to resume a native
+ * checkpoint with another release: the samples of a blend depend on the release, so the run could read some samples
+ * twice.
  */
 static int check_release(struct meg_trainer *t, struct meg_err *e)
 {
@@ -317,7 +318,7 @@ static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, s
     if (with_optim) {
         n += list_optim_shards(t->optim, shard + 1);
         if (shard[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
-            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* the f32 original of bf16 or fp16 weights */
+            shard[0].name = MEG_CKPT_MAIN_PARAMS; /* saved by a bf16 or fp16 run; more precise than its weights */
     }
     if ((r = meg_ckpt_load(from, &t->model->params, &t->mesh, shard, n, e)) < 0)
         return meg_train_fail_on_rank0(t, r);
@@ -420,7 +421,7 @@ static bool sets_option(const char *line, const char *name)
 
 /*
  * Return whether a line sets an option of parallel layout, memory use or communication.  Such options do not change the
- * results, so a checkpoint does not store them.
+ * results, so --use-checkpoint-args does not read them from a checkpoint.
  */
 static bool is_layout_option(const char *line)
 {
@@ -460,7 +461,7 @@ static int64_t next_save(const struct meg_trainer *t)
     return next < t->spec.train_iters ? next : t->spec.train_iters;
 }
 
-/* Handle the result r, equal on all ranks, of a save of `state` that has ended. */
+/* Handle the end of a save of `state`.  The result r of the save is equal on all ranks. */
 static int finish_save(struct meg_trainer *t, const struct meg_train_state *state, int r, enum meg_save_failure failure,
                        struct meg_err *e)
 {

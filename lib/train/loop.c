@@ -158,7 +158,7 @@ static int evaluate_during(struct meg_trainer *t, struct meg_err *e)
 
     if (!t->valid || t->state.iteration % t->job->train.eval_interval)
         return 0;
-    t->state.consumed_valid += /* checkpoints saved from here on resume after this evaluation */
+    t->state.consumed_valid += /* a run that resumes from a later checkpoint skips these samples */
         t->job->train.eval_iters * (p->global / (p->micro * p->dp_size) * p->micro * p->dp_size);
     return evaluate(t, t->valid, MEG_SPLIT_VALID, false, e);
 }
@@ -243,7 +243,10 @@ static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
     return save_and_wait(t, e);
 }
 
-/* Save a checkpoint before the batch size grows, as Megatron does. */
+/*
+ * Save a checkpoint, as Megatron does, before a step with a new number of micro-batches.  *num_micro is the number of
+ * the last step, or 0 before the first; set it to that of the next step.
+ */
 static int save_at_rampup(struct meg_trainer *t, int64_t *num_micro, struct meg_err *e)
 {
     int64_t now = meg_batch_at(&t->spec.batch, t->state.consumed_train).num_micro, before = *num_micro;

@@ -35,7 +35,7 @@ static void describe(struct meg_err *e, const struct meg_trainer *t, int64_t ite
     meg_fail(e, MEG_EFAIL, "%siteration %" PRId64 ": %s%s; %s", where, iteration, loss, gradient, action);
 }
 
-/* Apply --on-nan to this iteration and print the decision to action; return whether the run ends. */
+/* Apply --on-nan to this iteration and describe the decision in the string `action`.  Return whether the run ends. */
 static bool decide(struct meg_trainer *t, char *action, size_t size)
 {
     const struct meg_train_conf *c = &t->job->train;

@@ -11,14 +11,14 @@ MEG_BEGIN_DECLS
 
 struct meg_trainer;
 
-enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* consecutive iterations with NaN or Inf; the last of them ends the run */
+enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* this many consecutive iterations with NaN or Inf end the run */
 
 /*
- * Handle an iteration that was skipped because its loss or gradient norm is not finite, according to --on-nan.  The
- * first rank whose local loss or gradients, in its record of the step, are not finite reports the iteration, the loss
- * and the parameter; rank 0 reports if they are finite on all ranks.  Returns 0 when the run continues; with --on-nan
- * rollback, weights and optimizer state are then those of the newest checkpoint in --save.  When the run ends, the reporting rank returns
- * MEG_EFAIL, and the others do not return.  Also returns the errors of the save in progress and of the rollback.
+ * Handle an iteration that was skipped because its loss or gradient norm is not finite, according to --on-nan.  One
+ * rank reports the iteration, the loss and the parameter: the first rank whose record has a local loss or gradient that
+ * is not finite, or rank 0 if no record has one.  Returns 0 when the run continues; with --on-nan rollback, weights and
+ * optimizer state are then those of the newest checkpoint in --save.  When the run ends, the reporting rank returns
+ * MEG_EFAIL, and the other ranks do not return.  Also returns the errors of the save in progress and of the rollback.
  */
 int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_step_record *record, struct meg_err *e);
 

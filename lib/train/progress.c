@@ -52,8 +52,8 @@ static double flops_until(const struct meg_trainer *t, const struct meg_train_st
 }
 
 /*
- * Find the first job after the last one with a different number of ranks.  Set *start to its start time and *flops to
- * the model FLOP of the run before it.  If there is no such job, *start is 0.
+ * Find the first job after the last one with a different number of ranks.  Set *start to the time at which that job
+ * started, and *flops to the model FLOPs of the run until then.  If there is no such job, *start is 0.
  */
 static void find_first_job(const struct meg_trainer *t, time_t *start, double *flops)
 {

@@ -67,7 +67,10 @@ static size_t line_length(const char *line)
     return strcspn(line, "\n");
 }
 
-/* Return the line that begins with name [n] and, unless name ends with "=", consists of it; NULL: none. */
+/*
+ * Return the line of text that begins with name [n], or NULL.  Unless name ends with "=", the complete line must be
+ * equal to name.
+ */
 static const char *find_line(const char *text, const char *name, size_t n)
 {
     for (const char *line = text; *line; line += line_length(line) + (line[line_length(line)] == '\n'))
@@ -176,8 +179,8 @@ void meg_rank_config_add_file(struct meg_str *lines, const char *path)
 }
 
 /*
- * Return whether a line of an option dump may differ between ranks: a comment, the cache directory, which each rank may
- * have to itself, or a log file, which only rank 0 writes.
+ * Return whether a line of an option dump, whose option name has n bytes, may differ between ranks.  This holds for
+ * comments, for the cache directory, which may be local to each host, and for logs, which only rank 0 writes.
  */
 static bool may_differ(const char *line, size_t n)
 {

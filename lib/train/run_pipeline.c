@@ -1,4 +1,4 @@
-/* Run the micro-batches of a global batch through the pipeline schedule; a single stage also uses a schedule. */
+/* Run the micro-batches of a global batch through the pipeline schedule, which a run with one stage also uses. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"

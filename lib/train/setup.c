@@ -117,7 +117,10 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
         "use --skip-train to evaluate only");
 }
 
-/* Open the data files and compute the range and number of samples of each split; build_data builds the index arrays. */
+/*
+ * Open the data files and compute the number of samples of each split and the range of each file that the split reads;
+ * build_data builds the index arrays.
+ */
 static int plan_data(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
@@ -241,7 +244,7 @@ static int open_loaders(struct meg_trainer *t, struct meg_err *e)
 
 /* ---- usage ---- */
 
-/* Collect the peak memory of each arena and the bytes that this rank sent in the last step. */
+/* Collect the memory used in each arena and the bytes that this rank sent in the last step. */
 static struct meg_usage_vs_plan measure_usage(const struct meg_trainer *t)
 {
     const struct meg_gpt_memory *m = &t->model->used;

@@ -9,9 +9,10 @@
 #include "watchdog/watchdog.h"
 
 /*
- * Compute the gradients of a global batch.  By default each micro-batch has the same weight: its loss is divided by its
- * unmasked tokens and by the number of micro-batches.  With --calculate-per-token-loss each token has the same weight:
- * meg_optim_decide divides the gradients once by the number of all unmasked tokens.
+ * Compute the gradients of a global batch.  By default each micro-batch has the same weight: its loss is divided by the
+ * number of its unmasked tokens and by the number of micro-batches of all data-parallel ranks.  With
+ * --calculate-per-token-loss each token has the same weight: meg_optim_decide divides the gradients once by the number
+ * of all unmasked tokens.
  */
 static int forward_backward(struct meg_trainer *t, int64_t num_micro, struct meg_err *e)
 {
@@ -101,8 +102,9 @@ int meg_train_max_queued_steps(const struct meg_trainer *t)
 }
 
 /*
- * Handle a step that was skipped because of the loss scale `before`.  MEG_NAN_MAX_CONSECUTIVE consecutive overflows at
- * the minimum of a dynamic loss scale end the run.
+ * Handle a step that was skipped because a gradient overflowed at the loss scale `before`.  Warn if the scale was
+ * constant or at its minimum.  MEG_NAN_MAX_CONSECUTIVE consecutive overflows at the minimum of a dynamic scale end the
+ * run.
  */
 static int handle_overflow(struct meg_trainer *t, const struct meg_scaler *before, int64_t iteration, struct meg_err *e)
 {
@@ -155,7 +157,7 @@ int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, st
         .batch = q.batch,
         .state = q.state,
         .lm_loss = record->lm_loss,
-        /* Megatron logs no gradient norm and no zeros of a skipped step, and no norm without clipping */
+        /* like Megatron, log no gradient norm and no zero count of a skipped step, and no norm without clipping */
         .grad_norm = job->optim.clip_grad > 0 && !is_skipped ? record->grad_norm : NAN,
         .num_zeros = job->log.log_num_zeros && !is_skipped ? record->sums.num_zeros : -1,
         .params_norm = job->log.log_params_norm ? sqrt(record->sums.param_sumsq) : NAN,

@@ -38,7 +38,7 @@ struct meg_train_pipeline {
     struct meg_pipe_schedule schedule;
     struct meg_pipe_tensor tensor; /* tensor that stages send to each other */
     struct meg_pipe pipe;
-    void *memory;       /* device memory of the boundary buffers */
+    void *memory;       /* device memory for sent and received tensors */
     size_t memory_size; /* bytes */
 };
 
@@ -85,10 +85,10 @@ struct meg_trainer {
     struct meg_logger *logger; /* NULL except on rank 0 */
     struct meg_straggler straggler;
 
-    struct meg_train_state state; /* lr_steps counts the steps whose results were read */
+    struct meg_train_state state; /* lr_steps does not include steps whose results were not read */
     struct meg_queued_step queued[MEG_MAX_QUEUED_STEPS];
     int num_queued;
-    double last_result_s; /* clock when the last result was read */
+    double last_result_s; /* time at which the last result was read */
     struct meg_log_totals log_totals;
     double last_lm_loss; /* lm loss of the last iteration whose result was read; 0: none */
     /*
@@ -96,7 +96,7 @@ struct meg_trainer {
      * loss scale.  MEG_NAN_MAX_CONSECUTIVE of them end the run.
      */
     int64_t num_consecutive_nan;
-    double start_s, start_flops; /* clock when this process started; model FLOP of the iterations before */
+    double start_s, start_flops; /* time at which this process started; model FLOPs of the run before that */
 
     struct meg_ckpt *checkpoint;            /* checkpoint that the run starts from, or NULL */
     int64_t checkpoint_optim_steps;         /* optimizer steps stored in that checkpoint */
@@ -158,7 +158,10 @@ void meg_train_pipeline_free(struct meg_trainer *t);
 
 /* ---- step.c: one iteration ---- */
 
-/* Return whether --on-nan determines what happens on NaN or Inf.  A dynamic loss scale is lowered instead. */
+/*
+ * Return whether --on-nan applies to a step with NaN or Inf.  It does not with --no-check-for-nan-in-loss-and-grad, or
+ * with a dynamic loss scale, which is lowered instead.
+ */
 static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 {
     return t->job->train.check_for_nan && t->scaler.type != MEG_SCALER_DYNAMIC;
@@ -166,7 +169,7 @@ static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 
 /* Return the learning rate after lr_steps samples of successful steps. */
 double meg_train_lr(const struct meg_trainer *t, int64_t lr_steps);
-/* Return that of the word embedding and the output layer. */
+/* Return the learning rate of the word embedding and the output layer after the same number of samples. */
 double meg_train_decoupled_lr(const struct meg_trainer *t, int64_t lr_steps);
 
 /*
@@ -201,8 +204,8 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
 /* ---- checkpointing.c: save, load, resume ---- */
 
 /*
- * Open the --load checkpoint, if there is one.  With --use-checkpoint-args, and for a foreign format always, set the
- * options that the checkpoint stores and the command line does not give; the caller checks them later.
+ * Open the --load checkpoint, if there is one.  With --use-checkpoint-args, and always if the checkpoint is not native,
+ * set the options that the checkpoint stores and the command line does not give; the caller checks them later.
  */
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e);
 /*

@@ -97,8 +97,8 @@ static void begin_bucket(struct meg_reducer *r, int b)
 }
 
 /*
- * Perform reduction 1 of a layer group whose gradients are final.  With overlap, start reduction 2 of each bucket for
- * which this was the last group.
+ * Check the gradients of a layer group, which are final, for NaN and Inf, and perform reduction 1 of grad_reduce.h.
+ * With overlap, start reduction 2 of each bucket for which this was the last group.
  */
 static void finish_group(struct meg_reducer *r, int group)
 {
@@ -125,7 +125,10 @@ void meg_reducer_poll(struct meg_reducer *r)
         meg_comm_test(r->comm, &r->work);
 }
 
-/* Perform reduction 3: all-reduce the gradient of the tied embedding, or this rank's shard of that gradient. */
+/*
+ * Perform reduction 3 of grad_reduce.h: all-reduce the gradient of the tied embedding, or this rank's shard of it, over
+ * the first and last stage.
+ */
 static void reduce_tied_embedding(struct meg_reducer *r)
 {
     const struct meg_params *p = r->params;

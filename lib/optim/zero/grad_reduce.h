@@ -25,7 +25,7 @@ struct meg_reducer {
     char *g;                   /* [params->flat_numel] gradients of type dtype */
     enum meg_dtype dtype;
     bool overlaps;         /* reduce a bucket during the last backward pass, when its gradients are final */
-    int64_t *passes_left;  /* [nlayer_groups] number of backward passes still to be added to the group's gradients */
+    int64_t *passes_left;  /* [nlayer_groups] number of backward passes that still add to the group's gradients */
     bool *is_tp_reduced;   /* [nlayer_groups] whether reduction 1 is done or not required */
     int *groups_pending;   /* [nbuckets] number of the bucket's layer groups with is_tp_reduced false */
     bool *is_started;      /* [nbuckets] whether reduction 2 has started */
@@ -71,7 +71,7 @@ struct meg_gatherer {
 
 void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group,
                        struct meg_stream *stream, void *w, enum meg_dtype dtype);
-/* Start to gather the last bucket.  Each other bucket is started when the one above it is waited for. */
+/* Start to gather the last bucket.  When the wait for a bucket ends, the all-gather of the bucket before it starts. */
 void meg_gatherer_begin(struct meg_gatherer *q);
 /* Wait for the buckets that contain a layer group's parameters, and start to gather the next bucket, if any. */
 void meg_gatherer_wait(struct meg_gatherer *q, int group);

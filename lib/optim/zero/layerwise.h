@@ -15,7 +15,10 @@
 
 MEG_BEGIN_DECLS
 
-/* Buffers for unsharded layer groups: 0 for the embedding, 1 for the head, 2 and 3 for even and odd layer groups. */
+/*
+ * Buffers for unsharded layer groups: 0 for the embedding, 1 for the head, 2 and 3 for even and odd layer groups.
+ * meg_unsharded_buffer returns the buffer of a group.
+ */
 enum { MEG_UNSHARDED_BUFFERS = 4 };
 int meg_unsharded_buffer(const struct meg_params *p, int group);
 
@@ -29,7 +32,7 @@ struct meg_layer_reducer {
     char *g;
     enum meg_dtype dtype;
     void *grad_shards; /* this rank's gradient shards of type dtype, concatenated: sums over passes and ranks */
-    bool overlaps;     /* a group's reduce-scatter overlaps the backward pass of the next */
+    bool overlaps;     /* reduce-scatter a group during the backward pass of the next group */
     struct meg_work *work;
     int group_in_flight; /* layer group that is being reduce-scattered; -1: none */
 };

@@ -1,11 +1,11 @@
 /*
  * sync.h - the collectives of data-parallel training, for each ZeRO stage.
  *
- *     stage   gradients                                parameters
- *     0       all-reduce each bucket                   complete
- *     1       reduce-scatter each bucket               all-gather each bucket after the update
- *     2       reduce-scatter a layer after each pass   all-gather each bucket after the update
- *     3       reduce-scatter a layer after each pass   all-gather a layer before each pass
+ *     stage   gradients                                     parameters
+ *     0       all-reduce each bucket                        no communication
+ *     1       reduce-scatter each bucket                    all-gather each bucket after the update
+ *     2       reduce-scatter a layer after its backward     all-gather each bucket after the update
+ *     3       reduce-scatter a layer after its backward     all-gather a layer before its forward and backward
  *
  * A layer here is a layer group of model/param.h.  optim/zero/grad_reduce.h implements the collectives on buckets,
  * optim/zero/layerwise.h those on layers.
