@@ -194,8 +194,8 @@ int64_t meg_block_reader_lines(const struct meg_block_reader *in)
 }
 
 /*
- * Return the first \n or \r in s [n], or NULL.  The search proceeds in chunks of growing size, so that its time is
- * linear for files in which all lines end with \r.
+ * Return the first \n or \r in s [n], or NULL.  The search proceeds in chunks of growing size.  With a single
+ * chunk, each search for \n would scan the entire block if all lines end with \r.
  */
 static const char *line_end(const char *s, int64_t n)
 {

@@ -40,8 +40,8 @@ struct meg_line_block {
  * meg_block_reader_next - fill b with about target_bytes of complete lines, or with more for a longer line
  * A block ends with \n or at the end of its file.  An empty file is one empty block; the last block of a file may also
  * be empty.
- * Returns 1, or 0 after the last file.  Returns MEG_EFORMAT for corrupt or truncated compressed data and for a line of
- * more than MEG_MAX_LINE_BYTES, and MEG_EIO if reading fails.
+ * Returns 1, or 0 after the last file.  Returns MEG_EFORMAT for a line of more than MEG_MAX_LINE_BYTES, and MEG_ENOENT
+ * or MEG_EIO if a file cannot be opened.  Otherwise fails as meg_decompressor_open and meg_decompressor_read do.
  */
 enum { MEG_MAX_LINE_BYTES = 64 << 20 };
 int meg_block_reader_next(struct meg_block_reader *in, struct meg_line_block *b, int64_t target_bytes,

@@ -1,6 +1,6 @@
 /*
- * json.h - JSON for small files: parsing by jansson, with error messages that contain the line and column, typed access
- * to members, and writers.  io/jsonl.h reads the lines of a corpus.
+ * json.h - JSON for small files: a parser, typed access to members, and a writer.  The parser is jansson; its error
+ * messages contain the line and column.  io/jsonl.h reads the lines of a corpus.
  */
 #ifndef MEG_IO_JSON_H
 #define MEG_IO_JSON_H

@@ -34,7 +34,7 @@ bool meg_json_scan_accept(struct meg_json_scan *s, char c);
  * meg_json_scan_string - scan a string, which begins with a quote
  *   buf             buffer to which the text is appended if the string has escapes.  If buf grows, spans of earlier
  *                   strings in it become invalid.  A capacity of n + 1 bytes is sufficient for n bytes of JSON.
- *   out             text, in the JSON or in buf; NULL to only validate the string
+ *   out             text, in the JSON or in buf; NULL to only validate the string, and buf may then also be NULL
  *   lone_surrogate  out  first escape of a lone surrogate, or NULL.  Each lone surrogate becomes U+FFFD.
  */
 int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,

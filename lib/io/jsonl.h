@@ -32,7 +32,7 @@ struct meg_jsonl {
     struct meg_jsonl_value *value; /* [nkeys] */
     struct meg_str unescaped;      /* unescaped copies of the strings that have escapes */
     bool replaces_lone_surrogates; /* replace lone surrogates by U+FFFD; otherwise, they are an error */
-    const char *hint;              /* suffix of messages about text that is not Unicode, or NULL */
+    const char *hint;              /* suffix of messages about invalid UTF-8 and lone surrogates, or NULL */
 };
 /* Free the buffers; lines can be read again afterwards. */
 void meg_jsonl_free(struct meg_jsonl *j);

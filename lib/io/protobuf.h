@@ -33,8 +33,8 @@ struct meg_pb_field {
 /*
  * meg_pb_next - read the next field
  * Returns 1, or 0 at the end of the message.  Returns MEG_EFORMAT, with file and offset, for a truncated varint or a
- * varint of more than 64 bits, a length beyond the end of the message, a wire type that enum meg_pb_wire does not have,
- * or a field number of 0 or above 2^29 - 1.
+ * varint of more than 64 bits, a value that extends beyond the end of the message, a wire type that enum meg_pb_wire
+ * does not have, or a field number of 0 or above 2^29 - 1.
  */
 int meg_pb_next(struct meg_pb *m, struct meg_pb_field *f, struct meg_err *e);
 

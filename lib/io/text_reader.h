@@ -18,7 +18,10 @@ struct meg_text_reader_conf {
 };
 extern const struct meg_opt meg_text_reader_opts[];
 
-/* Open the input files in order; c is borrowed until meg_text_reader_close. */
+/*
+ * Create a reader of the input files, in order; c is borrowed until meg_text_reader_close.  Fails as
+ * meg_block_reader_open does.
+ */
 struct meg_text_reader;
 int meg_text_reader_open(struct meg_text_reader **out, const struct meg_text_reader_conf *c, struct meg_err *e);
 void meg_text_reader_close(struct meg_text_reader *t); /* accepts NULL */
@@ -28,8 +31,8 @@ void meg_text_reader_close(struct meg_text_reader *t); /* accepts NULL */
  *   text  valid UTF-8; valid until the next call
  * For MEG_INPUT_AUTO, a file has JSON lines if its name ends in .json or .jsonl, optionally followed by .gz, .zst or
  * .xz, or if its first line that is not blank is a JSON object.  Any other file is plain text.
- * Returns 1, or 0 at the end of the input.  Returns MEG_EFORMAT with file and line, or an error of
- * meg_block_reader_next.
+ * Returns 1, or 0 at the end of the input.  Returns MEG_EFORMAT, with file and line, for invalid UTF-8 or an invalid
+ * JSON line.  Otherwise fails as meg_block_reader_next does.
  */
 int meg_text_reader_next(struct meg_text_reader *t, struct meg_span *text, struct meg_err *e);
 

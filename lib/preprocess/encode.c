@@ -34,7 +34,9 @@ static int encode_texts(struct preprocess_worker *w, const struct meg_span *text
     return 0;
 }
 
-/* Split a text into sentences and encode them.  Chunks bound the number of sentences in memory. */
+/*
+ * Split a text into sentences and encode them, one chunk of text at a time to limit the number of sentences in memory.
+ */
 static int encode_sentences(struct preprocess_worker *w, const struct meg_span *text, struct encoded_key *out,
                             struct meg_err *e)
 {

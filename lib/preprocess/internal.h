@@ -52,15 +52,15 @@ struct preprocess_job {
 };
 
 /*
- * Sequences of one key in one block: the ids that are not yet written, and the lengths, with DOCUMENT_END after each
- * document.
+ * Sequences of one key in one block: the ids that are not yet written, and the lengths of the sequences that have no
+ * offsets yet.  DOCUMENT_END follows the last length of each document.
  */
 struct encoded_key {
     struct meg_ids ids, lengths;
     struct block_result *result;
     struct meg_indexed_writer *writer;
     int64_t written;     /* number of the key's tokens in this block that are already written */
-    int64_t partial;     /* number of written tokens of an incomplete sequence, which will be first in lengths */
+    int64_t partial;     /* number of written tokens of the sequence whose length is, or will be, first in lengths */
     int32_t last_length; /* length in tokens of the last sequence that has an offset */
     int64_t offset;      /* byte offset of ids in .bin */
 };

@@ -34,10 +34,10 @@ extern const struct meg_opt meg_preprocess_opts[];
  * of a line or, with split_sentences, each sentence is one sequence; the texts of a list are not split.  A text without
  * tokens has no sequence.  The files do not depend on the number of workers.  Progress is logged.
  *   tok  tokenizer, which the worker threads also use until the call returns
- * Returns MEG_EUSAGE for options that contradict each other, MEG_EFORMAT with file and line for invalid input, and
- * MEG_ENOENT or MEG_EIO for a file that cannot be read or written.  After a failure, the call leaves no new .idx and no
- * temporary file, and older datasets of that name are unchanged.  meg_commit_files describes exceptions, in which the
- * final commit fails.
+ * Returns MEG_EUSAGE for missing, invalid or contradictory options, MEG_EFORMAT with file and line for invalid input,
+ * and MEG_ENOENT or MEG_EIO for a file that cannot be read or written.  After a failure, the call leaves no new .idx
+ * and no temporary file, and older datasets of that name are unchanged.  If the final commit fails, there are the
+ * exceptions that meg_commit_files describes.
  */
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e);
 

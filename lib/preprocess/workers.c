@@ -193,8 +193,9 @@ static void wait_and_write(struct preprocess_job *j, struct block_result *x)
 }
 
 /*
- * Write the committed blocks of a worker, and return a free result slot.  If no slot is free, wait until the oldest
- * block can be written.  If all slots are free, return the first one, whose buffers are probably in the cache.
+ * Write the committed blocks of a worker, and return a free result slot.  If several slots are free, return the first
+ * of them, whose buffers are probably in the cache.  If none is free, wait for the offsets of the oldest block and
+ * write it.
  */
 static struct block_result *free_slot_for_block(struct preprocess_worker *w)
 {
@@ -214,7 +215,10 @@ static struct block_result *free_slot_for_block(struct preprocess_worker *w)
     return oldest;
 }
 
-/* Read the next block.  Return the result of meg_block_reader_next, or 0 if reading has stopped. */
+/*
+ * Read the next block.  Return the result of meg_block_reader_next, or 0 if reading has stopped.  After reading a long
+ * block, keep read_lock.
+ */
 static int read_block(struct preprocess_worker *w, struct meg_err *e)
 {
     struct preprocess_job *j = w->job;

@@ -205,7 +205,10 @@ static void first_pass_annotation(struct scratch *j, struct word *w)
     }
 }
 
-/* Set type to the key of a word in the parameters: the word in lower case, or ##number## for a number. */
+/*
+ * Set type to the key of a word in the parameters: the word in lower case, or ##number## for a number.  If
+ * drops_period, remove a period at the end of the key, unless the key is only a period.
+ */
 static void set_type(struct meg_str *type, const struct word *w, bool drops_period)
 {
     type->n = 0;
@@ -271,7 +274,7 @@ static void second_pass_annotation(struct scratch *j, struct word *w, const stru
     }
 }
 
-/* Return whether a sentence ends in [s, end) before another word. */
+/* Return whether any word in [s, end), except the last one, ends a sentence. */
 static bool contains_sentbreak(struct scratch *j, const char *s, const char *end)
 {
     struct word last, next;
@@ -340,8 +343,8 @@ static bool next_candidate_keep_newlines(const char *p, const char *end, struct 
 }
 
 /*
- * Return the beginning of the context of a candidate: the byte after the last ASCII space between the previous
- * candidate and this one, or `fallback` if there is no such space.
+ * Return the beginning of the context of a candidate: the byte after the last ASCII whitespace between the previous
+ * candidate and this one, or `fallback` if there is no such whitespace.
  */
 static const char *context_of(const struct candidate *c, const char *previous, const char *fallback)
 {

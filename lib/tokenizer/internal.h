@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
 
 /* The library that Megatron-LM (core 0.15 and later) uses for a tokenizer type. */
 enum meg_tok_library {
-    MEG_TOK_LIB_MEGATRON, /* transformers, with vocabulary files in Megatron's formats */
+    MEG_TOK_LIB_MEGATRON, /* transformers, with --vocab-file and --merge-file instead of tokenizer.json */
     MEG_TOK_LIB_HF,
     MEG_TOK_LIB_SENTENCEPIECE,
     MEG_TOK_LIB_TIKTOKEN,

@@ -80,8 +80,8 @@ static bool has_3byte_char(const char *text, int n)
 }
 
 /*
- * Return a mask of safe split points before bytes from .. n-1 that the hash of two three-byte characters finds; is_safe
- * alone misses some of them.
+ * Return a mask of the safe split points between two characters of three bytes each, before the bytes `from` to n-1.
+ * The hash of such a pair finds points that is_safe alone misses.
  */
 static uint64_t safe_splits_3byte(const struct meg_safe_split *s, const char *text, int from, int n)
 {

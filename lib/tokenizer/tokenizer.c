@@ -102,8 +102,9 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 }
 
 /*
- * Select HuggingFaceTokenizer if --tokenizer-type is not set.  Fail unless --tokenizer-model names a directory with
- * tokenizer.json or --tokenizer-name-or-path is set, which the open function of the class checks.
+ * Select HuggingFaceTokenizer, because --tokenizer-type is not set.  Fail if --tokenizer-name-or-path is not set
+ * either, unless --tokenizer-model is a tokenizer.json or a directory that contains one.  The open function of the
+ * class checks the value of --tokenizer-name-or-path.
  */
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {

@@ -1,4 +1,4 @@
-/* tokenizer.h - encode text to token ids and decode ids to text, one interface for every --tokenizer-type. */
+/* tokenizer.h - encode text to token ids and decode ids to text, through one interface for every --tokenizer-type. */
 #ifndef MEG_TOKENIZER_TOKENIZER_H
 #define MEG_TOKENIZER_TOKENIZER_H
 
@@ -47,8 +47,8 @@ struct meg_tok_conf {
 extern const struct meg_opt meg_tok_opts[];
 
 /*
- * Indices in meg_tok_files.  For each tokenizer file, it lists the usual name in a model directory and the member of
- * struct meg_tok_conf that contains the path.
+ * Indices in meg_tok_files.  That array contains, for each tokenizer file, the usual name in a model directory and the
+ * member of struct meg_tok_conf that contains the path.
  */
 enum {
     MEG_TOK_FILE_VOCAB,
@@ -72,10 +72,10 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 
 /*
  * meg_tok_find_files - find the files of a Hugging Face tokenizer
- * If c->name_or_path (or c->tokenizer_model, if that is NULL) is a tokenizer.json or a directory that contains one, set
- * c->tokenizer_json, c->tokenizer_config and c->special_tokens_map to the paths of the files, or to NULL for a file
- * that does not exist, and set c->tokenizer_model to NULL.  Otherwise, or if c->tokenizer_json is already set, leave c
- * unchanged.
+ * Searches at c->name_or_path or, if name_or_path is NULL, at c->tokenizer_model.  If this path is a tokenizer.json or
+ * a directory that contains one, sets c->tokenizer_json, c->tokenizer_config and c->special_tokens_map to the paths of
+ * the files, or to NULL for a file that does not exist.  Also sets c->tokenizer_model to NULL.  Otherwise, or if
+ * c->tokenizer_json is already set, c is unchanged.
  *   owned  out  the three paths, or NULL; the caller frees them
  */
 void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);

@@ -100,7 +100,7 @@ static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, cons
 
 /*
  * Double the number of buckets.  A word keeps its bucket or moves to the same offset in the new half.  A lookup that
- * began before may not find its word.
+ * was started before this call may not find its word.
  */
 static void grow(struct meg_wordcache *c)
 {

@@ -17,7 +17,7 @@ MEG_BEGIN_DECLS
 
 enum {
     MEG_WORD_BYTES = 15,           /* maximum number of bytes in a short word; longer words are called long */
-    MEG_WORD_IDS = 3,              /* maximum number of ids in an entry; more ids are in the overflow array */
+    MEG_WORD_IDS = 3,              /* maximum number of ids in the entry of a short word; see offset for others */
     MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n of an entry whose ids are in the overflow array */
 };
 
@@ -30,7 +30,7 @@ struct meg_wordcache_entry {
     uint64_t key[2];
     union {
         int32_t id[MEG_WORD_IDS];
-        int32_t offset; /* index in overflow of the ids, which the bytes of a long word follow */
+        int32_t offset; /* index of the ids in overflow; for a long word, its bytes follow the ids */
     };
     uint16_t n, tag; /* n: number of ids, with the flag; tag: value that the tokenizer chooses */
 };
@@ -41,7 +41,7 @@ struct meg_wordcache {
     uint64_t mask, nwords;
     int32_t *overflow; /* ids and bytes that do not fit in an entry */
     int32_t noverflow;
-    unsigned evict_clock; /* number of evictions; selects the entry to evict */
+    unsigned evict_clock; /* number of words moved out of a full home bucket; selects the entry to evict */
 };
 enum {
     MEG_WORD_PROBES = 4,   /* buckets that may contain a word: its home bucket and three neighbors */

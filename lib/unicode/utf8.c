@@ -74,7 +74,7 @@ static int64_t ascii_prefix(const char *s, int64_t n)
 /* Constraints that a block of 64 bytes imposes on the bytes after it.  Bit i of a mask refers to byte i. */
 struct carry {
     uint64_t continuation;   /* bytes that must be continuation bytes */
-    uint64_t e0, ed, f0, f4; /* second bytes of characters with lead byte E0, ED, F0 or F4, which restrict them */
+    uint64_t e0, ed, f0, f4; /* bytes that follow lead byte E0, ED, F0 or F4 and so have a restricted range */
 };
 
 static inline uint64_t shift_in(uint64_t m, uint64_t *carry)

@@ -44,7 +44,10 @@ static inline int meg_utf8_length(unsigned char c)
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
-/* Decode the character before s, which must exist, in valid UTF-8, and return its first byte. */
+/*
+ * Decode the character that ends before s in valid UTF-8, and return a pointer to its first byte.  s must not be the
+ * beginning of the text.
+ */
 static inline const char *meg_utf8_prev(const char *s, int32_t *cp)
 {
     while ((*--s & 0xC0) == 0x80)

@@ -1,9 +1,10 @@
 /*
  * Match the patterns of cl100k_base, Qwen2 and TikTokenizer's v1 by class masks.  A word includes one preceding
  * character that is not a letter, number or line end, unless that character belongs to another pre-token.  A number is
- * split after each digit or after each third digit.  Punctuation includes one preceding U+0020 and the line ends that
- * follow it.  A run of other spaces is split after its last line end.  If text follows the run, the space directly
- * before the text also begins a pre-token, unless it is a line end.
+ * split after each third digit (cl100k_base) or after each digit (Qwen2, v1).  Punctuation includes one preceding
+ * U+0020 and the line ends that follow it.  A run of other spaces is split after its last line end.  If text follows
+ * the run, the space directly before the text also begins a pre-token, unless it is a line end.  v1 has no
+ * contractions.
  */
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"

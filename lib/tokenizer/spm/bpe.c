@@ -1,10 +1,12 @@
 /*
  * Segmentation by BPE.  In each step, SentencePiece merges the two neighboring symbols whose concatenation is the piece
- * with the highest score.  It looks up each concatenation.  Here, each split of a piece into two symbols becomes a
- * ranked merge when the model is opened.  Merges with higher scores have lower ranks; equal scores have equal ranks.
+ * with the highest score.  For this, SentencePiece looks up the concatenation of each pair in the vocabulary.  Here,
+ * each split of a piece into two symbols becomes a ranked merge when the model is opened.  Merges with higher scores
+ * have lower ranks; equal scores have equal ranks.
  *
- * Symbols 0 .. n-1 are the n pieces.  Symbols from n on are single characters, which are not matched pieces but occur
- * in one or are themselves reserved pieces.  A reserved piece has a type that is not matched in text.
+ * Symbols 0 .. n-1 are the n pieces of the model.  Each symbol from n on is a single character that is not a matched
+ * piece.  Such a character occurs in a matched piece, or it is itself a reserved piece.  A reserved piece has a type
+ * that is not matched in text, such as CONTROL.
  */
 #include <stdlib.h>
 
@@ -24,7 +26,7 @@ static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id,
 
 struct symbols {
     struct meg_strtab chars;    /* characters; character k has symbol n + k, unless it is a matched piece */
-    struct meg_strtab reserved; /* reserved pieces as they occur in normalized text */
+    struct meg_strtab reserved; /* texts of the reserved pieces, spelled as in normalized text */
     int32_t *reserved_id;       /* [reserved.n] ids of the reserved pieces */
 };
 
@@ -218,15 +220,18 @@ void spm_bpe_free(struct spm_bpe *b)
 /* ---- Words ---- */
 
 /*
- * Convert the id of a user-defined piece to a negative symbol, which is in no merge, or convert the symbol back to the
- * id.  Symbol -1 is a character without a symbol.
+ * Convert the id of a user-defined piece to a negative symbol, which is in no merge, or convert such a symbol back to
+ * the id.  These symbols begin at -2, because -1 represents a character without a symbol.
  */
 static int32_t mark_unmergeable(int32_t id)
 {
     return -2 - id;
 }
 
-/* Return the symbol at the beginning of text [n], and set *len to its length. */
+/*
+ * Return the symbol at the beginning of text [n], and set *len to its length in bytes.  The symbol is the longest
+ * user-defined piece that matches or, if none does, the first character.  Return -1 for a character without a symbol.
+ */
 static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n, int64_t *len)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -245,8 +250,9 @@ static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n,
 }
 
 /*
- * Append the ids of the symbol at text, and return its length.  Replace an unused piece by the two symbols of its last
- * merge.  Set *is_known to false for an unknown character.
+ * Append the ids of symbol sym, which begins at text, and return its length in bytes.  If sym is an unused piece of
+ * several characters, append the ids of its pair in rev_merge instead (tokenizer/bpe/bpe.h).  Set *is_known to false
+ * for an unknown character.
  */
 static int64_t add_symbol(struct meg_spm_encoder *enc, int32_t sym, const char *text, bool *is_known)
 {
@@ -295,7 +301,7 @@ static int write_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_er
     struct long_word *lw = ctx;
     int r;
 
-    if ((r = spm_reserve_ids(lw->enc, 3 * (lw->in - lw->out), e)) < 0) /* a space can have 3 byte ids */
+    if ((r = spm_reserve_ids(lw->enc, 3 * (lw->in - lw->out), e)) < 0) /* a space can become 3 ids */
         return r;
     for (int64_t i = 0; i < n; i++)
         lw->out += add_symbol(lw->enc, sym[i], lw->out, &lw->is_known);

@@ -96,10 +96,13 @@ struct meg_spm_encoder {
  */
 void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n);
 
-/* Flush ids to the sink if there are many, and reserve space for n more ids at ids_end.  Fails as the sink does. */
+/*
+ * If out has more than MEG_IDS_FLUSH_COUNT ids, and at least two of them are of the current text, flush ids to the
+ * sink.  Then reserve space for n more ids at ids_end.  Fails as the sink does.
+ */
 int spm_reserve_ids(struct meg_spm_encoder *enc, int64_t n, struct meg_err *e);
 
-enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* maximum bytes of a cached word */
+enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* words of more bytes are not added to the cache */
 
 /* ---- Unigram (unigram.c, unigram_stream.c) ---- */
 
@@ -116,12 +119,12 @@ int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64
 void spm_unigram_update_score(struct meg_spm_encoder *enc);
 
 /*
- * Return the tag with which a word is cached (unigram.c).  The ids of a word can depend on the rounded score of the
- * text before the word.  Its cached ids are therefore used only if its tag is at least the required tag, which is
- * greater than 0.
+ * Return the tag with which a word is cached (unigram.c).  The ids of a word can depend on the rounded path score
+ * before the word.  Therefore, cached ids are used only if their tag is at least the required tag.  The required tag is
+ * greater than 0, so ids with tag 0 are never used.
  */
 uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, int64_t n);
-/* Return the tag that a cached word requires if it is among the next nids ids. */
+/* Return the required tag for cached words.  It is valid until nids more ids have been appended. */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids);
 
 /* ---- BPE (bpe.c) ---- */

@@ -40,7 +40,7 @@ enum {
 /* State of loading a model. */
 struct loader {
     struct meg_spm_model *m;
-    struct meg_strtab matched, reserved; /* pieces read so far, of types that are matched in text and of other types */
+    struct meg_strtab matched, reserved; /* pieces read so far: those whose type is matched in text; the others */
     int64_t cap;
     bool has_byte;
     struct meg_str bos, eos, pad; /* texts of the special pieces */
@@ -311,7 +311,10 @@ static int resolve_special_ids(struct loader *l, const char *path, struct meg_er
     return 0;
 }
 
-/* Reject text files, such as Llama 3's tokenizer.model.  No serialized model begins with one of these bytes. */
+/*
+ * Reject text files, such as Llama 3's tokenizer.model: their first byte is a letter, a digit or one of {[+/.  No
+ * serialized model begins with such a byte.
+ */
 static int check_not_text(const struct meg_mmap *file, const char *path, struct meg_err *e)
 {
     const int first = file->n > 0 ? *(const unsigned char *)file->p : 0;

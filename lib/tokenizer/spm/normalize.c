@@ -1,7 +1,8 @@
 /*
- * copy_run copies characters that cannot belong to a key of the character map, a user-defined piece or an escaped
- * space.  At other positions, normalize_step does one step of SentencePiece's Normalizer: it copies the longest
- * user-defined piece; if there is none, it replaces the longest key; if there is none, it copies a character.
+ * Normalization by the rules of SentencePiece's Normalizer.  copy_run copies characters that cannot belong to a key of
+ * the character map, a user-defined piece or an escaped space.  At all other positions, normalize_step does one step of
+ * the Normalizer: it copies the longest user-defined piece; if there is none, it replaces the longest key; if there is
+ * none, it copies a character.
  */
 #include "tokenizer/spm/normalize.h"
 
@@ -15,8 +16,8 @@
  */
 enum {
     COPIED = 1,    /* the byte is copied unchanged, with the exceptions below */
-    SPACE = 2,     /* a COPIED byte, which is not copied after another SPACE */
-    BEGINS_KEY = 4 /* a COPIED byte, which is not copied before a byte of class 0, since a longer key may match */
+    SPACE = 2,     /* with COPIED: the byte is not copied directly after another SPACE byte */
+    BEGINS_KEY = 4 /* with COPIED: the byte is not copied directly before a byte of class 0; a key may contain both */
 };
 
 /* Classify an ASCII byte by the character map. */

@@ -28,7 +28,7 @@ void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_
 /* State of normalizing a text in parts.  It starts as { .text, .n }.  The text must be well-formed UTF-8. */
 struct meg_spm_normalizer_stream {
     const char *text;
-    int64_t n, offset; /* bytes in text, and bytes of it that were already normalized */
+    int64_t n, offset; /* length of text in bytes; number of bytes already normalized */
     bool has_begun, is_after_space;
 };
 

@@ -6,9 +6,10 @@
  *   uint32 LE  units of a double array, in the format of Darts-clone (https://github.com/s-yata/darts-clone)
  *   the rest   replacements, UTF-8, each followed by a zero byte
  *
- * Each unit is a node of the trie.  Bits 0-7 are the node's label, a byte; bit 8 is set if a key ends at the node.  The
- * node's base is its index xor ((unit >> 10) << (bit 9 ? 8 : 0)).  A child's index is this base xor the child's label.
- * If a key ends at the node, the unit at the base has bit 31 set; its other bits are the offset of the replacement.
+ * A unit with bit 31 set is a value.  Its other bits are the byte offset of a replacement, counted from the end of the
+ * units.  Any other unit is a node of the trie.  Bits 0-7 are the node's label, a byte; bit 8 is set if a key ends at
+ * the node.  The node's base is its index xor ((unit >> 10) << (bit 9 ? 8 : 0)).  A child's index is this base xor the
+ * child's label.  If a key ends at the node, the unit at the base is the value of the key.
  */
 #ifndef MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H
 #define MEG_TOKENIZER_SPM_PRECOMPILED_CHARSMAP_H

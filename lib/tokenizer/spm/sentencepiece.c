@@ -49,7 +49,8 @@ static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
 {
     int64_t id = meg_strtab_add(&s->token, text, n);
 
-    for (int64_t k = 0; k < s->n && k < NUM_SPECIAL_IDS; k++) { /* extra ids differ from each other */
+    /* Compare only with the special ids, since the extra ids differ from each other. */
+    for (int64_t k = 0; k < s->n && k < NUM_SPECIAL_IDS; k++) {
         if (s->id[k] == id)
             return (int32_t)id;
     }
@@ -57,7 +58,10 @@ static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
     return (int32_t)id;
 }
 
-/* Make the piece with this id an added token or, if id is -1, the text fallback.  Return the id of the token. */
+/*
+ * Make the piece with this id an added token.  If id is -1, add a token with the text `fallback`.  Return the token's
+ * id.
+ */
 static int32_t add_special_id(struct added_tokens *s, const struct meg_spm_model *m, int32_t id, const char *fallback)
 {
     struct meg_str piece;
@@ -163,7 +167,7 @@ static int open_model(struct sentencepiece **out, const struct meg_tok_class *cl
     return 0;
 }
 
-/* Set Megatron-LM's description, which contains the number of extra ids for all three types. */
+/* Set the description as Megatron-LM writes it.  It contains vocab_extra_ids for each of the three types. */
 static void describe(struct sentencepiece *t, const char *class, const char *path, int64_t extra_ids)
 {
     char n[32];

@@ -246,7 +246,7 @@ static int encode_words(struct meg_spm_encoder *enc, const char *text, int64_t n
         uint16_t required_tag = get_required_tag(enc, BATCH * MEG_WORD_IDS);
         const char *end = word[k - 1].s + word[k - 1].n;
 
-        if ((r = spm_reserve_ids(enc, 3 * (end - word->s) + MEG_WORD_IDS, e)) < 0) /* a space can have 3 byte ids */
+        if ((r = spm_reserve_ids(enc, 3 * (end - word->s) + MEG_WORD_IDS, e)) < 0) /* a space can become 3 ids */
             return r;
         for (const struct meg_wordcache_lookup *p = word; p < word + k; p++) {
             const struct meg_wordcache_entry *known = meg_wordcache_find(&enc->cache, p);

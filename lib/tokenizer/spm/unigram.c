@@ -26,7 +26,7 @@
 enum {
     UNKNOWN_PENALTY = 10,
     MAX_TAGGED_BYTES = 256, /* maximum bytes of a word with a tag; longer words have tag 0 */
-    MAX_STEPS = 1 << 20,    /* number of ids since the last update of the path score that triggers an update */
+    MAX_STEPS = 1 << 20,    /* update the path score if it lacks more ids than this */
 };
 
 /* Set the scores of all pieces as SentencePiece's GetScore does, with its bonus for user-defined pieces. */
@@ -115,7 +115,7 @@ static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n
     }
 }
 
-/* The ids from index score.nids on belong to cached words.  Their scores are added and rounded as by Viterbi. */
+/* Add the scores of the ids from index score.nids on, which belong to cached words.  Round each sum as Viterbi does. */
 void spm_unigram_update_score(struct meg_spm_encoder *enc)
 {
     const double *step = enc->spm->unigram.score;
@@ -232,7 +232,7 @@ uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, in
     return (uint16_t)((bits >> 16) - 1); /* round down, even if the conversion to float rounded up */
 }
 
-/* The required tag is an upper bound of the absolute path score within the next nids ids. */
+/* Return an upper bound of |v| for the words among the next nids ids, as the upper half of a float, rounded up. */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids)
 {
     const struct spm_unigram *u = &enc->spm->unigram;

@@ -9,7 +9,7 @@
 #include "unicode/utf8.h"
 
 enum {
-    RING_SIZE = 256,      /* number of scores; more than the bytes of any piece */
+    RING_SIZE = 256,      /* number of scores; must exceed the length of each piece in bytes */
     IDS_AT_ONCE = 1 << 16 /* bytes of the word for which ids are reserved at once */
 };
 
@@ -54,7 +54,9 @@ static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_
     return s.score[n % RING_SIZE];
 }
 
-/* Convert the lengths of the pieces that end at each position of the path to lengths of the pieces that begin there. */
+/*
+ * At each position of the path, replace the length of the piece that ends there by that of the piece that begins there.
+ */
 static void reverse_path(unsigned char *length, int64_t n)
 {
     unsigned char len = length[n];
