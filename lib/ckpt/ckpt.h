@@ -11,9 +11,12 @@
  *         vocab.json vocab.txt merges.txt tokenizer.model   files of the tokenizer, if it has any
  *         state.json                              options, iteration, state of the run
  *         run.conf                                all options; written for reference, never read back
- *         manifest.json                           offsets and checksums of all files but run.conf; written last
+ *         manifest.json                           offsets and checksums of the tensors, checksums of the other files
+ *                                                 except run.conf; written last
  *     SAVE/release/                               converted weights, without optimizer state
  *     SAVE/done                                   exists once the last iteration of the run is saved
+ *
+ * A layer group is the embedding, one layer, or the head.
  *
  * Initial weights can also be loaded from a Hugging Face directory (config.json with safetensors or .bin files) and
  * from Megatron's SAVE/iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt, at any tensor and pipeline parallel sizes.
@@ -52,7 +55,7 @@ struct meg_ckpt_shard {
     int replica, nreplicas;
 };
 
-/* Shard name of the f32 main parameters, which bf16 and f16 weights have. */
+/* Shard name of the f32 main parameters, which exist in addition to bf16 or f16 weights. */
 #define MEG_CKPT_MAIN_PARAMS "fp32_param"
 
 enum { MEG_CKPT_EXTRA_FILES = 3 };
@@ -77,15 +80,16 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
                             struct meg_err *e);
 struct meg_ckpt;
 /*
- * Add the bos and eos ids and the meg_ckpt_extra_files of checkpoint c to t.  If t->eod is set but is not among the eos
- * ids of c, the tokenizers differ and nothing is added.
+ * Add the eos ids and the meg_ckpt_extra_files of checkpoint c to t, and the bos id of c if t has none.  If t->eod is
+ * not -1 and not among the eos ids of c, the tokenizers differ and nothing is added.
  */
 int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
- * Generate Hugging Face's tokenizer.json, tokenizer_config.json and special_tokens_map.json from the files that c
- * names, unless t already has the first two.  A tokenizer_config.json of t keeps its members that are not generated,
- * and a special_tokens_map.json of t is kept.  If tokenizer.json cannot represent the tokenizer, warn and omit it.  Set
- * t->eod and t->bos to the tokenizer's ids if they are -1.
+ * Add Hugging Face's tokenizer.json, tokenizer_config.json and special_tokens_map.json to t, generated from the files
+ * that c names.  Does nothing if t has no files.  If t already has the first two files, no file is changed.  Otherwise,
+ * generated members are merged into an existing tokenizer_config.json, and an existing special_tokens_map.json is kept.
+ * If tokenizer.json cannot be generated, a warning is printed.  If t->eod or t->bos is -1, it is set to the tokenizer's
+ * id.
  */
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
@@ -118,20 +122,21 @@ enum { MEG_CKPT_RELEASE = -1 };
 
 /*
  * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: every rank writes its shards
- * of each tensor at their offsets in the files; no rank gathers the model.  Until the tracker is renamed, readers open
- * the previous checkpoint, even if the save fails.  A checkpoint of the same iteration is replaced, and leftovers of a
- * killed save are removed first.  The bytes of the files, except run.conf, depend only on the state, not on the
- * parallel layout.  If a rank fails to write its shards, the checkpoint is not renamed to its final name, and all ranks
- * return the error of the first failed rank.  A failure to remove an older checkpoint is a warning.
+ * of each tensor at their offsets in the files; no rank gathers the model.  Until the new tracker file replaces the old
+ * one, readers open the previous checkpoint, even if the save fails.  A checkpoint of the same iteration is replaced,
+ * and leftovers of a killed save are removed first.  The bytes of the files, except run.conf, depend only on the state,
+ * not on the parallel layout.  If a rank fails to write its shards, the checkpoint is not renamed to its final name,
+ * and all ranks return the error of the first failed rank.  A failure to remove an older checkpoint is a warning.
  */
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
 /*
- * Save asynchronously.  meg_ckpt_save_begin copies the elements that this rank writes to a staging buffer, which a
- * background thread of each rank writes to the files.  meg_ckpt_save_poll starts the next stage once all ranks have
- * finished the current one; if wait is true it blocks until the save ends.  It returns 0 while the save is in progress,
- * 1 once the checkpoint is committed, or an error as meg_ckpt_save does.  After 1 or an error the save is freed and
- * *saving is NULL.  Both functions are collective over mesh->world and are called from the main thread.
+ * Save asynchronously, in the stages write, hash and commit.  meg_ckpt_save_begin copies this rank's part of the
+ * elements into a staging buffer and starts a background thread, which writes the buffer to the files.
+ * meg_ckpt_save_poll starts the next stage once all ranks have finished the current one; if wait is true it blocks
+ * until the save ends.  It returns 0 while the save is in progress, 1 once the checkpoint is committed, or an error as
+ * meg_ckpt_save does.  After 1 or an error the save is freed and *saving is NULL.  Both functions are collective over
+ * mesh->world and are called from the main thread.
  */
 struct meg_ckpt_async_save;
 int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ckpt_save_args *s, struct meg_err *e);
@@ -158,11 +163,11 @@ int64_t meg_ckpt_newest_iteration(const char *dir);
 /*
  * meg_ckpt_open - open a checkpoint: read and check its metadata files, and check its tensors against its options
  *   dir   a SAVE directory of meg or Megatron, one SAVE/iter_NNNNNNN, or a Hugging Face directory
- *   step  the iteration to open; MEG_UNSET: the iteration in the tracker, or, without a tracker, the newest iteration
- *         with a manifest, which is logged
+ *   step  the iteration to open; MEG_UNSET: the iteration in the tracker or, without a tracker, the newest iteration
+ *         with a manifest (its number is then logged)
  * Returns MEG_ENOENT if there is no checkpoint, MEG_EFORMAT if a file is damaged or of an unknown format, and
- * MEG_EUSAGE if step is set but dir is a single checkpoint.  If dir has an older iteration that can be opened, the
- * message ends with the newest of these.
+ * MEG_EUSAGE if step is set but dir is a single checkpoint.  If dir has older iterations that can be opened, the
+ * error message suggests the newest of them.
  */
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);
@@ -211,8 +216,10 @@ int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct
 void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
 
 /*
- * Check that a run with this (checked) configuration can load the weights.  Otherwise returns MEG_EUSAGE with a message
- * that lists both values of each option that differs and determines the tensors or their shapes.
+ * Check that a run with this (checked) configuration can load the weights.  The options that determine the tensors or
+ * their shapes must be equal, and so must the vocabulary sizes.  For a checkpoint in Megatron's format, the run's
+ * vocabulary size need only be at most the number of rows with padding.  Otherwise returns MEG_EUSAGE; the message
+ * lists both values of each difference.
  */
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e);
 
@@ -224,10 +231,10 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
  *   p, mesh  collective over mesh->world: each rank reads its shards and verifies a part of the checksums
  *   shard    [n] the shards to fill; gaps of the flat buffer are left unchanged
  * MEG_CKPT_MAIN_PARAMS is filled from the weights if the checkpoint has no main parameters.  Returns MEG_EFORMAT if a
- * tensor is missing, unexpected or of another shape or dtype, or if bytes do not match their checksum.  In the first
- * case the message lists as many of these tensors as fit; for missing optimizer state it also names the options to
- * continue without it.  In the second case the message names the file and the tensor.  Every rank returns the error of
- * the first failed rank, and the contents of the shards are then undefined.
+ * tensor is missing or unexpected, has another shape, or has a dtype other than F32, BF16 and F16.  The message then
+ * lists as many of these tensors as fit and, for optimizer state, the options to continue without it.  Also returns
+ * MEG_EFORMAT if bytes do not match their checksum; the message then names the file and the tensor.  Every rank returns
+ * the error of the first failed rank, and the contents of the shards are then undefined.
  */
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e);
@@ -276,8 +283,9 @@ struct meg_ckpt_megatron_conf {
  * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every tensor- and pipeline-parallel rank, in the
  * torch.save format that Megatron loads, and make the checkpoint the latest one.  Optimizer state is not written.  The
  * write is atomic, as in meg_ckpt_save.  Padding rows of the vocabulary are copies of its last row.  Returns MEG_EUSAGE
- * if a parallel size does not divide the number of heads, query groups or layers or the width of the MLP.  Only these
- * members of s are used: dir, model, params, weights (unsharded, f32).
+ * if a parallel size or vocab_multiple is out of range, if the tensor-parallel size does not divide the number of
+ * heads, the number of query groups and the width of the MLP, or if the pipeline-parallel size does not divide the
+ * number of layers.  Only these members of s are used: dir, model, params, weights (unsharded, f32).
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e);

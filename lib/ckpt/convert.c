@@ -187,8 +187,8 @@ static char *resolve_target(const char *save_dir)
 }
 
 /*
- * Lock the target.  A Hugging Face directory is replaced as a unit, so its lock is next to the directory; an
- * interrupted replacement is completed first.  In the other formats only entries inside the directory are replaced.
+ * Lock the target.  A Hugging Face directory is replaced as a unit, so its lock is next to the directory, and an
+ * interrupted replacement is completed or undone.  In the other formats only entries inside the directory are replaced.
  */
 static int lock_target(struct meg_lock *l, const char *dir, enum target_format to, struct meg_err *e)
 {
@@ -220,8 +220,8 @@ static bool is_empty_dir(const char *dir)
 }
 
 /*
- * Refuse a directory that is not empty but contains no checkpoint, and a checkpoint if --overwrite is not given.  To
- * write a Hugging Face directory, also refuse a directory with files that do not belong to one.
+ * Check that dir may be written: it must be empty, or contain a checkpoint if --overwrite is given.  A non-empty
+ * directory to which a Hugging Face directory is written must also pass meg_ckpt_check_replaceable.
  */
 static int check_target(const struct meg_convert_conf *c, const char *dir, enum target_format to, struct meg_err *e)
 {

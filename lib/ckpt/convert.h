@@ -15,18 +15,18 @@ struct meg_convert_conf {
 extern const struct meg_opt meg_convert_opts[];
 
 /*
- * Return MEG_EUSAGE, with a message that names the option and the rule, if options contradict each other or the
- * formats.
+ * Check the options.  Returns MEG_EUSAGE, with a message that names the option and the rule, if a required option is
+ * missing, a value is invalid, or options cannot be combined with each other or with the target format.
  */
 int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e);
 
 /*
  * Convert the checkpoint in c->load_dir to the format c->saver, and write it to c->save_dir; c is already checked.  The
  * format and the parallel sizes of the source are detected.  save_dir is locked until the end, and its checkpoint is
- * replaced atomically.  Returns MEG_EUSAGE if save_dir is not empty and --overwrite is not given, if it contains no
- * checkpoint but other files, or if the target format cannot represent the model.  A Hugging Face directory is replaced
- * only if all of its files belong to it.  Also returns the errors of meg_ckpt_open, meg_ckpt_load and the export
- * function of the target format.
+ * replaced atomically.  Returns MEG_EUSAGE if save_dir is not empty and --overwrite is not given, if it contains files
+ * but no checkpoint, or if the target format cannot represent the model.  A Hugging Face directory is written only to a
+ * new or empty directory, or over one that meg_ckpt_check_replaceable accepts.  Also returns the errors of
+ * meg_ckpt_open, meg_ckpt_load and the export function of the target format.
  */
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
 

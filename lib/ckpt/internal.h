@@ -68,7 +68,7 @@ enum ckpt_remap {
     CKPT_V,
     CKPT_GATE, /* the first half of the native rows; CKPT_UP: the second */
     CKPT_UP,
-    CKPT_GATE_UP /* both halves, each sharded over the tensor-parallel ranks */
+    CKPT_GATE_UP /* both halves, each sharded over the tensor-parallel ranks; without SwiGLU, as CKPT_SAME */
 };
 
 /* A row of the rename table; # is the layer number in both names. */
@@ -78,8 +78,8 @@ struct ckpt_rename {
 };
 
 /*
- * The tensor names of a format.  A tensor whose name is not in the rename table has its native name.  If several rows
- * have the same native name, the native tensor is composed of several foreign tensors.
+ * The tensor names of a format.  A native tensor that is not in the rename table has the same name in the format.  If
+ * several rows have the same native name, the native tensor is composed of several foreign tensors.
  */
 struct ckpt_format {
     const char *name;
@@ -166,13 +166,16 @@ int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e)
  */
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e);
 /*
- * Create SAVE if it is missing, recover interrupted commits in it, and create the temporary directory for an iteration;
- * *tmp is malloc'ed.
+ * Create SAVE if it is missing, complete or undo interrupted commits in it, remove leftovers of killed saves, and
+ * create the temporary directory for an iteration; *tmp is malloc'ed.
  */
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e);
 /* Rename the complete directory tmp to the name of its iteration, and update the tracker. */
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e);
-/* Remove the checkpoints older than `iteration`, except the keep - 1 newest of them and that of iteration `loaded`. */
+/*
+ * Remove checkpoints older than `iteration`.  The checkpoint of iteration `loaded` and the keep - 1 newest of the
+ * others remain.
+ */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
 /* ---- shard_ranges.c: which elements of a tensor a shard holds ---- */
@@ -182,7 +185,10 @@ struct ckpt_shard_range {
     int64_t tensor_offset, shard_offset, n;
 };
 
-/* Iterates in ascending order over those of the elements [first, first + n) of a tensor that a shard holds. */
+/*
+ * Iterator over the elements [first, first + n) of a tensor: returns, in ascending order, the ranges of elements that a
+ * shard contains.
+ */
 struct ckpt_range_iter {
     const struct meg_param *row;
     const struct meg_elem_range *range; /* current range, followed by the later ones */
@@ -221,7 +227,7 @@ json_t *ckpt_ids_json(const struct meg_ids *set);
 /* Combine the results of all ranks (collective): return 0 if all succeeded, else the error of the first failed rank. */
 int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 
-/* ---- tensors.c: the tensor files of a checkpoint, computed equally on every rank ---- */
+/* ---- tensors.c: the tensor files of a checkpoint (the same on every rank), and the bytes that a rank writes ---- */
 
 struct ckpt_file {
     char name[64];

@@ -193,7 +193,10 @@ static bool is_embedding(const struct sources *all, int64_t tp, const struct meg
     return false;
 }
 
-/* Return whether t, or its replica on another tensor-parallel rank, is a source of a parameter. */
+/*
+ * Return whether t is a source of a parameter.  Also true if t is in a file of tensor-parallel rank > 0 and rank 0 has
+ * a tensor of the same name, because only the replica on rank 0 is a source.
+ */
 static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t, const struct sources *all)
 {
     const struct meg_st *st;
@@ -204,7 +207,10 @@ static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_te
     return tp > 0 && ckpt_find_tensor(c, 0, t->name, &st);
 }
 
-/* List the tensors of the files that no parameter uses. */
+/*
+ * List the tensors of the files that no parameter uses, and stored copies of a tied output weight that differ from the
+ * word embedding.
+ */
 static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, const struct sources *all,
                          struct issues *is)
 {

@@ -338,7 +338,7 @@ const char *meg_ckpt_options(const struct meg_ckpt *c)
     return c->options;
 }
 
-/* Check that shapes cannot overflow, and that there are no more layers than tensors. */
+/* Check that each size is from 1 to its limit; the limit of the number of layers is the number of tensors. */
 static int check_sizes(const struct meg_ckpt *c, const struct meg_gpt_conf *m, struct meg_err *e)
 {
     const struct {

@@ -71,7 +71,7 @@ const void *meg_st_data(const struct meg_st_tensor *t, void **block)
 
 /* ---- reading ---- */
 
-/* Parse the header entry of one tensor; file_offset counts from the end of the header until check_ranges. */
+/* Parse the header entry of one tensor.  file_offset is relative to the end of the header; check_ranges converts it. */
 static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *entry, const char *path,
                       struct meg_err *e)
 {

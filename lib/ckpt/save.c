@@ -3,7 +3,7 @@
  *
  *     begin    rank 0 creates the temporary directory and in it the tensor files with their headers
  *     write    each rank writes its shards of the tensors at their offsets in the files
- *     hash     each rank reads back a part of the files and computes its checksums
+ *     hash     each of n ranks reads back every n-th chunk of the tensors and computes its checksum
  *     commit   rank 0 writes the metadata files, the manifest last, and renames the directory
  *
  * In an asynchronous save a thread of each rank writes and hashes; collectives and the commit are on the main thread.
@@ -45,7 +45,8 @@ struct meg_ckpt_async_save {
     char *staging;            /* copy of the extents' bytes; NULL: the extents point to the caller's memory */
     struct ckpt_chunk *chunk; /* [nchunks] chunks of all tensors */
     int64_t nchunks;
-    char (*hash)[CKPT_HEX]; /* [nchunks] checksums that this rank computed, 0 elsewhere; summed before the commit */
+    /* [nchunks] checksums; bytes are 0 for chunks that other ranks hash, until an all-reduce (sum) before the commit */
+    char (*hash)[CKPT_HEX];
     struct metadata_file metadata[METADATA_FILES];
     int nmetadata;
     int threads;
@@ -92,7 +93,7 @@ static json_t *lines_of(const char *text)
     return lines;
 }
 
-/* Add the bos and eos ids to state; most models have an end-of-document id only. */
+/* Add eod_id (null: unknown), end_ids (eos ids other than eod_id, if any) and bos_id (if known) to the object state. */
 static void add_text_ids(json_t *state, const struct meg_ckpt_tokenizer *tok)
 {
     json_t *ends = json_array();
@@ -185,7 +186,10 @@ static int create_folder(struct meg_ckpt_async_save *v, struct meg_err *e)
     return r;
 }
 
-/* Broadcast the path of the temporary directory from rank 0, whose process id and host it contains. */
+/*
+ * Broadcast the name of the temporary directory from rank 0, and set v->path on the other ranks.  They cannot construct
+ * the name, because it contains the process id and host of rank 0.
+ */
 static void broadcast_folder_name(struct meg_ckpt_async_save *v)
 {
     char name[256] = "";
@@ -541,7 +545,10 @@ static void start_stage(struct meg_ckpt_async_save *v, int (*stage)(struct meg_c
         run_stage(v);
 }
 
-/* Return whether every rank has finished the stage; if so, set *r to the combined result. */
+/*
+ * Return whether every rank has finished the stage; if so, set *r to the combined result.  If `wait` is true, wait
+ * until they have.
+ */
 static bool end_stage(struct meg_ckpt_async_save *v, bool wait, int *r, struct meg_err *e)
 {
     int32_t busy = !wait && !atomic_load(&v->is_done);

@@ -34,7 +34,7 @@ static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_shard *shard, 
     memcpy(t->dim, row->dim, (size_t)row->ndim * sizeof *row->dim);
 }
 
-/* Set f to one file per layer group, with the tensors that all shards have of its parameters. */
+/* Fill f, one file per layer group.  A file has one tensor for each parameter of its layer group and each shard. */
 static void add_files(struct ckpt_file *f, const char *prefix, const struct meg_params *p,
                       const struct meg_ckpt_shard *shard, int nshards)
 {

@@ -16,7 +16,10 @@
 #define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
 #define INDEX WEIGHTS ".index.json"
 enum { GENERATION_CONFIG }; /* index in meg_ckpt_extra_files */
-/* File name of a tokenizer model that is not SentencePiece BPE, which other programs expect in tokenizer.model. */
+/*
+ * File name of a tokenizer model that is not a SentencePiece BPE model.  It is not named tokenizer.model, because other
+ * programs expect a SentencePiece BPE model in that file.
+ */
 #define MEG_MODEL "meg_tokenizer.model"
 
 /* ---- reading ---- */
@@ -141,8 +144,8 @@ static bool has_files_of(const struct meg_ckpt *c, const char *type)
 }
 
 /*
- * Set the tokenizer options that meg's export saved in tokenizer_config.json.  Return false, with default options, if
- * there are none or a file of the tokenizer is missing.
+ * Set the tokenizer options that meg's export saved in tokenizer_config.json.  If it has no such options or a file of
+ * the tokenizer is missing, set the default options and return false.
  */
 static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
                              const struct meg_tok_conf *tok)
@@ -312,8 +315,8 @@ static int write_config(const char *dir, const struct ckpt_hf_family *family, co
 }
 
 /*
- * Write the extra files copied from the source.  Without a generation_config.json among them, write one with the bos
- * and eos ids.
+ * Write the extra files copied from the source.  Without a generation_config.json among them, write one with the known
+ * bos and eos ids, if any.
  */
 static int write_extras(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok,
                         struct meg_err *e)

@@ -51,7 +51,7 @@ static int check_number(const json_t *o, const char *key, double expected, const
     return r;
 }
 
-/* Read rope_scaling, which newer versions call rope_parameters. */
+/* Read the object rope_scaling, or rope_parameters, its name in newer versions of transformers. */
 static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *from, struct meg_err *e)
 {
     const char *type = "default";
@@ -104,8 +104,9 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
 }
 
 /*
- * Refuse sliding-window attention unless the window covers all positions.  The window is sliding_window, by default
- * 4096 tokens.  Mistral has no window if sliding_window is null; Qwen2 has a window only if use_sliding_window is true.
+ * Refuse sliding-window attention unless the window covers all positions.  The member sliding_window is the size of the
+ * window in tokens, by default 4096.  Mistral has no window if sliding_window is null; Qwen2 has a window only if
+ * use_sliding_window is true; Llama never has one.
  */
 static int check_window(const struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
                         struct meg_err *e)

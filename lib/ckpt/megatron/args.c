@@ -14,7 +14,7 @@
 /*
  * Settings that change the output of the model.  The member `neutral` lists, separated by blanks, the values that do
  * not change the output.  Numbers are compared by value.  The value None is always neutral.  A tuple or list is neutral
- * if it is listed or if all of its elements are neutral.
+ * if it is listed, or if all of its elements are listed.
  */
 /* clang-format off */
 static const struct rule {
@@ -73,7 +73,10 @@ static const struct rule {
 };
 enum { NRULES = sizeof rules / sizeof rules[0] };
 
-/* Prefixes of settings that have no effect unless a rule refuses the setting that enables them. */
+/*
+ * Prefixes of settings that do not change the output.  Some of them belong to a feature, such as a mixture of experts,
+ * and have no effect unless another setting enables the feature; `rules` refuses that setting.
+ */
 static const char *const no_effect_prefix[] = {
     "moe_", "mamba_", "gdp_", "dsa_", "mhc_", "mtp_", "retro_", "linear_conv_", "linear_key_",
     "linear_value_", "linear_num_", "yarn_", "relative_attention_", "qk_clip", "vision_", "dino_",
@@ -83,8 +86,8 @@ static const char *const no_effect_prefix[] = {
 };
 
 /*
- * A setting whose name contains one of these words is about files, logs, schedules, the optimizer, data, ranks or
- * precision.
+ * Words in names of settings about files, logs, schedules, the optimizer, data, ranks or precision, which do not change
+ * the output.  Words are separated by underscores; one of them in a name is sufficient.
  */
 static const char *const no_effect_word[] = {
     "dir", "path", "file", "filename", "url", "name", "id", "log", "logging", "logger",

@@ -295,7 +295,7 @@ static int rename_all(const struct reader *rd, struct meg_err *e)
 
 /* ---- files ---- */
 
-/* Return the dict "model", or for virtual stage v of several "model0", "model1", ...; NULL: none. */
+/* Return the tensors of virtual stage v: the dict "model0", "model1", ..., or "model" if vp is 0.  NULL: none. */
 static const struct meg_py *model_of(const struct meg_py *root, int64_t v, int64_t vp)
 {
     char name[32];
@@ -391,7 +391,10 @@ static int find_vocab(struct reader *rd, struct meg_err *e)
     return 0;
 }
 
-/* Check that the tensor-parallel size divides the query groups and the width of the MLP. */
+/*
+ * Check that the tensor-parallel size divides the number of query groups and ffn_hidden_size, and that the model has no
+ * grouped-query attention if the qkv rows are in the order of checkpoint_version 0 or 1.
+ */
 static int check_tp_size(const struct reader *rd, struct meg_err *e)
 {
     struct meg_gpt_conf m;

@@ -29,8 +29,9 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
 /*
  * Check that meg's GPT supports the settings in `args`, an object with attributes; `from` is the name of its file in
- * messages.  Otherwise returns MEG_EFORMAT with a message that lists names and values of the unsupported settings:
- * those that are known to change the output and do not have a neutral value, and unknown settings that are not off.
+ * messages.  Otherwise returns MEG_EFORMAT with a message that lists names and values of the unsupported settings.
+ * These are settings whose value is known to change the output, and unknown settings.  An unknown setting is accepted
+ * if its value is off (None, False, 0 or empty), a path, or an object of Python or torch.
  */
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 

@@ -18,7 +18,10 @@ bool ckpt_is_megatron(const char *dir)
     return ckpt_path_exists(dir, "mp_rank_00") || ckpt_path_exists(dir, "mp_rank_00_000");
 }
 
-/* Every distributed checkpoint has metadata.json or common.pt; torch.distributed.checkpoint writes .metadata. */
+/*
+ * Every distributed checkpoint has metadata.json or common.pt; torch.distributed.checkpoint writes .metadata.  A
+ * Hugging Face directory, which has a config.json, may also have a file metadata.json.
+ */
 bool ckpt_is_distributed(const char *dir)
 {
     return ckpt_path_exists(dir, ".metadata") || ckpt_path_exists(dir, "common.pt") ||

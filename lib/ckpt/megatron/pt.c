@@ -106,7 +106,7 @@ static bool is_call(const struct meg_py *o, const char *name)
            o->args->type == MEG_PY_TUPLE;
 }
 
-/* Return the call node that builds a tensor or a parameter; NULL: o is another object. */
+/* Return the call node that builds a tensor: o, or the node inside o if o is a parameter.  NULL: o is neither. */
 static const struct meg_py *tensor_call(const struct meg_py *o)
 {
     if ((is_call(o, "_rebuild_parameter") || is_call(o, "_rebuild_parameter_with_state")) && o->args->nv > 0)

@@ -26,8 +26,8 @@ void meg_pt_close(struct meg_pt *pt);
  * Append the tensors of a dict and of its nested dicts to st, named by their keys joined with dots; other values are
  * ignored.  The elements remain in the mapped file, whose ownership meg_pt_move transfers to st; a tensor that is not
  * contiguous is stored as a view.  Returns MEG_EFORMAT if a tensor exceeds its storage or a storage exceeds its ZIP
- * member, if all tensors together exceed twice the size of the file, or if dicts are nested more than 16 levels deep or
- * have too many entries.
+ * member, if the tensors of the dicts together exceed twice the size of the file, or if dicts are nested more than 16
+ * levels deep or have more than 2^20 entries in total.
  */
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e);
 /* Transfer the ownership of the mapped file to st. */

@@ -221,8 +221,8 @@ static void put_args(struct meg_pickle_writer *p, const struct export *x)
 }
 
 /*
- * Write the key of the tensor `name`.  First end the nested dicts that contain the previous tensor but not this one,
- * and begin those that contain this one.
+ * End the nested dicts that contain the tensor `previous` but not the tensor `name`, begin those that contain `name`
+ * but not `previous`, and write the last key of `name`.
  */
 static void put_key(struct meg_pickle_writer *p, const char *previous, const char *name)
 {
