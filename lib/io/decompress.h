@@ -15,8 +15,8 @@ struct meg_decompressor;
  * meg_decompressor_open - detect the format of a file by its first bytes
  *   fd    descriptor of the file; borrowed
  *   name  name of the file in messages; borrowed
- * Returns MEG_EFORMAT for bzip2, lz4, ZIP, Parquet and Arrow, which are not supported; the message says how to convert
- * the file.
+ * Returns MEG_EIO if reading fails.  Returns MEG_EFORMAT for bzip2, lz4, ZIP, Parquet and Arrow, which are not
+ * supported; the message says how to convert the file.
  */
 int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e);
 

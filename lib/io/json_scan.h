@@ -42,7 +42,7 @@ int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct me
 
 /*
  * Scan a value of any type, which is nested in `depth` objects and arrays.  Sets *type_name to a description of its
- * type for messages, such as "a number".
+ * type for messages, such as "a number".  Fails if values are nested more than 1,000 levels deep.
  */
 int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name);
 

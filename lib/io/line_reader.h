@@ -35,7 +35,10 @@ void meg_line_reader_init(struct meg_line_reader *in, int fd, const char *name);
 /* Close the file and free the buffer.  Accepts { 0 } and a reader whose open failed. */
 void meg_line_reader_close(struct meg_line_reader *in);
 
-/* Return whether meg_line_reader_next would return without blocking.  Reads the available input into the buffer. */
+/*
+ * Return whether meg_line_reader_next would return without blocking.  Reads input into the buffer until the buffer
+ * contains a complete line, or no more input is available.
+ */
 bool meg_line_reader_is_ready(struct meg_line_reader *in);
 
 /*

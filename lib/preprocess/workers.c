@@ -27,7 +27,10 @@ enum {
     LONG_BLOCK = 1 << 20 /* size in bytes above which a block is long */
 };
 
-/* Reserve space for n tokens in .bin: a new sequence, or the rest of a sequence whose first tokens are written. */
+/*
+ * Reserve space for n tokens in .bin: a new sequence, or the rest of a sequence whose first tokens are written.  Set
+ * out->offset to the offset of the space unless out->offset is already set.
+ */
 static void reserve_tokens(struct encoded_key *out, int64_t n)
 {
     int64_t at;

@@ -65,7 +65,7 @@ static bool is_end_mark(char c)
     return c == '.' || c == '?' || c == '!';
 }
 
-/* Return whether c ends a word and may follow an end mark directly. */
+/* Return whether c is punctuation that ends a word, and that can directly follow the end mark of a candidate. */
 static bool is_punctuation(char c)
 {
     return c && strchr(")\";}]*:@'({[!?", c);
@@ -99,7 +99,7 @@ static int64_t multi_char_punct(const char *p, const char *end)
     return pairs >= 3 ? last + 1 - p : 0;
 }
 
-/* Return whether a word ends before p. */
+/* Return whether a word that extends up to p ends there. */
 static bool ends_word(const char *p, const char *end)
 {
     return p == end || space_length(p, end) > 0 || is_punctuation(*p) || multi_char_punct(p, end) > 0;

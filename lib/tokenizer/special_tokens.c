@@ -23,8 +23,8 @@ void meg_special_tokens_free(struct meg_special_tokens *s)
 }
 
 /*
- * Return the offset of the first special token in text [n] and set *index to its index in the set; return n if there is
- * none.
+ * Return the offset of the first special token in text [n], or n if there is none.  Set *index to the index of this
+ * token in the set.  If several tokens match at this offset, use the one with the lowest index.
  */
 static int64_t find_special_token(const struct meg_special_tokens *s, const char *text, int64_t n, int32_t *index)
 {

@@ -82,8 +82,8 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);
 
 /*
  * meg_tokenizer_open - load the tokenizer that c describes; c is borrowed for the call
- * Returns MEG_EUSAGE if an option is missing or invalid, MEG_ENOENT if a file is missing, MEG_EFORMAT if a file is
- * invalid.
+ * Returns MEG_EUSAGE if an option is missing or invalid, MEG_ENOENT if a file is missing, MEG_EIO if a file cannot be
+ * read, MEG_EFORMAT if a file is invalid.
  */
 struct meg_tokenizer;
 int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);

@@ -54,7 +54,7 @@ struct meg_spm_model {
     bool byte_fallback;         /* encode unknown characters by the pieces of their bytes */
     int32_t byte_id[256];       /* ids of the pieces <0x00> to <0xFF>, if byte_fallback */
     struct meg_str unk_surface; /* text that the unknown piece is decoded to */
-    int32_t unk, bos, eos, pad; /* ids of special pieces; -1: none, which does not occur for unk */
+    int32_t unk, bos, eos, pad; /* ids of special pieces; bos, eos and pad are -1 if there is none */
 };
 
 /*

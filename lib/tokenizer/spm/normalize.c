@@ -108,8 +108,8 @@ void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_
 }
 
 /*
- * Match a user-defined piece, a key or a character at the beginning of text [n].  Set *to [*nto] to its replacement,
- * and return the number of bytes matched.
+ * Match a user-defined piece, a key or a character at the beginning of text [n].  Set *to [*nto] to the replacement of
+ * the match, and return the number of bytes matched.
  */
 static int64_t match(const struct meg_spm_normalizer *norm, const char *text, int64_t n, const char **to, int64_t *nto)
 {
