@@ -44,8 +44,8 @@ static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
 }
 
 /*
- * Return the number of rows of d floats that a packed operand has: at most `most`, and at most the multiple of 8 that
- * fits into PACK_FLOATS elements.
+ * Return the number of rows of d floats that a packed operand has: at most `most`, and at most the largest multiple of
+ * 8 whose rows fit into PACK_FLOATS elements.
  */
 static int64_t rows_of_pack(int64_t most, int64_t d)
 {

@@ -1,6 +1,6 @@
 /*
- * cpu.c - select the table of operations for this machine, and implement the operations without vector code: memory,
- * events, copies of heads, plans of linear layers.
+ * cpu.c - select the table of operations for this machine, and implement the operations that need no vector code:
+ * memory, events, copies of heads, plans of linear layers, and step_finish.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -65,8 +65,8 @@ const char *meg_cpu_supports(enum meg_dtype dtype)
 }
 
 /*
- * Allocate zeroed memory.  Large buffers are in huge pages and are zeroed by all threads, because first touch
- * distributes the pages over NUMA nodes.
+ * Allocate zeroed memory.  Buffers of at least 4 MiB use huge pages if the kernel allows it, and are zeroed by all
+ * threads, because first touch distributes the pages over NUMA nodes.
  */
 void *meg_cpu_alloc(size_t nbytes)
 {

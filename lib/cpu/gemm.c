@@ -45,7 +45,8 @@ static int multiplies_bf16(void)
  * If the address space is limited (ulimit -v) and exhausted, the dynamic linker and oneDNN's initializers and code
  * generator crash with SIGSEGV or an uncaught exception.  Under such a limit, load() therefore checks for free address
  * space, grows the stack, and lets oneDNN generate its kernels at once.  Without a limit it does not, because this
- * makes the start slower.  Loading uses 42 MiB, the first GEMM 6 MiB, and attention 1.2 MiB of the stack.
+ * makes the start slower.  Loading uses 42 MiB of address space and the first GEMM 6 MiB; attention uses 1.2 MiB of
+ * stack.
  */
 enum { LOAD_SPACE = 64 << 20, STACK_SPACE = 2 << 20 };
 

@@ -4,8 +4,9 @@
  * oneDNN's sgemm multiplies them.  If both are bf16 and the CPU has bf16 instructions, oneDNN's bf16 GEMM multiplies
  * them, twice as fast.  Other operands are first converted into f32 panels.
  *
- * GEMMs of at most GEMM_SKINNY_M rows (decoding) are limited by the memory bandwidth of reading w, which oneDNN would
- * copy first.  They are computed here as dot products.  The result of a row does not depend on the number of rows.
+ * A linear layer of at most GEMM_SKINNY_M rows (decoding) is limited by the memory bandwidth of reading the weights b,
+ * which oneDNN would copy first.  Such a GEMM a b^T is computed here as dot products, and the result of a row does not
+ * depend on the number of rows.
  */
 #include "cpu/internal.h"
 

@@ -55,7 +55,7 @@ static inline void *element(struct meg_mat m, int64_t r, int64_t c)
     return (char *)m.p + (r * m.ld + c) * (m.dtype == MEG_DTYPE_F32 ? 4 : 2);
 }
 
-/* Return a vector of parameters as a matrix of one row. */
+/* Return a vector of n elements as a matrix of one row. */
 static inline struct meg_mat row_vector(const void *p, enum meg_dtype t, int64_t n)
 {
     const struct meg_mat m = { (void *)p, t, 1, n, n };
@@ -82,7 +82,7 @@ struct meg_linear {
     struct meg_linear_desc desc;
 };
 
-/* Declare the operations without vector code, with the types of struct meg_ops. */
+/* Declare the operations that need no vector code, with the types of struct meg_ops. */
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cpu_##name
 OP(supports);
 OP(alloc);
@@ -137,7 +137,8 @@ void MEG_FN(from_f32)(void *out, enum meg_dtype t, const float *p, int64_t n);
 
 /*
  * Compute c [m,n] = op(a) op(b) + beta c by one thread, beta 0 or 1; a and b are f32, bf16 or f16.  Call the function
- * only inside a parallel region.  Unless a and b are both f32, m <= GEMM_BLOCK_M and n <= GEMM_BLOCK_N (gemm_mixed.c).
+ * only inside a parallel region.  Unless a and b are both f32, m must be at most GEMM_BLOCK_M and n at most
+ * GEMM_BLOCK_N (gemm_mixed.c).
  */
 void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
                         float beta, float *c, int64_t ldc);

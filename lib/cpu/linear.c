@@ -49,7 +49,10 @@ static int all_f32(struct meg_mat a, struct meg_mat b, struct meg_mat c)
     return a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32 && c.dtype == MEG_DTYPE_F32;
 }
 
-/* Return the part of m that begins at element (r, c). */
+/*
+ * Return m with its first element moved to (r, c).  rows and cols are not changed, because gemm_block does not use
+ * them.
+ */
 static struct meg_mat submat(struct meg_mat m, int64_t r, int64_t c)
 {
     m.p = element(m, r, c);

@@ -95,8 +95,8 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
 /* ---- with pipeline parallelism: a rank has chunks of layers, and each micro-batch in flight has a slot ---- */
 
 /*
- * Return the size in bytes of the hidden states that a chunk sends to the next one: [s b, h] or, with sequence
- * parallelism over t ranks, [s/t b, h].
+ * Return the size in bytes of the hidden states of the largest micro-batch, which a chunk sends to the next one.  With
+ * s positions per context-parallel rank they are [s b, h] or, with sequence parallelism over t ranks, [s/t b, h].
  */
 size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
 

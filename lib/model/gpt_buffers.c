@@ -151,8 +151,8 @@ static void suballoc_attn_out(struct meg_attn_acts *acts, const struct arena *a)
 }
 
 /*
- * Allocate the activations of a layer except its input.  With selective recomputation, except the output of attention,
- * too.
+ * Allocate the activations of a layer except its input.  With selective recomputation, the output and log-sum-exp of
+ * attention are omitted; for inference, mlp.pre is omitted unless the MLP is gated.
  */
 static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
 {
@@ -171,7 +171,7 @@ static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
     acts->mlp.mid = alloc_acts(a, w->f);
 }
 
-/* Allocate the gradients of a layer that a slot keeps until its deferred weight gradients are computed. */
+/* Allocate the gradients of a layer that a slot keeps for meg_gpt_backward_weight. */
 static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
 {
     g->attn_out = alloc_sublayer_out(a);
@@ -193,8 +193,9 @@ static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
 }
 
 /*
- * Allocate the tensors of layer i that a slot keeps.  Of layers that are recomputed together, it keeps the input of the
- * first one.  Of other layers it keeps all activations; for inference, all layers share those of the first.
+ * Allocate the tensors of layer i that a slot keeps.  For layers that are recomputed together, it keeps only the input
+ * of the first one, or this rank's shard of that input (distribute_saved_activations).  For each other layer it keeps
+ * all activations; for inference, all layers share those of the first.
  */
 static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t i, const struct arena *a)
 {

@@ -279,8 +279,9 @@ static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *
 }
 
 /*
- * Return the layer group that the backward pass reads after layer i, or -1 if i is 0.  Normally this is the group of
- * layer i - 1.  If a range of layers that ends with layer i - 1 is recomputed, it is the group of the first of these.
+ * Return the layer group whose parameters the backward pass reads after those of layer i, or -1 if i is 0.  Normally
+ * this is the group of layer i - 1.  If layer i - 1 is the last one of a range of layers that are recomputed together,
+ * it is the group of the first layer of the range.
  */
 static int64_t next_bwd_group(const struct meg_gpt *g, int64_t chunk, int64_t i)
 {

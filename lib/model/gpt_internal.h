@@ -50,8 +50,8 @@ struct gpt_slot {
     void *embed_out;       /* output of the embedding */
     struct meg_mat *saved; /* [layers of a chunk] shard of a recomputed layer's input (distribute_saved_activations) */
     /*
-     * [layers of a chunk] the buffers of meg_gpt_state.grads, except that with defers_wgrad the slot has its own
-     * buffers of the gradients from which weight gradients are computed
+     * [layers of a chunk] copies of meg_gpt_state.grads, whose buffers all layers share.  With defers_wgrad, the
+     * gradients that meg_gpt_backward_weight reads have their own buffers in this slot.
      */
     struct gpt_grads *grads;
     struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */

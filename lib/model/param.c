@@ -193,7 +193,7 @@ int64_t meg_params_unsharded_numel(const struct meg_params *p)
     return group_numel(p, 0) + group_numel(p, p->nlayer_groups - 1) + 2 * largest_layer(p);
 }
 
-/* Return the number of elements per index along tp_axis. */
+/* Return the product of the dimensions after tp_axis. */
 static int64_t inner_numel(const struct meg_param *row)
 {
     int64_t n = 1;

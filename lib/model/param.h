@@ -10,8 +10,8 @@
  * The flat buffer is split into buckets.  Gradients are reduced one bucket at a time.  With a distributed optimizer,
  * each bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  On the first
  * pipeline stage, a bucket ends after the parameter with which it reaches zero.bucket_numel elements.  Other stages
- * ignore this limit, because they could not overlap the reduction of a bucket.  With pipeline parallelism and a
- * distributed optimizer, a tied embedding is a separate bucket, so that the first and the last stage shard it
+ * ignore this limit, as in Megatron, because their reduction is not on the critical path.  With pipeline parallelism
+ * and a distributed optimizer, a tied embedding is a separate bucket, so that the first and the last stage shard it
  * identically.  With ZeRO-2 and ZeRO-3, each layer group is a bucket.
  *
  * Layer group 0 is the embedding, groups 1..L are the layers, and group L+1 is the head.  Every rank's table lists all

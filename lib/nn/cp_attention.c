@@ -152,7 +152,7 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
     nn_a2a_stats(c, l, delta);
 }
 
-/* Add the gradients of the attention of query chunk i over key chunk j. */
+/* Add the gradients of the attention of query chunk i over key chunk j to p->dqkv and to the gradient block dkv. */
 static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, struct meg_mat d_o, const float *delta,
                            const float *lse, int64_t i, int64_t j)
 {

@@ -24,7 +24,10 @@ struct meg_linear_weights {
 /* Compute y [n,out] = act(x w^T + bias) and keep x w^T + bias in pre unless pre.p is NULL. */
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act);
-/* Compute dx, reduced over tensor-parallel ranks, from dy [n,out], and add to the gradients of w and bias. */
+/*
+ * Compute dx, reduced over tensor-parallel ranks, from dy [n,out].  Unless c->defers_wgrad, also add to the gradients
+ * of w and bias.
+ */
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                              const struct meg_linear_weights *l);
 void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
@@ -32,7 +35,10 @@ void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct
 
 /* Compute y = x [n,in] w^T, reduced over tensor-parallel ranks.  The bias is added by bias-dropout-add (nn/norm.h). */
 void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear_weights *l);
-/* Compute dx [n,in] = dy w * act'(pre), where x = act(pre) was the input; add to the gradient of w. */
+/*
+ * Compute dx [n,in] = dy w * act'(pre), where x = act(pre) was the input.  Unless c->defers_wgrad, also add to the
+ * gradient of w.
+ */
 void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                           const struct meg_linear_weights *l, struct meg_mat pre, enum meg_act act);
 void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,

@@ -18,8 +18,8 @@ struct meg_lm_head {
 };
 
 /*
- * Return the number of rows per chunk for v columns on this rank: about 100 MB of f32 logits, but at least 64 rows, and
- * at most n.
+ * Return the number of rows per chunk for v columns on this rank: a multiple of 64 for which the f32 logits take at
+ * most 100 MiB, but at least 64 rows, and at most n.
  */
 int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n);
 

@@ -110,8 +110,8 @@ static struct meg_mat i32(const int32_t *p, int64_t n)
 }
 
 /*
- * Return m, or an empty matrix if m is in the memory of out.  This exempts an operand that may equal the output from
- * CHECK_DISJOINT.
+ * Return m, or an empty matrix if m has the address, type and row stride of out.  This exempts an operand that may
+ * equal the output from CHECK_DISJOINT.
  */
 static struct meg_mat unless_in_place(struct meg_mat m, struct meg_mat out)
 {

@@ -61,8 +61,8 @@ enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
  * eight 16-bit numbers, one for each of eight units.  A unit is kept iff its number is >= T = min(round(65536 p),
  * 65535); its value is then multiplied by 65536/(65536-T).
  *   hidden dropout: unit = unit0 + column; position and sample are those of the row
- *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, s the length of the full sequence;
- *                   position is the position of the query (both from struct meg_attn_geom)
+ *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, where s is the length of the full
+ *                   sequence (struct meg_attn_geom); position is the position of the query
  * With p = 0 there is no dropout.
  */
 enum meg_drop_site { MEG_DROP_EMBED, MEG_DROP_ATTN, MEG_DROP_ATTN_OUT, MEG_DROP_MLP_OUT };
@@ -82,7 +82,7 @@ struct meg_drop {
 struct meg_attn_geom {
     int64_t s_q, s_k, b;      /* queries and keys per sequence, number of sequences */
     int64_t a, g, d;          /* query heads, key-value groups (a % g == 0), head size */
-    int64_t s;                /* length of the full sequence; numbers the units of dropout (struct meg_drop) */
+    int64_t s;                /* length of the full sequence; used in indices of dropout units (struct meg_drop) */
     int64_t q0, k0;           /* query t is at position q0 + t of its sequence, key j at k0 + j */
     int is_causal;            /* a query at position t attends to the keys at positions 0..t */
     float scale;              /* scores are scale * q.k */
@@ -131,7 +131,7 @@ struct meg_ops {
     void (*copy)(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
     /* Copy host memory to device memory.  The caller may reuse `host` as soon as the function returns. */
     void (*upload)(struct meg_stream *st, void *dev, const void *host, size_t nbytes);
-    /* Copy device memory to pinned memory.  Do not read the result before an event recorded after the call is done. */
+    /* Copy device memory to pinned memory.  Before reading the result, wait for an event recorded after this call. */
     void (*download)(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes);
     void (*zero)(struct meg_stream *st, void *dev, size_t nbytes);
 
@@ -169,7 +169,7 @@ struct meg_ops {
      * Rotary position embedding (Su et al. 2021), in place, of the first 2*half columns of a head.  Rotate the pair
      * (x_i, x_{i+half}), or (x_{2i}, x_{2i+1}) if is_interleaved.  The cosine and the sine of its angle are cos[p,i]
      * and sin[p,i] for a token at position p; cos and sin are [positions, half] f32.  With sign -1, rotate back, for
-     * gradients.  x [s, b, g, heads, d] is a view with r = heads; position [s,b] i32.
+     * gradients.  x is a view of [s, b, g, heads, d] with r = heads (struct meg_heads); position [s,b] i32.
      */
     void (*rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
                  int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
@@ -297,7 +297,10 @@ struct meg_ops {
      */
     void (*adamw)(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);
-    /* One step of SGD: g' = g * grad_scale + wd w, buf = momentum buf + g' (first step: g'), w -= lr buf, g = 0. */
+    /*
+     * One step of SGD: g' = g * grad_scale + wd w, buf = momentum buf + g' (first update: buf = g'), w -= lr buf,
+     * g = 0.  lr, wd and step->skip are as for adamw.
+     */
     void (*sgd)(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step);
 };

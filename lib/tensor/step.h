@@ -60,7 +60,7 @@ struct meg_step_hparams {
     float weight_decay;     /* weight decay before multiplication by wd_mult of a range */
     float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
     float grad_scale;       /* factor by which gradients are multiplied, to unscale, average and clip them */
-    int32_t is_first;       /* first step: sgd does not read its momentum buffer, which is not initialized */
+    int32_t is_first;       /* first update: sgd does not read its momentum buffer */
     int32_t skip;           /* skip the update: only zero the gradients */
 };
 
@@ -68,7 +68,7 @@ struct meg_step_hparams {
 struct meg_step_sums {
     double loss;                    /* sum of loss * loss_mask */
     double num_tokens;              /* number of unmasked tokens */
-    double grad_sumsq, param_sumsq; /* sums of squares of the scaled gradients, and of the updated parameters */
+    double grad_sumsq, param_sumsq; /* sums of squares of gradients before unscaling, and of updated parameters */
     int64_t num_zeros;              /* gradient elements that are exactly zero */
     double local_loss;              /* loss before it is summed over ranks */
 };
@@ -85,9 +85,10 @@ struct meg_step_record {
     int64_t num_updates; /* steps that updated the weights */
 };
 
-/* What the host decides before a step whose predecessor's result it may not know yet. */
+/* Arguments of step_finish.  When the host sets them, it may not know yet whether the previous step was skipped. */
 struct meg_step_conf {
-    struct meg_step_hparams candidate[2]; /* values if the record has num_updates, or num_updates + 1, updates */
+    /* candidate[0] applies if the record's num_updates equals num_updates, candidate[1] if it is one more */
+    struct meg_step_hparams candidate[2];
     int64_t num_updates;
     float clip_grad;        /* limit of the gradient norm; 0: none */
     bool has_grad_norm;     /* grad_sumsq is valid */
