@@ -277,13 +277,14 @@ int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e)
 {
     if (n < 1 || n > (c->vocab_rows ? c->vocab_rows : c->vocab_size))
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: the vocabulary size is %" PRId64 ", expected 1 to %" PRId64
-                        ", the number of rows of the word embedding",
+                        "%s: --true-vocab-size or --vocab-file gives a vocabulary of %" PRId64
+                        " tokens, expected 1 to %" PRId64 ", the number of rows of the word embedding",
                         c->path, n, c->vocab_rows ? c->vocab_rows : c->vocab_size);
     if (!c->vocab_rows && n != c->vocab_size)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: the vocabulary size is %" PRId64 ", but the word embedding has %" PRId64
-                        " rows; only Megatron checkpoints may have padding rows",
+                        "%s: --true-vocab-size or --vocab-file gives a vocabulary of %" PRId64
+                        " tokens, but the word embedding has %" PRId64
+                        " rows; these must be equal, because only Megatron checkpoints may have padding rows",
                         c->path, n, c->vocab_size);
     c->vocab_size = n;
     return 0;

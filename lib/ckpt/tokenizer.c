@@ -146,7 +146,7 @@ void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_to
     if (!has_files)
         return;
     if ((r = meg_tok_export(&x, c, &e)) < 0 && !has_both)
-        meg_warn("cannot write tokenizer.json, without which other programs cannot open the tokenizer: %s", e.msg);
+        meg_warn("cannot write tokenizer.json: %s; programs that read only this file cannot open the tokenizer", e.msg);
     if (r == 0 && t->eod < 0)
         t->eod = x.eod;
     if (r == 0 && t->bos < 0)

@@ -11,7 +11,8 @@ const struct meg_opt meg_gpt_opts[] = {
     { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL, "number of transformer layers" },
     { "hidden-size", 0, MEG_I64(C, hidden_size), "N", NULL, "width of the residual stream (hidden size)" },
     { "ffn-hidden-size", 0, MEG_I64(C, ffn_hidden_size), "N", NULL,
-      "inner width of the MLP; default: 4 x --hidden-size, or 8/3 x --hidden-size with --swiglu" },
+      "inner width of the MLP; default: 4 x --hidden-size; with --swiglu: 8/3 x --hidden-size, rounded down to a "
+      "multiple of 64" },
     { "num-attention-heads", 0, MEG_I64(C, num_attention_heads), "N", NULL, "number of attention heads" },
     { "kv-channels", 0, MEG_I64(C, kv_channels), "N", NULL,
       "number of channels per attention head; default: --hidden-size / --num-attention-heads" },

@@ -223,6 +223,7 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
     s->wsd_decay = in_samples(c->lr_wsd_decay_samples, c->lr_wsd_decay_iters, global_batch, 0);
     s->warmup = (double)warmup;
     if (!isnan(c->lr_warmup_fraction)) {
+        /* in a run that trains, a fraction of 1 is refused below, because warm-up must end before the decay ends */
         if (!(c->lr_warmup_fraction >= 0 && c->lr_warmup_fraction <= 1))
             return fail_option(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "must be at least 0 and less than 1");
         if (warmup)

@@ -178,7 +178,7 @@ ok 'weights are bit-identical through legacy Megatron' cmp hf/model.safetensors 
 status 'a tensor-parallel size that does not divide the heads is refused' 2 meg-convert --load-dir ours --save-dir x --target-tensor-parallel-size 3
 like 'the message has both numbers' "$(cat err)" 'target-tensor-parallel-size 3: must divide the number of attention heads, 2'
 status 'a vocabulary larger than its rows is refused' 2 meg-convert --load-dir ranks --save-dir x --saver native --true-vocab-size 300
-like 'the message has the rows' "$(cat err)" 'vocabulary size is 300, expected 1 to 256, the number of rows'
+like 'the message has the rows' "$(cat err)" 'vocabulary of 300 tokens, expected 1 to 256, the number of rows'
 printf '{"a":0,"b":1,"c":2}' >three.json
 status '--vocab-file is accepted' 0 meg-convert --load-dir ranks --save-dir x --saver native --vocab-file three.json
 is 'the vocabulary has the size of --vocab-file' "$(meg-convert --info x --json | jq .vocab_size)" 3

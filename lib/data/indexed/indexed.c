@@ -94,11 +94,13 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
 
     if (n < MEG_IDX_HEADER)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %zu bytes, expected at least %d, the size of the header; the file is truncated or not "
-                        "a token index",
+                        "%s.idx: %zu bytes, expected at least %d, the size of the header; the file is truncated or is "
+                        "not the index of an indexed dataset",
                         p, n, MEG_IDX_HEADER);
     if (memcmp(h, MEG_IDX_MAGIC, 9) != 0)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: does not begin with MMIDIDX: not a token index", p);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: the file does not begin with MMIDIDX, so it is not the index of an indexed dataset",
+                        p);
     if (load_u64(h + 9) != 1)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 ", expected 1", p, load_u64(h + 9));
     if (h[17] < MEG_IDX_U8 || h[17] > MEG_IDX_U16)

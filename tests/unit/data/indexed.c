@@ -279,13 +279,14 @@ static int open_changed(const char *ext, long at, const void *bytes, size_t nbyt
 static void refuses_a_file_that_is_not_an_index(void **state)
 {
     (void)state;
-    REFUSES(
-        "idx", 0, "", 0,
-        "bad.idx: 0 bytes, expected at least 34, the size of the header; the file is truncated or not a token index");
-    REFUSES(
-        "idx", 0, "", 33,
-        "bad.idx: 33 bytes, expected at least 34, the size of the header; the file is truncated or not a token index");
-    REFUSES("idx", 0, "PK", -1, "bad.idx: does not begin with MMIDIDX: not a token index");
+    REFUSES("idx", 0, "", 0,
+            "bad.idx: 0 bytes, expected at least 34, the size of the header; the file is truncated or is not the "
+            "index of an indexed dataset");
+    REFUSES("idx", 0, "", 33,
+            "bad.idx: 33 bytes, expected at least 34, the size of the header; the file is truncated or is not the "
+            "index of an indexed dataset");
+    REFUSES("idx", 0, "PK", -1,
+            "bad.idx: the file does not begin with MMIDIDX, so it is not the index of an indexed dataset");
     REFUSES("idx", 9, "\2", -1, "bad.idx: version 2, expected 1");
     REFUSES("idx", 17, "\11", -1, "bad.idx: dtype code 9 at byte 17, expected 1 to 8");
 }
