@@ -45,12 +45,12 @@ struct meg_ckpt_shard {
     void *data;                      /* the elements of the ranges, concatenated */
     const struct meg_device *device; /* device in whose memory data is; NULL: host memory */
     enum meg_dtype dtype;
-    /* Element ranges of the flat buffer, in ascending order; NULL: all elements, replicated over mesh->dp_cp. */
+    /* Element ranges of the flat buffer, in ascending order; NULL: all, equal on data- and context-parallel ranks. */
     const struct meg_elem_range *ranges;
     int nranges;
     /*
-     * With `ranges`: index of this rank among the ranks that hold the same ranges, and the number of these ranks, each
-     * of which writes a part.  0 and 0: not replicated.
+     * With `ranges`: index of this rank among the ranks that hold the same ranges, and the number of these ranks.  Each
+     * of these ranks writes a part of the elements.  0 and 0: no other rank holds the same ranges.
      */
     int replica, nreplicas;
 };
@@ -107,7 +107,7 @@ struct meg_ckpt_save_args {
     int64_t iteration;                /* iteration number; MEG_CKPT_RELEASE: initial weights for later runs */
     const char *options;              /* dump (meg_opt_dump) of the options that are independent of the layout */
     const char *run_conf;             /* contents of run.conf; NULL: not saved */
-    const struct meg_gpt_conf *model; /* already checked */
+    const struct meg_gpt_conf *model; /* checked by meg_gpt_conf_check */
     const struct meg_mesh *mesh;
     const struct meg_params *params; /* parameter table, sharded over mesh */
     struct meg_ckpt_shard weights;
@@ -116,7 +116,7 @@ struct meg_ckpt_save_args {
     const struct meg_ckpt_tokenizer *tok; /* NULL: not saved */
     const json_t *state;                  /* state of the run, a JSON object; NULL: none */
     int64_t keep_last;                    /* number of newest checkpoints to keep; 0: keep all */
-    int64_t loaded_iteration; /* iteration that the run was resumed from, which is never removed; -1: none */
+    int64_t loaded_iteration; /* iteration that the run resumed from; its checkpoint is not removed; -1: none */
 };
 enum { MEG_CKPT_RELEASE = -1 };
 
@@ -242,8 +242,8 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
 /* ---- other formats ------------------------------------------------------------------------------ */
 
 /*
- * Check that dir is a complete Hugging Face directory without other files, so that it may be replaced.  Returns
- * MEG_EUSAGE if it is not.
+ * Check that dir may be replaced: it must be a Hugging Face directory that can be opened, and all names of files in it
+ * must be usual in such directories.  Otherwise returns MEG_EUSAGE.
  */
 int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
 

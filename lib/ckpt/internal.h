@@ -191,20 +191,23 @@ struct ckpt_shard_range {
  */
 struct ckpt_range_iter {
     const struct meg_param *row;
-    const struct meg_elem_range *range; /* current range, followed by the later ones */
-    struct meg_elem_range full;
-    int64_t nranges, skipped; /* nranges: ranges from the current one on; skipped: elements of the shard before it */
-    /* period: elements between the starts of this rank's ranges in the tensor; [at, end): elements not yet visited */
+    const struct meg_elem_range *range; /* [nranges] current range of the shard and those after it */
+    struct meg_elem_range full;         /* all elements of the flat buffer, for a shard without ranges */
+    int64_t nranges, skipped;           /* skipped: elements of the shard before the current range */
+    /*
+     * period: elements of the tensor from the start of one contiguous block of the tensor-parallel shard to the start
+     * of the next; [at, end): elements of the tensor that are not yet visited
+     */
     int64_t period, at, end;
 };
 void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *p, const struct meg_ckpt_shard *shard,
                            const struct meg_param *row, int64_t first, int64_t n);
 bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *out);
 
-/* Return the elements of a shard that this rank writes: a part if the shard has replicas, else all. */
+/* Return the range of shard offsets that this rank writes: a part if other ranks hold the same elements, else all. */
 struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
                                        const struct meg_ckpt_shard *shard);
-/* Intersect a range with the range of elements to write; return whether any elements remain. */
+/* Restrict s to the shard offsets in `write`; return whether any elements remain. */
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 
 /* ---- hf/weights.c ---- */

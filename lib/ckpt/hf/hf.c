@@ -82,7 +82,7 @@ static const struct ckpt_hf_family *family_of(const char *model_type, struct meg
     return NULL;
 }
 
-/* Add the bos and eos ids of one JSON file to c. */
+/* Add the eos ids of one JSON file to c, and its bos id if c has none. */
 static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_size)
 {
     struct meg_ids bos = { 0 };
@@ -281,7 +281,7 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
     return r;
 }
 
-/* Set the bos and eos ids.  For GPT-2 an unknown bos id defaults to the end-of-document id. */
+/* Set bos_token_id and eos_token_id of o, if known.  For GPT-2 the bos id defaults to the end-of-document id. */
 static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok)
 {
     struct meg_ids ends = { 0 };
@@ -367,7 +367,7 @@ static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt
     return 0;
 }
 
-/* Names of files in Hugging Face directories, as transformers and the model hub write them. */
+/* Patterns of the names of files that transformers, the model hub and meg write to Hugging Face directories. */
 static const char *const known_files[] = {
     "config.json",
     "generation_config.json",

@@ -2,7 +2,8 @@
  * llama.c - Hugging Face's Llama, and models with its tensor names and layouts: Mistral, and Qwen2, whose queries, keys
  * and values have biases.
  *
- * Weights of linear layers are [out, in]; rotary embeddings rotate the two halves of a head, as in the native format.
+ * Weights of linear layers are [out, in].  RoPE pairs channel i of a head with channel i + head_dim / 2, as meg does
+ * without --rotary-interleaved.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -200,7 +200,10 @@ static const struct rule *find_rule(const char *name)
 
 /* ---- values ---- */
 
-/* Append a value as Python prints it, or a description of the value. */
+/*
+ * Append a value in the notation of `neutral`: as Python prints it, but without quotes and blanks, and a list as a
+ * tuple.  Long values are truncated.  An object or a value of another type is described.
+ */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {
     switch (v->type) {
@@ -278,7 +281,8 @@ static bool is_off(const struct meg_py *v)
 }
 
 /*
- * Return whether a value is a path or an object of Python or torch, such as a dtype, that does not depend on the model.
+ * Return whether a value is a path (a string with a slash), or a class or object of the modules below, such as a
+ * torch dtype.  Such values do not describe the model.
  */
 static bool is_plain_object(const struct meg_py *v)
 {

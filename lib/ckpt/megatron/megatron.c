@@ -131,7 +131,7 @@ static int version_of(const struct meg_py *v)
     return x >= 2 ? 2 : x >= 1 ? 1 : 0;
 }
 
-/* Read a number of ranks from args under its name or an older name. */
+/* Read a number of ranks from args under its name or an older name; 1 if args has neither. */
 static int read_count(const struct reader *rd, const char *name, const char *older, int64_t max, int64_t *out,
                       struct meg_err *e)
 {

@@ -73,8 +73,8 @@ static void replace_prefix(struct meg_str *out, const char *name, const struct c
 }
 
 /*
- * Append the legacy name of a tensor outside the layers, with '/' between the keys of nested dicts.  The name of a
- * tensor in the encoder is one key that contains dots.
+ * Append the legacy name of a tensor outside the layers, with '/' between the keys of nested dicts.  The part of the
+ * name after "encoder/" is one key, which may contain dots.
  */
 static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
 {
