@@ -20,7 +20,8 @@ struct meg_work {
     int64_t n, offset; /* number of elements in buf; element offset of the current chunk */
     enum meg_dtype dtype;
     enum meg_reduce_op op;
-    bool (*next_stage)(struct meg_work *w); /* starts the next transfer; false: w is complete; NULL: one transfer */
+    /* Start the next transfer and return true, or return false if w is complete.  NULL if w has only one transfer. */
+    bool (*next_stage)(struct meg_work *w);
 };
 
 /*
@@ -70,8 +71,8 @@ static inline struct meg_watchdog *meg_comm_group_watchdog(const struct meg_comm
 }
 
 /*
- * Initialize a group whose c.rank and c.size are set; its timeout is that of world.  world is NULL if g is the world
- * communicator.
+ * Initialize a group whose c.rank and c.size are set.  The group inherits the timeout of world.  world is NULL if g is
+ * itself the world communicator, whose timeout is ten minutes.
  */
 void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world, const struct meg_transport *transport,
                          const char *name);

@@ -1,17 +1,17 @@
 /*
- * comm.h - communicators: a group of ranks and the collectives over it, behind one table of operations.
+ * comm.h - communicators: a group of ranks and the collectives over it, called through tables of function pointers.
  *
  * The transports are MPI, NCCL and self (one rank, whose collectives only copy).  A run without a launcher uses self.
  *
  * An operation is started and waited for separately, so that it overlaps with computation.  Starting it returns a
  * handle, which the caller must wait for exactly once; until then, its buffers must not be accessed.  All ranks of a
- * group call its collectives in the same order.  Buffers of `op` are in device memory of the backend in use, those of
- * `host` in host memory.  Buffers may overlap only if a comment says so.  Counts are in elements; they are at most
- * INT32_MAX, except for an all-reduce, which has no limit.
+ * group call its collectives in the same order.  The functions of meg_comm.op take buffers in device memory of the
+ * backend in use, and those of meg_comm.host take buffers in host memory.  Buffers may overlap only if a comment says
+ * so.  Counts are in elements; they are at most INT32_MAX, except for an all-reduce, which has no limit.
  *
- * Reductions process the values in rank order, and bf16 and f16 in f32, so that the result does not depend on the
- * transport.  If a peer is lost, or an operation is not complete within the group's timeout, the process ends with
- * MEG_EPEER and a message.
+ * Reductions combine the values of the ranks in rank order, and accumulate bf16 and f16 in f32.  The result therefore
+ * does not depend on the transport.  If a peer is lost, or an operation is not complete within the group's timeout, the
+ * process ends with MEG_EPEER and a message.
  */
 #ifndef MEG_COMM_COMM_H
 #define MEG_COMM_COMM_H
@@ -213,8 +213,8 @@ struct meg_comm_world {
 /*
  * Detect the launcher (mpirun, srun or torchrun) from the environment and join its ranks, over MPI or, for torchrun,
  * over NCCL; without a launcher the world is meg_comm_self.  Returns MEG_EUSAGE if the environment is inconsistent, or
- * if a launcher started several ranks and this build lacks MPI or NCCL.  Ranks of torchrun must call
- * meg_comm_watchdog_open before their first operation.
+ * if a launcher started several ranks and this build lacks MPI or NCCL.  Returns MEG_EFAIL if MPI cannot be
+ * initialized.  Ranks of torchrun must call meg_comm_watchdog_open before their first operation.
  */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 /* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */

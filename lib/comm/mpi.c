@@ -211,8 +211,8 @@ static void abort_all(int status, const char *why, void *world)
 
 /*
  * If ranks on one machine have overlapping CPU affinity, divide the CPUs among them by limiting their OpenMP threads:
- * waits are ten times slower if threads of two ranks run on one core.  OMP_NUM_THREADS takes precedence, but its ranks
- * must also call this function, which is collective.
+ * waits are ten times slower if threads of two ranks run on one core.  If OMP_NUM_THREADS is set, the
+ * number of threads does not change.  The function is collective, so all ranks must call it even then.
  */
 static void limit_threads(void)
 {

@@ -20,7 +20,7 @@ struct nccl_group {
     int32_t *barrier_buf;          /* [size] */
     struct meg_nccl_queue **queue; /* [2 size + 1] the collective queue, then send_queue and recv_queue */
     struct meg_nccl_queue *collective_queue;
-    struct meg_nccl_queue **send_queue, **recv_queue; /* [size] parts of `queue`; NULL until first use */
+    struct meg_nccl_queue **send_queue, **recv_queue; /* [size] parts of `queue`; elements are NULL until first use */
 };
 
 struct nccl_work {

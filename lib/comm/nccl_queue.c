@@ -56,8 +56,8 @@ void meg_nccl_queue_add(struct meg_nccl_queue *q)
 }
 
 /*
- * Get the id for ncclCommInitRankConfig, which rank 0 of the queue creates.  Return false if the id has not arrived
- * yet.
+ * Get the unique id of the queue's NCCL communicator.  Rank 0 of the queue creates the id and stores it for the other
+ * ranks.  Return false if the id has not arrived yet.
  */
 static bool get_nccl_id(const struct meg_nccl_queue *q, ncclUniqueId *id)
 {

@@ -88,8 +88,8 @@ static void list_ranks(struct meg_str *out, const struct rank_info *s, const boo
 }
 
 /*
- * Append the states of the ranks for which is_done is false, at most MAX_LINES of them.  Ranks with equal states are
- * grouped.  is_done is set for the ranks that were appended.
+ * Append the states of the ranks for which is_done is false.  Ranks with equal states are listed together.  At most
+ * MAX_LINES different states are appended, and none after MAX_BYTES.  Set is_done for the ranks that were appended.
  */
 static void list_states(struct meg_str *out, const struct rank_info *s, bool *is_done, int n)
 {

@@ -61,7 +61,10 @@ static void add_address(struct watchdog_endpoint *to, const struct sockaddr *s)
         memcpy(to->addr[to->naddrs++].addr, &((const struct sockaddr_in6 *)s)->sin6_addr, 16);
 }
 
-/* Add the addresses at which other hosts may reach this host: the addresses of interfaces that are up, IPv4 first. */
+/*
+ * Add the addresses at which other hosts may reach this host, IPv4 first.  They are the addresses of all interfaces
+ * that are up, without loopback and link-local IPv6 addresses.
+ */
 static void add_host_addresses(struct watchdog_endpoint *to)
 {
     struct ifaddrs *all;

@@ -47,7 +47,7 @@ struct watchdog_welcome {
 
 struct watchdog_exit {
     int32_t status;
-    int32_t is_abort; /* the sender's exit makes the launcher end the receiver, which waits for that */
+    int32_t is_abort; /* the exiting rank aborts the run, so the receiver waits until the launcher ends it */
     char reason[400];
 };
 
@@ -120,7 +120,10 @@ struct watchdog_snapshot {
 
 /* Append a report that the process at the other end of `lost` has exited. */
 void watchdog_report_lost(struct meg_str *s, const struct watchdog_snapshot *v, const struct watchdog_conn *lost);
-/* Append a report of a timeout, which lists the ranks that did not reply or, if all replied, those not waiting. */
+/*
+ * Append a report of a timeout: the ranks that did not reply or, if all replied, the ranks that do not wait in an
+ * operation.  If all ranks wait, the report states that.  The states of the other ranks follow.
+ */
 void watchdog_report_timeout(struct meg_str *s, const struct watchdog_snapshot *v);
 /* Append the ranks in [0, n) that have not joined, and then the ranks that have joined. */
 void watchdog_report_missing(struct meg_str *s, const bool *has_joined, int n);
@@ -138,7 +141,7 @@ enum watchdog_exit_cause {
 struct watchdog_kv_item;
 
 struct meg_watchdog {
-    /* fields that are set once */
+    /* fields that only meg_watchdog_open and meg_watchdog_close change */
     int rank, size, listen_fd, epoll, wake_pipe[2];
     double timeout_s, heartbeat_s;
     char host[64];
@@ -159,8 +162,8 @@ struct meg_watchdog {
     struct watchdog_kv_item *kv;
     int nkv;
 
-    /* fields that only the monitor thread uses */
-    struct watchdog_conn *conn;
+    /* fields that, while the monitor thread runs, only this thread uses (except was_terminated) */
+    struct watchdog_conn *conn; /* [nconns] */
     int nconns;
     int64_t naccepted;
     double since_heartbeat_s, waited_s, paused_s, since_pause_s; /* paused_s: length of the last stop of this process */
@@ -170,7 +173,7 @@ struct meg_watchdog {
     const struct watchdog_conn *lost_conn;
     int peer_status;                      /* exit status for WATCHDOG_CAUSE_PEER_EXIT */
     bool must_exit;                       /* after a timeout, exit even if all ranks reply */
-    bool has_warned;                      /* a warning about a process that tried to join a complete run was printed */
+    bool has_warned;                      /* the warning about a process that joined too late was printed */
     volatile sig_atomic_t was_terminated; /* set by the SIGTERM handler */
 };
 
@@ -192,7 +195,7 @@ void watchdog_wake(struct meg_watchdog *w);
 bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port);
 /*
  * Connect to rank 0, retrying for patience_s, and start the monitor thread.  On failure, returns false with errno set;
- * conn[0].fd is then open if the listening process is not a watchdog.
+ * conn[0].fd is then open if a process accepted the last connection but did not reply as rank 0 does.
  */
 bool watchdog_join(struct meg_watchdog *w, double patience_s);
 /* Serve or join at the rendezvous address of the bootstrap; end the process on failure (rendezvous.c). */

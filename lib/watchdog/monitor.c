@@ -22,7 +22,7 @@ enum { FALLBACK_REPORTERS = 3 }; /* if rank 0 prints no report, rank 1 does; if 
 #define ANSWER_S 1.0             /* time limit for a rank to reply to WATCHDOG_QUERY, and for rank 0 to report */
 #define ABORT_S 2.0 /* time limit for the launcher to end this process after another rank aborted the run */
 #define TERM_S 0.3  /* delay from SIGTERM until this process exits, unless a rank is lost meanwhile */
-#define PAUSE_S 5.0 /* time for which a pause of this process is remembered as a possible cause */
+#define PAUSE_S 5.0 /* time after a pause of this process in which a report of a lost rank mentions the pause */
 
 static bool is_peer(const struct watchdog_conn *c)
 {
@@ -331,8 +331,8 @@ static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn 
 }
 
 /*
- * Exit with the status of the peer.  If the peer aborts the run through the launcher, wait for the launcher, which must
- * not mistake the exit of this process for the first one.
+ * Exit with the status of the peer.  If the peer aborts the run, first wait up to ABORT_S for the launcher to end this
+ * process.  If this process exited at once, the launcher could report it as the first rank that failed.
  */
 static void exit_after_peer(struct meg_watchdog *w, const struct watchdog_exit *message)
 {
@@ -391,8 +391,8 @@ static bool handle_frame(struct meg_watchdog *w, struct watchdog_conn *c, enum w
 }
 
 /*
- * Handle all frames that have arrived on c.  If the connection of a rank fails, the rank is lost.  Otherwise, close a
- * connection that fails or sends a frame that handle_frame rejects.
+ * Handle all frames that have arrived on c.  If the connection of a rank fails before WATCHDOG_BYE, the rank is lost.
+ * Close any other connection that fails, and a connection whose frame handle_frame rejects.
  */
 static void read_conn(struct meg_watchdog *w, struct watchdog_conn *c)
 {

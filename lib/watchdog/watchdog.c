@@ -238,8 +238,8 @@ static void shut_down(struct meg_watchdog *w)
 }
 
 /*
- * Shut down the watchdog on all ranks if any rank could not join, as that rank would be missing from the barrier of
- * meg_watchdog_close.  failure is the errno of this rank.
+ * Shut down the watchdog on all ranks if any rank could not join.  Otherwise, the ranks that joined would wait for that
+ * rank in meg_watchdog_close, which calls the barrier only if the watchdog is open.  failure is the errno of this rank.
  */
 static void close_unless_all_joined(struct meg_watchdog *w, bool is_connected, int failure)
 {

@@ -35,7 +35,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The watchdog of this process.  All functions accept NULL (no watchdog) and then do nothing. */
+/* The watchdog of this process.  The functions below accept a NULL watchdog (none is open) and then do nothing. */
 struct meg_watchdog;
 
 /* The ranks to monitor, and the collectives that meg_watchdog_open and meg_watchdog_close call. */
@@ -56,9 +56,11 @@ struct meg_watchdog_bootstrap {
  *
  * Over a communicator: if rank 0 cannot listen or a rank cannot connect to it, the first such rank prints a warning,
  * and all ranks run without a watchdog.  Lost ranks are then detected only by the timeouts of collectives.
- * With a rendezvous: a failure ends the process.  The code is MEG_EPEER if a rank does not connect within timeout_s or
- * another program listens on the port.  It is MEG_EUSAGE if the host is unknown, the port is in use, ranks contradict
- * each other, or the run at that address has another token or is complete.
+ * With a rendezvous: a failure ends the process.  It exits with the status of MEG_EPEER if a rank does not connect to
+ * rank 0 within timeout_s, or connects to a program that is not rank 0.  It exits with the status of MEG_EUSAGE if
+ *   - the host is unknown, or rank 0 cannot listen on the port;
+ *   - two processes have the same rank, or a rank was started with another size than rank 0;
+ *   - the run at that address has another token, or all of its ranks have already joined.
  */
 void meg_watchdog_open(struct meg_watchdog **w, const struct meg_watchdog_bootstrap *b);
 /*
