@@ -22,14 +22,14 @@ struct meg_pipe_tensor {
 
 /*
  * Arguments of a step.  x, dy, y and dx are arrays of one pointer per boundary tensor; each array is NULL if the step
- * has no such input or output.
+ * has no such input or output.  Only the last step that uses the slot may overwrite x and dy.
  */
 struct meg_pipe_step {
     int chunk;
     int64_t microbatch;
     int slot;        /* activation slot, in which the micro-batch's forward step stores activations for backward */
-    void *const *x;  /* input of fwd, also read by the backward steps; only the slot's last step may overwrite it */
-    void *const *dy; /* gradient of y, input of the backward steps; only the slot's last step may overwrite it */
+    void *const *x;  /* input of fwd, also read by the backward steps */
+    void *const *dy; /* gradient of y, input of the backward steps */
     void *const *y;  /* output of fwd */
     void *const *dx; /* output of bwd and bwd_input; overwritten, not accumulated */
 };

@@ -2,7 +2,7 @@
  * schedule.c - construction of pipeline schedules, in three passes:
  *   1. choose the order of forward and backward steps; only this pass differs between schedules
  *   2. choose the step before which each receive starts
- *   3. write the list of actions, which adds transfers, slots and buffers to the steps
+ *   3. write the list of actions: assign slots and buffers to the steps, and insert the transfers
  */
 #include "parallel/schedule.h"
 #include <inttypes.h>
@@ -213,10 +213,11 @@ static int64_t index_of(const struct meg_pipe_schedule_conf *c, const struct meg
 }
 
 /*
- * Set before_step[edge][index_of] to the index of the step before which a receive starts.  This is the step that uses
- * the receive RECV_AHEAD positions earlier at the same edge.  Wrap-around receives (X on the first stage, DY on the
- * last) connect consecutive chunks.  They start earlier if a group has more micro-batches than there are stages,
- * because the peer sends them before this stage has processed the rest of the group.
+ * For each (chunk, micro-batch) pair, set before_step[edge][index_of] to the index of the step before which the receive
+ * at this edge starts.  It is the step that uses the tensor received RECV_AHEAD positions earlier at the same edge, or
+ * step 0 if there is none.  Wrap-around receives (X on the first stage, DY on the last) connect consecutive chunks.
+ * They start earlier if a group has more micro-batches than there are stages, because the peer sends them before this
+ * stage has processed the rest of the group.
  */
 static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps,
                              int64_t n, int64_t *before_step[2])

@@ -130,7 +130,7 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
 /* Durations, all in the same time unit.  A BWD step takes bwd_input + bwd_weight. */
 struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
-    double transfer;      /* time after both ends have started it; concurrent transfers do not slow each other down */
+    double transfer; /* time of a transfer after both ends have started it, even if other transfers run concurrently */
     const double *weight; /* [stages * chunks] factor for the durations of each part's steps; NULL: 1 */
 };
 
@@ -145,7 +145,8 @@ struct meg_pipe_schedule_cost {
  * Simulate one pipeline, whose stages have the lists all [stages].  Sends are unbuffered.  Return MEG_EFAIL if
  * - the lists deadlock, or a message is received out of order;
  * - a step is missing, repeated, too early or out of order;
- * - a slot or buffer is filled while it is in use, or read while it has other contents;
+ * - a slot or buffer is filled while it is in use, read while it has other contents, or not released at the end;
+ * - a chunk does not exist, a peer is not another stage, or a step has other buffers than its type and chunk require;
  * - slots or bufs exceeds the largest number that is in use at once.
  */
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "base/mem.h"
 
-/* A send or a receive.  received_as, part and microbatch identify the tensor as the receiving stage does. */
+/* A send or a receive.  The edge and part at the receiver, and the micro-batch, identify the tensor. */
 struct message {
     double time; /* clock of the stage when it started the send or receive */
     enum meg_edge received_as;

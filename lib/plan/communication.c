@@ -30,9 +30,9 @@ static double residual_volume(const struct meg_cost_model *cost, enum meg_dtype 
 
 /*
  * A layer has two pairs of a column-parallel and a row-parallel linear.  Without sequence parallelism, each pair has
- * one all-reduce in forward and one in backward.  With sequence parallelism, each pair has an all-gather and a
- * reduce-scatter in both, and for weight gradients an all-gather of the column-parallel input.  Deferred weight
- * gradients also all-gather the output gradient of the row-parallel linear again.
+ * one all-reduce in the forward pass and one in the backward pass.  With sequence parallelism, each pair has an
+ * all-gather and a reduce-scatter in each pass.  For the weight gradients, each pair also all-gathers the input of
+ * the column-parallel linear and, if they are deferred, once more the output gradient of the row-parallel linear.
  */
 struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad)
 {

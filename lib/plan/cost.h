@@ -34,8 +34,8 @@ struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t 
 
 /*
  * Set `at` to the coordinates of one rank on the first, the second and the last stage, as far as these differ, and
- * return the number of ranks.  Each is the first of its tensor-parallel group, whose shards are the largest.  A stage
- * between the second and the last needs at most as much memory as the second.
+ * return the number of ranks.  Each rank is the first of its tensor-parallel group, because the first rank has the
+ * largest shards.  A stage between the second and the last needs at most as much memory as the second.
  */
 int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l);
 
@@ -89,12 +89,12 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
 /*
  * Estimated times of a step in seconds, and two fractions: `bubble` and `mfu`.  The time of a micro-batch on a stage is
  * the sum of the times of its GEMMs, attention, memory-bound operations and collectives, without overlap.  Transfers
- * between stages overlap as the schedule allows.
+ * between stages overlap with computation as the schedule allows.
  */
 struct meg_cost_time {
     double gemm, attention, memory_bound, comm; /* sums over all micro-batches on the busiest stage */
     double bubble;                              /* idle time of the busiest stage, divided by its busy time */
-    double grad_reduce; /* time of gradient reduction and parameter all-gather that is not overlapped */
+    double grad_reduce; /* time of gradient reduction and parameter all-gather that does not overlap with computation */
     double update;      /* optimizer update */
     double step;        /* total */
     double mfu;         /* model FLOP/s utilization: model FLOP/s divided by the peak FLOP/s of all ranks */

@@ -35,8 +35,8 @@ static double pipeline_nbytes(const struct meg_cost_model *cost, const struct me
 }
 
 /*
- * Return the bytes that a background save copies, or 0 if saves do not run in the background: weights and, if the
- * optimizer is saved, the main parameters and optimizer state, whose sizes are in `o`.
+ * Return the bytes that a background save copies: weights and, if the optimizer is saved, the main parameters and
+ * optimizer state, whose sizes are in `o`.  Return 0 if saves do not run in the background.
  */
 static double async_save_nbytes(const struct meg_cost_model *cost, const struct meg_params *params,
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)

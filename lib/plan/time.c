@@ -55,8 +55,9 @@ static double gemm_time(const struct rates *r, double n, double in, double out)
 }
 
 /*
- * Return the bytes/s that a rank sends in a group of `size` ranks whose numbers differ by `stride`.  In a group over
- * several nodes, the bandwidth is net_bw times the number of the group's ranks in a node, but at most link_bw.
+ * Return the bytes/s that a rank sends in a group of `size` ranks: world ranks r, r + stride, r + 2 stride, ...  In a
+ * group over several nodes, the bandwidth is net_bw times the number of the group's ranks in a node, but at most
+ * link_bw.
  */
 static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
 {
@@ -289,9 +290,9 @@ static double update_nbytes(const struct meg_cost_model *cost)
 }
 
 /*
- * Return the time of gradient reduction and parameter all-gather that is not overlapped.  With overlap, gradients are
- * reduced during `backward`, the time of one backward pass, and parameters are gathered during `forward`.  Set *update
- * to the time of the optimizer update.
+ * Return the time of gradient reduction and parameter all-gather that does not overlap with computation.  If overlap is
+ * enabled, the reduction runs during one backward pass, whose time is `backward`, and the all-gather during one forward
+ * pass, whose time is `forward`.  Set *update to the time of the optimizer update.
  */
 static double step_comm_time(const struct meg_cost_model *cost, const struct meg_hardware *hw, double backward,
                              double forward, double *update)
