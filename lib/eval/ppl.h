@@ -41,8 +41,8 @@ struct meg_token_stream {
 struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids);
 
 /*
- * Streams the concatenated sequences of a dataset.  Its read function returns MEG_EFORMAT for an id outside of the
- * vocabulary.
+ * Context of a stream of the concatenated sequences of a dataset.  The stream's read function returns MEG_EFORMAT for
+ * an id outside of the vocabulary.
  */
 struct meg_dataset_reader {
     const struct meg_indexed *d;

@@ -6,7 +6,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Scores one sequence per micro-batch, so that results do not depend on other sequences. */
+/* A scorer evaluates one sequence per micro-batch, so that results do not depend on other sequences. */
 struct meg_scorer {
     struct meg_gpt *g; /* borrowed; run.s >= length of the longest sequence - 1 */
     int32_t *position; /* [run.s] 0, 1, … */

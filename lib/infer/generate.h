@@ -48,8 +48,9 @@ bool meg_generator_has_free_slot(const struct meg_generator *gen);
 
 /*
  * meg_generator_add - prefill a prompt of n ids, 1 <= n < max_position_embeddings, into a free slot, which must exist
- *   c  continuation; the caller sets c->prompt and c->request.  This call samples the first token, and each
- *      meg_generator_step one more, until c->finish is not MEG_FINISH_RUNNING.  c must not move until then.
+ *   c  continuation, zero except for c->prompt and c->request, which the caller sets.  This call samples the first
+ *      token, and each meg_generator_step one more, until c->finish is not MEG_FINISH_RUNNING.  c must not move until
+ *      then.
  * Returns MEG_EFAIL if the model's logits are not finite.
  */
 int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,

@@ -13,7 +13,7 @@ const struct meg_opt meg_load_opts[] = {
     { 0 }
 };
 
-/* Set the ids that end a continuation: the checkpoint's eos ids and the tokenizer's end-of-document id. */
+/* Set the ids that end a continuation: the checkpoint's EOS ids and m->eod, if there is one. */
 static void set_eos_ids(struct meg_loaded_model *m, const struct meg_ckpt *ckpt)
 {
     const struct meg_ids *known = meg_ckpt_eos_ids(ckpt);

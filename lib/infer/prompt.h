@@ -20,7 +20,7 @@ struct meg_prompt_format {
  * meg_prompt_read - append the token ids of a line to ids and set the options that the line contains
  *   name, line  file name and line number for messages
  *   text  [n]   the line without its line end
- *   request     in: the defaults; out: overridden by the options of the line; NULL: lines have no options
+ *   request     in: the default options; out: those with the options of the line set; NULL: options are not allowed
  * A JSON line may begin with a byte order mark.  It is an object with either the member format->key, a string, or
  * "ids", an array of integers; its other members are options (meg_request_set), which are ignored if format->is_corpus.
  * Returns MEG_EFORMAT for invalid JSON or UTF-8, for an object with both or neither of format->key and "ids", for an id

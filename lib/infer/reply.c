@@ -160,7 +160,10 @@ static int add_pending(struct meg_str *out, const struct meg_detok *detok, struc
     return err;
 }
 
-/* Truncate the text before the first stop string.  The text that the detokenizer still buffers is searched, too. */
+/*
+ * Truncate the text before the first stop string, and return 1; return 0 if there is none.  Earlier calls have searched
+ * the text up to offset `was`.  The text that the detokenizer still buffers is searched, too.
+ */
 static int end_at_stop(struct meg_reply *r, size_t was, struct meg_err *e)
 {
     const size_t reach = longest_stop(&r->request) - 1;

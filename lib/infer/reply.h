@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Selects the output for each token in addition to its id. */
+/* Options that select what is printed for each token in addition to its id. */
 struct meg_token_output_conf {
     bool return_tokens;     /* --return-tokens */
     int64_t top_n_logprobs; /* --top-n-logprobs */
@@ -32,7 +32,7 @@ struct meg_reply {
     struct meg_str pending;     /* rest of the prompt's text, decoded as if no id followed */
     /*
      * text that follows prompt_text.  During generation, text contains only the part that no later id can change; when
-     * the reply is complete, it contains everything up to the stop string.
+     * the reply is complete, it contains everything up to the stop string, if one was found.
      */
     struct meg_str text;
     int64_t ndecoded; /* number of ids of c decoded into text */

@@ -10,7 +10,7 @@ MEG_BEGIN_DECLS
 
 struct meg_request {
     int64_t max_tokens;           /* generate at most this many tokens, >= 1 */
-    struct meg_sampling sampling; /* already checked */
+    struct meg_sampling sampling; /* sampling options; meg_request_check checks them */
     bool has_seed;        /* the prompt's line sets a seed; sampling then does not depend on the number of the prompt */
     struct meg_str *stop; /* [nstop] strings that end the text: UTF-8, not empty */
     size_t nstop;
@@ -22,7 +22,8 @@ void meg_request_free(struct meg_request *q);
 
 /*
  * meg_request_set - set the option called name, a member of a JSON object, to value
- * Returns 1, 0 if no option has that name, or MEG_EFORMAT if the value has the wrong type or is out of range.
+ * Returns 1 if the option was set, 0 if no option has that name, or MEG_EFORMAT if the value has the wrong type or is
+ * out of range.
  */
 int meg_request_set(struct meg_request *q, const char *name, const json_t *value, struct meg_err *e);
 

@@ -48,8 +48,8 @@ void meg_token_sampler_init(struct meg_token_sampler *s, int64_t v, int64_t unpa
 void meg_token_sampler_free(struct meg_token_sampler *s);
 
 /*
- * Set n, id and p from logits [v].  No logit is NaN, and at least one below unpadded_vocab is finite.  conf is already
- * checked.
+ * Set n, id and p from logits [v].  No logit may be NaN or +Inf, and the logit of at least one id below unpadded_vocab
+ * must be finite.  conf must be checked (meg_sampling_check) and not greedy.
  */
 void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits);
 
@@ -58,9 +58,10 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
  *   conf     checked
  *   logits   [v]
  *   logprob  out  log softmax(logits)[id] in nats, before temperature and filters
- * The sample is a function of (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt) is in (0,1]
- * (base/philox.h), and the sample is the first kept entry at which the cumulative sum of p reaches u.  Returns -1 if a
- * logit is NaN or +Inf, or if all logits below unpadded_vocab are -Inf.
+ * Unless decoding is greedy, the random number of the sample depends only on (seed, prompt, step): u =
+ * meg_philox_sampling(seed, step, prompt) is in (0,1] (base/philox.h), and the sample is the first kept entry at which
+ * the cumulative sum of p reaches u.  Returns -1 if a logit is NaN or +Inf, or if the logits of all ids below
+ * unpadded_vocab are -Inf.
  */
 int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
                          int64_t prompt, int64_t step, double *logprob);

@@ -85,8 +85,8 @@ static int update_replies(struct server *s, struct meg_err *e)
 }
 
 /*
- * Print the complete replies at the front of the queue.  In text format, also print the text of the first incomplete
- * reply that later tokens cannot change.
+ * Print the complete replies at the front of the queue.  In text format, also print the beginning of the first
+ * incomplete reply: the text that later tokens cannot change.
  */
 static int print_replies(struct server *s, struct meg_err *e)
 {

@@ -25,7 +25,8 @@ extern const struct meg_opt meg_serve_opts[];
 int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_output_conf *output, struct meg_err *e);
 
 /*
- * meg_serve - continue each prompt read from in and write the replies to standard output
+ * meg_serve - continue each prompt of the input and write the replies to standard output
+ *   in        input, one prompt per line
  *   sampling  checked defaults of the sampling options, which a prompt's line may override
  * A prompt is read when a slot is free.  While replies are being generated, it is read only if a line is available
  * without blocking, so a program can write one line and wait for its reply.  Returns MEG_EFORMAT at the first invalid

@@ -79,7 +79,10 @@ static void disable_tensorboard(struct meg_logger *l, const struct meg_err *e)
     l->tensorboard = NULL;
 }
 
-/* Unless value is NaN, write it at the iteration as NAME, and at the consumed samples as "NAME vs samples". */
+/*
+ * Unless value is NaN, write it under two tags: `name`, with the iteration as the step, and "NAME vs samples", with the
+ * number of consumed samples as the step.
+ */
 static int scalar(struct meg_logger *l, const char *name, double value, const struct meg_iteration_stats *stats,
                   struct meg_err *e)
 {

@@ -27,7 +27,7 @@ void meg_logger_close(struct meg_logger *l);
 /* Show an iteration on the progress line.  Write TensorBoard events every --tensorboard-log-interval iterations. */
 void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *stats);
 
-/* Print a log line for the iterations since the last one, and write a JSON line. */
+/* Print a log line for the iterations since the previous log line, and append a JSON line to the --log-json file. */
 void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats *stats);
 
 /* Log the loss of a split, "valid" or "test".  is_last states whether the evaluation follows the end of training. */

@@ -2,9 +2,9 @@
  * Truncate event files before the events that a resumed run will write again.  A killed run may have logged iterations
  * after its last checkpoint, and TensorBoard would show these twice.
  *
- * A SessionLog START event is no alternative.  It makes TensorBoard drop the events of all tags from its own step on,
- * but the steps of some tags are iterations, and those of others ("lm loss vs samples") are sample counts, which are
- * larger.
+ * A SessionLog START event cannot replace the truncation.  It makes TensorBoard drop the events of all tags whose step
+ * is at least that of the START event.  The steps of some tags are iterations, but those of others ("lm loss vs
+ * samples") are sample counts, which are larger, so no step of the START event is right for both.
  */
 #include <dirent.h>
 #include <inttypes.h>
