@@ -57,8 +57,8 @@ bool meg_bert_is_punctuation(int32_t cp)
 }
 
 /*
- * Return true if the capital sigma at i is final: a cased letter precedes it, and no cased letter follows it (Unicode
- * 3.13, Final_Sigma).
+ * Return true if the capital sigma at i is final: a cased letter precedes it, and no cased letter follows it.
+ * Case-ignorable characters next to the sigma are skipped (Unicode 3.13, Final_Sigma).
  */
 static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
 {
@@ -101,8 +101,8 @@ static void end_partial(struct meg_str *partial, struct meg_str *out)
 }
 
 /*
- * Split characters before and after punctuation.  Append complete words to out, and the characters after the last
- * punctuation character to partial.
+ * Split text before and after punctuation characters.  Append complete words to out, and the characters after the last
+ * punctuation character to partial.  Truncate long words as meg_bert_basic_next does.
  */
 static void split_at_punctuation(const struct meg_codepoints *chars, struct meg_str *partial, struct meg_str *out)
 {
@@ -141,8 +141,8 @@ static int32_t clean_char(int32_t cp)
 }
 
 /*
- * Return true if the decomposition of cp begins with combining class 0.  Canonical ordering does not move such a
- * character before an earlier one.
+ * Return true if the decomposition of cp begins with a character of combining class 0.  Canonical ordering does not
+ * move such a character before an earlier one.
  */
 static bool is_starter(int32_t cp)
 {

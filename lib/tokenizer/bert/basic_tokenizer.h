@@ -1,8 +1,8 @@
 /*
  * basic_tokenizer.h - BERT's BasicTokenizer (Devlin et al. 2018, tokenization.py), which Megatron-LM uses.  It cleans
- * the text, isolates ideographs, lowercases and strips accents, and splits into words at whitespace and around
- * punctuation.  This file also declares Hugging Face's BertNormalizer, which does not split text, and strips accents
- * before it lowercases.
+ * the text, isolates ideographs, and splits the text into words at whitespace and around punctuation.  If is_lower is
+ * set, it also lowercases words and strips accents.  This file also declares Hugging Face's BertNormalizer, which does
+ * not split text, and strips accents before it lowercases.
  */
 #ifndef MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
 #define MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
@@ -41,9 +41,9 @@ void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r);
 void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n);
 /*
  * meg_bert_basic_next - set out to the next words, each followed by a zero byte (words contain none)
- * Words of more than MEG_BERT_MAX_WORD bytes are truncated, but still have more than 250 characters, so WordPiece
- * encodes them as unknown.  Returns 1, or 0 at the end of the text.  Returns MEG_EFORMAT for a run of more than
- * MEG_BERT_MAX_RUN characters that must be lowercased and decomposed together.
+ * Words of more than MEG_BERT_MAX_WORD bytes are truncated, but still have more than 250 characters.  WordPiece encodes
+ * them as unknown, since its limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end of the text.  Returns
+ * MEG_EFORMAT for a run of more than MEG_BERT_MAX_RUN characters that must be lowercased and decomposed together.
  */
 enum { MEG_BERT_MAX_WORD = 1024, MEG_BERT_MAX_RUN = 4 << 20 };
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e);

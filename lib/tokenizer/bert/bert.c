@@ -163,8 +163,8 @@ static int encode_batch(struct bert *t, struct chunk *x, struct meg_ids *out, co
 }
 
 /*
- * Add a word or chunk s [n] to the batch.  If the batch is full, encode it first.  The bytes before end must be
- * readable.
+ * Add a word or chunk s [n] to the batch.  If the batch is full, encode the batch first.  All bytes from s to end must
+ * be readable.
  */
 static int add_word(struct bert *t, struct chunk *x, const char *s, int64_t n, const char *end, struct meg_ids *out,
                     const struct meg_id_sink *sink, struct meg_err *e)
@@ -265,7 +265,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
                 if (s - x.begin > MAX_CACHED_WORD && (r = begin_chunk(t, &x, s, out, sink, e)) < 0)
                     break;
                 r = add_word(t, &x, s, p - s > MAX_CACHED_WORD ? MAX_CACHED_WORD : p - s, end, out, sink,
-                             e); /* a word this long is unknown, even if truncated */
+                             e); /* a word this long is encoded as unknown, also when it is truncated */
                 break;
             }
             /* fall through */

@@ -20,8 +20,8 @@ struct meg_bert_files {
 
 /*
  * meg_bert_files_load - read a vocabulary and add nextra extra ids
- * Returns MEG_EFORMAT, with the location, for invalid UTF-8, an empty line or a duplicate token, or if [CLS], [SEP],
- * [PAD], [MASK] or [UNK] is missing.
+ * Returns MEG_EFORMAT for invalid UTF-8, an empty line or a duplicate token (with the location in the message), for a
+ * zero byte, or if [CLS], [SEP], [PAD], [MASK] or [UNK] is missing.
  */
 int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e);
 void meg_bert_files_free(struct meg_bert_files *f); /* accepts NULL */

@@ -16,9 +16,10 @@ MEG_BEGIN_DECLS
 
 /* A WordPiece vocabulary.  It starts as { 0 } and is read-only after it is built: any number of threads may use it. */
 struct meg_wordpiece {
-    struct meg_trie initial, continuation; /* all tokens; tokens that begin with the prefix, without it */
-    int32_t unk;                           /* id of words that cannot be segmented or are too long */
-    int64_t max_chars;                     /* maximum number of characters of a word */
+    /* initial: all tokens, matched at the beginning of a word; continuation: continuation tokens without the prefix */
+    struct meg_trie initial, continuation;
+    int32_t unk;       /* id of words that cannot be segmented or are too long */
+    int64_t max_chars; /* maximum number of characters of a word */
 };
 
 /*

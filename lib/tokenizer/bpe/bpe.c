@@ -1,4 +1,6 @@
 /*
+ * BPE merges: a hash table of ranked pairs, and the merging of symbols.
+ *
  * Most pairs that are looked up are not in the hash table, which can be larger than the CPU caches.  A small Bloom
  * filter is therefore probed first.  Pairs of symbols below DENSE_IDS, which often include the bytes, are in a dense
  * table instead.
@@ -131,11 +133,11 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
     }
 }
 
-/* The variant of the algorithm. */
+/* The variant of BPE, with its table of pairs. */
 struct merge_mode {
     const struct meg_bpe *b;
     bool is_leftmost;                    /* merge as meg_bpe_merge_leftmost does */
-    struct meg_bpe_rev_merge *rev_merge; /* pairs by merged symbol, or NULL */
+    struct meg_bpe_rev_merge *rev_merge; /* output of meg_bpe_merge_leftmost, or NULL */
 };
 
 static struct meg_bpe_ranked find_pair_traced(const struct merge_mode *mode, int32_t left, int32_t right)

@@ -5,7 +5,8 @@
  *                           without overlap
  *   meg_bpe_merge_leftmost  SentencePiece's and Hugging Face's: merge the leftmost occurrence of the adjacent pair of
  *                           lowest rank
- * Both repeat this until no adjacent pair has a rank.  The two results differ if a merge creates a pair of lower rank.
+ * Both repeat this until no adjacent pair has a rank.  The two results can differ if a merge creates a pair whose rank
+ * is lower than that of the merge.
  */
 #ifndef MEG_TOKENIZER_BPE_BPE_H
 #define MEG_TOKENIZER_BPE_BPE_H
@@ -53,8 +54,8 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 /*
  * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a pre-token
  *   sym        in/out     a negative symbol is never merged
- *   rev_merge  out        indexed by symbol: the last pair that became adjacent and merges to this symbol, even if the
- *                         pair was not merged; may be NULL
+ *   rev_merge  out        indexed by symbol: if an adjacent pair has a merge to this symbol, set to that pair, even if
+ *                         it was not merged; for several pairs, set to the last one; may be NULL
  * Return the number of symbols that remain, which are at the front of sym.  The time is O(n log n).  No memory is
  * allocated for up to MEG_BPE_SHORT symbols; for more, about 24 bytes per symbol are allocated.
  */

@@ -15,8 +15,8 @@
  * and t did not merge in the first window.  If not, the cut is checked by merging p q, where p became s, and q became
  * the first symbol of the next window.  If the cut is not safe, the cut before s is tried.
  *
- * This requires that the first resulting symbol of a window is also that of the entire rest of the pre-token.  It is,
- * by induction from the last window, which has no cut at its end.
+ * This requires that a window and the entire rest of the pre-token, from the start of the window on, merge to the same
+ * first symbol.  They do, by induction from the last window, which has no cut at its end.
  *
  * If no safe cut is found, the window is enlarged.  Its first resulting symbol may then change, so the cut before the
  * window is checked again.  If that cut is not safe, merging fails, since the result before it has already been output.

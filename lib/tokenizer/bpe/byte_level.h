@@ -27,7 +27,7 @@ struct meg_bytebpe {
 };
 void meg_bytebpe_free(struct meg_bytebpe *b);
 
-/* The state of one thread.  It starts as { .vocab }. */
+/* The state of one thread.  It starts as { .vocab = vocab }. */
 struct meg_bytebpe_encoder {
     const struct meg_bytebpe *vocab;
     struct meg_wordcache cache;

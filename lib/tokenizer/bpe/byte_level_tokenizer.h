@@ -13,7 +13,7 @@ MEG_BEGIN_DECLS
 
 struct meg_bytebpe_tokenizer {
     struct meg_tokenizer base;
-    void *files; /* the files of the tokenizer type; borrowed by clones */
+    void *files; /* struct meg_gpt2_files or struct meg_tiktoken_files; borrowed by clones */
     bool is_clone;
     const struct meg_special_tokens *special_tokens; /* owned by files; empty: special tokens are not parsed */
     struct meg_bytebpe_encoder encoder;

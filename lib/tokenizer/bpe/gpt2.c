@@ -1,7 +1,7 @@
 /*
- * GPT2BPETokenizer: byte-level BPE from vocab.json and merges.txt (Radford et al. 2019), with the same ids as in
- * Megatron-LM (tokenizer/bpe/byte_level.h).  Token ids are also the symbols of BPE, so merges with tokens that are not
- * in the vocabulary are rejected.
+ * GPT2BPETokenizer: byte-level BPE (tokenizer/bpe/byte_level.h) from vocab.json and merges.txt (Radford et al. 2019),
+ * with the same ids as in Megatron-LM.  Token ids are also the symbols of BPE, so merges with tokens that are not in
+ * the vocabulary are rejected.
  */
 #include "tokenizer/bpe/byte_level_tokenizer.h"
 #include "tokenizer/bpe/gpt2_files.h"

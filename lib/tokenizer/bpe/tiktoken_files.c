@@ -10,7 +10,7 @@
 #include "tokenizer/internal.h"
 
 enum {
-    DEFAULT_SIZE = 131072, /* default size of a JSON vocabulary with special tokens, as in Megatron-LM */
+    DEFAULT_SIZE = 131072, /* default size of a JSON vocabulary, including special tokens, as in Megatron-LM */
     MAX_TOKEN = 4096,      /* maximum bytes of a token; enumerating its splits takes quadratic time */
     LLAMA3_RANKS = 128000,
     LLAMA3_SPECIAL = 256
@@ -108,7 +108,8 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
 
 /*
  * Add the special tokens: those given or, if none are given, the defaults.  Then add reserved tokens until there are n
- * special tokens.  The name of special token k is the format string `filler` with the number k - filled.
+ * special tokens.  If special token k is a reserved token, its name is the format string `filler` with the number
+ * k - filled.
  */
 static int add_special(struct meg_strtab *t, const struct meg_str_list *given, int64_t n,
                        const struct meg_str_list *defaults, const char *filler, int64_t filled, struct meg_err *e)
@@ -153,7 +154,8 @@ struct token_split {
 
 /*
  * Set the merges, byte_id and token_id of a vocabulary from its ranked tokens, whose ids are rank + first_id.  Each
- * split of a token into two tokens becomes a merge of the token's rank.  Return MEG_EFORMAT if a byte is not a token.
+ * split of a token into two tokens becomes a merge with the rank of the token.  Return MEG_EFORMAT if one of the 256
+ * single bytes is not a token.
  */
 static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path, struct meg_err *e)
 {

@@ -1,6 +1,7 @@
 /*
  * tiktoken_files.h - read tiktoken's ranked tokens, in one of two formats:
- *   text  lines "BASE64 RANK" with ranks 0, 1, 2, ...; the ids are the ranks, followed by special tokens
+ *   text  lines "BASE64 RANK" with ranks 0, 1, 2, ...; the id of a ranked token is its rank, and the special
+ *         tokens follow
  *   JSON  [{"rank": 0, "token_bytes": BASE64, "token_str": TEXT or null}, ...], beginning with the 256 bytes in order;
  *         the first ids are special tokens, and the ranked tokens follow in order of rank
  */
@@ -18,7 +19,7 @@ struct meg_tiktoken_files {
     struct meg_strtab tokens; /* bytes of each token by id */
     struct meg_tok_special_ids special_ids;
     struct meg_bytebpe vocab;
-    /* special tokens that are parsed in text; empty before release 0.15, and for the text format */
+    /* special tokens that are parsed in text; empty before Megatron-LM 0.15, and for the text format */
     struct meg_special_tokens special_tokens;
 };
 

@@ -1,11 +1,13 @@
 /*
  * The algorithm of Hugging Face's trainer (models/bpe/trainer.rs of tokenizers 0.22):
  * - Merge the pair with the highest count; on ties, the pair with the smaller left id, then the smaller right id.
- * - The priority queue contains pairs with the words in which they occur.  A pair is pushed once for the initial text,
- *   and once more for each merge that creates new occurrences of it; that entry contains only the words with new
- *   occurrences.  If the count of a popped entry is out of date, the entry is pushed again with the current count.
- * - A merge changes the counts of adjacent pairs, but not the count of the merged pair.  A later merge may create new
- *   occurrences of that pair.  The pair is then popped and merged again, and its rank is that of its last merge.
+ * - The priority queue contains pairs with the words in which they occur.  A pair is pushed once for the initial words,
+ *   and once more for each merge that creates new occurrences of it.  The entry of such a merge contains only the words
+ *   with new occurrences.  If the count of a popped entry is out of date, the entry is pushed again with the current
+ *   count.
+ * - A merge changes the counts of neighboring pairs, but not the count of the merged pair.  A later merge may create
+ *   new occurrences of the merged pair.  That pair is then popped and merged again, and its rank is that of its last
+ *   merge.
  */
 #include "tokenizer/bpe/train.h"
 
@@ -38,7 +40,7 @@ struct bpe_train_state {
     uint64_t mask;
     struct entry **heap; /* binary heap; heap[0] is the next pair to merge */
     int64_t nheap, heap_cap;
-    struct entry **touched; /* entries of the pairs of which the current merge creates occurrences */
+    struct entry **touched; /* entries of the pairs that have new occurrences from the current merge */
     int64_t ntouched, touched_cap;
     int32_t *sym; /* symbols of all words; word i has sym[at[i]] .. sym[at[i] + len[i] - 1] */
     const int64_t *at, *count;
@@ -138,7 +140,10 @@ static void free_entry(struct entry *x)
     free(x);
 }
 
-/* Count one more (delta = 1) or one fewer (-1) occurrence of a pair in a word, weighted by the count of the word. */
+/*
+ * Count one more (delta = 1) or one fewer (-1) occurrence of a pair in a word, weighted by the count of the word.  For
+ * delta = 1, also add the word to the entry of the pair in st->touched.
+ */
 static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, int delta, uint32_t word)
 {
     uint32_t *slot;
@@ -176,7 +181,7 @@ static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, i
     x->word[x->nwords++] = word;
 }
 
-/* Push the entries of the pairs of which the last merge created occurrences. */
+/* Push the entries of the pairs that have new occurrences from the last merge.  Free an entry if its count is 0. */
 static void push_new_pairs(struct bpe_train_state *st)
 {
     for (int64_t i = 0; i < st->ntouched; i++) {

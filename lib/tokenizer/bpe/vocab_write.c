@@ -75,8 +75,8 @@ static void tokenizer_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 }
 
 /*
- * Append the configuration that transformers' AutoTokenizer and HuggingFaceTokenizer require in addition to
- * tokenizer.json.
+ * Append the configuration that transformers' AutoTokenizer and Megatron-LM's HuggingFaceTokenizer require in addition
+ * to tokenizer.json.
  */
 static void tokenizer_config_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 {

@@ -105,7 +105,7 @@ void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
                              byte_level(false));
 }
 
-/* The caller copies the existing files.  Only the texts of the special ids are needed, for tokenizer_config.json. */
+/* The tokenizer.json exists already.  Only the texts of the special ids are needed, for the other two files. */
 int meg_export_hf(struct meg_export_builder *b, struct meg_err *e)
 {
     const struct meg_hf_files *f = meg_hf_files_of(b->tok);
@@ -218,7 +218,8 @@ static json_t *special_tokens_of(const struct meg_export_builder *b)
 }
 
 /*
- * Return the tokenizer options as lines of a configuration file, without paths, since files are found by their names.
+ * Return the tokenizer options as lines of a configuration file.  Paths are omitted, since the program that reads the
+ * directory finds the files in it by their names.
  */
 static json_t *options_of(const struct meg_tok_conf *given)
 {

@@ -24,9 +24,10 @@ struct meg_tok_export_files {
  * tokens that occur in the text, and they differ from SentencePiece in the points that export/spm.c lists.  The member
  * MEG_TOK_EXPORT_KEY of config contains the tokenizer options of c without paths, as lines of a configuration file.
  * Returns MEG_EUSAGE, with the reason, if tokenizer.json cannot represent the tokenizer.  Except for NullTokenizer, the
- * other two files are then still written, so that transformers does not load the directory in another way.  Otherwise
- * fails as meg_tokenizer_open does.
- * out->is_not_spm_bpe is set if --tokenizer-model is a unigram model or a tiktoken file, or if the conversion fails.
+ * other two texts are then still set: without tokenizer_config.json, transformers would choose a tokenizer class by the
+ * model type.  Otherwise fails as meg_tokenizer_open does.
+ * out->is_not_spm_bpe is set to true if --tokenizer-model is a unigram model or a tiktoken file.  It is also set to
+ * true if the conversion fails, unless the tokenizer is a NullTokenizer or cannot be opened.
  */
 #define MEG_TOK_EXPORT_KEY "meg_tokenizer"
 int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e);

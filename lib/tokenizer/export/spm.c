@@ -3,10 +3,10 @@
  * merges are sorted by descending score of the merged piece.  For unigram, pieces and scores are copied.  Normalizer
  * and decoder are created from the normalizer spec.
  *
- * Hugging Face's tokenizers differ from SentencePiece in two points.  Precompiled, their character map, replaces a
- * grapheme cluster by the value of its shortest key; SentencePiece uses the longest key.  Unigram sums scores in
- * double; SentencePiece rounds each sum to float.  If several segmentations have nearly equal scores, the two libraries
- * may therefore choose different ones.
+ * Hugging Face's tokenizers differ from SentencePiece in two points.  Their character map, Precompiled, uses the
+ * shortest key that matches at the start of a grapheme cluster; SentencePiece uses the longest key.  Unigram sums
+ * scores in double; SentencePiece rounds each sum to float.  If several segmentations have nearly equal scores, the two
+ * libraries may therefore choose different ones.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static void add_quoted(struct meg_str *out, struct meg_str text)
 /*
  * Return the normalizer that prepends a space.  Hugging Face's library also normalizes the added tokens themselves, and
  * Prepend would add a space to each user-defined piece.  If there are such pieces, the normalizer is therefore a
- * Replace whose regular expression excludes them.
+ * Replace whose regular expression does not match a text that is such a piece.
  */
 static json_t *dummy_prefix(const struct meg_spm_model *m, const char *space)
 {
@@ -267,7 +267,10 @@ out:
 
 /* ---- Unigram ---- */
 
-/* Return true if text can be split before each space: a space is a piece, and no piece has a space after its start. */
+/*
+ * Return true if text can be split before each space: the normalizer replaces spaces by U+2581, U+2581 is a normal
+ * piece, and no piece contains U+2581 after its first character.
+ */
 static bool splits_at_spaces(const struct meg_spm_model *m)
 {
     const size_t nsymbol = strlen(MEG_SPM_SPACE_SYMBOL);

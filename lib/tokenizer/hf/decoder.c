@@ -124,7 +124,10 @@ bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
     return true;
 }
 
-/* Return the byte of a token <0xNN>, or -1.  As in the reference, NN may also be a plus sign and one digit. */
+/*
+ * Return the byte of a token <0xNN>, or -1.  As in Hugging Face's library, NN may also be a plus sign and one
+ * hexadecimal digit.
+ */
 static int byte_of(const char *s, int64_t n)
 {
     char *end;
@@ -185,8 +188,8 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
 
 /*
  * Remove up to s->start occurrences of s->content at the start of t, and up to s->stop at its end.  If nremoved is not
- * NULL, t is a part of a longer text: s->start then limits the removals at the start of that text, which *nremoved
- * counts over its parts.
+ * NULL, t is one part of a longer text.  *nremoved then counts the removals at the start of that text over all calls,
+ * and s->start limits this count.
  */
 static void strip(const struct step *s, struct meg_str *t, int *nremoved)
 {
@@ -232,7 +235,10 @@ static void fuse(struct tokens *t)
     t->n = t->n > 0;
 }
 
-/* Replace each run of byte-fallback tokens by its text, or each of its bytes by U+FFFD if it is not valid UTF-8. */
+/*
+ * Replace each run of byte-fallback tokens by the text of its bytes.  If these bytes are not valid UTF-8, replace each
+ * byte by U+FFFD.
+ */
 static void byte_fallback(struct tokens *t)
 {
     int64_t n = 0;
@@ -258,7 +264,10 @@ static void byte_fallback(struct tokens *t)
     t->n = n;
 }
 
-/* Replace the tokens by one token: the text of their bytes, with U+FFFD for invalid UTF-8. */
+/*
+ * Replace the tokens by one token: the text of their bytes, with U+FFFD for invalid UTF-8.  A token with a character
+ * outside the byte alphabet is kept as it is spelled.
+ */
 static void byte_level(struct tokens *t)
 {
     struct meg_str bytes = { 0 }, text = { 0 };

@@ -298,7 +298,10 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
     return r;
 }
 
-/* Load BertProcessing or RobertaProcessing, which add cls before and sep after the text, each given as [token, id]. */
+/*
+ * Load BertProcessing or RobertaProcessing, which add the token cls before the text and the token sep after it.  The
+ * members "cls" and "sep" are arrays [token, id].
+ */
 static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *where, struct meg_err *e)
 {
     for (int side = 0; side < 2; side++) {
@@ -314,9 +317,9 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
 }
 
 /*
- * Load a post-processor or a Sequence of post-processors, which may be nested up to `depth` levels deep.  Reject a
- * post-processor that adds tokens after a TemplateProcessing: the template produces several sequences, and the tokens
- * would be added to each of them.
+ * Load a post-processor or a Sequence of post-processors, which may be nested up to `depth` levels deep.  If a
+ * post-processor follows a TemplateProcessing and adds tokens, reject it: the template produces several sequences, and
+ * the tokens would be added to each of them.
  */
 static int load_post_processor(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
                                const char *where, struct meg_err *e)

@@ -32,7 +32,7 @@ struct meg_hf_added_matcher {
     unsigned char first_byte; /* a byte for which is_first_byte is true */
 };
 
-/* Safe split points of text that is not yet normalized. */
+/* The points at which text can be cut before normalization without changing its ids (safe_split.c). */
 struct meg_hf_safe_split {
     struct meg_safe_split table;
     bool is_tokenless[256]; /* true for a whitespace byte that is encoded to no ids if it is the entire chunk */
@@ -51,7 +51,7 @@ struct meg_hf_files {
     struct meg_hf_added_token *added;
     int64_t nadded;
     int32_t max_added;          /* largest id of an added token, or -1 */
-    bool is_renumbered;         /* true if an added token has another id than in the file */
+    bool is_renumbered;         /* true if the id of some added token differs from the id in the file */
     struct meg_strtab contents; /* contents of the added tokens, in the order of added */
     /* raw_matcher finds added tokens in the original text, normalized_matcher in normalized text */
     struct meg_hf_added_matcher raw_matcher, normalized_matcher;

@@ -1,16 +1,17 @@
 /*
  * HuggingFaceTokenizer and PretrainedFromHF: encode and decode as Hugging Face's tokenizers do with a tokenizer.json.
  *
- * Encoding has five steps:
+ * Encoding has six steps:
  *   1. split the text at the added tokens that are matched in the original text;
  *   2. normalize the text between them;
  *   3. split the result at the added tokens that are matched in normalized text;
  *   4. split the text between these into pre-tokens;
- *   5. encode each pre-token with the model.
- * If the pre-tokenizer is a well-known pattern and the model is byte-level BPE, tokenizer/bpe/byte_level.h does steps 4
- * and 5.  Otherwise this file caches ids.  If safe_split.c finds points at which the original text can be cut, the
- * cache contains the ids of the chunks between these points, and a cached chunk skips steps 2 to 5.  If not, it
- * contains the ids of pre-tokens.
+ *   5. encode each pre-token with the model;
+ *   6. add the ids of the post-processor before and after the ids of the text.
+ * If the pre-tokenizer splits by a pattern of enum meg_pretok and the model is byte-level BPE,
+ * tokenizer/bpe/byte_level.h does steps 4 and 5.  Otherwise this file caches ids.  If safe_split.c finds points at
+ * which the original text can be cut, the cache contains the ids of the chunks between these points, and a cached chunk
+ * skips steps 2 to 5.  If there are no such points, the cache contains the ids of pre-tokens.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -330,7 +331,10 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
     return NULL;
 }
 
-/* Split text at its added tokens and encode the parts.  is_normalized selects the matcher of added tokens. */
+/*
+ * Append the ids of the added tokens in text and of the text between them.  If is_normalized, find the added tokens
+ * that are matched in normalized text, else those that are matched in the original text.
+ */
 static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
                                 struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e);
 
@@ -363,8 +367,8 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_star
 enum { BATCH = 128 };
 
 /*
- * Collect up to BATCH chunks, prefetch their cache entries, and return their number.  Skip a chunk that is one
- * whitespace byte without ids.
+ * Collect up to BATCH chunks, prefetch their cache entries, and return their number.  Skip a chunk of one byte that is
+ * encoded to no ids (is_tokenless).
  */
 static int next_chunks(struct hf *t, struct meg_wordcache_lookup *chunk)
 {
@@ -401,7 +405,7 @@ static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, stru
 
 /*
  * Encode text between added tokens chunk by chunk.  The first chunk is not cached, since Prepend and Metaspace may
- * treat it differently.
+ * prepend a character to this chunk only.
  */
 static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_text_start, struct meg_ids *out,
                          const struct meg_id_sink *sink, struct meg_err *e)
@@ -449,7 +453,7 @@ static int encode_between_added(struct hf *t, bool is_normalized, const char *te
         if (stop > from)
             r = (is_normalized ? encode_plain : encode_raw)(t, from, stop - from, is_text_start && from == text, out,
                                                             sink, e);
-        if (a && m.s < m.stop) { /* false if the range of the previous match (rstrip) includes this match */
+        if (a && m.s < m.stop) { /* false if a has lstrip and is inside the whitespace that rstrip added before */
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
         }
@@ -516,7 +520,8 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
 
 /*
  * Decode ids.  d->pending contains, as int32_t, the ids that are not decoded yet, since their text may depend on later
- * ids.  If meg_tok_decode_bytes decodes them, it contains bytes instead.
+ * ids.  If the decoder is ByteLevel and clean_up is false, meg_tok_decode_bytes decodes the ids, and d->pending
+ * contains bytes instead.
  */
 static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {

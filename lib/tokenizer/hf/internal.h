@@ -73,7 +73,7 @@ void meg_hf_steps_free(void *v, int64_t n, const struct meg_hf_step_class *c);
 struct meg_hf_pattern {
     struct meg_str literal;
     struct meg_regex *regex; /* NULL: search for literal */
-    int pretok;              /* enum meg_pretok of the regular expression, or -1 if it is none of these patterns */
+    int pretok;              /* the enum meg_pretok with this regular expression, or -1 if there is none */
 };
 int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_pattern_free(struct meg_hf_pattern *p);
@@ -106,8 +106,8 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
 
 /*
  * Return true if cutting text before a space, tab, newline or carriage return (but not inside \r\n) does not change the
- * normalized text.  If so, set *is_by_char to whether text can also be cut before any other ASCII character, and
- * *is_around_ideographs to whether it can be cut before ideographs, which the normalizer surrounds with spaces.
+ * normalized text.  If so, set *is_by_char to whether text can also be cut before any other ASCII character.  Also set
+ * *is_around_ideographs to whether text can be cut before ideographs because the normalizer surrounds them with spaces.
  */
 bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
                                           bool *is_around_ideographs);
@@ -154,8 +154,8 @@ int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_p
                             struct meg_hf_pretokens *scratch, struct meg_err *e);
 /*
  * Return true if the pre-tokenizer splits by a pattern of enum meg_pretok and then maps bytes to characters as GPT-2
- * does.  tokenizer/bpe/byte_level.h can then encode the text without this mapping.  If so, set *pretok, and set
- * *add_prefix_space to whether a space is prepended to text that does not begin with one.
+ * does.  If so, set *pretok, and set *add_prefix_space to whether a space is prepended to text that does not begin with
+ * one.  If the model is byte-level BPE, tokenizer/bpe/byte_level.h can then encode the text without this mapping.
  */
 bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *pretok,
                                        bool *add_prefix_space);
@@ -167,9 +167,10 @@ bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, 
 /* Return true if the first step is Metaspace and splits before each replacement character (usually U+2581). */
 bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p);
 /*
- * Return true if the pre-tokenizer is one Metaspace step that does not split.  It then replaces each space by a
- * replacement character (usually U+2581), and may prepend this character at the start of the input text.  If so, set
- * *mark to the character, which the pre-tokenizer owns.
+ * Return true if the pre-tokenizer is one Metaspace step that does not split and whose prepend_scheme is not "always".
+ * It then replaces each space by a replacement character (usually U+2581).  With the scheme "first", it also prepends
+ * this character to an input text that does not begin with it.  If true, set *mark to the character, which the
+ * pre-tokenizer owns.
  */
 bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark);
 
@@ -180,7 +181,7 @@ bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struc
  */
 
 struct meg_hf_raw_vocab {
-    struct meg_span vocab, merges; /* JSON text of each, in the file; s NULL: missing or of another type */
+    struct meg_span vocab, merges; /* JSON text of each member; s NULL: missing or of another type */
 };
 /*
  * Find vocab and merges in the text of a tokenizer.json, and append to rest a copy of the text in which both are empty.
@@ -231,14 +232,15 @@ extern const struct meg_hf_model_type meg_hf_bpe, meg_hf_unigram, meg_hf_wordpie
 
 struct meg_bytebpe;
 /*
- * Convert m to a vocabulary for tokenizer/bpe/byte_level.h: move its merges to out and return true.  m can then no
- * longer encode.  Return false, with m unchanged, unless m is BPE without prefix, suffix and byte fallback, and its
- * vocabulary has a character of GPT-2's byte alphabet for each byte that occurs in UTF-8.
+ * Set out to a vocabulary for tokenizer/bpe/byte_level.h, move the merges of m to out, and return true.  m can then no
+ * longer encode.  This requires that m is BPE without prefix, suffix or byte fallback, and that each byte that occurs
+ * in UTF-8 is a token, spelled in GPT-2's byte alphabet.  Otherwise return false and leave m unchanged.  The caller
+ * sets out->pretok.
  */
 bool meg_hf_bpe_to_byte_level(struct meg_hf_model *m, struct meg_bytebpe *out);
 /*
- * Return true if m is BPE and its ids do not change when text is cut between two characters that are not adjacent in
- * any token.
+ * Return true if m is BPE and encodes a text to the same ids when the text is cut between two characters that are not
+ * adjacent in any token.
  */
 bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m);
 
@@ -261,8 +263,8 @@ bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d);
 /* Return the byte 0xNN if the decoder has a ByteFallback step and the token is <0xNN>, else -1. */
 int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n);
 /*
- * Append the text of tokens [n], which have indices first .. first+n-1 in the decoded sequence.  Set *state to 0 before
- * the first call and pass it unchanged to the following calls.
+ * Append the text of tokens [n], which have indices first .. first+n-1 in the decoded sequence.  *state passes
+ * information from call to call.  Set it to 0 before the first call of a sequence, and do not change it afterwards.
  */
 void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *token, int64_t n, int64_t first,
                         int *state, struct meg_str *out);

@@ -1,4 +1,4 @@
-/* Models of tokenizer.json: load the vocabulary of any model; implement WordPiece and WordLevel. */
+/* Models of tokenizer.json: select the model, load a vocabulary {token: id, ...}, implement WordPiece and WordLevel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,7 +135,7 @@ int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *wh
         return meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object", where);
     if ((r = meg_json_get_str(part, "type", MEG_JSON_OPTIONAL, &type, where, e)) < 0)
         return r;
-    if (!type) /* files of early releases of the library have no member "type" */
+    if (!type) /* early releases of Hugging Face's library wrote no member "type" */
         type = json_object_get(part, "merges")                      ? "BPE"
                : json_is_array(json_object_get(part, "vocab"))      ? "Unigram"
                : json_object_get(part, "continuing_subword_prefix") ? "WordPiece"

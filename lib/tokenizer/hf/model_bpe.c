@@ -1,4 +1,7 @@
-/* BPE model of tokenizer.json, which merges characters.  (In byte-level files, each byte has become a character.) */
+/*
+ * BPE model of tokenizer.json, which merges characters.  In byte-level files, each character represents a byte
+ * (tokenizer/bpe/byte_alphabet.h).
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +21,9 @@ struct bpe {
     bool fuse_unk, ignore_merges;
     int32_t min_byte, max_byte; /* lowest and highest id in byte_id */
     bool has_all_bytes;         /* no byte_id is -1 */
-    bool merges_bytes;          /* some merge has a token with an id from min_byte to max_byte */
-    char *prefix, *suffix;      /* prefix of each character of a pre-token but the first; suffix of the last; or "" */
+    bool merges_bytes;          /* the left or right token of some merge has an id from min_byte to max_byte */
+    /* prefix: added before each character of a pre-token except the first; suffix: added after the last; "" if none */
+    char *prefix, *suffix;
 };
 
 static void bpe_free(void *impl)
@@ -246,7 +250,10 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *wher
     return load_merges(b, m, part, where, e);
 }
 
-/* Return the spelling of a character in the vocabulary, with prefix and suffix.  The result points into s or buf. */
+/*
+ * Return a character of a pre-token as the vocabulary spells it: with the prefix unless is_first, and with the suffix
+ * if is_last.  The result points into s or buf.
+ */
 static struct meg_span spell_char(const struct bpe *b, const char *s, int len, bool is_first, bool is_last,
                                   struct meg_str *buf)
 {
@@ -321,7 +328,10 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     int32_t token = b->ignore_merges ? meg_hf_vocab_find(&m->vocab, s, n) : -1;
     int64_t first = out->n;
     struct meg_str buf = { 0 };
-    /* true if an unknown token is delayed for fuse_unk; as in the reference, byte ids are appended before it */
+    /*
+     * true if an unknown token is not appended yet, so that fuse_unk can fuse it with the next one; as in Hugging
+     * Face's library, the byte-fallback ids of the characters after it are appended before it
+     */
     bool has_pending_unk = false;
 
     meg_ids_reserve(out, n + 1);

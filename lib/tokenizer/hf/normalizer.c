@@ -346,7 +346,7 @@ bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, boo
         case LOWERCASE:
         case STRIP_ACCENTS:
         case BERT: break;
-        case NFC: /* "<" and U+0338 compose to another character */
+        case NFC: /* "<" and U+0338 compose to U+226E, which is not punctuation */
         case NFD:
         case NFKC:
         case NFKD:

@@ -23,7 +23,7 @@ struct step {
     enum step_type type;
     enum behavior behavior;
     bool invert, use_regex, individual, splits;
-    /* BYTE_LEVEL: whether to prepend a space; METASPACE: whether to prepend the replacement character */
+    /* BYTE_LEVEL: where to prepend a space; METASPACE: where to prepend the replacement character */
     enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme;
     struct meg_hf_pattern pattern; /* what to split at; METASPACE: the character that replaces spaces */
 };
@@ -102,7 +102,7 @@ static int load_step(void *step, int type, const json_t *part, const char *where
         s->behavior = s->individual ? ISOLATED : CONTIGUOUS;
         return r;
     case PUNCTUATION: s->behavior = ISOLATED; return load_behavior(&s->behavior, part, where, e);
-    case WHITESPACE: /* the regex matches words; other text is removed */
+    case WHITESPACE: /* the regex matches words and runs of symbols; invert keeps them */
         s->invert = true;
         return meg_regex_compile(&s->pattern.regex,
                                  "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]+|"

@@ -62,8 +62,8 @@ static bool is_punctuation(int byte)
 }
 
 /*
- * Allow splits before ASCII punctuation, between ASCII punctuation and printable ASCII characters, and before the
- * ideographs U+5000 to U+9FFF, whose first bytes are E5 to E9.
+ * Allow splits before ASCII punctuation, and between ASCII punctuation and a printable ASCII character after it.  If
+ * is_around_ideographs, also allow splits before U+5000 to U+9FFF, which have the first UTF-8 bytes E5 to E9.
  */
 static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideographs)
 {
@@ -76,7 +76,11 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
     }
 }
 
-/* Build the table of split points for a file of the first family. */
+/*
+ * Build the table of split points for the family "split at spaces".  is_by_space: there are
+ * also split points before tabs, newlines and carriage returns.  is_by_char: there are also split points around ASCII
+ * punctuation.
+ */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                            struct meg_err *e)
 {
@@ -100,7 +104,7 @@ static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_
     return r;
 }
 
-/* Forbid splits inside a token.  A mark in the token may be a space or a mark in the original text. */
+/* Forbid splits inside a token.  A mark in the token may come from a space or from a mark in the original text. */
 static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, const struct meg_span *mark)
 {
     const char *at = token->s, *end = at + token->n;
@@ -129,7 +133,10 @@ static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, 
     }
 }
 
-/* Build the table of split points for a file of the second family.  `mark` is one character. */
+/*
+ * Build the table of split points for the family "split between characters".  `mark` is one character.  Leave
+ * f->safe_split NULL if an added token that is matched in normalized text has lstrip, rstrip or single_word.
+ */
 static int split_between_chars(struct meg_hf_files *f, const struct meg_span *mark, struct meg_err *e)
 {
     struct meg_hf_safe_split *s;
@@ -143,7 +150,7 @@ static int split_between_chars(struct meg_hf_files *f, const struct meg_span *ma
             return 0;
     }
     s = f->safe_split = meg_new(sizeof *s);
-    /* normalization replaces a space by a mark of up to 4 bytes, and Prepend may add a string */
+    /* normalization makes at most 4 bytes of each byte (a space becomes a mark), and Prepend may add a string */
     s->max_gap = 5 * MEG_HF_MAX_CHUNK;
     meg_safe_split_init(&s->table);
     for (int64_t k = 0; k < f->model.vocab.tokens.n; k++) {
