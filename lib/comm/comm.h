@@ -30,8 +30,9 @@ struct meg_stream;
 struct meg_work;
 
 /*
- * Collectives and messages.  An operation starts when the work queued on st so far is complete, and returns a handle to
- * wait for, or NULL if it is already complete.  Work that is queued on st after `wait` starts after the operation.
+ * Collectives and messages.  Each function queues an operation, which starts when the work queued on st before it is
+ * complete.  The function returns a handle to wait for, or NULL if the operation is already complete.  Work that is
+ * queued on st after `wait` starts after the operation.
  */
 struct meg_comm_ops {
     /* buf [n] = sum or maximum of buf over the ranks. */
@@ -221,7 +222,7 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 void meg_comm_watchdog_open(struct meg_comm_world *w, double timeout_s);
 /*
  * Stop the watchdog of the world communicator, if it was started; collective.  Communicators other than the world must
- * not be used concurrently.
+ * not be used during this call.
  */
 void meg_comm_watchdog_close(struct meg_comm_world *w);
 /* Set the timeout of waits of this group, and of groups split from it later; default: ten minutes. */

@@ -30,8 +30,8 @@ int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_outpu
  *   sampling  checked defaults of the sampling options, which a prompt's line may override
  * A prompt is read when a slot is free.  While replies are being generated, it is read only if a line is available
  * without blocking, so a program can write one line and wait for its reply.  Returns MEG_EFORMAT at the first invalid
- * line, after the replies to the lines before it have been written; MEG_EUSAGE for text without a tokenizer; MEG_EFAIL
- * if the logits are not finite; MEG_EIO if reading or writing fails.
+ * line, after the replies to the lines before it have been written; MEG_EUSAGE for text or a stop string without a
+ * tokenizer; MEG_EFAIL if the logits are not finite; MEG_EIO if reading or writing fails.
  */
 int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
               const struct meg_sampling *sampling, const struct meg_loaded_model *m, struct meg_line_reader *in,

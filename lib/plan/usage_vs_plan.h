@@ -10,7 +10,10 @@ struct meg_usage_vs_plan {
     double comm[MEG_COST_GROUPS], comm_planned[MEG_COST_GROUPS]; /* bytes sent in the last step; 0 if none was run */
 };
 
-/* Bytes sent are sums of fractions, so measured and predicted bytes count as equal if they differ by less than this. */
+/*
+ * Measured and predicted bytes sent count as equal if they differ by less than this.  The bytes of an all-reduce need
+ * not be an integer, and their sums have rounding errors.
+ */
 #define MEG_USAGE_VS_PLAN_ROUNDING 0.5
 
 /*

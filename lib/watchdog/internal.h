@@ -63,7 +63,7 @@ struct watchdog_conn {
     struct watchdog_rank_state state;
     char host[64];
     size_t nread;        /* number of bytes in buf */
-    size_t frame_nbytes; /* size in bytes of the frame at the start of buf that watchdog_recv returned last */
+    size_t frame_nbytes; /* size in bytes of the frame that watchdog_recv returned last; it is at the start of buf */
     unsigned char buf[sizeof(struct watchdog_exit) + 8];
 };
 
