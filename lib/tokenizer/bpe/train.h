@@ -36,8 +36,7 @@ struct meg_bpe_vocab_merge {
 
 /*
  * The trained vocabulary: id 0 is <|endoftext|>, followed by the 256 bytes in the order of their characters
- * (tokenizer/bpe/byte_alphabet.h) and one token per merge.  A token that several merges create has one id,
- * which the first of them assigns.
+ * (tokenizer/bpe/byte_alphabet.h).  Then each merge adds a token, unless that token already exists.
  */
 struct meg_bpe_vocab {
     struct meg_strtab tokens;          /* bytes of each token, by id */

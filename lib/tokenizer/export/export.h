@@ -12,7 +12,7 @@ MEG_BEGIN_DECLS
 
 /* The text of each file.  It starts as { 0 }. */
 struct meg_tok_export_files {
-    struct meg_str tokenizer; /* s NULL: none, as for HuggingFaceTokenizer and PretrainedFromHF, which have the file */
+    struct meg_str tokenizer; /* s NULL: the conversion failed, or the tokenizer was read from a tokenizer.json */
     struct meg_str config, special_map;
     int32_t eod, bos;    /* ids of the end-of-document and the beginning-of-text token, or -1 */
     bool is_not_spm_bpe; /* --tokenizer-model must not be copied as tokenizer.model, see meg_tok_export */

@@ -52,8 +52,9 @@ void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
 /* ---- Tokenizer types ---- */
 
 /*
- * Set the components, the added tokens and unk.  meg_export_hf sets added tokens only, since its files need no
- * conversion.  Return MEG_EUSAGE if tokenizer.json cannot represent the tokenizer.
+ * Set the components, the added tokens and, if they apply to the tokenizer type, the members after added.
+ * meg_export_hf sets added tokens only, since its files need no conversion.  Return MEG_EUSAGE if tokenizer.json cannot
+ * represent the tokenizer.
  */
 int meg_export_gpt2(struct meg_export_builder *b, struct meg_err *e);
 int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e);

@@ -19,7 +19,7 @@ MEG_BEGIN_DECLS
 struct meg_hf_added_token {
     struct meg_str content;
     int32_t id;
-    bool single_word;    /* matched only if no character next to it is \w */
+    bool single_word;    /* matched only if no neighboring character is a word character (\w) */
     bool lstrip, rstrip; /* a match includes the whitespace before it (lstrip) or after it (rstrip) */
     bool normalized;     /* true: matched in normalized text; false: matched in the original text */
 };

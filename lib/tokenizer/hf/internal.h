@@ -213,7 +213,7 @@ void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t 
 
 struct meg_hf_model {
     const struct meg_hf_model_type *type;
-    struct meg_hf_raw_vocab raw_vocab; /* set by the caller before meg_hf_model_load; not used after it */
+    struct meg_hf_raw_vocab raw_vocab; /* set by the caller before meg_hf_model_load; not used after that call */
     struct meg_hf_vocab vocab;
     void *impl; /* data of the model type */
 };

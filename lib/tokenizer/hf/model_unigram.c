@@ -22,7 +22,7 @@
 struct unigram {
     struct meg_trie trie;
     double *score; /* [vocab.tokens.n] log probabilities by id */
-    int64_t ring;  /* size of the Viterbi ring buffer: a power of two, larger than any token in bytes */
+    int64_t ring;  /* size of the Viterbi ring buffer: a power of two, larger than the byte length of any token */
     double unk_score;
     int32_t unk;          /* id of the unknown token, or -1 */
     int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback is set; -1: no such token, or no byte_fallback */

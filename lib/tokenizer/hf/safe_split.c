@@ -77,9 +77,8 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
 }
 
 /*
- * Build the table of split points for the family "split at spaces".  is_by_space: there are
- * also split points before tabs, newlines and carriage returns.  is_by_char: there are also split points around ASCII
- * punctuation.
+ * Build the table of split points for the family "split at spaces".  If is_by_space, there are also split points before
+ * tabs, newlines and carriage returns.  If is_by_char, there are also split points around ASCII punctuation.
  */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                            struct meg_err *e)
