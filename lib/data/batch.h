@@ -22,8 +22,8 @@ struct meg_batch {
     int32_t *doc_start;    /* position of the first key that each query may attend to: 0 or, with
                               reset_attention_mask, the start of its document; the causal mask applies, too; NULL: 0 */
     float *loss_mask;      /* 0 where the label is padding or, with eod_mask_loss, the token is eod; else 1; NULL: 1 */
-    int64_t *sample_id;    /* [b] global sample numbers, which do not depend on the parallel layout and seed the
-                              dropout masks; NULL: no dropout */
+    int64_t *sample_id;    /* [b] global sample numbers, which seed the dropout masks and are the same in every
+                              parallel layout; NULL: no dropout */
     int64_t num_unmasked;  /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
 };
 

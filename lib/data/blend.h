@@ -40,7 +40,7 @@ struct meg_blend_index {
     int64_t n;
     const int16_t *dataset;
     const int64_t *sample;
-    void *owned[2]; /* allocations for meg_blend_index_free; NULL when mapped from a file */
+    void *owned[2]; /* arrays that meg_blend_index_free frees; NULL if the arrays are mapped from files */
 };
 
 /*

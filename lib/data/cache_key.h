@@ -18,10 +18,10 @@ MEG_BEGIN_DECLS
 
 /* The inputs of the index of one mid-level dataset, which is the range of one file that one split reads. */
 struct meg_cache_key {
-    const char *class_name; /* "GPTDataset" */
+    const char *class_name; /* for example "GPTDataset" */
     const char *path;       /* prefix, as in the option */
     int64_t num_samples;    /* samples to build, or MEG_ONE_EPOCH */
-    const char *split;      /* "train" */
+    const char *split;      /* for example "train" */
     int64_t seed, seq_length;
     const char *split_string; /* value of --split; NULL when each split has its own datasets */
     const struct meg_split_matrix *split_matrix;

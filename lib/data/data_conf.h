@@ -46,15 +46,15 @@ struct meg_data_blend {
     int n;
     char **prefix;      /* [n] */
     double *weight;     /* [n] weights; NULL if none are given */
-    double (*range)[2]; /* [n] range of each dataset to read, as two fractions; NULL: see struct meg_data_blends */
+    double (*range)[2]; /* [n] begin and end of the range to read of each dataset, in [0,1]; NULL: no ranges */
     char *name;         /* name of the Megatron-DeepSpeed group, or NULL */
 };
 enum { MEG_MAX_BLEND_DATASETS = 32766 };
 
 /*
- * The data of all splits.  If is_per_split is true, split i reads the datasets of blend[i]: completely, or the ranges
- * that the blend contains.  If is_per_split is false, --split divides each dataset of blend[0] among the splits.  If
- * is_mock is true, the blends are empty.
+ * The data of all splits.  If is_per_split is true, split i reads the datasets of blend[i]: the ranges in `range` or,
+ * if `range` is NULL, the complete datasets.  If is_per_split is false, --split divides each dataset of blend[0] among
+ * the splits.  If is_mock is true, the blends are empty.
  */
 struct meg_data_blends {
     bool is_mock, is_per_split;

@@ -229,7 +229,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     is_cached = meg_source_indexed(ds->src) != NULL;
     if (d->is_deepspeed) {
         deepspeed_names(d, p, &dir, &prefix);
-        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* Megatron-DeepSpeed's file names require a count */
+        is_cached = is_cached && p->num_samples != MEG_ONE_EPOCH; /* Megatron-DeepSpeed's names contain num_samples */
     } else {
         megatron_dir(d, p, &dir);
     }

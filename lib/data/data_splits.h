@@ -37,22 +37,26 @@ struct meg_mid_dataset {
     int64_t begin, end;  /* range of elements: sequences for GPT, documents for BERT and T5 */
     int64_t tokens;      /* tokens in that range */
     int64_t num_samples; /* samples to build, or MEG_ONE_EPOCH */
-    int64_t num_taken;   /* samples that a blend takes: num_samples without the surplus */
+    int64_t num_taken;   /* samples that a blend takes: num_samples, but without the surplus in a weighted blend in
+                            the order of Megatron-LM 0.11 or later */
     int64_t samples;     /* samples in the index, over all epochs; 0 for BERT and T5 */
     int64_t epochs;      /* 0 for BERT and T5 */
 };
 
 /*
  * meg_data_splits_build - load the index arrays of all splits from the cache, or build them and store them there
- * Returns MEG_EFORMAT when a cached blend does not match its datasets or no document yields a BERT or T5 sample, and
- * MEG_EFAIL when a blend takes more samples from a dataset than that dataset has.  After a failure, the caller must
- * still close d.
+ * Returns MEG_EFORMAT when a cached blend does not match its datasets or no document yields a BERT or T5 sample.
+ * Returns MEG_EFAIL when a blend takes more samples from a dataset than that dataset has; in Megatron-DeepSpeed's
+ * order, meg_dataset_sample checks this instead.  After a failure, the caller must still close d.
  */
 struct meg_data_splits;
 int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e);
 void meg_data_splits_close(struct meg_data_splits *d); /* accepts NULL */
 
-/* Return the dataset of a split, owned by d; NULL before d is built, and if the split has no data or num_samples 0. */
+/*
+ * Return the dataset of a split, owned by d.  Returns NULL before meg_data_splits_build, and for a split that has no
+ * data or for which num_samples is 0.
+ */
 const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split);
 
 /* Return the mid-level datasets of all splits in order, owned by d, and set *n to their number.  Planning sets them. */

@@ -55,8 +55,9 @@ struct meg_data_splits {
 };
 
 /*
- * meg_data_splits_plan - plan the data of d; the caller has set d->type and the sample settings of that type
- * meg_data_splits_open - build the index arrays of d
+ * meg_data_splits_plan - open the files that conf names, and compute the range and sample count of each split
+ *   d  from meg_new, with d->type and the sample settings of that type set by the caller
+ * meg_data_splits_open - load or build the index arrays of d
  * On success, both set *out to d.  On failure, both close d, leave *out unchanged and return the errors of
  * meg_gpt_data_plan or meg_data_splits_build.
  */

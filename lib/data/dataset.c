@@ -28,7 +28,7 @@ struct stream {
     int64_t s, at; /* tokens per sample, without the extra token; tokens read so far */
 };
 
-/* Append tokens [from, to) of a sequence.  The token after the first s tokens is stored in f->next. */
+/* Append tokens [from, to) of a sequence to f.  The token after the first f->s tokens is stored in f->next. */
 static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
                         struct meg_err *e)
 {

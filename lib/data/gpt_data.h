@@ -14,6 +14,7 @@ MEG_BEGIN_DECLS
  *   MEG_EUSAGE   when options contradict each other, a value is out of range, or a split is empty after rounding
  *   MEG_EFORMAT  when a file is damaged or has too few tokens for one sample
  *   MEG_ENOENT   when a file is missing
+ *   MEG_EIO      when a file cannot be read
  * meg_gpt_data_open also returns the errors of meg_data_splits_build.
  */
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,

@@ -39,7 +39,7 @@ struct meg_gpt_index_sizes {
  * meg_gpt_index_plan - compute the number of epochs that num_samples samples require, and the sizes of the arrays
  *   tokens_per_epoch  > 0
  *   num_samples       >= 0, or MEG_ONE_EPOCH
- * Returns MEG_EFORMAT when num_samples * seq_length + tokens_per_epoch exceeds 2^62.
+ * Returns MEG_EFORMAT when num_samples * seq_length + tokens_per_epoch is 2^62 or more.
  */
 int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch, int64_t num_samples,
                        const struct meg_gpt_index_conf *conf, struct meg_err *e);
@@ -55,7 +55,7 @@ struct meg_gpt_index {
     const void *sample;      /* [nsample + 1, 2] start of each sample before shuffling: index into `document`, token
                                 offset in that element */
     const void *shuffle;     /* [nsample] indices into `sample`, shuffled */
-    void *owned[3];          /* allocations for meg_gpt_index_free; NULL when mapped from a file */
+    void *owned[3];          /* arrays that meg_gpt_index_free frees; NULL if the arrays are mapped from files */
 };
 
 /* Return the number that sample i of the shuffled order has before shuffling: an index into x->sample. */
@@ -79,7 +79,7 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
 /*
  * meg_gpt_index_build - build the arrays for elements [begin, begin + p->elements) of src
  *   x     set by meg_gpt_index_shape; the caller frees it with meg_gpt_index_free
- *   seed  seed for numpy's RandomState, in [0, 2^32)
+ *   seed  seed of the shuffles, which equal those of numpy.random.RandomState(seed)
  */
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p, const struct meg_source *src,
                          int64_t begin, const struct meg_gpt_index_conf *conf, uint32_t seed);

@@ -58,7 +58,7 @@ static bool is_older(const struct stat *a, const struct stat *b)
                                                   : a->st_mtim.tv_nsec < b->st_mtim.tv_nsec;
 }
 
-/* Return the number of rows that the header of a .npy file states, or -1. */
+/* Return the number of rows in the header of a .npy file, or -1 if the number cannot be read. */
 static int64_t npy_header_rows(const char *path)
 {
     static const char shape[] = "'shape': (";

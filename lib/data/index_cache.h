@@ -23,16 +23,16 @@ MEG_BEGIN_DECLS
 /* The files of one index. */
 struct meg_index_cache_entry {
     const char *dir;
-    const char *class_name;       /* "GPTDataset" */
-    const char *split;            /* "train" */
+    const char *class_name;       /* for example "GPTDataset" */
+    const char *split;            /* for example "train" */
     const char *description;      /* text from data/cache_key.h */
     const char *deepspeed_prefix; /* if not NULL, use Megatron-DeepSpeed's names and ignore the three fields above */
 };
 
 /* One array, stored in a .npy file. */
 struct meg_npy {
-    const char *name; /* "document_index"; NULL: the file is DIR/PREFIX.npy */
-    const char *type; /* numpy's type: "<i4" */
+    const char *name; /* for example "document_index"; NULL: the file is DIR/PREFIX.npy */
+    const char *type; /* numpy's type, for example "<i4" */
     size_t item;      /* bytes per element */
     int64_t rows;     /* -1: meg_index_cache_load sets it from the file */
     int columns;      /* 0: the array is one-dimensional */
@@ -46,8 +46,8 @@ struct meg_npy {
  *   map     [n]  out  mapped files; the caller closes them
  * Returns true if the description matches, and each array has the .npy header and size that `a` describes, matches its
  * stored checksum and is not older than the dataset's .idx file.  Otherwise, returns false with no file mapped.  The
- * reason is then logged, unless a .npy file or the description is missing; a different checksum is a warning.  An entry
- * that Megatron-LM wrote is rejected, because it has no checksums; the caller rebuilds and stores it.
+ * reason is then logged, unless a .npy file or the description is missing.  A checksum mismatch is logged as a warning.
+ * An entry that Megatron-LM wrote is rejected, because it has no checksums; the caller rebuilds and stores it.
  */
 bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
                           struct meg_mmap *map);

@@ -32,7 +32,7 @@ struct meg_data_loader {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;     /* signals a change of produced, consumed or is_closing */
-    int64_t produced, consumed; /* number of batches read and returned so far; batch n is in slot n % nslot */
+    int64_t produced, consumed; /* numbers of batches read, and of those returned; batch n is in slot n % nslot */
     bool is_closing;
 };
 
@@ -174,7 +174,7 @@ void meg_data_loader_close(struct meg_data_loader *l)
     free(l);
 }
 
-/* Exchange *x for a slot's batch, or return the slot's error. */
+/* Swap *x and the slot's batch; if reading the batch failed, return the slot's error instead. */
 static int take_batch(struct slot *o, struct meg_batch *x, struct meg_err *e)
 {
     const struct meg_batch filled = o->batch;

@@ -14,8 +14,8 @@ MEG_BEGIN_DECLS
 struct meg_data_loader_conf {
     struct meg_data_sampler_conf sampler; /* total is ignored: the length of the dataset is used */
     int read_ahead;                       /* micro-batches that a thread prepares in advance; 0: no thread */
-    const int64_t *position;              /* [s] token positions that this context-parallel rank loads from each
-                                             sequence, in batch order; NULL: the complete sequence */
+    const int64_t *position;              /* [s] position in the complete sequence of each token that this
+                                             context-parallel rank loads; NULL: load the complete sequence */
     int64_t s;                            /* number of positions; ignored if position is NULL */
 };
 
@@ -29,9 +29,9 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
 void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
 
 /*
- * meg_data_loader_next - exchange *x for the next micro-batch
- *   x  in: zeroed, or a batch of this size, whose arrays the loader reuses; out: the micro-batch, which the caller
- *      frees with meg_batch_free
+ * meg_data_loader_next - return the next micro-batch in *x
+ *   x  in: zeroed, or the micro-batch of an earlier call, whose arrays the loader then reuses; out: the micro-batch,
+ *      which the caller frees with meg_batch_free
  * Returns MEG_EFAIL when too few samples are left for one micro-batch on each data-parallel rank, MEG_EIO when the
  * dataset file cannot be read, and the errors of meg_dataset_sample.  On failure, *x is unchanged.
  */

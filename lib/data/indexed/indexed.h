@@ -36,8 +36,9 @@ enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
  * meg_indexed_open - map a dataset and check its complete index
  *   prefix  path without ".bin" and ".idx"; copied
  * Checks magic, version, type, file size, lengths, offsets (a sequence must begin where the previous one ends), the
- * document index, and that .bin is long enough; a longer .bin is a warning.  Reads the legacy index format, too.
- * Returns MEG_ENOENT when a file is missing, MEG_EFORMAT when a check fails; *out is then unchanged.
+ * document index, and that .bin is long enough; a longer .bin causes a warning.  Reads the legacy index format, too.
+ * Returns MEG_ENOENT when a file is missing, MEG_EIO when a file cannot be mapped, and MEG_EFORMAT when a check fails;
+ * *out is then unchanged.
  * An open dataset is read-only: any number of threads may use it.
  */
 struct meg_indexed;
@@ -56,7 +57,7 @@ int64_t meg_indexed_document(const struct meg_indexed *d, int64_t doc);
 /* A multimodal dataset has a mode for each sequence: 0 is text, 1 is image. */
 bool meg_indexed_has_modes(const struct meg_indexed *d);
 int8_t meg_indexed_mode(const struct meg_indexed *d, int64_t seq);
-/* Return the bytes of a sequence in the mapped .bin, unaligned: its length times the size of the type. */
+/* Return a pointer, possibly unaligned, to the tokens of a sequence in the mapped .bin. */
 const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq);
 
 /*
@@ -69,10 +70,11 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
                     struct meg_err *e);
 
 /*
- * Writer of a dataset in constant memory.  It writes temporary files in the directory of PREFIX.bin and PREFIX.idx;
- * commit renames them (file/commit.h), and abandon removes them.  create acquires PREFIX.lock, so that a second writer
- * fails.  A failure of the file system is MEG_EIO or MEG_ENOENT; after it, the writer can only be abandoned.  extend,
- * reserve and end_document return no error: the next append, pwrite or commit returns it.
+ * Writer of a dataset; its memory does not grow with the dataset.  It writes temporary files in the directory of
+ * PREFIX.bin and PREFIX.idx; commit renames them (file/commit.h), and abandon removes them.  create acquires
+ * PREFIX.lock, so a second writer of the same PREFIX fails.  After a failure with MEG_EIO or MEG_ENOENT, the writer can
+ * only be abandoned.  extend, reserve and end_document return no error code: if one of them fails, the next append,
+ * pwrite or commit returns the error.
  */
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype,
@@ -100,7 +102,7 @@ int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tok
 /* End a document.  It consists of the sequences appended since the previous document ended, and may be empty. */
 void meg_indexed_end_document(struct meg_indexed_writer *w);
 /*
- * Append all sequences and documents of d, byte for byte.  The documents appended before must have been ended.
+ * Append all sequences and documents of d, byte for byte.  Any sequence appended before must be in an ended document.
  * Returns MEG_EFORMAT when the token types of w and d differ, or when both have sequences but only one has modes.
  */
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d, struct meg_err *e);

@@ -149,8 +149,8 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
 }
 
 /*
- * Convert each id to `size` bytes: the first bytes of an int64, as libmeg requires a little-endian CPU.  `to` may be
- * the array `ids` if size is at most 4.
+ * Convert each id to an integer of `size` bytes.  These are the first bytes of the id as int64, because meg requires a
+ * little-endian CPU.  `to` may be the array `ids` if size is at most 4.
  */
 static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {
@@ -181,7 +181,7 @@ int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, 
     return r;
 }
 
-/* Write the length of the last sequence, if any; the sequence cannot be extended any more. */
+/* Write the length of the last sequence, if any, to .idx.  The sequence must not be extended afterwards. */
 static void end_sequence(struct meg_indexed_writer *w)
 {
     if (w->nseq > 0)

@@ -18,7 +18,7 @@ struct meg_mask_conf {
     double prob;        /* fraction of tokens to mask, in (0, 1) */
     int64_t max_ngram;  /* maximum number of words per span */
     bool whole_word;    /* mask all tokens of a word, or none */
-    bool longer_ngrams; /* prefer long spans to short ones */
+    bool longer_ngrams; /* prefer long spans to short ones; no effect if geometric is true */
     bool geometric;     /* draw span lengths from a geometric distribution (p = 0.2), not in proportion to 1/length */
 };
 
@@ -33,8 +33,9 @@ struct meg_masked_conf {
 };
 
 /*
- * Return Megatron-LM's defaults: whole words; for BERT, segment pairs and spans of 1 to 3 words; for T5, spans
- * of 1 to 10 words, with a geometric distribution.
+ * Return Megatron-LM's defaults: whole words are masked, in total 15% of the tokens, and 10% of the samples have a
+ * reduced target length.  BERT has segment pairs and spans of 1 to 3 words.  T5 has spans of 1 to 10 words with
+ * geometric lengths.  decoder_seq_length is 0; for T5, the caller sets it.
  */
 struct meg_masked_conf meg_masked_defaults(enum meg_masked_type type);
 

@@ -31,7 +31,7 @@ struct meg_ict_conf {
  *   d       dataset with one sequence for each sentence; borrowed until meg_ict_close
  *   titles  dataset with one sequence for each document of d; borrowed until meg_ict_close
  * Returns MEG_EUSAGE for a seq_length out of range.  Returns MEG_EFORMAT when the number of titles differs from the
- * number of documents, a title is too long for seq_length, or no document yields a block.
+ * number of documents, no document yields a block, or has_titles is true and a title is longer than seq_length - 3.
  */
 struct meg_ict;
 int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct meg_indexed *titles, int64_t begin,

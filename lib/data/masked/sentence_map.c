@@ -66,7 +66,7 @@ struct map_builder {
     const struct meg_indexed *d, *titles;
     const struct meg_sentence_map_conf *c;
     struct meg_mt19937 g;
-    uint32_t ratio; /* one sample in `ratio` has a reduced target length; 0: none */
+    uint32_t ratio; /* on average, one sample in `ratio` has a reduced target length; 0: none */
     int64_t block;
 };
 

@@ -1,8 +1,9 @@
 /*
  * sentence_map.h - the map from samples of BERT, T5 and ICT to sentences.  A sample consists of adjacent sentences of
- * one document: sentences are added at least until a target length is reached, or until the document ends.  The
- * documents are mapped again in each epoch until there are enough samples.  The rows of the map, one for each sample,
- * are then shuffled.  The maps equal those of Megatron-LM's helpers build_mapping and build_blocks_mapping.
+ * one document: min_sentences sentences or more, until they reach a target length or the document ends.  If fewer than
+ * two sentences (ICT: min_sentences) of the document would remain, the sample contains them, too.  The documents are
+ * mapped again in each epoch until there are enough samples.  The rows of the map, one for each sample, are then
+ * shuffled.  The maps equal those of Megatron-LM's helpers build_mapping and build_blocks_mapping.
  */
 #ifndef MEG_DATA_MASKED_SENTENCE_MAP_H
 #define MEG_DATA_MASKED_SENTENCE_MAP_H
@@ -27,7 +28,7 @@ struct meg_sentence_map {
     int columns;
     bool is_uint64;
     const void *row; /* [n, columns] */
-    void *owned;     /* allocation for meg_sentence_map_free; NULL when mapped from a file */
+    void *owned;     /* array that meg_sentence_map_free frees; NULL if the rows are mapped from a file */
 };
 
 static inline int64_t meg_sentence_map_at(const struct meg_sentence_map *m, int64_t i, int column)

@@ -1,4 +1,4 @@
-/* span_mask.h - mask BERT and T5 samples: draw spans of complete words until enough tokens are masked. */
+/* span_mask.h - mask BERT and T5 samples: draw random spans of words until enough tokens are masked. */
 #ifndef MEG_DATA_MASKED_SPAN_MASK_H
 #define MEG_DATA_MASKED_SPAN_MASK_H
 
