@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 
 enum {
     MEG_OK = 0,
-    MEG_EFAIL = -1,   /* any other failure                             exit 1  */
+    MEG_EFAIL = -1,   /* a failure that no code below describes        exit 1  */
     MEG_EUSAGE = -2,  /* wrong command line or combination of options  exit 2  */
     MEG_EFORMAT = -3, /* corrupt input                                 exit 65 */
     MEG_ENOENT = -4,  /* an input does not exist                       exit 66 */
@@ -25,7 +25,7 @@ enum {
 
 struct meg_err {
     int code;       /* one of the error codes above */
-    char msg[2048]; /* names the file or option, what was found and what was expected */
+    char msg[2048]; /* the file or option, what was found, and what was expected */
 };
 
 /*

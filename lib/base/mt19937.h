@@ -38,7 +38,10 @@ void meg_mt19937_shuffle_i64(struct meg_mt19937 *g, int64_t *a, int64_t n);
  */
 void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed);
 int64_t meg_python_randrange(struct meg_mt19937 *g, int64_t n);
-/* Set a [n] to the permutation that torch.randperm(n) returns for a CPU generator of this seed. */
+/*
+ * Set a [n] to the permutation that torch.randperm(n) returns for a CPU generator of this seed, if n < 214748364.  For
+ * larger n, torch uses another algorithm.
+ */
 void meg_torch_randperm(int64_t *a, int64_t n, uint32_t seed);
 
 /* State of the generator std::mt19937_64. */

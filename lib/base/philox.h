@@ -82,7 +82,10 @@ static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint6
     return meg_philox_unit(w[0], w[1]);
 }
 
-/* Generate the 16-bit lanes of the dropout units 8 * block to 8 * block + 7.  stream is 16 * layer + site. */
+/*
+ * Generate the 16-bit lanes of the dropout units 8 * block to 8 * block + 7.  `stream` is 16 * layer + site; the key
+ * contains this number plus 1.
+ */
 static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
                                       uint32_t position, int64_t sample)
 {
@@ -97,7 +100,7 @@ static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t 
     }
 }
 
-/* Return a uniform number in (0,1] for sampling the next token of a prompt, for which `step` tokens were generated. */
+/* Return a uniform number in (0,1] for sampling the next token of a prompt, after `step` generated tokens. */
 static inline double meg_philox_sampling(uint32_t seed, uint32_t step, int64_t prompt)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_SAMPLING };

@@ -201,9 +201,9 @@ static size_t translate_class(const char *pattern, size_t begin, struct meg_str 
 }
 
 /*
- * Translate {n}, {n,m}, {n,} or {,m}.  In Oniguruma, a + after any interval, or a ? after {n}, repeats the interval,
- * which is supported only if the result is ?, * or +.  Returns the length of the interval including that suffix, or 0
- * with *e filled.
+ * Translate {n}, {n,m}, {n,} or {,m}.  In Oniguruma, a + after any interval, or a ? after {n}, is a second quantifier.
+ * It is supported only if the two quantifiers together are equivalent to ?, * or +.  Returns the length of the interval
+ * including the second quantifier, or 0 with *e filled.
  */
 static size_t translate_interval(const char *pattern, size_t offset, struct meg_str *out, struct meg_err *e)
 {

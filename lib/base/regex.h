@@ -28,8 +28,8 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 /*
  * meg_regex_find_all - append all matches in text [n], which is valid UTF-8, from left to right without overlap
  * An empty match directly after another match is skipped, and an empty text has no matches.
- * Returns MEG_EFORMAT if matching exceeds a limit of PCRE2, or if the searches of this text together examine more than
- * 4 MiB + 1024 n bytes that they have examined before.
+ * Returns MEG_EFORMAT if matching exceeds a limit of PCRE2, or if more than 4 MiB + 1024 n bytes have to be examined
+ * again, in all searches of this text together.
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);

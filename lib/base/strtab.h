@@ -36,7 +36,7 @@ int64_t meg_strtab_index(struct meg_strtab *t);
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
 /*
  * Find a string in two steps, to hide memory latency: meg_strtab_prefetch returns the hash of the string and prefetches
- * the hash table there; meg_strtab_find_hashed takes this hash and does the same as meg_strtab_find.
+ * its slot of the hash table; meg_strtab_find_hashed then returns the same number as meg_strtab_find.
  */
 uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash);

@@ -1,8 +1,8 @@
 /*
- * trie.c - build a double-array trie.  For each inner node, a base is chosen such that the units base ^ c of all its
- * children are free.  No two inner nodes have the same base, so the index and the label of a unit identify its parent.
- * All leaves have base LEAF, which no inner node has.  A unit that stays free is initialized as a leaf without a value,
- * so a lookup that reaches such a unit finds neither a value nor a child.
+ * trie.c - build a double-array trie.  For each inner node, a base is chosen such that unit base ^ c is free for the
+ * label c of each child.  No two inner nodes have the same base, so the index and the label of a unit identify its
+ * parent.  All leaves have base LEAF, which no inner node has.  A unit that stays free is initialized as a leaf without
+ * a value, so a lookup that reaches such a unit finds neither a value nor a child.
  */
 #include "base/trie.h"
 

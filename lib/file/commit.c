@@ -329,7 +329,10 @@ int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e)
 
 /* ---- directories ---- */
 
-/* Replace a directory by two renames, which a committed journal makes atomic. */
+/*
+ * Replace a directory by two renames.  Until the second one, readers that find the journal read the new directory under
+ * its temporary name.
+ */
 static int replace_dir(const struct member *m, struct meg_err *e)
 {
     const struct set s = { (struct member *)m, 1 };
@@ -373,8 +376,8 @@ int meg_commit_dir(const char *tmp, const char *dir, struct meg_err *e)
 /* ---- recovery after a killed process ---- */
 
 /*
- * Complete a committed set.  A directory cannot be renamed over another one, so an existing directory is first renamed
- * to its backup name.
+ * Complete a committed set.  A directory cannot be renamed over one that is not empty, so an existing directory is
+ * first renamed to its backup name.
  */
 static int roll_forward(const struct set *s, struct meg_err *e)
 {

@@ -26,7 +26,10 @@ struct meg_mmap {
 int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e);
 void meg_mmap_close(struct meg_mmap *m);
 
-/* Append the content of a file or pipe to out. */
+/*
+ * Append the content of a file or pipe to out.  Returns MEG_ENOENT if it does not exist, and MEG_EIO if it cannot be
+ * read.
+ */
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 /*
  * Append the content of a regular file whose name was read from a directory or another file, not typed by the user.
@@ -37,21 +40,22 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
 /*
  * struct meg_file - a file that is written under a temporary name in the directory of PATH (temporary.h), and renamed
  * to PATH when it is complete.  Initialize it with { 0 }.
- *   meg_file_create     fails if PATH exists and is not a regular file
+ *   meg_file_create     creates the temporary file; fails if PATH exists and is not a regular file
  *   meg_file_write      appends, through a buffer
  *   meg_file_pwrite     writes at a byte offset, unbuffered; any thread may call this function
  *   meg_file_writeback  makes the kernel start to write earlier data of the file to disk (sync_file_range), so that
  *                       meg_file_sync is faster.  The caller has just written bytes [begin, end).  Any thread may call
  *                       this function.
- *   meg_file_pread      reads written bytes at a byte offset; returns MEG_EIO if the file is shorter
+ *   meg_file_pread      reads n written bytes at a byte offset; returns MEG_EIO if the file ends before offset + n
  *   meg_file_sync       flushes the buffer and calls fsync
  *   meg_file_close      calls meg_file_sync and closes the file without renaming it
- *   meg_file_detach     resets the struct to { 0 } and keeps the temporary file, which the caller has renamed
+ *   meg_file_detach     resets the struct to { 0 } without removing the temporary file; the caller has renamed or
+ *                       removed that file
  *   meg_file_commit     closes the file, renames it to PATH and calls fsync on the directory.  On failure, the
  *                       temporary file is removed, and PATH is unchanged unless only the last fsync failed.
  *   meg_file_abandon    removes the temporary file; has no effect after a commit and on { 0 }
  * After a failure of any of these functions, call meg_file_abandon.  If the default action of SIGHUP, SIGINT or SIGTERM
- * ends the process, its temporary files, at most 32 of them, are removed first.
+ * ends the process, up to 32 of its temporary files are removed first (meg_temporary_register).
  */
 struct meg_file {
     int fd;

@@ -308,7 +308,7 @@ static int acquire(const char *tmp, const char *path, const char *output, const 
     int r = 0;
 
     while (r == 0 && !is_ours) {
-        is_ours = link(tmp, path) == 0 || (stat(tmp, &st) == 0 && st.st_nlink == 2); /* NFS may lose the reply */
+        is_ours = link(tmp, path) == 0 || (stat(tmp, &st) == 0 && st.st_nlink == 2); /* NFS lost the reply */
         if (!is_ours && (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS))
             is_ours = create(path, self);
         if (is_ours)

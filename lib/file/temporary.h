@@ -35,7 +35,7 @@ void meg_temporary_remove_stale(const char *path);
 /*
  * meg_temporary_register - unlink path when SIGHUP, SIGINT or SIGTERM ends the process
  * A signal that the process handles itself does not unlink path.  Returns the slot for meg_temporary_unregister, or 0
- * if all 32 slots are used or path is too long (4096 bytes); meg_temporary_unregister ignores 0.
+ * if all 32 slots are used or path has 4096 bytes or more; meg_temporary_unregister ignores 0.
  */
 int meg_temporary_register(const char *path);
 /* Unlink all registered files; async-signal-safe. */

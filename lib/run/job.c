@@ -3,7 +3,10 @@
 
 void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job)
 {
-    /* A title is also a comment line of --dump-config, and of run.conf in checkpoints: do not change it. */
+    /*
+     * Do not change a title: the output of --dump-config and the files of checkpoints contain the titles as comment
+     * lines, and their bytes would change.
+     */
     const struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS] = {
         { "training", meg_train_opts, &job->train },
         { "device", meg_device_opts, &job->device },

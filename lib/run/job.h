@@ -30,10 +30,10 @@ struct meg_train_job {
     struct meg_gpt_conf model;
     struct meg_data_conf data;
     struct meg_tok_conf tok;
-    struct meg_usage_vs_plan *usage; /* set on each rank at the end of the run; NULL: not wanted */
+    struct meg_usage_vs_plan *usage; /* struct that each rank fills at the end of the run; NULL: none */
 };
 
-/* Set `out` to the option tables of meg-train, whose options are fields of *job.  The last row is { 0 }. */
+/* Set `out` to the option groups of meg-train, whose tables fill the fields of *job.  The last group is { 0 }. */
 enum { MEG_TRAIN_OPTION_GROUPS = 13 };
 void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job);
 

@@ -46,7 +46,7 @@ struct meg_train_conf {
     enum meg_on_nan on_nan;
     int64_t weight_hash_interval;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
-    bool dry_run, plan; /* instead of training, print estimates of this run, or the fastest layouts */
+    bool dry_run, plan; /* do not train: print estimates for this run (dry_run) or the fastest layouts (plan) */
     int64_t world_size; /* number of ranks for dry_run and plan; MEG_UNSET: the number of ranks that were started */
     enum meg_hardware_type hardware; /* hardware model for dry_run and plan */
 };
