@@ -1,41 +1,45 @@
 /* isa: baseline v3 v4 */
-/* adamw.c - AdamW in one pass over the four buffers: scale the gradient, update, and zero the gradient. */
+/* adamw.c - AdamW in one pass over the arrays: scale the gradient, update, store the copy, and zero the gradient. */
 #include <math.h>
-#include "cpu/internal.h"
+#include "cpu/update.h"
 
-enum { BLOCK = 8192 };
-
-void MEG_FN(adamw)(struct meg_stream *st, float *restrict w, float *restrict g, float *restrict m, float *restrict v,
-                   const struct meg_hparam_range *range, int nranges, const struct meg_adam *adam,
-                   const struct meg_step_hparams *step)
+static void adamw_block(struct update_block *b, const struct meg_update_range *range, const struct meg_adam *adam,
+                        const struct meg_step_hparams *step)
 {
     const float b1 = adam->beta1, b2 = adam->beta2, eps = adam->eps, scale = step->grad_scale;
     const float inv_c1 = 1.0f / step->adam_c1, inv_c2 = 1.0f / step->adam_c2;
+    const float lr = step->lr[range->lr_index] * range->lr_mult, wd = step->weight_decay * range->wd_mult;
+    const float *restrict g = b->g;
+    float *restrict w = b->w, *restrict m = b->state[0], *restrict v = b->state[1];
+#pragma omp simd
+    for (int64_t k = 0; k < b->n; k++) {
+        const float gk = g[k] * scale;
+        const float mk = b1 * m[k] + (1.0f - b1) * gk;
+        const float vk = b2 * v[k] + (1.0f - b2) * (gk * gk);
+        m[k] = mk;
+        v[k] = vk;
+        w[k] -= lr * (mk * inv_c1 / (sqrtf(vk * inv_c2) + eps) + wd * w[k]);
+    }
+}
+
+void MEG_FN(adamw)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
+                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step)
+{
     (void)st;
 #pragma omp parallel
     for (int i = 0; i < nranges; i++) {
-        const float lr = step->lr[range[i].lr_index] * range[i].lr_mult;
-        const float wd = step->weight_decay * range[i].wd_mult;
-        const int64_t end = range[i].end;
 #pragma omp for schedule(static) nowait
-        for (int64_t k0 = range[i].begin; k0 < end; k0 += BLOCK) {
-            const int64_t k1 = min64(end, k0 + BLOCK);
-            if (!step->skip) {
-#pragma omp simd
-                for (int64_t k = k0; k < k1; k++) {
-                    const float gk = g[k] * scale;
-                    const float mk = b1 * m[k] + (1.0f - b1) * gk;
-                    const float vk = b2 * v[k] + (1.0f - b2) * (gk * gk);
-                    m[k] = mk;
-                    v[k] = vk;
-                    w[k] -= lr * (mk * inv_c1 / (sqrtf(vk * inv_c2) + eps) + wd * w[k]);
-                    g[k] = 0.0f;
-                }
-            } else {
-#pragma omp simd
-                for (int64_t k = k0; k < k1; k++)
-                    g[k] = 0.0f;
+        for (int64_t at = range[i].begin; at < range[i].end; at += COL_BLOCK) {
+            const int64_t n = min64(COL_BLOCK, range[i].end - at);
+            struct update_block b;
+
+            if (step->skip) {
+                update_zero_grad(x, at, n);
+                continue;
             }
+            update_begin(&b, x, at, n);
+            adamw_block(&b, &range[i], adam, step);
+            update_end(&b, x);
         }
     }
 }

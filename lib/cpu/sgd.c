@@ -1,37 +1,42 @@
 /* isa: baseline v3 v4 */
-/* sgd.c - SGD with momentum, in one pass that also zeroes the gradient. */
-#include "cpu/internal.h"
+/* sgd.c - SGD with momentum, in one pass that also stores the copy and zeroes the gradient. */
+#include "cpu/update.h"
 
-enum { BLOCK = 8192 };
-
-void MEG_FN(sgd)(struct meg_stream *st, float *restrict w, float *restrict g, float *restrict buf,
-                 const struct meg_hparam_range *range, int nranges, float momentum, const struct meg_step_hparams *step)
+static void sgd_block(struct update_block *b, const struct meg_update_range *range, float momentum,
+                      const struct meg_step_hparams *step)
 {
     const float scale = step->grad_scale;
+    const float lr = step->lr[range->lr_index] * range->lr_mult, wd = step->weight_decay * range->wd_mult;
     const int is_first = step->is_first;
+    const float *restrict g = b->g;
+    float *restrict w = b->w, *restrict buf = b->state[0];
+#pragma omp simd
+    for (int64_t k = 0; k < b->n; k++) {
+        const float gk = g[k] * scale + wd * w[k];
+        const float bk = is_first ? gk : momentum * buf[k] + gk;
+        buf[k] = bk;
+        w[k] -= lr * bk;
+    }
+}
+
+void MEG_FN(sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
+                 int nranges, float momentum, const struct meg_step_hparams *step)
+{
     (void)st;
 #pragma omp parallel
     for (int i = 0; i < nranges; i++) {
-        const float lr = step->lr[range[i].lr_index] * range[i].lr_mult;
-        const float wd = step->weight_decay * range[i].wd_mult;
-        const int64_t end = range[i].end;
 #pragma omp for schedule(static) nowait
-        for (int64_t k0 = range[i].begin; k0 < end; k0 += BLOCK) {
-            const int64_t k1 = min64(end, k0 + BLOCK);
-            if (!step->skip) {
-#pragma omp simd
-                for (int64_t k = k0; k < k1; k++) {
-                    const float gk = g[k] * scale + wd * w[k];
-                    const float b = is_first ? gk : momentum * buf[k] + gk;
-                    buf[k] = b;
-                    w[k] -= lr * b;
-                    g[k] = 0.0f;
-                }
-            } else {
-#pragma omp simd
-                for (int64_t k = k0; k < k1; k++)
-                    g[k] = 0.0f;
+        for (int64_t at = range[i].begin; at < range[i].end; at += COL_BLOCK) {
+            const int64_t n = min64(COL_BLOCK, range[i].end - at);
+            struct update_block b;
+
+            if (step->skip) {
+                update_zero_grad(x, at, n);
+                continue;
             }
+            update_begin(&b, x, at, n);
+            sgd_block(&b, &range[i], momentum, step);
+            update_end(&b, x);
         }
     }
 }

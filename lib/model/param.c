@@ -239,33 +239,6 @@ const struct meg_param *meg_params_find(const struct meg_params *p, const char *
     return NULL;
 }
 
-int meg_params_hparam_ranges(const struct meg_params *p, struct meg_hparam_range **range)
-{
-    struct meg_hparam_range *v = meg_new(((size_t)p->n + 1) * sizeof *v);
-    int n = 0;
-
-    for (int i = p->n; i-- > 0;) {
-        const struct meg_param *row = &p->row[i];
-        const int64_t end = i > 0 ? p->row[i - 1].offset : p->flat_numel;
-        const float wd_mult = row->is_decayed ? 1 : 0;
-
-        if (row->shard_numel == 0)
-            continue;
-        if (n > 0 && v[n - 1].wd_mult == wd_mult && v[n - 1].lr_index == row->is_decoupled) {
-            v[n - 1].end = end;
-            continue;
-        }
-        v[n].begin = row->offset;
-        v[n].end = end;
-        v[n].wd_mult = wd_mult;
-        v[n].lr_mult = 1;
-        v[n].lr_index = row->is_decoupled;
-        n++;
-    }
-    *range = v;
-    return n;
-}
-
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out)
 {
     const uint64_t name = meg_xxh3_64(row->name, strlen(row->name));

@@ -114,12 +114,6 @@ bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *me
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);
 
 /*
- * Split the flat buffer, in order, into ranges of equal weight decay and learning rate.  Padding belongs to the range
- * before it.  Store the ranges in *range, which the caller frees, and return their number.
- */
-int meg_params_hparam_ranges(const struct meg_params *p, struct meg_hparam_range **range);
-
-/*
  * Compute elements [first, first + n) of a parameter's initial weights: 0, 1, std * N(0, 1), or uniform in [-x, x] with
  * x = sqrt(6 / (fan_in + fan_out)).  The random number of element i of the global tensor is a function of the seed, the
  * parameter's name and i (base/philox.h), so weights do not depend on the layout.

@@ -11,17 +11,22 @@ void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_co
 
     m->state = nbytes * (c->optimizer == MEG_OPTIMIZER_SGD ? 1 : 2);
     m->main = run->dtype == MEG_DTYPE_F32 && !run->shards_params ? 0 : nbytes;
-    m->main_grad = run->grad_dtype == MEG_DTYPE_F32 && !run->shards_grads ? 0 : nbytes;
-    m->grads = run->grad_dtype == MEG_DTYPE_F32 || !run->shards_grads ? 0 : n * meg_dtype_size(run->grad_dtype);
+    m->grads = run->shards_grads ? n * meg_dtype_size(run->grad_dtype) : 0;
     m->params = run->dtype == MEG_DTYPE_F32 || !run->shards_params ? 0 : n * meg_dtype_size(run->dtype);
 }
 
 /* ---- the elements of one bucket shard ------------------------------------------------------------ */
 
 /* Return the address of bucket shard v in a flat buffer of the model. */
-static void *in_flat(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
+static struct meg_array in_flat(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
 {
-    return meg_element(base, v->begin, dtype);
+    return (struct meg_array){ meg_element(base, v->begin, dtype), dtype };
+}
+
+/* Return the address of bucket shard v in an array that concatenates the bucket shards. */
+static struct meg_array in_shards(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
+{
+    return (struct meg_array){ meg_element(base, v->shard_offset, dtype), dtype };
 }
 
 void *meg_optim_param_shards(const struct meg_optim *o)
@@ -30,24 +35,26 @@ void *meg_optim_param_shards(const struct meg_optim *o)
 }
 
 /* Return the parameters of bucket shard v in the model's dtype. */
-static void *param_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
+static struct meg_array param_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     const enum meg_dtype dtype = o->model->run.dtype;
     void *shards = meg_optim_param_shards(o);
 
-    return shards ? meg_element(shards, v->shard_offset, dtype) : in_flat(o->model->w, dtype, v);
+    return shards ? in_shards(shards, dtype, v) : in_flat(o->model->w, dtype, v);
 }
 
-/* Return the f32 parameters of bucket shard v, which the optimizer updates. */
-static float *main_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
+/* Return the parameters of bucket shard v that the optimizer updates. */
+static struct meg_array main_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
-    return o->buf.main ? o->buf.main + v->shard_offset : in_flat(o->model->w, MEG_DTYPE_F32, v);
+    return o->buf.main ? in_shards(o->buf.main, MEG_DTYPE_F32, v) : param_shard(o, v);
 }
 
-/* Return the f32 gradients of bucket shard v. */
-static float *grad_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
+/* Return the gradients of bucket shard v. */
+static struct meg_array grad_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
-    return o->buf.main_grad ? o->buf.main_grad + v->shard_offset : in_flat(o->model->g, MEG_DTYPE_F32, v);
+    const enum meg_dtype dtype = o->model->run.grad_dtype;
+
+    return o->buf.grad_shards ? in_shards(o->buf.grad_shards, dtype, v) : in_flat(o->model->g, dtype, v);
 }
 
 /* ---- creation ------------------------------------------------------------------------------------ */
@@ -72,6 +79,26 @@ static void list_norm_ranges(struct meg_optim *o)
         else
             o->norm_ranges[o->num_norm_ranges++] = *r;
     }
+}
+
+/* Upload the hyper-parameters of each parameter range that this rank updates. */
+static void upload_ranges(struct meg_optim *o)
+{
+    const struct meg_zero_shard *s = &o->shard;
+    struct meg_update_range *range = meg_new(((size_t)s->nparam_ranges + 1) * sizeof *range);
+
+    for (int i = 0; i < s->nparam_ranges; i++) {
+        const struct meg_zero_param_range *r = &s->param_range[i];
+        const struct meg_param *row = &o->params->row[r->row];
+
+        range[i].begin = r->begin;
+        range[i].end = r->end;
+        range[i].wd_mult = row->is_decayed ? 1 : 0;
+        range[i].lr_mult = 1;
+        range[i].lr_index = row->is_decoupled;
+    }
+    o->op->upload(o->stream, o->ranges, range, (size_t)s->nparam_ranges * sizeof *range);
+    free(range);
 }
 
 static void on_params_needed(void *user, int group, int next, bool is_backward)
@@ -102,17 +129,16 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= m.params && !(b->param_shards = o->op->alloc(m.params));
     is_short |= !(o->nan_guard.sums = o->op->alloc((size_t)o->params->n * sizeof *o->nan_guard.sums));
     is_short |= sp_numel && !(o->sp_grads.packed = o->op->alloc(sp_numel * meg_dtype_size(o->model->run.grad_dtype)));
-    is_short |= m.main_grad && !(b->main_grad = o->op->alloc(m.main_grad));
+    is_short |= !(o->ranges = o->op->alloc(((size_t)o->shard.nparam_ranges + 1) * sizeof *o->ranges));
     if (is_short)
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the optimizer requires %zu bytes; use more data-parallel ranks with "
                         "--use-distributed-optimizer, or --zero-stage 2 or 3",
-                        m.params + m.grads + m.main + m.main_grad + m.state);
+                        m.params + m.grads + m.main + m.state);
     o->used.params = b->param_shards ? n * meg_dtype_size(o->model->run.dtype) : 0;
     o->used.grads = b->grad_shards ? n * meg_dtype_size(o->model->run.grad_dtype) : 0;
-    o->used.main = b->main ? n * sizeof *b->main : 0;
-    o->used.main_grad = b->main_grad ? n * sizeof *b->main_grad : 0;
-    o->used.state = (size_t)o->nstates * n * sizeof *b->state[0];
+    o->used.main = b->main ? n * sizeof(float) : 0;
+    o->used.state = (size_t)o->nstates * n * sizeof(float);
     return 0;
 }
 
@@ -149,9 +175,10 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->sp_grads.device = model->device;
     o->sp_grads.dtype = model->run.grad_dtype;
     meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, &o->sp_grads, meg_optim_param_shards(o),
-                       o->buf.grad_shards ? o->buf.grad_shards : o->buf.main_grad);
+                       o->buf.grad_shards);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
         o->result_done[i] = o->op->event_create();
+    upload_ranges(o);
     meg_optim_restore(o, 0, &(struct meg_scaler){ .type = MEG_SCALER_NONE, .scale = 1 });
     model->loss_scale = &o->record->scaler.scale;
     model->hooks = (struct meg_gpt_hooks){ o, on_params_needed, on_grads_ready };
@@ -167,7 +194,7 @@ void meg_optim_close(struct meg_optim *o)
     for (int i = 0; i < o->nstates; i++)
         o->op->release(o->buf.state[i]);
     o->op->release(o->buf.main);
-    o->op->release(o->buf.main_grad);
+    o->op->release(o->ranges);
     o->op->release(o->buf.param_shards);
     o->op->release(o->buf.grad_shards);
     o->op->release(o->nan_guard.sums);
@@ -185,26 +212,16 @@ void meg_optim_close(struct meg_optim *o)
 
 /* ---- main parameters ----------------------------------------------------------------------------- */
 
-/* Round the main parameters to the model's parameters.  Do nothing if the model is f32. */
-static void copy_main_to_model(struct meg_optim *o)
+/* Convert the main parameters to the model's parameters, or back.  Do nothing without main parameters. */
+static void convert_main(struct meg_optim *o, bool is_back)
 {
-    const enum meg_dtype dtype = o->model->run.dtype;
-
-    for (int k = 0; k < o->shard.nbucket_shards && dtype != MEG_DTYPE_F32; k++) {
+    for (int k = 0; k < o->shard.nbucket_shards && o->buf.main; k++) {
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
+        const struct meg_array main = main_shard(o, v), param = param_shard(o, v);
+        const struct meg_array to = is_back ? main : param, from = is_back ? param : main;
 
-        o->op->cast(o->stream, param_shard(o, v), dtype, main_shard(o, v), MEG_DTYPE_F32, v->end - v->begin);
-    }
-}
-
-static void copy_model_to_main(struct meg_optim *o)
-{
-    const enum meg_dtype dtype = o->model->run.dtype;
-
-    for (int k = 0; k < o->shard.nbucket_shards && dtype != MEG_DTYPE_F32; k++) {
-        const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
-
-        o->op->cast(o->stream, main_shard(o, v), MEG_DTYPE_F32, param_shard(o, v), dtype, v->end - v->begin);
+        if (to.p != from.p)
+            o->op->cast(o->stream, to.p, to.dtype, from.p, from.dtype, v->end - v->begin);
     }
 }
 
@@ -216,7 +233,7 @@ void meg_optim_finish_param_sync(struct meg_optim *o)
 void meg_optim_reload_params(struct meg_optim *o, bool has_main)
 {
     if (!has_main)
-        copy_model_to_main(o);
+        convert_main(o, true);
     meg_zero_params_loaded(&o->sync);
 }
 
@@ -240,10 +257,10 @@ static void init_shard(struct meg_optim *o, uint32_t seed)
         float *host = meg_new((size_t)n * sizeof *host);
 
         meg_param_init_shard(row, seed, v->begin + r->begin - row->offset, n, host);
-        o->op->upload(o->stream, main_shard(o, v) + r->begin, host, (size_t)n * sizeof *host);
+        o->op->upload(o->stream, (float *)main_shard(o, v).p + r->begin, host, (size_t)n * sizeof *host);
         free(host);
     }
-    copy_main_to_model(o);
+    convert_main(o, false);
 }
 
 void meg_optim_init(struct meg_optim *o, uint32_t seed)
@@ -252,7 +269,7 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed)
         init_shard(o, seed);
     else
         meg_gpt_init(o->model, seed);
-    copy_model_to_main(o);
+    convert_main(o, true);
 }
 
 /* ---- gradients ----------------------------------------------------------------------------------- */
@@ -266,22 +283,7 @@ void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 
 void meg_optim_reduce_grads(struct meg_optim *o)
 {
-    const enum meg_dtype dtype = o->model->run.grad_dtype;
-
     meg_zero_reduce_grads(&o->sync);
-    if (o->model->run.shards_grads) {
-        if (o->buf.grad_shards) {
-            o->op->cast(o->stream, o->buf.main_grad, MEG_DTYPE_F32, o->buf.grad_shards, dtype, o->shard.numel);
-            o->op->zero(o->stream, o->buf.grad_shards, (size_t)o->shard.numel * meg_dtype_size(dtype));
-        }
-        return;
-    }
-    for (int k = 0; k < o->shard.nbucket_shards && o->buf.main_grad; k++) {
-        const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
-
-        o->op->cast(o->stream, grad_shard(o, v), MEG_DTYPE_F32, in_flat(o->model->g, dtype, v), dtype,
-                    v->end - v->begin);
-    }
 }
 
 /* ---- sums over the model --------------------------------------------------------------------------- */
@@ -298,13 +300,13 @@ static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
  * (parameters or gradients).  A parameter that is replicated on several ranks is counted once.
  */
 static void sum_squares(struct meg_optim *o, double *sum,
-                        float *(*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
+                        struct meg_array (*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {
     for (int i = 0; i < o->num_norm_ranges; i++) {
         const struct meg_zero_param_range *r = &o->norm_ranges[i];
+        const struct meg_array x = shard(o, &o->shard.bucket_shard[r->bucket_shard]);
 
-        o->op->sumsq(o->stream, sum, shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin, MEG_DTYPE_F32,
-                     r->end - r->begin);
+        o->op->sumsq(o->stream, sum, meg_element(x.p, r->begin, x.dtype), x.dtype, r->end - r->begin);
     }
     all_reduce_sum(o, sum, MEG_DTYPE_F64);
 }
@@ -320,11 +322,10 @@ void meg_optim_count_zeros(struct meg_optim *o)
 
     for (int i = 0; i < o->shard.nparam_ranges; i++) {
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
+        const struct meg_array g = grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]);
 
-        if (!meg_param_is_counted(&o->params->row[r->row], o->mesh))
-            continue;
-        o->op->count_zeros(o->stream, sum, grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin,
-                           MEG_DTYPE_F32, r->end - r->begin);
+        if (meg_param_is_counted(&o->params->row[r->row], o->mesh))
+            o->op->count_zeros(o->stream, sum, meg_element(g.p, r->begin, g.dtype), g.dtype, r->end - r->begin);
     }
     all_reduce_sum(o, sum, MEG_DTYPE_I64);
 }
@@ -378,30 +379,32 @@ static void zero_grads(struct meg_optim *o)
 {
     const struct meg_gpt_run *run = &o->model->run;
 
-    if (run->shards_grads)
-        o->op->zero(o->stream, o->buf.main_grad, (size_t)o->shard.numel * sizeof *o->buf.main_grad);
-    else
-        o->op->zero(o->stream, o->model->g, (size_t)o->params->flat_numel * meg_dtype_size(run->grad_dtype));
+    o->op->zero(o->stream, run->shards_grads ? o->buf.grad_shards : o->model->g,
+                (size_t)(run->shards_grads ? o->shard.numel : o->params->flat_numel) * meg_dtype_size(run->grad_dtype));
 }
 
 static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
-    float *w = main_shard(o, v), *g = grad_shard(o, v), *s0 = o->buf.state[0] + v->shard_offset;
+    const struct meg_array param = param_shard(o, v);
+    const struct meg_update_range *ranges = o->ranges + v->first_range;
+    struct meg_update_arrays x = { .w = main_shard(o, v), .g = grad_shard(o, v) };
 
+    if (x.w.p != param.p)
+        x.copy = param;
+    for (int i = 0; i < o->nstates; i++)
+        x.state[i] = in_shards(o->buf.state[i], MEG_DTYPE_F32, v);
     if (o->is_sgd)
-        o->op->sgd(o->stream, w, g, s0, v->hparam_range, v->nhparam_ranges, o->momentum, &o->record->hparams);
+        o->op->sgd(o->stream, &x, ranges, v->nranges, o->momentum, &o->record->hparams);
     else
-        o->op->adamw(o->stream, w, g, s0, o->buf.state[1] + v->shard_offset, v->hparam_range, v->nhparam_ranges,
-                     &o->adam, &o->record->hparams);
+        o->op->adamw(o->stream, &x, ranges, v->nranges, &o->adam, &o->record->hparams);
 }
 
 void meg_optim_update(struct meg_optim *o)
 {
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);
-    if (o->mesh->dp_shard->size > 1 || o->buf.main_grad)
+    if (o->mesh->dp_shard->size > 1)
         zero_grads(o); /* adamw and sgd zero only the elements that they read */
-    copy_main_to_model(o);
     meg_zero_params_updated(&o->sync);
 }
 

@@ -51,16 +51,15 @@ const char *meg_wd_style_name(enum meg_wd_style style);
 bool meg_lr_style_parse(const char *word, enum meg_lr_style *style);
 bool meg_wd_style_parse(const char *word, enum meg_wd_style *style);
 
-/* Bytes in each buffer of struct meg_optim_buffers: param_shards, grad_shards, main, main_grad, all of state. */
+/* Bytes in each buffer of struct meg_optim_buffers: param_shards, grad_shards, main, all of state. */
 struct meg_optim_memory {
-    size_t params, grads, main, main_grad, state;
+    size_t params, grads, main, state;
 };
 
 /* Arrays [shard.numel] in device memory, each of which concatenates this rank's bucket shards. */
 struct meg_optim_buffers {
     float *state[2];    /* state_name[0] and state_name[1], initially zero; state[1] is NULL with SGD */
     float *main;        /* f32 main parameters; NULL: the optimizer updates the model's parameters in place */
-    float *main_grad;   /* f32 gradients of the main parameters; NULL: the optimizer uses the model's gradients */
     void *param_shards; /* ZeRO-3 with bf16 or f16 parameters: shards in this dtype; else NULL */
     void *grad_shards;  /* ZeRO-2/3 with bf16 or f16 gradients: shards in this dtype; else NULL */
 };
@@ -81,6 +80,7 @@ struct meg_optim {
     struct meg_zero_shard shard;              /* the elements that this rank updates */
     struct meg_zero_param_range *norm_ranges; /* [num_norm_ranges] ranges this rank counts in norms */
     int num_norm_ranges;
+    struct meg_update_range *ranges; /* [shard.nparam_ranges] hyper-parameters of shard.param_range, in device memory */
 
     int nstates;
     const char *state_name[2]; /* exp_avg and exp_avg_sq, or momentum_buffer */

@@ -9,7 +9,6 @@ const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES] = {
     [MEG_COST_MEM_PARAMS] = "parameters",
     [MEG_COST_MEM_GRADS] = "gradients",
     [MEG_COST_MEM_MAIN_PARAMS] = "main parameters",
-    [MEG_COST_MEM_MAIN_GRADS] = "main gradients",
     [MEG_COST_MEM_OPTIM] = "optimizer state",
     [MEG_COST_MEM_ACTIVATIONS] = "activations",
     [MEG_COST_MEM_WORKSPACE] = "workspace",
@@ -111,7 +110,6 @@ void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_mo
     nbytes[MEG_COST_MEM_PARAMS] += (double)o.params;
     nbytes[MEG_COST_MEM_GRADS] += (double)o.grads;
     nbytes[MEG_COST_MEM_MAIN_PARAMS] = (double)o.main;
-    nbytes[MEG_COST_MEM_MAIN_GRADS] = (double)o.main_grad;
     nbytes[MEG_COST_MEM_OPTIM] = (double)o.state;
     nbytes[MEG_COST_MEM_ACTIVATIONS] = (double)m.activations;
     nbytes[MEG_COST_MEM_WORKSPACE] = (double)m.workspace;

@@ -279,14 +279,14 @@ static double pipeline_time(struct pass_time *busy, const struct meg_cost_model 
 }
 
 /*
- * Return the bytes per element that an update with Adam reads and writes: 24 for the f32 weight and two moments, 4 to
- * read the f32 gradient, the bytes of the gradient that is zeroed, and those of a bf16 or f16 weight.
+ * Return the bytes per element that an update with Adam reads and writes: 24 for the f32 weight and two moments, the
+ * gradient twice because it is read and zeroed, and a bf16 or f16 weight.
  */
 static double update_nbytes(const struct meg_cost_model *cost)
 {
     const double model_weight = cost->run.dtype == MEG_DTYPE_F32 ? 0 : (double)meg_dtype_size(cost->run.dtype);
 
-    return 28 + (double)meg_dtype_size(cost->run.grad_dtype) + model_weight;
+    return 24 + 2 * (double)meg_dtype_size(cost->run.grad_dtype) + model_weight;
 }
 
 /*

@@ -517,42 +517,49 @@ static void step_finish(struct meg_stream *st, struct meg_step_record *record, c
     op->step_finish(st, record, conf);
 }
 
-/* Check the ranges of an optimizer step.  Within a range, the nbuf <= 4 flat f32 buffers must not overlap. */
-static void check_ranges(const struct meg_hparam_range *range, int nranges, const float *const *buf, int nbuf)
+/* Check the ranges of an optimizer step, and that its arrays do not overlap in any range. */
+static void check_update(const struct meg_update_arrays *x, const struct meg_update_range *range, int nranges)
 {
-    struct meg_mat m[4];
+    const struct meg_array all[] = { x->w, x->g, x->state[0], x->state[1], x->copy };
 
     CHECK_VECTOR(range, nranges);
+    CHECK_DTYPE(x->w.dtype);
+    CHECK_DTYPE(x->g.dtype);
     for (int i = 0; i < nranges; i++) {
         const int64_t begin = range[i].begin, end = range[i].end;
+        struct meg_mat m[5];
+        int n = 0;
 
         MEG_ASSERT_LE(0, begin);
         MEG_ASSERT_LE(begin, end);
         MEG_ASSERT_LE(0, range[i].lr_index);
         MEG_ASSERT_LE(range[i].lr_index, 1);
-        for (int k = 0; k < nbuf; k++) {
-            CHECK_VECTOR(buf[k], end);
-            m[k] = f32(buf[k] ? buf[k] + begin : NULL, end - begin);
-        }
-        MEG_ASSERT(are_disjoint(nbuf, m, nbuf));
+        CHECK_VECTOR(x->w.p, end);
+        CHECK_VECTOR(x->g.p, end);
+        CHECK_VECTOR(x->state[0].p, end);
+        for (int k = 0; k < 5; k++)
+            if (all[k].p)
+                m[n++] = vector(meg_element(all[k].p, begin, all[k].dtype), all[k].dtype, end - begin);
+        MEG_ASSERT(are_disjoint(n, m, n));
     }
 }
 
-static void adamw(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
+static void adamw(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step)
 {
     MEG_ASSERT(adam);
     MEG_ASSERT(step);
-    check_ranges(range, nranges, (const float *const[]){ w, g, m, v }, 4);
-    op->adamw(st, w, g, m, v, range, nranges, adam, step);
+    MEG_ASSERT(x->state[1].p || nranges == 0);
+    check_update(x, range, nranges);
+    op->adamw(st, x, range, nranges, adam, step);
 }
 
-static void sgd(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
+static void sgd(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step)
 {
     MEG_ASSERT(step);
-    check_ranges(range, nranges, (const float *const[]){ w, g, buf }, 3);
-    op->sgd(st, w, g, buf, range, nranges, momentum, step);
+    check_update(x, range, nranges);
+    op->sgd(st, x, range, nranges, momentum, step);
 }
 
 /* ---- the table ---- */

@@ -89,8 +89,21 @@ struct meg_attn_geom {
     const int32_t *doc_start; /* [s_q, b] or NULL: position of the first visible key of a query (packed documents) */
 };
 
-/* Elements [begin, end) of a flat buffer whose hyper-parameters are equal. */
-struct meg_hparam_range {
+/* A flat array; p is NULL if it is absent. */
+struct meg_array {
+    void *p;
+    enum meg_dtype dtype;
+};
+
+/* The arrays of an optimizer step, with equal indices, each f32, bf16 or f16. */
+struct meg_update_arrays {
+    struct meg_array w, g;     /* parameters, gradients */
+    struct meg_array state[2]; /* AdamW: m, v; SGD: momentum, absent */
+    struct meg_array copy;     /* out: w, rounded; absent: none */
+};
+
+/* Elements [begin, end) of the arrays of an optimizer step, which belong to one parameter. */
+struct meg_update_range {
     int64_t begin, end;
     float wd_mult, lr_mult;
     int32_t lr_index; /* index into meg_step_hparams.lr */
@@ -289,19 +302,20 @@ struct meg_ops {
     void (*step_finish)(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf);
 
     /*
-     * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, which Megatron uses, computes the same):
+     * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, which Megatron uses, computes the same) on the
+     * elements of the ranges:
      *   g' = g * step->grad_scale, m = beta1 m + (1-beta1) g', v = beta2 v + (1-beta2) g'^2,
-     *   w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w), g = 0
-     * with lr = step->lr[lr_index] lr_mult and wd = step->weight_decay wd_mult of the element's range.  The ranges
-     * index the flat f32 buffers w, g, m and v.  If step->skip is set, only set g to 0.
+     *   w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w), copy = w, g = 0
+     * with lr = step->lr[lr_index] lr_mult and wd = step->weight_decay wd_mult.  range [nranges] and step are in device
+     * memory.  With step->skip, only g = 0.
      */
-    void (*adamw)(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
+    void (*adamw)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);
     /*
-     * One step of SGD: g' = g * grad_scale + wd w, buf = momentum buf + g' (first update: buf = g'), w -= lr buf,
-     * g = 0.  lr, wd and step->skip are as for adamw.
+     * One step of SGD with the arguments of adamw: g' = g * grad_scale + wd w, buf = momentum buf + g' (first update:
+     * buf = g'), w -= lr buf, copy = w, g = 0.
      */
-    void (*sgd)(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
+    void (*sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step);
 };
 

@@ -140,7 +140,7 @@ static void put_geom(struct line *l, const struct meg_attn_geom *geom)
 }
 
 /* Print the number of elements that the ranges of an optimizer step cover. */
-static void put_ranges(struct line *l, const struct meg_hparam_range *range, int nranges)
+static void put_ranges(struct line *l, const struct meg_update_range *range, int nranges)
 {
     int64_t numel = 0;
 
@@ -567,23 +567,23 @@ static void step_finish(struct meg_stream *st, struct meg_step_record *record, c
     print(&l);
 }
 
-static void adamw(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
+static void adamw(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step)
 {
     struct line l = start();
 
-    op->adamw(st, w, g, m, v, range, nranges, adam, step);
+    op->adamw(st, x, range, nranges, adam, step);
     put_op(&l, "adamw");
     put_ranges(&l, range, nranges);
     print(&l);
 }
 
-static void sgd(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
+static void sgd(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step)
 {
     struct line l = start();
 
-    op->sgd(st, w, g, buf, range, nranges, momentum, step);
+    op->sgd(st, x, range, nranges, momentum, step);
     put_op(&l, "sgd");
     put_ranges(&l, range, nranges);
     print(&l);

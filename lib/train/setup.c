@@ -260,7 +260,6 @@ static struct meg_usage_vs_plan measure_usage(const struct meg_trainer *t)
         u.memory[MEG_COST_MEM_PARAMS] += (double)o->params;
         u.memory[MEG_COST_MEM_GRADS] += (double)o->grads;
         u.memory[MEG_COST_MEM_MAIN_PARAMS] = (double)o->main;
-        u.memory[MEG_COST_MEM_MAIN_GRADS] = (double)o->main_grad;
         u.memory[MEG_COST_MEM_OPTIM] = (double)o->state;
     }
     memcpy(u.comm, t->comm_bytes, sizeof u.comm);

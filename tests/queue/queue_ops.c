@@ -11,6 +11,7 @@ static const struct meg_ops *cpu;
         const struct meg_attn_geom *: keep(&(x), sizeof(struct meg_attn_geom)),                                        \
         const struct meg_adam *: keep(&(x), sizeof(struct meg_adam)),                                                  \
         const struct meg_step_conf *: keep(&(x), sizeof(struct meg_step_conf)),                                                  \
+        const struct meg_update_arrays *: keep(&(x), sizeof(struct meg_update_arrays)),  \
         default: (x))
 
 /* Copy what the pointer at p points to, unless it is NULL. */
@@ -130,9 +131,9 @@ OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
 OP(weighted_sum, double *, const float *, const float *, int64_t)
 OP(count_zeros, int64_t *, const void *, enum meg_dtype, int64_t)
 OP(step_finish, struct meg_step_record *, const struct meg_step_conf *)
-OP(adamw, float *, float *, float *, float *, const struct meg_hparam_range *, int, const struct meg_adam *,
+OP(adamw, const struct meg_update_arrays *, const struct meg_update_range *, int, const struct meg_adam *,
    const struct meg_step_hparams *)
-OP(sgd, float *, float *, float *, const struct meg_hparam_range *, int, float, const struct meg_step_hparams *)
+OP(sgd, const struct meg_update_arrays *, const struct meg_update_range *, int, float, const struct meg_step_hparams *)
 /* clang-format on */
 
 const struct meg_ops *queue_ops(const struct meg_ops *base)

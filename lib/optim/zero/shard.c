@@ -102,42 +102,34 @@ int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout
     return l->zero.nshards ? p->flat_numel / l->zero.nshards : p->flat_numel;
 }
 
-/* Set v->hparam_range to the parts of the n ranges that are in the bucket shard, relative to v->begin. */
-static void clip_hparam_ranges(struct meg_zero_bucket_shard *v, const struct meg_hparam_range *range, int n)
+/* Append the parts of parameters that are in bucket shard k.  *row is the first row, in backward order, to look at. */
+static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *p, int k, int *row)
 {
-    v->hparam_range = meg_new(((size_t)n + 1) * sizeof *v->hparam_range);
-    for (int i = 0; i < n; i++) {
-        struct meg_hparam_range r = range[i];
+    struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 
-        r.begin = r.begin > v->begin ? r.begin - v->begin : 0;
-        r.end = (r.end < v->end ? r.end : v->end) - v->begin;
+    v->first_range = s->nparam_ranges;
+    for (; *row >= 0; --*row) {
+        const struct meg_param *q = &p->row[*row];
+        const int64_t end = q->offset + q->shard_numel;
+        const struct meg_zero_param_range r = { k, *row, q->offset > v->begin ? q->offset - v->begin : 0,
+                                                (end < v->end ? end : v->end) - v->begin };
+
         if (r.begin < r.end)
-            v->hparam_range[v->nhparam_ranges++] = r;
+            s->param_range[s->nparam_ranges++] = r;
+        if (end > v->end)
+            break; /* the row continues in, or begins after, the next bucket shard */
     }
-}
-
-/* Append the part of a parameter that is in bucket shard k, if any. */
-static void add_param_range(struct meg_zero_shard *s, const struct meg_params *p, int row, int k)
-{
-    const struct meg_param *q = &p->row[row];
-    const struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
-    struct meg_zero_param_range r = { k, row, q->offset > v->begin ? q->offset - v->begin : 0, 0 };
-
-    r.end = (q->offset + q->shard_numel < v->end ? q->offset + q->shard_numel : v->end) - v->begin;
-    if (r.begin >= r.end)
-        return;
-    s->param_range = meg_realloc_array(s->param_range, (size_t)s->nparam_ranges + 1, sizeof *s->param_range);
-    s->param_range[s->nparam_ranges++] = r;
+    v->nranges = s->nparam_ranges - v->first_range;
 }
 
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank)
 {
-    struct meg_hparam_range *range;
-    const int nranges = meg_params_hparam_ranges(p, &range);
+    int row = p->n - 1;
 
     *s = (struct meg_zero_shard){ .nbucket_shards = l->zero.nshards ? p->nbuckets : 1 };
     s->bucket_shard = meg_new((size_t)s->nbucket_shards * sizeof *s->bucket_shard);
     s->range = meg_new((size_t)s->nbucket_shards * sizeof *s->range);
+    s->param_range = meg_new((size_t)(p->n + s->nbucket_shards) * sizeof *s->param_range);
     for (int k = 0; k < s->nbucket_shards; k++) {
         const struct meg_elem_range b = l->zero.nshards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat_numel };
         struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
@@ -147,17 +139,12 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
         v->end = s->range[k].end;
         v->shard_offset = s->numel;
         s->numel += v->end - v->begin;
-        clip_hparam_ranges(v, range, nranges);
-        for (int i = p->n; i-- > 0;)
-            add_param_range(s, p, i, k);
+        add_param_ranges(s, p, k, &row);
     }
-    free(range);
 }
 
 void meg_zero_shard_free(struct meg_zero_shard *s)
 {
-    for (int k = 0; k < s->nbucket_shards; k++)
-        free(s->bucket_shard[k].hparam_range);
     free(s->bucket_shard);
     free(s->range);
     free(s->param_range);

@@ -33,9 +33,8 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
 /* Elements [begin, end) of the flat buffer that this rank updates: its shard of one bucket or, in stage 0, all. */
 struct meg_zero_bucket_shard {
     int64_t begin, end;
-    int64_t shard_offset; /* offset of the bucket shard in buffers that concatenate all bucket shards */
-    struct meg_hparam_range *hparam_range; /* [nhparam_ranges] ranges of equal hyper-parameters, relative to begin */
-    int nhparam_ranges;
+    int64_t shard_offset;     /* offset of the bucket shard in buffers that concatenate all bucket shards */
+    int first_range, nranges; /* elements of meg_zero_shard.param_range that are in this bucket shard */
 };
 
 /* The elements of one parameter in one bucket shard. */

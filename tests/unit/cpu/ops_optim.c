@@ -3,14 +3,14 @@
 
 enum { N = 50021 };
 
-static const struct meg_hparam_range ranges[] = {
+static const struct meg_update_range ranges[] = {
     { 0, 1, 1.0f, 1.0f, 0 },
     { 8, 20000, 0.0f, 1.0f, 0 },
     { 20000, 20017, 1.0f, 0.5f, 1 },
     { 20032, 50000, 2.0f, 1.0f, 0 },
 };
 
-static const struct meg_hparam_range *range_of(int64_t k)
+static const struct meg_update_range *range_of(int64_t k)
 {
     for (size_t i = 0; i < LEN(ranges); i++)
         if (k >= ranges[i].begin && k < ranges[i].end)
@@ -21,6 +21,13 @@ static const struct meg_hparam_range *range_of(int64_t k)
 struct state {
     float *w, *g, *m, *v;
 };
+
+static struct meg_update_arrays arrays(const struct state *s)
+{
+    return (struct meg_update_arrays){ .w = { s->w, MEG_DTYPE_F32 },
+                                       .g = { s->g, MEG_DTYPE_F32 },
+                                       .state = { { s->m, MEG_DTYPE_F32 }, { s->v, MEG_DTYPE_F32 } } };
+}
 
 static struct state state_new(void)
 {
@@ -48,16 +55,18 @@ static void adamw(const struct meg_ops *ops)
     const struct meg_adam adam = { 0.9f, 0.95f, 1e-8f };
     struct meg_step_hparams step = { { 1e-3f, 5e-3f }, 0.1f, 1.0f - 0.9f * 0.9f, 1.0f - 0.95f * 0.95f, 0.25f, 0, 0 };
     const struct state a = state_new();
+    struct meg_update_arrays x;
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
         struct state s = state_copy(&a);
         omp_set_num_threads(k ? 2 : 1);
-        ops->adamw(NULL, s.w, s.g, s.m, s.v, ranges, LEN(ranges), &adam, &step);
+        x = arrays(&s);
+        ops->adamw(NULL, &x, ranges, LEN(ranges), &adam, &step);
         digest(h + k, s.w, N * 4);
         digest(h + k, s.m, N * 4);
         digest(h + k, s.v, N * 4);
         for (int64_t i = 0; i < N; i++) {
-            const struct meg_hparam_range *r = range_of(i);
+            const struct meg_update_range *r = range_of(i);
             if (r) {
                 const double b1 = adam.beta1, b2 = adam.beta2, lr = (double)step.lr[r->lr_index] * r->lr_mult;
                 const double g = (double)a.g[i] * step.grad_scale, m = b1 * a.m[i] + (1 - b1) * g;
@@ -79,7 +88,8 @@ static void adamw(const struct meg_ops *ops)
         struct state s = state_copy(&a);
         step.skip = 1;
         step.grad_scale = NAN;
-        ops->adamw(NULL, s.w, s.g, s.m, s.v, ranges, LEN(ranges), &adam, &step);
+        x = arrays(&s);
+        ops->adamw(NULL, &x, ranges, LEN(ranges), &adam, &step);
         assert_memory_equal(s.w, a.w, N * 4);
         assert_memory_equal(s.m, a.m, N * 4);
         assert_memory_equal(s.v, a.v, N * 4);
@@ -89,7 +99,8 @@ static void adamw(const struct meg_ops *ops)
         step.skip = 0;
         step.grad_scale = 1.0f;
         s.g[9] = NAN;
-        ops->adamw(NULL, s.w, s.g, s.m, s.v, ranges, LEN(ranges), &adam, &step);
+        x = arrays(&s);
+        ops->adamw(NULL, &x, ranges, LEN(ranges), &adam, &step);
         assert_true(isnan(s.w[9]) && isnan(s.m[9]) && isnan(s.v[9]) && isfinite(s.w[10]));
         state_free(&s);
     }
@@ -100,6 +111,7 @@ static void sgd(const struct meg_ops *ops)
 {
     struct meg_step_hparams step = { { 1e-2f, 5e-2f }, 0.1f, 0.0f, 0.0f, 0.5f, 1, 0 };
     const struct state a = state_new();
+    struct meg_update_arrays x;
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++)
         for (int first = 1; first >= 0; first--) {
@@ -108,11 +120,12 @@ static void sgd(const struct meg_ops *ops)
             if (first)
                 s.m[3000] = NAN; /* not initialized in the first step */
             omp_set_num_threads(k ? 2 : 1);
-            ops->sgd(NULL, s.w, s.g, s.m, ranges, LEN(ranges), 0.9f, &step);
+            x = arrays(&s);
+            ops->sgd(NULL, &x, ranges, LEN(ranges), 0.9f, &step);
             digest(h + k, s.w, N * 4);
             digest(h + k, s.m, N * 4);
             for (int64_t i = 0; i < N; i++) {
-                const struct meg_hparam_range *r = range_of(i);
+                const struct meg_update_range *r = range_of(i);
                 if (r) {
                     const double lr = (double)step.lr[r->lr_index] * r->lr_mult;
                     const double g = (double)a.g[i] * step.grad_scale + (double)step.weight_decay * r->wd_mult * a.w[i];
@@ -130,7 +143,8 @@ static void sgd(const struct meg_ops *ops)
     {
         struct state s = state_copy(&a);
         step.skip = 1;
-        ops->sgd(NULL, s.w, s.g, s.m, ranges, LEN(ranges), 0.9f, &step);
+        x = arrays(&s);
+        ops->sgd(NULL, &x, ranges, LEN(ranges), 0.9f, &step);
         assert_memory_equal(s.w, a.w, N * 4);
         assert_memory_equal(s.m, a.m, N * 4);
         assert_true(s.g[100] == 0.0f);

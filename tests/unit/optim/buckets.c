@@ -121,9 +121,12 @@ static void shards_are_equal_and_cover_every_parameter(void **state)
                 assert_int_equal(s.range[k].begin, p.bucket[k].begin + rank * (s.range[k].end - s.range[k].begin));
                 for (int64_t e = s.range[k].begin; e < s.range[k].end; e++)
                     num_owners[e]++;
-                for (int j = 0; j < s.bucket_shard[k].nhparam_ranges; j++)
-                    assert_true(s.bucket_shard[k].hparam_range[j].begin >= 0 &&
-                                s.bucket_shard[k].hparam_range[j].end <= s.range[k].end - s.range[k].begin);
+                for (int j = 0; j < s.bucket_shard[k].nranges; j++) {
+                    const struct meg_zero_param_range *r = &s.param_range[s.bucket_shard[k].first_range + j];
+
+                    assert_int_equal(r->bucket_shard, k);
+                    assert_true(r->begin >= 0 && r->end <= s.range[k].end - s.range[k].begin);
+                }
                 at += (int)(s.range[k].end - s.range[k].begin);
             }
             for (int j = 0; j < s.nparam_ranges; j++)
@@ -137,35 +140,6 @@ static void shards_are_equal_and_cover_every_parameter(void **state)
         free(num_owners);
         meg_params_free(&p);
     }
-}
-
-static void weight_decay_follows_the_parameter_table(void **state)
-{
-    struct meg_layout l = layout(1, 3, 1);
-    struct meg_params p;
-    struct meg_mesh mesh;
-    float *decay;
-
-    (void)state;
-    l.zero.nshards = 3;
-    make(&p, &l, 0, &mesh);
-    decay = meg_new((size_t)p.flat_numel * sizeof *decay);
-    for (int rank = 0; rank < 3; rank++) {
-        struct meg_zero_shard s;
-
-        meg_zero_shard_make(&s, &p, &l, rank);
-        for (int k = 0; k < s.nbucket_shards; k++)
-            for (int j = 0; j < s.bucket_shard[k].nhparam_ranges; j++)
-                for (int64_t i = s.bucket_shard[k].hparam_range[j].begin; i < s.bucket_shard[k].hparam_range[j].end;
-                     i++)
-                    decay[s.bucket_shard[k].begin + i] = 1 + s.bucket_shard[k].hparam_range[j].wd_mult;
-        meg_zero_shard_free(&s);
-    }
-    for (int i = 0; i < p.n; i++)
-        for (int64_t e = 0; e < p.row[i].shard_numel; e++)
-            assert_true(decay[p.row[i].offset + e] == 1 + (float)p.row[i].is_decayed);
-    free(decay);
-    meg_params_free(&p);
 }
 
 /* The first and last stage have the tied embedding in a bucket of its own, of equal size. */
@@ -211,14 +185,17 @@ static void only_the_first_stage_has_several_buckets(void **state)
     meg_params_free(&p);
 }
 
-/* Bytes per parameter as in Megatron's documentation: replicated, and with the distributed optimizer over d ranks. */
+/*
+ * Bytes per parameter as in Megatron's documentation: replicated, and with the distributed optimizer over d ranks.  Of
+ * Megatron's 20 bytes with fp16 gradients, 4 are an f32 copy of the gradients, which meg does not need.
+ */
 static void memory_equals_megatrons_bytes_per_parameter(void **state)
 {
     static const struct {
         enum meg_dtype params, grads;
         int64_t total, replicated, sharded; /* total = replicated + sharded */
     } mode[] = {
-        { MEG_DTYPE_F16, MEG_DTYPE_F16, 20, 4, 16 },
+        { MEG_DTYPE_F16, MEG_DTYPE_F16, 16, 4, 12 },
         { MEG_DTYPE_BF16, MEG_DTYPE_F32, 18, 6, 12 },
         { MEG_DTYPE_F32, MEG_DTYPE_F32, 16, 8, 8 },
     };
@@ -260,7 +237,7 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
                 meg_gpt_memory_size(&m, &c, &run, &mesh);
                 meg_optim_memory_size(&o, &adam, &p, &l, &run);
                 n = p.flat_numel;
-                each = (int64_t)(o.params + o.grads + o.main + o.main_grad + o.state);
+                each = (int64_t)(o.params + o.grads + o.main + o.state);
                 if (zero == 0)
                     assert_int_equal((int64_t)(m.params + m.grads) + each, n * mode[i].total);
                 if (zero == 1)
@@ -285,7 +262,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_end_at_bucket_numel),
         cmocka_unit_test(shards_are_equal_and_cover_every_parameter),
-        cmocka_unit_test(weight_decay_follows_the_parameter_table),
         cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
         cmocka_unit_test(memory_equals_megatrons_bytes_per_parameter),
         cmocka_unit_test(only_the_first_stage_has_several_buckets),

@@ -115,11 +115,14 @@ static void heads_that_overlap(void *arg)
 
 static void range_reversed(void *arg)
 {
-    const struct meg_hparam_range range = { 5, 2, 1, 1, 0 };
+    const struct meg_update_range range = { .begin = 5, .end = 2 };
+    const struct meg_update_arrays x = { .w = { data[0], MEG_DTYPE_F32 },
+                                         .g = { data[1], MEG_DTYPE_F32 },
+                                         .state = { { data[2], MEG_DTYPE_F32 } } };
     const struct meg_step_hparams step = { { 0, 0 }, 0, 1, 1, 1, 0, 0 };
 
     (void)arg;
-    checked()->sgd(NULL, data[0], data[1], data[2], &range, 1, 0, &step);
+    checked()->sgd(NULL, &x, &range, 1, 0, &step);
 }
 
 static void a_wrong_argument_aborts_and_names_both_values(void **state)
