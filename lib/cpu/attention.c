@@ -1,22 +1,23 @@
 /* isa: baseline v3 v4 */
 /*
- * attention.c - attention in tiles of scores that fit in cache, with a running maximum and sum for each query (Milakov
- * and Gimelshein 2018; Dao et al. 2022).  Forward keeps only the log-sum-exp of each query's scores, and backward
+ * attention.c - tiled attention (Milakov and Gimelshein 2018; Dao et al. 2022).  A tile of scores fits in cache, and
+ * each query has a running maximum and sum.  Forward keeps only the log-sum-exp of each query's scores, and backward
  * recomputes the scores.  Completely masked tiles are skipped, which nearly halves the cost of causal attention over
  * long sequences.
  *
  * A task of the forward pass is a block of queries of one head.  A task of the backward pass is one key-value group of
- * one sequence with all its query heads, so that a single thread sums dk and dv in a fixed order.
+ * one sequence, with all query heads of the group.  A single thread therefore sums the group's dk and dv, in a fixed
+ * order.
  */
 #include <math.h>
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
 /*
- * BQ and BK are the numbers of queries and keys per tile, TASK_ROWS is the number of queries per forward task.  GEMM
- * operands are packed into contiguous f32 rows.  In place, the stride between rows of one head is often near a power of
- * two, so that rows share cache sets and GEMM reaches 175 instead of 215 GFLOP/s.  A packed operand has at most
- * PACK_FLOATS elements; for large head sizes it has fewer rows.
+ * BQ is the number of queries per tile, BK the number of keys per tile.  TASK_ROWS is the number of queries per forward
+ * task.  GEMM operands are packed into contiguous f32 rows.  Before packing, the stride between rows of one head is
+ * often near a power of two.  The rows then map to the same cache sets, and GEMM reaches 175 instead of 215 GFLOP/s.  A
+ * packed operand has at most PACK_FLOATS elements; for large head sizes it has fewer rows.
  */
 enum { BQ = 128, BK = 256, TASK_ROWS = 2 * BQ, PACK_FLOATS = BK * 128 };
 
@@ -44,8 +45,8 @@ static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
 }
 
 /*
- * Return the number of rows of d floats that a packed operand has: at most `most`, and at most the largest multiple of
- * 8 whose rows fit into PACK_FLOATS elements.
+ * Return the number of rows, of d floats each, in a packed operand.  It is the smaller of `most` and the largest
+ * multiple of 8 rows that fits into PACK_FLOATS elements.
  */
 static int64_t rows_of_pack(int64_t most, int64_t d)
 {
@@ -86,7 +87,7 @@ static struct key_range visible_keys(const struct meg_attn_geom *ge, int64_t t, 
     return s;
 }
 
-/* Return the range of keys that any of queries [t0, t1) attends to, with lo rounded down to a multiple of 8. */
+/* Return the smallest range that contains all keys of queries [t0, t1).  Its lo is rounded down to a multiple of 8. */
 static struct key_range visible_to_any(const struct meg_attn_geom *ge, int64_t t0, int64_t t1, int64_t i)
 {
     struct key_range s = { ge->s_k, 0 };
@@ -283,8 +284,8 @@ struct bwd {
 };
 
 /*
- * For one query, replace the scores s [nk] by the attention weights after dropout, and dp = d_o v^T by the gradient of
- * the scores.
+ * For one query, replace the scores s [nk] by the attention weights after dropout.  Replace dp = d_o v^T by the
+ * gradient of the scores.
  */
 static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, float scale, float lse, float delta,
                     const float *factor)

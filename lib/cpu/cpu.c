@@ -65,8 +65,8 @@ const char *meg_cpu_supports(enum meg_dtype dtype)
 }
 
 /*
- * Allocate zeroed memory.  Buffers of at least 4 MiB use huge pages if the kernel allows it, and are zeroed by all
- * threads, because first touch distributes the pages over NUMA nodes.
+ * Allocate zeroed memory.  A buffer of at least 4 MiB uses huge pages if the kernel allows it.  All threads zero such a
+ * buffer, which distributes its pages over the NUMA nodes (first touch).
  */
 void *meg_cpu_alloc(size_t nbytes)
 {

@@ -15,8 +15,8 @@ enum { DROP_BLOCK = 512 }; /* maximum number of units per call */
 
 struct dropout {
     uint32_t key[2];
-    uint32_t threshold; /* units whose 16-bit number is below the threshold are dropped; 0: no dropout */
-    float scale;        /* factor by which the values of kept units are multiplied */
+    uint32_t threshold; /* a unit is dropped if its 16-bit number is below this value; 0: no dropout */
+    float scale;        /* factor for the values of kept units */
 };
 
 static inline struct dropout drop_begin(const struct meg_drop *d)

@@ -36,8 +36,8 @@ static int is_among(int32_t v, const int32_t *list, int64_t n)
 }
 
 /*
- * Add columns [c0, c0 + n) of each row r of dx to row index[r] - v0 of table, in order of r.  If the table is bf16 or
- * f16, the rows with the same index within a block of 512 rows of dx are summed in f32 and rounded once.
+ * For each row r of dx, in order, add columns [c0, c0 + n) to row index[r] - v0 of table.  A bf16 or f16 table is
+ * updated in blocks of 512 rows of dx: rows of a block with the same index are summed in f32 and rounded once.
  */
 static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *index, int64_t v0, int64_t c0, int64_t n)
 {

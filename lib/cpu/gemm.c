@@ -1,11 +1,11 @@
 /*
  * gemm.c - GEMM by oneDNN: dnnl_sgemm for f32 and dnnl_gemm_bf16bf16f32 for bf16 operands.  No header of oneDNN
- * declares the latter, which has the arguments of dnnl_sgemm.  oneDNN is loaded at run time on first use, because
- * loading takes about 25 ms and some programs compute no GEMM.
+ * declares dnnl_gemm_bf16bf16f32; its arguments are those of dnnl_sgemm.  oneDNN is loaded on first use: loading takes
+ * about 25 ms, and some programs compute no GEMM.
  *
- * oneDNN uses one thread if it is called inside an active parallel region, and all threads otherwise.  Callers split
- * their work into blocks whose size depends only on the shape and call from inside a parallel region, so that the
- * result does not depend on the number of threads.
+ * oneDNN uses one thread inside an active parallel region, and all threads outside.  Callers call oneDNN inside a
+ * parallel region, once per block of their output.  Block sizes depend only on the shape, so the result does not depend
+ * on the number of threads.
  */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -18,7 +18,7 @@
 typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                      const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
-/* The first fields of oneDNN's dnnl_version_t; versions 2 and 3 agree on them. */
+/* The first fields of oneDNN's dnnl_version_t, which are the same in versions 2 and 3. */
 struct version {
     int major, minor, patch;
     const char *hash;
@@ -42,10 +42,10 @@ static int multiplies_bf16(void)
 }
 
 /*
- * If the address space is limited (ulimit -v) and exhausted, the dynamic linker and oneDNN's initializers and code
- * generator crash with SIGSEGV or an uncaught exception.  Under such a limit, load() therefore checks for free address
- * space, grows the stack, and lets oneDNN generate its kernels at once.  Without a limit it does not, because this
- * makes the start slower.  Loading uses 42 MiB of address space and the first GEMM 6 MiB; attention uses 1.2 MiB of
+ * The address space may be limited (ulimit -v).  When it is exhausted, the dynamic linker, oneDNN's initializers and
+ * its code generator crash with SIGSEGV or an uncaught exception.  If there is a limit, load() therefore checks for
+ * free address space, grows the stack, and makes oneDNN generate its kernels.  Without a limit, load() omits these
+ * steps, which take time.  Loading uses 42 MiB of address space and the first GEMM 6 MiB; attention uses 1.2 MiB of
  * stack.
  */
 enum { LOAD_SPACE = 64 << 20, STACK_SPACE = 2 << 20 };
@@ -69,7 +69,9 @@ static __attribute__((noinline)) void touch_stack(void)
         space[i] = 0;
 }
 
-/* Grow this thread's stack while there is address space for it, unless the stack limit (ulimit -s) is too small. */
+/*
+ * Grow this thread's stack now, while address space is free.  Do nothing if the stack limit (ulimit -s) is too small.
+ */
 static void grow_stack(void)
 {
     struct rlimit limit;

@@ -4,8 +4,8 @@
  * oneDNN's sgemm multiplies them.  If both are bf16 and the CPU has bf16 instructions, oneDNN's bf16 GEMM multiplies
  * them, twice as fast.  Other operands are first converted into f32 panels.
  *
- * A linear layer of at most GEMM_SKINNY_M rows (decoding) is limited by the memory bandwidth of reading the weights b,
- * which oneDNN would copy first.  Such a GEMM a b^T is computed here as dot products, and the result of a row does not
+ * For at most GEMM_SKINNY_M rows (decoding), reading the weights b takes most of the time of a linear layer.  oneDNN
+ * would copy the weights first, so such a GEMM a b^T is computed here as dot products.  The result of a row does not
  * depend on the number of rows.
  */
 #include "cpu/internal.h"
@@ -101,8 +101,8 @@ static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct
 }
 
 /*
- * Add a b^T to c [m,n] for m <= GEMM_SKINNY_M.  Rows of b are packed in blocks of 16 rows and a depth of 512 (32 KiB),
- * so that a block fits into the L1 cache.
+ * Add a b^T to c [m,n] for m <= GEMM_SKINNY_M.  b is packed in blocks of 16 rows and 512 columns (32 KiB), which fit
+ * into the L1 cache.
  */
 static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float *c,
                               int64_t ldc)

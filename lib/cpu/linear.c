@@ -1,10 +1,10 @@
 /* isa: baseline v3 v4 */
 /*
- * linear.c - linear layers: GEMMs in blocks of the output, with bias and activation applied to a block while it is in
- * cache.  Block sizes depend only on the shape.
+ * linear.c - linear layers, computed in blocks of the output.  Bias and activation are applied to a block while the
+ * block is in cache.  Block sizes depend only on the shape.
  *
- * Sums are accumulated in f32.  If the output is f32 they are accumulated in place, else in a tile on the stack, which
- * is rounded to bf16 or f16 after bias and activation.
+ * Sums are accumulated in f32: in place if the output is f32, else in a tile on the stack.  After bias and activation,
+ * the tile is rounded to bf16 or f16.
  */
 #include "cpu/row.h"
 #include "cpu/vmath.h"
@@ -49,10 +49,7 @@ static int all_f32(struct meg_mat a, struct meg_mat b, struct meg_mat c)
     return a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32 && c.dtype == MEG_DTYPE_F32;
 }
 
-/*
- * Return m with its first element moved to (r, c).  rows and cols are not changed, because gemm_block does not use
- * them.
- */
+/* Return m with its first element moved to (r, c).  rows and cols, which gemm_block does not use, are not changed. */
 static struct meg_mat submat(struct meg_mat m, int64_t r, int64_t c)
 {
     m.p = element(m, r, c);

@@ -31,7 +31,7 @@ static inline float *row_out(struct meg_mat m, int64_t r, int64_t c0, float *buf
     return m.dtype == MEG_DTYPE_F32 ? (float *)element(m, r, c0) : buf;
 }
 
-/* Return the array of row_out, filled with the current values of the row, so that the caller can add to them. */
+/* Like row_out, but the returned array contains the current values of the row; the caller adds to these values. */
 static inline float *row_load(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf)
 {
     row_read(m, r, c0, n, buf);

@@ -1,5 +1,5 @@
 /* isa: baseline v3 v4 */
-/* sgd.c - SGD with momentum, in one pass that also stores the copy and zeroes the gradient. */
+/* sgd.c - SGD with momentum.  One pass updates the parameters, stores the copy and zeroes the gradient. */
 #include "cpu/update.h"
 
 static void sgd_block(struct update_block *b, const struct meg_update_range *range, float momentum,

@@ -1,6 +1,6 @@
 /*
- * vmath.h - exp and GELU without branches, so that the compiler vectorizes loops that call them.  The stated errors are
- * the largest ones measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The
+ * vmath.h - exp and GELU without branches.  The compiler can therefore vectorize loops that call them.  The stated
+ * errors are the largest measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The
  * polynomials are minimax approximations (Remez algorithm).
  */
 #ifndef MEG_CPU_VMATH_H
@@ -71,8 +71,8 @@ static inline float vgelu_tanh_grad(float x)
 }
 
 /*
- * Return the cumulative distribution function of the standard normal distribution at x, given e = exp(-x^2/2).  It is
- * erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2 otherwise, where
+ * Return the cumulative distribution function of the standard normal distribution at x, given e = exp(-x^2/2).  The
+ * result is erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2 otherwise, where
  *   erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt 2, t = 1/(1 + z/2), and P within 2.2e-8
  */
 static inline float vnormal(float x, float e)

@@ -1,9 +1,10 @@
 /*
  * batch.h - global batch size of each step, with Megatron's batch ramp-up.
  *
- * A ramp-up from start A by increments I over N samples to the global batch size G has (G - A) / I levels of
- * N I / (G - A) samples each (a real number).  After `consumed` samples, the batch size is
- * A + I floor(consumed / samples per level) while consumed <= N, then G.
+ * A ramp-up raises the batch size from A to the global batch size G, by increments of I, over N samples.  After
+ * `consumed` samples, the batch size is
+ *   A + I floor(consumed / L) while consumed <= N, and G afterwards.
+ * There are (G - A) / I levels of L = N I / (G - A) samples each; L is a real number.
  */
 #ifndef MEG_OPTIM_BATCH_H
 #define MEG_OPTIM_BATCH_H
@@ -25,7 +26,7 @@ struct meg_batch_size {
     int64_t num_micro; /* number of micro-batches per rank: effective / (micro * dp_size) */
 };
 
-/* Check the global batch size and those of the ramp-up.  Return MEG_EUSAGE if one is invalid. */
+/* Check the global batch size and the ramp-up.  Return MEG_EUSAGE if a batch size is invalid. */
 int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err *e);
 
 /* Return the batch size after `consumed` samples. */

@@ -137,8 +137,8 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
 }
 
 /*
- * Check that v is unset, or is at least `lowest` and corresponds to at most 2^53 samples, which a double represents
- * exactly.  `unit` is the number of samples per count: 1, or the global batch size.
+ * Check that v, if set, is at least `lowest`, and that v * unit is at most 2^53 samples, the limit of exact integers in
+ * a double.  `unit` is the number of samples that v counts: 1, or the global batch size.
  */
 static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit, struct meg_err *e)
 {

@@ -1,10 +1,11 @@
 /*
  * loss_scaler.h - loss scaling for f16 (Micikevicius et al. 2018).
  *
- * Small gradients underflow in f16, so the loss is multiplied by a scale before the backward pass, and the gradients
- * are divided by it before the update.  A step with a NaN or Inf gradient (an overflow) is skipped.  As in Megatron's
- * DynamicGradScaler, `window` consecutive steps without overflow double the dynamic scale.  The `hysteresis`-th
- * overflow since the last doubling, and each later one, halves it, down to --min-loss-scale.
+ * Small gradients underflow in f16.  The loss is therefore multiplied by a scale before the backward pass, and the
+ * gradients are divided by this scale before the update.  A step with a NaN or Inf gradient (an overflow) is skipped.
+ * The dynamic scale changes as in Megatron's DynamicGradScaler.  It is doubled after `window` consecutive steps without
+ * overflow.  It is halved at the `hysteresis`-th overflow since the last doubling and at each later overflow, down to
+ * --min-loss-scale.
  */
 #ifndef MEG_OPTIM_LOSS_SCALER_H
 #define MEG_OPTIM_LOSS_SCALER_H

@@ -1,8 +1,8 @@
 /*
  * lr.h - schedules of learning rate and weight decay.
  *
- * Schedules are in samples, so that a change of batch size does not distort them: `steps` is the number of samples in
- * successful iterations so far.  The formulas are those of Megatron's OptimizerParamScheduler.
+ * A schedule counts samples, because the batch size may change: `steps` is the number of samples in successful
+ * iterations so far.  The formulas are from Megatron's OptimizerParamScheduler.
  *
  * Learning rate, with N = steps, warm-up W, end of the decay T, length of the WSD decay D, maximum M and minimum m.
  * The first line whose condition is true applies:
@@ -41,8 +41,8 @@ struct meg_lr_schedule {
 };
 
 /*
- * Return the learning rate after `steps` samples.  max_lr and min_lr are the limits of the schedule or, for decoupled
- * parameters, those of --decoupled-lr and --decoupled-min-lr.
+ * Return the learning rate after `steps` samples.  max_lr and min_lr are the limits of the schedule.  For decoupled
+ * parameters, they are --decoupled-lr and --decoupled-min-lr.
  */
 double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, int64_t steps);
 

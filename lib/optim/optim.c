@@ -60,8 +60,8 @@ static struct meg_array grad_shard(const struct meg_optim *o, const struct meg_z
 /* ---- creation ------------------------------------------------------------------------------------ */
 
 /*
- * List the parameter ranges that this rank counts in norms over the model.  Merge ranges that are separated only by
- * padding, which is zero.
+ * List the parameter ranges that this rank counts in norms over the model.  Ranges with only padding (zeros) between
+ * them are merged.
  */
 static void list_norm_ranges(struct meg_optim *o)
 {
@@ -296,8 +296,8 @@ static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 }
 
 /*
- * Set *sum, which must be 0, to the sum of squares, over all ranks of the model, of the arrays that shard() returns
- * (parameters or gradients).  A parameter that is replicated on several ranks is counted once.
+ * Compute in *sum, which must be 0, the sum of squares of the model's parameters or gradients over all ranks of the
+ * model.  shard() returns this rank's array.  A parameter that is replicated on several ranks is counted once.
  */
 static void sum_squares(struct meg_optim *o, double *sum,
                         struct meg_array (*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))

@@ -1,10 +1,10 @@
 /*
  * optim.h - the optimizer of a run: options, state, and the step from gradients to weights.
  *
- * A rank updates all elements of the flat parameter buffer (model/param.h) or, in ZeRO stages 1 to 3, its shard of each
- * bucket (optim/zero/shard.h).  Optimizer state is f32: AdamW keeps exp_avg and exp_avg_sq, SGD its momentum.  If the
- * parameters are bf16 or f16, the optimizer updates f32 main parameters and then rounds them to the model's dtype.
- * With ZeRO-3, main parameters also exist in an f32 run: they are the rank's shards of the parameters.
+ * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (model/param.h).  In stages 1 to 3, it
+ * updates its shard of each bucket (optim/zero/shard.h).  Optimizer state is f32: AdamW keeps exp_avg and exp_avg_sq,
+ * SGD keeps its momentum.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
+ * result to the model's dtype.  An f32 run has main parameters only with ZeRO-3; they are the rank's parameter shards.
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
@@ -115,8 +115,8 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed);
 /* ZeRO-3: return this rank's parameter shards in the model's dtype; NULL in other stages. */
 void *meg_optim_param_shards(const struct meg_optim *o);
 /*
- * Call this after a checkpoint was loaded into the model's parameters.  has_main states whether main parameters were
- * loaded, too; if not, convert the model's parameters to main parameters.  With ZeRO-3, discard gathered layers.
+ * Call this after a checkpoint was loaded into the model's parameters.  If has_main, the main parameters were loaded as
+ * well; otherwise, convert the model's parameters to main parameters.  With ZeRO-3, discard gathered layers.
  */
 void meg_optim_reload_params(struct meg_optim *o, bool has_main);
 
@@ -142,7 +142,7 @@ void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg
  * gradients for NaN and Inf before they are reduced.
  */
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite);
-/* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h), and convert them to f32. */
+/* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h). */
 void meg_optim_reduce_grads(struct meg_optim *o);
 /*
  * Set sums.local_loss to the model's *loss_sum, and sums.loss to its sum over all pipeline stages and over the data-
@@ -167,8 +167,8 @@ struct meg_optim_step {
 };
 
 /*
- * Sum the squares of the gradients if s->has_grad_norm, then decide on the device whether this step updates the
- * parameters, and by which factor the gradients are multiplied, to unscale, average and clip them (tensor/step.h).
+ * If s->has_grad_norm, sum the squares of the gradients.  Then decide, on the device, whether this step updates the
+ * parameters.  Compute the factor that unscales, averages and clips the gradients (tensor/step.h).
  */
 void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s);
 /*
@@ -182,8 +182,8 @@ void meg_optim_sum_params(struct meg_optim *o);
 /* End the step: queue the download of its record.  At most MEG_MAX_QUEUED_STEPS steps may have unread records. */
 void meg_optim_end(struct meg_optim *o);
 /*
- * Wait for the oldest step whose record was not read, and return the record.  It is valid until meg_optim_end is called
- * MEG_MAX_QUEUED_STEPS more times.
+ * Wait for the oldest step whose record was not read, and return the record.  The record is valid until meg_optim_end
+ * is called MEG_MAX_QUEUED_STEPS more times.
  */
 const struct meg_step_record *meg_optim_result(struct meg_optim *o);
 

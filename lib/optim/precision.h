@@ -1,4 +1,4 @@
-/* precision.h - options of mixed precision, and the dtypes and loss scale that follow from them. */
+/* precision.h - options of mixed precision, and the resulting dtypes and loss scale. */
 #ifndef MEG_OPTIM_PRECISION_H
 #define MEG_OPTIM_PRECISION_H
 #include "optim/loss_scaler.h"

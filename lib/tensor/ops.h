@@ -1,23 +1,24 @@
 /*
- * ops.h - struct meg_ops, the table of tensor operations that a backend provides.  The CPU backend (cpu/cpu.h) is the
- * reference for their results.  Layers and the optimizer compute only with these operations.
+ * ops.h - struct meg_ops, the table of tensor operations that a backend provides.  The results of the CPU backend
+ * (cpu/cpu.h) are the reference.  Layers and the optimizer compute only with these operations.
  *
  * Shapes: s sequence, b micro-batch, n = s*b tokens, h hidden, f feed-forward, a query heads, g key-value groups, d
  * head size, v vocabulary.  Activations are sequence first: token t of sequence i is row t*b + i.
  *
- * Data types: a matrix or view of heads carries its type, f32, bf16 or f16, and the types of one call may differ.  For
- * example, the residual stream may be f32 while parameters and the outputs of sublayers are bf16.  An operation
- * converts its inputs to f32, computes in f32 (sumsq and weighted_sum in f64), and rounds a result once, to nearest
- * even, when it stores it.  Statistics, losses and log-sum-exps are f32.
+ * Data types: a matrix or view of heads has a field for its type (f32, bf16 or f16), and the types of one call may
+ * differ.  For example, the residual stream may be f32 while parameters and the outputs of sublayers are bf16.  An
+ * operation converts its inputs to f32, computes in f32 (sumsq and weighted_sum in f64), and rounds a stored result
+ * once, to nearest even.  Statistics, losses and log-sum-exps are f32.
  *
  * A parameter vector (void *) has the type of a matrix of the same call.  The bias of a linear layer has the type of w,
  * the bias of add_fwd the type of the sublayer's output, and w and b of a norm the type of y (norm_bwd: of dy).
- * Parameter gradients may be f32 or, to save memory, bf16 or f16; these are rounded at each accumulation.
+ * Parameter gradients may be f32 or, to save memory, bf16 or f16; bf16 and f16 gradients are rounded at each
+ * accumulation.
  *
  * Operations on tensors return nothing and allocate nothing.  The caller owns the buffers, which must not overlap
  * unless a comment allows it.  A wrong shape is a bug in the caller; debug builds check shapes (tensor/check_ops.h).
- * An operation is queued on its stream.  The CPU backend computes before it returns, and its results do not depend on
- * the number of threads: work is split into blocks whose sizes depend only on the shapes, and sums have a fixed order.
+ * An operation is queued on its stream.  On the CPU, an operation is complete when it returns.  CPU results do not
+ * depend on the number of threads: block sizes depend only on the shapes, and sums have a fixed order.
  */
 #ifndef MEG_TENSOR_OPS_H
 #define MEG_TENSOR_OPS_H
@@ -32,7 +33,7 @@ MEG_BEGIN_DECLS
 struct meg_stream;
 struct meg_event;
 
-/* A matrix [rows, cols] whose row r begins ld elements after row r-1. */
+/* A matrix [rows, cols].  Row r begins ld elements after row r-1. */
 struct meg_mat {
     void *p;
     enum meg_dtype dtype;
@@ -40,10 +41,10 @@ struct meg_mat {
 };
 
 /*
- * A strided view of the heads in a tensor such as qkv or a KV cache.  With r = a/g query heads per key-value group,
- * column c of query head j at token t of sequence i is
- *   p[t*ld_s + i*ld_b + (j/r)*ld_g + (j%r)*ld_h + c]
- * and column c of the key or value head of group j is p[t*ld_s + i*ld_b + j*ld_g + c].
+ * A strided view of the heads in a tensor such as qkv or a KV cache.  Column c of a head, at token t of sequence i:
+ *   query head j:                  p[t*ld_s + i*ld_b + (j/r)*ld_g + (j%r)*ld_h + c]
+ *   key or value head of group j:  p[t*ld_s + i*ld_b + j*ld_g + c]
+ * r = a/g is the number of query heads per key-value group.
  */
 struct meg_heads {
     void *p;
@@ -56,10 +57,10 @@ enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
 
 /*
  * Dropout parameters.  A dropout mask is a function of global indices, so it does not depend on the parallel layout.  A
- * unit is a column of a hidden state or one attention weight of a query; its global index is defined below.  Philox
- * (base/philox.h) with key (seed, 1 + 16*layer + site) and counter (unit/8, position, sample low, sample high) returns
- * eight 16-bit numbers, one for each of eight units.  A unit is kept iff its number is >= T = min(round(65536 p),
- * 65535); its value is then multiplied by 65536/(65536-T).
+ * unit is a column of a hidden state or one attention weight of a query.  Philox (base/philox.h) returns eight 16-bit
+ * numbers, one for each of eight units.  The key is (seed, 1 + 16*layer + site), the counter (unit/8, position, sample
+ * low, sample high).  Let T = min(round(65536 p), 65535).  A unit is kept iff its number is >= T; a kept unit is
+ * multiplied by 65536/(65536-T).  The global indices are:
  *   hidden dropout: unit = unit0 + column; position and sample are those of the row
  *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, where s is the length of the full
  *                   sequence (struct meg_attn_geom); position is the position of the query
@@ -117,7 +118,7 @@ struct meg_adam {
 struct meg_loss_weight {
     const float *mask; /* [n] in device memory; NULL means 1 for all rows */
     double scale;
-    const double *loss_scale; /* in device memory, so that a step on the device can change it; NULL means 1 */
+    const double *loss_scale; /* in device memory, where step_finish updates it; NULL means 1 */
 };
 
 /* A backend's plan of a linear layer y [n,out] = act(x [n,in] w^T + bias).  Calls may use smaller shapes. */
@@ -197,8 +198,8 @@ struct meg_ops {
                      struct meg_mat x, const void *w, const void *b, float eps);
     /*
      * dx [n,h] = skip + the gradient of x, computed from dy, the gradient of y.  skip [n,h] may be dx; if skip.p is
-     * NULL, nothing is added.  Add the gradients of w and b to dw and db [h], whose type is `grad`; for RMSNorm, db is
-     * NULL.
+     * NULL, nothing is added.  Add the gradient of w to dw [h] and that of b to db [h], both of type `grad`; for
+     * RMSNorm, db is NULL.
      */
     void (*norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
@@ -208,8 +209,8 @@ struct meg_ops {
     void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
                     const struct meg_drop *drop);
     /*
-     * dy [n,h] = dz times the dropout factors of add_fwd.  Unless dbias [h], whose type is `grad`, is NULL, add the
-     * column sums of dy to it.
+     * dy [n,h] = dz times the dropout factors of add_fwd.  Add the column sums of dy to dbias [h] of type `grad`,
+     * unless dbias is NULL.
      */
     void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
                     const struct meg_drop *drop);
@@ -237,9 +238,9 @@ struct meg_ops {
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*
-     * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  dq, dk and dv are f32; add to them, or
-     * overwrite them if accumulate is 0.  If k and v are only a chunk of the keys, lse and delta must still be those
-     * over all keys.
+     * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  Add the gradients to dq, dk and dv (f32); if
+     * accumulate is 0, overwrite dq, dk and dv instead.  k and v may be only a chunk of the keys, but lse and delta
+     * must be computed over all keys.
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
                      struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
@@ -273,9 +274,9 @@ struct meg_ops {
                          const struct meg_drop *drop);
 
     /*
-     * Cross-entropy over a vocabulary that is split over ranks.  The logits [n,v] are those of ids v0 to v0 + v - 1.
-     * xent_partial writes two statistics of this rank's logits to part [2,n] f32: the log-sum-exp of each row, and the
-     * logit of its target, or 0 if the target is on another rank.  target [n] i32 has ids of the complete vocabulary.
+     * Cross-entropy over a vocabulary that is split over ranks.  This rank has the logits [n,v] of ids [v0, v0 + v).
+     * xent_partial writes two statistics of each row to part [2,n] f32: the log-sum-exp of the row, and the target's
+     * logit (0 if the target is on another rank).  target [n] i32 contains ids of the complete vocabulary.
      * xent_combine computes lse [n] and loss [n] = lse - the target's logit, both f32, from part [nparts,2,n] of all
      * ranks.
      */
@@ -302,12 +303,11 @@ struct meg_ops {
     void (*step_finish)(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf);
 
     /*
-     * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, which Megatron uses, computes the same) on the
-     * elements of the ranges:
+     * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, as in Megatron) on the elements of the ranges:
      *   g' = g * step->grad_scale, m = beta1 m + (1-beta1) g', v = beta2 v + (1-beta2) g'^2,
      *   w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w), copy = w, g = 0
      * with lr = step->lr[lr_index] lr_mult and wd = step->weight_decay wd_mult.  range [nranges] and step are in device
-     * memory.  With step->skip, only g = 0.
+     * memory.  If step->skip is set, only set g to 0.
      */
     void (*adamw)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);

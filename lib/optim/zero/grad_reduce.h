@@ -50,14 +50,14 @@ void meg_reducer_grads_ready(struct meg_reducer *r, int group);
 /* Make progress on the operation in flight, if any, without blocking. */
 void meg_reducer_poll(struct meg_reducer *r);
 /*
- * Finish the reductions of a step.  Each rank then has the reduced gradients of all elements or, with the distributed
- * optimizer, of its shard of each bucket.
+ * Finish the reductions of a step.  Afterwards, each rank has the reduced gradients of all elements.  With the
+ * distributed optimizer, it has only those of its shard of each bucket.
  */
 void meg_reducer_end(struct meg_reducer *r);
 
 /*
  * All-gather of the parameters w after an update.  Each rank contributes its shard of every bucket.  Buckets are
- * gathered in the order in which the forward pass reads them, beginning with the last bucket.
+ * gathered in the order of the forward pass, from the last bucket to the first.
  */
 struct meg_gatherer {
     const struct meg_params *params;

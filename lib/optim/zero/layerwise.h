@@ -3,7 +3,7 @@
  *
  * Each layer group is one bucket (model/param.h), divided into one shard per rank.  A group's gradients are
  * reduce-scattered after each backward pass and added to the gradient shard.  With ZeRO-3, the group's parameters are
- * all-gathered before each forward and backward pass, unless a buffer still contains them.  With
+ * all-gathered before each forward and backward pass, unless a buffer still contains these parameters.  With
  * --overlap-param-gather, the next group is prefetched.  At most one reduce-scatter and one all-gather are in flight at
  * a time.
  */
@@ -43,7 +43,10 @@ void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group);
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group);
 /* Make progress on the operation in flight, if any, without blocking. */
 void meg_layer_reducer_poll(struct meg_layer_reducer *q);
-/* Call this after a step's last pass.  Finish the sums in grad_shards, and sum them over the optimizer instances. */
+/*
+ * Call this after a step's last pass.  Finish the last reduce-scatter, and all-reduce grad_shards over the optimizer
+ * instances.
+ */
 void meg_layer_reducer_end(struct meg_layer_reducer *q);
 
 struct meg_layer_gatherer {

@@ -1,8 +1,10 @@
 /*
- * sp_grads.h - under sequence parallelism, the sum of the gradients of replicated parameters (norms, and biases added
- * to the residual stream) over the tensor-parallel ranks, which processed different positions.
+ * sp_grads.h - reduce the gradients of replicated parameters under sequence parallelism.
  *
- * A layer group has one all-reduce: if it has several such parameters, their gradients are copied to one buffer.
+ * Tensor-parallel ranks process different positions, so the gradients of replicated parameters (norms, and biases added
+ * to the residual stream) are summed over these ranks.
+ *
+ * A layer group has one all-reduce.  The gradients of several parameters are copied to one buffer for it.
  */
 #ifndef MEG_OPTIM_ZERO_SP_GRADS_H
 #define MEG_OPTIM_ZERO_SP_GRADS_H
@@ -22,7 +24,7 @@ struct meg_sp_grads {
 /* Return the size of the buffer in elements; 0 if none is required. */
 int64_t meg_sp_grads_numel(const struct meg_params *params, const struct meg_layout *l);
 
-/* Sum the gradients of a layer group, whose first gradient is at g. */
+/* Sum the gradients of replicated parameters of a layer group.  The group's gradients begin at g. */
 void meg_sp_grads_reduce(const struct meg_sp_grads *s, int group, void *g);
 
 MEG_END_DECLS

@@ -8,7 +8,7 @@
  *     3       reduce-scatter a layer after its backward     all-gather a layer before its forward and backward
  *
  * A layer here is a layer group of model/param.h.  optim/zero/grad_reduce.h implements the collectives on buckets,
- * optim/zero/layerwise.h those on layers.
+ * optim/zero/layerwise.h the collectives on layers.
  */
 #ifndef MEG_OPTIM_ZERO_SYNC_H
 #define MEG_OPTIM_ZERO_SYNC_H
@@ -30,8 +30,8 @@ struct meg_zero_sync {
 };
 
 /*
- * Prepare the collectives on a model's parameters and gradients.  param_shards (stage 3) and grad_shards (stages 2 and
- * 3) are this rank's shards in the dtypes of model->run.  Other stages ignore them.  All pointers are borrowed.
+ * Prepare the collectives on a model's parameters and gradients.  param_shards (used in stage 3 only) and grad_shards
+ * (used in stages 2 and 3 only) are this rank's shards, in the dtypes of model->run.  All pointers are borrowed.
  */
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_gpt *model,
                         struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
