@@ -14,9 +14,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_block_reader_open - create a reader of the files that the patterns match, in the order of the patterns
- *   patterns  [n]  paths, or shell patterns, whose matches are sorted bytewise; "-" is standard input.  The name of an
- *                  existing file is not expanded.
+ * meg_block_reader_open - create a reader of the files that match the patterns
+ *   patterns  [n]  paths or shell patterns; "-" is standard input.  The name of an existing file is not expanded.
+ * Files are read in the order of the patterns.  The files of one shell pattern are sorted bytewise.
  * Returns MEG_ENOENT if a pattern matches no file or a file does not exist.
  */
 struct meg_block_reader;
@@ -37,9 +37,10 @@ struct meg_line_block {
 };
 
 /*
- * meg_block_reader_next - fill b with about target_bytes of complete lines, or with more for a longer line
- * A block ends with \n or at the end of its file.  An empty file is one empty block; the last block of a file may also
- * be empty.
+ * meg_block_reader_next - read the next block of complete lines into b
+ *   target_bytes  approximate size of the block; a block with a longer line is larger
+ * A block ends with \n or at the end of its file.  An empty file is one empty block.  The last block of a file can be
+ * empty.
  * Returns 1, or 0 after the last file.  Returns MEG_EFORMAT for a line of more than MEG_MAX_LINE_BYTES, and MEG_ENOENT
  * or MEG_EIO if a file cannot be opened.  Otherwise fails as meg_decompressor_open and meg_decompressor_read do.
  */
@@ -51,7 +52,7 @@ int meg_block_reader_next(struct meg_block_reader *in, struct meg_line_block *b,
 int64_t meg_block_reader_lines(const struct meg_block_reader *in);
 
 /*
- * meg_line_block_next - get the next line of b, without its line end, which is \n, \r\n or \r
+ * meg_line_block_next - get the next line of b without its line end (\n, \r\n or \r)
  *   offset  in/out  byte offset in b, initially 0
  * Returns false at the end of b.
  */

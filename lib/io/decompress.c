@@ -149,7 +149,7 @@ static int64_t read_some(struct meg_decompressor *u, void *out, size_t n, struct
     return got;
 }
 
-/* Read bytes of the file, and append them to the input that is not decoded yet. */
+/* Read from the file, and append the bytes to the undecoded input. */
 static int refill(struct meg_decompressor *u, struct meg_err *e)
 {
     int64_t got;

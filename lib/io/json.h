@@ -17,8 +17,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_json_load - parse a file that contains one JSON value, which the caller releases with json_decref
- * Returns MEG_EFORMAT, with file, line and column, for any other content and for a duplicate key in an object.
+ * meg_json_load - parse a file that contains one JSON value; the caller releases *out with json_decref
+ * Returns MEG_EFORMAT, with file, line and column, if the JSON is invalid or an object has a duplicate key.  Otherwise
+ * fails as meg_read_file does.
  */
 int meg_json_load(json_t **out, const char *path, struct meg_err *e);
 /* Parse a regular file whose name was read from a directory or another file; see meg_read_regular. */
@@ -30,9 +31,9 @@ int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *so
 
 /*
  * meg_json_get_* - set *out to a member of an object
- * Returns MEG_EFORMAT, with source and key in the message, if the member has another type, or if it is
- * MEG_JSON_REQUIRED and missing.  If it is MEG_JSON_OPTIONAL and missing or null, *out is unchanged.  meg_json_get_f64
- * also accepts integers.  A string, array or object in *out is borrowed from the parent object.
+ * Returns MEG_EFORMAT, with source and key in the message, if a required member is missing or a member has another
+ * type.  If an optional member is missing or null, *out is unchanged.  meg_json_get_f64 accepts integers as well.  A
+ * string, array or object in *out is borrowed from the parent object.
  */
 enum meg_json_presence { MEG_JSON_REQUIRED, MEG_JSON_OPTIONAL };
 int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence presence, int64_t *out,
@@ -49,9 +50,9 @@ int meg_json_get_object(const json_t *object, const char *key, enum meg_json_pre
                         const char *source, struct meg_err *e);
 
 /*
- * meg_json_dump - append a value to out, with the members of objects in insertion order
- *   indent  0 for one line without spaces; else each member or item is on its own line, as Python's
- *           json.dumps(indent=...) prints it
+ * meg_json_dump - append a value to out; the members of objects are in insertion order
+ *   indent  0: print one line without spaces; otherwise, print each member or item on its own line, like Python's
+ *           json.dumps(indent=...)
  */
 void meg_json_dump(const json_t *value, int indent, struct meg_str *out);
 
@@ -81,7 +82,7 @@ void meg_json_set_str(struct meg_str *out, const char *key, const char *s);
 /*
  * meg_json_add_ascii - append s as an ASCII string, as Python's json.dumps prints it
  * Characters from U+10000 become a surrogate pair.  Bytes that are not UTF-8 become U+DC80..U+DCFF, as with Python's
- * surrogateescape, which represents such bytes in file names.
+ * error handler surrogateescape.
  */
 void meg_json_add_ascii(struct meg_str *out, const char *s);
 

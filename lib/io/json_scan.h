@@ -31,18 +31,19 @@ void meg_json_scan_skip_space(struct meg_json_scan *s);
 bool meg_json_scan_accept(struct meg_json_scan *s, char c);
 
 /*
- * meg_json_scan_string - scan a string, which begins with a quote
- *   buf             buffer to which the text is appended if the string has escapes.  If buf grows, spans of earlier
- *                   strings in it become invalid.  A capacity of n + 1 bytes is sufficient for n bytes of JSON.
- *   out             text, in the JSON or in buf; NULL to only validate the string, and buf may then also be NULL
+ * meg_json_scan_string - scan a string; fails unless the next byte is a quote
+ *   buf             the text of a string with escapes is appended to buf.  If buf grows, spans of earlier strings in
+ *                   buf become invalid.  A capacity of n + 1 bytes is sufficient for n bytes of JSON.
+ *   out             text, in the JSON or in buf.  NULL: only validate the string; buf may be NULL.
  *   lone_surrogate  out  first escape of a lone surrogate, or NULL.  Each lone surrogate becomes U+FFFD.
  */
 int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,
                          const char **lone_surrogate);
 
 /*
- * Scan a value of any type, which is nested in `depth` objects and arrays.  Sets *type_name to a description of its
- * type for messages, such as "a number".  Fails if values are nested more than 1,000 levels deep.
+ * Scan a value of any type.  `depth` is the number of objects and arrays that contain the value.  Sets *type_name to a
+ * name of the value's type for messages, for example "a number".  Fails if values are nested more than 1,000 levels
+ * deep.
  */
 int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **type_name);
 

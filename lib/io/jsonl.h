@@ -42,9 +42,12 @@ void meg_jsonl_free(struct meg_jsonl *j);
  *   line  [n]  JSON object in UTF-8, optionally after a byte order mark and surrounded by whitespace.  It must stay
  *              valid while the values are used.
  * Only keys of the outermost object are read.  If a key is duplicated, its last value is used.
- * Returns MEG_EFORMAT if the line is invalid, if a key is missing, if its value is neither a string nor a list of at
- * most MEG_JSONL_MAX_STRINGS strings, or if a value has a lone surrogate that is not to be replaced.  The message
- * begins with "byte N", counted from 1 in the line, if the error has a location.
+ * Returns MEG_EFORMAT in these cases:
+ *   - the line is invalid
+ *   - a key is missing
+ *   - a value is neither a string nor a list of strings, or a list has more than MEG_JSONL_MAX_STRINGS strings
+ *   - a value has a lone surrogate, and j->replaces_lone_surrogates is false
+ * If the error has a location, the message begins with "byte N", counted from 1 in the line.
  */
 enum { MEG_JSONL_MAX_STRINGS = 4 << 20 };
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);

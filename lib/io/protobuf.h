@@ -13,7 +13,7 @@
 
 MEG_BEGIN_DECLS
 
-/* A message whose bytes [p, end) have not been read yet.  The name of the file and the bytes are borrowed. */
+/* A message.  The bytes [p, end) have not been read yet.  The file name and the bytes are borrowed. */
 struct meg_pb {
     const unsigned char *p, *end;
     const unsigned char *file; /* beginning of the file, for offsets in messages */
@@ -32,18 +32,20 @@ struct meg_pb_field {
 
 /*
  * meg_pb_next - read the next field
- * Returns 1, or 0 at the end of the message.  Returns MEG_EFORMAT, with file and offset, for a truncated varint or a
- * varint of more than 64 bits, a value that extends beyond the end of the message, a wire type that enum meg_pb_wire
- * does not have, or a field number of 0 or above 2^29 - 1.
+ * Returns 1, or 0 at the end of the message.  Returns MEG_EFORMAT, with file and offset, in these cases:
+ *   - a varint is truncated or has more than 64 bits
+ *   - a value extends beyond the end of the message
+ *   - a wire type is not in enum meg_pb_wire
+ *   - a field number is 0 or above 2^29 - 1
  */
 int meg_pb_next(struct meg_pb *m, struct meg_pb_field *f, struct meg_err *e);
 
-/* Check that a field, which messages call `what`, has this wire type.  Returns MEG_EFORMAT if it has another one. */
+/* Return MEG_EFORMAT unless the field has this wire type.  `what` is the name of the field in the message. */
 int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const char *what, struct meg_err *e);
 
 /*
  * Convert a field of wire type 5 to a float, or a field of wire type 0 to a bool or an int32_t.  Returns MEG_EFORMAT if
- * the field has another wire type, or if its value is out of the range of int32_t.
+ * the field has another wire type.  meg_pb_int32 returns MEG_EFORMAT for a value outside the range of int32_t.
  */
 int meg_pb_float(const struct meg_pb_field *f, const char *what, float *out, struct meg_err *e);
 int meg_pb_bool(const struct meg_pb_field *f, const char *what, bool *out, struct meg_err *e);

@@ -28,8 +28,8 @@ struct meg_text_reader {
     int64_t offset, line; /* byte offset of the next line in block; number of the last line read */
     bool is_jsonl;        /* the file of block has JSON lines */
     struct meg_jsonl jsonl;
-    int next_key;        /* index of the key whose value is returned next */
-    int64_t value_index; /* index of the next string in that value */
+    int next_key;        /* index of the key of the next text */
+    int64_t value_index; /* index of the next text in the value of this key */
 };
 
 int meg_text_reader_open(struct meg_text_reader **out, const struct meg_text_reader_conf *c, struct meg_err *e)
@@ -96,7 +96,7 @@ static bool is_jsonl(const struct meg_text_reader *t)
     return false;
 }
 
-/* Read a JSON line, whose texts meg_text_reader_next then returns one by one.  Skip a blank line. */
+/* Read a JSON line into t->jsonl.  meg_text_reader_next returns its texts one by one.  Skip a blank line. */
 static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
 {
     const char *line;

@@ -35,7 +35,8 @@ static int encode_texts(struct preprocess_worker *w, const struct meg_span *text
 }
 
 /*
- * Split a text into sentences and encode them, one chunk of text at a time to limit the number of sentences in memory.
+ * Split a text into sentences, and encode the sentences.  The text is split in chunks, to limit the number of sentences
+ * in memory.
  */
 static int encode_sentences(struct preprocess_worker *w, const struct meg_span *text, struct encoded_key *out,
                             struct meg_err *e)

@@ -52,15 +52,16 @@ struct preprocess_job {
 };
 
 /*
- * Sequences of one key in one block: the ids that are not yet written, and the lengths of the sequences that have no
- * offsets yet.  DOCUMENT_END follows the last length of each document.
+ * The sequences of one key in one block.  ids contains the ids that are not written yet.  lengths contains the lengths
+ * of the sequences without offsets, and DOCUMENT_END after the last length of each document.  One sequence can be
+ * partially written.  Its length is, or will be, the first one in lengths.
  */
 struct encoded_key {
     struct meg_ids ids, lengths;
     struct block_result *result;
     struct meg_indexed_writer *writer;
     int64_t written;     /* number of the key's tokens in this block that are already written */
-    int64_t partial;     /* number of written tokens of the sequence whose length is, or will be, first in lengths */
+    int64_t partial;     /* number of written tokens of the partially written sequence, or 0 */
     int32_t last_length; /* length in tokens of the last sequence that has an offset */
     int64_t offset;      /* byte offset of ids in .bin */
 };
@@ -90,9 +91,10 @@ struct preprocess_worker {
 };
 
 /*
- * Wait until all earlier blocks have offsets, and write ids [n] to the dataset.  The last sequence of the ids may be
- * incomplete.  ctx is a struct encoded_key, and ids are the first n of its ids.  meg_tokenizer_encode_to_sink calls
- * this function when many ids are buffered, so that the ids of a long text are not all kept in memory.
+ * Wait until all earlier blocks have offsets, and write ids [n] to the dataset.  The function is a `write` callback
+ * of struct meg_id_sink, which limits the number of ids in memory for a long text.
+ *   ctx  struct encoded_key
+ *   ids  first n of the ids in ctx; the last sequence may be incomplete
  */
 int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
 

@@ -3,8 +3,8 @@
  *
  * Megatron-LM divides the lines among P partition files, encodes each file, and merges the results.  Here the input is
  * read once for each partition instead: pass i encodes lines i, i + P, ..., counted from 0.  If there are at most P
- * lines, each partition has at most one of them, and the output has the order of the input.  In this case, only one
- * more pass follows the first, which encodes all remaining lines.
+ * lines, each partition has at most one line, and the output has the order of the input.  In this case, there are only
+ * two passes: the second one encodes all lines except the first.
  */
 #include "preprocess/preprocess.h"
 

@@ -29,15 +29,18 @@ struct meg_preprocess_conf {
 extern const struct meg_opt meg_preprocess_opts[];
 
 /*
- * meg_preprocess - write a dataset for each key, with one document for each line that is not blank
- * The files are PREFIX_KEY_document.bin and .idx or, with split_sentences, PREFIX_KEY_sentence.bin and .idx.  Each text
- * of a line or, with split_sentences, each sentence is one sequence; the texts of a list are not split.  A text without
- * tokens has no sequence.  The files do not depend on the number of workers.  Progress is logged.
- *   tok  tokenizer, which the worker threads also use until the call returns
- * Returns MEG_EUSAGE for missing, invalid or contradictory options, MEG_EFORMAT with file and line for invalid input,
- * and MEG_ENOENT or MEG_EIO for a file that cannot be read or written.  After a failure, the call leaves no new .idx
- * and no temporary file, and older datasets of that name are unchanged.  If the final commit fails, there are the
- * exceptions that meg_commit_files describes.
+ * meg_preprocess - write one dataset per key; each line that is not blank is one document
+ *   tok  tokenizer; the worker threads use it until the call returns
+ * The files are PREFIX_KEY_document.bin and .idx or, with split_sentences, PREFIX_KEY_sentence.bin and .idx.  Without
+ * split_sentences, each text of a line is one sequence.  With split_sentences, each sentence is one sequence, but the
+ * texts of a list are not split.  A text or sentence without tokens has no sequence.  The files do not depend on the
+ * number of workers.  Progress is logged.
+ * Returns:
+ *   - MEG_EUSAGE for missing, invalid or contradictory options
+ *   - MEG_EFORMAT, with file and line, for invalid input
+ *   - MEG_ENOENT or MEG_EIO for a file that cannot be read or written
+ * After a failure, the call leaves no new .idx and no temporary file, and older datasets of that name are unchanged.
+ * If the final commit fails, meg_commit_files describes the exceptions.
  */
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e);
 

@@ -3,13 +3,13 @@
  *
  * Each worker reads the next block of lines, encodes it and publishes it.  The offset of a block's tokens in the output
  * is known once all earlier blocks are encoded.  Therefore, a worker that publishes the earliest missing block reserves
- * offsets for this block and for the published blocks directly after it.  Then each worker writes its own blocks.  A
- * worker can keep RESULTS_PER_WORKER encoded blocks that wait for an earlier one, so a slow block does not stop the
- * other workers at once.
+ * offsets for this block and for the published blocks directly after it.  Each worker writes its own blocks.  A worker
+ * can keep RESULTS_PER_WORKER encoded blocks until earlier blocks are encoded.  Therefore, a slow block does not stop
+ * the other workers at once.
  *
- * The tokens of a long text are not all kept in memory: once there are many, the worker waits until all earlier blocks
- * have offsets, and then writes tokens while it encodes the rest.  While one worker has a block of more than LONG_BLOCK
- * bytes, no other worker reads a block.
+ * A worker does not keep all tokens of a long text in memory.  Once many tokens are buffered, the worker waits until
+ * all earlier blocks have offsets.  From this time on, it writes tokens while it encodes the rest of the text.  While
+ * one worker has a block of more than LONG_BLOCK bytes, no other worker reads a block.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,13 +23,13 @@
 #include "preprocess/internal.h"
 
 enum {
-    BLOCK = 1 << 16,     /* target size of a block in bytes; such a block and its ids fit in the L2 cache */
+    BLOCK = 1 << 16,     /* target size of a block in bytes; a block of this size and its ids fit in the L2 cache */
     LONG_BLOCK = 1 << 20 /* size in bytes above which a block is long */
 };
 
 /*
- * Reserve space for n tokens in .bin: a new sequence, or the rest of a sequence whose first tokens are written.  Set
- * out->offset to the offset of the space unless out->offset is already set.
+ * Reserve space for n tokens in .bin: a new sequence, or the rest of a partially written sequence.  Set out->offset to
+ * the offset of the space unless out->offset is already set.
  */
 static void reserve_tokens(struct encoded_key *out, int64_t n)
 {
@@ -109,7 +109,7 @@ static void report_progress(struct preprocess_job *j, int64_t before)
                       (double)j->documents / s, (double)j->nbytes / s / 1e6, j->tokens);
 }
 
-/* Reserve the offsets of a block, and add its counts to those of the job. */
+/* Reserve the offsets of a block, and add its counts to the counts of the job. */
 static void commit_result(struct preprocess_job *j, struct block_result *x)
 {
     int64_t before = j->documents;
@@ -197,8 +197,8 @@ static void wait_and_write(struct preprocess_job *j, struct block_result *x)
 
 /*
  * Write the committed blocks of a worker, and return a free result slot.  If several slots are free, return the first
- * of them, whose buffers are probably in the cache.  If none is free, wait for the offsets of the oldest block and
- * write it.
+ * one, since its buffers are probably in the cache.  If no slot is free, wait for the offsets of the oldest block and
+ * write this block.
  */
 static struct block_result *free_slot_for_block(struct preprocess_worker *w)
 {

@@ -1,8 +1,8 @@
 /*
  * punkt.c - Punkt sentence splitting.  A period, question mark or exclamation mark ("end mark") is a candidate for a
- * sentence boundary if punctuation follows, or whitespace and other text.  The context of a candidate is the text
- * around it.  Punkt's heuristics classify the words of the context.  NLTK finds candidates, contexts and words by
- * regular expressions; the functions below find the same ones in linear time.
+ * sentence boundary in two cases: punctuation follows, or whitespace and more text follow.  The context of a candidate
+ * is the text around it.  Punkt's heuristics classify the words of the context.  NLTK finds candidates, contexts and
+ * words by regular expressions; the functions below find the same candidates, contexts and words in linear time.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "sentence/punkt.h"
@@ -65,7 +65,7 @@ static bool is_end_mark(char c)
     return c == '.' || c == '?' || c == '!';
 }
 
-/* Return whether c is punctuation that ends a word, and that can directly follow the end mark of a candidate. */
+/* Return whether c is punctuation that ends a word.  It can directly follow the end mark of a candidate. */
 static bool is_punctuation(char c)
 {
     return c && strchr(")\";}]*:@'({[!?", c);
@@ -357,8 +357,8 @@ static const char *context_of(const struct candidate *c, const char *previous, c
 /* ---- sentences ---------------------------------------------------------------------------------- */
 
 /*
- * The last sentence found.  It is not appended to out yet, because closing quotes and brackets at the beginning of the
- * following text are first added to it.
+ * The last sentence found, which is not appended to out yet.  Closing quotes and brackets at the beginning of the
+ * following text can still be added to the sentence.
  */
 struct pending {
     struct meg_spans *out;

@@ -1,12 +1,12 @@
 /*
  * normal_form.c - normalize only the segments of a text that may change.  A character is stable if it is its own normal
- * form and does not compose with a preceding character.  It is inert if, in addition, it is not a combining mark.  Text
- * has a normalization boundary before an inert character.
+ * form and does not compose with a preceding character.  A stable character is inert if it is not a combining mark.
+ * Text has a normalization boundary before an inert character.
  *
- * A sequence of inert characters does not change, nor does a single stable mark between two inert characters.
- * Therefore, only segments with other characters are passed to utf8proc.  Each segment begins with the inert character
- * before the other characters, which may compose with it.  Long segments are split before characters whose
- * decomposition begins with an inert character.
+ * A sequence of inert characters does not change, nor does a single stable mark between two inert characters.  Only
+ * segments with other characters are passed to utf8proc.  A segment begins with the preceding inert character, since
+ * this character may compose with the next one.  A long segment is split before a character if the decomposition of the
+ * character begins with an inert character.
  */
 #include "unicode/normal_form.h"
 

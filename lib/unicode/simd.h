@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 
 typedef unsigned char v16 __attribute__((vector_size(16)));
 
-/* Return a mask whose bit i is the top bit of byte i; all bytes must be 0 or 255. */
+/* Return the top bits of the bytes of m: bit i is the top bit of byte i.  All bytes must be 0 or 255. */
 static inline uint64_t meg_movemask(v16 m)
 {
 #ifdef __SSE2__

@@ -114,8 +114,8 @@ static bool is_valid_block(const char *s, struct carry *x)
 }
 
 /*
- * Return an offset in [i - 4, i] at which a character begins, so that decoding can resume there.  The bytes before i
- * are valid but may end within a character.
+ * Return an offset in [i - 4, i] at which a character begins.  Decoding can resume at this offset.  The bytes before i
+ * are valid, but the last character may continue at i.
  */
 static int64_t char_start(const char *text, int64_t i)
 {

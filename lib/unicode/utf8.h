@@ -12,8 +12,8 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_utf8_decode - decode the character at s, reading at most n >= 1 bytes
- * Sets *cp and returns the length of the character, 1 to 4, if it is well-formed (Unicode, table 3-7).  Otherwise, sets
- * *cp to 0xFFFD and returns minus the length of the maximal ill-formed subpart, -1 to -3.
+ * For a well-formed character (Unicode, table 3-7), sets *cp and returns the length of the character, 1 to 4.
+ * Otherwise, sets *cp to 0xFFFD and returns minus the length of the maximal ill-formed subpart, -1 to -3.
  */
 int meg_utf8_decode(const char *s, int64_t n, int32_t *cp);
 
