@@ -1,6 +1,8 @@
 /*
- * checksum.c - verify tensors: chunk by chunk with the checksums of manifest.json, or with the CRC-32 of their ZIP
- * members.
+ * checksum.c - verify the checksums of tensors.
+ *
+ * In a native checkpoint, manifest.json has a checksum of each chunk of a tensor.  In a file of torch.save, the ZIP
+ * directory has a CRC-32 of each member.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,14 +1,15 @@
 /*
  * ckpt.h - checkpoints: save and load a model, its optimizer state and the state of the run.
  *
- * A checkpoint is one directory, which appears atomically once it is complete.  meg-ckpt(5) describes the files:
+ * A checkpoint is one directory.  It is written under a temporary name and renamed when it is complete.  meg-ckpt(5)
+ * describes the files:
  *
  *     SAVE/latest_checkpointed_iteration.txt      the tracker: the newest iteration, or "release"
  *     SAVE/iter_0000100/                          one checkpoint
  *         model-*.safetensors                     weights: unsharded tensors, one file per layer group
  *         optim-*.safetensors                     optimizer state, one file per layer group
  *         model.safetensors.index.json            tensor -> file, in Hugging Face's format
- *         vocab.json vocab.txt merges.txt tokenizer.model   files of the tokenizer, if it has any
+ *         vocab.json vocab.txt merges.txt tokenizer.model   files of the tokenizer, if any
  *         state.json                              options, iteration, state of the run
  *         run.conf                                all options; written for reference, never read back
  *         manifest.json                           offsets and checksums of the tensors, checksums of the other files
@@ -18,8 +19,12 @@
  *
  * A layer group is the embedding, one layer, or the head.
  *
- * Initial weights can also be loaded from a Hugging Face directory (config.json with safetensors or .bin files) and
- * from Megatron's SAVE/iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt, at any tensor and pipeline parallel sizes.
+ * Initial weights can be loaded from two other formats:
+ *
+ *     a Hugging Face directory                    config.json, and weights in safetensors or .bin files
+ *     SAVE/iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt   Megatron's files
+ *
+ * The tensor and pipeline parallel sizes of Megatron's files and of the run may differ.
  */
 #ifndef MEG_CKPT_CKPT_H
 #define MEG_CKPT_CKPT_H
@@ -43,14 +48,14 @@ MEG_BEGIN_DECLS
 struct meg_ckpt_shard {
     const char *name;                /* fp32_param, exp_avg, exp_avg_sq or momentum_buffer; NULL: the weights */
     void *data;                      /* the elements of the ranges, concatenated */
-    const struct meg_device *device; /* device in whose memory data is; NULL: host memory */
+    const struct meg_device *device; /* device on which data is; NULL: host memory */
     enum meg_dtype dtype;
     /* Element ranges of the flat buffer, in ascending order; NULL: all, equal on data- and context-parallel ranks. */
     const struct meg_elem_range *ranges;
     int nranges;
     /*
-     * With `ranges`: index of this rank among the ranks that hold the same ranges, and the number of these ranks.  Each
-     * of these ranks writes a part of the elements.  0 and 0: no other rank holds the same ranges.
+     * With `ranges`: index of this rank among the nreplicas ranks that have the same ranges.  Each of these nreplicas
+     * ranks writes a part of the elements.  0 and 0: no other rank has the same ranges.
      */
     int replica, nreplicas;
 };
@@ -73,8 +78,8 @@ struct meg_ckpt_tokenizer {
     bool is_not_spm_bpe;
 };
 /*
- * Read the files that c names and the eod and bos ids of tok (-1 if tok is NULL) into t, which starts as { 0 }.
- * Returns MEG_ENOENT or MEG_EIO if a file cannot be read.
+ * Read the tokenizer's files, as configured in c, into t.  The caller has initialized t with { 0 }.  Set t->eod and
+ * t->bos to the ids of tok, or to -1 if tok is NULL.  Returns MEG_ENOENT or MEG_EIO if a file cannot be read.
  */
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
                             struct meg_err *e);
@@ -121,30 +126,35 @@ struct meg_ckpt_save_args {
 enum { MEG_CKPT_RELEASE = -1 };
 
 /*
- * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: every rank writes its shards
- * of each tensor at their offsets in the files; no rank gathers the model.  Until the new tracker file replaces the old
- * one, readers open the previous checkpoint, even if the save fails.  A checkpoint of the same iteration is replaced,
- * and leftovers of a killed save are removed first.  The bytes of the files, except run.conf, depend only on the state,
- * not on the parallel layout.  If a rank fails to write its shards, the checkpoint is not renamed to its final name,
- * and all ranks return the error of the first failed rank.  A failure to remove an older checkpoint is a warning.
+ * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: each rank writes its shards
+ * at their offsets in the files, and no rank gathers the model.  Readers open the previous checkpoint until the tracker
+ * file is replaced, and after a failed save.  A checkpoint of the same iteration is replaced.  Leftovers of killed
+ * saves are removed first.  The bytes of the files depend only on the state, not on the parallel layout.  The file
+ * run.conf is an exception.  If a rank fails to write its shards, the checkpoint is not renamed to its final name.  All
+ * ranks return the error of the lowest rank that failed.  If an older checkpoint cannot be removed, a warning is
+ * printed.
  */
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
 /*
- * Save asynchronously, in the stages write, hash and commit.  meg_ckpt_save_begin copies this rank's part of the
- * elements into a staging buffer and starts a background thread, which writes the buffer to the files.
- * meg_ckpt_save_poll starts the next stage once all ranks have finished the current one; if wait is true it blocks
- * until the save ends.  It returns 0 while the save is in progress, 1 once the checkpoint is committed, or an error as
- * meg_ckpt_save does.  After 1 or an error the save is freed and *saving is NULL.  Both functions are collective over
- * mesh->world and are called from the main thread.
+ * Save asynchronously, in the stages write, hash and commit.
+ *
+ * meg_ckpt_save_begin copies the bytes to be written by this rank into a staging buffer.  It starts a background
+ * thread, which writes the buffer to the files.
+ *
+ * meg_ckpt_save_poll starts the next stage once all ranks have finished the current stage.  If wait is true, the call
+ * blocks until the save ends.  The result is 0 while the save is in progress, 1 once the checkpoint is committed, or an
+ * error of meg_ckpt_save.  After 1 or an error, the save is freed and *saving is NULL.
+ *
+ * Both functions are collective over mesh->world and are called from the main thread.
  */
 struct meg_ckpt_async_save;
 int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ckpt_save_args *s, struct meg_err *e);
 int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct meg_err *e);
 
 /*
- * Return the number of bytes of n shards that this rank writes, which is the size of the staging buffer.  The shards'
- * data may be NULL.
+ * Return the number of bytes that this rank writes for n shards: the size of the staging buffer.  The shards' data may
+ * be NULL.
  */
 int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh,
                               const struct meg_ckpt_shard *shard, int n);
@@ -163,11 +173,11 @@ int64_t meg_ckpt_newest_iteration(const char *dir);
 /*
  * meg_ckpt_open - open a checkpoint: read and check its metadata files, and check its tensors against its options
  *   dir   a SAVE directory of meg or Megatron, one SAVE/iter_NNNNNNN, or a Hugging Face directory
- *   step  the iteration to open; MEG_UNSET: the iteration in the tracker or, without a tracker, the newest iteration
- *         with a manifest (its number is then logged)
- * Returns MEG_ENOENT if there is no checkpoint, MEG_EFORMAT if a file is damaged or of an unknown format, and
- * MEG_EUSAGE if step is set but dir is a single checkpoint.  If dir has older iterations that can be opened, the
- * error message suggests the newest of them.
+ *   step  the iteration to open; MEG_UNSET: the iteration in the tracker
+ * Without a tracker, MEG_UNSET opens the newest iteration with a manifest, and logs the iteration number.  Returns
+ * MEG_ENOENT if there is no checkpoint.  Returns MEG_EFORMAT if a file is damaged or its format is unknown.  Returns
+ * MEG_EUSAGE if step is set but dir is a single checkpoint.  The error message suggests the newest older iteration in
+ * dir that can be opened, if any.
  */
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);
@@ -184,8 +194,9 @@ enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c);
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c); /* rows of the word embedding without padding */
 
 /*
- * Return the iteration (or MEG_CKPT_RELEASE) and the consumed training samples (or -1) of the run that wrote the
- * weights.  Megatron's checkpoints have both, although a run cannot resume from them; Hugging Face directories do not.
+ * Return the iteration (or MEG_CKPT_RELEASE) at which the weights were saved.  Return the training samples (or -1) that
+ * the run had consumed at this iteration.  Megatron's files have both numbers, although a run cannot resume from these
+ * files.  A Hugging Face directory has neither.
  */
 int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c);
 int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c);
@@ -196,9 +207,8 @@ int64_t meg_ckpt_seq_length(const struct meg_ckpt *c);
 void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
 
 /*
- * Set the vocabulary size to n; embedding rows from n on are padding, which only Megatron's format may have.  Returns
- * MEG_EUSAGE if n is less than 1 or more than the number of rows, or if it differs from the number of rows in another
- * format.
+ * Set the vocabulary size to n.  In Megatron's format, embedding rows from n on are padding, and n must be from 1 to
+ * the number of rows.  In other formats, n must equal the number of rows.  Otherwise returns MEG_EUSAGE.
  */
 int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e);
 
@@ -230,11 +240,13 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
  * meg_ckpt_load - verify checksums and fill shards, converting elements to the shard's dtype
  *   p, mesh  collective over mesh->world: each rank reads its shards and verifies a part of the checksums
  *   shard    [n] the shards to fill; gaps of the flat buffer are left unchanged
- * MEG_CKPT_MAIN_PARAMS is filled from the weights if the checkpoint has no main parameters.  Returns MEG_EFORMAT if a
- * tensor is missing or unexpected, has another shape, or has a dtype other than F32, BF16 and F16.  The message then
- * lists as many of these tensors as fit and, for optimizer state, the options to continue without it.  Also returns
- * MEG_EFORMAT if bytes do not match their checksum; the message then names the file and the tensor.  Every rank returns
- * the error of the first failed rank, and the contents of the shards are then undefined.
+ * If the checkpoint has no main parameters, MEG_CKPT_MAIN_PARAMS is filled from the weights.
+ *
+ * Returns MEG_EFORMAT if a tensor is missing or unexpected, has another shape, or has a dtype other than F32, BF16 and
+ * F16.  The message lists as many of these tensors as fit.  For optimizer state, the message suggests options to
+ * continue without optimizer state.  Returns MEG_EFORMAT if bytes do not match their checksum, with a message that
+ * names the file and the tensor.  All ranks return the error of the lowest rank that failed.  After an error, the
+ * contents of the shards are undefined.
  */
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e);
@@ -242,8 +254,8 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
 /* ---- other formats ------------------------------------------------------------------------------ */
 
 /*
- * Check that dir may be replaced: it must be a Hugging Face directory that can be opened, and all names of files in it
- * must be usual in such directories.  Otherwise returns MEG_EUSAGE.
+ * Check that dir may be replaced.  It must be a Hugging Face directory that can be opened.  Each file in dir must have
+ * a name that is usual in such a directory.  Otherwise returns MEG_EUSAGE.
  */
 int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
 
@@ -254,10 +266,10 @@ struct meg_ckpt_hf_conf {
 };
 /*
  * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
- * temporary directory, which is renamed to s->dir (file/commit.h).  An existing directory is removed with all of its
- * contents; the caller checks that it may be removed.  A model with learned positions is exported as GPT-2, a model
- * with rotary positions as Llama or Qwen2.  Returns MEG_EUSAGE if that format cannot represent the model.  Only these
- * members of s are used: dir, model, params, weights (unsharded, f32), tok.
+ * temporary directory, which is renamed to s->dir (file/commit.h).  If s->dir exists, it is removed with all of its
+ * contents; the caller checks that s->dir may be removed.  A model with learned positions is exported as GPT-2.  A
+ * model with rotary positions is exported as Llama or Qwen2.  Returns MEG_EUSAGE if the chosen format cannot represent
+ * the model.  Members of s that are used: dir, model, params, weights (unsharded, f32), tok.
  */
 int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
@@ -280,12 +292,14 @@ struct meg_ckpt_megatron_conf {
 };
 
 /*
- * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every tensor- and pipeline-parallel rank, in the
- * torch.save format that Megatron loads, and make the checkpoint the latest one.  Optimizer state is not written.  The
- * write is atomic, as in meg_ckpt_save.  Padding rows of the vocabulary are copies of its last row.  Returns MEG_EUSAGE
- * if a parallel size or vocab_multiple is out of range, if the tensor-parallel size does not divide the number of
- * heads, the number of query groups and the width of the MLP, or if the pipeline-parallel size does not divide the
- * number of layers.  Only these members of s are used: dir, model, params, weights (unsharded, f32).
+ * Write a checkpoint in the torch.save format that Megatron loads, and make it the latest one.  Each tensor- and
+ * pipeline-parallel rank has a file DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt.  Optimizer state is not
+ * written.  The write is atomic, as in meg_ckpt_save.  Padding rows of the vocabulary are copies of the last vocabulary
+ * row.  Returns MEG_EUSAGE if
+ *   - a parallel size or vocab_multiple is out of range
+ *   - the tensor-parallel size does not divide each of: number of heads, number of query groups, width of the MLP
+ *   - the pipeline-parallel size does not divide the number of layers
+ * Members of s that are used: dir, model, params, weights (unsharded, f32).
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e);

@@ -187,8 +187,9 @@ static char *resolve_target(const char *save_dir)
 }
 
 /*
- * Lock the target.  A Hugging Face directory is replaced as a unit, so its lock is next to the directory, and an
- * interrupted replacement is completed or undone.  In the other formats only entries inside the directory are replaced.
+ * Lock the target directory.  In Hugging Face's format the directory itself is replaced, so the lock file is beside it:
+ * DIR.lock.  An interrupted replacement is completed or undone.  In the other formats, the lock file is in the
+ * directory.
  */
 static int lock_target(struct meg_lock *l, const char *dir, enum target_format to, struct meg_err *e)
 {
@@ -220,8 +221,8 @@ static bool is_empty_dir(const char *dir)
 }
 
 /*
- * Check that dir may be written: it must be empty, or contain a checkpoint if --overwrite is given.  A non-empty
- * directory to which a Hugging Face directory is written must also pass meg_ckpt_check_replaceable.
+ * Check that dir may be written: dir is empty, or --overwrite is given and dir contains a checkpoint.  A checkpoint is
+ * replaced by a Hugging Face directory only if meg_ckpt_check_replaceable accepts dir.
  */
 static int check_target(const struct meg_convert_conf *c, const char *dir, enum target_format to, struct meg_err *e)
 {

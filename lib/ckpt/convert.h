@@ -15,18 +15,20 @@ struct meg_convert_conf {
 extern const struct meg_opt meg_convert_opts[];
 
 /*
- * Check the options.  Returns MEG_EUSAGE, with a message that names the option and the rule, if a required option is
- * missing, a value is invalid, or options cannot be combined with each other or with the target format.
+ * Check the options.  Returns MEG_EUSAGE if a required option is missing, a value is invalid, or an option cannot be
+ * combined with another option or with the target format.  The message names the option and the rule.
  */
 int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e);
 
 /*
- * Convert the checkpoint in c->load_dir to the format c->saver, and write it to c->save_dir; c is already checked.  The
- * format and the parallel sizes of the source are detected.  save_dir is locked until the end, and its checkpoint is
- * replaced atomically.  Returns MEG_EUSAGE if save_dir is not empty and --overwrite is not given, if it contains files
- * but no checkpoint, or if the target format cannot represent the model.  A Hugging Face directory is written only to a
- * new or empty directory, or over one that meg_ckpt_check_replaceable accepts.  Also returns the errors of
- * meg_ckpt_open, meg_ckpt_load and the export function of the target format.
+ * Convert the checkpoint in c->load_dir to the format c->saver, and write it to c->save_dir.  c has passed
+ * meg_convert_check.  The format and the parallel sizes of the source are detected.  save_dir is locked during the
+ * conversion, and the checkpoint in save_dir is replaced atomically.  Returns MEG_EUSAGE if
+ *   - save_dir is not empty and --overwrite is not given
+ *   - save_dir contains files but no checkpoint
+ *   - the target format is Hugging Face's, and meg_ckpt_check_replaceable refuses a save_dir that is not empty
+ *   - the target format cannot represent the model
+ * Also returns the errors of meg_ckpt_open, meg_ckpt_load, and the save or export function of the target format.
  */
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e);
 

@@ -1,9 +1,9 @@
 /*
  * folder.c - the files and directories in SAVE.
  *
- * A checkpoint is written to NAME.tmp.PID.HOST and committed by renaming that directory (file/commit.h), so that every
- * committed checkpoint can be opened at any time.  The writer holds the lock of SAVE and may therefore remove the
- * temporary directories of killed saves.
+ * A checkpoint is written to the directory NAME.tmp.PID.HOST.  To commit the checkpoint, this directory is renamed to
+ * NAME (file/commit.h).  A committed checkpoint can be opened at any time.  The writer holds the lock of SAVE, so other
+ * temporary directories in SAVE are leftovers of killed saves.  The writer removes these leftovers.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -37,7 +37,7 @@ static const char *folder_name(char buf[64], int64_t iteration)
     return buf;
 }
 
-/* Parse the name of a checkpoint directory into its iteration and the suffix after it; return false for other names. */
+/* Parse a name: iter_NNNNNNN or release, followed by *suffix.  Return false if the name has another form. */
 static bool parse_name(const char *name, int64_t *iteration, const char **suffix)
 {
     char digits[24];
@@ -206,7 +206,7 @@ static bool begins_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Call visit on each name in dir.  All names are read first, so visit may rename and remove them. */
+/* Call visit on each name in dir.  All names are read first, so visit may rename and remove files. */
 static int for_each_name(const char *dir, int (*visit)(const char *dir, const char *name, struct meg_err *e),
                          struct meg_err *e)
 {
@@ -260,7 +260,7 @@ static int remove_stale(const char *dir, const char *name, struct meg_err *e)
 
 /*
  * Complete or roll back interrupted commits, and remove the temporary files and directories of killed saves.  The
- * caller holds the lock of SAVE, so no other process writes them.
+ * caller holds the lock of SAVE, so no other process writes to SAVE.
  */
 static int recover(const char *dir, struct meg_err *e)
 {

@@ -53,9 +53,9 @@ static inline bool ckpt_is_optim_name(const char *name)
 /* ---- rename.c: tensor names of other formats ---- */
 
 /*
- * These values describe how a foreign tensor, one in the format of Hugging Face or Megatron, maps to a native tensor.
- * The native qkv tensor contains, for each query group, the rows of its queries, then those of its key, then those of
- * its value.
+ * These values describe how a foreign tensor maps to a native tensor.  Foreign tensors are in the format of Hugging
+ * Face or Megatron.  The native qkv tensor has these rows for each query group, in this order: the queries, the key,
+ * the value.
  */
 enum ckpt_remap {
     CKPT_SAME,
@@ -111,9 +111,11 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const 
                        enum ckpt_remap remap);
 
 /*
- * Maps n rows of a foreign tensor to rows of a native tensor with native_cols columns.  Foreign row src_row + i *
- * src_step becomes columns col to col + cols of native row dst_row + i / dst_block * dst_stride + i % dst_block.  The
- * foreign tensor is stored as [rows, cols], or as [cols, rows] if is_transposed.
+ * Maps n rows of a foreign tensor to rows of a native tensor with native_cols columns.  Foreign row S(i) becomes the
+ * columns [col, col + cols) of native row D(i), for i in [0, n):
+ *   S(i) = src_row + i * src_step
+ *   D(i) = dst_row + i / dst_block * dst_stride + i % dst_block
+ * The foreign tensor is stored as [rows, cols], or as [cols, rows] if is_transposed.
  */
 struct ckpt_row_map {
     int64_t n, src_row, src_step, dst_row, dst_block, dst_stride;
@@ -161,13 +163,13 @@ int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
  */
 int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e);
 /*
- * Find the directory of an iteration in SAVE; *path is malloc'ed.  Returns MEG_ENOENT, with a message that lists the
- * existing iterations, if it is missing.
+ * Find the directory of an iteration in SAVE; *path is malloc'ed.  If there is no such directory, returns MEG_ENOENT
+ * with a message that lists the existing iterations.
  */
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e);
 /*
- * Create SAVE if it is missing, complete or undo interrupted commits in it, remove leftovers of killed saves, and
- * create the temporary directory for an iteration; *tmp is malloc'ed.
+ * Create SAVE if it is missing.  Complete or undo interrupted commits in SAVE, and remove leftovers of killed saves.
+ * Create the temporary directory for an iteration; *tmp is malloc'ed.
  */
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e);
 /* Rename the complete directory tmp to the name of its iteration, and update the tracker. */
@@ -180,7 +182,7 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
 
 /* ---- shard_ranges.c: which elements of a tensor a shard holds ---- */
 
-/* A range of n elements: at tensor_offset in a tensor, and at shard_offset in the data of a shard. */
+/* A range of n elements.  It begins at tensor_offset in a tensor and at shard_offset in the data of a shard. */
 struct ckpt_shard_range {
     int64_t tensor_offset, shard_offset, n;
 };
@@ -191,12 +193,12 @@ struct ckpt_shard_range {
  */
 struct ckpt_range_iter {
     const struct meg_param *row;
-    const struct meg_elem_range *range; /* [nranges] current range of the shard and those after it */
+    const struct meg_elem_range *range; /* [nranges] current and later ranges of the shard */
     struct meg_elem_range full;         /* all elements of the flat buffer, for a shard without ranges */
     int64_t nranges, skipped;           /* skipped: elements of the shard before the current range */
     /*
-     * period: elements of the tensor from the start of one contiguous block of the tensor-parallel shard to the start
-     * of the next; [at, end): elements of the tensor that are not yet visited
+     * period: elements of the tensor between the starts of two consecutive blocks of the tensor-parallel shard
+     * [at, end): elements of the tensor that are not yet visited
      */
     int64_t period, at, end;
 };
@@ -274,9 +276,10 @@ struct ckpt_mapped_tensor {
     const struct meg_st_tensor *t;
 };
 /*
- * Verify the chunks of n mapped tensors with the checksums in `manifest` or, if `manifest` is NULL, complete tensors
- * with the CRC-32 in their ZIP files.  Each of nranks ranks checks every nranks-th chunk or tensor.  Returns
- * MEG_EFORMAT, with a message that names the tensor, if a checksum differs.
+ * Verify n mapped tensors.  If `manifest` is not NULL, compare each chunk with its checksum in the manifest.  Otherwise
+ * compare the ZIP member of each tensor with the member's CRC-32, if the file stores a CRC-32.  Each of nranks ranks
+ * checks every nranks-th chunk or tensor.  If a checksum differs, returns MEG_EFORMAT with a message that names the
+ * tensor.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);
@@ -289,7 +292,7 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st);
 
-/* Append to the message of e the newest older iteration that can be opened, and the option that selects it. */
+/* Append to e->msg a suggestion: the newest older iteration that can be opened, and the option to select it. */
 void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e);
 
 void ckpt_close_files(struct meg_ckpt *c);

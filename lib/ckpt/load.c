@@ -7,7 +7,7 @@
 
 #include "ckpt/internal.h"
 
-/* The differences between the tensors of the files and those of the model. */
+/* Differences between the tensors in the files and the tensors of the model. */
 struct issues {
     struct issue {
         const char *what;
@@ -15,7 +15,7 @@ struct issues {
         int n;
     } missing, mismatched, unknown;
 };
-enum { NAMES_MAX = 1500 }; /* limit in bytes of all names in a message, so that it fits in struct meg_err */
+enum { NAMES_MAX = 1500 }; /* maximum bytes of names in a message, which must fit in struct meg_err */
 
 static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, const char *fmt, ...)
 {
@@ -121,8 +121,8 @@ static bool add_source(struct sources *all, const struct meg_ckpt *c, const stru
 }
 
 /*
- * Find the tensors of one tensor-parallel rank for one parameter by their foreign names, with and without prefix, or
- * else by the native name.
+ * Find the tensors that compose one parameter, in the files of one tensor-parallel rank.  Each foreign name is tried
+ * with and without its prefix.  If no tensor has a foreign name, the native name is tried.
  */
 static void find_sources(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
                          const struct meg_param *row, struct issues *is)
@@ -194,8 +194,8 @@ static bool is_embedding(const struct sources *all, int64_t tp, const struct meg
 }
 
 /*
- * Return whether t is a source of a parameter.  Also true if t is in a file of tensor-parallel rank > 0 and rank 0 has
- * a tensor of the same name, because only the replica on rank 0 is a source.
+ * Return whether a parameter uses t.  If all tensor-parallel ranks store a replica of a tensor, `all` contains only the
+ * replica of rank 0.  For tp > 0, the result is therefore also true if rank 0 has a tensor of the same name.
  */
 static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t, const struct sources *all)
 {
@@ -208,8 +208,8 @@ static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_te
 }
 
 /*
- * List the tensors of the files that no parameter uses, and stored copies of a tied output weight that differ from the
- * word embedding.
+ * Report as unknown each tensor in the files that no parameter uses.  Report as mismatched each stored copy of a tied
+ * output weight that differs from the word embedding.
  */
 static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, const struct sources *all,
                          struct issues *is)
@@ -231,7 +231,7 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
 
 /*
  * Find the sources of the weights if `shard` is NULL, else of the optimizer state shard->name.  The caller frees
- * out->v, whose elements refer to m.
+ * out->v.  The elements of out->v refer to m.
  */
 static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_gpt_conf *m,
                  const struct meg_params *p, const struct meg_ckpt_shard *shard, struct meg_err *e)
@@ -284,7 +284,7 @@ static bool is_host_memory(const struct meg_ckpt_shard *s)
     return !s->device || s->device->op->is_host_memory;
 }
 
-/* Set n elements of the shard, from element offset on, to data, which has the shard's dtype. */
+/* Store data [n], which has the shard's dtype, in the shard at element `offset`. */
 static void set_elements(const struct meg_ckpt_shard *s, int64_t offset, const void *data, int64_t n)
 {
     const size_t size = meg_dtype_size(s->dtype);
@@ -298,7 +298,7 @@ static void set_elements(const struct meg_ckpt_shard *s, int64_t offset, const v
     s->device->op->upload(s->device->compute, out, data, (size_t)n * size);
 }
 
-/* Set n elements of the shard, from element offset on, to v, converted to the shard's dtype. */
+/* Convert v [n] to the shard's dtype, and store the result in the shard at element `offset`. */
 static void set_from_f32(const struct meg_ckpt_shard *s, int64_t offset, const float *v, int64_t n)
 {
     uint16_t half[1 << 10];

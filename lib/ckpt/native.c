@@ -7,7 +7,7 @@
 #include "ckpt/internal.h"
 #include "io/json.h"
 
-/* Accept Transformer Engine's names of norms, too. */
+/* Transformer Engine's names of norms, accepted in addition to the native names. */
 /* clang-format off */
 #define LAYER "decoder.layers.#."
 static const struct ckpt_rename fused_norms[] = {
@@ -20,7 +20,7 @@ static const struct ckpt_rename fused_norms[] = {
 /* clang-format on */
 static const struct ckpt_format native = { "native", fused_norms, NULL, NULL };
 
-/* Read a metadata file and check it against its entry in the manifest. */
+/* Read a metadata file.  Check its size and checksum against `entry`, the object for the file in the manifest. */
 static int read_metadata_file(const struct meg_ckpt *c, const char *name, const json_t *entry, struct meg_str *out,
                               struct meg_err *e)
 {

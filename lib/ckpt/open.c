@@ -1,4 +1,4 @@
-/* open.c - find the checkpoint in a directory, open it, and access its configuration. */
+/* open.c - find the checkpoint in a directory, open it, and return the checkpoint's configuration. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,7 +140,7 @@ static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct
     return 0;
 }
 
-/* Detect the format of the directory from its files, and open it. */
+/* Detect the format of the checkpoint from the files in c->path, and open the checkpoint. */
 static int open_folder(struct meg_ckpt *c, struct meg_err *e)
 {
     if (ckpt_path_exists(c->path, "manifest.json"))

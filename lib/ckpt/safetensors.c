@@ -135,7 +135,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct meg_st_tensor *)a)->name, ((const struct meg_st_tensor *)b)->name);
 }
 
-/* Check that the ranges cover the data exactly, convert them to file offsets, and sort by name. */
+/* Check that the tensors cover the data without gaps and overlaps.  Make offsets relative to the file; sort by name. */
 static int check_ranges(struct meg_st *st, int64_t data, struct meg_err *e)
 {
     int64_t at = 0, have = (int64_t)st->map.n - data;

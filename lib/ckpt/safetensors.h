@@ -1,8 +1,11 @@
 /*
  * safetensors.h - safetensors files, after github.com/huggingface/safetensors, README.
  *
- * A file is an 8-byte length N (little-endian), a JSON header of N bytes with the offset of each tensor, and the
- * tensors, row-major and little-endian, without gaps up to the end of the file:
+ * A file consists of:
+ *   - the length N of the header: 8 bytes, little-endian
+ *   - the header: N bytes, JSON
+ *   - the tensors: row-major, little-endian, without gaps up to the end of the file
+ * The header contains the name, dtype, shape and byte range of each tensor:
  *     {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
  * Offsets count from the end of the header.
  */
@@ -53,15 +56,16 @@ struct meg_st {
 };
 
 /*
- * Open a file and check everything but the values of the elements.  Returns MEG_EFORMAT, with a message that states the
- * file, what was found and what was expected, if the header is too long or is not valid JSON, a name occurs twice, a
- * dtype is unknown, a size contradicts shape and dtype, or the ranges overlap, leave a gap or do not end at the end of
- * the file.
+ * Open a file and check everything but the values of the elements.  The message of an error contains the file, what was
+ * found and what was expected.  Returns MEG_EFORMAT if
+ *   - the header is too long or is not valid JSON, or a name occurs twice
+ *   - a dtype is unknown, or a size contradicts shape and dtype
+ *   - byte ranges overlap, leave a gap or do not end at the end of the file
  */
 int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e);
 void meg_st_close(struct meg_st *st);
 
-/* Transfer a malloc'ed block, such as a name, to st; meg_st_close frees it. */
+/* Transfer the ownership of a malloc'ed block, such as a name, to st.  meg_st_close frees the block. */
 void meg_st_own(struct meg_st *st, void *block);
 
 /*
@@ -77,9 +81,9 @@ int meg_st_sort(struct meg_st *st, struct meg_err *e);
 const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *name);
 
 /*
- * Build the header of a file to write: sort the tensors as Hugging Face's writer does (larger elements first, then by
- * name), set their file_offset and nbytes from shape and dtype, and append the header, padded with blanks so that the
- * data is 8-byte aligned.  If is_hf, add the metadata that Hugging Face's readers require.
+ * Build the header of a file to write.  Sort the tensors as Hugging Face's writer does: larger elements first, then by
+ * name.  Compute file_offset and nbytes of each tensor from shape and dtype.  Append the header to *header, padded with
+ * blanks to align the data to 8 bytes.  If is_hf, add the metadata that Hugging Face's readers require.
  */
 void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header);
 

@@ -1,12 +1,13 @@
 /*
  * save.c - write a checkpoint in stages; all ranks finish a stage before the next one begins:
  *
- *     begin    rank 0 creates the temporary directory and in it the tensor files with their headers
- *     write    each rank writes its shards of the tensors at their offsets in the files
- *     hash     each of n ranks reads back every n-th chunk of the tensors and computes its checksum
- *     commit   rank 0 writes the metadata files, the manifest last, and renames the directory
+ *     begin    rank 0 creates the temporary directory, and the tensor files with their headers
+ *     write    each rank writes its shards at their offsets in the tensor files
+ *     hash     each of n ranks reads back and hashes every n-th chunk of the tensors
+ *     commit   rank 0 writes the metadata files, then the manifest, and renames the directory
  *
- * In an asynchronous save a thread of each rank writes and hashes; collectives and the commit are on the main thread.
+ * In an asynchronous save, a thread of each rank runs the stages write and hash.  The main thread runs the other stages
+ * and the collectives.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,13 +40,16 @@ struct meg_ckpt_async_save {
     const struct meg_lock *lock;
     struct ckpt_file *file;
     int nfiles;
-    const struct meg_device *device; /* device in whose memory the extents are; NULL: host memory */
+    const struct meg_device *device; /* device on which the extents are; NULL: host memory */
     struct ckpt_extent *extent;      /* [nextents] byte ranges that this rank writes */
     int64_t nextents;
     char *staging;            /* copy of the extents' bytes; NULL: the extents point to the caller's memory */
     struct ckpt_chunk *chunk; /* [nchunks] chunks of all tensors */
     int64_t nchunks;
-    /* [nchunks] checksums; bytes are 0 for chunks that other ranks hash, until an all-reduce (sum) before the commit */
+    /*
+     * [nchunks] checksums as hexadecimal digits.  Checksums of chunks that other ranks hash are zero bytes at first.
+     * An all-reduce (sum) before the commit collects the checksums of all ranks.
+     */
     char (*hash)[CKPT_HEX];
     struct metadata_file metadata[METADATA_FILES];
     int nmetadata;
@@ -187,8 +191,8 @@ static int create_folder(struct meg_ckpt_async_save *v, struct meg_err *e)
 }
 
 /*
- * Broadcast the name of the temporary directory from rank 0, and set v->path on the other ranks.  They cannot construct
- * the name, because it contains the process id and host of rank 0.
+ * Broadcast the name of the temporary directory from rank 0, and set v->path on the other ranks.  The name contains the
+ * process id and host of rank 0, so other ranks cannot construct the name.
  */
 static void broadcast_folder_name(struct meg_ckpt_async_save *v)
 {
@@ -252,8 +256,8 @@ static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, str
 }
 
 /*
- * Write the extents [first, last) of one file from device memory: while one is written, the next is copied to pinned
- * memory.
+ * Write the extents [first, last) of one file from device memory.  While one extent is written, the next extent is
+ * copied to pinned memory.
  */
 static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd,
                                 const char *path, struct meg_err *e)
@@ -319,7 +323,7 @@ static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int
     return r;
 }
 
-/* Write the extents [first, last) of one file and fsync the file, which the commit on rank 0 relies on. */
+/* Write the extents [first, last) of one file, and fsync the file.  The commit on rank 0 relies on this fsync. */
 static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, struct meg_err *e)
 {
     char *path = ckpt_path(v->path, v->file[v->extent[first].file].name);

@@ -1,8 +1,8 @@
 /*
  * tensor_remap.c - convert between the layouts of foreign and native tensors.
  *
- * A foreign tensor consists of up to three parts, such as queries, keys and values.  A struct ckpt_row_map describes
- * one part: its rows are blocks of rows at regular intervals in the native tensor.
+ * A foreign tensor consists of up to three parts, such as queries, keys and values.  In the native tensor, the rows of
+ * a part are blocks of rows at regular intervals.  A struct ckpt_row_map describes one part.
  */
 #include <string.h>
 
@@ -45,8 +45,8 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const 
 }
 
 /*
- * Map n consecutive foreign rows, from row `src` on, to the native tensor in blocks of `block` consecutive rows.  Block
- * i begins at native row dst + i * stride.
+ * Map n consecutive foreign rows, from row `src` on, to blocks of `block` consecutive native rows.  Block i begins at
+ * native row dst + i * stride.
  */
 static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t block, int64_t stride)
 {
@@ -68,7 +68,7 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
         out[0] = row_map(groups * d, 0, dst + q + (remap == CKPT_V ? d : 0), d, group);
     if (remap == CKPT_Q || remap == CKPT_K || remap == CKPT_V)
         return 1;
-    for (int part = 0; part < 3; part++) { /* these formats have one key head per query head, so q == d */
+    for (int part = 0; part < 3; part++) { /* CKPT_QKV* requires one key head per query head, so q == d */
         out[part] = row_map(groups * d, part * groups * d, dst + part * d, d, group);
         if (remap == CKPT_QKV_INTERLEAVED) {
             out[part].src_row = part;

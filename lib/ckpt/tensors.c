@@ -105,9 +105,9 @@ static const struct meg_st_tensor *tensor_of(const struct ckpt_file *f, const ch
 
 /*
  * Add the extents of one tensor that this rank writes.  A tensor sharded along its inner axis has one extent per row.
- * Extents are written one by one, and the kernel and the file system merge them.  Exchanging them over the
- * tensor-parallel group first would require a second copy of the state, and the shards of a distributed optimizer are
- * not aligned between the ranks of the group.
+ * Extents are written one by one; the kernel and the file system merge the writes.  An exchange over the
+ * tensor-parallel group could build larger extents, but would require a second copy of the state.  In addition, the
+ * shards of a distributed optimizer are not aligned between the ranks of the group.
  */
 static void add_param(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
                       const struct meg_ckpt_shard *shard, const struct meg_param *row)

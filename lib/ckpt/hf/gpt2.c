@@ -38,7 +38,7 @@ static const struct ckpt_rename names[] = {
 static const char *const ignored[] = { FOREIGN "attn.bias", FOREIGN "attn.masked_bias", NULL };
 static const struct ckpt_format format = { "hf", names, "transformer.", ignored };
 
-/* Settings that change the output, each with the only value that meg's GPT supports. */
+/* Settings that change the output; `value` is the only value that meg's GPT supports. */
 static const struct {
     const char *key;
     bool value;

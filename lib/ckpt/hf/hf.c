@@ -17,8 +17,8 @@
 #define INDEX WEIGHTS ".index.json"
 enum { GENERATION_CONFIG }; /* index in meg_ckpt_extra_files */
 /*
- * File name of a tokenizer model that is not a SentencePiece BPE model.  It is not named tokenizer.model, because other
- * programs expect a SentencePiece BPE model in that file.
+ * File name of a tokenizer model that is not a SentencePiece BPE model.  Other programs expect a SentencePiece BPE
+ * model in a file called tokenizer.model.
  */
 #define MEG_MODEL "meg_tokenizer.model"
 
@@ -144,8 +144,8 @@ static bool has_files_of(const struct meg_ckpt *c, const char *type)
 }
 
 /*
- * Set the tokenizer options that meg's export saved in tokenizer_config.json.  If it has no such options or a file of
- * the tokenizer is missing, set the default options and return false.
+ * Set the tokenizer options to the values that an export by meg saved in tokenizer_config.json.  If these values or a
+ * file of the tokenizer are missing, set the default options and return false.
  */
 static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
                              const struct meg_tok_conf *tok)
@@ -315,8 +315,8 @@ static int write_config(const char *dir, const struct ckpt_hf_family *family, co
 }
 
 /*
- * Write the extra files copied from the source.  Without a generation_config.json among them, write one with the known
- * bos and eos ids, if any.
+ * Write the extra files of the source.  If the source has no generation_config.json and a bos or eos id is known, write
+ * a generation_config.json with the known ids.
  */
 static int write_extras(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok,
                         struct meg_err *e)

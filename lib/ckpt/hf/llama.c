@@ -1,9 +1,8 @@
 /*
- * llama.c - Hugging Face's Llama, and models with its tensor names and layouts: Mistral, and Qwen2, whose queries, keys
- * and values have biases.
+ * llama.c - Hugging Face's Llama, Mistral and Qwen2 models, which have the same tensor names and layouts.
  *
- * Weights of linear layers are [out, in].  RoPE pairs channel i of a head with channel i + head_dim / 2, as meg does
- * without --rotary-interleaved.
+ * Qwen2 has biases of queries, keys and values.  Weights of linear layers are [out, in].  RoPE pairs channel i of a
+ * head with channel i + head_dim / 2, as meg does without --rotary-interleaved.
  */
 #include <inttypes.h>
 #include <math.h>

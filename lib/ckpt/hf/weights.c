@@ -1,9 +1,8 @@
 /*
- * weights.c - write the weights of a Hugging Face directory: one safetensors file, or shards of limited size with an
- * index.
+ * weights.c - write the weights of a Hugging Face directory.
  *
- * Tensors are added to a shard in the order of the parameter table until the next tensor does not fit, as in
- * save_pretrained of transformers.
+ * The weights are in one safetensors file, or in shards of limited size with an index.  Tensors are added to a shard in
+ * the order of the parameter table until the next tensor does not fit, as in save_pretrained of transformers.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
  * args.c - find unsupported settings in the args of a Megatron checkpoint.
  *
- * Names and defaults are those of megatron/core/transformer/transformer_config.py, megatron/training/arguments.py and
+ * Names and defaults are from megatron/core/transformer/transformer_config.py, megatron/training/arguments.py and
  * megatron/post_training/arguments.py, core 0.8 to 0.20.
  */
 #include <ctype.h>
@@ -14,7 +14,7 @@
 /*
  * Settings that change the output of the model.  The member `neutral` lists, separated by blanks, the values that do
  * not change the output.  Numbers are compared by value.  The value None is always neutral.  A tuple or list is neutral
- * if it is listed, or if all of its elements are listed.
+ * if it is listed itself, or if all of its elements are listed.
  */
 /* clang-format off */
 static const struct rule {
@@ -74,8 +74,8 @@ static const struct rule {
 enum { NRULES = sizeof rules / sizeof rules[0] };
 
 /*
- * Prefixes of settings that do not change the output.  Some of them belong to a feature, such as a mixture of experts,
- * and have no effect unless another setting enables the feature; `rules` refuses that setting.
+ * Prefixes of settings that do not change the output.  Many of these settings configure a feature, such as a mixture of
+ * experts, that another setting enables.  `rules` refuses that other setting.
  */
 static const char *const no_effect_prefix[] = {
     "moe_", "mamba_", "gdp_", "dsa_", "mhc_", "mtp_", "retro_", "linear_conv_", "linear_key_",
@@ -86,8 +86,9 @@ static const char *const no_effect_prefix[] = {
 };
 
 /*
- * Words in names of settings about files, logs, schedules, the optimizer, data, ranks or precision, which do not change
- * the output.  Words are separated by underscores; one of them in a name is sufficient.
+ * A setting that is not in `rules` is assumed not to change the output if its name contains one of these words.  In a
+ * name, words are separated by underscores.  The words are about files, logs, schedules, the optimizer, data, ranks and
+ * precision.
  */
 static const char *const no_effect_word[] = {
     "dir", "path", "file", "filename", "url", "name", "id", "log", "logging", "logger",
@@ -281,8 +282,8 @@ static bool is_off(const struct meg_py *v)
 }
 
 /*
- * Return whether a value is a path (a string with a slash), or a class or object of the modules below, such as a
- * torch dtype.  Such values do not describe the model.
+ * Return whether a value is a path or a plain object; neither describes the model.  A path is a string with a slash.  A
+ * plain object is a class or an object of the modules below, for example a torch dtype.
  */
 static bool is_plain_object(const struct meg_py *v)
 {
@@ -296,7 +297,7 @@ static bool is_plain_object(const struct meg_py *v)
 
 /* ---- the check ---- */
 
-/* Append an attribute and its value to wrong if it is not supported. */
+/* If an attribute of args is not supported, append its name and value to `wrong`. */
 static void check_attribute(struct meg_str *wrong, const char *name, const struct meg_py *v)
 {
     const struct rule *rule = find_rule(name);

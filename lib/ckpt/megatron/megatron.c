@@ -74,7 +74,7 @@ static bool is_true(const struct meg_py *v)
 /* Append the model options in args, one per line. */
 static int collect_options(const struct reader *rd, struct meg_str *out, struct meg_err *e)
 {
-    /* These settings also select the tanh approximation of GELU, the only GELU in Transformer Engine. */
+    /* Each of these settings selects the tanh approximation of GELU.  Transformer Engine has no other GELU. */
     static const char *const tanh_gelu[] = { "openai_gelu", "use_te_activation_func",
                                              "use_transformer_engine_op_fuser" };
     const bool is_grouped = is_true(meg_py_attr(rd->args, "group_query_attention"));
@@ -257,8 +257,9 @@ static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
 }
 
 /*
- * Return whether the qkv tensors have their Megatron core name.  Their rows are then in the order of version 2 whatever
- * checkpoint_version is, even if it is missing: Megatron's fix_query_key_value_ordering reorders query_key_value only.
+ * Return whether the qkv tensors have their Megatron core name, linear_qkv.  The rows of linear_qkv are in the order of
+ * checkpoint_version 2, even if checkpoint_version is older or missing.  Megatron's fix_query_key_value_ordering
+ * reorders only tensors with the older name, query_key_value.
  */
 static bool has_core_names(const struct meg_st *st)
 {
@@ -392,8 +393,8 @@ static int find_vocab(struct reader *rd, struct meg_err *e)
 }
 
 /*
- * Check that the tensor-parallel size divides the number of query groups and ffn_hidden_size, and that the model has no
- * grouped-query attention if the qkv rows are in the order of checkpoint_version 0 or 1.
+ * Check sizes of the model.  The tensor-parallel size must divide the number of query groups and ffn_hidden_size.
+ * Grouped-query attention is not supported if the qkv rows are in the order of checkpoint_version 0 or 1.
  */
 static int check_tp_size(const struct reader *rd, struct meg_err *e)
 {

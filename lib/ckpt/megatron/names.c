@@ -19,8 +19,8 @@ bool ckpt_is_megatron(const char *dir)
 }
 
 /*
- * Every distributed checkpoint has metadata.json or common.pt; torch.distributed.checkpoint writes .metadata.  A
- * Hugging Face directory, which has a config.json, may also have a file metadata.json.
+ * A distributed checkpoint contains metadata.json or common.pt, or .metadata if torch.distributed.checkpoint wrote it.
+ * A Hugging Face directory may contain a metadata.json in addition to its config.json.
  */
 bool ckpt_is_distributed(const char *dir)
 {

@@ -71,7 +71,7 @@ static int push_int(struct vm *m, enum meg_py_type type, int64_t v)
     return push(m, o);
 }
 
-/* Return the index of the lowest value that an opcode may pop, which is directly above the last mark. */
+/* Return the lowest stack index that an opcode may pop: the first index above the last mark, or 0 without a mark. */
 static size_t floor_of(const struct vm *m)
 {
     return m->nmarks ? m->mark[m->nmarks - 1] : 0;
@@ -114,7 +114,7 @@ static int number(struct vm *m, size_t n, uint64_t *out)
     return r;
 }
 
-/* Read a string, preceded by its length in nlength bytes, and push it. */
+/* Read a length of nlength bytes and a string of this length; push the string. */
 static int text(struct vm *m, enum meg_py_type type, size_t nlength)
 {
     const unsigned char *b = NULL;
@@ -132,7 +132,7 @@ static int text(struct vm *m, enum meg_py_type type, size_t nlength)
     return push(m, o);
 }
 
-/* Read a two's complement little-endian integer, preceded by its length in nlength bytes, and push it. */
+/* Read a length of nlength bytes and a little-endian two's complement integer of this length; push the integer. */
 static int big_int(struct vm *m, size_t nlength)
 {
     const unsigned char *b = NULL;
@@ -241,7 +241,7 @@ static int gather_marked(struct vm *m, enum meg_py_type type)
     return r < 0 ? r : gather(m, type, n);
 }
 
-/* Pop n values and append them to the members of the node below them on the stack. */
+/* Pop n values, and append the values to the members of the node that is then on top of the stack. */
 static int fill(struct vm *m, size_t n, bool is_pairs)
 {
     struct meg_py *o;
@@ -267,7 +267,7 @@ static int fill_marked(struct vm *m, bool is_pairs)
     return r < 0 ? r : fill(m, n, is_pairs);
 }
 
-/* Pop a function and nargs values, of which the first is the tuple of its arguments, and push a call node. */
+/* Pop a function and nargs values, and push a call node.  The first of the values is the argument tuple. */
 static int call(struct vm *m, size_t nargs)
 {
     struct meg_py *o;

@@ -1,8 +1,9 @@
 /*
- * pickle.h - read Python pickles safely, without executing them.
+ * pickle.h - read Python pickles safely.
  *
- * The objects that a pickle builds become a graph of nodes.  A call of a class or function is a node with the function
- * and its arguments.  Supports protocols 2 to 5, as specified by the comments in CPython's Lib/pickletools.py.
+ * A pickle is a program that builds Python objects.  The reader executes no Python code: it builds a graph of nodes,
+ * which represent the objects.  A call of a class or function becomes a node with the function and the arguments.
+ * Supports protocols 2 to 5, as specified by the comments in CPython's Lib/pickletools.py.
  */
 #ifndef MEG_CKPT_MEGATRON_PICKLE_H
 #define MEG_CKPT_MEGATRON_PICKLE_H
@@ -53,9 +54,9 @@ struct meg_pickle {
 };
 
 /*
- * Read the pickle at p, which has at most n bytes and must outlive the nodes.  Call meg_pickle_free afterwards, also
- * after an error.  Returns MEG_EFORMAT if an opcode is unknown, truncated or invalid at its position, or if there are
- * more than MEG_PICKLE_NODES nodes; the message begins with `from` and contains the offset of the opcode.
+ * Read the pickle at p, which has at most n bytes.  These bytes must outlive the nodes.  Call meg_pickle_free after
+ * success and after an error.  Returns MEG_EFORMAT if an opcode is unknown, truncated or invalid at its position, or if
+ * there are more than MEG_PICKLE_NODES nodes.  The message begins with `from` and contains the offset of the opcode.
  */
 enum { MEG_PICKLE_NODES = 1 << 22 };
 int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from, struct meg_err *e);

@@ -289,8 +289,8 @@ static int traverse(struct traversal *w, const struct meg_py *o)
 }
 
 /*
- * Check that the tensors from first on have at most twice the bytes of the file, because at most two tied weights use
- * the same storage.  Without this limit a small file could request any amount of memory.
+ * Check that the tensors from index `first` on have at most twice the bytes of the file.  The factor 2 allows two tied
+ * weights to use the same storage.  Without a limit, a small file could request any amount of memory.
  */
 static int check_total(const struct meg_st *st, int first, const struct meg_pt *pt, struct meg_err *e)
 {

@@ -23,11 +23,13 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e);
 void meg_pt_close(struct meg_pt *pt);
 
 /*
- * Append the tensors of a dict and of its nested dicts to st, named by their keys joined with dots; other values are
- * ignored.  The elements remain in the mapped file, whose ownership meg_pt_move transfers to st; a tensor that is not
- * contiguous is stored as a view.  Returns MEG_EFORMAT if a tensor exceeds its storage or a storage exceeds its ZIP
- * member, if the tensors of the dicts together exceed twice the size of the file, or if dicts are nested more than 16
- * levels deep or have more than 2^20 entries in total.
+ * Append the tensors of a dict and of its nested dicts to st; other values are ignored.  The name of a tensor is the
+ * path of keys, joined with dots.  The elements remain in the mapped file; meg_pt_move transfers the ownership of the
+ * file to st.  A tensor that is not contiguous is stored as a view.  Returns MEG_EFORMAT if
+ *   - a tensor is not in the format of torch.save or has an unsupported dtype
+ *   - a tensor exceeds its storage, or a storage exceeds its ZIP member
+ *   - the appended tensors together exceed twice the size of the file
+ *   - dicts are nested more than 16 levels deep, or have more than 2^20 entries in total
  */
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e);
 /* Transfer the ownership of the mapped file to st. */

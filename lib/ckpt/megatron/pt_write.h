@@ -1,7 +1,8 @@
 /*
- * pt_write.h - write a pickle of protocol 2 as torch.save does.  The elements of tensors are not in the pickle; the
- * caller writes them as separate members of the ZIP file.  Values are written in the order of the pickle: dict_begin,
- * key, value, key, value, ..., dict_end.
+ * pt_write.h - write a pickle of protocol 2 as torch.save does.
+ *
+ * The elements of a tensor are not in the pickle; the caller writes the elements as a separate member of the ZIP file.
+ * Values are written in the order of the pickle: dict_begin, key, value, key, value, ..., dict_end.
  */
 #ifndef MEG_CKPT_MEGATRON_PT_WRITE_H
 #define MEG_CKPT_MEGATRON_PT_WRITE_H
@@ -18,7 +19,7 @@ struct meg_pickle_writer {
 };
 
 void meg_pickle_begin(struct meg_pickle_writer *p);
-/* End the pickle; loading it returns the one value on its stack. */
+/* End a pickle that contains exactly one value, for example a dict.  Loading the pickle returns this value. */
 void meg_pickle_end(struct meg_pickle_writer *p);
 void meg_pickle_put_none(struct meg_pickle_writer *p);
 void meg_pickle_put_bool(struct meg_pickle_writer *p, bool v);

@@ -221,8 +221,9 @@ static void put_args(struct meg_pickle_writer *p, const struct export *x)
 }
 
 /*
- * End the nested dicts that contain the tensor `previous` but not the tensor `name`, begin those that contain `name`
- * but not `previous`, and write the last key of `name`.
+ * Write the key of the tensor `name` after the tensor `previous`.  A name is the path of a tensor in nested dicts,
+ * separated by slashes.  First end the dicts of `previous` that do not contain `name`, then begin the remaining dicts
+ * of `name`.
  */
 static void put_key(struct meg_pickle_writer *p, const char *previous, const char *name)
 {

@@ -28,7 +28,7 @@ struct reader {
     struct meg_err *e;
 };
 
-/* Read offset, length and number of entries of the central directory from the record at the end of the file. */
+/* Read the end record of the file: the offset, length and number of entries of the central directory. */
 static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes, uint64_t *count)
 {
     const size_t first = z->n > END_BYTES + COMMENT_MAX ? z->n - END_BYTES - COMMENT_MAX : 0;
@@ -58,8 +58,8 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
 }
 
 /*
- * Replace each of *size, *stored and *at that is 0xFFFFFFFF by its 64-bit value in the ZIP64 field.  The field contains
- * only the replaced values, in this order.  Returns -1 if an extra field is truncated.
+ * If *size, *stored or *at is 0xFFFFFFFF, replace the number by its 64-bit value in the ZIP64 extra field.  The field
+ * contains only the replaced values, in this order.  Returns -1 if an extra field is truncated.
  */
 static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint64_t *stored, uint64_t *at)
 {

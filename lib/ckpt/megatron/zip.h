@@ -1,8 +1,8 @@
 /*
- * zip.h - ZIP files with stored (uncompressed) members, as torch.save writes them.
+ * zip.h - ZIP files with stored (uncompressed) members, the container format of torch.save.
  *
- * The central directory at the end of the file lists the offset of each member; ZIP64 fields hold values that exceed 32
- * bits.  The format is specified by PKWARE's APPNOTE.TXT 6.3.
+ * The central directory at the end of the file lists the offset of each member.  ZIP64 fields hold values that exceed
+ * 32 bits.  The format is specified by PKWARE's APPNOTE.TXT 6.3.
  */
 #ifndef MEG_CKPT_MEGATRON_ZIP_H
 #define MEG_CKPT_MEGATRON_ZIP_H
@@ -26,9 +26,10 @@ struct meg_zip {
 };
 
 /*
- * List the members of a file, given by its n bytes, in *z; `from` is the name of the file in messages.  Members point
- * into bytes, which must outlive z.  Returns MEG_EFORMAT if the file is not a ZIP file, or if a member is compressed,
- * encrypted, outside the file or a duplicate.  Call meg_zip_free afterwards, also after an error.
+ * List the members of a ZIP file in *z.  `bytes` [n] are the contents of the file; the members point into `bytes`,
+ * which must outlive z.  `from` is the name of the file in messages.  Returns MEG_EFORMAT if `bytes` is not a ZIP file,
+ * or if a member is compressed, encrypted, outside the file or a duplicate.  Call meg_zip_free after success and after
+ * an error.
  */
 int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from, struct meg_err *e);
 void meg_zip_free(struct meg_zip *z);
