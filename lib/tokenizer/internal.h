@@ -46,7 +46,7 @@ struct meg_tokenizer {
     struct meg_str description; /* see meg_tokenizer_description */
 };
 
-/* Write the first n ids to the sink and remove them from ids. */
+/* Write the first n ids to the sink, and remove the written ids from the array. */
 int meg_ids_write(struct meg_ids *ids, int64_t n, const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
@@ -61,7 +61,7 @@ static inline int meg_ids_flush(struct meg_ids *ids, const struct meg_id_sink *s
 /*
  * meg_tok_mmap_file - map a tokenizer file into memory
  * meg_tok_read_file - append the contents of a tokenizer file to out
- * Both return MEG_EFORMAT if the file is larger than MEG_TOK_MAX_FILE_BYTES; otherwise they fail as meg_mmap_open does.
+ * Both return MEG_EFORMAT for a file of more than MEG_TOK_MAX_FILE_BYTES.  Otherwise they fail as meg_mmap_open does.
  */
 enum { MEG_TOK_MAX_FILE_BYTES = 64 << 20 };
 int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e);
@@ -71,7 +71,7 @@ extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepi
     meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case, meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
 
 /*
- * Implement meg_tok_class.decode for types whose text is the concatenated output of meg_tok_class.bytes.  Replace
+ * Implement meg_tok_class.decode for types in which the text of ids is the output of meg_tok_class.bytes.  Replace
  * ill-formed UTF-8 by one U+FFFD per maximal subpart (Unicode 3.9).
  */
 void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);

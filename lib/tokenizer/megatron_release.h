@@ -1,6 +1,6 @@
 /*
  * megatron_release.h - differences between releases of Megatron-LM (core) in token ids, blend sizes and index cache
- * descriptions, which this toolkit reproduces byte by byte.  Each struct meg_megatron_release describes the last patch
+ * descriptions.  This toolkit reproduces all three exactly.  Each struct meg_megatron_release describes the last patch
  * release of a minor version.  The user documentation is in meg(7), section MEGATRON RELEASES.
  */
 #ifndef MEG_TOKENIZER_MEGATRON_RELEASE_H
@@ -34,10 +34,10 @@ struct meg_megatron_release {
     bool needs_seven_special_tokens; /* TikTokenizer requires <mask> <pad> <cls> <sep>, not only <unk> <s> </s> */
     bool null_vocab_includes_eod;    /* NullTokenizer: --vocab-size N includes eod; ids are 0 to N - 1 */
     bool has_pad;                    /* HuggingFaceTokenizer and TikTokenizer may have a padding id */
-    bool unsets_shared_pad;          /* the padding id is unset if it is also the eod or eos id */
+    bool unsets_shared_pad;          /* a padding id equal to the eod or eos id is unset */
     enum meg_tok_kwargs kwargs;
     /* differences in datasets */
-    bool blend_sizes_with_surplus; /* the sample counts of a blend are those of meg_blend_sizes_with_surplus */
+    bool blend_sizes_with_surplus; /* meg_blend_sizes_with_surplus computes the sample counts of a blend */
     bool renormalizes;             /* the release has --renormalize-blend-weights, and blend descriptions contain it */
 };
 

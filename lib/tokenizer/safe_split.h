@@ -1,6 +1,6 @@
 /*
  * safe_split.h - find safe split points: offsets at which a text can be split without changing its tokens.  The point
- * between two characters is safe if no token of the vocabulary contains the two characters next to each other.
+ * between two characters is safe if no token of the vocabulary contains the first character directly before the second.
  */
 #ifndef MEG_TOKENIZER_SAFE_SPLIT_H
 #define MEG_TOKENIZER_SAFE_SPLIT_H
@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 
 /*
  * The pairs of neighboring characters in the tokens of a vocabulary.  A pair is stored by the last byte of its left
- * character and the first byte of its right character.  If both characters have three bytes, it is also stored by a
+ * character and the first byte of its right character.  A pair of three-byte characters is stored a second time, by a
  * hash of the six bytes.  Different pairs can have the same entry, so some safe split points are not found.
  */
 struct meg_safe_split {
@@ -24,7 +24,7 @@ struct meg_safe_split {
 
 /* Initialize s for the empty vocabulary: all points between characters are safe. */
 void meg_safe_split_init(struct meg_safe_split *s);
-/* Add a token of n bytes, which must be well-formed UTF-8.  The points between its characters are then not safe. */
+/* Mark the points between the characters of a token as not safe.  The token is n bytes of well-formed UTF-8. */
 void meg_safe_split_add_token(struct meg_safe_split *s, const char *token, int64_t n);
 
 /* Return the number of 64-bit words of the mask of a text of n bytes. */
@@ -35,8 +35,8 @@ static inline int64_t meg_safe_split_mask_words(int64_t n)
 
 /*
  * meg_safe_split_find - find the safe split points of a text
- *   mask  out  bit i is set if the text can be split before byte i; bits 0 and n are set, the bits after n are 0;
- *              meg_safe_split_mask_words(n) elements
+ *   mask  out  meg_safe_split_mask_words(n) elements.  If bit i is set, the text can be split before byte i.  Bits 0
+ *              and n are set.  The bits after n are 0.
  *   text  [n]  well-formed UTF-8
  */
 void meg_safe_split_find(const struct meg_safe_split *s, const char *text, int64_t n, uint64_t *mask);

@@ -1,6 +1,6 @@
 /*
- * special_tokens.h - parse special tokens in text.  Each occurrence of a special token is encoded as its id; a callback
- * encodes the ordinary text between them.
+ * special_tokens.h - parse special tokens in text.  Each occurrence of a special token is encoded as its id.  A
+ * callback encodes the remaining text.
  */
 #ifndef MEG_TOKENIZER_SPECIAL_TOKENS_H
 #define MEG_TOKENIZER_SPECIAL_TOKENS_H

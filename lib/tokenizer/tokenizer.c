@@ -102,9 +102,9 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 }
 
 /*
- * Select HuggingFaceTokenizer, because --tokenizer-type is not set.  Fail if --tokenizer-name-or-path is not set
- * either, unless --tokenizer-model is a tokenizer.json or a directory that contains one.  The open function of the
- * class checks the value of --tokenizer-name-or-path.
+ * Select HuggingFaceTokenizer as the default of --tokenizer-type.  Fail if --tokenizer-name-or-path is not set and
+ * --tokenizer-model is neither a tokenizer.json nor a directory with a tokenizer.json.  The open function of the class
+ * checks the value of --tokenizer-name-or-path.
  */
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
@@ -135,7 +135,7 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
     return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: unknown type '%s'", c->type);
 }
 
-/* Unset a padding id that is also the eod or eos id, so that eod and eos are not masked as padding. */
+/* Unset a padding id that is equal to the eod or eos id.  Otherwise, eod and eos would be masked as padding. */
 static void unset_shared_pad(struct meg_tok_special_ids *r)
 {
     if (r->pad == r->eod || r->pad == r->eos)

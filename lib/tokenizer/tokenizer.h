@@ -47,8 +47,8 @@ struct meg_tok_conf {
 extern const struct meg_opt meg_tok_opts[];
 
 /*
- * Indices in meg_tok_files.  That array contains, for each tokenizer file, the usual name in a model directory and the
- * member of struct meg_tok_conf that contains the path.
+ * Indices of the tokenizer files in meg_tok_files.  An element of that array contains the usual name of the file in a
+ * model directory, and the offset of the file's path in struct meg_tok_conf.
  */
 enum {
     MEG_TOK_FILE_VOCAB,
@@ -73,17 +73,21 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 /*
  * meg_tok_find_files - find the files of a Hugging Face tokenizer
  * Searches at c->name_or_path or, if name_or_path is NULL, at c->tokenizer_model.  If this path is a tokenizer.json or
- * a directory that contains one, sets c->tokenizer_json, c->tokenizer_config and c->special_tokens_map to the paths of
- * the files, or to NULL for a file that does not exist.  Also sets c->tokenizer_model to NULL.  Otherwise, or if
- * c->tokenizer_json is already set, c is unchanged.
+ * a directory with a tokenizer.json, sets these members:
+ *   - c->tokenizer_json, c->tokenizer_config and c->special_tokens_map: the paths of the files; NULL for a missing file
+ *   - c->tokenizer_model: NULL
+ * Otherwise, c is unchanged.  If c->tokenizer_json is already set, c is unchanged as well.
  *   owned  out  the three paths, or NULL; the caller frees them
  */
 void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);
 
 /*
  * meg_tokenizer_open - load the tokenizer that c describes; c is borrowed for the call
- * Returns MEG_EUSAGE if an option is missing or invalid, MEG_ENOENT if a file is missing, MEG_EIO if a file cannot be
- * read, MEG_EFORMAT if a file is invalid.
+ * Returns:
+ *   - MEG_EUSAGE if an option is missing or invalid
+ *   - MEG_ENOENT if a file is missing
+ *   - MEG_EIO if a file cannot be read
+ *   - MEG_EFORMAT if a file is invalid
  */
 struct meg_tokenizer;
 int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);
@@ -99,27 +103,28 @@ struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
 /*
  * meg_tokenizer_encode - append the ids of text to out
  *   text  [n]  UTF-8, which may contain zero bytes; n < INT32_MAX
- * Returns MEG_EFORMAT if text is not well-formed UTF-8 (the message contains the offset) or cannot be encoded by this
- * type; out is then unchanged.
+ * Returns MEG_EFORMAT if text is not well-formed UTF-8 (the message contains the offset) or if this tokenizer type
+ * cannot encode the text.  After a failure, out is unchanged.
  */
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 
 /*
- * meg_tokenizer_encode_to_sink - encode text [n], well-formed UTF-8, without keeping all ids in memory
- *   out   receives the ids; may begin with ids of earlier texts
- *   sink  when out has more than MEG_IDS_FLUSH_COUNT ids, ids from the front of out are written to the sink and removed
- *         from out.  The last ids of the text remain in out.  If sink is NULL, all ids remain in out.
- * Fails as meg_tokenizer_encode and sink->write do.  If it fails before the first write to the sink, out is unchanged;
- * if it fails later, the contents of out are unspecified.
+ * meg_tokenizer_encode_to_sink - encode a text without keeping all ids in memory
+ *   text  [n]  well-formed UTF-8
+ *   out        the ids are appended; out may begin with ids of earlier texts
+ *   sink       once out has more than MEG_IDS_FLUSH_COUNT ids, ids are moved from the front of out to the sink.  The
+ *              last ids of the text remain in out.  If sink is NULL, all ids remain in out.
+ * Fails as meg_tokenizer_encode and sink->write do.  After a failure before the first write to the sink, out is
+ * unchanged.  After a later failure, the contents of out are unspecified.
  */
 int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                                  const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * meg_tokenizer_bytes - append the bytes of ids [n], each decoded independently of the others
- * meg_tokenizer_decode - append the text of ids [n] as the reference implementation decodes it, in UTF-8
- * The bytes of an id may begin or end inside a UTF-8 character.  Both functions return MEG_EFORMAT for an id outside of
- * the vocabulary; out is then unchanged.
+ * meg_tokenizer_bytes - append the bytes of ids [n]; each id is decoded independently of the others
+ * meg_tokenizer_decode - append the text of ids [n] in UTF-8, as the reference implementation decodes the ids
+ * The bytes of an id may begin or end inside a UTF-8 character.  Both functions return MEG_EFORMAT, and leave out
+ * unchanged, for an id outside of the vocabulary.
  */
 int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                         struct meg_err *e);
@@ -138,8 +143,8 @@ struct meg_detok {
 /*
  * meg_detok_add - append the pending text of earlier calls and the text of ids [n]
  * Text that later ids may complete or change is not appended and remains pending.
- *   is_last  true if no ids follow: no text remains pending
- * The texts of all calls, concatenated, equal the text that meg_tokenizer_decode returns for all ids.  Fails as
+ *   is_last  true if no ids follow; no text remains pending
+ * The concatenated output of all calls equals the output of one call of meg_tokenizer_decode for all ids.  Fails as
  * meg_tokenizer_decode does.
  */
 int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,

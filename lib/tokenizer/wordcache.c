@@ -1,8 +1,8 @@
 /*
- * A word is in one of MEG_WORD_PROBES neighboring buckets of two entries.  A new word is stored in its home bucket, and
- * a word found in another bucket is moved back to its home bucket.  The table begins small and doubles as words are
- * added, up to MAX_BUCKETS: a small table fits in the CPU caches, and the kernel commits no memory for entries that are
- * not yet used.
+ * A word is in one of MEG_WORD_PROBES neighboring buckets of two entries.  A new word is stored in its home bucket.  A
+ * word found in another bucket is moved back to its home bucket.  The table begins small, since a small table fits in
+ * the CPU caches.  As words are added, the table doubles up to MAX_BUCKETS.  The kernel commits no memory for unused
+ * entries.
  */
 #include "tokenizer/wordcache.h"
 
@@ -47,7 +47,7 @@ static struct meg_wordcache_entry *find_in_bucket(struct meg_wordcache_entry *bu
     return meg_word_has_key(&bucket[0], key) ? &bucket[0] : meg_word_has_key(&bucket[1], key) ? &bucket[1] : NULL;
 }
 
-/* Exchange an entry with the second entry of its home bucket, so that the next lookup needs one probe. */
+/* Exchange an entry with the second entry of its home bucket.  The next lookup of the word needs only one probe. */
 static struct meg_wordcache_entry *move_to_home_bucket(struct meg_wordcache_entry *e, struct meg_wordcache_entry *home)
 {
     struct meg_wordcache_entry word = *e;
@@ -82,8 +82,8 @@ static bool is_free(const struct meg_wordcache_entry *e)
 }
 
 /*
- * Return an entry for a word that is displaced from its home bucket: a free entry in its other buckets or, if there is
- * none, an entry to overwrite.
+ * Return an entry for a word that a new word displaces from bucket `home`.  The entry is in a neighboring bucket.  It
+ * is free or, if the neighboring buckets are full, contains a word to overwrite.
  */
 static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, const struct meg_wordcache_entry *home)
 {

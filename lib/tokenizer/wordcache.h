@@ -1,7 +1,7 @@
 /*
  * wordcache.h - word cache: a hash table that maps words (pre-tokens) to their ids, since most words of a text have
- * occurred before.  Its memory is bounded.  If the buckets for a new word are full, another word is evicted from them.
- * If the overflow array is full, all words are removed.  Only one thread may use a cache.
+ * occurred before.  The memory of a cache is bounded.  If the buckets for a new word are full, another word in these
+ * buckets is evicted.  If the overflow array is full, all words are removed.  Only one thread may use a cache.
  */
 #ifndef MEG_TOKENIZER_WORDCACHE_H
 #define MEG_TOKENIZER_WORDCACHE_H
@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 enum {
     MEG_WORD_BYTES = 15,           /* maximum number of bytes in a short word; longer words are called long */
     MEG_WORD_IDS = 3,              /* maximum number of ids in the entry of a short word; see offset for others */
-    MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n of an entry whose ids are in the overflow array */
+    MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n: the ids of the entry are in the overflow array */
 };
 
 /*
@@ -100,8 +100,8 @@ static inline uint64_t meg_word_hash(const uint64_t key[2])
 }
 
 /*
- * Begin the lookup of the word of n >= 1 bytes at s: compute its key and prefetch its home bucket.  The bytes before
- * end must be readable.  Call meg_wordcache_prefetch_rest next, then meg_wordcache_find.
+ * Begin the lookup of the word of n >= 1 bytes at s: compute the key of the word, and prefetch the home bucket of the
+ * word.  The bytes before end must be readable.  The next calls are meg_wordcache_prefetch_rest and meg_wordcache_find.
  */
 static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, const char *s,
                                           int64_t n, const char *end)
@@ -135,8 +135,8 @@ static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const u
 }
 
 /*
- * Continue n lookups whose home buckets have been prefetched.  If a word is in its home bucket, prefetch its ids if
- * they are in the overflow array.  If not, prefetch its other buckets.
+ * Continue n lookups after meg_wordcache_prefetch.  If a word is not in its home bucket, prefetch the neighboring
+ * buckets.  If a word is in its home bucket and its ids are in the overflow array, prefetch the ids.
  */
 static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, int n)
 {
@@ -164,7 +164,7 @@ static inline const struct meg_wordcache_entry *meg_wordcache_find(struct meg_wo
     return meg_word_has_key(w->entry, w->key) && w->n <= MEG_WORD_BYTES ? w->entry : meg_wordcache_find_slow(c, w);
 }
 
-/* Return the number of ids of an entry; *ids points to them until the next add. */
+/* Set *ids to the ids of an entry, valid until the next find or add, and return the number of ids. */
 static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct meg_wordcache_entry *e,
                                    const int32_t **ids)
 {
@@ -173,8 +173,8 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
 }
 
 /*
- * Copy the ids of an entry to ids and return their number n.  ids must have a capacity of n + MEG_WORD_IDS, or one more
- * if n is 0, since elements after the first n are overwritten.
+ * Copy the n ids of an entry to ids, and return n.  Elements after the n ids are overwritten.  Therefore, the capacity
+ * of ids must be at least n + MEG_WORD_IDS, or MEG_WORD_IDS + 1 if n is 0.
  */
 static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_wordcache_entry *e, int32_t *ids)
 {
@@ -194,7 +194,7 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
 
 /*
  * Look up a word and return the number of its ids, or 0 if the word is not cached.  *ids points to the ids until the
- * next add.
+ * next get or add.
  */
 int64_t meg_wordcache_get(struct meg_wordcache *c, const char *s, int64_t n, const int32_t **ids);
 

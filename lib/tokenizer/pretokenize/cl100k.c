@@ -1,10 +1,11 @@
 /*
- * Match the patterns of cl100k_base, Qwen2 and TikTokenizer's v1 by class masks.  A word includes one preceding
- * character that is not a letter, number or line end, unless that character belongs to another pre-token.  A number is
- * split after each third digit (cl100k_base) or after each digit (Qwen2, v1).  Punctuation includes one preceding
- * U+0020 and the line ends that follow it.  A run of other spaces is split after its last line end.  If text follows
- * the run, the space directly before the text also begins a pre-token, unless it is a line end.  v1 has no
- * contractions.
+ * Match the patterns of cl100k_base, Qwen2 and TikTokenizer's v1 by class masks.  v1 has no contractions.
+ *   words        A word includes one preceding character that is not a letter, number or line end.  A character that
+ *                belongs to another pre-token is not included.
+ *   numbers      A number is split after each third digit (cl100k_base) or after each digit (Qwen2, v1).
+ *   punctuation  Punctuation includes one preceding U+0020 and the line ends that follow the punctuation.
+ *   spaces       A run of the remaining spaces is split after its last line end.  If text follows the run, the last
+ *                space of the run begins a pre-token, unless this space is a line end.
  */
 #include "tokenizer/pretokenize/class_masks.h"
 #include "tokenizer/pretokenize/pretokenize.h"
@@ -14,7 +15,7 @@ struct prev_block {
     struct class_masks m;  /* masks of the previous block, without the line ends in absorbed_eol */
     uint64_t absorbed_eol; /* line ends that belong to the punctuation before them */
     uint64_t nonbreak;     /* spaces that are not line ends */
-    uint64_t lead;         /* bytes of punctuation characters that a word directly after them includes */
+    uint64_t lead;         /* bytes of punctuation characters; a word that follows directly includes the character */
     int64_t indent; /* offset in the text of spaces after a line end, if they reach the end of the block; -1: none */
     int ndigits;    /* position of the last digit in its group of three, 0 to 2 */
     struct pending_contractions pending;
@@ -43,8 +44,8 @@ static uint64_t split_digits(struct prev_block *p, const struct class_masks *c)
 }
 
 /*
- * Add a pre-token start at the spaces after a line end, unless another line end follows these spaces.  If it follows in
- * a later block, the start is removed when that block is processed.
+ * Add a pre-token start at the spaces after a line end, unless another line end follows the spaces.  If the other line
+ * end is in a later block, the start is removed when that block is processed.
  */
 static void split_indents(struct prev_block *p, const struct class_masks *c, uint64_t nonbreak, int64_t w,
                           uint64_t *starts)

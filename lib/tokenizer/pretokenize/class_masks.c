@@ -14,7 +14,7 @@
 #    define AVX512 __attribute__((target("avx512bw")))
 #    define AVX2 __attribute__((target("avx2")))
 
-/* Return the mask of the bytes of c whose values are from first to first+n-1. */
+/* Return a mask of the bytes of c with a value from first to first+n-1. */
 AVX512 static inline uint64_t in512(__m512i c, char first, char n)
 {
     return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(c, _mm512_set1_epi8(first)), _mm512_set1_epi8(n));
@@ -96,7 +96,7 @@ static uint64_t classify_any(const char *s, struct class_masks *m)
     return high;
 }
 
-/* Extend a mask of the first bytes of characters to all bytes of these characters. */
+/* Extend a mask of the first bytes of characters to all bytes of the characters. */
 static inline uint64_t spread_to_character(uint64_t first, uint64_t tail)
 {
     for (int k = 0; k < 3; k++)

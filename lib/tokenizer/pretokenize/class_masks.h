@@ -23,7 +23,7 @@ struct class_masks {
 };
 
 /*
- * Classify the ASCII characters in the 64 bytes at s: set the masks except `other`.  `tail` is also set for non-ASCII
+ * Classify the 64 bytes at s.  Set the masks, except `other`, for the ASCII characters, and set `tail` for all
  * characters.  Return the mask of the bytes that are not ASCII.
  */
 typedef uint64_t meg_masks_fn(const char *s, struct class_masks *m);
@@ -49,9 +49,9 @@ struct class_masks_reader meg_masks_begin(const char *text, int64_t n);
 void meg_masks_next(struct class_masks_reader *r, struct class_masks *m);
 
 /*
- * shift_in_prev returns the mask whose bit i is bit i-1 of m; bit 0 is bit 63 of prev, the mask of the previous block.
- * shift_in_next returns the mask whose bit i is bit i+k of m; the last k bits are from next, the mask of the next
- * block.
+ * shift_in_prev moves bit i of m to bit i+1, and bit 63 of prev to bit 0.  prev is the mask of the previous block.
+ * shift_in_next moves bit i+k of m to bit i, and the first k bits of next to the last k bits.  next is the mask of the
+ * next block.
  */
 static inline uint64_t shift_in_prev(uint64_t m, uint64_t prev)
 {
@@ -82,14 +82,15 @@ static inline uint64_t nonspace_of(const struct class_masks *m)
     return m->letter | m->number | m->other;
 }
 
-/* Bits to set and to clear in the pre-token starts of the next block, because of contractions in this block. */
+/* Changes that contractions in this block make in the next block: pre-token starts to set and to clear. */
 struct pending_contractions {
     uint64_t set, clear;
 };
 
 /*
- * Make a contraction of len bytes at bit i one pre-token: return the pre-token starts b of the block with the bit of
- * its second byte cleared and the bit after its last byte set.  Bits that are in the next block are stored in c.
+ * Make a contraction of len bytes at bit i one pre-token.  b is the mask of the pre-token starts of the block.  Return
+ * b with the bit of the second byte cleared and the bit after the last byte set.  A bit that is in the next block is
+ * recorded in c instead.
  */
 static inline uint64_t apply_contraction(struct pending_contractions *c, uint64_t b, int i, int len)
 {

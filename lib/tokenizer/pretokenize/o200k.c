@@ -84,8 +84,8 @@ static inline const char *run_without(const char *s, const char *end, unsigned c
 
 /*
  * Match [UPPER]*[LOWER]+ at s, or [UPPER]+[LOWER]* if is_second.  Return the end of the match, or s if there is none.
- * In the first pattern, [UPPER]* matches as many characters as possible.  If no LOWER follows, it gives back characters
- * until [LOWER]+ matches one of them, which is both UPPER and LOWER.
+ * In the first pattern, [UPPER]* matches as many characters as possible.  If no LOWER follows these characters, the
+ * match ends after the last one that is both UPPER and LOWER.
  */
 static const char *cased(const char *s, const char *end, bool is_second)
 {

@@ -1,7 +1,7 @@
 /*
  * pretokenize.h - pre-tokenization: split text by the patterns of well-known vocabularies, without a regular expression
  * engine.  The matches of a pattern are the pre-tokens; together they cover the entire text.  The character classes are
- * those of unicode/char_class.h.
+ * defined in unicode/char_class.h.
  */
 #ifndef MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
 #define MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
@@ -23,7 +23,7 @@ enum meg_pretok {
     MEG_NUM_PRETOKS
 };
 
-/* The regular expressions, spelled as in the published files of these vocabularies. */
+/* The regular expressions, spelled as in the published files of the vocabularies. */
 extern const char *const meg_pretok_pattern[MEG_NUM_PRETOKS];
 /* Return the enum meg_pretok whose regular expression is spelled exactly like pattern, or -1. */
 int meg_pretok_from_pattern(const char *pattern);
