@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/philox.h"
 #include "cpu/internal.h"
+#include "cpu/philox_block.h"
 
 MEG_BEGIN_DECLS
 
@@ -36,19 +37,6 @@ struct drop_buf {
     float factor[DROP_BLOCK + 8];
 };
 
-struct drop_words {
-    uint32_t c0, c1, c2, c3;
-};
-
-/* Compute round r of meg_philox.  The compiler vectorizes ten calls in a row, but not a loop over the rounds. */
-static inline struct drop_words drop_round(struct drop_words c, uint32_t k0, uint32_t k1, uint32_t r)
-{
-    const uint64_t p0 = (uint64_t)0xd2511f53u * c.c0, p1 = (uint64_t)0xcd9e8d57u * c.c2;
-    const struct drop_words next = { (uint32_t)(p1 >> 32) ^ c.c1 ^ (k0 + r * 0x9e3779b9u), (uint32_t)p1,
-                                     (uint32_t)(p0 >> 32) ^ c.c3 ^ (k1 + r * 0xbb67ae85u), (uint32_t)p0 };
-    return next;
-}
-
 /* Return the dropout factors, 0 or d->scale, of units [unit, unit + n), n <= DROP_BLOCK.  They are stored in buf. */
 static inline const float *drop_factors(struct drop_buf *buf, const struct dropout *d, int64_t unit, int64_t n,
                                         int64_t position, int64_t sample)
@@ -57,28 +45,12 @@ static inline const float *drop_factors(struct drop_buf *buf, const struct dropo
     uint32_t word[4][BLOCKS];
     const int64_t nblocks = ceil_div(unit % 8 + n, 8);
     const uint32_t first = (uint32_t)(unit / 8), pos = (uint32_t)position, low = (uint32_t)sample,
-                   high = (uint32_t)((uint64_t)sample >> 32), key0 = d->key[0], key1 = d->key[1];
+                   high = (uint32_t)((uint64_t)sample >> 32);
     const uint32_t threshold = d->threshold;
     const float scale = d->scale;
     MEG_ASSERT_LE(n, DROP_BLOCK);
-#pragma omp simd
-    for (int64_t i = 0; i < nblocks; i++) {
-        struct drop_words c = { first + (uint32_t)i, pos, low, high };
-        c = drop_round(c, key0, key1, 0);
-        c = drop_round(c, key0, key1, 1);
-        c = drop_round(c, key0, key1, 2);
-        c = drop_round(c, key0, key1, 3);
-        c = drop_round(c, key0, key1, 4);
-        c = drop_round(c, key0, key1, 5);
-        c = drop_round(c, key0, key1, 6);
-        c = drop_round(c, key0, key1, 7);
-        c = drop_round(c, key0, key1, 8);
-        c = drop_round(c, key0, key1, 9);
-        word[0][i] = c.c0;
-        word[1][i] = c.c1;
-        word[2][i] = c.c2;
-        word[3][i] = c.c3;
-    }
+    philox_blocks(word[0], word[1], word[2], word[3], (struct philox_words){ first, pos, low, high }, d->key[0],
+                  d->key[1], nblocks);
 #pragma omp simd
     for (int64_t i = 0; i < nblocks; i++) {
         float *f = buf->factor + 8 * i;
