@@ -33,6 +33,8 @@ uses_planned() {
         "$(awk '{ print ($1 < 1.05 * $2 && $1 > 0.95 * $2) }' "$T/two")" 1
 }
 uses_planned 'one rank' meg-train -v --config "$T/conf"
+uses_planned 'bf16 optimizer state' meg-train -v --config "$T/conf" --bf16 --main-grads-dtype bf16 --exp-avg-dtype bf16 \
+    --exp-avg-sq-dtype bf16
 if [ -x "$B/tests/ranks/comm" ]; then
     uses_planned 'two data-parallel ranks' ranks 2 meg-train -v --config "$T/conf"
     uses_planned 'two pipeline stages' ranks 2 meg-train -v --config "$T/conf" --pipeline-model-parallel-size 2

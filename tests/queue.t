@@ -75,6 +75,7 @@ same_run 1 --optimizer sgd --zero-stage 3 --log-params-norm --log-num-zeros-in-g
 same_run 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000
 same_run 2 --zero-stage 2 --overlap-grad-reduce --bf16
 same_run 2 --zero-stage 3 --overlap-grad-reduce --overlap-param-gather
+same_run 2 --zero-stage 3 --bf16 --main-grads-dtype bf16 --main-params-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16
 same_run 2 --tensor-model-parallel-size 2 --sequence-parallel --recompute-activations
 same_run 2 --pipeline-model-parallel-size 2 --num-layers 4 --num-layers-per-virtual-pipeline-stage 1
 same_run 2 --context-parallel-size 2

@@ -8,6 +8,8 @@
  *   dropout           stream 1 + 16 layer + site; counter (unit / 8, position, sample low, high);
  *                     unit u uses 16-bit lane u % 8, which is in word (u % 8) / 2, low half first
  *                     (tensor/ops.h defines site, unit, position and sample)
+ *   rounding          stream 2^31 + 4 row + array; counter (element / 8, 0, update low, high); element e uses 16-bit
+ *                     lane e % 8 (tensor/ops.h defines row, array, element and update)
  *   sampling          stream 2^32 - 1; counter (step, 0, prompt low, high); step is the number of tokens generated
  *                     for the prompt so far
  */
@@ -22,6 +24,7 @@
 MEG_BEGIN_DECLS
 
 enum { MEG_PHILOX_INIT = 0, MEG_PHILOX_DROPOUT = 1 };
+#define MEG_PHILOX_ROUNDING 0x80000000u
 #define MEG_PHILOX_SAMPLING 0xffffffffu
 
 static inline void meg_philox(uint32_t out[4], const uint32_t key[2], const uint32_t counter[4])

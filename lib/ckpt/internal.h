@@ -138,8 +138,6 @@ void ckpt_to_foreign(float *foreign, const float *native, const struct ckpt_row_
 bool ckpt_is_float(const char *dtype);
 /* Convert n elements to f32. */
 void ckpt_to_f32(float *out, const void *in, const char *dtype, int64_t n);
-/* Convert n elements from f32, rounding to nearest even. */
-void ckpt_from_f32(void *out, enum meg_dtype dtype, const float *in, int64_t n);
 
 /* ---- folder.c: the files and directories in SAVE ---- */
 

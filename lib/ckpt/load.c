@@ -304,13 +304,13 @@ static void set_from_f32(const struct meg_ckpt_shard *s, int64_t offset, const f
     uint16_t half[1 << 10];
 
     if (is_host_memory(s))
-        ckpt_from_f32((char *)s->data + (size_t)offset * meg_dtype_size(s->dtype), s->dtype, v, n);
+        meg_dtype_from_f32((char *)s->data + (size_t)offset * meg_dtype_size(s->dtype), s->dtype, v, n);
     else if (s->dtype == MEG_DTYPE_F32)
         set_elements(s, offset, v, n);
     else
         for (int64_t i = 0, m; i < n; i += m) {
             m = n - i < (int64_t)(sizeof half / sizeof *half) ? n - i : (int64_t)(sizeof half / sizeof *half);
-            ckpt_from_f32(half, s->dtype, v + i, m);
+            meg_dtype_from_f32(half, s->dtype, v + i, m);
             set_elements(s, offset + i, half, m);
         }
 }

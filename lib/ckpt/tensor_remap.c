@@ -182,14 +182,3 @@ void ckpt_to_f32(float *out, const void *in, const char *dtype, int64_t n)
         out[i] = is_f16 ? meg_from_f16(h) : meg_from_bf16(h);
     }
 }
-
-void ckpt_from_f32(void *out, enum meg_dtype dtype, const float *in, int64_t n)
-{
-    uint16_t *h = out;
-
-    MEG_ASSERT(dtype == MEG_DTYPE_F32 || dtype == MEG_DTYPE_BF16 || dtype == MEG_DTYPE_F16);
-    if (dtype == MEG_DTYPE_F32)
-        memcpy(out, in, (size_t)n * sizeof *in);
-    for (int64_t i = 0; dtype != MEG_DTYPE_F32 && i < n; i++)
-        h[i] = dtype == MEG_DTYPE_F16 ? meg_to_f16(in[i]) : meg_to_bf16(in[i]);
-}

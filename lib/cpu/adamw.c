@@ -39,7 +39,7 @@ void MEG_FN(adamw)(struct meg_stream *st, const struct meg_update_arrays *x, con
             }
             update_begin(&b, x, at, n);
             adamw_block(&b, &range[i], adam, step);
-            update_end(&b, x);
+            update_end(&b, x, &range[i], step->update);
         }
     }
 }

@@ -7,7 +7,7 @@ static void sgd_block(struct update_block *b, const struct meg_update_range *ran
 {
     const float scale = step->grad_scale;
     const float lr = step->lr[range->lr_index] * range->lr_mult, wd = step->weight_decay * range->wd_mult;
-    const int is_first = step->is_first;
+    const bool is_first = step->update == 1;
     const float *restrict g = b->g;
     float *restrict w = b->w, *restrict buf = b->state[0];
 #pragma omp simd
@@ -36,7 +36,7 @@ void MEG_FN(sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const
             }
             update_begin(&b, x, at, n);
             sgd_block(&b, &range[i], momentum, step);
-            update_end(&b, x);
+            update_end(&b, x, &range[i], step->update);
         }
     }
 }

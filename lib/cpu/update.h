@@ -1,8 +1,9 @@
-/* update.h - one block of the arrays of an optimizer step, converted to f32. */
+/* update.h - one block of the arrays of an optimizer step, converted to f32 and rounded back. */
 #ifndef MEG_CPU_UPDATE_H
 #define MEG_CPU_UPDATE_H
 #include <string.h>
 #include "cpu/row.h"
+#include "tensor/half.h"
 
 MEG_BEGIN_DECLS
 
@@ -36,20 +37,63 @@ static inline void update_zero_grad(const struct meg_update_arrays *x, int64_t a
     memset(meg_element(x->g.p, at, x->g.dtype), 0, (size_t)n * meg_dtype_size(x->g.dtype));
 }
 
-static inline void update_store(struct meg_array x, int64_t at, int64_t n, const float *v)
+/* Round x to bf16 after adding a number of 16 random bits to the bits that bf16 drops.  NaN and Inf stay. */
+static inline uint16_t round_stochastic(float x, uint32_t random)
 {
-    if (x.p && x.dtype != MEG_DTYPE_F32)
-        MEG_FN(from_f32)(meg_element(x.p, at, x.dtype), x.dtype, v, n);
+    const uint32_t u = meg_bits_of(x);
+
+    return (u & 0x7f800000) == 0x7f800000 ? meg_to_bf16(x) : (uint16_t)((u + random) >> 16);
+}
+
+/* Round v [n] stochastically to out; the elements are consecutive in the unsharded parameter, from `element` on. */
+static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, uint32_t key0, uint32_t key1,
+                                     int64_t element, int64_t update)
+{
+    enum { BLOCKS = COL_BLOCK / 8 + 1 };
+    uint32_t word[4][BLOCKS], random[8 * BLOCKS];
+    const struct philox_words first = { (uint32_t)(element / 8), 0, (uint32_t)update,
+                                        (uint32_t)((uint64_t)update >> 32) };
+    const int64_t nblocks = ceil_div(element % 8 + n, 8);
+
+    MEG_ASSERT_LT(element / 8, INT64_C(1) << 32);
+    philox_blocks(word[0], word[1], word[2], word[3], first, key0, key1, nblocks);
+    for (int64_t i = 0; i < nblocks; i++)
+        for (int j = 0; j < 4; j++) {
+            random[8 * i + 2 * j] = word[j][i] & 0xffff;
+            random[8 * i + 2 * j + 1] = word[j][i] >> 16;
+        }
+    for (int64_t i = 0; i < n; i++)
+        out[i] = round_stochastic(v[i], random[element % 8 + i]);
+}
+
+/* Store v [b->n] to an array, which is number `array` of the arrays.  f32 arrays were computed in place. */
+static inline void update_store(const struct update_block *b, struct meg_array to, uint32_t array, const float *v,
+                                const struct meg_update_arrays *x, const struct meg_update_range *r, int64_t update)
+{
+    const uint32_t key1 = MEG_PHILOX_ROUNDING + 4 * r->row + array;
+
+    if (!to.p || to.dtype == MEG_DTYPE_F32)
+        return;
+    MEG_ASSERT_EQ(to.dtype, MEG_DTYPE_BF16);
+    for (int64_t done = 0; done < b->n;) {
+        const int64_t i = r->first + b->at + done - r->begin;
+        const int64_t n = min64(b->n - done, r->cols - i % r->cols);
+
+        round_consecutive((uint16_t *)to.p + b->at + done, v + done, n, x->seed, key1,
+                          r->base + i / r->cols * r->ld + i % r->cols, update);
+        done += n;
+    }
 }
 
 /* Store w, its copy and the state, and zero the gradients. */
-static inline void update_end(const struct update_block *b, const struct meg_update_arrays *x)
+static inline void update_end(const struct update_block *b, const struct meg_update_arrays *x,
+                              const struct meg_update_range *r, int64_t update)
 {
-    update_store(x->w, b->at, b->n, b->w);
     if (x->copy.p)
         MEG_FN(from_f32)(meg_element(x->copy.p, b->at, x->copy.dtype), x->copy.dtype, b->w, b->n);
+    update_store(b, x->w, 0, b->w, x, r, update);
     for (int i = 0; i < 2; i++)
-        update_store(x->state[i], b->at, b->n, b->state[i]);
+        update_store(b, x->state[i], 1 + (uint32_t)i, b->state[i], x, r, update);
     update_zero_grad(x, b->at, b->n);
 }
 

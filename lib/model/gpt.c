@@ -289,13 +289,6 @@ void meg_gpt_close(struct meg_gpt *g)
     free(g);
 }
 
-/* Convert n f32 values to bf16 or f16.  `to` may equal `from`, and must equal it for f32, which is not copied. */
-static void cast_down(void *to, const float *from, enum meg_dtype t, int64_t n)
-{
-    for (int64_t i = 0; i < n && t != MEG_DTYPE_F32; i++)
-        ((uint16_t *)to)[i] = t == MEG_DTYPE_BF16 ? meg_to_bf16(from[i]) : meg_to_f16(from[i]);
-}
-
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
 {
     enum { INIT_CHUNK = 1 << 20 }; /* elements per upload */
@@ -309,7 +302,7 @@ void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
             const int64_t n = row->shard_numel - at < INIT_CHUNK ? row->shard_numel - at : INIT_CHUNK;
 
             meg_param_init_shard(row, seed, at, n, host);
-            cast_down(host, host, g->run.dtype, n);
+            meg_dtype_from_f32(host, g->run.dtype, host, n);
             g->op->upload(g->state->ctx.stream, meg_element(g->w, row->offset + at, g->run.dtype), host,
                           (size_t)n * meg_dtype_size(g->run.dtype));
         }

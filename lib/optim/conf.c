@@ -44,6 +44,12 @@ const struct meg_opt meg_optim_opts[] = {
     { "adam-beta1", 0, MEG_F64(C, adam_beta1), "F", "0.9", "decay rate of AdamW's first moment" },
     { "adam-beta2", 0, MEG_F64(C, adam_beta2), "F", "0.999", "decay rate of AdamW's second moment" },
     { "adam-eps", 0, MEG_F64(C, adam_eps), "F", "1e-8", "epsilon added to the denominator of AdamW's update" },
+    { "main-params-dtype", 0, MEG_ENUM(C, main_params_dtype), "fp32|bf16", "fp32",
+      "dtype of the main parameters with --bf16; bf16: update the bf16 parameters in place, with stochastic rounding" },
+    { "exp-avg-dtype", 0, MEG_ENUM(C, exp_avg_dtype), "fp32|bf16", "fp32",
+      "dtype of AdamW's first moment; bf16 is rounded stochastically" },
+    { "exp-avg-sq-dtype", 0, MEG_ENUM(C, exp_avg_sq_dtype), "fp32|bf16", "fp32",
+      "dtype of AdamW's second moment; bf16 is rounded stochastically" },
     { "sgd-momentum", 0, MEG_F64(C, sgd_momentum), "F", "0.9", "momentum with --optimizer sgd" },
     { 0 }
 };

@@ -7,12 +7,25 @@
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                            const struct meg_layout *l, const struct meg_gpt_run *run)
 {
-    const size_t n = (size_t)meg_zero_shard_numel(params, l), nbytes = n * sizeof(float);
+    const size_t n = (size_t)meg_zero_shard_numel(params, l);
+    const bool has_main = run->dtype == MEG_DTYPE_F32 ? run->shards_params : c->main_params_dtype == MEG_DTYPE_F32;
 
-    m->state = nbytes * (c->optimizer == MEG_OPTIMIZER_SGD ? 1 : 2);
-    m->main = run->dtype == MEG_DTYPE_F32 && !run->shards_params ? 0 : nbytes;
+    m->state = 0;
+    for (int i = 0; i < meg_optim_num_states(c); i++)
+        m->state += n * meg_dtype_size(meg_optim_state_dtype(c, i));
+    m->main = has_main ? n * sizeof(float) : 0;
     m->grads = run->shards_grads ? n * meg_dtype_size(run->grad_dtype) : 0;
     m->params = run->dtype == MEG_DTYPE_F32 || !run->shards_params ? 0 : n * meg_dtype_size(run->dtype);
+}
+
+int meg_optim_num_states(const struct meg_optim_conf *c)
+{
+    return c->optimizer == MEG_OPTIMIZER_SGD ? 1 : 2;
+}
+
+enum meg_dtype meg_optim_state_dtype(const struct meg_optim_conf *c, int i)
+{
+    return c->optimizer == MEG_OPTIMIZER_SGD ? MEG_DTYPE_F32 : i == 0 ? c->exp_avg_dtype : c->exp_avg_sq_dtype;
 }
 
 /* ---- the elements of one bucket shard ------------------------------------------------------------ */
@@ -90,12 +103,18 @@ static void upload_ranges(struct meg_optim *o)
     for (int i = 0; i < s->nparam_ranges; i++) {
         const struct meg_zero_param_range *r = &s->param_range[i];
         const struct meg_param *row = &o->params->row[r->row];
+        const struct meg_param_shard_range first = meg_param_shard_range_at(row, 0);
 
         range[i].begin = r->begin;
         range[i].end = r->end;
         range[i].wd_mult = row->is_decayed ? 1 : 0;
         range[i].lr_mult = 1;
         range[i].lr_index = row->is_decoupled;
+        range[i].row = (uint32_t)r->row;
+        range[i].first = s->bucket_shard[r->bucket_shard].begin + r->begin - row->offset;
+        range[i].base = first.global;
+        range[i].cols = first.n;
+        range[i].ld = meg_param_shard_range_at(row, 1).global - first.global;
     }
     o->op->upload(o->stream, o->ranges, range, (size_t)s->nparam_ranges * sizeof *range);
     free(range);
@@ -123,7 +142,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++)
         is_short |= !(o->result[i] = o->op->alloc_pinned(sizeof *o->result[i]));
     for (int i = 0; i < o->nstates; i++)
-        is_short |= !(b->state[i] = o->op->alloc(m.state / (size_t)o->nstates));
+        is_short |= !(b->state[i] = o->op->alloc(n * meg_dtype_size(o->state_dtype[i])));
     is_short |= m.main && !(b->main = o->op->alloc(m.main));
     is_short |= m.grads && !(b->grad_shards = o->op->alloc(m.grads));
     is_short |= m.params && !(b->param_shards = o->op->alloc(m.params));
@@ -138,7 +157,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     o->used.params = b->param_shards ? n * meg_dtype_size(o->model->run.dtype) : 0;
     o->used.grads = b->grad_shards ? n * meg_dtype_size(o->model->run.grad_dtype) : 0;
     o->used.main = b->main ? n * sizeof(float) : 0;
-    o->used.state = (size_t)o->nstates * n * sizeof(float);
+    o->used.state = m.state;
     return 0;
 }
 
@@ -159,7 +178,9 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->adam.eps = (float)c->adam_eps;
     o->momentum = (float)c->sgd_momentum;
     o->clip = (float)c->clip_grad;
-    o->nstates = o->is_sgd ? 1 : 2;
+    o->nstates = meg_optim_num_states(c);
+    for (int i = 0; i < o->nstates; i++)
+        o->state_dtype[i] = meg_optim_state_dtype(c, i);
     o->state_name[0] = o->is_sgd ? "momentum_buffer" : "exp_avg";
     o->state_name[1] = o->is_sgd ? NULL : "exp_avg_sq";
     meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->dp_shard->rank);
@@ -254,10 +275,12 @@ static void init_shard(struct meg_optim *o, uint32_t seed)
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[r->bucket_shard];
         const struct meg_param *row = &o->params->row[r->row];
         const int64_t n = r->end - r->begin;
+        const struct meg_array to = main_shard(o, v);
         float *host = meg_new((size_t)n * sizeof *host);
 
         meg_param_init_shard(row, seed, v->begin + r->begin - row->offset, n, host);
-        o->op->upload(o->stream, (float *)main_shard(o, v).p + r->begin, host, (size_t)n * sizeof *host);
+        meg_dtype_from_f32(host, to.dtype, host, n);
+        o->op->upload(o->stream, meg_element(to.p, r->begin, to.dtype), host, (size_t)n * meg_dtype_size(to.dtype));
         free(host);
     }
     convert_main(o, false);
@@ -351,7 +374,7 @@ static struct meg_step_hparams hparams(const struct meg_optim *o, const struct m
         .weight_decay = (float)r->weight_decay,
         .adam_c1 = (float)(1 - pow(o->adam.beta1, (double)step)),
         .adam_c2 = (float)(1 - pow(o->adam.beta2, (double)step)),
-        .is_first = step == 1,
+        .update = step,
     };
 
     return h;
@@ -387,12 +410,12 @@ static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard
 {
     const struct meg_array param = param_shard(o, v);
     const struct meg_update_range *ranges = o->ranges + v->first_range;
-    struct meg_update_arrays x = { .w = main_shard(o, v), .g = grad_shard(o, v) };
+    struct meg_update_arrays x = { .w = main_shard(o, v), .g = grad_shard(o, v), .seed = o->model->run.seed };
 
     if (x.w.p != param.p)
         x.copy = param;
     for (int i = 0; i < o->nstates; i++)
-        x.state[i] = in_shards(o->buf.state[i], MEG_DTYPE_F32, v);
+        x.state[i] = in_shards(o->buf.state[i], o->state_dtype[i], v);
     if (o->is_sgd)
         o->op->sgd(o->stream, &x, ranges, v->nranges, o->momentum, &o->record->hparams);
     else

@@ -31,6 +31,7 @@ struct meg_optim_conf {
     double weight_decay, start_weight_decay, end_weight_decay;
     enum meg_wd_style weight_decay_incr_style;
     double clip_grad, adam_beta1, adam_beta2, adam_eps, sgd_momentum;
+    enum meg_dtype main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype; /* f32 or bf16 */
 };
 extern const struct meg_opt meg_optim_opts[];
 
@@ -58,7 +59,7 @@ struct meg_optim_memory {
 
 /* Arrays [shard.numel] in device memory, each of which concatenates this rank's bucket shards. */
 struct meg_optim_buffers {
-    float *state[2];    /* state_name[0] and state_name[1], initially zero; state[1] is NULL with SGD */
+    void *state[2];     /* state_name[0] and state_name[1], initially zero; state[1] is NULL with SGD */
     float *main;        /* f32 main parameters; NULL: the optimizer updates the model's parameters in place */
     void *param_shards; /* ZeRO-3 with bf16 or f16 parameters: shards in this dtype; else NULL */
     void *grad_shards;  /* ZeRO-2/3 with bf16 or f16 gradients: shards in this dtype; else NULL */
@@ -84,6 +85,7 @@ struct meg_optim {
 
     int nstates;
     const char *state_name[2]; /* exp_avg and exp_avg_sq, or momentum_buffer */
+    enum meg_dtype state_dtype[2];
     struct meg_optim_buffers buf;
     struct meg_optim_memory used;
 
@@ -97,6 +99,10 @@ struct meg_optim {
     int64_t num_ended, num_read; /* calls of meg_optim_end and meg_optim_result */
     int64_t step_count;          /* number of updates so far, without skipped steps, as far as results were read */
 };
+
+/* Return the number of states of the optimizer, and the dtype of state i. */
+int meg_optim_num_states(const struct meg_optim_conf *c);
+enum meg_dtype meg_optim_state_dtype(const struct meg_optim_conf *c, int i);
 
 /* Compute the sizes of the buffers that meg_optim_create allocates.  meg_zero_fit must have set l->zero. */
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,

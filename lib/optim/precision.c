@@ -8,7 +8,9 @@ const struct meg_opt meg_precision_opts[] = {
       "train in IEEE half precision (fp16), with fp32 main parameters and a loss scale" },
     { "bf16", 0, MEG_BOOL(C, bf16), NULL, "no", "train in bfloat16, with fp32 main parameters" },
     { "accumulate-allreduce-grads-in-fp32", 0, MEG_BOOL(C, accumulate_in_fp32), NULL, "no",
-      "accumulate and reduce gradients in fp32 with --fp16; always on with --bf16" },
+      "accumulate and reduce gradients in fp32 with --fp16; on with --bf16, unless --main-grads-dtype is bf16" },
+    { "main-grads-dtype", 0, MEG_ENUM(C, main_grads), "fp32|bf16", "fp32",
+      "dtype of the gradients with --bf16, in accumulation and reduction" },
     { "fp32-residual-connection", 0, MEG_BOOL(C, fp32_residual), NULL, "no",
       "keep the residual stream in fp32 with --fp16 or --bf16" },
     { "loss-scale", 0, MEG_F64(C, loss_scale), "F", NULL,
@@ -61,11 +63,14 @@ int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const stru
         return meg_fail(e, MEG_EUSAGE, "--fp16 cannot be combined with --bf16");
     if (c->fp32_residual && half == MEG_DTYPE_F32)
         return meg_fail(e, MEG_EUSAGE, "--fp32-residual-connection: requires --fp16 or --bf16");
+    if (c->main_grads == MEG_DTYPE_BF16 && (!c->bf16 || c->accumulate_in_fp32))
+        return meg_fail(e, MEG_EUSAGE, "--main-grads-dtype bf16: %s",
+                        c->bf16 ? "contradicts --accumulate-allreduce-grads-in-fp32" : "requires --bf16");
     if ((r = check_scale(c, e)) < 0)
         return r;
     p->params = half;
     p->residual = c->fp32_residual ? MEG_DTYPE_F32 : half;
-    p->grads = c->fp16 && !c->accumulate_in_fp32 ? MEG_DTYPE_F16 : MEG_DTYPE_F32;
+    p->grads = c->fp16 && !c->accumulate_in_fp32 ? MEG_DTYPE_F16 : c->main_grads;
     *s = (struct meg_scaler){ .type = c->loss_scale > 0 ? MEG_SCALER_CONSTANT
                                       : c->fp16         ? MEG_SCALER_DYNAMIC
                                                         : MEG_SCALER_NONE,

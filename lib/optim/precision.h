@@ -9,6 +9,7 @@ MEG_BEGIN_DECLS
 
 struct meg_precision_conf {
     bool fp16, bf16, accumulate_in_fp32, fp32_residual;
+    enum meg_dtype main_grads; /* f32 or bf16 */
     double loss_scale, initial_loss_scale, min_loss_scale;
     int64_t loss_scale_window, hysteresis;
 };

@@ -116,12 +116,23 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
         (r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
         (r = meg_train_recompute_check(c, l, e)) < 0 || (r = check_messages(s, e)) < 0)
         return r;
+    const struct meg_optim_conf *o = &s->job->optim;
+    const struct meg_opt_rule optim_rules[] = {
+        { o->main_params_dtype == MEG_DTYPE_BF16 && s->precision.params != MEG_DTYPE_BF16, "main-params-dtype",
+          ": requires --bf16" },
+        { o->exp_avg_dtype == MEG_DTYPE_BF16 && o->optimizer != MEG_OPTIMIZER_ADAM, "exp-avg-dtype",
+          ": requires --optimizer adam" },
+        { o->exp_avg_sq_dtype == MEG_DTYPE_BF16 && o->optimizer != MEG_OPTIMIZER_ADAM, "exp-avg-sq-dtype",
+          ": requires --optimizer adam" },
+        { 0 },
+    };
     const struct meg_opt_rule rules[] = {
         { l->zero.stage == 3 && c->weight_hash_interval != MEG_UNSET, "check-weight-hash-across-dp-replicas-interval",
           ": cannot be combined with --zero-stage 3, which shards the weights" },
         { 0 },
     };
-    if ((r = meg_opt_check_rules(rules, meg_train_opts, c, e)) < 0)
+    if ((r = meg_opt_check_rules(optim_rules, meg_optim_opts, o, e)) < 0 ||
+        (r = meg_opt_check_rules(rules, meg_train_opts, c, e)) < 0)
         return r;
     s->schedule = meg_run_spec_schedule(s, meg_batch_max_microbatches(&s->batch));
     s->schedule.is_forward_only = c->skip_train;

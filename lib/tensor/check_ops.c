@@ -523,8 +523,10 @@ static void check_update(const struct meg_update_arrays *x, const struct meg_upd
     const struct meg_array all[] = { x->w, x->g, x->state[0], x->state[1], x->copy };
 
     CHECK_VECTOR(range, nranges);
-    CHECK_DTYPE(x->w.dtype);
     CHECK_DTYPE(x->g.dtype);
+    MEG_ASSERT_LE(x->w.dtype, MEG_DTYPE_BF16);
+    MEG_ASSERT_LE(x->state[0].dtype, MEG_DTYPE_BF16);
+    MEG_ASSERT_LE(x->state[1].dtype, MEG_DTYPE_BF16);
     for (int i = 0; i < nranges; i++) {
         const int64_t begin = range[i].begin, end = range[i].end;
         struct meg_mat m[5];
@@ -534,6 +536,7 @@ static void check_update(const struct meg_update_arrays *x, const struct meg_upd
         MEG_ASSERT_LE(begin, end);
         MEG_ASSERT_LE(0, range[i].lr_index);
         MEG_ASSERT_LE(range[i].lr_index, 1);
+        MEG_ASSERT_LT(0, range[i].cols);
         CHECK_VECTOR(x->w.p, end);
         CHECK_VECTOR(x->g.p, end);
         CHECK_VECTOR(x->state[0].p, end);

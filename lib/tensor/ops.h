@@ -96,18 +96,31 @@ struct meg_array {
     enum meg_dtype dtype;
 };
 
-/* The arrays of an optimizer step, with equal indices, each f32, bf16 or f16. */
+/*
+ * The arrays of an optimizer step, with equal indices.  g and copy are f32, bf16 or f16, the others f32 or bf16.
+ *
+ * A value of w, state[0] or state[1] (arrays 0, 1 and 2) is rounded to bf16 stochastically, up or down with
+ * probabilities that make the mean exact, so that updates below the precision of bf16 are not lost.  The random number
+ * is a function of the seed, the update, and the array, parameter and element in the unsharded model (base/philox.h).
+ * It does not depend on the parallel layout.
+ */
 struct meg_update_arrays {
     struct meg_array w, g;     /* parameters, gradients */
     struct meg_array state[2]; /* AdamW: m, v; SGD: momentum, absent */
-    struct meg_array copy;     /* out: w, rounded; absent: none */
+    struct meg_array copy;     /* out: w, rounded to nearest; absent: none */
+    uint32_t seed;
 };
 
-/* Elements [begin, end) of the arrays of an optimizer step, which belong to one parameter. */
+/*
+ * Elements [begin, end) of the arrays of an optimizer step, which belong to one parameter.  With i = first + k - begin,
+ * element k of the arrays is element base + (i / cols) * ld + i % cols of the unsharded parameter.
+ */
 struct meg_update_range {
     int64_t begin, end;
     float wd_mult, lr_mult;
     int32_t lr_index; /* index into meg_step_hparams.lr */
+    uint32_t row;     /* row of the parameter in the parameter table */
+    int64_t first, base, cols, ld;
 };
 
 struct meg_adam {

@@ -60,8 +60,8 @@ struct meg_step_hparams {
     float weight_decay;     /* weight decay before multiplication by wd_mult of a range */
     float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
     float grad_scale;       /* factor by which gradients are multiplied, to unscale, average and clip them */
-    int32_t is_first;       /* first update: sgd does not read its momentum buffer */
     int32_t skip;           /* skip the update: only zero the gradients */
+    int64_t update;         /* number of this update, from 1; sgd does not read the momentum in update 1 */
 };
 
 /* Sums of one step.  The host zeroes them before the step. */

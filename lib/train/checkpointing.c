@@ -289,6 +289,7 @@ static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard sh
     for (int i = 0; i < o->nstates; i++) {
         shard[n] = common;
         shard[n].name = o->state_name[i];
+        shard[n].dtype = o->state_dtype[i];
         shard[n++].data = o->buf.state[i];
     }
     return n;

@@ -79,7 +79,7 @@ static int write_tensor(struct meg_file *f, const struct export *x, const struct
     }
     for (int i = ckpt_row_maps(map, &it->shard, it->row, it->remap); i-- > 0;)
         ckpt_to_foreign(foreign, (const float *)x->s->weights.data + it->row->offset, &map[i]);
-    ckpt_from_f32(converted, x->dtype, foreign, n);
+    meg_dtype_from_f32(converted, x->dtype, foreign, n);
     r = meg_file_pwrite(f, converted, (size_t)t->nbytes, t->file_offset, e);
 out:
     free(foreign);

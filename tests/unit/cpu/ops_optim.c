@@ -1,13 +1,15 @@
 /* ops_optim.c - steps of the optimizers and sums over flat buffers against f64; memory, copies and casts. */
 #include "ops.h"
+#include "base/philox.h"
+#include "tensor/half.h"
 
 enum { N = 50021 };
 
 static const struct meg_update_range ranges[] = {
-    { 0, 1, 1.0f, 1.0f, 0 },
-    { 8, 20000, 0.0f, 1.0f, 0 },
-    { 20000, 20017, 1.0f, 0.5f, 1 },
-    { 20032, 50000, 2.0f, 1.0f, 0 },
+    { 0, 1, 1.0f, 1.0f, 0, 4, 0, 0, 1, 1 },
+    { 8, 20000, 0.0f, 1.0f, 0, 3, 0, 0, N, N },
+    { 20000, 20017, 1.0f, 0.5f, 1, 2, 0, 0, N, N },
+    { 20032, 50000, 2.0f, 1.0f, 0, 1, 0, 0, N, N },
 };
 
 static const struct meg_update_range *range_of(int64_t k)
@@ -53,7 +55,7 @@ static void state_free(struct state *s)
 static void adamw(const struct meg_ops *ops)
 {
     const struct meg_adam adam = { 0.9f, 0.95f, 1e-8f };
-    struct meg_step_hparams step = { { 1e-3f, 5e-3f }, 0.1f, 1.0f - 0.9f * 0.9f, 1.0f - 0.95f * 0.95f, 0.25f, 0, 0 };
+    struct meg_step_hparams step = { { 1e-3f, 5e-3f }, 0.1f, 1.0f - 0.9f * 0.9f, 1.0f - 0.95f * 0.95f, 0.25f, 0, 2 };
     const struct state a = state_new();
     struct meg_update_arrays x;
     uint64_t h[2] = { 0, 0 };
@@ -109,14 +111,14 @@ static void adamw(const struct meg_ops *ops)
 
 static void sgd(const struct meg_ops *ops)
 {
-    struct meg_step_hparams step = { { 1e-2f, 5e-2f }, 0.1f, 0.0f, 0.0f, 0.5f, 1, 0 };
+    struct meg_step_hparams step = { { 1e-2f, 5e-2f }, 0.1f, 0.0f, 0.0f, 0.5f, 0, 1 };
     const struct state a = state_new();
     struct meg_update_arrays x;
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++)
         for (int first = 1; first >= 0; first--) {
             struct state s = state_copy(&a);
-            step.is_first = first;
+            step.update = first ? 1 : 2;
             if (first)
                 s.m[3000] = NAN; /* not initialized in the first step */
             omp_set_num_threads(k ? 2 : 1);
@@ -151,6 +153,158 @@ static void sgd(const struct meg_ops *ops)
         state_free(&s);
     }
     state_free((struct state *)&a);
+}
+
+enum { ROWS = 37, COLS = 53, M = ROWS * COLS };
+
+/* A state of M elements whose w, m and v are bf16; g is f32. */
+struct state_bf16 {
+    uint16_t w[M], m[M], v[M];
+    float g[M];
+};
+
+static void fill(struct state_bf16 *s)
+{
+    float *x = rnd_new(M);
+
+    for (int i = 0; i < M; i++) {
+        s->w[i] = meg_to_bf16(x[i]);
+        s->m[i] = meg_to_bf16(0.1f * x[M - 1 - i]);
+        s->v[i] = meg_to_bf16(0.01f * x[i] * x[i]);
+        s->g[i] = x[(7 * i + 3) % M];
+    }
+    free(x);
+}
+
+static void update_bf16(const struct meg_ops *ops, struct state_bf16 *s, struct meg_update_range range, int64_t update)
+{
+    const struct meg_adam adam = { 0.9f, 0.999f, 1e-8f };
+    const struct meg_step_hparams step = { { 1e-3f, 0 }, 0.1f, 0.5f, 0.4f, 1.0f, 0, update };
+    const struct meg_update_arrays x = { .w = { s->w, MEG_DTYPE_BF16 },
+                                         .g = { s->g, MEG_DTYPE_F32 },
+                                         .state = { { s->m, MEG_DTYPE_BF16 }, { s->v, MEG_DTYPE_BF16 } },
+                                         .seed = 42 };
+
+    ops->adamw(NULL, &x, &range, 1, &adam, &step);
+}
+
+static const struct meg_update_range all_of_m = { 0, M, 1.0f, 1.0f, 0, 5, 0, 0, M, 0 };
+
+/* Return x rounded to bf16 with the random bits that base/philox.h assigns to an element of array 0, 1 or 2. */
+static uint16_t stochastic(float x, int array, int64_t element, int64_t update)
+{
+    const uint32_t key[2] = { 42, MEG_PHILOX_ROUNDING + 4 * 5 + (uint32_t)array };
+    const uint32_t counter[4] = { (uint32_t)(element / 8), 0, (uint32_t)update, 0 };
+    uint32_t word[4], bits;
+
+    meg_philox(word, key, counter);
+    bits = word[element % 8 / 2] >> (element % 2 ? 16 : 0) & 0xffff;
+    return (uint16_t)((meg_bits_of(x) + bits) >> 16);
+}
+
+/* bf16 states have the values of an f32 step from the same inputs, rounded as defined. */
+static void adamw_rounds_bf16_stochastically(const struct meg_ops *ops)
+{
+    const struct meg_adam adam = { 0.9f, 0.999f, 1e-8f };
+    const struct meg_step_hparams step = { { 1e-3f, 0 }, 0.1f, 0.5f, 0.4f, 1.0f, 0, 9 };
+    struct state_bf16 *s = calloc(1, sizeof *s), *other = calloc(1, sizeof *other);
+    struct state f = { zeros(M, 4), zeros(M, 4), zeros(M, 4), zeros(M, 4) };
+    uint16_t *copy = zeros(M, 2);
+    struct meg_update_arrays x;
+
+    fill(s);
+    for (int i = 0; i < M; i++) {
+        f.w[i] = meg_from_bf16(s->w[i]);
+        f.m[i] = meg_from_bf16(s->m[i]);
+        f.v[i] = meg_from_bf16(s->v[i]);
+        f.g[i] = s->g[i];
+    }
+    x = arrays(&f);
+    x.copy = (struct meg_array){ copy, MEG_DTYPE_BF16 };
+    ops->adamw(NULL, &x, &all_of_m, 1, &adam, &step);
+    *other = *s;
+    omp_set_num_threads(2);
+    update_bf16(ops, s, all_of_m, 9);
+    omp_set_num_threads(1);
+    update_bf16(ops, other, all_of_m, 9);
+    assert_memory_equal(s, other, sizeof *s);
+    for (int i = 0; i < M; i++) {
+        assert_int_equal(copy[i], meg_to_bf16(f.w[i]));
+        assert_int_equal(s->w[i], stochastic(f.w[i], 0, i, 9));
+        assert_int_equal(s->m[i], stochastic(f.m[i], 1, i, 9));
+        assert_int_equal(s->v[i], stochastic(f.v[i], 2, i, 9));
+        assert_true(s->g[i] == 0);
+    }
+    s->g[3] = NAN;
+    update_bf16(ops, s, all_of_m, 9);
+    assert_true(isnan(meg_from_bf16(s->w[3])) && isfinite(meg_from_bf16(s->w[4])));
+    state_free(&f);
+    free(copy);
+    free(s);
+    free(other);
+}
+
+/* A shard of the columns, and a part of the elements, are rounded like the same elements of the complete parameter. */
+static void rounding_does_not_depend_on_shards(const struct meg_ops *ops)
+{
+    enum { C0 = 11, C1 = 40, WIDTH = C1 - C0 };
+    const struct meg_update_range columns = { 0, ROWS * WIDTH, 1.0f, 1.0f, 0, 5, 0, C0, WIDTH, COLS };
+    const struct meg_update_range part = { 2, 902, 1.0f, 1.0f, 0, 5, 100, 0, M, 0 }; /* elements 100 to 999, at 2 */
+    struct state_bf16 *all = calloc(1, sizeof *all), *s = calloc(1, sizeof *s), *t = calloc(1, sizeof *t);
+
+    fill(all);
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < WIDTH; c++) {
+            const int to = r * WIDTH + c, from = r * COLS + C0 + c;
+
+            s->w[to] = all->w[from];
+            s->m[to] = all->m[from];
+            s->v[to] = all->v[from];
+            s->g[to] = all->g[from];
+        }
+    memcpy(t->w + 2, all->w + 100, 900 * sizeof *t->w);
+    memcpy(t->m + 2, all->m + 100, 900 * sizeof *t->m);
+    memcpy(t->v + 2, all->v + 100, 900 * sizeof *t->v);
+    memcpy(t->g + 2, all->g + 100, 900 * sizeof *t->g);
+    update_bf16(ops, all, all_of_m, 3);
+    update_bf16(ops, s, columns, 3);
+    update_bf16(ops, t, part, 3);
+    for (int r = 0; r < ROWS; r++) {
+        assert_memory_equal(s->w + r * WIDTH, all->w + r * COLS + C0, WIDTH * sizeof *s->w);
+        assert_memory_equal(s->v + r * WIDTH, all->v + r * COLS + C0, WIDTH * sizeof *s->v);
+    }
+    assert_memory_equal(t->w + 2, all->w + 100, 900 * sizeof *t->w);
+    assert_memory_equal(t->m + 2, all->m + 100, 900 * sizeof *t->m);
+    assert_true(t->w[1] == 0 && t->w[902] == 0);
+    free(all);
+    free(s);
+    free(t);
+}
+
+/* The mean over many updates of what is stored is the exact value: small changes are not lost. */
+static void rounding_is_unbiased(const struct meg_ops *ops)
+{
+    enum { UPDATES = 4000 };
+    struct state_bf16 *begin = calloc(1, sizeof *begin), *s = calloc(1, sizeof *s);
+    double sum = 0, want = 0, step = 0;
+
+    fill(begin);
+    for (int i = 0; i < M; i++) { /* v = 1 decays to 0.999 + 0.001 g^2, closer to 1 than the next bf16 */
+        begin->v[i] = meg_to_bf16(1);
+        begin->g[i] = 0;
+    }
+    for (int64_t u = 1; u <= UPDATES; u++) {
+        *s = *begin;
+        update_bf16(ops, s, all_of_m, u);
+        for (int i = 0; i < M; i++)
+            sum += meg_from_bf16(s->v[i]);
+    }
+    want = 0.999f;
+    step = 1.0 / 256; /* from 1 to the next lower bf16 */
+    /* standard deviation of one value: step * sqrt(p (1 - p)) with p = 0.256 */
+    near(sum / ((double)UPDATES * M), want, 5 * step * sqrt(0.256 * 0.744 / ((double)UPDATES * M)), "mean", 0, 0);
+    free(begin);
+    free(s);
 }
 
 static void sums_of(const struct meg_ops *ops, enum meg_dtype t)
@@ -324,6 +478,9 @@ int main(void)
     static const struct ops_case cases[] = {
         { "AdamW agrees with f64", adamw },
         { "SGD agrees with f64", sgd },
+        { "AdamW rounds bf16 arrays stochastically, as defined", adamw_rounds_bf16_stochastically },
+        { "stochastic rounding does not depend on shards", rounding_does_not_depend_on_shards },
+        { "stochastic rounding is unbiased", rounding_is_unbiased },
         { "sums over buffers agree with f64", sums },
         { "a sum of large squares is finite", sum_of_large_squares_is_finite },
         { "memory is zeroed and aligned", memory },

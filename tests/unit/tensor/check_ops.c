@@ -115,7 +115,7 @@ static void heads_that_overlap(void *arg)
 
 static void range_reversed(void *arg)
 {
-    const struct meg_update_range range = { .begin = 5, .end = 2 };
+    const struct meg_update_range range = { .begin = 5, .end = 2, .cols = 1 };
     const struct meg_update_arrays x = { .w = { data[0], MEG_DTYPE_F32 },
                                          .g = { data[1], MEG_DTYPE_F32 },
                                          .state = { { data[2], MEG_DTYPE_F32 } } };
