@@ -1,6 +1,6 @@
 /*
- * err.h - errors: assertions for bugs (MEG_ASSERT), error codes with a message for failures at run time (meg_fail), and
- * exit with a message (meg_die).
+ * err.h - errors.  MEG_ASSERT detects bugs.  meg_fail stores an error code and a message for a failure at run time.
+ * meg_die prints a message and exits.
  */
 #ifndef MEG_BASE_ERR_H
 #define MEG_BASE_ERR_H
@@ -29,11 +29,10 @@ struct meg_err {
 };
 
 /*
- * meg_fail - fill *e, which may be NULL, with a code and a message, and return the code
- * meg_fail_errno - call meg_fail with ": " and strerror(errno) appended to the message; the code is MEG_ENOENT if errno
- *                  is ENOENT or ENOTDIR, else MEG_EIO
- * Both functions replace control characters in the message (meg_log_sanitize in base/log.h), so the message is one
- * line.
+ * meg_fail - store a code and a message in *e, and return the code; e may be NULL
+ * meg_fail_errno - call meg_fail with ": " and strerror(errno) appended to the message
+ * The code of meg_fail_errno is MEG_ENOENT if errno is ENOENT or ENOTDIR, else MEG_EIO.
+ * Both functions replace control characters, so the message is one line (meg_log_sanitize in base/log.h).
  */
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...) MEG_PRINTF(3, 4);
 int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);
@@ -42,10 +41,10 @@ int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);
 int meg_exit_status(int code);
 
 /*
- * Print "PROGRAM: message" on stderr, or "PROGRAM[RANK]: message" on ranks other than 0, call the hook that meg_on_die
+ * Print "PROGRAM: message" on stderr, or "PROGRAM[RANK]: message" on ranks other than 0.  Call the hook that meg_on_die
  * set, and exit with the status of the code.  meg_usage and meg_usage_err use MEG_EUSAGE and refer to --help.
- * The commands in cmd/ call these functions.  Functions in lib/ return an error if they can, but some end the process:
- * for example, if options cannot be parsed, a small host allocation fails or a collective fails.
+ * The commands in cmd/ call these functions.  Functions in lib/ return an error where possible.  Some of them end the
+ * process, for example if options cannot be parsed, a small host allocation fails or a collective fails.
  */
 void meg_die(int code, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
 void meg_die_err(const struct meg_err *e) MEG_NORETURN;
@@ -53,9 +52,9 @@ void meg_usage(const char *fmt, ...) MEG_NORETURN MEG_PRINTF(1, 2);
 void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
 
 /*
- * Set the hook that the functions above call before they exit, with the exit status, the message and ctx.  NULL removes
- * the hook.  If the hook itself calls such a function, it is not called again.  Communicators use the hook to end the
- * other ranks.
+ * Set the hook that meg_die, meg_die_err, meg_usage and meg_usage_err call before they exit.  NULL removes the hook.
+ * The arguments of the hook are the exit status, the message and ctx.  If the hook itself calls meg_die, meg_die does
+ * not call the hook again.  Communicators use the hook to end the other ranks.
  */
 void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx);
 

@@ -22,8 +22,8 @@ void meg_log_set_rank(int rank);
 int meg_log_rank(void);
 
 /*
- * Sleep for 3 seconds on ranks other than 0.  Call this function before reporting an error that rank 0 also detects:
- * rank 0 then reports the error for all ranks and ends them.
+ * Sleep for 3 seconds on ranks other than 0.  Call this function before reporting an error that rank 0 detects as well.
+ * During the sleep, rank 0 reports the error for all ranks and ends them.
  */
 void meg_log_rank0_first(void);
 
@@ -37,16 +37,16 @@ void meg_vlog(int level, const char *fmt, va_list ap) MEG_PRINTF(2, 0);
 /* Print a text that may contain newlines.  The caller must sanitize any names and values that it quotes. */
 void meg_log_lines(int level, const char *text);
 /*
- * Replace each control character of text except tabs by ?, so that a quoted name or text can neither send escape
- * sequences to a terminal nor begin a line that looks like another message.
+ * Replace each control character of text except tabs by ?.  Otherwise, a name quoted in a message could send escape
+ * sequences to a terminal or begin a line that looks like another message.
  */
 void meg_log_sanitize(char *text);
 
 /*
  * A progress line.  If stderr is a terminal, meg_progress_show redraws the line in place, at most ten times a second.
- * Otherwise, it prints an info message at most every interval_s seconds, and none if interval_s is 0.  It may be called
- * at any rate, because it returns immediately if the previous output is too recent.  meg_progress_end leaves the last
- * line on the terminal and begins a new one.
+ * Otherwise, meg_progress_show prints an info message at most every interval_s seconds, and none if interval_s is 0.
+ * If the previous output is too recent, meg_progress_show returns immediately, so callers need not limit the rate of
+ * calls.  meg_progress_end leaves the last line on the terminal and begins a new line.
  * A log message clears the progress line; the next redraw is below the message.  At most one progress line may be in
  * use, by one thread at a time.
  */

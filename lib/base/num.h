@@ -10,8 +10,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Parse all of text as a decimal number, and store the number in *out.  For any other text, such as " 1", "0x10" or
- * "inf", and for a number out of range, return false and leave *out unchanged.
+ * Parse all of text as a decimal number, and store the number in *out.  Returns false for other text (" 1", "0x10",
+ * "inf") and for a number out of range; *out is unchanged.
  */
 bool meg_parse_i64(const char *text, int64_t *out);
 bool meg_parse_f64(const char *text, double *out);

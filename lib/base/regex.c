@@ -44,8 +44,8 @@ static pcre2_code *compile(const struct meg_str *translated, int *error, size_t 
 }
 
 /*
- * Translate \p{name}, \P{name} or \p{^name}, which is n bytes long.  In PCRE2, a script name such as \p{Han} also
- * matches the property Script_Extensions, so it is translated to \p{sc:Han}.
+ * Translate \p{name}, \P{name} or \p{^name}, which is n bytes long.  PCRE2 matches a script name such as \p{Han}
+ * against the property Script_Extensions instead of Script.  Therefore, \p{Han} is translated to \p{sc:Han}.
  */
 static void translate_property(const char *s, size_t n, struct meg_str *out)
 {
@@ -319,10 +319,11 @@ void meg_regex_free(struct meg_regex *r)
 }
 
 /*
- * An expression such as [ab]+c|[ab] may examine the rest of the text from every starting offset, which takes quadratic
- * time.  PCRE2's match limit does not prevent this, because it applies to a single starting offset.  Therefore, the
- * searches of a text may together examine at most RESCAN_FREE + RESCAN_PER_BYTE * n bytes again.  To count these bytes,
- * a search first matches against a small window of the text, and enlarges the window after a partial match.
+ * An expression such as [ab]+c|[ab] may examine the rest of the text from every starting offset, in quadratic time.
+ * PCRE2's match limit applies to one starting offset, so it does not prevent quadratic time.  Therefore, the searches
+ * of a text of n bytes may together examine at most RESCAN_FREE + RESCAN_PER_BYTE * n bytes again.  To count these
+ * bytes, a search first matches against a small window of the text.  After a partial match, the search enlarges the
+ * window.
  */
 enum { FIRST_WINDOW = 256, RESCAN_FREE = 1 << 22, RESCAN_PER_BYTE = 1024 };
 

@@ -7,8 +7,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Ignore SIGXFSZ, so that a write beyond the limit on file size (ulimit -f) fails with EFBIG and is reported like any
- * other failed write.  meg_opt_parse calls this function.
+ * Ignore SIGXFSZ.  A write beyond the limit on file size (ulimit -f) then fails with EFBIG instead of ending the
+ * process.  meg_opt_parse calls this function.
  */
 void meg_signals_init(void);
 

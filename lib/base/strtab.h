@@ -26,17 +26,18 @@ void meg_strtab_reserve(struct meg_strtab *t, int64_t n);
 /* Insert a string unless it is present, and return its number. */
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len);
 /*
- * Insert many strings faster: meg_strtab_append appends a string without indexing it, and meg_strtab_index then indexes
- * all strings.  meg_strtab_index returns -1 if all strings are distinct.  Otherwise, it returns the number of a string
- * that equals an earlier one, and the table is unusable.
+ * Insert many strings faster.  meg_strtab_append appends a string without indexing it.  After the last append,
+ * meg_strtab_index indexes all strings and returns -1 if they are distinct.  Otherwise, meg_strtab_index returns the
+ * number of a string that equals an earlier string, and the table is unusable.
  */
 void meg_strtab_append(struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_index(struct meg_strtab *t);
 /* Return the number of a string, or -1 if it is not present. */
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
 /*
- * Find a string in two steps, to hide memory latency: meg_strtab_prefetch returns the hash of the string and prefetches
- * its slot of the hash table; meg_strtab_find_hashed then returns the same number as meg_strtab_find.
+ * Find a string in two steps, to hide memory latency.  meg_strtab_prefetch returns the hash of the string and
+ * prefetches a slot of the hash table.  meg_strtab_find_hashed takes this hash and returns the same number as
+ * meg_strtab_find.
  */
 uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash);

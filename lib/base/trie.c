@@ -1,8 +1,8 @@
 /*
- * trie.c - build a double-array trie.  For each inner node, a base is chosen such that unit base ^ c is free for the
- * label c of each child.  No two inner nodes have the same base, so the index and the label of a unit identify its
- * parent.  All leaves have base LEAF, which no inner node has.  A unit that stays free is initialized as a leaf without
- * a value, so a lookup that reaches such a unit finds neither a value nor a child.
+ * trie.c - build a double-array trie.  Each inner node has a base.  The child with label c is unit base ^ c.  A base is
+ * chosen for which the units of all children are free.  No two inner nodes have the same base, so the index and the
+ * label of a unit identify its parent.  All leaves have base LEAF, which no inner node has.  Units that remain free are
+ * initialized as leaves without a value.  A lookup that reaches a free unit finds neither a value nor a child.
  */
 #include "base/trie.h"
 
@@ -97,8 +97,8 @@ static uint32_t find_base(struct build *b, const unsigned char *label, int n)
 }
 
 /*
- * Group the keys [lo, hi) of a node by their label, the byte at offset `depth`.  Returns the number of groups, n, and
- * sets label [n] to their labels and end [n] to the index of the key after each group.
+ * Group the keys [lo, hi) of a node by label, the byte at offset `depth`.  Returns n, the number of groups.  Sets
+ * `label` [n] to the labels, and `end` [n] to the index of the key after each group.
  */
 static int group_by_label(const struct meg_trie_key *key, const struct node *x, unsigned char *label, int64_t *end)
 {

@@ -1,7 +1,7 @@
 /*
- * trie.h - a double-array trie (Aoe 1989), which maps byte strings to numbers and finds all keys that are prefixes of a
- * text.  The trie is an array of units.  Each node except the root has a unit, which contains the node's label and its
- * base.  The child of a node for byte c is unit base ^ c if the label of that unit is c.
+ * trie.h - a double-array trie (Aoe 1989).  A trie maps byte strings to numbers, and finds all keys that are prefixes
+ * of a text.  The trie is an array of units.  Each node except the root has a unit with the node's label and base.  The
+ * child of a node for byte c is unit base ^ c if the label of that unit is c.
  */
 #ifndef MEG_BASE_TRIE_H
 #define MEG_BASE_TRIE_H
@@ -32,17 +32,18 @@ struct meg_trie_key {
 };
 
 /*
- * meg_trie_build - sort the n keys and build a trie of them
- * Returns MEG_EFORMAT for a duplicate key, which the message names, or if the trie exceeds 2^24 units.
+ * meg_trie_build - sort the n keys and build a trie of the keys
+ * Returns MEG_EFORMAT if two keys are equal (the message contains the key) or the trie exceeds 2^24 units.
  */
 int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_trie_free(struct meg_trie *t);
 
 /*
  * meg_trie_step - set *node, initially MEG_TRIE_ROOT, to its child for byte c
- * Returns false if there is no child; *node and *value are then undefined.  Otherwise, sets *value to the value of the
- * key that ends at the child, or to -1 if no key ends there.  For c = 0, the function may return true although there is
- * no child; *value is then -1, and the next step returns false.
+ * Returns false if there is no child, and leaves undefined values in *node and *value.  Otherwise, sets *value to the
+ * value of the key that ends at the child, or to -1 if no key ends there.
+ * For c = 0, the function may return true although there is no child.  *value is -1 in that case, and the next step
+ * returns false.
  */
 enum { MEG_TRIE_ROOT = 0 };
 static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsigned char c, int32_t *value)

@@ -171,7 +171,7 @@ static int remove_journal(const struct member *m, struct meg_err *e)
     return r;
 }
 
-/* Write the journals, the commit record last; on failure, remove all of them. */
+/* Write the journals, the commit record last; on failure, remove all journals. */
 static int write_journals(const struct set *s, struct meg_err *e)
 {
     struct meg_str text = { 0 };

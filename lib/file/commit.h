@@ -1,17 +1,18 @@
 /*
- * commit.h - atomic replacement of several files, or of a directory, with journals: even if the process is killed, a
- * reader of the journals finds either all old files or all new files.
+ * commit.h - atomic replacement of several files, or of a directory, with journals.  Even if the process is killed, a
+ * program that reads the journals finds either all old files or all new files.
  *
- * The new files are completed under temporary names.  For each FILE of the set, a journal FILE.commit is written, which
- * contains the final and the temporary names of all files in the set.  The journal of the first file is written last
- * and is the commit record.  Then the files are renamed and the journals removed.  A reader (meg_mmap_open,
- * meg_read_file, meg_commit_resolve) that finds a committed journal opens the file under its temporary name as long as
- * that file exists.  The next writer of a file (meg_file_create, meg_commit_recover) completes the set if it is
- * committed; otherwise, the writer removes the journal of that file.
+ * The new files are completed under temporary names.  A journal FILE.commit is written for each FILE of the set.  Each
+ * journal contains the final and the temporary names of all files in the set.  The journal of the first file is written
+ * last and is the commit record.  Then the files are renamed, and the journals are removed.
+ * A reader (meg_mmap_open, meg_read_file, meg_commit_resolve) looks for the journal of its file.  If the set is
+ * committed and the file still has its temporary name, the reader opens the file under that name.
+ * The next writer of a file calls meg_file_create or meg_commit_recover.  If the set is committed, these functions
+ * complete the renames.  Otherwise, they remove the journal of that file.
  *
  * Programs that do not read journals may find files missing while a set is renamed.  On a file system with hard links,
- * they never find an old file together with a new one, because the old files are removed before the first rename.  The
- * file that such a program opens first should be the last of the set.
+ * the old files are removed before the first rename, so such a program does not find an old file together with a new
+ * file.  The file that such a program opens first should be the last file of the set.
  *
  * All files of a set are in one directory.  Writers of the same files exclude each other by a lock (lock.h).
  */
@@ -27,11 +28,12 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_commit_files - fsync n files that are being written, and rename them to their final names
+ * meg_commit_files - fsync n files that are being written, and rename the files to their final names
  * On success, each struct becomes { 0 }.  After a failure, the caller calls meg_file_abandon for each file.  The old
- * files are then unchanged, with two exceptions.  If only the last fsync fails, the new files have replaced the old
- * ones.  If renaming fails and the old files cannot be restored, new files keep their temporary names.  meg's programs
- * read them under these names, and the message contains one of the names.
+ * files are unchanged, with two exceptions:
+ *   - If only the last fsync fails, the new files have replaced the old files.
+ *   - If a rename fails and the old files cannot be restored, new files keep their temporary names.  meg's programs
+ *     read the new files under these names.  The message contains one of the names.
  */
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e);
 

@@ -18,7 +18,7 @@
 
 #define BUF_BYTES ((size_t)1 << 20)
 
-/* Open path for reading, under its temporary name if it is committed but not yet renamed. */
+/* Open path for reading.  If path is committed but not yet renamed, open its temporary name. */
 static int open_committed(const char *path, int flags)
 {
     char *resolved = meg_commit_resolve(path);

@@ -1,6 +1,6 @@
 /*
- * file.h - map and read files, and write them atomically: a file is written under a temporary name and renamed when it
- * is complete.  Error messages name the file.
+ * file.h - map files, read files, and write files atomically.  A new file is written under a temporary name and renamed
+ * when it is complete.  Error messages name the file.
  */
 #ifndef MEG_FILE_FILE_H
 #define MEG_FILE_FILE_H
@@ -32,8 +32,9 @@ void meg_mmap_close(struct meg_mmap *m);
  */
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 /*
- * Append the content of a regular file whose name was read from a directory or another file, not typed by the user.
- * Returns MEG_EIO for other file types, as meg_mmap_open does: opening a FIFO would block, and a device may be endless.
+ * Append the content of a regular file to out.  Use this function for names that were read from a directory or another
+ * file, not typed by the user.  Returns MEG_EIO for other file types, as meg_mmap_open does: opening a FIFO would
+ * block, and a device may be endless.
  */
 int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
 
@@ -43,19 +44,18 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_create     creates the temporary file; fails if PATH exists and is not a regular file
  *   meg_file_write      appends, through a buffer
  *   meg_file_pwrite     writes at a byte offset, unbuffered; any thread may call this function
- *   meg_file_writeback  makes the kernel start to write earlier data of the file to disk (sync_file_range), so that
- *                       meg_file_sync is faster.  The caller has just written bytes [begin, end).  Any thread may call
- *                       this function.
+ *   meg_file_writeback  starts to write earlier data of the file to disk (sync_file_range), which makes meg_file_sync
+ *                       faster.  The caller has just written bytes [begin, end).  Any thread may call this function.
  *   meg_file_pread      reads n written bytes at a byte offset; returns MEG_EIO if the file ends before offset + n
  *   meg_file_sync       flushes the buffer and calls fsync
  *   meg_file_close      calls meg_file_sync and closes the file without renaming it
  *   meg_file_detach     resets the struct to { 0 } without removing the temporary file; the caller has renamed or
  *                       removed that file
- *   meg_file_commit     closes the file, renames it to PATH and calls fsync on the directory.  On failure, the
- *                       temporary file is removed, and PATH is unchanged unless only the last fsync failed.
+ *   meg_file_commit     closes the file, renames it to PATH and calls fsync on the directory.  On failure, removes the
+ *                       temporary file.  PATH is unchanged after a failure, unless only the last fsync failed.
  *   meg_file_abandon    removes the temporary file; has no effect after a commit and on { 0 }
- * After a failure of any of these functions, call meg_file_abandon.  If the default action of SIGHUP, SIGINT or SIGTERM
- * ends the process, up to 32 of its temporary files are removed first (meg_temporary_register).
+ * After a failure of any of these functions, call meg_file_abandon.  If SIGHUP, SIGINT or SIGTERM ends the process by
+ * its default action, up to 32 temporary files of the process are removed first (meg_temporary_register).
  */
 struct meg_file {
     int fd;
@@ -79,11 +79,11 @@ void meg_file_abandon(struct meg_file *f);
 /* Write a complete file: create, write and commit. */
 int meg_write_file(const char *path, const void *bytes, size_t n, struct meg_err *e);
 
-/* Create a directory and its parents; it is not an error if they exist. */
+/* Create a directory and its parents.  An existing directory is not an error. */
 int meg_mkdirs(const char *path, struct meg_err *e);
 /* Create the directory that contains path, and its parents. */
 int meg_mkdirs_parent(const char *path, struct meg_err *e);
-/* Remove a file, or a directory and its contents; it is not an error if it does not exist. */
+/* Remove a file, or a directory and its contents.  A missing path is not an error. */
 int meg_remove_tree(const char *path, struct meg_err *e);
 /* Rename a file, and call fsync on the directory of the new name to make the rename durable. */
 int meg_rename(const char *from, const char *to, struct meg_err *e);

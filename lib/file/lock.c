@@ -184,7 +184,7 @@ static int fail_locked(const char *path, const char *output, const struct holder
 
 /* ---- acquisition and release ---- */
 
-/* The locks that this process holds, which are released at exit. */
+/* The locks that this process holds.  They are released at exit. */
 struct entry {
     char *path, *text; /* the lock file and its content; NULL if the entry is free */
     char *new_dir;     /* the directory that meg_lock_dir created, or NULL */
@@ -248,8 +248,8 @@ static void add_entry(struct meg_lock *l, const char *path, char *text)
 
 /*
  * Replace the lock file of a dead process by the lock file of this process.  flock serializes the processes that found
- * the same file: the first process renames its own file to path, and the others then find that path is a different
- * file.
+ * the lock file of the dead process.  The first process renames its own lock file to path.  The other processes find
+ * that path is no longer the file that they opened.
  */
 static int take_over(const char *tmp, const char *path, const struct holder *self, bool *is_ours, struct meg_err *e)
 {

@@ -2,11 +2,12 @@
  * lock.h - lock files, which exclude concurrent writers and name their holder.
  *
  * A complete lock file is linked to its name by link(2), so it appears atomically, even on NFS.  On a file system
- * without hard links, it is created and then written.  It contains the program, host, process id and start time of its
- * holder.  A process on the same host takes over the lock of a dead process, and a requeued Slurm job takes over its
- * own lock on any host.  In other cases, such as a holder on another host or in another container, a process cannot
- * determine whether the holder is alive.  The error message then names the holder, and the user decides whether to
- * remove the lock.
+ * without hard links, the lock file is created first and then written.  A lock file contains the program, host, process
+ * id and start time of its holder.
+ *
+ * A process takes over the lock of a dead process on the same host.  A requeued Slurm job takes over its own lock on
+ * any host.  In other cases (a holder on another host or in another container), a process cannot determine whether the
+ * holder is alive.  The error message names the holder, and the user decides whether to remove the lock file.
  */
 #ifndef MEG_FILE_LOCK_H
 #define MEG_FILE_LOCK_H
@@ -24,9 +25,9 @@ struct meg_lock {
 /*
  * meg_lock_acquire - create the lock file PATH in an existing directory
  *   output  name of the protected output, for messages
- * Returns MEG_EIO if PATH cannot be created, or if another process holds the lock and is not known to be dead; the
- * message names that process.
- * Locks are released when the process exits, and when SIGHUP, SIGINT or SIGTERM ends it.
+ * Returns MEG_EIO if PATH cannot be created.  Returns MEG_EIO if another process holds the lock and is not known to be
+ * dead; the message names that process.
+ * Locks are released when the process exits, and when SIGHUP, SIGINT or SIGTERM ends the process.
  */
 int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);
 

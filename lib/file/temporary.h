@@ -1,7 +1,7 @@
 /*
  * temporary.h - names of files and directories that are being written: PATH.tmp.PID.HOST, or PATH.tmp.PID.HOST.N if
- * that name exists.  The name identifies the process that writes the file, so that the next run can remove the files of
- * a killed process.
+ * that name exists.  PID and HOST identify the process that writes the file.  The next run can therefore remove the
+ * files of a killed process.
  */
 #ifndef MEG_FILE_TEMPORARY_H
 #define MEG_FILE_TEMPORARY_H
@@ -34,8 +34,8 @@ void meg_temporary_remove_stale(const char *path);
 
 /*
  * meg_temporary_register - unlink path when SIGHUP, SIGINT or SIGTERM ends the process
- * A signal that the process handles itself does not unlink path.  Returns the slot for meg_temporary_unregister, or 0
- * if all 32 slots are used or path has 4096 bytes or more; meg_temporary_unregister ignores 0.
+ * A signal that the process handles itself does not unlink path.  Returns the slot for meg_temporary_unregister.
+ * Returns 0 if all 32 slots are used or path has 4096 bytes or more; meg_temporary_unregister ignores 0.
  */
 int meg_temporary_register(const char *path);
 /* Unlink all registered files; async-signal-safe. */

@@ -7,10 +7,10 @@
 
 MEG_BEGIN_DECLS
 
-/* The range of an option whose field is an int64_t at offset; both bounds are inclusive. */
+/* The range of an int64_t option; both bounds are inclusive. */
 struct meg_opt_range {
     const char *name; /* option name without the two dashes */
-    size_t offset;
+    size_t offset;    /* of the field in the config struct */
     int64_t lowest, highest;
 };
 

@@ -14,8 +14,8 @@ struct opt_common {
 extern struct opt_common opt_common;
 
 /*
- * Return the table row of the option with this name [n], and set *group to its group.  For an alias, the row is that of
- * its target.  Returns NULL if there is no such option.
+ * Return the table row of the option with this name [n], and set *group to the group of that row.  For an alias, return
+ * the row of the option that the alias names.  Return NULL if there is no option with this name.
  */
 const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
                                const struct meg_optgroup **group);
@@ -34,8 +34,8 @@ bool opt_is_flag(const struct meg_opt *row);
 /* Return the length of the list of choices "a|b|c" at the beginning of metavar; 0 if any value is allowed. */
 size_t opt_choices(const char *metavar);
 /*
- * Return the choice of a MEG_ENUM row with index `value`, and set *n to its length; no zero byte follows it.  Returns
- * NULL for MEG_ENUM_UNSET.
+ * Return the choice of a MEG_ENUM row with index `value`, and set *n to the length of the choice; no zero byte follows
+ * the choice.  Return NULL for MEG_ENUM_UNSET.
  */
 const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n);
 

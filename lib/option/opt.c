@@ -1,6 +1,6 @@
 /*
- * opt.c - parse words into the fields of config structs.  A row contains the type and the offset of its field, so one
- * function, opt_assign, sets values from the table's defaults, from argv and from config files.
+ * opt.c - parse words into the fields of config structs.  A row contains the type and the offset of a field.
+ * Therefore, one function, opt_assign, sets values from the table's defaults, from argv and from config files.
  */
 #include "option/opt.h"
 
@@ -38,7 +38,7 @@ static const struct meg_opt common_opts[] = {
 struct allocation {
     struct allocation *next;
 };
-static struct allocation *allocations; /* kept reachable, so that leak checkers do not report them */
+static struct allocation *allocations; /* list that keeps all allocations reachable for leak checkers */
 
 static void *alloc_for_lifetime(size_t n)
 {
@@ -160,8 +160,8 @@ static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char
 }
 
 /*
- * Return the Damerau-Levenshtein distance (optimal string alignment) of a [n] and b, or 1 if a has at least two
- * characters and is a proper prefix of b.
+ * Return 1 if a has at least two characters and is a proper prefix of b.  Otherwise, return the Damerau-Levenshtein
+ * distance (optimal string alignment) of a [n] and b.
  */
 static int edit_distance(const char *a, size_t n, const char *b)
 {
@@ -464,7 +464,7 @@ static int parse_option(const struct meg_optgroup *groups, const struct meg_optg
     return n;
 }
 
-/* Parse short options: -v, -qv, -s 4 or -s4.  Returns the number of words used after them. */
+/* Parse short options: -v, -qv, -s 4 or -s4.  Returns how many words of rest are used as values. */
 static int parse_letters(const struct meg_optgroup *groups, const char *letters, char **rest, struct meg_err *e)
 {
     const struct meg_optgroup *group;
@@ -483,7 +483,7 @@ static int parse_letters(const struct meg_optgroup *groups, const char *letters,
     return 0;
 }
 
-/* Append the message for an unknown option.  Returns the number of words after it that look like its values. */
+/* Append the message for an unknown option.  Returns how many words of rest look like values of that option. */
 static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **rest,
                            struct meg_str *unknown)
 {

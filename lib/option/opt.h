@@ -1,6 +1,6 @@
 /*
- * opt.h - command-line options from tables.  One table serves the command line, --help, --config and --dump-config,
- * --list-options and --completion.  Each table is declared in the module of the config struct that it fills, and each
+ * opt.h - command-line options from tables.  One table serves the command line, --help, --config, --dump-config,
+ * --list-options and --completion.  A table fills a config struct, and is declared in the module of that struct.  Each
  * command passes a list of tables to meg_opt_parse.  meg-conf(5) describes the config file.
  *
  *     const struct meg_opt meg_tok_opts[] = {
@@ -53,9 +53,9 @@ enum {
 
 /*
  * A row of an option table.
- * metavar        name of the value in the help.  "a|b|c" restricts the value, or each value of a list, to these
- *                choices.  For a list, metavar also determines the number of values: "START STEP SAMPLES" requires
- *                three values, "KEY..." one or more.  NULL for a flag.
+ * metavar        name of the value in the help; NULL for a flag.  "a|b|c" lists the permitted values, for a list
+ *                those of each element.  For a list, metavar determines the number of values: "START STEP SAMPLES" requires
+ *                three values, "KEY..." one or more.
  * default_value  default, as written in a config file; NULL leaves the field unset.
  * help           one phrase without a full stop; --help wraps it.
  */
@@ -74,9 +74,9 @@ struct meg_opt {
 #define MEG_I64(S, f) _Generic(&((S *)0)->f, int64_t *: MEG_OPT_I64), offsetof(S, f)
 #define MEG_F64(S, f) _Generic(&((S *)0)->f, double *: MEG_OPT_F64), offsetof(S, f)
 /*
- * The field is an int, or an enum whose enumerators are in the order of the choices in metavar: "single|cyclic" sets it
- * to 0 or 1.  If the row has no default, the enum must have an enumerator that equals MEG_ENUM_UNSET; this negative
- * value also makes the type of the enum signed.
+ * The field is an int, or an enum with enumerators in the order of the choices in metavar: "single|cyclic" sets the
+ * field to 0 or 1.  If the row has no default, the enum must have an enumerator that equals MEG_ENUM_UNSET.  This
+ * negative value makes the type of the enum signed.
  */
 #define MEG_ENUM(S, f)                                                                             \
     _Generic(&((S *)0)->f, int *: MEG_OPT_ENUM, unsigned *: MEG_OPT_ENUM), offsetof(S, f)
@@ -107,20 +107,23 @@ struct meg_optgroup {
 /*
  * meg_opt_parse - set each field to its default, then to the values in argv, in order
  *   groups   array that ends with { 0 }
- *   usage    the arguments, which follow the program's name in the first line of --help
+ *   usage    the arguments that --help prints after the program's name
  *   summary  one sentence that describes the program
- * Adds the options that all commands have: --help, --version, --config FILE, --dump-config, --list-options,
- * --completion bash, -q, -v.  Options that print something, such as --help, end the process with status 0.
- * An error ends the process with a message.  The status is 2 if the command line or a config file is wrong, 66 if a
- * config file does not exist, and 74 if it cannot be read.
+ * Adds the options of all commands: --help, --version, --config FILE, --dump-config, --list-options, --completion bash,
+ * -q, -v.  Options that print text and exit, such as --help, exit with status 0.
+ * An error ends the process with a message and a status:
+ *   2   the command line or a config file is wrong
+ *   66  a config file does not exist
+ *   74  a config file cannot be read
  * Strings and lists stay valid until the process ends; callers do not free them.
- * meg_opt_parse also calls meg_signals_init, because each command calls meg_opt_parse before it writes a file.
+ * Calls meg_signals_init (base/signals.h).
  */
 void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *summary, int argc, char **argv);
 
 /*
- * meg_opt_defaults sets each field to its default; meg_opt_parse_args then sets fields from argv.  Unlike
- * meg_opt_parse, these functions return instead of exiting, and do not add the common options.
+ * meg_opt_defaults - set each field to its default
+ * meg_opt_parse_args - set fields from argv
+ * Unlike meg_opt_parse, these functions return instead of exiting, and do not add the common options.
  */
 void meg_opt_defaults(const struct meg_optgroup *groups);
 int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e);
@@ -132,7 +135,7 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
 /*
- * meg_opt_choice - return the choice that the MEG_ENUM option `name` has in conf, as the user types it
+ * meg_opt_choice - return the value of the MEG_ENUM option `name` in conf as text, for example "cyclic"
  * Returns NULL if the field of conf is unset.  The text stays valid until the process ends.
  */
 const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf);
@@ -141,32 +144,37 @@ const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const v
 bool meg_opt_was_given(const void *field);
 
 /*
- * meg_opt_read_config - set fields from a file of lines `name = value`; meg_opt_was_given then returns true for them
- * Returns MEG_EUSAGE, with file and line, for an error in the file, and MEG_ENOENT or MEG_EIO if it cannot be read.
+ * meg_opt_read_config - set fields from a file of lines `name = value`
+ * For the fields that the file sets, meg_opt_was_given returns true.
+ * Returns MEG_EUSAGE, with file and line, for an error in the file.  Returns MEG_ENOENT if the file does not exist, and
+ * MEG_EIO if it cannot be read.
  */
 int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e);
 
 /*
- * meg_opt_apply - set fields from the output of an earlier meg_opt_dump
- *   source  name of the text in messages
+ * meg_opt_apply - set fields from text, the output of an earlier meg_opt_dump
+ *   source  name of text in messages
  * Fields for which meg_opt_was_given returns true keep their values.  Unknown names are ignored.
  */
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
-/* Append to out the options that are set, in a format from which meg_opt_read_config reads the same values. */
+/*
+ * Append to out the options that are set, as lines `name = value`.  meg_opt_read_config reads the same values from
+ * these lines.
+ */
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
- * meg_opt_list - append the output of --list-options: one line per row with the tab-separated fields name, metavar,
- * default, group, letter, and the name of the option of which the row is an alias or the negation.  A missing field is
- * empty.
+ * meg_opt_list - append the output of --list-options, one line per row
+ * The tab-separated fields are name, metavar, default, group, letter and target.  A missing field is empty.  For an
+ * alias or a negation, target is the name of the other option.
  */
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
 
 /*
- * Options of other programs that this command does not support, and the hint that is printed instead of "unknown
- * option".  A name that ends in * matches all names with that prefix; the first row that matches is used.  The rows end
- * with { 0 } and are borrowed until the process ends.
+ * Options of other programs that this command does not support.  The hint is printed instead of "unknown option".  A
+ * name that ends in * matches all names with that prefix.  The first row that matches is used.  The rows end with { 0 }
+ * and are borrowed until the process ends.
  */
 struct meg_opt_unsupported {
     const char *name, *hint;

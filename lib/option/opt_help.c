@@ -40,8 +40,8 @@ static int columns(void)
 }
 
 /*
- * Append text, starting at `column`.  Break lines that are longer than `width` before a word; if `breaks` contains '|',
- * also after a '|'.  Continuation lines begin at column `indent`.
+ * Append text, starting at `column`.  Break lines that are longer than `width` before a word or, if `breaks` contains
+ * '|', after a '|'.  Continuation lines begin at column `indent`.
  */
 static void wrap(struct meg_str *out, const char *text, const char *breaks, int column, int indent, int width)
 {

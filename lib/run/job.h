@@ -1,6 +1,4 @@
-/*
- * job.h - all options of a training run, and the groups in which meg-train lists them.
- */
+/* job.h - all options of a training run, and the option groups of meg-train. */
 #ifndef MEG_RUN_JOB_H
 #define MEG_RUN_JOB_H
 #include "data/data_conf.h"
@@ -33,7 +31,7 @@ struct meg_train_job {
     struct meg_usage_vs_plan *usage; /* struct that each rank fills at the end of the run; NULL: none */
 };
 
-/* Set `out` to the option groups of meg-train, whose tables fill the fields of *job.  The last group is { 0 }. */
+/* Set `out` to the option groups of meg-train.  Their tables fill the fields of *job.  The last group is { 0 }. */
 enum { MEG_TRAIN_OPTION_GROUPS = 13 };
 void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job);
 

@@ -11,8 +11,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Values of --recompute-granularity, --recompute-method, --on-nan and --hardware, in the order in which the options
- * list them.
+ * Values of --recompute-granularity, --recompute-method, --on-nan and --hardware.  The enumerators are in the order of
+ * the choices of the option.
  */
 enum meg_recompute_granularity {
     MEG_RECOMPUTE_GRANULARITY_UNSET = MEG_ENUM_UNSET,
@@ -64,7 +64,7 @@ int meg_train_batch_schedule(const struct meg_train_conf *c, int64_t dp, struct 
 
 /* Return MEG_EUSAGE if the recomputation options are invalid, or contradict each other or the layout. */
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
-/* Return the recomputation mode that the options select, after meg_train_recompute_check has accepted them. */
+/* Return the recomputation mode that the options select.  meg_train_recompute_check must have accepted the options. */
 enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
 
 MEG_END_DECLS
