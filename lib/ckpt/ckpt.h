@@ -64,7 +64,7 @@ struct meg_ckpt_shard {
 #define MEG_CKPT_MAIN_PARAMS "fp32_param"
 
 enum { MEG_CKPT_EXTRA_FILES = 3 };
-/* Names of the files of a Hugging Face directory that are copied unchanged: generation_config.json and others. */
+/* Names of files that are copied unchanged from a Hugging Face directory: generation_config.json and others. */
 extern const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES];
 
 /* The contents of the tokenizer's files, read when a run starts, because the files may be moved before a save. */
@@ -85,8 +85,8 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
                             struct meg_err *e);
 struct meg_ckpt;
 /*
- * Add the eos ids and the meg_ckpt_extra_files of checkpoint c to t, and the bos id of c if t has none.  If t->eod is
- * not -1 and not among the eos ids of c, the tokenizers differ and nothing is added.
+ * Add the eos ids and the meg_ckpt_extra_files of checkpoint c to t.  If t->bos is -1, set t->bos to the bos id of c.
+ * If t->eod is neither -1 nor an eos id of c, the tokenizers differ and t is not changed.
  */
 int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
@@ -102,8 +102,8 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 /* ---- saving ------------------------------------------------------------------------------------- */
 
 /*
- * Arguments of a save.  They are borrowed for the call; an asynchronous save borrows lock and mesh->world until it
- * ends.
+ * Arguments of a save.  They are borrowed for the call.  An asynchronous save borrows lock and mesh->world until the
+ * save ends.
  */
 struct meg_ckpt_save_args {
     const char *dir; /* SAVE; created if missing */
@@ -281,7 +281,7 @@ enum meg_ckpt_names {
     MEG_CKPT_NAMES_TE
 };
 
-/* Parallel sizes of an export to Megatron, and the state of the run that it records. */
+/* Parallel sizes of an export to Megatron's format, and the state of the run to record in the export. */
 struct meg_ckpt_megatron_conf {
     int64_t tensor, pipeline; /* parallel sizes */
     int64_t vocab_multiple;   /* vocabulary rows per tensor-parallel rank are padded to a multiple of this number */

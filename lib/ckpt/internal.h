@@ -89,8 +89,8 @@ struct ckpt_format {
 };
 
 /*
- * If `native` matches the native name in row, print the foreign name to buf, without the prefix if drop_prefix, and
- * return true.
+ * Compare `native` with the native name in row.  If the names match, print the foreign name to buf and return true.  If
+ * drop_prefix, the foreign name is printed without the prefix.
  */
 bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native, bool drop_prefix,
                        char buf[CKPT_NAME_CHARS]);
@@ -302,7 +302,7 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
  * Open the optimizer state of c: out is a shallow copy of c with the optimizer's files instead of the weights' files.
- * Close it with ckpt_close_files before c is closed.
+ * Close out with ckpt_close_files before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
 /* ---- hf/gpt2.c, hf/llama.c ---- */

@@ -13,8 +13,8 @@
 #include "io/json.h"
 
 /*
- * Return the malloc'ed path at which the contents of dir are now: dir, or a temporary name if the commit that replaces
- * dir was interrupted.
+ * Return the malloc'ed path of the current contents of dir: dir itself, or a temporary name if a commit to dir was
+ * interrupted.
  */
 static char *committed_folder(const char *dir)
 {

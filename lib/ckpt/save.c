@@ -539,7 +539,9 @@ static void *run_stage(void *saving)
     return NULL;
 }
 
-/* Start a stage.  An asynchronous save runs it on a thread if one can be created; otherwise it runs now. */
+/*
+ * Start a stage.  An asynchronous save runs the stage on a thread, if a thread can be created; otherwise it runs now.
+ */
 static void start_stage(struct meg_ckpt_async_save *v, int (*stage)(struct meg_ckpt_async_save *, struct meg_err *))
 {
     v->stage = stage;
@@ -550,8 +552,8 @@ static void start_stage(struct meg_ckpt_async_save *v, int (*stage)(struct meg_c
 }
 
 /*
- * Return whether every rank has finished the stage; if so, set *r to the combined result.  If `wait` is true, wait
- * until they have.
+ * If `wait` is true, first wait until all ranks have finished the stage.  Return whether all ranks have finished the
+ * stage; if so, set *r to the combined result.
  */
 static bool end_stage(struct meg_ckpt_async_save *v, bool wait, int *r, struct meg_err *e)
 {

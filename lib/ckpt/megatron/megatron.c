@@ -131,7 +131,7 @@ static int version_of(const struct meg_py *v)
     return x >= 2 ? 2 : x >= 1 ? 1 : 0;
 }
 
-/* Read a number of ranks from args under its name or an older name; 1 if args has neither. */
+/* Set *out to a number of ranks in args, stored under `name` or `older`; to 1 if args has neither. */
 static int read_count(const struct reader *rd, const char *name, const char *older, int64_t max, int64_t *out,
                       struct meg_err *e)
 {
@@ -173,7 +173,8 @@ static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_
 /* ---- names ---- */
 
 /*
- * Append name with its prefix replaced according to the first row of the table that matches; return false if none does.
+ * Append name to out, with its prefix replaced according to the first row of the table that matches.  If no row
+ * matches, return false and append nothing.
  */
 static bool replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
@@ -240,7 +241,7 @@ static void drop_extra_state(struct chunk *k)
     k->st->n = k->first + kept;
 }
 
-/* Rename the tensors of a chunk that begins with layer first_layer; return the number of its layers. */
+/* Rename the tensors of a chunk that begins with layer first_layer; return the number of layers in the chunk. */
 static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
 {
     struct meg_st_tensor *t = k->st->t + k->first;

@@ -1,6 +1,8 @@
 /*
- * pt.h - read files of torch.save: ZIP files with one pickle, NAME/data.pkl, and the elements of its tensors in the
- * members NAME/data/KEY.  The pickle is not executed (pickle.h).
+ * pt.h - read files of torch.save.
+ *
+ * A file is a ZIP file with one pickle, NAME/data.pkl.  The elements of tensors are in the members NAME/data/KEY.  The
+ * pickle is not executed (pickle.h).
  */
 #ifndef MEG_CKPT_MEGATRON_PT_H
 #define MEG_CKPT_MEGATRON_PT_H
