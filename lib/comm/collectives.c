@@ -2,12 +2,12 @@
  * The collectives of a group of several ranks, over any transport.
  *
  * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
- * and gathers the results.  It sends as many bytes as a ring all-reduce.  Unlike the all-reduce of MPI or NCCL, its
- * result does not depend on an algorithm that the library selects.  Large buffers are processed in chunks, which bounds
- * the memory for received parts.  A small buffer is gathered from all ranks and reduced on each, which takes one
- * collective instead of two.
+ * and gathers the results.  An all-reduce sends as many bytes as a ring all-reduce.  The result does not depend on an
+ * algorithm that the library selects, unlike that of MPI or NCCL.  A large buffer is processed in chunks, which bounds
+ * the memory for received parts.  A small buffer is gathered from all ranks and reduced on each rank: one collective
+ * instead of two.
  *
- * Waits poll instead of blocking, so that they can time out; each poll also progresses the transfer.
+ * A wait polls instead of blocking, and can therefore time out.  Each poll progresses the transfer.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -53,8 +53,8 @@ static void die_on_timeout(const struct meg_work *w)
 }
 
 /*
- * Poll until the transfer is complete; every 64 polls, yield the CPU and check the timeout.  An interval of a second or
- * more between two checks is not counted, because it means that this process was stopped.
+ * Poll until the transfer is complete.  Every 64 polls, yield the CPU and check the timeout.  An interval of a second
+ * or more between two checks is not counted: this process was stopped.
  */
 static void wait_transfer(struct meg_work *w)
 {

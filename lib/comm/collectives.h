@@ -71,8 +71,8 @@ static inline struct meg_watchdog *meg_comm_group_watchdog(const struct meg_comm
 }
 
 /*
- * Initialize a group whose c.rank and c.size are set.  The group inherits the timeout of world.  world is NULL if g is
- * itself the world communicator, whose timeout is ten minutes.
+ * Initialize a group.  c.rank and c.size must be set.  The group inherits the timeout of world.  If g is itself the
+ * world communicator, world is NULL and the timeout is ten minutes.
  */
 void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world, const struct meg_transport *transport,
                          const char *name);

@@ -1,16 +1,17 @@
 /*
  * comm.h - communicators: a group of ranks and the collectives over it, called through tables of function pointers.
  *
- * The transports are MPI, NCCL and self (one rank, whose collectives only copy).  A run without a launcher uses self.
+ * The transports are MPI, NCCL and self.  A run without a launcher uses self: one rank, and collectives that only copy.
  *
- * An operation is started and waited for separately, so that it overlaps with computation.  Starting it returns a
- * handle, which the caller must wait for exactly once; until then, its buffers must not be accessed.  All ranks of a
- * group call its collectives in the same order.  The functions of meg_comm.op take buffers in device memory of the
- * backend in use, and those of meg_comm.host take buffers in host memory.  Buffers may overlap only if a comment says
- * so.  Counts are in elements; they are at most INT32_MAX, except for an all-reduce, which has no limit.
+ * One call starts an operation, and another call waits for it, so that operations overlap with computation.  The first
+ * call returns a handle, which the caller must wait for exactly once.  Until the wait is over, the caller must not
+ * access the buffers of the operation.  All ranks of a group call its collectives in the same order.  The functions of
+ * meg_comm.op take buffers in device memory of the backend in use.  The functions of meg_comm.host take buffers in host
+ * memory.  Buffers may overlap only if a comment says so.  Counts are in elements.  A count is at most INT32_MAX,
+ * except in an all-reduce, which has no limit.
  *
  * Reductions combine the values of the ranks in rank order, and accumulate bf16 and f16 in f32.  The result therefore
- * does not depend on the transport.  If a peer is lost, or an operation is not complete within the group's timeout, the
+ * does not depend on the transport.  If a peer is lost, or an operation takes longer than the group's timeout, the
  * process ends with MEG_EPEER and a message.
  */
 #ifndef MEG_COMM_COMM_H
@@ -78,8 +79,8 @@ struct meg_comm {
 };
 
 /*
- * Return the bytes that each rank sends in a collective of `size` ranks by the ring algorithms (Patarasuk and Yuan
- * 2009), whichever algorithm the transport uses.
+ * Return the bytes that each rank sends in a collective of `size` ranks.  The formulas assume the ring algorithms
+ * (Patarasuk and Yuan 2009), whichever algorithm the transport uses.
  *   all-reduce of nbytes                                       2 (size - 1) / size * nbytes
  *   reduce-scatter, all-gather, all-to-all of nbytes per part  (size - 1) * nbytes
  *   broadcast                                                  nbytes
@@ -112,8 +113,8 @@ static inline int64_t meg_all_reduce_chunk(int64_t size)
 
 /*
  * Return the bytes of host memory that a rank allocates for received parts in a group of `size` ranks.  An all-reduce
- * of n elements requires at most one chunk or, if it is small, the buffers of all ranks.  A reduce-scatter of n
- * elements per part requires `size` parts.  The group keeps its largest allocation.
+ * of n elements requires at most one chunk.  A small all-reduce requires the buffers of all ranks.  A reduce-scatter of
+ * n elements per part requires `size` parts.  A group keeps its largest allocation.
  */
 static inline double meg_comm_workspace_all_reduce(int64_t size, double n, enum meg_dtype t)
 {

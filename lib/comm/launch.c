@@ -17,8 +17,8 @@ static const struct {
 };
 
 /*
- * Return the number of ranks that an MPI launcher started, and set *which to the launcher's index.  Return 1, with
- * *which unchanged, if there is no MPI launcher or it started one rank.
+ * Return the number of ranks that an MPI launcher started, and set *which to the index of the launcher.  If no launcher
+ * started several ranks, return 1 and leave *which unchanged.
  */
 static int64_t launcher_size(size_t *which)
 {
@@ -56,8 +56,8 @@ static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
 }
 
 /*
- * TORCHELASTIC_RUN_ID identifies torchrun, even if mpirun or srun started torchrun on each machine.  WORLD_SIZE alone
- * selects torchrun only if no MPI launcher started several ranks, because other programs set it, too.
+ * TORCHELASTIC_RUN_ID selects torchrun, even if mpirun or srun started torchrun on each machine.  WORLD_SIZE alone
+ * selects torchrun only if no MPI launcher started several ranks: other programs set WORLD_SIZE as well.
  */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
 {

@@ -210,9 +210,9 @@ static void abort_all(int status, const char *why, void *world)
 }
 
 /*
- * If ranks on one machine have overlapping CPU affinity, divide the CPUs among them by limiting their OpenMP threads:
- * waits are ten times slower if threads of two ranks run on one core.  If OMP_NUM_THREADS is set, the
- * number of threads does not change.  The function is collective, so all ranks must call it even then.
+ * If ranks on one machine have overlapping CPU affinity, divide the CPUs among the ranks: limit the number of OpenMP
+ * threads of each rank.  Waits are ten times slower if threads of two ranks run on one core.  If OMP_NUM_THREADS is
+ * set, the number of threads does not change.  The function is collective, even if OMP_NUM_THREADS is set.
  */
 static void limit_threads(void)
 {

@@ -193,7 +193,7 @@ static bool is_done(struct meg_work *w)
 
 static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name);
 
-/* Finalize all queues before waiting for any of them, because ranks opened their queues in different orders. */
+/* Finalize all queues, and only then wait for each queue: ranks opened the queues in different orders. */
 static void close_queues(struct nccl_group *g)
 {
     const double start_s = meg_now_s();
@@ -260,7 +260,7 @@ static struct nccl_group *group_new(uint64_t id, struct meg_comm_group *world, c
     return g;
 }
 
-/* The id of a new group is a hash of its parent's id, the number of splits of the parent, and the color. */
+/* The id of the new group is a hash of the parent's id, the parent's number of splits, and the color. */
 static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name)
 {
     struct nccl_group *w = nccl_group_of(world);

@@ -1,6 +1,6 @@
 /*
- * nccl_lib.h - NCCL and the CUDA runtime, loaded with dlopen, so that runs without torchrun require neither and start
- * faster.  This header is for C only: in C++, the CUDA headers overload some of these functions.
+ * nccl_lib.h - NCCL and the CUDA runtime, loaded with dlopen.  A run without torchrun requires neither library, and
+ * starts faster.  This header is for C only: in C++, the CUDA headers overload some of the functions.
  */
 #ifndef MEG_COMM_NCCL_LIB_H
 #define MEG_COMM_NCCL_LIB_H
@@ -25,8 +25,8 @@ struct meg_nccl_lib {
 #undef MEG_POINTER
 
 /*
- * Return the loaded functions.  The first call loads them and selects device local_rank; on failure, it ends the
- * process.
+ * Return the loaded functions.  The first call loads the libraries and selects device local_rank.  If this fails, the
+ * process ends.
  */
 const struct meg_nccl_lib *meg_nccl_lib(int local_rank);
 

@@ -1,16 +1,16 @@
 /*
  * nccl_queue.h - an ordered queue of transfers over one NCCL communicator and one CUDA stream.
  *
- * A group has one queue for its collectives, and one for each direction between two of its ranks that send messages.
- * NCCL executes the operations of one communicator in order, so an operation that waits for a peer blocks all later
- * ones.  With one queue per direction, a message waits only for earlier messages in the same direction, as in MPI,
- * whatever the order in which ranks start and await messages.
+ * A group has one queue for collectives.  Two ranks that exchange messages have one queue for each direction.  NCCL
+ * executes the operations of one communicator in order: an operation that waits for a peer blocks all later operations.
+ * With one queue per direction, a message waits only for earlier messages in the same direction, as in MPI.  Ranks may
+ * start and await messages in any order.
  *
- * Buffers are in host memory.  A transfer stages them in device memory, which is allocated when the transfer is
- * launched and freed when it is complete.  No function waits for another rank: NCCL communicators are non-blocking
- * (ncclConfig_t.blocking = 0), and a transfer is launched only when the previous one is complete, so that no copy waits
- * for a kernel that waits for a peer.  A queue is opened at its first use; its NCCL id is exchanged over the watchdog's
- * key-value store.
+ * Buffers are in host memory.  A transfer stages its buffers in device memory, which is allocated at the launch and
+ * freed when the transfer is complete.  No function waits for another rank: NCCL communicators are non-blocking
+ * (ncclConfig_t.blocking = 0).  A transfer is launched only when the previous transfer is complete.  Otherwise, a copy
+ * could wait for a kernel that waits for a peer.  A queue is opened at its first use.  The ranks exchange the NCCL id
+ * of the queue over the watchdog's key-value store.
  */
 #ifndef MEG_COMM_NCCL_QUEUE_H
 #define MEG_COMM_NCCL_QUEUE_H
@@ -51,9 +51,9 @@ struct meg_nccl_queue {
     struct meg_nccl_queue *next;            /* next queue in the list of all queues */
 };
 
-/* Add q, whose fields above `lib` are set, to the queues that meg_nccl_progress handles. */
+/* Add q to the queues that meg_nccl_progress handles.  The fields of q above `lib` must be set. */
 void meg_nccl_queue_add(struct meg_nccl_queue *q);
-/* Create a transfer with empty buffers, which the caller fills in.  The caller also frees the transfer. */
+/* Create a transfer with empty buffers.  The caller sets the buffers, and frees the transfer. */
 struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *q);
 /* Append t to q, which borrows t until t->is_done. */
 void meg_nccl_queue_submit(struct meg_nccl_queue *q, struct meg_nccl_transfer *t);

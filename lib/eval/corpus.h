@@ -1,4 +1,4 @@
-/* corpus.h - tokenize plain text or JSON lines into one sequence of tokens, whose perplexity is computed. */
+/* corpus.h - tokenize plain text or JSON lines into one token sequence, the input of a perplexity evaluation. */
 #ifndef MEG_EVAL_CORPUS_H
 #define MEG_EVAL_CORPUS_H
 #include "io/block_reader.h"
@@ -10,8 +10,8 @@ MEG_BEGIN_DECLS
  * meg_tokenize_corpus - append the tokens of an input to ids
  *   documents  out  number of documents
  * If the first byte that is not whitespace is '{', the input is JSON lines.  Each line that is not blank is a document:
- * the tokens of its "text" or its "ids", followed by the tokenizer's end-of-document id (if the tokenizer has one and
- * the document is not empty), as meg-preprocess --append-eod writes it.  Any other input is one plain text without
+ * the tokens of "text", or the ids in "ids".  A document that is not empty is followed by the end-of-document id, if
+ * the tokenizer has one, as with meg-preprocess --append-eod.  Any other input is one plain text without an
  * end-of-document id.  Returns the errors of meg_prompt_read and meg_block_reader_next.
  */
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,

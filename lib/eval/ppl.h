@@ -4,9 +4,8 @@
  * Window i contains tokens start .. start+ntok-1, where start = i*stride and ntok <= seq_length + 1.  All but the last
  * token are inputs; all but the first are targets.  Window 0 scores all of its targets.  Every later window scores only
  * the targets at positions seq_length - stride and above: at most the last `stride` of its seq_length positions.  Each
- * of the tokens - 1 targets is thus scored exactly once; a target of window 1 or later has at least seq_length - stride
- * tokens of context.  Megatron's number of windows can include some at the end that score nothing; meg_ppl does not run
- * these.
+ * of the tokens - 1 targets is thus scored exactly once.  A target of window 1 or later has at least seq_length -
+ * stride tokens of context.  Megatron-LM may count windows at the end that score nothing; meg_ppl omits such windows.
  */
 #ifndef MEG_EVAL_PPL_H
 #define MEG_EVAL_PPL_H

@@ -116,7 +116,7 @@ out:
 
 /* ---- ppl --------------------------------------------------------------------------------------- */
 
-/* A corpus whose perplexity is computed. */
+/* The corpus of a perplexity evaluation. */
 struct corpus {
     const char *name; /* name used in messages */
     struct meg_token_stream tokens;

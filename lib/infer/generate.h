@@ -1,8 +1,8 @@
 /*
- * generate.h - autoregressive generation with continuous batching.  Each of a fixed number of slots holds the KV
- * cache of one sequence.  A prompt can be prefilled into a free slot at any time, and each decode step generates one
- * token for every active slot.  A continuation depends on its prompt, its request and, unless the request sets a seed,
- * the number of the prompt, but not on the other slots.
+ * generate.h - autoregressive generation with continuous batching.  Each of a fixed number of slots holds the KV cache
+ * of one sequence.  A prompt can be prefilled into a free slot at any time, and each decode step generates one token
+ * for every active slot.  A continuation depends on its prompt and its request, but not on the other slots.  If the
+ * request sets no seed, the continuation also depends on the number of the prompt.
  */
 #ifndef MEG_INFER_GENERATE_H
 #define MEG_INFER_GENERATE_H
@@ -47,10 +47,11 @@ int64_t meg_generator_active(const struct meg_generator *gen);
 bool meg_generator_has_free_slot(const struct meg_generator *gen);
 
 /*
- * meg_generator_add - prefill a prompt of n ids, 1 <= n < max_position_embeddings, into a free slot, which must exist
- *   c  continuation, zero except for c->prompt and c->request, which the caller sets.  This call samples the first
- *      token, and each meg_generator_step one more, until c->finish is not MEG_FINISH_RUNNING.  c must not move until
- *      then.
+ * meg_generator_add - prefill a prompt of n ids into a free slot, which must exist
+ *   n  number of ids, 1 <= n < max_position_embeddings
+ *   c  continuation; zero except for c->prompt and c->request, which the caller sets.  This call samples the first
+ *      token, and each meg_generator_step samples one more.  c is finished when c->finish is not MEG_FINISH_RUNNING.
+ *      Until c is finished, c must not move.
  * Returns MEG_EFAIL if the model's logits are not finite.
  */
 int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,

@@ -21,11 +21,14 @@ struct meg_prompt_format {
  *   name, line  file name and line number for messages
  *   text  [n]   the line without its line end
  *   request     in: the default options; out: those with the options of the line set; NULL: options are not allowed
- * A JSON line may begin with a byte order mark.  It is an object with either the member format->key, a string, or
- * "ids", an array of integers; its other members are options (meg_request_set), which are ignored if format->is_corpus.
- * Returns MEG_EFORMAT for invalid JSON or UTF-8, for an object with both or neither of format->key and "ids", for an id
- * outside of the vocabulary, for an unknown member, and for an invalid value.  Returns MEG_EUSAGE for text or a stop
- * string without a tokenizer.
+ * A JSON line may begin with a byte order mark.  The line is an object with either the member format->key (a string) or
+ * the member "ids" (an array of integers).  All other members are options (meg_request_set).  If format->is_corpus,
+ * options are ignored.  Returns MEG_EFORMAT for
+ *   - invalid JSON or UTF-8;
+ *   - an object with both format->key and "ids", or neither;
+ *   - an id outside of the vocabulary;
+ *   - an unknown member, or an invalid value.
+ * Returns MEG_EUSAGE for text or a stop string without a tokenizer.
  */
 int meg_prompt_read(const struct meg_prompt_format *format, const char *name, int64_t line, const char *text, size_t n,
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e);

@@ -161,8 +161,8 @@ static int add_pending(struct meg_str *out, const struct meg_detok *detok, struc
 }
 
 /*
- * Truncate the text before the first stop string, and return 1; return 0 if there is none.  Earlier calls have searched
- * the text up to offset `was`.  The text that the detokenizer still buffers is searched, too.
+ * Truncate the text before the first stop string, and return 1.  Return 0 if there is no stop string.  Earlier calls
+ * have searched the text up to offset `was`.  The search includes the text that the detokenizer still buffers.
  */
 static int end_at_stop(struct meg_reply *r, size_t was, struct meg_err *e)
 {

@@ -17,8 +17,8 @@ struct meg_token_output_conf {
 extern const struct meg_opt meg_token_output_opts[];
 
 /*
- * Return MEG_EUSAGE if top_n_logprobs is not in [0, v], where v is the vocabulary size of the model, or if
- * return_tokens is set and tok is NULL.
+ * Return MEG_EUSAGE if top_n_logprobs is not in [0, v], or if return_tokens is set and tok is NULL.  v is the
+ * vocabulary size of the model.
  */
 int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v,
                            struct meg_err *e);
@@ -42,37 +42,41 @@ struct meg_reply {
 void meg_reply_free(struct meg_reply *r);
 
 /*
- * Decode the prompt's ids [n].  Returns MEG_EFORMAT if the tokenizer lacks one of these ids; c.ids are then decoded
- * without the prompt.
+ * Decode the prompt's ids [n].  Returns MEG_EFORMAT if the tokenizer lacks one of the prompt's ids.  After this error,
+ * c.ids are decoded without the prompt.
  */
 int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const int32_t *ids, int64_t n,
                     struct meg_err *e);
 
 /*
  * meg_reply_update - decode the ids generated since the last call and search the text for stop strings
- * Returns 1 if it found a stop string: the text then ends before that string, and the caller must call
- * meg_generator_stop.  Returns 0 if it found none, or the error of the detokenizer.  The reply is complete after a
- * return of 1, or once c.finish is not MEG_FINISH_RUNNING.
+ * Returns 1 if it found a stop string.  The text ends before the stop string, and the caller must call
+ * meg_generator_stop.  Returns 0 if it found no stop string, or the error of the detokenizer.  The reply is complete
+ * after a return of 1, or once c.finish is not MEG_FINISH_RUNNING.
  */
 int meg_reply_update(struct meg_reply *r, struct meg_err *e);
 
 /*
- * Append the text of the prompt and the continuation that earlier calls have not appended, but hold back a suffix that
- * may be the beginning of a stop string.
+ * Append the text that earlier calls have not appended: text of the prompt and of the continuation.  Hold back a suffix
+ * that may be the beginning of a stop string.
  */
 void meg_reply_add_text(struct meg_str *out, struct meg_reply *r);
 
 /*
- * meg_reply_add_json - append a complete reply as a JSON line
- * Its members are "text" (the continuation, if there is a tokenizer), "ids", "tokens" and "top_logprobs" (if output
- * requests them), "logprobs" (in nats, if with_logprobs), and "finish" ("stop" or "length").
+ * meg_reply_add_json - append a complete reply as a JSON line with the members
+ *   "text"                    the continuation, if there is a tokenizer
+ *   "ids"                     the generated ids
+ *   "tokens", "top_logprobs"  if output requests them
+ *   "logprobs"                in nats, if with_logprobs
+ *   "finish"                  "stop" or "length"
  */
 void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *output,
                         bool with_logprobs);
 
 /*
- * Append a member to an open JSON object if output requests it:
- * meg_reply_add_tokens - "tokens":[...], the text of each of ids [n], decoded separately; null for an id that tok lacks
+ * Append a member to an open JSON object if output requests the member:
+ * meg_reply_add_tokens - "tokens":[...], the text of each id in ids [n], decoded separately; null for an id that tok
+ * lacks
  * meg_reply_add_top_logprobs - "top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] for n positions; "token"
  * is present if output->return_tokens is set
  *   top  [n,output->top_n_logprobs]

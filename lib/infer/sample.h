@@ -1,10 +1,10 @@
 /*
  * sample.h - token sampling: temperature, top-k, top-p and greedy decoding.
  *
- * The filters are the same as in Megatron-LM.  With x = logits / temperature, top-k keeps the entries that are at least
- * as large as the k-th largest, including ties.  Top-p visits x in descending order (equal entries in ascending order
- * of id) and keeps an entry while the total softmax probability of the entries before it is at most p; the first entry
- * is always kept.  The token is sampled from the softmax over the entries kept.  Greedy decoding returns the id of the
+ * The filters are the same as in Megatron-LM, and apply to x = logits / temperature.  Top-k keeps the k largest
+ * entries, and all entries that are equal to the k-th largest.  Top-p visits x in descending order, on ties the lower
+ * id first.  An entry is kept if the total softmax probability of the entries before it is at most p; the first entry
+ * is always kept.  The token is sampled from the softmax over the kept entries.  Greedy decoding returns the id of the
  * largest logit, on a tie the lowest id.
  */
 #ifndef MEG_INFER_SAMPLE_H
@@ -58,10 +58,9 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
  *   conf     checked
  *   logits   [v]
  *   logprob  out  log softmax(logits)[id] in nats, before temperature and filters
- * Unless decoding is greedy, the random number of the sample depends only on (seed, prompt, step): u =
- * meg_philox_sampling(seed, step, prompt) is in (0,1] (base/philox.h), and the sample is the first kept entry at which
- * the cumulative sum of p reaches u.  Returns -1 if a logit is NaN or +Inf, or if the logits of all ids below
- * unpadded_vocab are -Inf.
+ * Unless decoding is greedy, the sample is the first kept entry at which the cumulative sum of p reaches u, a random
+ * number in (0,1].  This number depends only on (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt)
+ * (base/philox.h).  Returns -1 if a logit is NaN or +Inf, or if the logits of all ids below unpadded_vocab are -Inf.
  */
 int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
                          int64_t prompt, int64_t step, double *logprob);
@@ -76,8 +75,8 @@ struct meg_token_logprob {
  * meg_top_logprobs - list the n most likely ids in descending order, on ties the lower id first
  *   out     [n]  n <= v
  *   logits  [v]  none is NaN; logits[id] is finite
- *   id, logprob  an id and its log-probability.  The other log-probabilities are logprob plus the difference of the
- *                logits, so an entry for this id, or for one with an equal logit, equals logprob exactly.
+ *   id, logprob  an id and its log-probability.  The log-probability of a listed id is logprob plus the difference of
+ *                the two logits.  It equals logprob exactly for `id`, and for an id with an equal logit.
  *   heap    [v]  scratch
  */
 void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id,

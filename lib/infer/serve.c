@@ -39,7 +39,7 @@ int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_outpu
     return 0;
 }
 
-/* A reply that is being generated, or that waits until earlier replies are printed. */
+/* A reply that is being generated, or that waits for the output of earlier replies. */
 struct pending_reply {
     struct pending_reply *next;
     struct meg_reply reply;
@@ -69,7 +69,7 @@ static void remove_first(struct server *s)
     free(p);
 }
 
-/* Decode the new tokens of all replies, and stop those whose text contains a stop string. */
+/* Decode the new tokens of all replies.  Stop each reply whose text contains a stop string. */
 static int update_replies(struct server *s, struct meg_err *e)
 {
     struct pending_reply *p;

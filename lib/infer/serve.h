@@ -1,6 +1,6 @@
 /*
- * serve.h - answer the prompts of an input stream: batch them into the slots of a generator and print the replies in
- * the order of the prompts.
+ * serve.h - answer the prompts of an input stream.  Prompts are batched into the slots of a generator.  Replies are
+ * printed in the order of the prompts.
  */
 #ifndef MEG_INFER_SERVE_H
 #define MEG_INFER_SERVE_H
@@ -28,10 +28,10 @@ int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_outpu
  * meg_serve - continue each prompt of the input and write the replies to standard output
  *   in        input, one prompt per line
  *   sampling  checked defaults of the sampling options, which a prompt's line may override
- * A prompt is read when a slot is free.  While replies are being generated, it is read only if a line is available
- * without blocking, so a program can write one line and wait for its reply.  Returns MEG_EFORMAT at the first invalid
- * line, after the replies to the lines before it have been written; MEG_EUSAGE for text or a stop string without a
- * tokenizer; MEG_EFAIL if the logits are not finite; MEG_EIO if reading or writing fails.
+ * A prompt is read when a slot is free.  While replies are being generated, a prompt is read only if a line is
+ * available without blocking: a program can write one line and wait for the reply.  Returns MEG_EFORMAT at the first
+ * invalid line, after the replies to all earlier lines have been written; MEG_EUSAGE for text or a stop string without
+ * a tokenizer; MEG_EFAIL if the logits are not finite; MEG_EIO if reading or writing fails.
  */
 int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf *output,
               const struct meg_sampling *sampling, const struct meg_loaded_model *m, struct meg_line_reader *in,

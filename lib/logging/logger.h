@@ -12,8 +12,8 @@ MEG_BEGIN_DECLS
 struct meg_logger;
 
 /*
- * Open the files that *c names, for a run that resumes from iteration `resumed` (0: a new run).  `options` has lines
- * "name = value", which are written to TensorBoard as text.  c is borrowed until meg_logger_close.
+ * Open the files that *c names.  The run resumes from iteration `resumed`, or is new if `resumed` is 0.  `options` has
+ * lines "name = value", which are written to TensorBoard as text.  c is borrowed until meg_logger_close.
  */
 int meg_logger_open(struct meg_logger **out, const struct meg_logging_conf *c, int64_t resumed, const char *options,
                     struct meg_err *e);
@@ -21,7 +21,7 @@ void meg_logger_close(struct meg_logger *l);
 
 /*
  * The functions below cannot fail.  If the JSON or TensorBoard file cannot be written, they print a warning and close
- * the file, and the run continues without it.
+ * the file.  The run continues without the file.
  */
 
 /* Show an iteration on the progress line.  Write TensorBoard events every --tensorboard-log-interval iterations. */

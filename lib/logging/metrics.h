@@ -1,9 +1,10 @@
 /*
- * metrics.h - the file of --log-json: a JSON object per line, units in the keys, null for a value that is not finite.
+ * metrics.h - the file of --log-json: a JSON object per line.  Units are in the keys.  A value that is not finite is
+ * null.
  *   training    {"iteration","consumed_samples","lm_loss","learning_rate",...}
  *   evaluation  {"iteration","consumed_samples","split","after_training","lm_loss","ppl"}
- * A run that resumes from iteration N truncates the file at the first line of a later iteration or of an evaluation
- * after training, because it writes these lines again.
+ * A run that resumes from iteration N truncates the file at the first line that it will write again: a line of a later
+ * iteration, or of an evaluation after training.
  */
 #ifndef MEG_LOGGING_METRICS_H
 #define MEG_LOGGING_METRICS_H

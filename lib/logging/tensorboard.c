@@ -66,7 +66,7 @@ static void put_message(struct meg_str *s, int field, struct meg_str *inner)
     meg_str_free(inner);
 }
 
-/* Append the source metadata, which contain the name of the writer.  The first event of a file has them. */
+/* Append the source metadata (the name of the writer).  The first event of a file contains the metadata. */
 static void put_source_metadata(struct meg_str *event)
 {
     struct meg_str source = { 0 };
@@ -75,7 +75,7 @@ static void put_source_metadata(struct meg_str *event)
     put_message(event, EVENT_SOURCE, &source);
 }
 
-/* Write an event whose field number `field` is body, an encoded message or a string.  Free body. */
+/* Write an event with body as field number `field`.  body is an encoded message or a string.  Free body. */
 static int write_event(struct meg_tensorboard *t, int64_t step, int field, struct meg_str *body, struct meg_err *e)
 {
     struct meg_str event = { 0 }, record = { 0 };

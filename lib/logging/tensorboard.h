@@ -1,10 +1,11 @@
 /*
- * tensorboard.h - TensorBoard event files in TensorFlow's record and event formats.  A file is a sequence of records
- *   u64 n, u32 crc(those 8 bytes), n bytes of a protobuf Event, u32 crc(those n bytes)
- * little-endian, where crc is the masked CRC-32C (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).
+ * tensorboard.h - TensorBoard event files in TensorFlow's record and event formats.  A file is a sequence of records:
+ *   u64 n, u32 crc(n), n bytes of a protobuf Event, u32 crc(Event)
+ * All are little-endian.  crc is the masked CRC-32C of the encoded bytes (tensorflow/core/lib/io/record_writer.h,
+ * core/util/event.proto).
  *
- * A run that resumes starts a new file.  It truncates each earlier file before the first event of a later iteration, so
- * that TensorBoard shows no iteration twice.
+ * A run that resumes starts a new file.  It truncates each earlier file before the first event of a later iteration.
+ * Otherwise, TensorBoard would show an iteration twice.
  */
 #ifndef MEG_LOGGING_TENSORBOARD_H
 #define MEG_LOGGING_TENSORBOARD_H
@@ -25,7 +26,7 @@ int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t 
 /* Suffix of the tags whose step is the number of consumed samples instead of the iteration. */
 #define MEG_TENSORBOARD_VS_SAMPLES " vs samples"
 
-/* Append one value or text, unbuffered, so that a crash of the process does not lose it. */
+/* Append one value or text.  Writes are unbuffered: a crash of the process does not lose the event. */
 int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step, struct meg_err *e);
 int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step, struct meg_err *e);
 

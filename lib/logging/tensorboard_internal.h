@@ -17,7 +17,7 @@ enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMAR
 #define EVENT_FILE_WRITER "meg-train"
 
 /*
- * Truncate each event file of meg-train in `dir` before its first event of an iteration after `iteration`.  Files of
+ * Truncate each event file of meg-train in `dir` before the first event of an iteration after `iteration`.  Files of
  * other writers remain unchanged.  If a file cannot be read or truncated, print a warning.
  */
 void meg_tensorboard_trim(const char *dir, int64_t iteration);

@@ -1,10 +1,10 @@
 /*
  * Truncate event files before the events that a resumed run will write again.  A killed run may have logged iterations
- * after its last checkpoint, and TensorBoard would show these twice.
+ * after its last checkpoint.  TensorBoard would show such iterations twice.
  *
- * A SessionLog START event cannot replace the truncation.  It makes TensorBoard drop the events of all tags whose step
- * is at least that of the START event.  The steps of some tags are iterations, but those of others ("lm loss vs
- * samples") are sample counts, which are larger, so no step of the START event is right for both.
+ * A SessionLog START event cannot replace the truncation.  TensorBoard drops all events whose step is at least the step
+ * of the START event, whatever their tag.  The step of most tags is the iteration.  The step of tags such as "lm loss
+ * vs samples" is the number of samples, which is larger.  No step of the START event is right for both.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -69,7 +69,7 @@ static bool is_own_file(struct meg_pb first_event)
     return (size_t)(writer.end - writer.p) == n && memcmp(writer.p, EVENT_FILE_WRITER, n) == 0;
 }
 
-/* Return whether an event is of a later iteration; false for a tag whose step is a number of samples. */
+/* Return whether an event is of a later iteration; false if the step of the tag is a number of samples. */
 static bool is_after(struct meg_pb event, int64_t iteration)
 {
     const struct meg_pb tag = find_message(find_message(find_message(event, EVENT_SUMMARY), 1), 1);

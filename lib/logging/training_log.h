@@ -1,6 +1,6 @@
 /*
  * training_log.h - format the log lines of Megatron's training_log and evaluate_and_print_results.  Log parsers read
- * them, so the format must not change.
+ * the lines, so the format must not change.
  */
 #ifndef MEG_LOGGING_TRAINING_LOG_H
 #define MEG_LOGGING_TRAINING_LOG_H

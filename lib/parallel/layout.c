@@ -180,7 +180,7 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     return 0;
 }
 
-/* If --hierarchical-context-parallel-sizes is given, set size to its values and check them. */
+/* Parse and check --hierarchical-context-parallel-sizes.  Set size if the option is given. */
 static int check_cp_sizes(int64_t size[2], const struct meg_layout_conf *c, struct meg_err *e)
 {
     for (int i = 0; i < c->hierarchical_cp_sizes.n; i++) {

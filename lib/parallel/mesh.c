@@ -24,8 +24,8 @@ void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t r
 }
 
 /*
- * Return this rank's group of `size` ranks.  `first` has the coordinates of the group's first rank, whose world rank is
- * the color of the split.
+ * Return this rank's group of `size` ranks.  `first` has the coordinates of the group's first rank.  The world rank of
+ * this first rank is the color of the split.
  */
 static struct meg_comm *split(struct meg_mesh *m, struct meg_rank_coords first, int64_t size, const char *name)
 {
@@ -68,7 +68,7 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     m->dp_cp = split(m, (struct meg_rank_coords){ c.tp, 0, 0, c.pp }, l->dp * l->cp, "data- and context-parallel");
     split_dp_groups(m);
     m->mp = split(m, (struct meg_rank_coords){ 0, c.cp, c.dp, 0 }, l->tp * l->pp, "model-parallel");
-    /* The split is collective over world, so ranks of the middle stages call it, too; each gets a group of one rank. */
+    /* The split is collective over world, so ranks of the middle stages call split; each gets a group of one rank. */
     c.pp = c.pp == l->pp - 1 ? 0 : c.pp;
     m->embd = split(m, c, l->pp > 1 ? 2 : 1, "embedding");
 }

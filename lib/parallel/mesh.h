@@ -31,13 +31,13 @@ struct meg_mesh {
     struct meg_comm *dp_shard; /* zero.nshards consecutive ranks of dp_cp (an optimizer instance), one shard per rank */
     struct meg_comm *dp_replica; /* ranks of dp_cp with the same shard, one in each optimizer instance */
     struct meg_comm *mp;         /* differ in tp or pp: the ranks of the group hold one replica of the model */
-    struct meg_comm *embd; /* first and last stage, which both hold tied embeddings; on other stages, only this rank */
+    struct meg_comm *embd;       /* first and last stage, for tied embeddings; on other stages, this rank alone */
 };
 
 /* The mesh of a run of one rank. */
 extern const struct meg_mesh meg_mesh_one;
 
-/* Split the groups from world, whose size must be meg_layout_world(l).  Collective over world. */
+/* Split the groups from world.  The size of world must be meg_layout_world(l).  Collective over world. */
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l);
 /* Set the layout and the coordinates of a rank, but no communicators, for cost estimates. */
 void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t rank);

@@ -1,12 +1,12 @@
 /*
  * pipeline.h - the executor of a pipeline schedule (parallel/schedule.h) on one stage.
  *
- * The executor sends and receives boundary tensors, and calls functions of the caller that execute the forward and
- * backward steps.  A step processes one micro-batch in one model chunk of the stage.
+ * The executor sends and receives boundary tensors.  For the forward and backward steps, it calls functions of the
+ * caller.  A step processes one micro-batch in one model chunk of the stage.
  *
  * Every boundary between two chunks has the same list of tensors, with the same sizes and dtypes.  The gradient of a
- * tensor has the size and dtype of the tensor.  If a chunk does not use a tensor, its steps copy the tensor from x to
- * y, and the gradient from dy to dx.
+ * tensor has the size and dtype of the tensor.  If a chunk does not use a tensor, the steps of the chunk copy the
+ * tensor from x to y, and the gradient from dy to dx.
  */
 #ifndef MEG_PARALLEL_PIPELINE_H
 #define MEG_PARALLEL_PIPELINE_H
@@ -59,9 +59,9 @@ struct meg_pipe {
 size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
- * Prepare to run schedule s, with its boundary buffers in `memory`: meg_pipe_nbytes bytes of device memory, which pipes
- * that do not run at the same time may share.  pp is the group of all stages, in order; it must have no other messages
- * in flight during meg_pipe_run.  Steps run on `stream`.  Pointers are borrowed until meg_pipe_free.
+ * Prepare to run schedule s.  `memory` has meg_pipe_nbytes bytes of device memory for the boundary buffers.  Pipes that
+ * do not run at the same time may share `memory`.  pp is the group of all stages, in order.  During meg_pipe_run, no
+ * other messages may be in flight in pp.  Steps run on `stream`.  Pointers are borrowed until meg_pipe_free.
  */
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    struct meg_stream *stream, const struct meg_pipe_tensor *tensor, int ntensors, void *memory);

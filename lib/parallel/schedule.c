@@ -102,8 +102,8 @@ static int last_part(const struct meg_pipe_schedule_conf *c)
 }
 
 /*
- * Return the k-th forward step.  Forward steps are ordered by group of micro-batches, then by chunk, then by
- * micro-batch in the group.  The last group may be smaller.
+ * Return the k-th forward step.  Forward steps are sorted by (group of micro-batches, chunk, micro-batch).  The last
+ * group may be smaller.
  */
 static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t k)
 {
@@ -213,11 +213,11 @@ static int64_t index_of(const struct meg_pipe_schedule_conf *c, const struct meg
 }
 
 /*
- * For each (chunk, micro-batch) pair, set before_step[edge][index_of] to the index of the step before which the receive
- * at this edge starts.  It is the step that uses the tensor received RECV_AHEAD positions earlier at the same edge, or
- * step 0 if there is none.  Wrap-around receives (X on the first stage, DY on the last) connect consecutive chunks.
- * They start earlier if a group has more micro-batches than there are stages, because the peer sends them before this
- * stage has processed the rest of the group.
+ * For each (chunk, micro-batch) pair, set before_step[edge][index_of] to the index of a step.  The receive at this edge
+ * starts before that step.  The step is the one that uses the tensor received RECV_AHEAD positions earlier at the same
+ * edge, or step 0 if there is no such tensor.  Wrap-around receives (X on the first stage, DY on the last) connect
+ * consecutive chunks.  If a group has more micro-batches than there are stages, wrap-around receives start earlier: the
+ * peer sends the tensor before this stage has processed the rest of the group.
  */
 static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps,
                              int64_t n, int64_t *before_step[2])

@@ -1,9 +1,9 @@
 /*
  * schedule.h - pipeline schedules as data: one list of actions (steps and transfers) per stage.
  *
- * A step is the forward pass, the backward pass or, if that is split, half of the backward pass of one micro-batch
- * through one chunk of the model.  meg_pipe_schedule_make computes the list of a stage, and parallel/pipeline.h
- * executes it.  meg_pipe_schedule_simulate simulates the lists of all stages in one process, checks that they are
+ * A step is the forward or backward pass of one micro-batch through one chunk of the model.  If the backward pass is
+ * split, each half is a step.  meg_pipe_schedule_make computes the list of a stage, and parallel/pipeline.h executes
+ * the list.  meg_pipe_schedule_simulate simulates the lists of all stages in one process, checks that the lists are
  * consistent, and computes their cost.  A new schedule requires only a new order of steps (function order in
  * schedule.c).
  *
@@ -17,16 +17,16 @@
  *                by i micro-batches (Qi et al. 2023, section 2)
  *
  * Invariants of every list:
- * - In each chunk, the forward steps are in the order of micro-batches 0 .. microbatches-1, and so are the backward
- *   steps and the weight-gradient steps.  Gradients therefore accumulate in the same order under every schedule, and
- *   the last micro-batch is the last to add to a chunk's gradients.
- * - A transfer has separate start and wait actions, so that it overlaps with steps.  Every start has exactly one wait.
+ * - In each chunk, the forward steps are in the order of micro-batches 0 .. microbatches-1.  The backward steps are in
+ *   the same order, and so are the weight-gradient steps.  Gradients therefore accumulate in the same order under every
+ *   schedule, and the last micro-batch is the last to add to a chunk's gradients.
+ * - A transfer has a start action and a wait action, so that it overlaps with steps.  Every start has exactly one wait.
  * - A receive starts before the step that uses the previous tensor received at the same edge (enum meg_edge), or
  *   earlier.
- * - The wait for a send is delayed until its buffer is needed again, or to the end of the list.
+ * - The wait for a send is delayed until the buffer is needed again, or to the end of the list.
  * - A stage starts the receives from a peer in the order of the peer's sends, so messages need no tags.  This order
- *   includes activations and gradients, because with two stages and several chunks a peer sends both.
- * - The lists do not deadlock, even if every send blocks until it is received.
+ *   includes both activations and gradients: with two stages and several chunks, a peer sends both.
+ * - The lists do not deadlock, even if every send blocks until the message is received.
  */
 #ifndef MEG_PARALLEL_SCHEDULE_H
 #define MEG_PARALLEL_SCHEDULE_H
@@ -118,8 +118,8 @@ void meg_pipe_schedule_free(struct meg_pipe_schedule *s);
 
 /*
  * Return the number of activation slots of a stage: the largest number of (chunk, micro-batch) pairs that are in
- * flight, from the forward step to the last backward step.  With p stages, v chunks per stage, m micro-batches and
- * groups of g micro-batches, it is
+ * flight.  A pair is in flight from its forward step to its last backward step.  With p stages, v chunks per stage, m
+ * micro-batches and groups of g micro-batches, the number is
  *   1f1b           min(p - stage, m)
  *   zb-h1          min(p, m)
  *   interleaved    min(2 (p - 1 - stage) + (v - 1) g + 1, v m)
@@ -130,7 +130,7 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
 /* Durations, all in the same time unit.  A BWD step takes bwd_input + bwd_weight. */
 struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
-    double transfer; /* time of a transfer after both ends have started it, even if other transfers run concurrently */
+    double transfer; /* time of a transfer after both ends have started it; transfers do not slow each other down */
     const double *weight; /* [stages * chunks] factor for the durations of each part's steps; NULL: 1 */
 };
 
@@ -142,12 +142,14 @@ struct meg_pipe_schedule_cost {
 };
 
 /*
- * Simulate one pipeline, whose stages have the lists all [stages].  Sends are unbuffered.  Return MEG_EFAIL if
+ * Simulate one pipeline; all [stages] contains the action list of each stage.  Sends are unbuffered.  Return MEG_EFAIL
+ * if
  * - the lists deadlock, or a message is received out of order;
  * - a step is missing, repeated, too early or out of order;
  * - a slot or buffer is filled while it is in use, read while it has other contents, or not released at the end;
- * - a chunk does not exist, a peer is not another stage, or a step has other buffers than its type and chunk require;
- * - slots or bufs exceeds the largest number that is in use at once.
+ * - a chunk does not exist, or a peer is not another stage;
+ * - the buffers of a step are not those that the type and chunk of the step require;
+ * - slots or bufs is larger than the largest number in use at the same time.
  */
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
                                struct meg_pipe_schedule_cost *cost, struct meg_err *e);

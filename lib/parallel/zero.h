@@ -2,9 +2,9 @@
  * zero.h - how the data- and context-parallel ranks shard a model: ZeRO (Rajbhandari et al. 2020), FSDP.
  *
  * The parameters of a rank are one flat buffer, split into buckets (model/param.h).  In stages 1 to 3, each bucket is
- * divided into nshards equal shards, one per rank, in rank order and regardless of parameter boundaries.  With
- * --num-distributed-optimizer-instances N, each of N groups of consecutive ranks has all shards.  The options and the
- * collectives are in lib/optim/zero.
+ * divided into nshards equal shards, one per rank, in rank order.  A shard may begin and end inside a parameter.  With
+ * --num-distributed-optimizer-instances N, there are N groups of consecutive ranks, and each group has all shards.  The
+ * options and the collectives are in lib/optim/zero.
  */
 #ifndef MEG_PARALLEL_ZERO_H
 #define MEG_PARALLEL_ZERO_H

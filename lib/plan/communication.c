@@ -31,8 +31,9 @@ static double residual_volume(const struct meg_cost_model *cost, enum meg_dtype 
 /*
  * A layer has two pairs of a column-parallel and a row-parallel linear.  Without sequence parallelism, each pair has
  * one all-reduce in the forward pass and one in the backward pass.  With sequence parallelism, each pair has an
- * all-gather and a reduce-scatter in each pass.  For the weight gradients, each pair also all-gathers the input of
- * the column-parallel linear and, if they are deferred, once more the output gradient of the row-parallel linear.
+ * all-gather and a reduce-scatter in each pass.  For the weight gradients, each pair all-gathers the input of the
+ * column-parallel linear.  If weight gradients are deferred, each pair all-gathers the output gradient of the
+ * row-parallel linear a second time.
  */
 struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad)
 {
@@ -78,8 +79,9 @@ struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost)
 }
 
 /*
- * The backward step also computes the logits and the loss, so the head communicates only there.  It all-gathers its
- * input (with sequence parallelism) and the softmax statistics, two f32 per token, and reduces the input gradient.
+ * The head computes logits, loss and gradients in the backward step, and communicates only there.  With sequence
+ * parallelism, it all-gathers the input.  It all-gathers the softmax statistics, two f32 per token, and reduces the
+ * input gradient.
  */
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
 {
@@ -110,7 +112,8 @@ static double total(struct cost_comm s)
 
 /*
  * Return the number of elements of a tied embedding's gradient that a rank reduces between the first and the last
- * stage: all elements or, with a distributed optimizer, those of its shard.
+ * stage.  Without a distributed optimizer, a rank reduces all elements.  With a distributed optimizer, a rank reduces
+ * only the elements of its shard.
  */
 static double tied_grad_nbytes(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
 {
@@ -205,8 +208,8 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
 }
 
 /*
- * Add the bytes that a rank of a stage sends for one micro-batch in its layers and, if the stage has them, in the
- * embedding and the head.
+ * Add the bytes that a rank of a stage sends for one micro-batch.  The layers send bytes on every stage, the embedding
+ * on the first stage, and the head on the last stage.
  */
 static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, int64_t stage)
 {

@@ -27,21 +27,22 @@ struct meg_cost_model {
 };
 
 /*
- * Return the cost model of a run whose steps have num_micro micro-batches per data-parallel rank.  The result borrows
- * s->job.
+ * Return the cost model of a run.  num_micro is the number of micro-batches per step and data-parallel rank.  The
+ * result borrows s->job.
  */
 struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro);
 
 /*
- * Set `at` to the coordinates of one rank on the first, the second and the last stage, as far as these differ, and
- * return the number of ranks.  Each rank is the first of its tensor-parallel group, because the first rank has the
- * largest shards.  A stage between the second and the last needs at most as much memory as the second.
+ * Set `at` to the coordinates of one rank on each of the first, the second and the last stage.  Return the number of
+ * ranks; there are fewer than three if these stages coincide.  Each rank is the first of its tensor-parallel group; the
+ * first rank has the largest shards.  A stage between the second and the last needs at most as much memory as the
+ * second.
  */
 int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Types of memory of a rank: first the arenas of model, optimizer and pipeline, then other allocations. */
+/* Types of memory of a rank.  The first types are the arenas of model, optimizer and pipeline. */
 enum meg_cost_memory_type {
     MEG_COST_MEM_PARAMS,
     MEG_COST_MEM_GRADS,
@@ -87,7 +88,7 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
 
 /*
  * Estimated times of a step in seconds, and two fractions: `bubble` and `mfu`.  The time of a micro-batch on a stage is
- * the sum of the times of its GEMMs, attention, memory-bound operations and collectives, without overlap.  Transfers
+ * the sum of the times of GEMMs, attention, memory-bound operations and collectives, without overlap.  Transfers
  * between stages overlap with computation as the schedule allows.
  */
 struct meg_cost_time {
@@ -107,8 +108,8 @@ struct meg_cost_time {
 void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *cost, const struct meg_hardware *hw,
                         int threads, bool simulate);
 /*
- * Return a lower bound of the step time that meg_cost_step_time estimates without simulation.  The bound is faster to
- * compute, because it omits gradient reduction, parameter all-gather and update.
+ * Return a lower bound of the step time that meg_cost_step_time estimates without simulation.  The bound omits gradient
+ * reduction, parameter all-gather and update, and is faster to compute.
  */
 double meg_cost_time_bound(const struct meg_cost_model *cost, const struct meg_hardware *hw, int threads);
 

@@ -1,17 +1,16 @@
 /*
- * hardware.c - the table of machines.  Peak rates are those of the vendors, without sparsity.  Sources of the others:
- *   GEMM        an H200 reaches about 790 of 989 TFLOP/s on random data (measured, bf16), cuBLAS on an A100
- *               about 275 of 312.  gemm_half_size is chosen so that GEMMs of models with hidden sizes 768, 1,536
- *               and 4,096 reach 0.55, 0.65 and 0.74 of the peak on an H200, close to what kernels of such models
- *               reach.
+ * hardware.c - the table of machines.  Peak rates are from the vendors, without sparsity.  Sources of the other rates:
+ *   GEMM        an H200 reaches about 790 of 989 TFLOP/s on random data (measured, bf16); cuBLAS on an A100 reaches
+ *               about 275 of 312.  With gemm_half_size, GEMMs of models with hidden sizes 768, 1,536 and 4,096 reach
+ *               0.55, 0.65 and 0.74 of the peak on an H200, close to the kernels of such models.
  *   attention   FlashAttention-2 on an A100, causal, heads of 128: 190 forward, 160 backward of 312 TFLOP/s (Dao
  *               2023); cuDNN 9.19 on an H200, s 4096: 591 and 474 of 989, and less on an H100 (benchmarks of cuDNN)
  *   memory      0.85 to 0.9 of the peak: 4.3 of 4.8 TB/s measured on an H200
  *   links       bus bandwidth that nccl-tests reports for large all-reduces of eight ranks: 235 GB/s (A100), 370
- *               GB/s (H100, rings); between nodes, 0.84 of the rate of one 200 or 400 Gbit/s adapter per GPU
- *   cpu         two cores of a Zen 5 EPYC with AVX-512, measured: 264 GFLOP/s per core in f32 and 540 in bf16, of
- *               which oneDNN reaches 0.92; 64 GB/s for AdamW from one core; all-reduces of 64 MB by Open MPI, 26.7
- *               ms for two ranks
+ *               GB/s (H100, rings).  Between nodes: one 200 or 400 Gbit/s adapter per GPU, 0.84 of its rate.
+ *   cpu         two cores of a Zen 5 EPYC with AVX-512, measured: 264 GFLOP/s per core in f32 and 540 in bf16; oneDNN
+ *               reaches 0.92 of these rates.  AdamW on one core: 64 GB/s.  All-reduce of 64 MB by Open MPI over two
+ *               ranks: 26.7 ms.
  */
 #include "plan/hardware.h"
 #include <omp.h>

@@ -1,6 +1,6 @@
 /*
- * hardware.h - the machines that --hardware names, with the rates from which the cost model predicts the time of a
- * step.  hardware.c states the sources of the rates.
+ * hardware.h - the machines that --hardware names, and their rates.  The cost model predicts the time of a step from
+ * the rates.  hardware.c states the sources of the rates.
  */
 #ifndef MEG_PLAN_HARDWARE_H
 #define MEG_PLAN_HARDWARE_H
@@ -22,7 +22,7 @@ struct meg_hardware {
     double memory_bw;       /* bytes/s of operations on large buffers */
     double link_bw, net_bw; /* bytes/s that a rank sends in collectives, within and between nodes */
     int ranks_per_node;
-    double memory, reserved_memory; /* total bytes (0: those of this machine), and bytes used by driver and libraries */
+    double memory, reserved_memory; /* total bytes (0: as on this machine); bytes used by driver and libraries */
 };
 
 const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type);

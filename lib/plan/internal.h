@@ -6,9 +6,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return a schedule with fewer micro-batches if c has many, because the steady phase of a schedule is periodic.  Set
- * *groups to the number of groups of micro-batches that were removed, and *group to the number of micro-batches per
- * group.  The numbers of slots and buffers do not change.
+ * Return c, but with fewer micro-batches if c has many: the steady phase of a schedule is periodic.  Set *groups to the
+ * number of groups of micro-batches that were removed, and *group to the number of micro-batches per group.  The
+ * numbers of slots and buffers do not change.
  */
 struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
                                                   int64_t *group);
@@ -55,8 +55,8 @@ struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost);
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost);
 
 /*
- * Return how many of a chunk's n layers are fully recomputed, and set *inputs to the number of stored inputs from which
- * they are recomputed.
+ * Return how many of a chunk's n layers are fully recomputed.  Set *inputs to the number of layer inputs that are
+ * stored for the recomputation.
  */
 int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t *inputs);
 

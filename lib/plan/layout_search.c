@@ -1,13 +1,13 @@
 /*
  * Search of parallel layouts.  Tensor-parallel sizes are at most the number of ranks per node, pipeline-parallel sizes
  * divide the number of layers, and context-parallel sizes are powers of two.  With context parallelism, each rank has
- * at least MIN_CP_TOKENS tokens of a sequence.  A combination is tried if its product divides the number of ranks and
- * the weights and gradients fit in memory.
+ * at least MIN_CP_TOKENS tokens of a sequence.  A combination of sizes is tried if the product of the sizes divides the
+ * number of ranks, and the weights and gradients fit in memory.
  *
  * For each combination, the search tries layouts with and without sequence parallelism, numbers of chunks that divide
- * the layers of a stage, and micro-batches of 1, 2, 4, ... samples, each with the least recomputation that fits in
- * memory.  Candidates are ranked by a step time that is estimated without simulation of the pipeline schedule.  Only
- * the best MAX_CANDIDATES are simulated.
+ * the layers of a stage, and micro-batches of 1, 2, 4, ... samples.  Each candidate has the least recomputation that
+ * fits in memory.  Candidates are ranked by a step time that is estimated without simulation of the pipeline schedule.
+ * Only the best MAX_CANDIDATES are simulated.
  */
 #include "plan/layout_search.h"
 #include <inttypes.h>
@@ -127,8 +127,8 @@ static bool is_too_slow(const struct search *s, double seconds)
 }
 
 /*
- * Insert a candidate with the least recomputation that fits in memory, unless its options are invalid or it is too
- * slow.  Return false if it does not fit even with full recomputation.
+ * Insert a candidate with the least recomputation that fits in memory.  Do not insert a candidate that has invalid
+ * options or is too slow.  Return false if the candidate does not fit even with full recomputation.
  */
 static bool try_recompute(struct search *s, struct candidate *c)
 {

@@ -17,7 +17,7 @@ const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES] = {
     [MEG_COST_MEM_ASYNC_SAVE] = "asynchronous save",
 };
 
-/* Return the bytes of the boundary buffers of a pipeline stage. */
+/* Return the bytes of a pipeline stage's send and receive buffers for activations and their gradients. */
 static double pipeline_nbytes(const struct meg_cost_model *cost, const struct meg_mesh *mesh)
 {
     struct meg_pipe_schedule schedule;
@@ -34,8 +34,8 @@ static double pipeline_nbytes(const struct meg_cost_model *cost, const struct me
 }
 
 /*
- * Return the bytes that a background save copies: weights and, if the optimizer is saved, the main parameters and
- * optimizer state, whose sizes are in `o`.  Return 0 if saves do not run in the background.
+ * Return the bytes that a background save copies: weights and, if the optimizer is saved, main parameters and optimizer
+ * state.  `o` has the sizes of main parameters and optimizer state.  Return 0 if saves do not run in the background.
  */
 static double async_save_nbytes(const struct meg_cost_model *cost, const struct meg_params *params,
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)

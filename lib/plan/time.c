@@ -1,7 +1,7 @@
 /*
- * Cost model of the time of a step.  Each time is a number of operations or bytes divided by a rate of the hardware:
- * FLOPs of GEMMs, FLOPs of the unmasked half of causal attention, bytes that memory-bound operations read and write,
- * and bytes that collectives send.
+ * Cost model of the time of a step.  Each time is a number of operations or bytes divided by a rate of the hardware.
+ * The numbers are the FLOPs of GEMMs, the FLOPs of the unmasked half of causal attention, the bytes that memory-bound
+ * operations read and write, and the bytes that collectives send.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "plan/internal.h"
 
-/* Time in seconds of one forward pass, or of one part of a backward pass, of a micro-batch. */
+/* Time in seconds of one pass of a micro-batch: the forward pass, or one part of the backward pass. */
 struct pass_time {
     double gemm, attention, memory_bound, comm;
 };
@@ -55,9 +55,9 @@ static double gemm_time(const struct rates *r, double n, double in, double out)
 }
 
 /*
- * Return the bytes/s that a rank sends in a group of `size` ranks: world ranks r, r + stride, r + 2 stride, ...  In a
- * group over several nodes, the bandwidth is net_bw times the number of the group's ranks in a node, but at most
- * link_bw.
+ * Return the bytes/s that a rank sends in a group of `size` ranks.  The world ranks of the group are r, r + stride, r +
+ * 2 stride, and so on.  In a group over several nodes, the bandwidth is net_bw times the number of the group's ranks in
+ * a node, but at most link_bw.
  */
 static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
 {
@@ -108,7 +108,10 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
     s.fwd = attention_time(r, cost, false);
     s.bwd_input = attention_time(r, cost, true);
     s.fwd.gemm = s.bwd_input.gemm = s.bwd_weight.gemm = gemm;
-    /* two norms, each with a residual addition, the activation function, and rotary position embedding */
+    /*
+     * Two norms, each with a residual addition; the activation function; rotary position embedding.  In backward, also
+     * 2 n q: attention reads its output and output gradient (attn_delta).
+     */
     s.fwd.memory_bound = (9 * rows + n * (c->swiglu ? fc1 + f : f) + rotated) * pass;
     s.bwd_input.memory_bound = (12 * rows + n * (c->swiglu ? 2 * fc1 + f : f) + rotated + 2 * n * q) * pass;
     s.fwd.comm = tensor.fwd / tensor_bw + context.fwd / context_bw;
@@ -279,8 +282,8 @@ static double pipeline_time(struct pass_time *busy, const struct meg_cost_model 
 }
 
 /*
- * Return the bytes per element that an update with Adam reads and writes: 24 for the f32 weight and two moments, the
- * gradient twice because it is read and zeroed, and a bf16 or f16 weight.
+ * Return the bytes per element that an update with Adam reads and writes: 24 for the f32 weight and two moments; twice
+ * the gradient, which is read and zeroed; and once a bf16 or f16 weight.
  */
 static double update_nbytes(const struct meg_cost_model *cost)
 {
@@ -290,9 +293,9 @@ static double update_nbytes(const struct meg_cost_model *cost)
 }
 
 /*
- * Return the time of gradient reduction and parameter all-gather that does not overlap with computation.  If overlap is
- * enabled, the reduction runs during one backward pass, whose time is `backward`, and the all-gather during one forward
- * pass, whose time is `forward`.  Set *update to the time of the optimizer update.
+ * Return the time of gradient reduction and parameter all-gather that does not overlap with computation.  With
+ * overlaps_grad_reduce, the reduction runs during one backward pass of `backward` seconds.  With overlaps_param_gather,
+ * the all-gather runs during one forward pass of `forward` seconds.  Set *update to the time of the optimizer update.
  */
 static double step_comm_time(const struct meg_cost_model *cost, const struct meg_hardware *hw, double backward,
                              double forward, double *update)

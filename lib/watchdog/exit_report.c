@@ -149,8 +149,8 @@ void watchdog_report_missing(struct meg_str *out, const bool *has_joined, int n)
 }
 
 /*
- * Mark the suspects in is_in: the ranks that did not reply or, if all replied, the ranks that are not waiting.  Returns
- * the index of the first suspect, or -1.
+ * Mark the suspects in is_in.  Suspects are the ranks that did not reply.  If all ranks replied, suspects are the ranks
+ * that are not waiting.  Returns the index of the first suspect, or -1.
  */
 static int mark_suspects(bool *is_in, const struct rank_info *s, int n)
 {

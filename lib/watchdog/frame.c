@@ -1,6 +1,6 @@
 /*
- * Watchdog frames over TCP.  A frame is a header of two 32-bit words, which are its type and the length of its payload
- * in bytes, followed by the payload.  All are in host byte order.
+ * Watchdog frames over TCP.  A frame is a header and a payload.  The header has two 32-bit words: the type of the
+ * frame, and the length of the payload in bytes.  All values are in host byte order.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -243,7 +243,7 @@ void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const
     c->is_broken = sent > 0 && (size_t)sent < HEADER + n;
 }
 
-/* Return whether the buffer has a header and its payload, or a header with a payload too large to be valid. */
+/* Return whether the buffer has a complete frame, or a header with an invalid (too large) payload length. */
 static bool is_complete(const struct watchdog_conn *c, uint32_t header[2])
 {
     if (c->nread < HEADER)

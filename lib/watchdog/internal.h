@@ -29,7 +29,7 @@ enum watchdog_frame_type {
     WATCHDOG_QUERY,     /* requests the state of a rank */
     WATCHDOG_TIMEOUT,   /* informs rank 0 of a timeout: the sender has waited too long, or received no heartbeat */
     WATCHDOG_EXITING,   /* struct watchdog_exit: the sender exits for this reason */
-    WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit; also refuses a join request */
+    WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit, or its join request is refused */
     WATCHDOG_KV_ENTRY,  /* struct meg_kv_store_entry: an entry that rank 0 stores, or the reply to WATCHDOG_KV_GET */
     WATCHDOG_KV_GET,    /* struct meg_kv_store_entry: requests the value of this key */
     WATCHDOG_BYE        /* the sender is finished and closes the connection */
@@ -67,7 +67,9 @@ struct watchdog_conn {
     unsigned char buf[sizeof(struct watchdog_exit) + 8];
 };
 
-/* The addresses and port at which rank 0 listens, and the token. */
+/*
+ * The addresses and port at which rank 0 listens, and the token of the run.  A join request must contain the token.
+ */
 struct watchdog_endpoint {
     int32_t is_open, port, naddrs;
     unsigned char token[16];
@@ -87,8 +89,8 @@ int watchdog_listen(struct watchdog_endpoint *to, bool is_local, int port);
 const char *watchdog_resolve(struct watchdog_endpoint *to, const struct meg_rendezvous *r);
 int watchdog_accept(int listen_fd);
 /*
- * Copy a name that a peer sent to `to` [cap], with ? for control characters and a zero byte at the end.  `from` is
- * truncated to cap - 1 bytes and may lack a zero byte.
+ * Copy `from`, a name that a peer sent, to `to` [cap].  Replace control characters by ?, and append a zero byte.  At
+ * most cap - 1 bytes are copied; `from` may lack a zero byte.
  */
 void watchdog_copy_name(char *to, const char *from, size_t cap);
 /* Close *fd unless it is -1, and set it to -1; errno is preserved. */
@@ -98,7 +100,7 @@ int watchdog_connect(const struct watchdog_endpoint *to);
 
 /*
  * Send a frame without blocking.  If the socket's buffer is full, the frame is dropped.  If only a part of the frame
- * fits, later frames are dropped, too.
+ * fits, all later frames on c are dropped.
  */
 void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const void *payload, size_t n);
 /*
@@ -121,8 +123,8 @@ struct watchdog_snapshot {
 /* Append a report that the process at the other end of `lost` has exited. */
 void watchdog_report_lost(struct meg_str *s, const struct watchdog_snapshot *v, const struct watchdog_conn *lost);
 /*
- * Append a report of a timeout: the ranks that did not reply or, if all replied, the ranks that do not wait in an
- * operation.  If all ranks wait, the report states that.  The states of the other ranks follow.
+ * Append a report of a timeout: the ranks that did not reply.  If all ranks replied, report the ranks that do not wait
+ * in an operation.  If all ranks wait, report that.  The states of the remaining ranks follow.
  */
 void watchdog_report_timeout(struct meg_str *s, const struct watchdog_snapshot *v);
 /* Append the ranks in [0, n) that have not joined, and then the ranks that have joined. */

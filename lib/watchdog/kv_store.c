@@ -1,7 +1,7 @@
 /*
- * The key-value store.  Every process has one list of items, which are stored entries and pending requests.  Rank 0
- * stores the entries of all ranks.  The other ranks forward their entries and requests to rank 0, remove an entry once
- * it is sent, and store the value that rank 0 returns until it is read.
+ * The key-value store.  Every process has one list of items.  An item is a stored entry or a pending request.  Rank 0
+ * stores the entries of all ranks.  The other ranks forward their entries and requests to rank 0, and remove an entry
+ * once it is sent.  A value that rank 0 returns is stored until it is read.
  */
 #include "watchdog/kv_store.h"
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static void count_read(struct meg_watchdog *w, struct watchdog_kv_item *item)
         drop(w, item);
 }
 
-/* On rank 0, send each requested entry that has arrived to the rank that requested it. */
+/* On rank 0, send the entries that have arrived to the ranks that requested them. */
 static void send_replies(struct meg_watchdog *w)
 {
     for (int i = 0; i < w->nkv; i++) {

@@ -1,8 +1,8 @@
 /*
  * kv_store.h - a key-value store over the connections of the watchdog: one rank puts a value, and other ranks get it.
  *
- * Ranks use it to exchange the data that they require to create a communicator (NCCL's unique id).  Rank 0 stores an
- * entry until it has been read nreaders times.
+ * Ranks exchange the data that creates a communicator (NCCL's unique id).  Rank 0 stores an entry until the entry has
+ * been read nreaders times.
  */
 #ifndef MEG_WATCHDOG_KV_STORE_H
 #define MEG_WATCHDOG_KV_STORE_H
@@ -25,8 +25,8 @@ struct meg_kv_store_entry {
 /* Store an entry without blocking.  This function and meg_kv_store_get require an open watchdog. */
 void meg_kv_store_put(struct meg_watchdog *w, const struct meg_kv_store_entry *entry);
 /*
- * Look up an entry by its key without blocking.  If its value has arrived, set entry->value and return true.
- * Otherwise, return false; the first such call requests the value from rank 0.
+ * Look up an entry by its key without blocking.  If the value has arrived, set entry->value and return true.
+ * Otherwise, return false, and request the value from rank 0 unless a request is pending.
  */
 bool meg_kv_store_get(struct meg_watchdog *w, struct meg_kv_store_entry *entry);
 

@@ -22,7 +22,7 @@ enum { FALLBACK_REPORTERS = 3 }; /* if rank 0 prints no report, rank 1 does; if 
 #define ANSWER_S 1.0             /* time limit for a rank to reply to WATCHDOG_QUERY, and for rank 0 to report */
 #define ABORT_S 2.0 /* time limit for the launcher to end this process after another rank aborted the run */
 #define TERM_S 0.3  /* delay from SIGTERM until this process exits, unless a rank is lost meanwhile */
-#define PAUSE_S 5.0 /* time after a pause of this process in which a report of a lost rank mentions the pause */
+#define PAUSE_S 5.0 /* for this time after a pause of this process, a report of a lost rank mentions the pause */
 
 static bool is_peer(const struct watchdog_conn *c)
 {
@@ -115,8 +115,8 @@ static void report_and_exit(struct meg_watchdog *w)
 }
 
 /*
- * Exit by SIGTERM, because no rank is lost.  Rank 0 prints one message for all ranks: here if it received the signal,
- * and otherwise in report_peer_exit.
+ * End this process by SIGTERM: no lost rank explains the signal.  Rank 0 prints one message for all ranks.  If rank 0
+ * received the signal, it prints the message here.  Otherwise, it prints the message in report_peer_exit.
  */
 static void exit_on_sigterm(struct meg_watchdog *w) MEG_NORETURN;
 static void exit_on_sigterm(struct meg_watchdog *w)
@@ -137,8 +137,8 @@ static void exit_on_sigterm(struct meg_watchdog *w)
 }
 
 /*
- * Schedule the exit: rank 0 exits after server_s, rank 1 after other_s, rank 2 one second after rank 1, and all other
- * ranks one second after rank 2.  A rank therefore reports only if the ranks before it did not.
+ * Schedule the exit.  Rank 0 exits after server_s, and rank 1 after other_s.  Rank 2 exits one second after rank 1, and
+ * all other ranks one second after rank 2.  A rank therefore reports only if the lower ranks did not.
  */
 static void schedule_exit(struct meg_watchdog *w, enum watchdog_exit_cause cause, double server_s, double other_s)
 {
@@ -158,8 +158,8 @@ static void on_conn_lost(struct meg_watchdog *w, const struct watchdog_conn *c)
 }
 
 /*
- * Schedule the exit.  Rank 0 queries the state of all ranks; another rank informs rank 0.  If must_exit is false, which
- * means that only a heartbeat is late, check_exit cancels the exit when all peers have sent a heartbeat.
+ * Schedule the exit.  Rank 0 queries the state of all ranks; another rank informs rank 0.  If must_exit is false, only
+ * a heartbeat is late.  check_exit cancels such an exit when all peers have sent a heartbeat.
  */
 static void on_timeout(struct meg_watchdog *w, bool must_exit)
 {
@@ -314,8 +314,8 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
 }
 
 /*
- * Print why a peer exits.  The message has level info, because the peer prints the reason itself.  A peer that SIGTERM
- * ended does not, so this process prints the message for it, unless this process received SIGTERM, too.
+ * Print why a peer exits.  The message has level info: the peer itself prints the reason.  A peer that SIGTERM ended
+ * prints no reason.  For such a peer, this process prints the message, unless this process received SIGTERM as well.
  */
 static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn *c, const struct watchdog_exit *message)
 {
@@ -392,7 +392,7 @@ static bool handle_frame(struct meg_watchdog *w, struct watchdog_conn *c, enum w
 
 /*
  * Handle all frames that have arrived on c.  If the connection of a rank fails before WATCHDOG_BYE, the rank is lost.
- * Close any other connection that fails, and a connection whose frame handle_frame rejects.
+ * Close any other connection that fails.  Close a connection if handle_frame rejects one of its frames.
  */
 static void read_conn(struct meg_watchdog *w, struct watchdog_conn *c)
 {
@@ -420,8 +420,8 @@ bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag)
 }
 
 /*
- * Return an entry for a new connection: a free entry or, if none is free, that of the oldest unauthenticated
- * connection, so that idle connections cannot prevent a rank from joining.  There are more entries than ranks.
+ * Return an entry for a new connection.  If no entry is free, close the oldest unauthenticated connection and return
+ * its entry: idle connections must not prevent a rank from joining.  There are more entries than ranks.
  */
 static struct watchdog_conn *alloc_conn(struct meg_watchdog *w)
 {

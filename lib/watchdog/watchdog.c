@@ -33,7 +33,7 @@ void watchdog_wake(struct meg_watchdog *w)
         errno = before; /* the pipe is full, which wakes the thread as well */
 }
 
-/* The watchdog that handles SIGTERM.  It is global because a signal handler has no argument for it. */
+/* The watchdog that handles SIGTERM; global, as a signal handler has no argument for a pointer. */
 static struct meg_watchdog *volatile sigterm_watchdog;
 
 static void on_sigterm(int sig)
@@ -48,8 +48,8 @@ static void on_sigterm(int sig)
 }
 
 /*
- * Delay SIGTERM, which launchers send to the remaining ranks after a rank is lost, so that a report can be printed
- * first.  If the program has its own handler for SIGTERM, keep that.
+ * Delay SIGTERM until a report can be printed.  Launchers send SIGTERM to the remaining ranks after a rank is lost.  If
+ * the program has its own handler for SIGTERM, keep that handler.
  */
 static void delay_sigterm(struct meg_watchdog *w)
 {
@@ -239,7 +239,8 @@ static void shut_down(struct meg_watchdog *w)
 
 /*
  * Shut down the watchdog on all ranks if any rank could not join.  Otherwise, the ranks that joined would wait for that
- * rank in meg_watchdog_close, which calls the barrier only if the watchdog is open.  failure is the errno of this rank.
+ * rank in meg_watchdog_close: only a rank with an open watchdog calls the barrier.  `failure` is the errno of this
+ * rank.
  */
 static void close_unless_all_joined(struct meg_watchdog *w, bool is_connected, int failure)
 {
@@ -247,7 +248,7 @@ static void close_unless_all_joined(struct meg_watchdog *w, bool is_connected, i
     int64_t failed = own;
 
     w->bootstrap.all_reduce_max(w->bootstrap.ctx, &failed, 1);
-    if (failed && failed == w->size - w->rank) /* the first rank that failed warns */
+    if (failed && failed == w->size - w->rank) /* the lowest rank that failed warns */
         meg_warn("rank %d on %s cannot %s the watchdog of rank 0 on %s: %s; a lost rank is detected only when a "
                  "collective times out",
                  w->rank, w->host, watchdog_is_server(w) ? "open" : "join", w->endpoint.host, strerror(failure));

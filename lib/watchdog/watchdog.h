@@ -7,23 +7,24 @@
  *   - a connection is closed without WATCHDOG_BYE: the process exited or was killed;
  *   - no heartbeat of a rank arrives for timeout_s, and the rank does not reply to a query: the process or its machine
  *     is stopped;
- *   - a collective takes longer than timeout_s: the server queries the state of all ranks, and reports the ranks that
- *     do not reply or, if all reply, those that do not wait in a collective.  Until the first step is complete, this
- *     timeout is at least one minute, because other ranks may still be initializing.
+ *   - a collective takes longer than timeout_s.  The server queries the state of all ranks, and reports the ranks that
+ *     do not reply.  If all ranks reply, the server reports the ranks that do not wait in a collective.  Until the
+ *     first step is complete, this timeout is at least one minute: some ranks may still be initializing.
  * The report states the rank, host, step and operation of a rank that is lost or late, and the state of the other
- * ranks.  Rank 0 prints the report or, if rank 0 is lost, the first of ranks 1 to 3 that still runs.  SIGTERM, which a
- * launcher sends to the remaining ranks, is delayed so that the report can be printed first.  A rank that ends by
- * meg_die first broadcasts its message and exit status, and the other ranks exit with that status.
+ * ranks.  Rank 0 prints the report.  If rank 0 is lost, the lowest of ranks 1 to 3 that still runs prints the report.
+ * A launcher sends SIGTERM to the remaining ranks.  The ranks delay this signal, so that the report can be printed
+ * first.  A rank that ends by meg_die first broadcasts its message and exit status.  The other ranks exit with that
+ * status.
  *
- * The threads make no MPI call.  A process does not count time during which it was itself stopped (a job suspended by
- * Ctrl-Z) toward a timeout.  If all ranks share one network namespace, the server listens on loopback only.  A
- * connection must present a token of 16 random bytes, which rank 0 broadcasts over the world communicator.
+ * The threads make no MPI call.  If a process is stopped (a job suspended by Ctrl-Z), the process does not count this
+ * time toward a timeout.  If all ranks share one network namespace, the server listens on loopback only.  A connection
+ * must present a token of 16 random bytes, which rank 0 broadcasts over the world communicator.
  *
  * Ranks without a communicator (those of torchrun) connect to a rendezvous address instead.  Their token is derived
- * from the run id, so it rejects unrelated processes but not attackers.  A process of another run that was started with
- * the same port and run id has the same token.  Until all ranks have joined, such a process cannot be distinguished
- * from a rank, and a conflict (two processes with one rank, or different sizes) ends both runs.  Once all ranks have
- * joined, the process is refused, and the run continues.  Control characters in host names that a peer sends are
+ * from the run id.  This token keeps out unrelated processes, but not attackers.  Another run with the same port and
+ * run id has the same token.  Until all ranks have joined, a process of the other run cannot be distinguished from a
+ * rank.  A conflict (two processes with one rank, or different sizes) ends both runs.  Once all ranks have joined, a
+ * process of another run is refused, and the run continues.  Control characters in host names that a peer sends are
  * printed as ?.
  */
 #ifndef MEG_WATCHDOG_WATCHDOG_H
@@ -50,17 +51,17 @@ struct meg_watchdog_bootstrap {
 };
 
 /*
- * Start the watchdog; collective over all ranks.  b is copied; ctx must stay valid until meg_watchdog_close, and the
- * rendezvous until this function returns.  *w is set before the first callback, so that waits inside callbacks are
- * monitored, too.  *w is NULL if there is only one rank.
+ * Start the watchdog; collective over all ranks.  b is copied.  ctx must stay valid until meg_watchdog_close, and the
+ * rendezvous until this function returns.  *w is set before the first callback: waits inside callbacks are monitored.
+ * *w is NULL if there is only one rank.
  *
- * Over a communicator: if rank 0 cannot listen or a rank cannot connect to it, the first such rank prints a warning,
- * and all ranks run without a watchdog.  Lost ranks are then detected only by the timeouts of collectives.
- * With a rendezvous: a failure ends the process.  It exits with the status of MEG_EPEER if a rank does not connect to
- * rank 0 within timeout_s, or connects to a program that is not rank 0.  It exits with the status of MEG_EUSAGE if
+ * Over a communicator: if rank 0 cannot listen, or a rank cannot connect to rank 0, all ranks run without a watchdog.
+ * The lowest rank that failed prints a warning.  Only the timeouts of collectives can then detect a lost rank.
+ * With a rendezvous: a failure ends the process.  The exit status is that of MEG_EPEER if a rank does not connect to
+ * rank 0 within timeout_s, or connects to a program that is not rank 0.  The exit status is that of MEG_EUSAGE if
  *   - the host is unknown, or rank 0 cannot listen on the port;
  *   - two processes have the same rank, or a rank was started with another size than rank 0;
- *   - the run at that address has another token, or all of its ranks have already joined.
+ *   - the run at that address has another token, or all ranks of that run have already joined.
  */
 void meg_watchdog_open(struct meg_watchdog **w, const struct meg_watchdog_bootstrap *b);
 /*
@@ -83,12 +84,12 @@ void meg_watchdog_wait_end(struct meg_watchdog *w);
 bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s);
 
 /*
- * Block for up to 8 seconds after a collective failed or timed out, so that the watchdog can print its report and end
- * the process.  Returns at once if there is no watchdog, and after that time if the watchdog has nothing to report.
+ * Block for up to 8 seconds after a collective failed or timed out.  The watchdog prints its report and ends the
+ * process.  Return at once if there is no watchdog, and after 8 seconds if the watchdog has nothing to report.
  */
 void meg_watchdog_await_report(struct meg_watchdog *w);
 
-/* Send the exit status of this process and the reason to the other ranks, which then also exit. */
+/* Make the other ranks exit: send the exit status of this process and the reason to them. */
 void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char *reason);
 
 MEG_END_DECLS
