@@ -9,21 +9,22 @@
 MEG_BEGIN_DECLS
 
 /*
- * A micro-batch of b sequences, s tokens each.  Arrays are [s,b]: token t of sequence i is element
- * t * b + i.  With context parallelism, s is the number of tokens per sequence on this rank.
- * The loader fills every field.  A caller that builds a batch over its own arrays may set a field to NULL where the
- * field's comment states the meaning of NULL.
+ * A micro-batch of b sequences, s tokens each.  Arrays are [s,b]: token t of sequence i is element t * b + i.  With
+ * context parallelism, s is the number of tokens per sequence on this rank.
+ * A query may attend to keys from its doc_start to its own position.  doc_start is 0 or, with reset_attention_mask,
+ * the start of the query's document.
+ * Sample numbers seed the dropout masks.  They are the same in every parallel layout.
+ * The loader fills every field.  Other code that builds a batch may set a field to NULL if the comment of the field
+ * defines NULL.
  */
 struct meg_batch {
     int64_t s, b;
     int32_t *tokens;       /* ids in [0, vocabulary); padding is 0 */
     int32_t *labels;       /* target ids: the token after each token; NULL: no loss is computed */
     int32_t *position_ids; /* position in the full sequence or, with reset_position_ids, in the document */
-    int32_t *doc_start;    /* position of the first key that each query may attend to: 0 or, with
-                              reset_attention_mask, the start of its document; the causal mask applies, too; NULL: 0 */
-    float *loss_mask;      /* 0 where the label is padding or, with eod_mask_loss, the token is eod; else 1; NULL: 1 */
-    int64_t *sample_id;    /* [b] global sample numbers, which seed the dropout masks and are the same in every
-                              parallel layout; NULL: no dropout */
+    int32_t *doc_start;    /* position of the first key that each query may attend to; NULL: 0 */
+    float *loss_mask;      /* 0: the label is padding or, with eod_mask_loss, the token is eod; else 1; NULL: 1 */
+    int64_t *sample_id;    /* [b] global sample numbers; NULL: no dropout */
     int64_t num_unmasked;  /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
 };
 

@@ -44,12 +44,13 @@ struct meg_blend_index {
 };
 
 /*
- * meg_blend_weighted - build the index of n samples; each sample comes from the dataset whose number of samples so far
- * is furthest below its weighted target
+ * meg_blend_weighted - build the index of n samples in the proportions w
  * meg_blend_exhaustive - build the index that contains each sample of each dataset once, interleaved evenly
  *   w     [k]  normalized weights
  *   size  [k]  number of samples in each dataset, > 0
  *   k     number of datasets, in [1, 32766]
+ * meg_blend_weighted takes sample i from the dataset d with the largest value of w[d] * max(i, 1) - taken[d].  taken[d]
+ * is the number of samples taken from d so far.
  * The index uses 10 bytes per sample.
  */
 void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n);

@@ -1,7 +1,7 @@
 /*
- * cache_key.h - descriptions of cached indices.  A description lists the inputs of an index as JSON text, and the names
- * of the index files contain its MD5.  The text equals Megatron-LM's unique_description byte for byte, so that the file
- * names are the same.
+ * cache_key.h - descriptions of cached indices.  A description lists the inputs of an index as JSON text.  The names of
+ * the index files contain the MD5 of this text.  The text equals Megatron-LM's unique_description byte for byte, so meg
+ * and Megatron-LM use the same file names.
  */
 #ifndef MEG_DATA_CACHE_KEY_H
 #define MEG_DATA_CACHE_KEY_H
@@ -16,7 +16,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The inputs of the index of one mid-level dataset, which is the range of one file that one split reads. */
+/* The inputs of one mid-level dataset's index.  A mid-level dataset is the range of one file that one split reads. */
 struct meg_cache_key {
     const char *class_name; /* for example "GPTDataset" */
     const char *path;       /* prefix, as in the option */

@@ -1,4 +1,4 @@
-/* data_conf.h - the options that name the data of a run, and the datasets and weights that they specify. */
+/* data_conf.h - the data options of a run, and the datasets and weights that they specify. */
 #ifndef MEG_DATA_DATA_CONF_H
 #define MEG_DATA_DATA_CONF_H
 
@@ -33,8 +33,8 @@ struct meg_data_conf {
 extern const struct meg_opt meg_data_opts[];
 
 /*
- * Check --renormalize-blend-weights and --mid-level-dataset-surplus.  Returns MEG_EUSAGE if an option that is used does
- * not exist in this release of Megatron-LM, or if the surplus is out of range.
+ * Check --renormalize-blend-weights and --mid-level-dataset-surplus.  Returns MEG_EUSAGE if one of these options is
+ * used but does not exist in this release of Megatron-LM.  Returns MEG_EUSAGE if the surplus is out of range.
  */
 int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron_release *release, struct meg_err *e);
 
@@ -65,8 +65,8 @@ struct meg_data_blends {
 
 /*
  * meg_data_blends_read - parse the options, and the files that contain their arguments, into lists of datasets
- * Returns MEG_EUSAGE if the options specify no source of data or more than one, or if a list of datasets is invalid.
- * Returns MEG_EFORMAT if a file has a syntax error, and the errors of meg_read_file.
+ * Returns MEG_EUSAGE if the options specify no source of data or several sources, or if a list of datasets is invalid.
+ * Returns MEG_EFORMAT if a file has a syntax error.  Other errors are those of meg_read_file.
  * After success, the caller frees *out with meg_data_blends_free.
  */
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e);

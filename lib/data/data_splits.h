@@ -1,8 +1,9 @@
 /*
- * data_splits.h - build the training, validation and test datasets of a run from the files that the options name, with
- * the samples in the order of Megatron-LM or Megatron-DeepSpeed.
- * A run first plans its data (meg_gpt_data_plan in data/gpt_data.h): planning opens the files and computes the ranges
- * of the splits, but builds no index and writes nothing.  The run then builds the index arrays.
+ * data_splits.h - build the training, validation and test datasets of a run.  The options name the files, and select
+ * the sample order of Megatron-LM or Megatron-DeepSpeed.
+ * A run first plans its data (meg_gpt_data_plan in data/gpt_data.h).  Planning opens the files and computes the ranges
+ * of the splits, but builds no index and writes nothing.  After planning, meg_data_splits_build builds the index
+ * arrays.
  */
 #ifndef MEG_DATA_DATA_SPLITS_H
 #define MEG_DATA_DATA_SPLITS_H
@@ -29,7 +30,11 @@ struct meg_dataset_spec {
     const char *megatron_release;        /* --megatron-release, or NULL: see tokenizer/megatron_release.h */
 };
 
-/* A mid-level dataset (Megatron-LM's term): the range of one file that one split reads. */
+/*
+ * A mid-level dataset (Megatron-LM's term): the range of one file that one split reads.
+ * num_taken equals num_samples, with one exception: a weighted blend in the order of Megatron-LM 0.11 or later.  For
+ * such a blend, num_samples is num_taken plus the surplus (--mid-level-dataset-surplus).
+ */
 struct meg_mid_dataset {
     int split;           /* MEG_SPLIT_TRAIN, ... */
     const char *name;    /* prefix as in the option, or "mock data" */
@@ -37,29 +42,31 @@ struct meg_mid_dataset {
     int64_t begin, end;  /* range of elements: sequences for GPT, documents for BERT and T5 */
     int64_t tokens;      /* tokens in that range */
     int64_t num_samples; /* samples to build, or MEG_ONE_EPOCH */
-    int64_t num_taken;   /* samples that a blend takes: num_samples, but without the surplus in a weighted blend in
-                            the order of Megatron-LM 0.11 or later */
+    int64_t num_taken;   /* samples that a blend takes */
     int64_t samples;     /* samples in the index, over all epochs; 0 for BERT and T5 */
     int64_t epochs;      /* 0 for BERT and T5 */
 };
 
 /*
- * meg_data_splits_build - load the index arrays of all splits from the cache, or build them and store them there
- * Returns MEG_EFORMAT when a cached blend does not match its datasets or no document yields a BERT or T5 sample.
- * Returns MEG_EFAIL when a blend takes more samples from a dataset than that dataset has; in Megatron-DeepSpeed's
- * order, meg_dataset_sample checks this instead.  After a failure, the caller must still close d.
+ * meg_data_splits_build - load the index arrays of all splits from the cache, or build and store the arrays
+ * Returns MEG_EFORMAT when a cached blend does not match its datasets, or no document yields a BERT or T5 sample.
+ * Returns MEG_EFAIL when a blend takes more samples from a dataset than the dataset has.  In Megatron-DeepSpeed's
+ * order, meg_dataset_sample returns this error instead.
+ * After a failure, the caller must still close d.
  */
 struct meg_data_splits;
 int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e);
 void meg_data_splits_close(struct meg_data_splits *d); /* accepts NULL */
 
 /*
- * Return the dataset of a split, owned by d.  Returns NULL before meg_data_splits_build, and for a split that has no
- * data or for which num_samples is 0.
+ * Return the dataset of a split, owned by d.  Returns NULL before meg_data_splits_build, for a split without data, and
+ * for a split with num_samples 0.
  */
 const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split);
 
-/* Return the mid-level datasets of all splits in order, owned by d, and set *n to their number.  Planning sets them. */
+/*
+ * Return the mid-level datasets of all splits in order, owned by d, and set *n to their number.  Valid after planning.
+ */
 const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n);
 
 MEG_END_DECLS

@@ -23,7 +23,7 @@ struct meg_data_class {
     void (*add_cache_key)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
     /* Append the last part of Megatron-DeepSpeed's file name for the index of p. */
     void (*add_deepspeed_name)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
-    /* Load or build the index of ds, whose src is set; c: cache files of the index; NULL: do not use a cache. */
+    /* Load or build the index of ds; ds->src is set.  c: cache files of the index; NULL: do not use a cache. */
     int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                  const struct meg_index_cache_entry *c, struct meg_err *e);
 };
@@ -56,10 +56,10 @@ struct meg_data_splits {
 
 /*
  * meg_data_splits_plan - open the files that conf names, and compute the range and sample count of each split
- *   d  from meg_new, with d->type and the sample settings of that type set by the caller
+ *   d  from meg_new; the caller has set d->type, and d->sample_conf (GPT) or d->masked_conf (BERT, T5)
  * meg_data_splits_open - load or build the index arrays of d
- * On success, both set *out to d.  On failure, both close d, leave *out unchanged and return the errors of
- * meg_gpt_data_plan or meg_data_splits_build.
+ * On success, both functions set *out to d.  On failure, both functions close d and leave *out unchanged.  The errors
+ * are those of meg_gpt_data_plan and of meg_data_splits_build.
  */
 int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, struct meg_err *e);

@@ -20,8 +20,8 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds);
  *        are neither read nor written
  * The function is thread-safe.
  * Returns MEG_EFORMAT when a token id is outside the vocabulary or the cached index does not match the token file.
- * Returns MEG_EFAIL when sample i of a blend is a sample that its dataset does not have.  This happens only in
- * Megatron-DeepSpeed's order; for Megatron-LM's order, meg_data_splits_build has already checked it.
+ * Returns MEG_EFAIL when sample i of a blend refers to a sample that its dataset does not have.  This error occurs only
+ * in Megatron-DeepSpeed's order.  In Megatron-LM's order, meg_data_splits_build detects the error.
  */
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 

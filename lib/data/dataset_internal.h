@@ -51,8 +51,8 @@ struct meg_dataset {
 };
 
 /*
- * If *ds is a blend, replace *ds by the member that contains sample *i, and *i by the sample's number in that member.
- * Returns MEG_EFAIL when the member has no such sample.
+ * If *ds is a blend, set *ds to the member that contains sample *i of the blend, and *i to the number of the sample in
+ * that member.  Returns MEG_EFAIL when the member has no sample *i.
  */
 int meg_dataset_resolve(const struct meg_dataset **ds, int64_t *i, struct meg_err *e);
 /* Return MEG_EFAIL with the message that a blend takes more samples from ds than ds has. */

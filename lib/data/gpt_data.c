@@ -13,8 +13,8 @@ static int64_t sample_tokens(const struct meg_data_splits *d)
 }
 
 /*
- * Fail if the file has too few tokens for one sample, or the range has none.  For a range shorter than one sample, fail
- * if MEG_ONE_EPOCH is requested; otherwise, warn that the tokens of the range are repeated.
+ * Fail if the file has too few tokens for one sample, or the range has no tokens.  If the range is shorter than one
+ * sample, fail for MEG_ONE_EPOCH.  For other sample counts, warn that the tokens of the range are repeated.
  */
 static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                              const struct meg_source *src, struct meg_err *e)

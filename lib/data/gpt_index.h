@@ -1,9 +1,9 @@
 /*
  * gpt_index.h - document, sample and shuffle index: the three arrays that define the samples of a GPT dataset.
  * An element is one sequence of the source, usually a complete document.  The elements are repeated for as many epochs
- * as the requested samples require, and then shuffled.  Their tokens, in shuffled order, form one stream, which is cut
- * into samples of seq_length tokens.  Finally, the samples are shuffled.  The arrays equal those of Megatron-LM's
- * GPTDataset; data/index_cache.h stores them in files.
+ * as the requested samples require.  The repeated elements are shuffled, and their tokens form one stream.  The stream
+ * is cut into samples of seq_length tokens.  Finally, the samples are shuffled.
+ * The arrays equal those of Megatron-LM's GPTDataset.  data/index_cache.h stores the arrays in files.
  */
 #ifndef MEG_DATA_GPT_INDEX_H
 #define MEG_DATA_GPT_INDEX_H
@@ -25,14 +25,16 @@ struct meg_gpt_index_conf {
     bool is_deepspeed;   /* compute separate_last_epoch as Megatron-DeepSpeed does */
 };
 
-/* Sizes of the arrays. */
+/*
+ * Sizes of the arrays.  The last of several epochs is shuffled separately if less than 80% of its samples are requested
+ * (Megatron-DeepSpeed: 95%).
+ */
 struct meg_gpt_index_sizes {
     int64_t elements; /* elements in one epoch */
     int64_t tokens_per_epoch, epochs;
     int64_t samples;                   /* samples in all epochs, often more than requested */
     int64_t samples_before_last_epoch; /* samples that end before the last epoch; 0 for one epoch */
-    bool separate_last_epoch;          /* shuffle the last of several epochs separately, because less than 80% (in
-                                          Megatron-DeepSpeed, 95%) of its samples are requested */
+    bool separate_last_epoch;          /* shuffle the last epoch separately */
 };
 
 /*
@@ -78,8 +80,8 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
 
 /*
  * meg_gpt_index_build - build the arrays for elements [begin, begin + p->elements) of src
- *   x     set by meg_gpt_index_shape; the caller frees it with meg_gpt_index_free
- *   seed  seed of the shuffles, which equal those of numpy.random.RandomState(seed)
+ *   x     set by meg_gpt_index_shape; the caller frees x with meg_gpt_index_free
+ *   seed  the shuffles are identical to those of numpy.random.RandomState(seed)
  */
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p, const struct meg_source *src,
                          int64_t begin, const struct meg_gpt_index_conf *conf, uint32_t seed);

@@ -1,11 +1,12 @@
 /*
- * index_cache.h - files that store index arrays, with the names and format of Megatron-LM, which can read them.
+ * index_cache.h - files that store index arrays.  Megatron-LM can read the files: they have its names and format.
  * meg-idx(5), section INDEX CACHE, describes the files.
  *   DIR/MD5-CLASS-SPLIT-description.txt     inputs of the arrays; MD5 is the hash of these bytes
  *   DIR/MD5-CLASS-SPLIT-NAME.npy            one file for each array
- *   DIR/MD5-CLASS-SPLIT-checksums.txt       written last: one line for each array, with the XXH3-128 hash of its data
- *                                           in hexadecimal, and NAME.  Megatron-LM does not write this file
- * Megatron-DeepSpeed's file names have a prefix that contains inputs of the arrays:
+ *   DIR/MD5-CLASS-SPLIT-checksums.txt       one line for each array: the XXH3-128 hash of the array's data in
+ *                                           hexadecimal, and NAME.  This file is written last.  Megatron-LM does not
+ *                                           write this file.
+ * With Megatron-DeepSpeed's file names, PREFIX contains inputs of the arrays:
  *   DIR/PREFIX_NAME.npy, DIR/PREFIX_checksums.txt
  */
 #ifndef MEG_DATA_INDEX_CACHE_H
@@ -42,20 +43,23 @@ struct meg_npy {
 /*
  * meg_index_cache_load - map the arrays of an entry
  *   prefix  prefix of the dataset; NULL: the age of the files is not checked
- *   a       [n]  in/out  sets data, and rows if it is -1; the other fields are input
+ *   a       [n]  in/out  sets data; sets rows if rows is -1; the other fields are input
  *   map     [n]  out  mapped files; the caller closes them
- * Returns true if the description matches, and each array has the .npy header and size that `a` describes, matches its
- * stored checksum and is not older than the dataset's .idx file.  Otherwise, returns false with no file mapped.  The
- * reason is then logged, unless a .npy file or the description is missing.  A checksum mismatch is logged as a warning.
- * An entry that Megatron-LM wrote is rejected, because it has no checksums; the caller rebuilds and stores it.
+ * Returns true if the description matches and all arrays are valid.  An array is valid if
+ *   - its .npy header and size are those that `a` describes,
+ *   - its data match the stored checksum, and
+ *   - its file is not older than the dataset's .idx file.
+ * Otherwise, returns false with no file mapped, and logs the reason.  No reason is logged if a .npy file or the
+ * description is missing.  A checksum mismatch is logged as a warning.
+ * An entry that Megatron-LM wrote has no checksums and is rejected.  The caller rebuilds and stores the entry.
  */
 bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
                           struct meg_mmap *map);
 
 /*
  * meg_index_cache_store - write the n arrays of an entry, its description and its checksums
- * Several processes may store the same entry at once: each file is written under a temporary name and then renamed.  A
- * failure causes only a warning, because the caller can use the arrays in memory.
+ * Several processes may store the same entry at once: each file is written under a temporary name and renamed when
+ * complete.  A failure causes only a warning; the caller can use the arrays in memory.
  */
 void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n);
 

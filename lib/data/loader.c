@@ -1,8 +1,8 @@
 /*
  * Prefetch micro-batches through a ring of slots.  With read-ahead, a thread fills the slot of batch number `produced`,
  * and meg_data_loader_next returns the batch in the slot of batch number `consumed`.  Without read-ahead,
- * meg_data_loader_next fills the only slot itself.  The arrays of a slot are exchanged with those of the caller's
- * batch, which avoids a copy.
+ * meg_data_loader_next fills the only slot itself.  To avoid a copy, meg_data_loader_next exchanges the arrays of the
+ * slot with the arrays of the caller's batch.
  */
 #include "data/loader.h"
 
@@ -32,7 +32,7 @@ struct meg_data_loader {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;     /* signals a change of produced, consumed or is_closing */
-    int64_t produced, consumed; /* numbers of batches read, and of those returned; batch n is in slot n % nslot */
+    int64_t produced, consumed; /* numbers of batches read and returned; batch n is in slot n % nslot */
     bool is_closing;
 };
 

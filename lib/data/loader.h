@@ -30,10 +30,10 @@ void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
 
 /*
  * meg_data_loader_next - return the next micro-batch in *x
- *   x  in: zeroed, or the micro-batch of an earlier call, whose arrays the loader then reuses; out: the micro-batch,
- *      which the caller frees with meg_batch_free
- * Returns MEG_EFAIL when too few samples are left for one micro-batch on each data-parallel rank, MEG_EIO when the
- * dataset file cannot be read, and the errors of meg_dataset_sample.  On failure, *x is unchanged.
+ *   x  in: zeroed, or the micro-batch of an earlier call; out: the micro-batch.  The loader reuses the arrays of an
+ *      earlier micro-batch.  The caller frees the last one with meg_batch_free.
+ * Returns MEG_EFAIL when too few samples are left for one micro-batch on each data-parallel rank.  Returns MEG_EIO when
+ * the dataset file cannot be read.  Other errors are those of meg_dataset_sample.  On failure, *x is unchanged.
  */
 int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct meg_err *e);
 

@@ -26,10 +26,12 @@ struct meg_data_sampler_conf {
 
 /*
  * meg_data_sampler_open - create a sampler that continues after conf->consumed samples
- * For a cyclic sampler, returns MEG_EUSAGE when the dataset has fewer than micro_batch * ranks samples, or when the
- * number of samples consumed in the current epoch is not a multiple of micro_batch * ranks.
- * A cyclic order depends on micro_batch and ranks, but not on the rest of the parallel layout.  Its permutations equal
- * torch.randperm, seeded with the epoch, for up to 214 million elements; torch permutes longer arrays differently.
+ * For a cyclic sampler, returns MEG_EUSAGE in two cases:
+ *   - The dataset has fewer than micro_batch * ranks samples.
+ *   - The number of samples consumed in the current epoch is not a multiple of micro_batch * ranks.
+ * A cyclic order depends on micro_batch and ranks, but not on the rest of the parallel layout.  The permutations of a
+ * cyclic order equal torch.randperm, seeded with the epoch, for up to 214 million elements.  torch permutes longer
+ * arrays differently.
  */
 struct meg_data_sampler;
 int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_sampler_conf *conf, struct meg_err *e);
@@ -38,7 +40,7 @@ void meg_data_sampler_close(struct meg_data_sampler *s); /* accepts NULL */
 /*
  * meg_data_sampler_next - compute the next micro-batch of this rank
  *   index      [b]  out  indices of the samples in the dataset
- *   sample_id  [b]  out  global number of each sample: how many samples all ranks together consume before it
+ *   sample_id  [b]  out  global number of each sample: the number of samples that all ranks consume before this sample
  * Returns false when MEG_DATA_SAMPLER_SINGLE has fewer than micro_batch * ranks samples left.
  */
 bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *sample_id);

@@ -13,8 +13,8 @@
 const char *const meg_split_names[MEG_NUM_SPLITS] = { "train", "valid", "test" };
 
 /*
- * Parse n bytes as a plain decimal number.  Other forms are rejected because Megatron-LM searches --split for digits:
- * it reads 0x10 as the two numbers 0 and 10, and 1e2 as 1 and 2.
+ * Parse n bytes as a plain decimal number, and reject other forms.  Megatron-LM searches --split for digits, so
+ * Megatron-LM reads 0x10 as the two numbers 0 and 10, and 1e2 as 1 and 2.
  */
 static int parse_ratio(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
 {

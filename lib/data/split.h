@@ -43,7 +43,7 @@ void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int
  * meg_sample_counts - compute how many samples a run reads from each split
  *   train_samples  number of training samples, or -1 for train_iters * global_batch
  *   eval_interval  training iterations between two validations, > 0; one more validation follows the training
- *   eval_iters     iterations per validation, and of the test
+ *   eval_iters     iterations of each validation and of the test
  */
 void meg_sample_counts(int64_t num_samples[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,
                        int64_t eval_interval, int64_t eval_iters, int64_t global_batch);

@@ -1,4 +1,4 @@
-/* idx_format.h - the header of an index file PREFIX.idx, whose format is documented in meg-idx(5). */
+/* idx_format.h - the header of an index file PREFIX.idx.  meg-idx(5) documents the format. */
 #ifndef MEG_DATA_INDEXED_IDX_FORMAT_H
 #define MEG_DATA_INDEXED_IDX_FORMAT_H
 

@@ -35,10 +35,10 @@ enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
 /*
  * meg_indexed_open - map a dataset and check its complete index
  *   prefix  path without ".bin" and ".idx"; copied
- * Checks magic, version, type, file size, lengths, offsets (a sequence must begin where the previous one ends), the
- * document index, and that .bin is long enough; a longer .bin causes a warning.  Reads the legacy index format, too.
- * Returns MEG_ENOENT when a file is missing, MEG_EIO when a file cannot be mapped, and MEG_EFORMAT when a check fails;
- * *out is then unchanged.
+ * Checks magic, version, type, file size, lengths, offsets and the document index.  A sequence must begin where the
+ * previous one ends.  .bin must be long enough; a longer .bin causes a warning.  The legacy index format is accepted.
+ * Returns MEG_ENOENT when a file is missing, MEG_EIO when a file cannot be mapped, and MEG_EFORMAT when a check fails.
+ * On failure, *out is unchanged.
  * An open dataset is read-only: any number of threads may use it.
  */
 struct meg_indexed;
@@ -70,11 +70,12 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
                     struct meg_err *e);
 
 /*
- * Writer of a dataset; its memory does not grow with the dataset.  It writes temporary files in the directory of
- * PREFIX.bin and PREFIX.idx; commit renames them (file/commit.h), and abandon removes them.  create acquires
- * PREFIX.lock, so a second writer of the same PREFIX fails.  After a failure with MEG_EIO or MEG_ENOENT, the writer can
- * only be abandoned.  extend, reserve and end_document return no error code: if one of them fails, the next append,
- * pwrite or commit returns the error.
+ * A writer of a dataset; the memory of the writer does not grow with the dataset.
+ * create acquires PREFIX.lock, so a second writer of the same PREFIX fails.  Until commit, the data are in temporary
+ * files in the directory of PREFIX.bin and PREFIX.idx.  commit renames the temporary files (file/commit.h); abandon
+ * removes them.
+ * After a failure with MEG_EIO or MEG_ENOENT, the writer can only be abandoned.  extend, reserve and end_document
+ * return no error code: if one of them fails, the next append, pwrite or commit returns the error.
  */
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype,
@@ -85,12 +86,13 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum
  */
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
- * Append in steps, so that several threads can write at once: convert, then reserve or extend, then pwrite.  These
- * functions must not be called on a writer on which append was called.
+ * Append in steps; several threads can write at once.  The order of calls is convert, then reserve or extend, then
+ * pwrite.  These functions must not be called on a writer on which append was called.
  *   convert  checks `ids` and converts them to the token type; `out` [n] may be the array `ids` if the type has at most
  *            4 bytes
  *   reserve  adds a sequence of n tokens and returns its byte offset in .bin; one thread at a time
- *   extend   adds n tokens to the sequence reserved last, and returns their byte offset; one thread at a time
+ *   extend   adds n tokens to the sequence reserved last, and returns the byte offset of these tokens; one thread at a
+ *            time
  *   pwrite   writes n converted tokens, of one sequence or several adjacent ones, at byte offset `at`
  * All reserved tokens must be written before the commit.
  */

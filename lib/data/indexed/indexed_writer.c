@@ -1,7 +1,8 @@
 /*
- * Write .bin and .idx in constant memory.  Lengths are written to their final offset in .idx as sequences are appended.
- * The document index and modes follow the lengths and offsets in .idx, so they are written to temporary files.  The
- * commit, when the number of lengths is known, computes the offsets and appends these files.
+ * Write .bin and .idx in constant memory.  When a sequence is appended, its length is written to its final offset in
+ * .idx.  In .idx, the document index and modes follow the lengths and offsets.  Until the commit, the number of lengths
+ * is unknown, so the document index and modes are written to temporary files.  The commit computes the offsets and
+ * appends the temporary files to .idx.
  */
 #include "data/indexed/indexed.h"
 

@@ -42,8 +42,8 @@ static bool is_regular(const char *path)
 }
 
 /*
- * Check that a regular file is the .bin or .idx of a pair; ignore other directory entries.  Only the .bin adds the
- * prefix, so that the prefix is added once.
+ * Check that a regular file is the .bin or .idx of a pair; ignore other types of directory entries.  Add the prefix of
+ * the pair for the .bin only, so each prefix is added once.
  */
 static int add_pair_file(struct meg_prefix_list *out, const char *folder, const char *name, struct meg_err *e)
 {

@@ -7,8 +7,8 @@
 #include "data/data_splits_internal.h"
 
 /*
- * Return seq_length minus the special tokens: 3 for BERT (CLS and two SEP), 2 for T5 (BOS and EOS; Megatron-LM
- * subtracts them although the encoder input does not contain them).
+ * Return seq_length minus the number of special tokens.  BERT has 3: CLS and two SEP.  For T5, Megatron-LM subtracts 2
+ * for BOS and EOS, although the encoder input contains neither.
  */
 static int64_t max_length(const struct meg_data_splits *d)
 {

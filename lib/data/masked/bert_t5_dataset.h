@@ -13,8 +13,8 @@ MEG_BEGIN_DECLS
  *   conf   names token datasets with one sequence for each sentence; --split divides their documents
  *   spec   seq_length is the length of a BERT sample or of the input of the T5 encoder
  *   masked, vocab  copied; the arrays of vocab are borrowed until the data are closed
- * Returns the errors of meg_gpt_data_open, and MEG_EUSAGE if a setting is out of range or the vocabulary lacks a
- * required special token.  On failure, *out is unchanged.
+ * Returns MEG_EUSAGE if a setting is out of range or the vocabulary lacks a required special token.  Other errors are
+ * those of meg_gpt_data_open.  On failure, *out is unchanged.
  */
 int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,

@@ -80,7 +80,7 @@ struct segment {
 };
 
 /*
- * Split the sentences into segments a and b at a random sentence, swap the segments with probability 1/2, and return
+ * Split the sentences into segments a and b at a random sentence.  Swap the segments with probability 1/2, and return
  * whether they are swapped.  Without pairs, a contains all sentences, and b is empty.
  */
 static bool choose_segments(struct sentences *x, bool has_pairs, struct segment *a, struct segment *b)

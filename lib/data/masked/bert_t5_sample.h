@@ -53,9 +53,9 @@ struct meg_masked_vocab {
 
 /*
  * A BERT sample, in arrays of the caller, each [seq_length].
- *   text          CLS A SEP, or CLS A SEP B SEP if there are two segments; a masked token is replaced by MASK, by a
- *                 random id or by itself
- *   types         0 through the first SEP, 1 after it
+ *   text          CLS A SEP, or CLS A SEP B SEP if there are two segments.  A masked token is replaced by MASK or a
+ *                 random id, or is kept.
+ *   types         0 through the first SEP, 1 after that SEP
  *   labels        original ids of masked tokens; -1 elsewhere
  *   loss_mask     1 at masked tokens, 0 elsewhere
  *   padding_mask  1 at tokens
@@ -82,8 +82,8 @@ struct meg_t5_sample {
 
 /*
  * meg_bert_sample, meg_t5_sample - build sample i, in [0, len)
- * The random generator is MT19937, seeded with --seed + i; in a blend, i is the sample's number in its member.  Both
- * functions are thread-safe and return the errors of meg_dataset_sample.  meg_t5_sample returns MEG_EUSAGE when
+ * The random generator is MT19937, seeded with --seed + i.  In a blend, i is the number of the sample in its member.
+ * Both functions are thread-safe and return the errors of meg_dataset_sample.  meg_t5_sample returns MEG_EUSAGE when
  * decoder_seq_length or the number of sentinels is too small.
  */
 int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out, struct meg_err *e);

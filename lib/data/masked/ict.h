@@ -1,6 +1,6 @@
 /*
- * ict.h - samples of the inverse cloze task (Lee et al. 2019): a sentence is the query, and the block of sentences
- * around it, with the title of the document, is the context to retrieve.  The samples equal those of Megatron-LM's
+ * ict.h - samples of the inverse cloze task (Lee et al. 2019).  The query is one sentence.  The context to retrieve is
+ * the block of sentences around the query, with the title of the document.  The samples equal those of Megatron-LM's
  * ICTDataset.
  */
 #ifndef MEG_DATA_MASKED_ICT_H
@@ -30,8 +30,10 @@ struct meg_ict_conf {
  * meg_ict_open - divide documents [begin, end) of d into blocks of sentences
  *   d       dataset with one sequence for each sentence; borrowed until meg_ict_close
  *   titles  dataset with one sequence for each document of d; borrowed until meg_ict_close
- * Returns MEG_EUSAGE for a seq_length out of range.  Returns MEG_EFORMAT when the number of titles differs from the
- * number of documents, no document yields a block, or has_titles is true and a title is longer than seq_length - 3.
+ * Returns MEG_EUSAGE for a seq_length out of range.  Returns MEG_EFORMAT in three cases:
+ *   - The number of titles differs from the number of documents.
+ *   - No document yields a block.
+ *   - has_titles is true, and a title is longer than seq_length - 3.
  */
 struct meg_ict;
 int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct meg_indexed *titles, int64_t begin,
@@ -48,8 +50,8 @@ struct meg_ict_sample {
 
 /*
  * meg_ict_sample - build sample i, in [0, len)
- *   g  Python's random generator, seeded once by meg_mt19937_seed_python.  All samples draw from g, so a sample depends
- *      on the samples built before it, as in Megatron-LM
+ *   g  Python's random generator, seeded once by meg_mt19937_seed_python
+ * As in Megatron-LM, all samples draw from g, so a sample depends on the samples that were built earlier.
  * Returns the errors of meg_indexed_get.
  */
 int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g, struct meg_ict_sample *out,

@@ -116,7 +116,7 @@ static void add_document(struct map_builder *g, int64_t doc)
         else
             add_row(g->m, &g->cap, (const int64_t[]){ start, s + 1, target });
         start = s + 1;
-        target = draw_target(g, doc); /* drawn after the last row, too, as in Megatron-LM */
+        target = draw_target(g, doc); /* drawn even after the last row, as in Megatron-LM */
         length = count = 0;
     }
 }

@@ -1,9 +1,11 @@
 /*
  * sentence_map.h - the map from samples of BERT, T5 and ICT to sentences.  A sample consists of adjacent sentences of
- * one document: min_sentences sentences or more, until they reach a target length or the document ends.  If fewer than
- * two sentences (ICT: min_sentences) of the document would remain, the sample contains them, too.  The documents are
- * mapped again in each epoch until there are enough samples.  The rows of the map, one for each sample, are then
- * shuffled.  The maps equal those of Megatron-LM's helpers build_mapping and build_blocks_mapping.
+ * one document, min_sentences or more.  The sample ends when the sentences reach a target length or the document ends.
+ * If fewer than two sentences (ICT: min_sentences) of the document would remain, the sample contains the remaining
+ * sentences as well.
+ * All documents are mapped once per epoch, for as many epochs as the samples require.  The map has one row for each
+ * sample; finally, the rows are shuffled.  The maps equal those of Megatron-LM's helpers build_mapping and
+ * build_blocks_mapping.
  */
 #ifndef MEG_DATA_MASKED_SENTENCE_MAP_H
 #define MEG_DATA_MASKED_SENTENCE_MAP_H
@@ -52,20 +54,21 @@ struct meg_sentence_map_conf {
 /*
  * meg_sentence_map_build - build rows (first sentence, last sentence + 1, target length)
  *   [begin, end)  range of documents of d
- * Sentences are numbered as the sequences of d.  A document is skipped if it has fewer than min_sentences sentences, or
- * if it has several sentences, one of which exceeds MEG_LONG_SENTENCE tokens.  Each epoch is mapped completely, so the
- * map may have more than max_samples rows.  Mapping also ends after an epoch that adds no row.
+ * Sentence i is sequence i of d.  A document is skipped if it has fewer than min_sentences sentences.  A document of
+ * several sentences is skipped if one of them exceeds MEG_LONG_SENTENCE tokens.
+ * Each epoch is mapped completely, so the map may have more than max_samples rows.  Mapping ends early after an epoch
+ * that adds no row.
  */
 void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin, int64_t end,
                             const struct meg_sentence_map_conf *c);
 
 /*
  * meg_block_map_build - build rows (first sentence, last sentence + 1, document, number of the block in its epoch)
- *   titles  dataset with one sequence for each document of d
- *   c       min_sentences is 2, or 1 to use documents of one sentence, too; short_seq_prob is not used
- * Sequence i of titles is the title of document i of d.  The target length of a block is max_length minus the length of
- * the title.  A document of one sentence is also skipped if the sentence exceeds MEG_LONG_SENTENCE tokens.  Returns
- * MEG_EFORMAT when the number of titles differs from the number of documents.
+ *   titles  dataset with one sequence for each document of d; sequence i is the title of document i
+ *   c       min_sentences is 1 to use documents of one sentence, otherwise 2; short_seq_prob is not used
+ * The target length of a block is max_length minus the length of the title.  Unlike in meg_sentence_map_build, a
+ * document of one sentence is skipped if the sentence exceeds MEG_LONG_SENTENCE tokens.
+ * Returns MEG_EFORMAT when the number of titles differs from the number of documents.
  */
 int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
                         int64_t begin, int64_t end, const struct meg_sentence_map_conf *c, struct meg_err *e);

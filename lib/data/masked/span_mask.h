@@ -20,11 +20,12 @@ struct meg_masked_spans {
 void meg_masked_spans_free(struct meg_masked_spans *m);
 
 /*
- * meg_mask_tokens - mask some of the tokens of a sample
- *   m       out  masked spans; the caller frees them with meg_masked_spans_free
+ * meg_mask_tokens - mask tokens of a sample
+ *   m       out  masked spans; the caller frees m with meg_masked_spans_free
  *   tokens  [n]  in/out  ids of the vocabulary v
  *   target  target length of the sample in tokens
- *   type    BERT replaces a masked token by MASK, a random id or itself; T5 always by MASK
+ *   type    BERT replaces a masked token by MASK or a random id, or keeps the token; T5 replaces each masked token by
+ *           MASK
  */
 void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
                      const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g);
