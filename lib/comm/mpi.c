@@ -212,7 +212,7 @@ static void abort_all(int status, const char *why, void *world)
 /*
  * If ranks on one machine have overlapping CPU affinity, divide the CPUs among the ranks: limit the number of OpenMP
  * threads of each rank.  Waits are ten times slower if threads of two ranks run on one core.  If OMP_NUM_THREADS is
- * set, the number of threads does not change.  The function is collective, even if OMP_NUM_THREADS is set.
+ * set, the number of threads does not change.  All ranks must call this function in any case: it is collective.
  */
 static void limit_threads(void)
 {

@@ -75,8 +75,7 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const st
 
 /*
  * Append a member to an open JSON object if output requests the member:
- * meg_reply_add_tokens - "tokens":[...], the text of each id in ids [n], decoded separately; null for an id that tok
- * lacks
+ * meg_reply_add_tokens - "tokens":[...], the text of each id in ids [n], decoded separately; null if tok lacks the id
  * meg_reply_add_top_logprobs - "top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] for n positions; "token"
  * is present if output->return_tokens is set
  *   top  [n,output->top_n_logprobs]

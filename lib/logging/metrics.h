@@ -1,6 +1,5 @@
 /*
- * metrics.h - the file of --log-json: a JSON object per line.  Units are in the keys.  A value that is not finite is
- * null.
+ * metrics.h - the file of --log-json: a JSON object per line.  Keys contain units.  A value that is not finite is null.
  *   training    {"iteration","consumed_samples","lm_loss","learning_rate",...}
  *   evaluation  {"iteration","consumed_samples","split","after_training","lm_loss","ppl"}
  * A run that resumes from iteration N truncates the file at the first line that it will write again: a line of a later

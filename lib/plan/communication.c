@@ -80,8 +80,8 @@ struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost)
 
 /*
  * The head computes logits, loss and gradients in the backward step, and communicates only there.  With sequence
- * parallelism, it all-gathers the input.  It all-gathers the softmax statistics, two f32 per token, and reduces the
- * input gradient.
+ * parallelism, the head all-gathers its input.  In either case, it all-gathers the softmax statistics (two f32 per
+ * token) and reduces the input gradient.
  */
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
 {

@@ -12,9 +12,9 @@
  *     first step is complete, this timeout is at least one minute: some ranks may still be initializing.
  * The report states the rank, host, step and operation of a rank that is lost or late, and the state of the other
  * ranks.  Rank 0 prints the report.  If rank 0 is lost, the lowest of ranks 1 to 3 that still runs prints the report.
- * A launcher sends SIGTERM to the remaining ranks.  The ranks delay this signal, so that the report can be printed
- * first.  A rank that ends by meg_die first broadcasts its message and exit status.  The other ranks exit with that
- * status.
+ * After a rank is lost, a launcher sends SIGTERM to the remaining ranks.  These ranks delay the signal, so that the
+ * report can be printed first.  A rank that ends by meg_die broadcasts its message and exit status before it ends.  The
+ * other ranks exit with that status.
  *
  * The threads make no MPI call.  If a process is stopped (a job suspended by Ctrl-Z), the process does not count this
  * time toward a timeout.  If all ranks share one network namespace, the server listens on loopback only.  A connection
