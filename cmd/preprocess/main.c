@@ -1,4 +1,4 @@
-/* meg-preprocess - tokenize JSON lines into token datasets, and inspect those. */
+/* meg-preprocess - tokenize JSON lines into token datasets, and inspect token datasets. */
 #include "base/err.h"
 #include "data/indexed/inspect.h"
 #include "option/opt.h"

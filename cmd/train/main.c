@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 
     r = meg_train(&job, groups, ranks.world, &e);
     if (r < 0 && r != MEG_ESTOP)
-        meg_die_err(&e); /* also ends the other ranks */
+        meg_die_err(&e); /* ends all ranks */
     meg_comm_watchdog_close(&ranks);
     meg_comm_close(ranks.world);
     if (r == MEG_ESTOP && rank == 0)

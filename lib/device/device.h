@@ -1,10 +1,9 @@
 /*
  * device.h - the device on which a process computes: its table of operations (tensor/ops.h) and its streams.
  *
- * Tensors are in device memory, which only operations access: the host computes addresses in it, but must not read or
- * write through them unless op->is_host_memory.  A stream executes the work queued on it in order.  Two streams are
- * independent of each other, except where one waits for an event that was recorded on the other (CUDA's model of
- * streams and events).
+ * Tensors are in device memory.  The host may compute addresses of device memory, but only operations may read or write
+ * it, unless op->is_host_memory.  A stream executes the work queued on it in order.  Two streams are independent,
+ * unless one waits for an event that was recorded on the other, as in CUDA.
  *
  * On the CPU, device memory is host memory, streams and events are NULL, and work is complete when its call returns.
  */

@@ -181,8 +181,8 @@ static void bind_all(struct meg_gpt *g)
 }
 
 /*
- * Return the number of bytes in use of a flat buffer, up to the end of its last bucket, or, if is_layerwise, of the
- * unsharded buffers of ZeRO-2/3.
+ * Return the number of bytes in use of the flat buffer, up to the end of its last bucket.  If is_layerwise, return the
+ * number of bytes in use of the unsharded buffers of ZeRO-2/3.
  */
 static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
 {

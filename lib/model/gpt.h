@@ -47,7 +47,7 @@ struct meg_gpt {
 };
 
 /*
- * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init sets them
+ * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init is called
  * or a checkpoint is loaded into g->w.  device and mesh are borrowed until meg_gpt_close.  Fail with MEG_EFAIL if
  * memory is exhausted, and with MEG_EUSAGE if the backend does not support run->dtype.
  */
@@ -101,7 +101,7 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
 size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
 
 /*
- * Run forward of a micro-batch through a chunk and keep its activations in a slot.  The device buffers `in` and `out`
+ * Run forward of a micro-batch through a chunk and keep the activations in a slot.  The device buffers `in` and `out`
  * have meg_gpt_boundary_nbytes bytes.  A chunk that begins with the embedding does not read `in`.  For other chunks,
  * `in` must remain unchanged until the slot's backward has ended.  A chunk that ends with the head does not write
  * `out`.  For `scale`, see meg_gpt_forward_backward.
@@ -109,15 +109,15 @@ size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
 void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
                      const void *in, void *out);
 /*
- * After meg_gpt_forward of the chunk that ends with the head, compute the losses of a slot and add sum(loss *
- * loss_mask) to *loss_sum.
+ * Compute the losses of a slot and add sum(loss * loss_mask) to *loss_sum.  Call this after meg_gpt_forward of the
+ * chunk that ends with the head.
  */
 void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot);
 /*
  * Run backward of a slot.  Compute d_in, the gradient of `in`, from d_out, the gradient of `out`.  Add the parameter
- * gradients to g->g, except those deferred to meg_gpt_backward_weight.  A chunk that begins with the embedding does not
- * write d_in.  A chunk that ends with the head does not read d_out; it also computes the losses of the slot and adds
- * sum(loss * loss_mask) to *loss_sum.
+ * gradients to g->g, except gradients that meg_gpt_backward_weight computes later.  A chunk that begins with the
+ * embedding does not write d_in.  A chunk that ends with the head does not read d_out.  This chunk computes the losses
+ * of the slot and adds sum(loss * loss_mask) to *loss_sum.
  */
 void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
 /* Add the weight gradients of linears that meg_gpt_backward of this slot deferred (run.defers_wgrad). */

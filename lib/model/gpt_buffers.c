@@ -1,6 +1,6 @@
 /*
- * gpt_buffers.c - activation and workspace buffers of a model.  The same functions compute their total size for a
- * memory estimate and sub-allocate them from the arenas (tensor/suballoc.h).
+ * gpt_buffers.c - activation and workspace buffers of a model.  The same functions compute the total size of the
+ * buffers for a memory estimate and sub-allocate the buffers from the arenas (tensor/suballoc.h).
  */
 #include <stdlib.h>
 #include "base/mem.h"
@@ -181,9 +181,9 @@ static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
 }
 
 /*
- * Allocate the input of layer i of a chunk.  On stages after the first, the input of a chunk's first layer is the
- * pipeline's receive buffer, so only the shape of the matrix is set.  For inference, all layers use the activations of
- * the first layer, so its input is always allocated.
+ * Allocate the input of layer i of a chunk.  On stages after the first, the input of layer 0 of a chunk is the
+ * pipeline's receive buffer, and only the shape of the matrix is set.  For inference, the input is always allocated,
+ * because all layers use the activations of layer 0.
  */
 static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
 {
@@ -193,9 +193,9 @@ static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
 }
 
 /*
- * Allocate the tensors of layer i that a slot keeps.  For layers that are recomputed together, it keeps only the input
- * of the first one, or this rank's shard of that input (distribute_saved_activations).  For each other layer it keeps
- * all activations; for inference, all layers share those of the first.
+ * Allocate the tensors of layer i that a slot keeps.  Of a range of layers that are recomputed together, the slot keeps
+ * only the first layer's input or, with distribute_saved_activations, this rank's shard of that input.  Of other
+ * layers, it keeps the activations.  For inference, all layers use the activations of layer 0.
  */
 static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t i, const struct arena *a)
 {
@@ -255,8 +255,8 @@ static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
 }
 
 /*
- * Allocate the activation gradients that all layers share.  With defers_wgrad, suballoc_deferred_grads allocates some
- * of them per slot instead.
+ * Allocate the activation gradients that all layers share.  With defers_wgrad, suballoc_deferred_grads allocates the
+ * gradients of attn.qkv and mlp.pre per slot instead.
  */
 static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
 {

@@ -128,7 +128,7 @@ static int check_rotary(struct meg_gpt_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Check that layer numbers fit into checkpoint file names, and that numbers of elements do not overflow 64 bits. */
+/* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
 static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
 {
     const double h = (double)c->hidden_size, d = (double)c->kv_channels, f = (double)c->ffn_hidden_size;
@@ -213,8 +213,8 @@ static void norm(struct meg_params *p, const struct meg_gpt_conf *c, int layer_g
 }
 
 /*
- * Add a linear layer.  With tp_axis 0 it is column-parallel and its bias is sharded; with 1 it is row-parallel and its
- * bias is replicated.
+ * Add a linear layer.  With tp_axis 0, the layer is column-parallel and the bias is sharded.  With tp_axis 1, the layer
+ * is row-parallel and the bias is replicated.
  */
 static void linear(struct meg_params *p, const struct meg_gpt_conf *c, int layer_group, const char *layer,
                    const char *name, int64_t out, int64_t in, int tp_axis, double std, bool has_bias)

@@ -4,8 +4,8 @@
  *   x = drop(word[token] + position[i]); with rotary positions there is no position table
  *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
  *   logits = norm(x) w_out^T; w_out is the word embedding unless untied
- * Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: first the
- * query heads of the group, then its key head, then its value head.  The vocabulary has no padding rows.
+ * Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: the group's
+ * query heads, its key head, its value head.  The vocabulary has no padding rows.
  */
 #ifndef MEG_MODEL_GPT_CONF_H
 #define MEG_MODEL_GPT_CONF_H

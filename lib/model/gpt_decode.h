@@ -1,6 +1,6 @@
 /*
  * gpt_decode.h - token-by-token decoding with a KV cache.  The cache has b slots; a slot holds the keys and values of
- * one sequence of up to s tokens.  The logits of a slot depend only on its own tokens, bit for bit, because rows are
+ * one sequence of up to s tokens.  The logits of a slot do not depend on the other slots, bit for bit, because rows are
  * computed in blocks of a fixed size.
  */
 #ifndef MEG_MODEL_GPT_DECODE_H
@@ -23,7 +23,7 @@ int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot);
  */
 void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      float *logits);
-/* Append one token to each of n different slots, and write the logits [n,v] f32 (host) of these tokens. */
+/* Append one token to each of n different slots, and write the n tokens' logits [n,v] f32 (host). */
 void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens,
                     int64_t n, float *logits);
 

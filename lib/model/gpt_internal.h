@@ -50,7 +50,7 @@ struct gpt_slot {
     void *embed_out;       /* output of the embedding */
     struct meg_mat *saved; /* [layers of a chunk] shard of a recomputed layer's input (distribute_saved_activations) */
     /*
-     * [layers of a chunk] copies of meg_gpt_state.grads, whose buffers all layers share.  With defers_wgrad, the
+     * [layers of a chunk] copies of meg_gpt_state.grads, with buffers that all layers share.  With defers_wgrad, the
      * gradients that meg_gpt_backward_weight reads have their own buffers in this slot.
      */
     struct gpt_grads *grads;
@@ -105,7 +105,7 @@ struct meg_gpt_state {
 struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                                     const struct meg_mesh *mesh);
 void gpt_state_free(struct meg_gpt_state *st);
-/* Sub-allocate all buffers from the two arenas, or only count bytes in arenas whose base is NULL. */
+/* Sub-allocate all buffers from the two arenas.  In an arena with base NULL, only count bytes. */
 void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
                           struct meg_suballoc *workspace);
 
@@ -121,7 +121,10 @@ bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t 
 void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout);
 /* Run forward of all layers of a chunk.  For `out`, see meg_gpt_forward. */
 void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out);
-/* Compute the logits of rows [first, first + rows) of lnf and copy those of the first nkept rows to the host. */
+/*
+ * Compute the logits of rows [first, first + rows) of lnf.  Copy the logits of the first nkept of these rows to the
+ * host.
+ */
 void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t nkept, float *out);
 
 MEG_END_DECLS

@@ -5,13 +5,13 @@
  *
  * A rank stores its parameters in one flat buffer in the order of the backward pass (the last row of the table first).
  * A parameter begins at a multiple of MEG_PARAM_ALIGN elements.  Padding between parameters is zero.  Gradients, main
- * parameters and optimizer state have the same layout, so that one loop over ranges updates all of them.
+ * parameters and optimizer state have the same layout, so one loop over ranges updates all of these arrays.
  *
  * The flat buffer is split into buckets.  Gradients are reduced one bucket at a time.  With a distributed optimizer,
  * each bucket is divided into equal shards, regardless of parameter boundaries (parallel/zero.h).  On the first
- * pipeline stage, a bucket ends after the parameter with which it reaches zero.bucket_numel elements.  Other stages
- * ignore this limit, as in Megatron, because their reduction is not on the critical path.  With pipeline parallelism
- * and a distributed optimizer, a tied embedding is a separate bucket, so that the first and the last stage shard it
+ * pipeline stage, a bucket ends after the parameter with which it reaches zero.bucket_numel elements.  Other stages,
+ * whose reduction is not on the critical path, ignore this limit, as in Megatron.  With pipeline parallelism and a
+ * distributed optimizer, a tied embedding is a separate bucket.  The first and the last stage therefore shard it
  * identically.  With ZeRO-2 and ZeRO-3, each layer group is a bucket.
  *
  * Layer group 0 is the embedding, groups 1..L are the layers, and group L+1 is the head.  Every rank's table lists all
@@ -32,9 +32,9 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /*
- * Ranks over which a parameter's gradient is reduced.  DENSE: the data- and context-parallel ranks.  TIED: in addition,
- * the first and the last pipeline stage, which both have the tied embedding.  (With sequence parallelism, gradients of
- * parameters with tp_axis -1 are also reduced over the tensor-parallel ranks.)
+ * Ranks over which a parameter's gradient is reduced.  DENSE: the data- and context-parallel ranks.  TIED: these ranks,
+ * and the first and the last pipeline stage, which both have the tied embedding.  With sequence parallelism, gradients
+ * of parameters with tp_axis -1 are in addition reduced over the tensor-parallel ranks.
  */
 enum meg_param_reduce_group { MEG_PARAM_DENSE, MEG_PARAM_TIED };
 
@@ -60,8 +60,8 @@ struct meg_param {
 };
 
 /*
- * A range of n elements that are contiguous in the global tensor, beginning at index `global`, and in the shard,
- * beginning at index `local`.
+ * A range of n elements.  They are contiguous in the global tensor, from index `global` on, and in the shard, from
+ * index `local` on.
  */
 struct meg_param_shard_range {
     int64_t global, local, n;
@@ -81,7 +81,7 @@ struct meg_params {
 
 /*
  * Append a parameter and return its row, which is valid until the next call.  The name is formatted as by printf.  The
- * caller sets the other fields; tp_axis is initially -1, nblocks 1, and the others 0.
+ * caller sets the other fields; tp_axis is initially -1, nblocks is 1, and all other fields are 0.
  */
 struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
                                  ...) __attribute__((format(printf, 5, 6)));
@@ -100,13 +100,13 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
 int64_t meg_params_unsharded_offset(const struct meg_params *p, int layer_group);
 int64_t meg_params_unsharded_numel(const struct meg_params *p);
 
-/* Return the number of contiguous ranges that make up a parameter's shard, or the i-th of these ranges. */
+/* Return the number of contiguous ranges in a parameter's shard, or the i-th range. */
 int64_t meg_param_num_shard_ranges(const struct meg_param *row);
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i);
 
 /*
- * Return whether this rank includes the parameter's shard in sums over the tensor- and pipeline-parallel ranks, so that
- * each element is counted once.
+ * Return whether this rank includes the parameter's shard in sums over the tensor- and pipeline-parallel ranks.
+ * Exactly one of these ranks includes a given element.
  */
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh);
 
@@ -114,9 +114,9 @@ bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *me
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);
 
 /*
- * Compute elements [first, first + n) of a parameter's initial weights: 0, 1, std * N(0, 1), or uniform in [-x, x] with
- * x = sqrt(6 / (fan_in + fan_out)).  The random number of element i of the global tensor is a function of the seed, the
- * parameter's name and i (base/philox.h), so weights do not depend on the layout.
+ * Compute elements [first, first + n) of a parameter's initial weights.  Values are 0, 1, std * N(0, 1), or uniform in
+ * [-x, x] with x = sqrt(6 / (fan_in + fan_out)).  The random number of element i of the global tensor is a function of
+ * the seed, the parameter's name and i (base/philox.h), so weights do not depend on the layout.
  */
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 /* Compute elements [first, first + n) of the initial weights of this rank's shard of a parameter. */

@@ -1,7 +1,7 @@
 /*
  * attention.h - causal self-attention: qkv linear, rotary positions, attention over this rank's heads, output linear.
- * A row of qkv holds, for each key-value group, its r = a/g query heads, its key head and its value head, d columns
- * each.
+ * A row of qkv consists of key-value groups.  A group is r = a/g query heads, one key head and one value head, of d
+ * columns each.
  *
  * attention.c implements attention over complete sequences; cp_*.c add context parallelism (nn/cp_groups.h).
  */
@@ -32,8 +32,8 @@ struct meg_attn {
 };
 
 /*
- * Activations kept for backward.  With all-to-all context parallelism, qkv and lse have only some of the heads, but the
- * rows of all ranks of the all-to-all group.
+ * Activations kept for backward.  With all-to-all context parallelism, qkv and lse have all rows of the all-to-all
+ * group, but only this rank's heads.
  */
 struct meg_attn_acts {
     struct meg_mat qkv; /* [n, (a+2g)d], after rotary positions */
@@ -47,8 +47,9 @@ struct meg_attn_grads {
 };
 
 /*
- * Compute y [n,h] from x, without the bias of proj, which meg_add_fwd adds (struct meg_residual_epilogue).  If c->kv is
- * set, append the keys and values of the rows to the KV cache, and compute attention over the sequences in the cache.
+ * Compute y [n,h] from x, without the bias of proj; meg_add_fwd adds this bias (struct meg_residual_epilogue).  If
+ * c->kv is set, append the keys and values of the rows to the KV cache, and compute attention over the sequences in the
+ * cache.
  */
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l);

@@ -24,8 +24,8 @@ static bool is_visible(const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
 }
 
 /*
- * Initialize the state of the attention of one layer.  If the ring has one rank, this rank has the keys of the complete
- * sequence after the all-to-all, and they form a single key chunk.
+ * Initialize the state of the attention of one layer.  If the ring has one rank, the all-to-all leaves this rank with
+ * the keys of the complete sequence, a single key chunk.
  */
 static struct nn_cp_attn start_attn(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat qkv)
 {
@@ -96,8 +96,8 @@ static struct meg_mat a2a_shape(const struct meg_cp *cp, struct meg_mat m, void 
 }
 
 /*
- * Compute the attention of query chunk i over key chunk j.  Write o and lse if is_first, else merge the result into
- * them.
+ * Compute the attention of query chunk i over key chunk j.  If is_first, write o and lse; otherwise merge the result
+ * into o and lse.
  */
 static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, int64_t i, int64_t j, bool is_first)
 {

@@ -35,7 +35,7 @@ void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suball
             dkv_blocks = larger(dkv_blocks, cp[i].is_all_gather ? cp[i].ring_size : 3);
         }
     }
-    if (a2a_size > 1) { /* the buffers also exchange statistics and doc_start, which have 4 bytes per element */
+    if (a2a_size > 1) { /* statistics and doc_start, which use these buffers, have 4 bytes per element */
         const size_t qkv_nbytes = (size_t)(rows * qkv) * element;
         const size_t stats_nbytes = (size_t)(rows * larger(size->a, a2a_size)) * sizeof(float);
         const size_t nbytes = qkv_nbytes > stats_nbytes ? qkv_nbytes : stats_nbytes;

@@ -2,14 +2,14 @@
  * cp_groups.h - context parallelism: each sequence is sharded over the c ranks of a group.
  *
  * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention.
- * Only attention needs the tokens of other ranks.  The communication types differ in how it obtains them:
+ * Only attention needs keys and values of other ranks.  The communication types are:
  *   p2p         keys and values circulate in a ring, overlapped with attention over the block received before
  *               (Liu et al. 2023)
  *   all_gather  keys and values are all-gathered, and their gradients reduce-scattered (Dubey et al. 2024, 3.3.2)
  *   a2a         an all-to-all gives each rank all rows of some heads, and a second all-to-all reverses the first
  *               (Jacobs et al. 2023)
- *   a2a+p2p     a2a within groups of consecutive ranks, whose chunks together form two larger chunks; p2p between the
- *               groups
+ *   a2a+p2p     a2a within groups of consecutive ranks, p2p between the groups; the chunks of a group form two larger
+ *               chunks
  * A type is implemented as an all-to-all over a2a_size ranks and a ring (or all-gather) over ring_size ranks.  For p2p
  * and all_gather a2a_size is 1, for a2a ring_size is 1.  Without context parallelism both are 1.
  */

@@ -43,7 +43,7 @@ static struct nn_kv_block local_kv(const struct nn_cp_attn *p, struct meg_mat ro
 
 /*
  * Copy this rank's keys and values to a KV block.  In qkv and in the block, the value head of a group follows its key
- * head, so one copy moves both.
+ * head, so one copy is enough.
  */
 static void pack(struct nn_cp_attn *p, void *block)
 {

@@ -43,14 +43,14 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
 /* ---- cp_all_to_all.c ---- */
 
 /*
- * Return a matrix with the shape of m in the buffer a2a_recv, for the input or the output of an all-to-all.  If
- * a2a_size is 1, return m itself.
+ * Return a matrix with the shape of m in the buffer a2a_recv, as input or output of an all-to-all.  If a2a_size is 1,
+ * return m itself.
  */
 struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m);
 /*
  * All-to-all from sequence shards to head shards over h = a2a_size ranks.  rows [n, cols] has this rank's rows and all
- * heads.  full_seq [n h, cols/h] receives the rows of all h ranks, in sequence order, with the i-th of h equal blocks
- * of columns on rank i.  full_seq may be the memory of rows.  If h is 1, do nothing.
+ * heads.  full_seq [n h, cols/h] receives the rows of all h ranks, in sequence order.  On rank i, it has the i-th of h
+ * equal blocks of columns.  full_seq may be the memory of rows.  If h is 1, do nothing.
  */
 void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full_seq, struct meg_mat rows);
 /*
@@ -60,14 +60,12 @@ void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full
 void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *full_seq);
 /* All-to-all of lse or delta to head shards, in place: x [2,b,a,s/2] becomes [2,b,a/h,s h/2], h = a2a_size. */
 void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x);
-/*
- * Return doc_start of the rows of all ranks in the all-to-all group, in sequence order; NULL if c->doc_start is NULL.
- */
+/* Return doc_start for the rows of the complete all-to-all group, in sequence order; NULL if c->doc_start is NULL. */
 const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l);
 
 /* ---- cp_kv_exchange.c ---- */
 
-/* A chunk of each sequence on a rank: rows [row0, row0 + s), whose positions are position0, position0 + 1, ... */
+/* A chunk of each sequence on a rank: rows [row0, row0 + s), at positions position0, position0 + 1, ... */
 struct nn_cp_chunk {
     int64_t row0, s, position0;
 };
@@ -97,8 +95,8 @@ struct nn_cp_attn {
  */
 struct nn_kv_exchange {
     /*
-     * Set *kv to the KV block of a step, and return the rank in cp->ring whose keys it contains.  Work that is queued
-     * later waits until the block has arrived.  A ring also starts to fetch the next block.
+     * Set *kv to the KV block of a step, and return the rank in cp->ring to which its keys belong.  Work that is queued
+     * later waits until the block has arrived.  In a ring, also start to fetch the block of the next step.
      */
     int64_t (*fetch)(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv);
     /* Return the block to which the gradients of the keys and values of a step are to be added. */

@@ -1,7 +1,7 @@
 /*
  * linear.h - column-parallel and row-parallel linear layers (Shoeybi et al. 2019, section 3).
  *
- * Tensor-parallel ranks shard the weight w [out, in] of a column-parallel linear along out, and that of a row-parallel
+ * A column-parallel linear shards its weight w [out, in] along out over the tensor-parallel ranks, a row-parallel
  * linear along in.  The input of a column-parallel linear and the output of a row-parallel linear are rows of the
  * residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
  *
@@ -25,8 +25,8 @@ struct meg_linear_weights {
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act);
 /*
- * Compute dx, reduced over tensor-parallel ranks, from dy [n,out].  Unless c->defers_wgrad, also add to the gradients
- * of w and bias.
+ * Compute dx, reduced over tensor-parallel ranks, from dy [n,out].  Unless c->defers_wgrad, add to the gradients of w
+ * and bias.
  */
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                              const struct meg_linear_weights *l);
@@ -36,8 +36,8 @@ void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct
 /* Compute y = x [n,in] w^T, reduced over tensor-parallel ranks.  The bias is added by bias-dropout-add (nn/norm.h). */
 void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear_weights *l);
 /*
- * Compute dx [n,in] = dy w * act'(pre), where x = act(pre) was the input.  Unless c->defers_wgrad, also add to the
- * gradient of w.
+ * Compute dx [n,in] = dy w * act'(pre), where x = act(pre) was the input.  Unless c->defers_wgrad, add to the gradient
+ * of w.
  */
 void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                           const struct meg_linear_weights *l, struct meg_mat pre, enum meg_act act);

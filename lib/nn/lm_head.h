@@ -1,7 +1,8 @@
 /*
- * lm_head.h - language-model head: logits = x w^T and the cross-entropy of each token; the vocabulary is split over
- * tensor-parallel ranks.  Rows are processed in chunks, and the gradient of a chunk's logits immediately overwrites the
- * logits, so only the logits of one chunk are stored at a time.
+ * lm_head.h - language-model head: logits = x w^T and the cross-entropy of each token.
+ *
+ * The vocabulary is split over tensor-parallel ranks.  Rows are processed in chunks, and only the logits of one chunk
+ * are stored at a time: the gradient of the logits overwrites the logits.
  */
 #ifndef MEG_NN_LM_HEAD_H
 #define MEG_NN_LM_HEAD_H
@@ -18,8 +19,8 @@ struct meg_lm_head {
 };
 
 /*
- * Return the number of rows per chunk for v columns on this rank: a multiple of 64 for which the f32 logits take at
- * most 100 MiB, but at least 64 rows, and at most n.
+ * Return the number of rows per chunk, if this rank has v columns and n rows.  It is the largest multiple of 64 with at
+ * most 100 MiB of f32 logits, but at least 64 and at most n.
  */
 int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n);
 

@@ -21,8 +21,8 @@ struct meg_norm_stats {
 };
 
 /*
- * Parameters of Megatron's bias-dropout-add, which adds the output of a sublayer to the residual stream.  The
- * sublayer's last linear does not add its bias, because this addition does.
+ * Parameters of Megatron's bias-dropout-add, which adds the output of a sublayer to the residual stream.  This addition
+ * includes the bias of the sublayer's last linear, which does not add the bias itself.
  */
 struct meg_residual_epilogue {
     void *bias; /* [h], or NULL */

@@ -87,7 +87,7 @@ static struct meg_ops checked;
         }                                                                                                              \
     } while (0)
 
-/* Check that the first nout matrices, which are outputs, overlap no other matrix in the list. */
+/* Check that the first nout matrices (the outputs) overlap no other matrix in the list. */
 #define CHECK_DISJOINT(nout, ...)                                                                                      \
     (are_disjoint(nout, (const struct meg_mat[]){ __VA_ARGS__ },                                                       \
                   (int)(sizeof(struct meg_mat[]){ __VA_ARGS__ } / sizeof(struct meg_mat)))                             \

@@ -43,7 +43,7 @@ static inline float meg_from_f16(uint16_t h)
 
     if (magnitude >= 0x7c00) /* infinity, NaN */
         return meg_float_of(sign | 0x7f800000 | magnitude << 13);
-    /* multiplying by 2^112 converts the exponent from f16's bias to f32's; it is exact for subnormals, too */
+    /* multiplying by 2^112 converts the exponent from f16's bias to f32's, exactly even for subnormals */
     return meg_float_of(sign | meg_bits_of(meg_float_of(magnitude << 13) * 0x1p112f));
 }
 

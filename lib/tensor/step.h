@@ -1,9 +1,9 @@
 /*
- * step.h - the scalars of a training step, which are in device memory so that the host need not wait for them.
+ * step.h - the scalars of a training step.  They are in device memory, so the host need not wait for their values.
  *
- * Operations add to the sums of a record; step_finish (tensor/ops.h) derives from them whether the step updates the
- * weights, how gradients are scaled and clipped, and the next loss scale.  The host reads the record later, once a
- * step.
+ * Operations add to the sums of a record.  From these sums, step_finish (tensor/ops.h) decides whether the step updates
+ * the weights, and computes the scale factor of the gradients and the next loss scale.  The host reads the record
+ * later, once a step.
  */
 #ifndef MEG_TENSOR_STEP_H
 #define MEG_TENSOR_STEP_H
@@ -59,12 +59,12 @@ struct meg_step_hparams {
     float lr[2];            /* learning rate of ordinary [0] and decoupled-lr [1] parameters */
     float weight_decay;     /* weight decay before multiplication by wd_mult of a range */
     float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
-    float grad_scale;       /* factor by which gradients are multiplied, to unscale, average and clip them */
+    float grad_scale;       /* factor that unscales, averages and clips gradients */
     int32_t skip;           /* skip the update: only zero the gradients */
     int64_t update;         /* number of this update, from 1; sgd does not read the momentum in update 1 */
 };
 
-/* Sums of one step.  The host zeroes them before the step. */
+/* Sums of one step, which the host zeroes before the step. */
 struct meg_step_sums {
     double loss;                    /* sum of loss * loss_mask */
     double num_tokens;              /* number of unmasked tokens */
@@ -85,7 +85,7 @@ struct meg_step_record {
     int64_t num_updates; /* steps that updated the weights */
 };
 
-/* Arguments of step_finish.  When the host sets them, it may not know yet whether the previous step was skipped. */
+/* Arguments of step_finish.  The host may set them before it knows whether the previous step was skipped. */
 struct meg_step_conf {
     /* candidate[0] applies if the record's num_updates equals num_updates, candidate[1] if it is one more */
     struct meg_step_hparams candidate[2];

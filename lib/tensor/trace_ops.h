@@ -1,5 +1,5 @@
 /*
- * trace_ops.h - print the operations with their shapes, data types and times (MEG_TRACE=ops).
+ * trace_ops.h - print each operation with its shapes, data types and time (MEG_TRACE=ops).
  *
  * If the environment variable MEG_TRACE contains "ops", each traced operation prints one line on stderr after it
  * returns: a JSON object with
@@ -8,7 +8,7 @@
  *   time_us  microseconds from call to return; on a backend with streams this is the time to queue the work
  * and the main arguments of the operation under their names in ops.h.  A matrix is printed as
  * {"dtype":"F32","shape":[rows,cols]}, a view of heads as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, a NULL pointer
- * as null, sizes and options as numbers or strings.  For example:
+ * as null, a size or an option as a number or a string.  For example:
  * {"op":"swiglu_fwd","rank":0,"time_us":14.1,"y":{"dtype":"F32","shape":[32,64]},"x":{"dtype":"F32","shape":[32,128]}}
  * These are not traced: the functions that allocate, release, create or destroy; copy; the functions on events.
  */

@@ -1,4 +1,4 @@
-/* Checkpoints of a run: resume from one at the start, and save them while it runs. */
+/* Checkpoints of a run: resume from a checkpoint at the start, and save checkpoints during the run. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +142,7 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
 
 /*
  * Choose the schedule as --override-opt_param-scheduler or --use-checkpoint-opt_param-scheduler requests.  Without
- * these options, refuse a checkpoint whose schedule differs from that of the command line.
+ * these options, fail if the schedules of checkpoint and command line differ.
  */
 static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e)
 {
@@ -273,8 +273,8 @@ static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
 }
 
 /*
- * Set `shard` to this rank's shards of the f32 main parameters, if the weights are bf16 or fp16, and of the optimizer
- * states.  Return the number of shards.
+ * Set `shard` to this rank's shards of the optimizer states and, if the weights are bf16 or f16, of the f32 main
+ * parameters.  Return the number of shards.
  */
 static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard shard[MAX_OPTIM_SHARDS])
 {

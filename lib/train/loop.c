@@ -92,7 +92,7 @@ static void warn_about_spike(struct meg_trainer *t, const struct meg_step_result
     t->last_lm_loss = s->lm_loss;
 }
 
-/* Read the results of queued steps, oldest first, until at most max steps are left; log them. */
+/* Read and log the results of queued steps, oldest first, until at most max steps are left. */
 static int finish_steps(struct meg_trainer *t, int max, struct meg_err *e)
 {
     int r;
@@ -110,7 +110,7 @@ static int finish_steps(struct meg_trainer *t, int max, struct meg_err *e)
 
 /* ---- evaluation ---- */
 
-/* Fail if the loss, which is equal on all ranks, is not finite, unless the options allow that. */
+/* Fail if the loss is not finite, unless the options allow that.  The loss is equal on all ranks. */
 static int check_evaluation(const struct meg_trainer *t, const char *split, double loss, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
@@ -158,7 +158,7 @@ static int evaluate_during(struct meg_trainer *t, struct meg_err *e)
 
     if (!t->valid || t->state.iteration % t->job->train.eval_interval)
         return 0;
-    t->state.consumed_valid += /* a run that resumes from a later checkpoint skips these samples */
+    t->state.consumed_valid += /* a run that resumes from a later checkpoint skips the samples of this evaluation */
         t->job->train.eval_iters * (p->global / (p->micro * p->dp_size) * p->micro * p->dp_size);
     return evaluate(t, t->valid, MEG_SPLIT_VALID, false, e);
 }

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "train/trainer.h"
 
-/* Return the first rank whose local loss or gradient is not finite; 0 if only a sum over ranks overflowed. */
+/* Return the lowest rank with a local loss or gradient that is not finite; 0 if only a sum over ranks overflowed. */
 static int first_failing_rank(const struct meg_trainer *t, bool is_failing)
 {
     struct meg_comm *world = t->mesh.world;

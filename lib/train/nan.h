@@ -15,10 +15,12 @@ enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* this many consecutive iterations with 
 
 /*
  * Handle an iteration that was skipped because its loss or gradient norm is not finite, according to --on-nan.  One
- * rank reports the iteration, the loss and the parameter: the first rank whose record has a local loss or gradient that
- * is not finite, or rank 0 if no record has one.  Returns 0 when the run continues; with --on-nan rollback, weights and
- * optimizer state are then those of the newest checkpoint in --save.  When the run ends, the reporting rank returns
- * MEG_EFAIL, and the other ranks do not return.  Also returns the errors of the save in progress and of the rollback.
+ * rank reports the iteration, the loss and the parameter: the lowest rank with a local loss or gradient that is not
+ * finite, or rank 0 if all are finite.
+ *
+ * Returns 0 if the run continues; with --on-nan rollback, weights and optimizer state are now those of the newest
+ * checkpoint in --save.  If the run ends, the reporting rank returns MEG_EFAIL, and the other ranks do not return.  A
+ * failure of the save in progress or of the rollback is returned as well.
  */
 int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_step_record *record, struct meg_err *e);
 

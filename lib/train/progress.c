@@ -52,8 +52,8 @@ static double flops_until(const struct meg_trainer *t, const struct meg_train_st
 }
 
 /*
- * Find the first job after the last one with a different number of ranks.  Set *start to the time at which that job
- * started, and *flops to the model FLOPs of the run until then.  If there is no such job, *start is 0.
+ * In the progress log, find the last job with another number of ranks, and the first job after it.  Set *start to the
+ * start time of this first job, or 0 if there is none, and *flops to the model FLOPs of the run until then.
  */
 static void find_first_job(const struct meg_trainer *t, time_t *start, double *flops)
 {

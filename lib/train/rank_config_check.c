@@ -179,8 +179,8 @@ void meg_rank_config_add_file(struct meg_str *lines, const char *path)
 }
 
 /*
- * Return whether a line of an option dump, whose option name has n bytes, may differ between ranks.  This holds for
- * comments, for the cache directory, which may be local to each host, and for logs, which only rank 0 writes.
+ * Return whether a line of an option dump may differ between ranks.  The option name has n bytes.  These lines may
+ * differ: comments, the cache directory (it may be local to a host), and logs (only rank 0 writes logs).
  */
 static bool may_differ(const char *line, size_t n)
 {

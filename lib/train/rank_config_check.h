@@ -12,15 +12,15 @@ MEG_BEGIN_DECLS
 
 /*
  * Check that `lines`, a text with one "name = value" per line, is equal on all ranks of world.  If it is, return 0.
- * Otherwise the first rank whose text differs from the most frequent one (meg_majority_value) returns `code`; its
- * message contains both values of the first line that differs, and the text `rule`.  The other ranks do not return:
- * they wait until the meg_die of that rank ends them.
+ * Otherwise, one rank returns `code`: the lowest rank with a text other than the most frequent one
+ * (meg_majority_value).  Its message contains both values of the first line that differs, and the text `rule`.  The
+ * other ranks do not return: they wait until the failing rank's meg_die ends them.
  */
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
 
 /*
- * Return the most frequent of n values.  On a tie, return v[0] if it is one of the most frequent values, else the
- * lowest of them.
+ * Return the most frequent of n values.  On a tie, return v[0] if v[0] is one of the most frequent values, else the
+ * lowest most frequent value.
  */
 int64_t meg_majority_value(const int64_t *v, int n);
 

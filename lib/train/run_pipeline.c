@@ -1,4 +1,4 @@
-/* Run the micro-batches of a global batch through the pipeline schedule, which a run with one stage also uses. */
+/* Run the micro-batches of a global batch through the pipeline schedule, even if the run has only one stage. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"

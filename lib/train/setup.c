@@ -1,4 +1,4 @@
-/* Set up a run: check the options, plan the data, allocate model and optimizer.  Release them at the end. */
+/* Set up a run: check the options, plan the data, allocate model and optimizer.  Release the memory at the end. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,7 +118,7 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
 }
 
 /*
- * Open the data files and compute the number of samples of each split and the range of each file that the split reads;
+ * Open the data files.  Compute the number of samples of each split, and the range of each file that the split reads.
  * build_data builds the index arrays.
  */
 static int plan_data(struct meg_trainer *t, struct meg_err *e)
@@ -220,7 +220,10 @@ static int open_logger(struct meg_trainer *t, struct meg_err *e)
     return r < 0 ? r : meg_train_progress_log_start(t, e);
 }
 
-/* Build the index arrays on rank 0, which caches them; the other ranks then read its cache or build their own. */
+/*
+ * Build the index arrays on rank 0, which caches them.  After that, the other ranks read the cache, or build their own
+ * arrays.
+ */
 static int build_data(struct meg_trainer *t, struct meg_err *e)
 {
     int r = 0;
@@ -293,7 +296,7 @@ static int run(struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-/* Lock the --save directory on rank 0 before it is read, so that two jobs cannot use it at once. */
+/* Lock the --save directory on rank 0, before it is read: only one job at a time may use it. */
 static int lock_save_dir(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
@@ -337,7 +340,7 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
     meg_mesh_make(&t.mesh, world, &t.spec.layout);
     r = run(&t, e);
     if (r < 0 && r != MEG_ESTOP && world->size > 1)
-        return r; /* no cleanup, because closing collectives would wait for the other ranks */
+        return r; /* no cleanup: its collective calls would wait for the other ranks */
 out:
     meg_logger_close(t.logger);
     meg_data_loader_close(t.train);

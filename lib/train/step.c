@@ -10,7 +10,7 @@
 
 /*
  * Compute the gradients of a global batch.  By default each micro-batch has the same weight: its loss is divided by the
- * number of its unmasked tokens and by the number of micro-batches of all data-parallel ranks.  With
+ * number of its unmasked tokens, and by the total number of micro-batches on the data-parallel ranks.  With
  * --calculate-per-token-loss each token has the same weight: meg_optim_decide divides the gradients once by the number
  * of all unmasked tokens.
  */
@@ -125,7 +125,7 @@ static int handle_overflow(struct meg_trainer *t, const struct meg_scaler *befor
     return 0;
 }
 
-/* Advance the schedules by a step that updated the parameters, or handle a step that was skipped. */
+/* Advance the schedules if the step updated the parameters; otherwise handle the skipped step. */
 static int apply_record(struct meg_trainer *t, const struct meg_queued_step *q, const struct meg_step_record *record,
                         struct meg_err *e)
 {

@@ -22,7 +22,7 @@ static void handle(int sig)
 {
     for (int i = 0; caught && i < NSIGNALS; i++)
         if (signals[i].number == sig && signals[i].ends_second) {
-            meg_temporary_unlink_all(); /* also removes the lock of --save */
+            meg_temporary_unlink_all(); /* removes the lock of --save as well */
             signal(sig, SIG_DFL);
             raise(sig);
         }

@@ -1,7 +1,7 @@
 /*
- * stop.h - stop a run on SIGTERM, SIGUSR1, SIGINT or SIGHUP, after the current iteration.  A second signal, except
- * SIGHUP, removes temporary files and locks (file/temporary.h) and ends the process at once.  SIGHUP is excepted
- * because a closing terminal often sends it twice.
+ * stop.h - stop a run on SIGTERM, SIGUSR1, SIGINT or SIGHUP, after the current iteration.  A second signal other than
+ * SIGHUP removes temporary files and locks (file/temporary.h) and ends the process at once.  (A closing terminal often
+ * sends SIGHUP twice.)
  */
 #ifndef MEG_TRAIN_STOP_H
 #define MEG_TRAIN_STOP_H

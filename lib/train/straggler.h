@@ -22,8 +22,8 @@ void meg_straggler_enter(struct meg_straggler *s, enum meg_phase p);
 void meg_straggler_end_step(struct meg_straggler *s);
 
 /*
- * Print, on rank 0's stdout, the slowest rank of each phase with its host, its milliseconds per step and the median of
- * all ranks; then reset the counters.  Collective over world.
+ * Print the slowest rank of each phase on rank 0's stdout, with its host, its milliseconds per step and the median of
+ * all ranks.  Reset the counters.  Collective over world.
  */
 void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64_t iteration);
 

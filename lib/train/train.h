@@ -10,13 +10,14 @@ MEG_BEGIN_DECLS
 
 /*
  * Run the job; groups are its option groups (meg_train_option_groups).  All options are checked before the model is
- * allocated or a checkpoint is written.  Returns 0 when training is complete or an exit condition holds, MEG_ESTOP if a
- * signal requested a stop and the state is saved.  With train.dry_run or train.plan, only the report is printed.
+ * allocated or a checkpoint is written.  Returns 0 if training is complete or an exit condition holds.  Returns
+ * MEG_ESTOP if a signal requested a stop and the state is saved.  With train.dry_run or train.plan, only the report is
+ * printed.
  *
  * Every rank of world calls this function with the same options.  If ranks fail, one of them returns its error, and all
- * other ranks wait until the meg_die of that rank ends them.  In a run with several ranks, an error after the check of
- * memory, except MEG_ESTOP, is returned without freeing anything, because closing collectives would block; the caller
- * must then exit.
+ * other ranks wait until the failing rank's meg_die ends them.  In a run with several ranks, an error after the memory
+ * check, except MEG_ESTOP, is returned without freeing anything: the cleanup has collective calls, which would block.
+ * The caller must exit after such an error.
  */
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world, struct meg_err *e);
 

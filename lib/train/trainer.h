@@ -30,7 +30,7 @@ struct meg_train_batches {
     struct meg_batch *micro; /* [cap] */
     double *scale;           /* [cap] factor of the summed loss of each micro-batch, without the loss scale */
     int64_t cap;
-    double tokens; /* unmasked tokens of these micro-batches on this rank */
+    double tokens; /* unmasked tokens of the micro-batches on this rank */
 };
 
 /* The pipeline schedule for the current number of micro-batches, and its communication buffers. */
@@ -42,7 +42,7 @@ struct meg_train_pipeline {
     size_t memory_size; /* bytes */
 };
 
-/* A step whose operations are queued on the device, and whose result was not read. */
+/* A step that is queued on the device; its result was not read. */
 struct meg_queued_step {
     struct meg_batch_size batch;
     struct meg_train_state state; /* state after the step, except lr_steps, which depends on the result */
@@ -85,15 +85,15 @@ struct meg_trainer {
     struct meg_logger *logger; /* NULL except on rank 0 */
     struct meg_straggler straggler;
 
-    struct meg_train_state state; /* lr_steps does not include steps whose results were not read */
+    struct meg_train_state state; /* lr_steps excludes steps with unread results */
     struct meg_queued_step queued[MEG_MAX_QUEUED_STEPS];
     int num_queued;
     double last_result_s; /* time at which the last result was read */
     struct meg_log_totals log_totals;
-    double last_lm_loss; /* lm loss of the last iteration whose result was read; 0: none */
+    double last_lm_loss; /* lm loss in the last result that was read; 0: none */
     /*
-     * Consecutive iterations that --on-nan skip or rollback skipped, or that overflowed at the minimum of a dynamic
-     * loss scale.  MEG_NAN_MAX_CONSECUTIVE of them end the run.
+     * Consecutive iterations that were skipped by --on-nan (skip or rollback), or overflowed at the minimum of a
+     * dynamic loss scale.  MEG_NAN_MAX_CONSECUTIVE such iterations end the run.
      */
     int64_t num_consecutive_nan;
     double start_s, start_flops; /* time at which this process started; model FLOPs of the run before that */
@@ -119,18 +119,17 @@ static inline bool meg_train_is_rank0(const struct meg_trainer *t)
 
 /*
  * Agree on whether a rank failed; `r` is the result of this rank, negative if it failed.  If no rank failed, return r.
- * Otherwise the first failed rank returns its r, and the other ranks wait until the meg_die of that rank ends them.
+ * Otherwise the lowest failed rank returns its r, and the other ranks wait until this rank's meg_die ends them.
  * Collective over all ranks.
  */
 int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
 /*
- * Handle a failure that every rank detects: return r on rank 0; the other ranks wait until the meg_die of rank 0 ends
- * them.
+ * Handle a failure that every rank detects.  Return r on rank 0; the other ranks wait until rank 0's meg_die ends them.
  */
 int meg_train_fail_on_rank0(const struct meg_trainer *t, int r);
 /*
- * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise the first rank that differs
- * returns MEG_EFORMAT with a message that names the file, and the other ranks do not return.
+ * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise the lowest rank that differs from
+ * the majority returns MEG_EFORMAT and a message with the file name.  The other ranks do not return.
  */
 int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e);
 /*
@@ -142,16 +141,16 @@ bool meg_train_stop_requested(const struct meg_trainer *t, double *minutes);
 /* ---- run_pipeline.c: run micro-batches through the pipeline schedule ---- */
 
 /*
- * Read the next num_micro micro-batches into t->batches.  Collective over all ranks.  If a rank fails, all ranks first
- * call meg_train_save_before_error.  Then the first failed rank returns its error, and the other ranks do not return.
+ * Read the next num_micro micro-batches into t->batches.  Collective over all ranks.  If a rank fails, all ranks call
+ * meg_train_save_before_error.  The lowest failed rank then returns its error, and the other ranks do not return.
  */
 int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);
 
 /*
- * Run the first num_micro micro-batches of t->batches through the model: forward and, if is_training is true, backward,
- * which accumulates gradients.  Without training, dropout is disabled.  Afterwards, *loss_sum of the model is the sum
- * over these micro-batches.  Returns MEG_EFAIL if memory allocation fails.
+ * Run the first num_micro micro-batches of t->batches forward through the model.  If is_training is true, run backward
+ * as well, which accumulates gradients; otherwise disable dropout.  Afterwards, *loss_sum of the model is the sum over
+ * the num_micro micro-batches.  Returns MEG_EFAIL if memory allocation fails.
  */
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, struct meg_err *e);
 void meg_train_pipeline_free(struct meg_trainer *t);
@@ -173,13 +172,13 @@ double meg_train_lr(const struct meg_trainer *t, int64_t lr_steps);
 double meg_train_decoupled_lr(const struct meg_trainer *t, int64_t lr_steps);
 
 /*
- * Queue one iteration: forward and backward of a global batch, gradient clipping and the optimizer update, which the
- * device skips if the gradients or the loss are not finite.  Advances t->state, except lr_steps.
+ * Queue one iteration: forward and backward of a global batch, gradient clipping and the optimizer update.  The device
+ * skips the update if the gradients or the loss are not finite.  Advances t->state, except lr_steps.
  */
 int meg_train_step(struct meg_trainer *t, struct meg_err *e);
 /*
- * Return the number of steps whose results may be unread when the next step is queued.  It is 0 if the device computes
- * in the calling thread, and with --on-nan rollback, which must act before the next step.
+ * Return how many steps may have unread results when the next step is queued.  The number is 0 if the device computes
+ * in the calling thread.  It is 0 with --on-nan rollback, which must act before the next step.
  */
 int meg_train_max_queued_steps(const struct meg_trainer *t);
 /*
@@ -205,11 +204,11 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
 
 /*
  * Open the --load checkpoint, if there is one.  With --use-checkpoint-args, and always if the checkpoint is not native,
- * set the options that the checkpoint stores and the command line does not give; the caller checks them later.
+ * set options from the checkpoint, except those on the command line.  The caller checks the options later.
  */
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e);
 /*
- * Check that the model of the checkpoint matches the options, which are already checked.  If the run resumes, also read
+ * Check that the model of the checkpoint matches the options, which are already checked.  If the run resumes, read
  * t->state and the other run state from the checkpoint.
  */
 int meg_train_read_state(struct meg_trainer *t, struct meg_err *e);

@@ -38,7 +38,7 @@ static bool is_replicated(const struct meg_param *row, enum replication type)
            (type == REPLICATED_ALL || (type == REPLICATED_TP ? row->tp_axis < 0 : row->reduce_group == MEG_PARAM_TIED));
 }
 
-/* Return the index of the first parameter whose hash differs within the group, or -1. */
+/* Return the index of the first parameter with different hashes on the ranks of the group, or -1. */
 static int first_difference(const struct meg_params *p, const int64_t *hash, struct meg_comm *group,
                             enum replication type)
 {

@@ -10,10 +10,12 @@ MEG_BEGIN_DECLS
 struct meg_trainer;
 
 /*
- * Compare the XXH3 hash of every weight of this rank among the ranks that replicate it: data- and context-parallel
- * ranks for all weights, tensor-parallel ranks for unsharded ones, first and last stage for a tied embedding.
- * Collective over all ranks.  When replicas differ, the first rank that differs from the majority of its group (of two
- * replicas, the second) returns MEG_EFAIL with a message that names the rank and the tensor.  The others do not return.
+ * Compare the XXH3 hashes of replicated weights: of all weights over the data- and context-parallel ranks, of unsharded
+ * weights over the tensor-parallel ranks, of a tied embedding over the first and last stage.  Collective over all
+ * ranks.
+ *
+ * If replicas differ, one rank returns MEG_EFAIL, with a message that names the rank and the tensor: the lowest rank
+ * that differs from the majority of its group (of two replicas, the second).  The other ranks do not return.
  */
 int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e);
 
