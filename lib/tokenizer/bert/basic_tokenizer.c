@@ -21,8 +21,8 @@ static bool is_in(int32_t cp, const struct range *r, size_t n)
 }
 
 /*
- * Return true for ideographs.  The block that ends with U+2CEAF begins with U+2B920 in Hugging Face's list, and with
- * U+2B820 in that of Devlin et al.
+ * Return true for ideographs.  The blocks are those of Devlin et al.  If is_hf, the block U+2B820 to U+2CEAF begins at
+ * U+2B920, as in Hugging Face's list.
  */
 static bool is_ideograph(int32_t cp, bool is_hf)
 {
@@ -174,7 +174,10 @@ void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, 
     r->partial.n = 0;
 }
 
-/* Lowercase (if is_lower) and split the buffered characters.  Their last word may continue after them. */
+/*
+ * Lowercase the buffered characters if is_lower is set, and split them into words.  The text after the last punctuation
+ * character remains in r->partial, since later characters may continue this word.
+ */
 static void flush(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 {
     if (r->is_lower)

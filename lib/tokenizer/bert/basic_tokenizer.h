@@ -1,8 +1,8 @@
 /*
- * basic_tokenizer.h - BERT's BasicTokenizer (Devlin et al. 2018, tokenization.py), which Megatron-LM uses.  It cleans
- * the text, isolates ideographs, and splits the text into words at whitespace and around punctuation.  If is_lower is
- * set, it also lowercases words and strips accents.  This file also declares Hugging Face's BertNormalizer, which does
- * not split text, and strips accents before it lowercases.
+ * basic_tokenizer.h - BERT's BasicTokenizer (Devlin et al. 2018, tokenization.py), and Hugging Face's BertNormalizer.
+ * The BasicTokenizer, which Megatron-LM uses, cleans the text, isolates ideographs, and splits the text into words at
+ * whitespace and around punctuation.  If is_lower is set, the BasicTokenizer lowercases each word and then strips
+ * accents.  The BertNormalizer does not split text, and strips accents before lowercasing.
  */
 #ifndef MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
 #define MEG_TOKENIZER_BERT_BASIC_TOKENIZER_H
@@ -18,15 +18,15 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character,
- * since the basic tokenizer splits words at these spaces and makes each ideograph a word.
+ * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character:
+ * the four spaces separate words, and each ideograph is a word.
  */
 bool meg_bert_is_safe_split(int32_t cp);
 /* Return true for Unicode category P and for ASCII symbols such as $. */
 bool meg_bert_is_punctuation(int32_t cp);
 
 /*
- * State of splitting a text into words.  It starts as { 0 } and can be used for one text after another.
+ * State of the word splitter.  It starts as { 0 } and can be reused for the next text.
  *   is_lower  lowercase words by Unicode's full mapping (with the final sigma at the end of a word), decompose them
  *             and remove category Mn
  */
@@ -41,9 +41,9 @@ void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r);
 void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n);
 /*
  * meg_bert_basic_next - set out to the next words, each followed by a zero byte (words contain none)
- * Words of more than MEG_BERT_MAX_WORD bytes are truncated, but still have more than 250 characters.  WordPiece encodes
- * them as unknown, since its limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end of the text.  Returns
- * MEG_EFORMAT for a run of more than MEG_BERT_MAX_RUN characters that must be lowercased and decomposed together.
+ * A word of more than MEG_BERT_MAX_WORD bytes is truncated, but still has more than 250 characters.  WordPiece encodes
+ * this word as unknown, since WordPiece's limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end of the
+ * text.  Returns MEG_EFORMAT if more than MEG_BERT_MAX_RUN characters must be lowercased and decomposed together.
  */
 enum { MEG_BERT_MAX_WORD = 1024, MEG_BERT_MAX_RUN = 4 << 20 };
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e);

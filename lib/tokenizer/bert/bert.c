@@ -1,10 +1,10 @@
 /*
  * BertWordPieceLowerCase and BertWordPieceCase: the ids of Megatron-LM's _BertWordPieceTokenizer.
  *
- * A chunk is text between two safe split points (basic_tokenizer.h).  A fast loop splits ASCII text into words, whose
- * ids are cached.  At a non-ASCII or control character, it discards the ids of the current chunk and passes the entire
- * chunk to the basic tokenizer, since the lowercase form of a sigma can depend on the entire chunk.  The ids of such a
- * chunk are also cached.
+ * A chunk is text between two safe split points (basic_tokenizer.h).  A fast loop splits ASCII text into words and
+ * caches the ids of each word.  A chunk with a non-ASCII or control character is processed differently: its ids are
+ * discarded, and the basic tokenizer splits the entire chunk.  The entire chunk is needed since the lowercase form of a
+ * sigma can depend on it.  The ids of the chunk are cached like the ids of a word.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -140,11 +140,11 @@ static int add_ids(struct bert *t, const struct meg_wordcache_lookup *w, struct 
     return r;
 }
 
-/* The current chunk, whose ids are discarded if a character requires the basic tokenizer. */
+/* The current chunk.  If it contains a character that requires the basic tokenizer, the chunk's ids are discarded. */
 struct chunk {
     const char *begin;
-    int nth;       /* index of its first word in the batch */
-    int64_t first; /* index of its first id in out; -1: it has no ids yet */
+    int nth;       /* index of the chunk's first word in the batch */
+    int64_t first; /* index of the chunk's first id in out; -1: no ids yet */
 };
 
 static int encode_batch(struct bert *t, struct chunk *x, struct meg_ids *out, const struct meg_id_sink *sink,
@@ -233,8 +233,8 @@ static const char *safe_chunk_end(const char *s, const char *end)
 }
 
 /*
- * Return true if c, an ASCII punctuation character, is not Case_Ignorable.  Text on one side of such a character does
- * not affect whether a sigma on the other side is final.
+ * Return true if the ASCII punctuation character c is not Case_Ignorable.  Whether a sigma before c is final then does
+ * not depend on the text after c, and vice versa.
  */
 static bool not_case_ignorable(char c)
 {
@@ -265,7 +265,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
                 if (s - x.begin > MAX_CACHED_WORD && (r = begin_chunk(t, &x, s, out, sink, e)) < 0)
                     break;
                 r = add_word(t, &x, s, p - s > MAX_CACHED_WORD ? MAX_CACHED_WORD : p - s, end, out, sink,
-                             e); /* a word this long is encoded as unknown, also when it is truncated */
+                             e); /* a truncated word is encoded as unknown, like the complete word */
                 break;
             }
             /* fall through */
@@ -298,8 +298,8 @@ static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 }
 
 /*
- * Return the last offset at which the text can be cut so that meg_tok_clean_up can process the parts separately, or 0
- * if there is none.  A space follows the offset, and no pattern of the clean-up matches this space.
+ * Return the last offset at which the text can be cut, or 0 if there is none.  meg_tok_clean_up can process the parts
+ * before and after the cut separately: at the offset is a space that no pattern of the clean-up matches.
  */
 static size_t last_safe_cut(const struct meg_str *s)
 {

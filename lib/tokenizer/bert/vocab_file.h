@@ -1,7 +1,7 @@
 /*
  * vocab_file.h - read BERT's vocab.txt, which has one token per line.  Whitespace around a token is ignored.  The id of
- * a token is its line number, counted from 0.  [BOS] and [EOS] are added if they are missing, then <extra_id_0>,
- * <extra_id_1>, ...
+ * a token is its line number, counted from 0.  If [BOS] or [EOS] is missing, it is added after the last token.  The
+ * tokens <extra_id_0>, <extra_id_1>, ... follow.
  */
 #ifndef MEG_TOKENIZER_BERT_VOCAB_FILE_H
 #define MEG_TOKENIZER_BERT_VOCAB_FILE_H
@@ -20,8 +20,10 @@ struct meg_bert_files {
 
 /*
  * meg_bert_files_load - read a vocabulary and add nextra extra ids
- * Returns MEG_EFORMAT for invalid UTF-8, an empty line or a duplicate token (with the location in the message), for a
- * zero byte, or if [CLS], [SEP], [PAD], [MASK] or [UNK] is missing.
+ * Returns MEG_EFORMAT
+ * - with the location in the message, for invalid UTF-8, an empty line or a duplicate token;
+ * - for a zero byte;
+ * - if [CLS], [SEP], [PAD], [MASK] or [UNK] is missing.
  */
 int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e);
 void meg_bert_files_free(struct meg_bert_files *f); /* accepts NULL */

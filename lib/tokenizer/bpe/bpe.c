@@ -1,9 +1,9 @@
 /*
  * BPE merges: a hash table of ranked pairs, and the merging of symbols.
  *
- * Most pairs that are looked up are not in the hash table, which can be larger than the CPU caches.  A small Bloom
- * filter is therefore probed first.  Pairs of symbols below DENSE_IDS, which often include the bytes, are in a dense
- * table instead.
+ * Most lookups are of pairs without a merge.  The hash table can be larger than the CPU caches, so a small Bloom filter
+ * is probed first.  Pairs of two symbols below DENSE_IDS are in a dense table instead.  These symbols often include the
+ * bytes.
  */
 #include "tokenizer/bpe/bpe.h"
 
@@ -52,7 +52,7 @@ static uint64_t key_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Return the entry of a pair in the dense table, or NULL if a symbol is not from 0 to DENSE_IDS - 1. */
+/* Return the entry of a pair in the dense table, or NULL if a symbol is not in [0, DENSE_IDS). */
 static inline struct meg_bpe_ranked *dense_pair(const struct meg_bpe *b, int32_t left, int32_t right)
 {
     return (uint32_t)(left | right) < DENSE_IDS ? &b->dense[left * DENSE_IDS + right] : NULL;

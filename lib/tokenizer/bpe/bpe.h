@@ -5,8 +5,8 @@
  *                           without overlap
  *   meg_bpe_merge_leftmost  SentencePiece's and Hugging Face's: merge the leftmost occurrence of the adjacent pair of
  *                           lowest rank
- * Both repeat this until no adjacent pair has a rank.  The two results can differ if a merge creates a pair whose rank
- * is lower than that of the merge.
+ * Both repeat this until no adjacent pair has a rank.  The two results can differ if a merge creates a pair of lower
+ * rank than the merged pair.
  */
 #ifndef MEG_TOKENIZER_BPE_BPE_H
 #define MEG_TOKENIZER_BPE_BPE_H
@@ -54,9 +54,9 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 /*
  * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a pre-token
  *   sym        in/out     a negative symbol is never merged
- *   rev_merge  out        indexed by symbol: if an adjacent pair has a merge to this symbol, set to that pair, even if
- *                         it was not merged; for several pairs, set to the last one; may be NULL
- * Return the number of symbols that remain, which are at the front of sym.  The time is O(n log n).  No memory is
+ *   rev_merge  out        may be NULL; if an adjacent pair has a merge to symbol id, rev_merge[id] is set to the pair,
+ *                         even if the merge is not done; a later pair overwrites an earlier one
+ * Return the number of resulting symbols.  They are at the front of sym.  The time is O(n log n).  No memory is
  * allocated for up to MEG_BPE_SHORT symbols; for more, about 24 bytes per symbol are allocated.
  */
 enum { MEG_BPE_SHORT = 64 };
@@ -81,8 +81,8 @@ int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t
  *   window       number of symbols per window: MEG_BPE_WINDOW, or fewer in tests
  *   nbytes       bytes of the pre-token, printed in the error message
  * The window is enlarged until it contains an offset at which the pre-token can be cut (bpe_stream.c).  About 50 bytes
- * per symbol of the window are allocated.  Returns MEG_EFORMAT if an earlier cut turns out to be wrong; the symbols
- * that put has received may then be wrong, too.  Otherwise fails as put does.
+ * per symbol of the window are allocated.  Returns MEG_EFORMAT if the cut before the window turns out to be unsafe.  In
+ * this case, some symbols that put has received may be wrong.  Otherwise fails as put does.
  */
 struct meg_bpe_stream {
     const struct meg_bpe *bpe;

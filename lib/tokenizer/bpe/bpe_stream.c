@@ -1,25 +1,27 @@
 /*
- * A long pre-token is cut at offsets that no merge crosses, and the parts between two cuts are merged independently.
+ * A long pre-token is cut at offsets that no merge crosses.  The parts between two cuts are merged independently.
  *
- * Let two sequences of symbols, x and y, merge independently to u and v.  Let p be the part of x that became the last
- * symbol of u, and q the part of y that became the first symbol of v.  If p q merges to these two symbols, too, then
- * x y merges to u v: the cut between x and y is safe.
+ * Let x and y be sequences of symbols.  Merged independently, x becomes u, and y becomes v.  Let p be the part of x
+ * that became the last symbol of u, and q the part of y that became the first symbol of v.  If p q merges to the same
+ * two symbols, x y merges to u v: the cut between x and y is safe.
  *
  * Proof: Each step merges the pair of lowest rank, leftmost first.  As long as no merge crosses the ends of a range of
- * symbols, the merges in the range and their order are the same as if the range were merged alone.  Suppose that a
- * merge crosses the cut while x y is merged.  Up to the first such merge, the merges in p q are the same as if p q were
- * merged alone.  That merge would therefore cross the cut in p q alone, too, which contradicts the assumption.
+ * symbols, the range is merged as if it were alone, in the same order.  Suppose that a merge crosses the cut while x y
+ * is merged, and let m be the first such merge.  Before m, p q is merged as if p q were alone.  Therefore m would cross
+ * the cut in p q alone.  This contradicts the assumption.
  *
  * To find a cut, a window is merged.  The cut is between two of the resulting symbols, s and t, well before the end of
- * the window.  The next window begins at the cut.  If its first resulting symbol is t again, the cut is safe, since s
- * and t did not merge in the first window.  If not, the cut is checked by merging p q, where p became s, and q became
- * the first symbol of the next window.  If the cut is not safe, the cut before s is tried.
+ * the window.  The next window begins at the cut.  If the first resulting symbol of the next window is t again, the cut
+ * is safe, since s and t did not merge in the first window.  Otherwise the cut is checked by merging p q.  Here p is
+ * the part that became s, and q is the part that became the first symbol of the next window.  If the cut is not safe,
+ * the cut before s is tried.
  *
- * This requires that a window and the entire rest of the pre-token, from the start of the window on, merge to the same
- * first symbol.  They do, by induction from the last window, which has no cut at its end.
+ * Let the rest be the part of the pre-token from the start of the window on.  The check requires that the window and
+ * the rest merge to the same first symbol.  They do, by induction from the last window, which has no cut at its end.
  *
- * If no safe cut is found, the window is enlarged.  Its first resulting symbol may then change, so the cut before the
- * window is checked again.  If that cut is not safe, merging fails, since the result before it has already been output.
+ * If no safe cut is found, the window is enlarged.  The first resulting symbol of the window may change, so the cut
+ * before the window is checked again.  If that cut is not safe, merging fails, since the result before the cut has
+ * already been output.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -41,7 +43,7 @@ struct stream {
     int32_t *pending; /* [2 size] input symbols whose result was not output yet */
     int64_t n;        /* number of pending symbols; less than 2 size at the end of the input */
     struct window cur, next;
-    int32_t *last; /* [nlast] input symbols of the last symbol that was output */
+    int32_t *last; /* [nlast] input symbols that were merged to the last output symbol */
     int64_t nlast;
 };
 
@@ -108,7 +110,7 @@ static int64_t find_cut(struct stream *x)
     return 0;
 }
 
-/* Double the window.  Return false if the cut before it is then no longer safe. */
+/* Double the window.  Return false if the cut before the window is no longer safe. */
 static bool grow_window(struct stream *x)
 {
     int64_t was = x->cur.offsets[1];

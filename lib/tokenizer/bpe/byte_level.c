@@ -35,7 +35,7 @@ static int64_t merge(const struct meg_bytebpe *b, const char *s, int64_t n, int3
     return kept;
 }
 
-/* Write the ids of a pre-token that is not in the cache to ids [n], cache them and return their number. */
+/* Encode a pre-token that is not in the cache.  Write the ids to ids [n] and the cache, and return their number. */
 static int64_t encode_pretoken(struct meg_bytebpe_encoder *enc, const char *s, int64_t n, int32_t *ids)
 {
     int64_t nids = merge(enc->vocab, s, n, ids);

@@ -14,14 +14,14 @@
 
 MEG_BEGIN_DECLS
 
-/* A vocabulary and its merges, which the file readers fill.  Any number of threads may then use it. */
+/* A vocabulary with merges, filled by a file reader.  After that, any number of threads may use the vocabulary. */
 struct meg_bytebpe {
     enum meg_pretok pretok;
     int32_t byte_id[256]; /* id of each byte; -1: the byte is not a token */
     int32_t unk;          /* id of bytes that are not tokens; -1: such bytes are dropped */
     struct meg_bpe bpe;
     bool is_leftmost; /* merge by meg_bpe_merge_leftmost instead of meg_bpe_merge */
-    /* a pre-token that equals one of these tokens is encoded as that token without merging; may be { 0 } */
+    /* texts of the pre-tokens that are encoded as one token, without merging; may be { 0 } */
     struct meg_strtab tokens;
     int32_t *token_id; /* [tokens.n] ids of tokens */
 };

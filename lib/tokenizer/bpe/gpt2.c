@@ -1,12 +1,12 @@
 /*
  * GPT2BPETokenizer: byte-level BPE (tokenizer/bpe/byte_level.h) from vocab.json and merges.txt (Radford et al. 2019),
- * with the same ids as in Megatron-LM.  Token ids are also the symbols of BPE, so merges with tokens that are not in
- * the vocabulary are rejected.
+ * with the same ids as in Megatron-LM.  The symbols of BPE are token ids.  A merge with a token that is not in the
+ * vocabulary is therefore rejected.
  */
 #include "tokenizer/bpe/byte_level_tokenizer.h"
 #include "tokenizer/bpe/gpt2_files.h"
 
-/* Build the set of special tokens, whose only element is <|endoftext|>. */
+/* Build the set of special tokens.  It contains only <|endoftext|>. */
 static int build_special_tokens(struct meg_gpt2_files *f, struct meg_err *e)
 {
     struct meg_trie_key key = { f->bytes.s + f->at[f->eod], f->at[f->eod + 1] - f->at[f->eod], f->eod };

@@ -27,9 +27,10 @@ struct meg_gpt2_files {
 
 /*
  * meg_gpt2_files_load - read both files and check them against each other
- * Returns MEG_EFORMAT if a file is malformed, the ids are not a permutation of 0 .. n-1, <|endoftext|> is missing, or a
- * merge has a token or a result that is not in the vocabulary.  As in Megatron-LM, the first line of the merges and the
- * text after the last newline are ignored.  If they may contain a merge, a warning is printed.
+ * Returns MEG_EFORMAT if a file is malformed or the ids are not a permutation of 0 .. n-1.  Also returns MEG_EFORMAT if
+ * <|endoftext|>, a token of a merge or the result of a merge is not in the vocabulary.  As in Megatron-LM, the first
+ * line of merges.txt and the text after its last newline are ignored.  If the ignored text may contain a merge, a
+ * warning is printed.
  */
 int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path, struct meg_err *e);
 void meg_gpt2_files_free(struct meg_gpt2_files *f); /* accepts NULL */

@@ -1,8 +1,8 @@
 /*
- * TikTokenizer of Megatron-LM, which reads tiktoken's files, such as Llama 3's tokenizer.model.  The files contain
- * ranked tokens instead of ranked merges.  Two adjacent tokens merge if their concatenation is a token; the
+ * Megatron-LM's TikTokenizer.  It reads tiktoken's files, for example Llama 3's tokenizer.model.  The files contain
+ * ranked tokens instead of ranked merges.  Two adjacent tokens merge if their concatenation is a token.  The
  * concatenation of lowest rank is merged first.  This equals BPE with one merge for each split of a token into two
- * tokens, where the rank of the merge is the rank of the token.
+ * tokens.  Each of these merges has the rank of the token that is split.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -107,9 +107,8 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
 }
 
 /*
- * Add the special tokens: those given or, if none are given, the defaults.  Then add reserved tokens until there are n
- * special tokens.  If special token k is a reserved token, its name is the format string `filler` with the number
- * k - filled.
+ * Add the given special tokens or, if none are given, the defaults.  Then add reserved tokens until there are n special
+ * tokens.  If special token k is reserved, its name is printed with the format `filler` and the number k - filled.
  */
 static int add_special(struct meg_strtab *t, const struct meg_str_list *given, int64_t n,
                        const struct meg_str_list *defaults, const char *filler, int64_t filled, struct meg_err *e)
@@ -153,9 +152,9 @@ struct token_split {
 };
 
 /*
- * Set the merges, byte_id and token_id of a vocabulary from its ranked tokens, whose ids are rank + first_id.  Each
- * split of a token into two tokens becomes a merge with the rank of the token.  Return MEG_EFORMAT if one of the 256
- * single bytes is not a token.
+ * Set the merges, byte_id and token_id of a vocabulary from its ranked tokens.  The id of a token is rank + first_id.
+ * Each split of a token into two tokens becomes a merge with the rank of the token that is split.  Return MEG_EFORMAT
+ * if one of the 256 single bytes is not a token.
  */
 static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path, struct meg_err *e)
 {
@@ -263,7 +262,7 @@ static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_co
 
 /*
  * Assign the ids of a text vocabulary: first to the ranked tokens, then to the special tokens.  If no special tokens
- * are given and there are as many ranked tokens as in Llama 3's vocabulary, add Llama 3's special tokens.
+ * are given and the number of ranked tokens is that of Llama 3, add Llama 3's special tokens.
  */
 static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {

@@ -25,9 +25,10 @@ struct meg_tiktoken_files {
 
 /*
  * meg_tiktoken_files_load - read c->tokenizer_model and apply the --tiktoken options and --vocab-size
- * Returns MEG_EFORMAT if the file is malformed, a rank is out of order, a token is empty, duplicate or longer than 4096
- * bytes, or one of the 256 single bytes is not a token.  Returns MEG_EUSAGE if an option is invalid or does not fit the
- * file.  For example, a required special token may be missing, or a special token may equal another token.
+ * Returns MEG_EFORMAT if the file is malformed or a rank is out of order.  Also returns MEG_EFORMAT if a token is
+ * empty, duplicate or longer than 4096 bytes, or if one of the 256 single bytes is not a token.  Returns MEG_EUSAGE if
+ * an option is invalid or does not fit the file.  For example, a required special token may be missing, or a special
+ * token may equal another token.
  */
 int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_tiktoken_files_free(struct meg_tiktoken_files *f); /* accepts NULL */

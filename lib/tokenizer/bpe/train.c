@@ -1,13 +1,13 @@
 /*
  * The algorithm of Hugging Face's trainer (models/bpe/trainer.rs of tokenizers 0.22):
  * - Merge the pair with the highest count; on ties, the pair with the smaller left id, then the smaller right id.
- * - The priority queue contains pairs with the words in which they occur.  A pair is pushed once for the initial words,
- *   and once more for each merge that creates new occurrences of it.  The entry of such a merge contains only the words
- *   with new occurrences.  If the count of a popped entry is out of date, the entry is pushed again with the current
- *   count.
+ * - Each entry of the priority queue is a pair with its count and the words in which to merge the pair.  A pair that
+ *   occurs in the initial words is pushed once.  Each merge that creates new occurrences of a pair pushes the pair once
+ *   more, with only the words that have new occurrences.  If the count of a popped entry is out of date, the entry is
+ *   pushed again with the current count.
  * - A merge changes the counts of neighboring pairs, but not the count of the merged pair.  A later merge may create
- *   new occurrences of the merged pair.  That pair is then popped and merged again, and its rank is that of its last
- *   merge.
+ *   new occurrences of the merged pair.  In this case, the pair is popped and merged again.  The rank of a pair is the
+ *   rank of its last merge.
  */
 #include "tokenizer/bpe/train.h"
 
@@ -21,8 +21,8 @@
 struct pair {
     int32_t left, right;
     int64_t count;
-    int32_t touched_index; /* index in touched of the entry that collects its words in the current merge, or -1 */
-    int64_t merged;        /* index in the merge log of its last merge, or -1 */
+    int32_t touched_index; /* index in `touched` of the pair's entry for the current merge, or -1 */
+    int64_t merged;        /* index of the pair's last merge in the merge log, or -1 */
 };
 
 /* An element of the priority queue: a pair and the words in which to merge it. */
@@ -141,8 +141,8 @@ static void free_entry(struct entry *x)
 }
 
 /*
- * Count one more (delta = 1) or one fewer (-1) occurrence of a pair in a word, weighted by the count of the word.  For
- * delta = 1, also add the word to the entry of the pair in st->touched.
+ * Add delta (1 or -1) occurrences of a pair in a word to the pair's count, multiplied by the count of the word.  If
+ * delta is 1, add the word to the pair's entry in st->touched.
  */
 static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, int delta, uint32_t word)
 {
@@ -197,7 +197,7 @@ static void push_new_pairs(struct bpe_train_state *st)
     st->ntouched = 0;
 }
 
-/* Merge all occurrences of a pair in one word to token id, from left to right. */
+/* In one word, replace each occurrence of the pair (left, right) by the token id, from left to right. */
 static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, int32_t right, int32_t id)
 {
     int32_t *s = st->sym + st->at[word];
@@ -264,7 +264,10 @@ static void split_words(struct bpe_train_state *st, const struct meg_strtab *wor
     push_new_pairs(st);
 }
 
-/* List the merges in the order of the log.  List a pair that was merged several times at its last merge only. */
+/*
+ * List the merges in the order of the log.  A pair that was merged several times is listed once, at the position of its
+ * last merge.
+ */
 static void list_merges(struct bpe_train_state *st, const int32_t *merge_log, int64_t nlog)
 {
     struct meg_bpe_vocab *v = st->vocab;

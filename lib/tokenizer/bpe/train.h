@@ -1,7 +1,7 @@
 /*
- * train.h - train a byte-level BPE vocabulary: pre-tokenize text with GPT-2's pattern, then merge the most frequent
- * adjacent pair repeatedly (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, also on
- * ties (train.c).
+ * train.h - train a byte-level BPE vocabulary: pre-tokenize text with GPT-2's pattern, then repeatedly merge the most
+ * frequent adjacent pair (Sennrich et al. 2016).  Merges and ids equal those of Hugging Face's BpeTrainer, even if
+ * counts are equal (train.c).
  */
 #ifndef MEG_TOKENIZER_BPE_TRAIN_H
 #define MEG_TOKENIZER_BPE_TRAIN_H
@@ -46,8 +46,8 @@ struct meg_bpe_vocab {
 
 /*
  * meg_bpe_trainer_run - train a vocabulary from the counts of t, which remain unchanged
- * Merges until there are vocab_size tokens (>= MEG_BPE_MIN_VOCAB_SIZE) or no pair occurs at least max(1, min_frequency)
- * times.
+ * vocab_size must be at least MEG_BPE_MIN_VOCAB_SIZE.  Stops when there are vocab_size tokens, or when each pair occurs
+ * fewer than max(1, min_frequency) times.
  *   vocab  out  starts as { 0 }
  */
 void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t min_frequency,
@@ -57,8 +57,8 @@ void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
 /*
  * meg_bpe_vocab_write - write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json for Hugging Face's
  * libraries
- * The directory must exist, and the caller must have locked it (file/lock.h).  The files are replaced together by
- * meg_commit_files (file/commit.h), which also defines their state after a failure.
+ * The directory must exist and be locked by the caller (file/lock.h).  meg_commit_files replaces the four files
+ * together.  file/commit.h describes their state after a failure.
  */
 int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e);
 

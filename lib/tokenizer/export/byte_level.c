@@ -28,8 +28,8 @@ static json_t *read_merges(char *text)
 }
 
 /*
- * Check that all 256 bytes are tokens.  Megatron-LM encodes a byte that is not a token as id 0, which tokenizer.json
- * cannot represent.
+ * Check that all 256 bytes are tokens.  Megatron-LM encodes a missing byte as id 0.  tokenizer.json cannot represent
+ * this.
  */
 static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
 {

@@ -20,14 +20,15 @@ struct meg_tok_export_files {
 
 /*
  * meg_tok_export - convert the tokenizer that c describes
- * The exported tokenizer encodes a text to the same ids, with two exceptions: Hugging Face's libraries parse special
- * tokens that occur in the text, and they differ from SentencePiece in the points that export/spm.c lists.  The member
- * MEG_TOK_EXPORT_KEY of config contains the tokenizer options of c without paths, as lines of a configuration file.
- * Returns MEG_EUSAGE, with the reason, if tokenizer.json cannot represent the tokenizer.  Except for NullTokenizer, the
- * other two texts are then still set: without tokenizer_config.json, transformers would choose a tokenizer class by the
- * model type.  Otherwise fails as meg_tokenizer_open does.
+ * The exported tokenizer encodes a text to the same ids, with two exceptions:
+ * - Hugging Face's libraries parse special tokens that occur in the text.
+ * - Hugging Face's libraries differ from SentencePiece; export/spm.c lists the differences.
+ * The member MEG_TOK_EXPORT_KEY of config contains the tokenizer options of c without paths, as lines of a
+ * configuration file.  Returns MEG_EUSAGE, with the reason, if tokenizer.json cannot represent the tokenizer.  In this
+ * case, out->config and out->special_map are still set, except for NullTokenizer.  Without tokenizer_config.json,
+ * transformers would choose a tokenizer class by the model type.  Otherwise fails as meg_tokenizer_open does.
  * out->is_not_spm_bpe is set to true if --tokenizer-model is a unigram model or a tiktoken file.  It is also set to
- * true if the conversion fails, unless the tokenizer is a NullTokenizer or cannot be opened.
+ * true if the conversion fails, except if the tokenizer is a NullTokenizer or cannot be opened.
  */
 #define MEG_TOK_EXPORT_KEY "meg_tokenizer"
 int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e);

@@ -1,5 +1,5 @@
 /*
- * internal.h - the components of a tokenizer.json that is being built, and a function per tokenizer type that sets them
+ * internal.h - build a tokenizer.json: the builder, and one function per tokenizer type that sets the components
  * (private to lib/tokenizer/export).
  */
 #ifndef MEG_TOKENIZER_EXPORT_INTERNAL_H

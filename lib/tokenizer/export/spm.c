@@ -45,8 +45,8 @@ static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
 }
 
 /*
- * Check that the normalizer would not change user-defined pieces.  SentencePiece matches them before normalization, but
- * tokenizer.json after it.
+ * Check that the normalizer would not change user-defined pieces.  SentencePiece matches these pieces in the original
+ * text, but Hugging Face's library matches them in normalized text.
  */
 static int check_user_defined(const struct meg_spm_model *m, const char *path, struct meg_err *e)
 {
@@ -71,9 +71,9 @@ static void add_quoted(struct meg_str *out, struct meg_str text)
 }
 
 /*
- * Return the normalizer that prepends a space.  Hugging Face's library also normalizes the added tokens themselves, and
- * Prepend would add a space to each user-defined piece.  If there are such pieces, the normalizer is therefore a
- * Replace whose regular expression does not match a text that is such a piece.
+ * Return the normalizer that prepends a space.  Hugging Face's library normalizes each added token, and Prepend would
+ * add a space to each user-defined piece.  For a model with user-defined pieces, return Replace instead of Prepend.
+ * The regular expression of Replace does not match a text that equals a user-defined piece.
  */
 static json_t *dummy_prefix(const struct meg_spm_model *m, const char *space)
 {
@@ -114,7 +114,7 @@ static json_t *normalizer(const struct meg_spm_model *m)
     if (spec->has_map)
         json_array_append_new(steps, precompiled(spec));
     if (spec->remove_extra_whitespaces) {
-        /* SentencePiece also strips trailing U+2581 characters that the text itself contains */
+        /* like SentencePiece, strip trailing spaces and trailing U+2581 characters of the original text */
         json_array_append_new(
             steps,
             meg_export_replace(spec->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z" : "\\A +| +\\z", ""));

@@ -1,7 +1,9 @@
 /*
- * Decoders of tokenizer.json.  Each step rewrites the list of tokens, most steps one token at a time.  The result for a
- * token can also depend on whether it is the first or the last token, on the run of byte-fallback tokens around it and,
- * after Fuse, on the entire text.
+ * Decoders of tokenizer.json.  Each step rewrites the list of tokens, most steps one token at a time.  Some results
+ * depend on more than one token:
+ * - the first and the last token can be rewritten differently;
+ * - ByteFallback rewrites a run of byte-fallback tokens;
+ * - a step after Fuse rewrites the entire text.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -125,8 +127,8 @@ bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
 }
 
 /*
- * Return the byte of a token <0xNN>, or -1.  As in Hugging Face's library, NN may also be a plus sign and one
- * hexadecimal digit.
+ * Return the byte of a token <0xNN>, or -1.  NN is two hexadecimal digits or, as in Hugging Face's library, a plus sign
+ * and one hexadecimal digit.
  */
 static int byte_of(const char *s, int64_t n)
 {
@@ -187,9 +189,9 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
 }
 
 /*
- * Remove up to s->start occurrences of s->content at the start of t, and up to s->stop at its end.  If nremoved is not
- * NULL, t is one part of a longer text.  *nremoved then counts the removals at the start of that text over all calls,
- * and s->start limits this count.
+ * Remove up to s->start occurrences of s->content at the start of t, and up to s->stop at the end of t.  If nremoved is
+ * not NULL, t is the next part of a longer text.  *nremoved counts the removals at the start of the longer text, up to
+ * s->start.
  */
 static void strip(const struct step *s, struct meg_str *t, int *nremoved)
 {
@@ -236,8 +238,8 @@ static void fuse(struct tokens *t)
 }
 
 /*
- * Replace each run of byte-fallback tokens by the text of its bytes.  If these bytes are not valid UTF-8, replace each
- * byte by U+FFFD.
+ * Replace each run of byte-fallback tokens by the text of the run's bytes.  If the bytes of a run are not valid UTF-8,
+ * replace each byte by U+FFFD.
  */
 static void byte_fallback(struct tokens *t)
 {

@@ -32,8 +32,8 @@ static int read_json(json_t **out, const char *path, struct meg_err *e)
 }
 
 /*
- * Map tokenizer.json into memory and parse it without the vocabulary and merges that meg_hf_raw_vocab_extract finds.
- * Set raw to the text of these two in map.
+ * Map tokenizer.json into memory, and parse it without its vocabulary and merges.  Set raw to the text of the
+ * vocabulary and the merges in map (meg_hf_raw_vocab_extract).
  */
 static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *raw, const char *path,
                           struct meg_err *e)
@@ -46,7 +46,7 @@ static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_
         return r;
     cut = meg_hf_raw_vocab_extract(raw, (const char *)map->p, (int64_t)map->n, &rest, &why);
     r = cut < 0 ? parse(out, map->p, map->n, path, e) : parse(out, rest.s, rest.n, path, e);
-    if (r == 0 && cut < 0) /* jansson, whose messages are more precise, found no error */
+    if (r == 0 && cut < 0) /* jansson's message would be more precise, but jansson found no error */
         r = meg_fail(e, cut, "%s: %s", path, why.msg);
     meg_str_free(&rest);
     return r;
@@ -227,7 +227,7 @@ static int build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_
 
 /* ---- Post-processor ---- */
 
-/* Prepend ids to template_before, or append them to template_after. */
+/* If is_before, prepend ids to template_before; otherwise append ids to template_after. */
 static void add_template_ids(struct meg_hf_files *f, bool is_before, const int32_t *ids, int64_t n)
 {
     struct meg_ids *to = is_before ? &f->template_before : &f->template_after;
@@ -317,9 +317,9 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
 }
 
 /*
- * Load a post-processor or a Sequence of post-processors, which may be nested up to `depth` levels deep.  If a
- * post-processor follows a TemplateProcessing and adds tokens, reject it: the template produces several sequences, and
- * the tokens would be added to each of them.
+ * Load a post-processor or a Sequence of post-processors, nested up to `depth` levels deep.  Reject a post-processor
+ * that adds tokens after a TemplateProcessing: the template produces several sequences, and each sequence would get
+ * these tokens.
  */
 static int load_post_processor(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
                                const char *where, struct meg_err *e)
@@ -387,7 +387,7 @@ static void set_special_ids(struct meg_hf_files *f, const json_t *config)
 
 /*
  * Some transformers classes (tokenizer_class of tokenizer_config.json) ignore the post-processor of tokenizer.json.
- * For these, replace the template by the tokens that add_bos_token and add_eos_token request.
+ * For such a class, replace the template by the tokens that add_bos_token and add_eos_token request.
  */
 static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {

@@ -63,16 +63,16 @@ struct meg_hf_files {
 };
 
 /*
- * meg_hf_files_load - read c->tokenizer_json and, unless NULL, c->tokenizer_config and c->special_tokens_map
- * Returns MEG_EFORMAT if a file is invalid, larger than 64 MiB or requires an unsupported feature.  Otherwise fails as
- * meg_mmap_open does.
+ * meg_hf_files_load - read c->tokenizer_json, c->tokenizer_config and c->special_tokens_map
+ * The last two may be NULL.  Returns MEG_EFORMAT if a file is invalid or larger than 64 MiB, or requires an unsupported
+ * feature.  Otherwise fails as meg_mmap_open does.
  */
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
 
 /*
- * Maximum number of bytes that are encoded at once.  Without byte-level BPE, encoding uses about 15 bytes of memory per
- * byte of original text, plus 35 bytes per byte of normalized text.
+ * Maximum number of bytes that are encoded at once.  Without byte-level BPE, a byte of original text requires about 15
+ * bytes of memory, and a byte of normalized text about 35 bytes.
  */
 enum {
     MEG_HF_MAX_CHUNK = 16 << 20,     /* a chunk between safe split points, before normalization */
@@ -80,12 +80,13 @@ enum {
     MEG_HF_MAX_BYTE_LEVEL = 64 << 20 /* byte-level BPE: text after normalization, if there is a normalizer */
 };
 
-/* Return the files of t, a HuggingFaceTokenizer or PretrainedFromHF.  t owns them. */
+/* Return the files of t, a HuggingFaceTokenizer or PretrainedFromHF.  t owns the files. */
 struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t);
 
 /*
- * meg_hf_safe_split_build - set f->safe_split, or leave it NULL if safe_split.c knows no safe split points for f
- * All other fields must be set.
+ * meg_hf_safe_split_build - set f->safe_split
+ * If safe_split.c does not find safe split points for f, f->safe_split remains NULL.  All other fields must be set
+ * before the call.
  */
 int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e);
 

@@ -3,15 +3,15 @@
  *
  * Encoding has six steps:
  *   1. split the text at the added tokens that are matched in the original text;
- *   2. normalize the text between them;
+ *   2. normalize the text between these added tokens;
  *   3. split the result at the added tokens that are matched in normalized text;
- *   4. split the text between these into pre-tokens;
+ *   4. split the text between all added tokens into pre-tokens;
  *   5. encode each pre-token with the model;
  *   6. add the ids of the post-processor before and after the ids of the text.
  * If the pre-tokenizer splits by a pattern of enum meg_pretok and the model is byte-level BPE,
- * tokenizer/bpe/byte_level.h does steps 4 and 5.  Otherwise this file caches ids.  If safe_split.c finds points at
- * which the original text can be cut, the cache contains the ids of the chunks between these points, and a cached chunk
- * skips steps 2 to 5.  If there are no such points, the cache contains the ids of pre-tokens.
+ * tokenizer/bpe/byte_level.h does steps 4 and 5.  Otherwise this file caches ids.  If the original text has safe split
+ * points (safe_split.c), the cache contains the ids of the chunks between these points.  Steps 2 to 5 are skipped for a
+ * cached chunk.  Without safe split points, the cache contains the ids of pre-tokens.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -332,8 +332,9 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
 }
 
 /*
- * Append the ids of the added tokens in text and of the text between them.  If is_normalized, find the added tokens
- * that are matched in normalized text, else those that are matched in the original text.
+ * Split text at added tokens, and append the ids of the added tokens and of the other parts.  If is_normalized, find
+ * the added tokens that are matched in normalized text.  Otherwise find the added tokens that are matched in the
+ * original text.
  */
 static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
                                 struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e);

@@ -49,7 +49,7 @@ struct meg_hf_step_class {
     const char *const *types; /* [ntypes] supported values of "type" */
     int ntypes;
     size_t size; /* bytes per step */
-    /* Load a step of type types[type] into *step, which is zeroed.  The caller frees the step, also on failure. */
+    /* Load a step of type types[type] into *step, which is zeroed.  The caller frees the step, even after a failure. */
     int (*load)(void *step, int type, const json_t *part, const char *where, struct meg_err *e);
     void (*free)(void *step); /* free the memory that the step owns */
 };
@@ -106,14 +106,15 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
 
 /*
  * Return true if cutting text before a space, tab, newline or carriage return (but not inside \r\n) does not change the
- * normalized text.  If so, set *is_by_char to whether text can also be cut before any other ASCII character.  Also set
- * *is_around_ideographs to whether text can be cut before ideographs because the normalizer surrounds them with spaces.
+ * normalized text.  If so, set two flags:
+ *   is_by_char            text can be cut before any other ASCII character
+ *   is_around_ideographs  the normalizer surrounds ideographs with spaces, so text can be cut before ideographs
  */
 bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
                                           bool *is_around_ideographs);
 /*
- * Return true if the normalizer is a Replace step that replaces each space by a fixed string, with or without a Prepend
- * step before it.  If so, set *mark to the fixed string, which the normalizer owns.
+ * Return true if the normalizer is Replace, or Prepend followed by Replace.  Replace must map each space to a fixed
+ * string.  If true, set *mark to this string, which the normalizer owns.
  */
 bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct meg_span *mark);
 
@@ -160,17 +161,17 @@ int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_p
 bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *pretok,
                                        bool *add_prefix_space);
 /*
- * Return true if the first step is BertPreTokenizer or WhitespaceSplit, which split at whitespace and remove it.  Set
- * *is_around_punctuation to true for BertPreTokenizer, which also isolates punctuation.
+ * Return true if the first step is BertPreTokenizer or WhitespaceSplit.  Both split at whitespace and remove the
+ * whitespace.  For BertPreTokenizer, set *is_around_punctuation to true, since that step isolates punctuation.
  */
 bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation);
 /* Return true if the first step is Metaspace and splits before each replacement character (usually U+2581). */
 bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p);
 /*
- * Return true if the pre-tokenizer is one Metaspace step that does not split and whose prepend_scheme is not "always".
- * It then replaces each space by a replacement character (usually U+2581).  With the scheme "first", it also prepends
- * this character to an input text that does not begin with it.  If true, set *mark to the character, which the
- * pre-tokenizer owns.
+ * Return true if the pre-tokenizer is one Metaspace step, this step does not split, and its prepend_scheme is not
+ * "always".  Such a step replaces each space by a replacement character (usually U+2581).  With the scheme "first", the
+ * step prepends a replacement character to an input text that does not begin with one.  If true, set *mark to the
+ * replacement character, which the pre-tokenizer owns.
  */
 bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark);
 
@@ -184,14 +185,14 @@ struct meg_hf_raw_vocab {
     struct meg_span vocab, merges; /* JSON text of each member; s NULL: missing or of another type */
 };
 /*
- * Find vocab and merges in the text of a tokenizer.json, and append to rest a copy of the text in which both are empty.
- * Returns MEG_EFORMAT if the text is not well-formed UTF-8 or if the scan finds a syntax error.
+ * Find vocab and merges in the text of a tokenizer.json.  Append the text to rest, with vocab and merges replaced by
+ * empty values.  Returns MEG_EFORMAT if the text is not well-formed UTF-8 or if the scan finds a syntax error.
  */
 int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *raw, const char *text, int64_t n, struct meg_str *rest,
                              struct meg_err *e);
 /*
- * Advance s from the opening bracket of an array or object, or from the end of an item in it, to the next item.  Return
- * false at the closing bracket.
+ * Advance s to the next item of an array or object.  Before the call, s is at the opening bracket or at the end of an
+ * item.  Return false at the closing bracket.
  */
 bool meg_hf_json_next(struct meg_json_scan *s);
 /* Read a string.  out points into the JSON text, or into buf if the string has escapes. */
@@ -232,15 +233,15 @@ extern const struct meg_hf_model_type meg_hf_bpe, meg_hf_unigram, meg_hf_wordpie
 
 struct meg_bytebpe;
 /*
- * Set out to a vocabulary for tokenizer/bpe/byte_level.h, move the merges of m to out, and return true.  m can then no
- * longer encode.  This requires that m is BPE without prefix, suffix or byte fallback, and that each byte that occurs
- * in UTF-8 is a token, spelled in GPT-2's byte alphabet.  Otherwise return false and leave m unchanged.  The caller
- * sets out->pretok.
+ * Set out to a vocabulary for tokenizer/bpe/byte_level.h, move the merges of m to out, and return true.  After the
+ * move, m can no longer encode.  m must be BPE without prefix, suffix or byte fallback.  Each byte that occurs in UTF-8
+ * must be a token, spelled in GPT-2's byte alphabet.  Otherwise return false and leave m unchanged.
+ * The caller sets out->pretok.
  */
 bool meg_hf_bpe_to_byte_level(struct meg_hf_model *m, struct meg_bytebpe *out);
 /*
- * Return true if m is BPE and encodes a text to the same ids when the text is cut between two characters that are not
- * adjacent in any token.
+ * Return true if m is BPE and a text can be cut between two characters that are not adjacent in any token.  Such a cut
+ * does not change the ids.
  */
 bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m);
 
@@ -256,8 +257,8 @@ void meg_hf_decoder_free(struct meg_hf_decoder *d);
 /* Return true if the decoder consists of ByteLevel alone. */
 bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d);
 /*
- * Return true if the text of a token does not depend on the tokens after it.  Byte-fallback tokens are an exception:
- * their text depends on the run of such tokens around them.
+ * Return true if the text of a token does not depend on later tokens.  Byte-fallback tokens are an exception: they are
+ * decoded together with the neighboring byte-fallback tokens.
  */
 bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d);
 /* Return the byte 0xNN if the decoder has a ByteFallback step and the token is <0xNN>, else -1. */

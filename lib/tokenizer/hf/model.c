@@ -50,7 +50,7 @@ static int32_t read_id(const char *s, int64_t n)
     return id > MAX_ID ? -1 : id;
 }
 
-/* Return an upper bound of the number of tokens, from the number of commas and the minimum length of a member. */
+/* Return an upper bound of the number of tokens: the number of commas + 1, limited by the byte length of the list. */
 static int64_t count_tokens(const struct meg_span *list)
 {
     int64_t n = 1, max_bytes = list->n / (int64_t)strlen("\"a\":0,") + 1;

@@ -63,8 +63,8 @@ static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct me
 }
 
 /*
- * Merges are read in batches: the vocabulary entries of the left and right tokens of a batch are prefetched before the
- * first of them is looked up.  BOTH is the merged token.
+ * Merges are read in batches.  The vocabulary entries of all left and right tokens of a batch are prefetched before the
+ * first lookup.  BOTH is the merged token.
  */
 enum { BATCH = 32, LEFT = 0, RIGHT, BOTH, TOKENS };
 
@@ -126,8 +126,8 @@ static void prefetch_parts(struct merge_batch *batch, const struct meg_hf_vocab 
 }
 
 /*
- * Return the vocabulary index of the merged token s [n], or -1.  Usually it follows the merged token of the previous
- * merge in the vocabulary, so that no hash lookup is needed.
+ * Return the vocabulary index of the merged token s [n], or -1.  The vocabulary usually lists merged tokens in the
+ * order of the merges.  The previous result and the token after it are therefore tried before a hash lookup.
  */
 static int64_t find_merged(struct merge_batch *batch, const struct meg_strtab *tokens, const char *s, int64_t n)
 {
@@ -269,8 +269,8 @@ static struct meg_span spell_char(const struct bpe *b, const char *s, int len, b
 }
 
 /*
- * Append the ids of the byte-fallback tokens of character c, and reserve space for nleft more ids.  If one of these
- * tokens does not exist, append nothing and return false.
+ * Append the ids of the byte-fallback tokens of character c, and reserve space for nleft more ids.  If a byte of c has
+ * no byte-fallback token, append nothing and return false.
  */
 static bool add_bytes(const struct bpe *b, struct meg_span c, int64_t nleft, struct meg_ids *out)
 {
@@ -329,8 +329,8 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     int64_t first = out->n;
     struct meg_str buf = { 0 };
     /*
-     * true if an unknown token is not appended yet, so that fuse_unk can fuse it with the next one; as in Hugging
-     * Face's library, the byte-fallback ids of the characters after it are appended before it
+     * true if an unknown token is still to be appended; fuse_unk can fuse this token with the next unknown token; as in
+     * Hugging Face's library, the byte-fallback ids of later characters are appended before the unknown token
      */
     bool has_pending_unk = false;
 

@@ -3,8 +3,8 @@
  * the Viterbi algorithm in double precision.  Consecutive unknown characters become one unknown token or, with
  * byte_fallback, the tokens of their bytes.
  *
- * tokenizer/spm/unigram.c implements this algorithm for SentencePiece, which rounds the sums to float and therefore can
- * choose other ids.  That file also has a word cache, and segments long words as a stream.
+ * tokenizer/spm/unigram.c implements this algorithm for SentencePiece.  SentencePiece rounds the sums to float, so the
+ * ids can differ.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -38,10 +38,10 @@ static void unigram_free(void *impl)
 }
 
 /*
- * Round x as serde_json, Hugging Face's JSON parser, does.  serde_json rounds the decimal digits, as an integer, to
- * double, and multiplies or divides the result by a power of ten.  About a quarter of the scores of a file then differ
- * from the nearest double in the last bit, and this bit decides ties.  The digits of the file are recovered from x:
- * they are the shortest ones that identify x.
+ * Round x as serde_json, Hugging Face's JSON parser, does.  serde_json converts the decimal digits to an integer,
+ * rounds the integer to double, and multiplies or divides this double by a power of ten.  About a quarter of the scores
+ * of a file therefore differ from the nearest double in the last bit.  This bit decides ties.  The digits in the file
+ * are recovered from x: they are the shortest digits that identify x.
  */
 static double parse_like_serde(double x)
 {
@@ -177,8 +177,8 @@ static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, con
 }
 
 /*
- * Reverse the best path: length[i] becomes the number of bytes of the token that begins at i, instead of the token that
- * ends at i.
+ * Reverse the best path.  Let i be a token boundary of the path.  Before the call, length[i] is the byte length of the
+ * token that ends at i.  After the call, length[i] is the byte length of the token that begins at i.
  */
 static void reverse_path(int32_t *length, int64_t n)
 {

@@ -175,8 +175,9 @@ static const char *cluster_end(const char *s, const char *end)
 }
 
 /*
- * Apply SentencePiece's character map as Hugging Face does.  A grapheme cluster of at most 5 bytes that begins with a
- * key is replaced by the value of the shortest such key.  In other clusters each character is mapped separately.
+ * Apply SentencePiece's character map as Hugging Face does.  If a grapheme cluster of at most 5 bytes begins with a
+ * key, replace the cluster by the value of the shortest such key.  Otherwise map each character of the cluster
+ * separately.
  */
 static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t max_bytes, struct meg_str *out)
 {
@@ -296,7 +297,7 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
         struct meg_str *to = i + 1 < norm->n ? &buf[i % 2] : out;
 
         to->n = 0;
-        meg_str_add(to, "", 0); /* allocate, so that text is not NULL when it becomes empty */
+        meg_str_add(to, "", 0); /* allocate: text must not be NULL, even if it is empty */
         if ((r = run_step(&norm->step[i], text, n, is_first_chunk, max_bytes, to, e)) == 0)
             r = meg_normal_form_check_size(to, 0, max_bytes, e);
         text = to->s;

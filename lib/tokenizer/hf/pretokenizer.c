@@ -10,7 +10,7 @@
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"
 
-/* How to combine the matches of a pattern ("delimiters") with the text between them. */
+/* How to combine the matches of a pattern ("delimiters") with the text between the matches. */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
 enum step_type { BYTE_LEVEL, SPLIT, DIGITS, PUNCTUATION, WHITESPACE, WHITESPACE_SPLIT, BERT, DELIMITER, METASPACE };
@@ -102,7 +102,7 @@ static int load_step(void *step, int type, const json_t *part, const char *where
         s->behavior = s->individual ? ISOLATED : CONTIGUOUS;
         return r;
     case PUNCTUATION: s->behavior = ISOLATED; return load_behavior(&s->behavior, part, where, e);
-    case WHITESPACE: /* the regex matches words and runs of symbols; invert keeps them */
+    case WHITESPACE: /* the regex matches words and runs of symbols; invert keeps the matches */
         s->invert = true;
         return meg_regex_compile(&s->pattern.regex,
                                  "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]+|"
@@ -241,7 +241,7 @@ struct delimited {
     bool is_match;
 };
 
-/* An iterator over the matches in a text and the text between them. */
+/* An iterator over the matches in a text and the text between the matches. */
 struct delimited_iter {
     const struct meg_spans *matches;
     bool invert;
@@ -279,7 +279,7 @@ static bool merges_with_next(enum behavior behavior, const struct delimited *x, 
 
 /*
  * Split text at the matches m, and keep, merge or remove the matches according to `behavior`.  invert exchanges the
- * matches with the text between them.
+ * matches with the text between the matches.
  */
 static void split(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text, int64_t n,
                   bool is_text_start, struct meg_hf_pretokens *out)

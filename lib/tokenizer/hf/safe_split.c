@@ -1,19 +1,21 @@
 /*
- * Find the safe split points of a tokenizer.json: points at which text can be cut before normalization without changing
- * its ids.  hf.c caches the ids of the chunks between these points, since running the components is slow.  Two families
- * of files have such points.
+ * Find the safe split points of a tokenizer.json.  At a safe split point, text can be cut before normalization without
+ * changing the ids of the text.  hf.c caches the ids of the chunks between safe split points, since running the
+ * components is slow.  Two families of files have safe split points.
  *
  * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, or before each replacement character of
- * Metaspace.  The normalizer does not combine a space with the character before it.  There is a split point before each
- * space.  If the pre-tokenizer isolates punctuation, there are also split points around ASCII punctuation.  If the
- * normalizer also surrounds ideographs with spaces, there are split points before U+5000 to U+9FFF.  Files with an
- * added token that is matched in normalized text do not belong to this family.
+ * Metaspace.  The normalizer does not combine a space with the character before the space.  No added token is matched
+ * in normalized text.  The split points are
+ * - before each space;
+ * - around ASCII punctuation, if the pre-tokenizer isolates punctuation;
+ * - before U+5000 to U+9FFF, if the pre-tokenizer isolates punctuation and the normalizer surrounds ideographs with
+ *   spaces.
  *
  * Split between characters (Llama 2): either the normalizer or the pre-tokenizer replaces each space by a replacement
- * character (usually U+2581, called `mark` below), and the other component is absent.  BPE then runs on the entire
- * text, which can be cut between two characters that are not adjacent in any token.  An added token that is matched in
- * normalized text counts as a token.  It must not have lstrip, rstrip or single_word, which depend on the text around
- * it.
+ * character (usually U+2581, called `mark` below), and the other component is absent.  BPE runs on the entire text.
+ * The text can be cut between two characters that are not adjacent in any token.  An added token that is matched in
+ * normalized text counts as a token.  It must not have lstrip, rstrip or single_word, since these options depend on the
+ * text around the token.
  */
 #include <string.h>
 
@@ -32,7 +34,7 @@ static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, boo
 
 /*
  * Set *is_space to whether c is normalized to one whitespace character.  Set *is_tokenless to whether the pre-tokenizer
- * then removes this character, so that a chunk of c alone has no ids.
+ * removes the whitespace character.  In that case, a chunk of c alone has no ids.
  */
 static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_tokenless, struct meg_err *e)
 {
@@ -63,7 +65,7 @@ static bool is_punctuation(int byte)
 
 /*
  * Allow splits before ASCII punctuation, and between ASCII punctuation and a printable ASCII character after it.  If
- * is_around_ideographs, also allow splits before U+5000 to U+9FFF, which have the first UTF-8 bytes E5 to E9.
+ * is_around_ideographs, allow splits before U+5000 to U+9FFF (first UTF-8 bytes E5 to E9).
  */
 static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideographs)
 {
@@ -77,8 +79,9 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
 }
 
 /*
- * Build the table of split points for the family "split at spaces".  If is_by_space, there are also split points before
- * tabs, newlines and carriage returns.  If is_by_char, there are also split points around ASCII punctuation.
+ * Build the table of split points for the family "split at spaces".  is_by_space adds split points before tabs,
+ * newlines and carriage returns.  is_by_char adds split points around ASCII punctuation and, if is_around_ideographs,
+ * before ideographs.
  */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                            struct meg_err *e)
