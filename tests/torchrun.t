@@ -148,9 +148,9 @@ is 'every rank of the second job exits with status 2' "$second_statuses" ' 2 2 2
 like 'rank 0 of the second job reports that the port is in use' "$(cat "$T/said")" \
     'rank 0 cannot listen on port .*: Address already in use'
 like 'other ranks of the second job report that the first job is complete' "$(cat "$T/said")" \
-    "the process on port $torchrun_port refused rank 1 of 2 on .*: all 2 ranks of another run have already joined at this address; .* MASTER_PORT or --rdzv-id"
+    "rank 1 of 2 on .* was refused by the process that listens on port $torchrun_port of .*: all 2 ranks of another run have already joined at this address; .* MASTER_PORT or --rdzv-id"
 like 'a second job with another number of ranks is refused' "$(cat "$T/said")" \
-    "the process on port $torchrun_port refused rank 3 of 4 on .*: all 2 ranks of another run have already joined at this address"
+    "rank 3 of 4 on .* was refused by the process that listens on port $torchrun_port of .*: all 2 ranks of another run have already joined at this address"
 is 'the first job warns of a refused process once' "$(grep -c 'refused a process on .* rank 1, because all 2 ranks have joined' "$T/err.0")" 1
 is 'the first job refuses no other process' "$(grep -c 'refused a process' "$T/err.0")" 1
 
@@ -225,8 +225,8 @@ like 'ranks with different WORLD_SIZE are refused' "$(tr '\n' ' ' <"$T/fewer.0")
 like 'both ranks with different WORLD_SIZE report it' "$(tr '\n' ' ' <"$T/fewer.1")" 'as one of 4 ranks.* status 2'
 like 'two processes with one rank are refused' "$(tr '\n' ' ' <"$T/twice.0")" 'two processes are rank 1, .* status 2'
 like 'a rank of another run is refused' "$(tr '\n' ' ' <"$T/another.1")" \
-    'refused rank 1 of 3 on .*: another run uses this port; set another MASTER_PORT.* status 2'
-like 'a rank of another job of Open MPI is refused' "$(tr '\n' ' ' <"$T/another.2")" 'refused rank 2 .*another run .* status 2'
+    'rank 1 of 3 on .* was refused by .*: another run uses this port; set another MASTER_PORT.* status 2'
+like 'a rank of another job of Open MPI is refused' "$(tr '\n' ' ' <"$T/another.2")" 'rank 2 .* was refused by .*another run .* status 2'
 like 'rank 0 does not count refused ranks' "$(cat "$T/another.0")" 'for ranks 1-2 of 3; rank 0 joined'
 
 # shellcheck disable=SC2086 # words
@@ -268,7 +268,7 @@ refused LOCAL_RANK=-1 "LOCAL_RANK is '-1'; it must be a number from 0 to 2"
 refused LOCAL_WORLD_SIZE=4 "LOCAL_WORLD_SIZE is '4'; it must be a number from 1 to 3"
 refused MASTER_ADDR= 'MASTER_ADDR is not'
 status 'WORLD_SIZE without RANK ends with 2' 2 env WORLD_SIZE=3 $patient
-like 'WORLD_SIZE without RANK is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, as torchrun does, but RANK is not'
+like 'WORLD_SIZE without RANK is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, so the ranks appear to be started by torchrun, but RANK is not set'
 
 # Missing libraries and devices.
 mkdir "$T/broken"

@@ -16,7 +16,8 @@ static int number(int *out, const char *name, int64_t lo, int64_t hi, struct meg
     if (!text)
         return meg_fail(
             e, MEG_EUSAGE,
-            "WORLD_SIZE is set, as torchrun does, but %s is not; unset WORLD_SIZE or start the ranks with torchrun",
+            "WORLD_SIZE is set, so the ranks appear to be started by torchrun, but %s is not set; unset WORLD_SIZE or "
+            "start the ranks with torchrun",
             name);
     if (!meg_parse_i64(text, &n) || n < lo || n > hi)
         return meg_fail(e, MEG_EUSAGE, "%s is '%s'; it must be a number from %" PRId64 " to %" PRId64, name, text, lo,
@@ -73,8 +74,8 @@ int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e)
     t->rendezvous.host = text_of("MASTER_ADDR");
     if (!*t->rendezvous.host)
         return meg_fail(e, MEG_EUSAGE,
-                        "WORLD_SIZE is set, as torchrun does, but MASTER_ADDR is not; unset WORLD_SIZE or start the "
-                        "ranks with torchrun");
+                        "WORLD_SIZE is set, so the ranks appear to be started by torchrun, but MASTER_ADDR is not set; "
+                        "unset WORLD_SIZE or start the ranks with torchrun");
     t->rendezvous.port += agent_has_port;
     t->rendezvous.is_local = local_size == t->size;
     make_token(t->rendezvous.token);

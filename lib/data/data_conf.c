@@ -29,20 +29,19 @@ const struct meg_opt meg_data_opts[] = {
     { "data-args-path", 0, MEG_STR(C, data_args_path), "FILE", NULL, "read the value of --data-path from FILE" },
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
       "read the datasets of each split from FILE, a JSON object with keys train, valid and test" },
-    { "train-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TRAIN]), "GROUP...", NULL,
-      "read a group of datasets for training only: 'NAME: WEIGHT BEGIN:END PREFIX, ...', where BEGIN and END are "
-      "fractions of the "
-      "dataset" },
-    { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_VALID]), "GROUP...", NULL,
-      "read a group of datasets for validation only; same syntax as --train-weighted-split-paths" },
-    { "test-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TEST]), "GROUP...", NULL,
-      "read a group of datasets for testing only; same syntax as --train-weighted-split-paths" },
+    { "train-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TRAIN]), "'NAME: DATASET, ...'", NULL,
+      "read one group of datasets for training only; the group is one quoted argument; NAME is any name without "
+      "blanks; DATASET is WEIGHT BEGIN:END PREFIX, where BEGIN and END are fractions of the dataset" },
+    { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_VALID]), "'NAME: DATASET, ...'", NULL,
+      "read one group of datasets for validation only; same syntax as --train-weighted-split-paths" },
+    { "test-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TEST]), "'NAME: DATASET, ...'", NULL,
+      "read one group of datasets for testing only; same syntax as --train-weighted-split-paths" },
     { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
-      "read one GROUP of --train-weighted-split-paths, enclosed in double quotes, from FILE" },
+      "read the value of --train-weighted-split-paths, enclosed in double quotes, from FILE" },
     { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_VALID]), "FILE", NULL,
-      "read one GROUP of --valid-weighted-split-paths, enclosed in double quotes, from FILE" },
+      "read the value of --valid-weighted-split-paths, enclosed in double quotes, from FILE" },
     { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TEST]), "FILE", NULL,
-      "read one GROUP of --test-weighted-split-paths, enclosed in double quotes, from FILE" },
+      "read the value of --test-weighted-split-paths, enclosed in double quotes, from FILE" },
     { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
       "program whose sample order is reproduced; auto: megatron-deepspeed with any --*-weighted-split-paths option, "
       "else megatron-lm" },
@@ -53,7 +52,7 @@ const struct meg_opt meg_data_opts[] = {
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
       "use the number of samples built from each dataset of a blend as its weight; requires --megatron-release 0.10" },
     { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "FRACTION", NULL,
-      "build 1 + FRACTION times the samples that the weight of each dataset in a blend calls for; requires "
+      "build (1 + FRACTION) times as many samples of each dataset in a blend as its weight requires; requires "
       "--megatron-release 0.11 or later; default: 0.005" },
     { "reset-position-ids", 0, MEG_BOOL(C, reset_position_ids), NULL, "no",
       "restart position ids at 0 after each end-of-document token" },

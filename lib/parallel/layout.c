@@ -21,9 +21,9 @@ const struct meg_opt meg_layout_opts[] = {
     { "sequence-parallel", 0, MEG_BOOL(C, sequence_parallel), NULL, "no",
       "shard norms, dropout and residuals along the sequence over the tensor-parallel ranks" },
     { "num-layers-per-virtual-pipeline-stage", 0, MEG_I64(C, virtual_layers), "N", NULL,
-      "number of layers per model chunk of the interleaved schedule" },
+      "number of layers per model chunk (virtual stage), for the interleaved schedule" },
     { "num-virtual-stages-per-pipeline-rank", 0, MEG_I64(C, virtual_stages), "N", NULL,
-      "number of model chunks per stage of the interleaved schedule" },
+      "number of model chunks (virtual stages) per pipeline rank, for the interleaved schedule" },
     { "microbatch-group-size-per-virtual-pipeline-stage", 0, MEG_I64(C, microbatch_group_size), "N", NULL,
       "number of micro-batches that a stage processes with a model chunk before it continues with the next chunk; "
       "default: the number of stages" },

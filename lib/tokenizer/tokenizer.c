@@ -21,10 +21,10 @@ const struct meg_opt meg_tok_opts[] = {
       "GPT2BPETokenizer: merges.txt, one pair of tokens per line" },
     { "tokenizer-model", 0, MEG_STR(struct meg_tok_conf, tokenizer_model), "FILE", NULL,
       "SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer: SentencePiece model; TikTokenizer: "
-      "vocabulary, as JSON or as lines of base64 and rank; HuggingFaceTokenizer: directory that contains "
-      "tokenizer.json" },
+      "vocabulary, as JSON or as lines of base64 and rank; HuggingFaceTokenizer, PretrainedFromHF: "
+      "directory that contains tokenizer.json" },
     { "tokenizer-name-or-path", 0, MEG_STR(struct meg_tok_conf, name_or_path), "DIR", NULL,
-      "PretrainedFromHF, HuggingFaceTokenizer: directory that contains tokenizer.json" },
+      "HuggingFaceTokenizer, PretrainedFromHF: directory that contains tokenizer.json; excludes --tokenizer-model" },
     { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
       "SentencePieceTokenizer, BertWordPieceLowerCase, BertWordPieceCase: add N tokens <extra_id_0>, <extra_id_1>, "
       "..." },
@@ -116,8 +116,8 @@ static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_c
     *out = &meg_tok_hf;
     if (!found.tokenizer_json && !c->name_or_path)
         r = meg_fail(e, MEG_EUSAGE,
-                     "--tokenizer-type is required, unless --tokenizer-model names a directory with "
-                     "tokenizer.json");
+                     "--tokenizer-type is required, unless --tokenizer-model or --tokenizer-name-or-path names a "
+                     "directory with tokenizer.json");
     for (int i = 0; i < 3; i++)
         free(owned[i]);
     return r;

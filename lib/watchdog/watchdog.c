@@ -146,13 +146,15 @@ bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port)
 static void exit_refused(const struct meg_watchdog *w, const void *payload) MEG_NORETURN;
 static void exit_refused(const struct meg_watchdog *w, const void *payload)
 {
+    const struct meg_rendezvous *r = w->bootstrap.rendezvous;
+    const char *listener = !r ? w->endpoint.host : r->is_local ? "this machine" : r->host;
     struct watchdog_exit refusal;
     char reason[sizeof refusal.reason];
 
     memcpy(&refusal, payload, sizeof refusal);
     watchdog_copy_name(reason, refusal.reason, sizeof reason);
-    meg_warn("the process on port %d refused rank %d of %d on %s: %s", w->endpoint.port, w->rank, w->size, w->host,
-             reason);
+    meg_warn("rank %d of %d on %s was refused by the process that listens on port %d of %s: %s", w->rank, w->size,
+             w->host, w->endpoint.port, listener, reason);
     meg_temporary_exit(refusal.status);
 }
 
