@@ -16,7 +16,8 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
     va_list ap;
     int n;
 
-    p->row = meg_realloc_array(p->row, (size_t)p->n + 1, sizeof *p->row);
+    if ((p->n & (p->n - 1)) == 0) /* the table is full: its capacity is 0 or a power of two */
+        p->row = meg_realloc_array(p->row, p->n ? 2 * (size_t)p->n : 1, sizeof *p->row);
     row = &p->row[p->n++];
     memset(row, 0, sizeof *row);
     va_start(ap, fmt);
@@ -129,6 +130,18 @@ static void list_first_rows(struct meg_params *p)
     }
 }
 
+static void index_names(struct meg_params *p)
+{
+    if (p->names.n == p->n)
+        return;
+    meg_strtab_free(&p->names);
+    memset(&p->names, 0, sizeof p->names);
+    meg_strtab_reserve(&p->names, p->n);
+    for (int i = 0; i < p->n; i++)
+        meg_strtab_append(&p->names, p->row[i].name, (int64_t)strlen(p->row[i].name));
+    MEG_ASSERT_EQ(meg_strtab_index(&p->names), -1);
+}
+
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
 {
     bool is_here = false;
@@ -159,6 +172,7 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
     }
     end_bucket(p, &mesh->layout);
     list_first_rows(p);
+    index_names(p);
     for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)
         if (p->layer_group[p->nlayer_groups - 1 - k].end > 0)
             p->layer_group[p->nlayer_groups - 1 - k].end = p->bucket[i++].end;
@@ -233,10 +247,9 @@ bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *me
 
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name)
 {
-    for (int i = 0; i < p->n; i++)
-        if (strcmp(p->row[i].name, name) == 0)
-            return &p->row[i];
-    return NULL;
+    const int64_t i = meg_strtab_find(&p->names, name, (int64_t)strlen(name));
+
+    return i < 0 ? NULL : &p->row[i];
 }
 
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out)
@@ -271,6 +284,7 @@ void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t fi
 void meg_params_free(struct meg_params *p)
 {
     free(p->row);
+    meg_strtab_free(&p->names);
     free(p->first_row);
     free(p->layer_group);
     free(p->bucket);

@@ -22,6 +22,7 @@
 #define MEG_MODEL_PARAM_H
 #include <stdint.h>
 #include "base/err.h"
+#include "base/strtab.h"
 #include "parallel/mesh.h"
 #include "tensor/ops.h"
 
@@ -70,8 +71,9 @@ struct meg_param_shard_range {
 struct meg_params {
     struct meg_param *row;
     int n;
-    int nlayer_groups; /* L + 2 */
-    int *first_row;    /* [nlayer_groups + 1] index of a layer group's first row; the last element is n */
+    struct meg_strtab names; /* the names of the rows, in their order, for meg_params_find */
+    int nlayer_groups;       /* L + 2 */
+    int *first_row;          /* [nlayer_groups + 1] index of a layer group's first row; the last element is n */
     struct meg_elem_range *layer_group; /* [nlayer_groups] ranges in the flat buffer; empty if on other stages */
     struct meg_elem_range *bucket;      /* [nbuckets] consecutive ranges that cover the flat buffer */
     int nbuckets;
@@ -110,7 +112,7 @@ struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *ro
  */
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh);
 
-/* Return the parameter with this name, or NULL. */
+/* Return the parameter with this name, or NULL.  Call it after meg_params_shard. */
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);
 
 /*
