@@ -13,7 +13,7 @@
 #include "ckpt/megatron/zip.h"
 #include "io/json.h"
 
-void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n)
+void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n, int file)
 {
     int64_t more = 0;
     struct ckpt_chunk *c;
@@ -28,7 +28,7 @@ void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct m
         do {
             const int64_t left = t[i].nbytes - at;
 
-            *c++ = (struct ckpt_chunk){ &t[i], at, left < CKPT_CHUNK ? left : CKPT_CHUNK };
+            *c++ = (struct ckpt_chunk){ &t[i], file, at, left < CKPT_CHUNK ? left : CKPT_CHUNK };
             at += CKPT_CHUNK;
         } while (at < t[i].nbytes);
     }
@@ -51,7 +51,7 @@ static int list_chunks(struct expected_chunk **out, int64_t *nout, const json_t 
         struct ckpt_chunk *c = NULL;
         int64_t nchunks = 0;
 
-        ckpt_add_chunks(&c, &nchunks, m[i].t, 1);
+        ckpt_add_chunks(&c, &nchunks, m[i].t, 1, 0);
         if ((int64_t)json_array_size(sums) != nchunks) {
             free(c);
             return meg_fail(e, MEG_EFORMAT,

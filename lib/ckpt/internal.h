@@ -263,10 +263,11 @@ enum { CKPT_CHUNK = 16 << 20, CKPT_HEX = 32 /* digits of a checksum */ };
 
 struct ckpt_chunk {
     const struct meg_st_tensor *t;
+    int file;         /* index of the tensor's file */
     int64_t first, n; /* byte range of the tensor */
 };
-/* Append the chunks of n tensors.  A tensor without elements has one empty chunk. */
-void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n);
+/* Append the chunks of n tensors of a file.  A tensor without elements has one empty chunk. */
+void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n, int file);
 
 /* A tensor in a memory-mapped file. */
 struct ckpt_mapped_tensor {

@@ -314,3 +314,13 @@ void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_
         t[i].file_offset += 8 + (int64_t)text.n;
     meg_str_free(&text);
 }
+
+const struct meg_st_tensor *meg_st_find_written(const struct meg_st_tensor *t, int n, const char *name,
+                                                enum meg_dtype dtype)
+{
+    const struct meg_st_tensor key = { .name = name, .dtype = meg_dtype_name(dtype) }, *found;
+
+    found = bsearch(&key, t, (size_t)n, sizeof *t, by_dtype_and_name);
+    MEG_ASSERT(found);
+    return found;
+}

@@ -87,6 +87,10 @@ const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *nam
  */
 void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header);
 
+/* Find the tensor with a name and a dtype among the n tensors that meg_st_build_header sorted; it must exist. */
+const struct meg_st_tensor *meg_st_find_written(const struct meg_st_tensor *t, int n, const char *name,
+                                                enum meg_dtype dtype);
+
 /* Return the number of elements. */
 int64_t meg_st_numel(const struct meg_st_tensor *t);
 

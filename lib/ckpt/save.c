@@ -131,10 +131,11 @@ static void add_index(struct meg_ckpt_async_save *v, const struct meg_ckpt_save_
 {
     json_t *files = json_object(), *index;
 
-    for (int i = 0; i < s->params->nlayer_groups; i++)
-        for (int k = 0; k < s->params->n; k++)
-            if (s->params->row[k].layer_group == i)
-                json_object_set_new(files, s->params->row[k].name, json_string(v->file[i].name));
+    for (int i = 0; i < s->params->n; i++) {
+        const struct meg_param *row = &s->params->row[i];
+
+        json_object_set_new(files, row->name, json_string(v->file[row->layer_group].name));
+    }
     index = json_pack("{s:{s:I},s:o}", "metadata", "total_size",
                       (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(s->weights.dtype), "weight_map", files);
     add_json(v, INDEX, index);
@@ -409,15 +410,6 @@ static int hash_chunk(struct meg_ckpt_async_save *v, int64_t i, const struct ckp
     return r;
 }
 
-static const struct ckpt_file *file_of(const struct meg_ckpt_async_save *v, const struct meg_st_tensor *t)
-{
-    const struct ckpt_file *f = v->file;
-
-    while (t < f->t || t >= f->t + f->n)
-        f++;
-    return f;
-}
-
 static int hash_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     int r = 0;
@@ -426,7 +418,7 @@ static int hash_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
     for (int64_t i = v->world->rank; i < v->nchunks; i += v->world->size) {
         struct meg_err local_error;
 
-        if (hash_chunk(v, i, file_of(v, v->chunk[i].t), &local_error) < 0) {
+        if (hash_chunk(v, i, &v->file[v->chunk[i].file], &local_error) < 0) {
 #pragma omp critical(ckpt_write)
             {
                 r = local_error.code;
@@ -457,7 +449,7 @@ static json_t *list_tensors(const struct meg_ckpt_async_save *v)
         const struct ckpt_chunk *c = &v->chunk[i];
 
         if (c->first == 0) {
-            json_t *tensor = tensor_entry(file_of(v, c->t), c->t);
+            json_t *tensor = tensor_entry(&v->file[c->file], c->t);
 
             sums = json_object_get(tensor, "xxh3_128");
             json_object_set_new(all, c->t->name, tensor);
@@ -591,7 +583,7 @@ static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_ar
     }
     v->nextents = ckpt_list_extents(&v->extent, v->file, v->nfiles, s);
     for (int i = 0; i < v->nfiles; i++)
-        ckpt_add_chunks(&v->chunk, &v->nchunks, v->file[i].t, v->file[i].n);
+        ckpt_add_chunks(&v->chunk, &v->nchunks, v->file[i].t, v->file[i].n, i);
     v->hash = meg_new((size_t)v->nchunks * sizeof *v->hash);
     v->threads = is_async ? 1 : omp_get_max_threads();
     if (is_async)

@@ -24,10 +24,8 @@ static const char *tensor_name(char buf[CKPT_NAME_CHARS], const struct meg_ckpt_
 static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_shard *shard, const struct meg_param *row)
 {
     char name[CKPT_NAME_CHARS];
-    struct meg_st_tensor *t;
+    struct meg_st_tensor *t = &f->t[f->n++];
 
-    f->t = meg_realloc_array(f->t, (size_t)f->n + 1, sizeof *f->t);
-    t = &f->t[f->n++];
     *t = (struct meg_st_tensor){ .name = meg_strdup(tensor_name(name, shard, row)),
                                  .dtype = meg_dtype_name(shard->dtype),
                                  .ndim = row->ndim };
@@ -40,8 +38,9 @@ static void add_files(struct ckpt_file *f, const char *prefix, const struct meg_
 {
     for (int i = 0; i < p->nlayer_groups; i++, f++) {
         name_file(f->name, prefix, i, p->nlayer_groups);
-        for (int k = 0; k < p->n; k++)
-            for (int j = 0; j < nshards && p->row[k].layer_group == i; j++)
+        f->t = meg_new((size_t)((p->first_row[i + 1] - p->first_row[i]) * nshards) * sizeof *f->t + 1);
+        for (int k = p->first_row[i]; k < p->first_row[i + 1]; k++)
+            for (int j = 0; j < nshards; j++)
                 add_tensor(f, &shard[j], &p->row[k]);
         meg_st_build_header(f->t, f->n, false, &f->header);
         f->nbytes = (int64_t)f->header.n;
@@ -94,15 +93,6 @@ static void add_extent(struct extents *x, int file, int64_t offset, const char *
     }
 }
 
-static const struct meg_st_tensor *tensor_of(const struct ckpt_file *f, const char *name)
-{
-    int i = 0;
-
-    while (strcmp(f->t[i].name, name) != 0)
-        i++;
-    return &f->t[i];
-}
-
 /*
  * Add the extents of one tensor that this rank writes.  A tensor sharded along its inner axis has one extent per row.
  * Extents are written one by one; the kernel and the file system merge the writes.  An exchange over the
@@ -115,7 +105,7 @@ static void add_param(struct extents *x, const struct ckpt_file *f, int file, co
     const int64_t size = (int64_t)meg_dtype_size(shard->dtype);
     const struct meg_elem_range write = ckpt_write_range(s->params, s->mesh, shard);
     char name[CKPT_NAME_CHARS];
-    const struct meg_st_tensor *t = tensor_of(f, tensor_name(name, shard, row));
+    const struct meg_st_tensor *t = meg_st_find_written(f->t, f->n, tensor_name(name, shard, row), shard->dtype);
     struct ckpt_shard_range part;
     struct ckpt_range_iter it;
 
@@ -135,10 +125,11 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
     for (int i = 0; i < nfiles; i++) {
         const bool is_optim = i >= p->nlayer_groups;
         const struct meg_ckpt_shard *shard = is_optim ? s->optim : &s->weights;
+        const int *first = &p->first_row[i % p->nlayer_groups];
 
-        for (int k = 0; k < p->n; k++)
+        for (int k = first[0]; k < first[1]; k++)
             for (int j = 0; j < (is_optim ? s->noptim : 1); j++)
-                if (p->row[k].layer_group == i % p->nlayer_groups && meg_param_is_counted(&p->row[k], s->mesh))
+                if (meg_param_is_counted(&p->row[k], s->mesh))
                     add_param(&x, &f[i], i, s, &shard[j], &p->row[k]);
     }
     *out = x.v;
