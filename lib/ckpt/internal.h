@@ -3,10 +3,23 @@
 #define MEG_CKPT_INTERNAL_H
 #include <stdio.h>
 #include <string.h>
+#include "base/strtab.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/safetensors.h"
 
 MEG_BEGIN_DECLS
+
+/* A tensor in a memory-mapped file. */
+struct ckpt_mapped_tensor {
+    const struct meg_st *st;
+    const struct meg_st_tensor *t;
+};
+
+/* The tensors of one tensor-parallel rank of the files, by name. */
+struct ckpt_tensor_index {
+    struct meg_strtab names;
+    struct ckpt_mapped_tensor *v; /* [names.n] */
+};
 
 /* An open checkpoint of any format. */
 struct meg_ckpt {
@@ -24,11 +37,12 @@ struct meg_ckpt {
     char *extra_file[MEG_CKPT_EXTRA_FILES]; /* paths; NULL: no such file */
     struct meg_st **file; /* [nfiles] files of the weights; file i belongs to tensor-parallel rank i mod tp */
     int nfiles;
-    int64_t source_iteration; /* iteration of the run that wrote the weights, or MEG_CKPT_RELEASE */
-    int64_t consumed_samples; /* training samples that this run had consumed, or -1 */
-    int64_t seq_length;       /* --seq-length of this run, set only from Megatron's args; else MEG_UNSET */
-    int64_t tp;               /* tensor-parallel ranks of the files; 1: unsharded */
-    int64_t vocab_rows;       /* rows of the word embedding with padding; 0: the format has no padding */
+    struct ckpt_tensor_index *index; /* [tp]; NULL until ckpt_index_tensors */
+    int64_t source_iteration;        /* iteration of the run that wrote the weights, or MEG_CKPT_RELEASE */
+    int64_t consumed_samples;        /* training samples that this run had consumed, or -1 */
+    int64_t seq_length;              /* --seq-length of this run, set only from Megatron's args; else MEG_UNSET */
+    int64_t tp;                      /* tensor-parallel ranks of the files; 1: unsharded */
+    int64_t vocab_rows;              /* rows of the word embedding with padding; 0: the format has no padding */
     const struct ckpt_format *format;
 };
 
@@ -269,11 +283,6 @@ struct ckpt_chunk {
 /* Append the chunks of n tensors of a file.  A tensor without elements has one empty chunk. */
 void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n, int file);
 
-/* A tensor in a memory-mapped file. */
-struct ckpt_mapped_tensor {
-    const struct meg_st *st;
-    const struct meg_st_tensor *t;
-};
 /*
  * Verify n mapped tensors.  If `manifest` is not NULL, compare each chunk with its checksum in the manifest.  Otherwise
  * compare the ZIP member of each tensor with the member's CRC-32, if the file stores a CRC-32.  Each of nranks ranks
@@ -287,6 +296,11 @@ int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tenso
 
 /* Open a file of weights in the directory, unless it is already open. */
 int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
+/*
+ * Index the tensors of all files by name, so that ckpt_find_tensor need not search each file.  Returns MEG_EFORMAT if
+ * two files of one tensor-parallel rank have a tensor of the same name.
+ */
+int ckpt_index_tensors(struct meg_ckpt *c, struct meg_err *e);
 /* Find a tensor of tensor-parallel rank tp by name and set *st to its file; NULL: none. */
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st);

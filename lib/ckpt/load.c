@@ -77,7 +77,7 @@ struct source {
 
 struct sources {
     struct source *v;
-    int n;
+    int n, cap;
 };
 
 static struct ckpt_tp_shard tp_shard_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m,
@@ -115,7 +115,10 @@ static bool add_source(struct sources *all, const struct meg_ckpt *c, const stru
     if (!s.t)
         return false;
     check_shape(&s, is);
-    all->v = meg_realloc_array(all->v, (size_t)all->n + 1, sizeof *all->v);
+    if (all->n == all->cap) {
+        all->cap = 2 * all->cap + 64;
+        all->v = meg_realloc_array(all->v, (size_t)all->cap, sizeof *all->v);
+    }
     all->v[all->n++] = s;
     return true;
 }
@@ -193,18 +196,41 @@ static bool is_embedding(const struct sources *all, int64_t tp, const struct meg
     return false;
 }
 
+/* The tensors that are sources, in ascending order of their addresses. */
+struct used_tensors {
+    const struct meg_st_tensor **v;
+    int n;
+};
+
+static int by_address(const void *a, const void *b)
+{
+    const uintptr_t x = (uintptr_t) * (const struct meg_st_tensor *const *)a,
+                    y = (uintptr_t) * (const struct meg_st_tensor *const *)b;
+
+    return (x > y) - (x < y);
+}
+
+static struct used_tensors used_tensors_of(const struct sources *all)
+{
+    struct used_tensors used = { meg_new((size_t)all->n * sizeof *used.v + 1), all->n };
+
+    for (int i = 0; i < all->n; i++)
+        used.v[i] = all->v[i].t;
+    qsort(used.v, (size_t)used.n, sizeof *used.v, by_address);
+    return used;
+}
+
 /*
  * Return whether a parameter uses t.  If all tensor-parallel ranks store a replica of a tensor, `all` contains only the
  * replica of rank 0.  For tp > 0, the result is therefore also true if rank 0 has a tensor of the same name.
  */
-static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t, const struct sources *all)
+static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t,
+                    const struct used_tensors *used)
 {
     const struct meg_st *st;
 
-    for (int i = 0; i < all->n; i++)
-        if (all->v[i].t == t)
-            return true;
-    return tp > 0 && ckpt_find_tensor(c, 0, t->name, &st);
+    return bsearch(&t, used->v, (size_t)used->n, sizeof *used->v, by_address) ||
+           (tp > 0 && ckpt_find_tensor(c, 0, t->name, &st));
 }
 
 /*
@@ -214,6 +240,8 @@ static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_te
 static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, const struct sources *all,
                          struct issues *is)
 {
+    const struct used_tensors used = used_tensors_of(all);
+
     for (int i = 0; i < c->nfiles; i++)
         for (int k = 0; k < c->file[i]->n; k++) {
             const struct meg_st_tensor *t = &c->file[i]->t[k];
@@ -223,10 +251,11 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
             if (is_tied_head(c, p, t)) {
                 if (!is_embedding(all, i % c->tp, t))
                     add_issue(&is->mismatched, "%s differs from the word embedding that it is tied to", t->name);
-            } else if (!is_used(c, i % c->tp, t, all)) {
+            } else if (!is_used(c, i % c->tp, t, &used)) {
                 add_issue(&is->unknown, "%s", t->name);
             }
         }
+    free(used.v);
 }
 
 /*

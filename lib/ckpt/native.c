@@ -132,7 +132,8 @@ int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_e
     *out = *c;
     out->file = NULL;
     out->nfiles = 0;
-    if (c->manifest && (r = open_tensor_files(out, true, e)) < 0)
+    out->index = NULL;
+    if ((c->manifest && (r = open_tensor_files(out, true, e)) < 0) || (r = ckpt_index_tensors(out, e)) < 0)
         ckpt_close_files(out);
     return r;
 }

@@ -68,6 +68,14 @@ out:
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st)
 {
+    if (c->index) {
+        const int64_t i = meg_strtab_find(&c->index[tp].names, name, (int64_t)strlen(name));
+
+        if (i < 0)
+            return NULL;
+        *st = c->index[tp].v[i].st;
+        return c->index[tp].v[i].t;
+    }
     for (int64_t i = tp; i < c->nfiles; i += c->tp) {
         const struct meg_st_tensor *t = meg_st_find(c->file[i], name);
 
@@ -79,20 +87,29 @@ const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t t
     return NULL;
 }
 
-/* Check that no tensor occurs in two files of one rank. */
-static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
+static int index_file(struct ckpt_tensor_index *x, const struct meg_st *st, struct meg_err *e)
 {
-    const struct meg_st *st = NULL;
+    x->v = meg_realloc_array(x->v, (size_t)(x->names.n + st->n) + 1, sizeof *x->v);
+    for (int k = 0; k < st->n; k++) {
+        const int64_t n = x->names.n;
+        const int64_t i = meg_strtab_add(&x->names, st->t[k].name, (int64_t)strlen(st->t[k].name));
 
-    for (int i = 0; i < c->nfiles; i++)
-        for (int k = 0; k < c->file[i]->n; k++) {
-            const char *name = c->file[i]->t[k].name;
-
-            ckpt_find_tensor(c, i % c->tp, name, &st);
-            if (st != c->file[i])
-                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is also in %s", c->file[i]->path, name, st->path);
-        }
+        if (i < n)
+            return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is also in %s", st->path, st->t[k].name,
+                            x->v[i].st->path);
+        x->v[i] = (struct ckpt_mapped_tensor){ st, &st->t[k] };
+    }
     return 0;
+}
+
+int ckpt_index_tensors(struct meg_ckpt *c, struct meg_err *e)
+{
+    int r = 0;
+
+    c->index = meg_new((size_t)c->tp * sizeof *c->index);
+    for (int i = 0; r == 0 && i < c->nfiles; i++)
+        r = index_file(&c->index[i % c->tp], c->file[i], e);
+    return r;
 }
 
 /* Store the SAVE directory and the iteration for ckpt_suggest_older; a release is newer than any iteration. */
@@ -166,7 +183,7 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
     c->iteration = c->source_iteration = MEG_CKPT_RELEASE;
     c->consumed_samples = -1;
     c->seq_length = MEG_UNSET;
-    if ((r = resolve_dir(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = check_unique(c, e)) < 0 ||
+    if ((r = resolve_dir(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = ckpt_index_tensors(c, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
         return r;
     if (c->is_native && step != MEG_UNSET && c->iteration != step)
@@ -220,6 +237,11 @@ void ckpt_close_files(struct meg_ckpt *c)
     for (int i = 0; i < c->nfiles; i++)
         meg_st_close(c->file[i]);
     free(c->file);
+    for (int64_t i = 0; c->index && i < c->tp; i++) {
+        meg_strtab_free(&c->index[i].names);
+        free(c->index[i].v);
+    }
+    free(c->index);
 }
 
 void meg_ckpt_close(struct meg_ckpt *c)
