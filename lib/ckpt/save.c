@@ -161,21 +161,45 @@ static void add_metadata_files(struct meg_ckpt_async_save *v, const struct meg_c
     }
 }
 
-/* Create a tensor file with its header and its final size. */
+static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, struct meg_err *e)
+{
+    const char *p = x->data;
+    int64_t offset = x->offset;
+    size_t n = x->nbytes;
+
+    while (n > 0) {
+        const ssize_t k = pwrite(fd, p, n, (off_t)offset);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return meg_fail_errno(e, "%s: write failed", path);
+        p += k;
+        n -= (size_t)k;
+        offset += k;
+    }
+    return 0;
+}
+
+/*
+ * Create a tensor file with its header and its final size.  The directory is temporary, so the file needs no temporary
+ * name; the write of the manifest fsyncs the directory.
+ */
 static int create_file(const char *dir, const struct ckpt_file *f, struct meg_err *e)
 {
+    const struct ckpt_extent header = { .data = f->header.s, .nbytes = f->header.n };
     char *path = ckpt_path(dir, f->name);
-    struct meg_file out = { 0 };
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     int r;
 
-    if ((r = meg_file_create(&out, path, e)) < 0 || (r = meg_file_pwrite(&out, f->header.s, f->header.n, 0, e)) < 0)
-        goto out;
-    if (ftruncate(out.fd, (off_t)f->nbytes) < 0)
+    if (fd < 0)
+        r = meg_fail_errno(e, "%s: cannot create this file", path);
+    else if ((r = pwrite_all(fd, &header, path, e)) == 0 && ftruncate(fd, (off_t)f->nbytes) < 0)
         r = meg_fail_errno(e, "%s: cannot set the file size to %" PRId64 " bytes", path, f->nbytes);
-    else
-        r = meg_file_commit(&out, e);
-out:
-    meg_file_abandon(&out);
+    else if (r == 0 && fsync(fd) < 0)
+        r = meg_fail_errno(e, "%s: fsync failed", path);
+    if (fd >= 0 && close(fd) < 0 && r == 0)
+        r = meg_fail_errno(e, "%s: close failed", path);
     free(path);
     return r;
 }
@@ -235,26 +259,6 @@ static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
 }
 
 /* ---- write ---- */
-
-static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, struct meg_err *e)
-{
-    const char *p = x->data;
-    int64_t offset = x->offset;
-    size_t n = x->nbytes;
-
-    while (n > 0) {
-        const ssize_t k = pwrite(fd, p, n, (off_t)offset);
-
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return meg_fail_errno(e, "%s: write failed", path);
-        p += k;
-        n -= (size_t)k;
-        offset += k;
-    }
-    return 0;
-}
 
 /*
  * Write the extents [first, last) of one file from device memory.  While one extent is written, the next extent is
