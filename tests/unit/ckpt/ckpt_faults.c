@@ -349,7 +349,7 @@ static void survives_a_tensor_that_cannot_be_read_back(void **state)
     static const struct {
         const char *fault_errno, *message;
     } fault[] = { { "EIO", "d/iter_0000020.tmp.|.safetensors: read failed: Input/output error" },
-                  { "END", "d/iter_0000020.tmp.|.safetensors: the file ends at byte " } };
+                  { "END", "d/iter_0000020.tmp.|.safetensors: this file now ends at byte " } };
     struct saving s = next;
     struct meg_str message;
     char now[2100], at[16];
