@@ -1,0 +1,302 @@
+/*
+ * The host work of a start and a save on one rank of 10,000 with 46,000 parameters: groups, parameter table, shards,
+ * model, checkpoint.  Each simulated rank is a process, which prints its CPU time and memory; no network is used.
+ *
+ * The broadcasts of rank 0 are recorded in a file, which the other ranks replay.  Reductions return the rank's own
+ * value, as if all ranks had the same.
+ */
+#include "child.h"
+#include "ckpt_fixture.h"
+#include <inttypes.h>
+#include <sys/resource.h>
+#include <time.h>
+#include "cpu/cpu.h"
+#include "optim/zero/shard.h"
+
+enum { WORLD = 10000, LAYERS = 3840, ROWS = 12 * LAYERS + 4 };
+#define BROADCASTS "broadcasts"
+
+/* Limits of a rank.  Sanitizers use several times the time and memory. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { MAX_S = 40, MAX_MIB = 4000 };
+#else
+enum { MAX_S = 4, MAX_MIB = 400 };
+#endif
+
+/* ---- a communicator of 10,000 ranks ------------------------------------------------------------- */
+
+static FILE *broadcasts;
+
+static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                   enum meg_reduce_op op)
+{
+    (void)c, (void)st, (void)buf, (void)n, (void)t, (void)op;
+    return NULL;
+}
+
+static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
+                                  int root)
+{
+    const size_t nbytes = (size_t)n * meg_dtype_size(t);
+
+    (void)st;
+    assert_int_equal(root, 0);
+    if (!broadcasts)
+        broadcasts = fopen(BROADCASTS, c->rank == 0 ? "w" : "r");
+    assert_int_equal(c->rank == 0 ? fwrite(buf, 1, nbytes, broadcasts) : fread(buf, 1, nbytes, broadcasts), nbytes);
+    return NULL;
+}
+
+static struct meg_comm *split(struct meg_comm *world, int color, const char *name)
+{
+    struct meg_comm *g = meg_new(sizeof *g);
+
+    *g = (struct meg_comm){ .op = world->op, .host = world->op, .name = name, .rank = world->rank, .size = 2 };
+    assert_in_range(color, 0, WORLD - 1);
+    return g;
+}
+
+static void close_comm(struct meg_comm *c)
+{
+    free(c);
+}
+
+static const struct meg_comm_ops comm_ops = {
+    .all_reduce = all_reduce, .broadcast = broadcast, .split = split, .close = close_comm
+};
+
+/* ---- the model and its ranks -------------------------------------------------------------------- */
+
+static struct meg_gpt_conf deep_gpt(void)
+{
+    struct meg_gpt_conf m = small_gpt_conf(LAYERS, 8);
+    struct meg_err e;
+
+    m.num_attention_heads = 8;
+    m.kv_channels = m.num_query_groups = MEG_UNSET;
+    m.ffn_hidden_size = 8;
+    m.vocab_size = 16;
+    assert_int_equal(meg_gpt_conf_check(&m, &e), 0);
+    return m;
+}
+
+/* 10 stages with ZeRO-1, and ZeRO-3, whose every layer group is a bucket */
+static const struct meg_layout layouts[] = {
+    { .tp = 8,
+      .cp = 1,
+      .dp = 125,
+      .pp = 10,
+      .vp = 1,
+      .layers = LAYERS,
+      .first_layers = MEG_UNSET,
+      .last_layers = MEG_UNSET,
+      .zero = { .nshards = 125, .bucket_numel = 4096, .stage = 1 } },
+    { .tp = 8,
+      .cp = 1,
+      .dp = 1250,
+      .pp = 1,
+      .vp = 1,
+      .layers = LAYERS,
+      .first_layers = MEG_UNSET,
+      .last_layers = MEG_UNSET,
+      .zero = { .nshards = 1250, .stage = 3 } },
+};
+
+struct sim {
+    int64_t rank;
+    const struct meg_layout *layout;
+    bool is_wide; /* the table of wide_params instead of the GPT's */
+};
+
+static double cpu_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static long peak_kib(void)
+{
+    struct rusage u;
+
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_maxrss;
+}
+
+/* Print the CPU time since the last call, or since start_s. */
+static void lap(const char *what)
+{
+    static double last_s;
+    const double now_s = cpu_s();
+
+    printf(" %s %.3f", what, now_s - last_s);
+    last_s = now_s;
+}
+
+/* As many rows in few groups: 60 layers of 255 experts with three matrices each. */
+static void wide_params(struct meg_params *p, const struct meg_mesh *mesh)
+{
+    static const char *const name[3] = { "gate", "up", "down" };
+    const int64_t dim[2] = { 8, 8 };
+
+    *p = (struct meg_params){ 0 };
+    meg_params_add(p, 0, 2, dim, "embedding.word_embeddings.weight");
+    for (int i = 0; i < 60; i++)
+        for (int k = 0; k < 3 * 255; k++)
+            meg_params_add(p, 1 + i, 2, dim, "decoder.layers.%d.mlp.experts.local_experts.%d.%s.weight", i, k / 3,
+                           name[k % 3])
+                ->tp_axis = k % 3 == 2;
+    meg_params_add(p, 61, 2, dim, "output_layer.weight");
+    meg_params_shard(p, mesh);
+}
+
+/* List what the rank would write: the weights, and three states of its optimizer shards. */
+static void list_save(const struct meg_mesh *mesh, const struct meg_gpt_conf *m, const struct meg_params *p,
+                      const struct meg_zero_shard *z)
+{
+    static char data[1]; /* addresses are computed, but not read */
+    struct meg_ckpt_shard shard[4];
+    struct ckpt_extent *x;
+    struct ckpt_file *f;
+    int64_t n, nbytes = 0;
+    int nfiles;
+
+    for (int i = 0; i < 4; i++)
+        shard[i] =
+            (struct meg_ckpt_shard){ .data = data, .ranges = z->range, .nranges = z->nbucket_shards, .nreplicas = 1 };
+    shard[1].name = MEG_CKPT_MAIN_PARAMS;
+    shard[2].name = "exp_avg";
+    shard[3].name = "exp_avg_sq";
+    const struct meg_ckpt_save_args s = {
+        .model = m, .mesh = mesh, .params = p, .weights = shard[0], .optim = shard + 1, .noptim = 3
+    };
+    nfiles = ckpt_list_files(&f, &s);
+    n = ckpt_list_extents(&x, f, nfiles, &s);
+    for (int64_t i = 0; i < n; i++)
+        nbytes += (int64_t)x[i].nbytes;
+    assert_int_equal(nbytes, meg_ckpt_write_nbytes(p, mesh, shard, 4));
+    ckpt_free_files(f, nfiles);
+    free(x);
+    lap("save");
+}
+
+static void create_model(const struct meg_gpt_conf *m, const struct meg_mesh *mesh)
+{
+    const struct meg_gpt_run run = {
+        .s = 1, .b = 1, .shards_params = mesh->layout.zero.stage == 3, .shards_grads = mesh->layout.zero.stage == 3
+    };
+    struct meg_gpt *g;
+    struct meg_err e;
+
+    if (meg_gpt_create(&g, m, &run, meg_device_cpu(), mesh, &e) < 0)
+        fail_msg("%s", e.msg);
+    meg_gpt_close(g);
+    lap("model");
+}
+
+static void load_checkpoint(const struct meg_mesh *mesh, const struct meg_params *p, const struct meg_zero_shard *z)
+{
+    struct meg_ckpt_shard shard = { .ranges = z->range, .nranges = z->nbucket_shards };
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    shard.data = meg_new((size_t)z->numel * sizeof(float) + 1);
+    if (meg_ckpt_open(&c, "deep", MEG_UNSET, &e) < 0)
+        fail_msg("%s", e.msg);
+    lap("open");
+    if (meg_ckpt_load(c, p, mesh, &shard, 1, &e) < 0)
+        fail_msg("%s", e.msg);
+    lap("load");
+    meg_ckpt_close(c);
+    free(shard.data);
+}
+
+static void start_rank(void *arg)
+{
+    const struct sim *s = arg;
+    const struct meg_gpt_conf m = deep_gpt();
+    struct meg_comm world = {
+        .op = &comm_ops, .host = &comm_ops, .name = "world", .rank = (int)s->rank, .size = WORLD
+    };
+    const double start_s = cpu_s();
+    const long start_kib = peak_kib();
+    struct meg_params p;
+    struct meg_zero_shard z;
+    struct meg_mesh mesh;
+
+    printf("rank %" PRId64 " of %d, pp %" PRId64 "%s: CPU s:", s->rank, WORLD, s->layout->pp,
+           s->is_wide ? ", wide" : "");
+    lap("start");
+    meg_mesh_make(&mesh, &world, s->layout);
+    lap("groups");
+    if (s->is_wide)
+        wide_params(&p, &mesh);
+    else
+        meg_gpt_params(&p, &m, &mesh);
+    assert_in_range(p.n, 45000, 47000);
+    lap("table");
+    meg_zero_shard_make(&z, &p, s->layout, (int)mesh.coords.dp);
+    lap("shards");
+    list_save(&mesh, &m, &p, &z);
+    if (!s->is_wide) {
+        create_model(&m, &mesh);
+        load_checkpoint(&mesh, &p, &z);
+    }
+    meg_zero_shard_free(&z);
+    meg_params_free(&p);
+    meg_mesh_close(&mesh);
+    printf("; total %.2f s, %ld MiB\n", cpu_s() - start_s, (peak_kib() - start_kib) >> 10);
+    fflush(stdout);
+    assert_true(cpu_s() - start_s < MAX_S);
+    assert_true((peak_kib() - start_kib) >> 10 < MAX_MIB);
+}
+
+/* Save a checkpoint of the deep model on one rank. */
+static void save_deep(void *arg)
+{
+    struct ckpt_fixture b = { .m = deep_gpt(), .mesh = &meg_mesh_one };
+
+    (void)arg;
+    meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
+    assert_int_equal(b.p.n, ROWS);
+    b.w = b.exp_avg = b.exp_avg_sq = new_params(&b.p, 0);
+    lap("save on one rank, with files: start");
+    save_ok(&b, "deep", 1, 0, -1);
+    lap("files");
+    printf(" s\n");
+}
+
+static void run_in_child(void (*fn)(void *), void *arg)
+{
+    static struct child c;
+
+    child_run(&c, fn, arg);
+    print_message("# %s", c.out);
+    if (c.status != 0)
+        fail_msg("status %d: %s", c.status, c.err);
+}
+
+static void every_rank_starts_in_seconds(void **state)
+{
+    static const int64_t ranks[] = { 0, 4321, WORLD - 1 };
+
+    (void)state;
+    run_in_child(save_deep, NULL);
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 3; k++) {
+            struct sim s = { .rank = ranks[k], .layout = &layouts[i] };
+
+            run_in_child(start_rank, &s);
+            s.is_wide = true;
+            run_in_child(start_rank, &s);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rank_starts_in_seconds),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
