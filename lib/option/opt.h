@@ -54,8 +54,8 @@ enum {
 /*
  * A row of an option table.
  * metavar        name of the value in the help; NULL for a flag.  "a|b|c" lists the permitted values, for a list
- *                those of each element.  For a list, metavar determines the number of values: "START STEP SAMPLES" requires
- *                three values, "KEY..." one or more.
+ *                those of each element.  For a list, metavar determines the number of values: "START STEP SAMPLES"
+ *                requires three values, "KEY..." one or more.
  * default_value  default, as written in a config file; NULL leaves the field unset.
  * help           one phrase without a full stop; --help wraps it.
  */
