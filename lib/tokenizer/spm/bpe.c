@@ -1,12 +1,12 @@
 /*
  * Segmentation by BPE.  In each step, SentencePiece merges the two neighboring symbols whose concatenation is the piece
- * with the highest score.  For this, SentencePiece looks up the concatenation of each pair in the vocabulary.  Here,
- * each split of a piece into two symbols becomes a ranked merge when the model is opened.  Merges with higher scores
- * have lower ranks; equal scores have equal ranks.
+ * with the highest score.  SentencePiece looks up the concatenation of each pair in the vocabulary.  In this file,
+ * ranked merges replace these lookups: each split of a piece into two symbols becomes a merge when the model is opened.
+ * Merges with higher scores have lower ranks; equal scores have equal ranks.
  *
  * Symbols 0 .. n-1 are the n pieces of the model.  Each symbol from n on is a single character that is not a matched
- * piece.  Such a character occurs in a matched piece, or it is itself a reserved piece.  A reserved piece has a type
- * that is not matched in text, such as CONTROL.
+ * piece.  The character occurs in a matched piece or is a reserved piece.  Reserved pieces have a type that is not
+ * matched in text, for example CONTROL.
  */
 #include <stdlib.h>
 
@@ -148,7 +148,7 @@ static void rank_scores(const struct meg_spm_model *m, int32_t *rank)
     free(s);
 }
 
-/* Return the number of splits of a piece into two symbols.  If !is_counting, also add a merge for each split. */
+/* Return the number of splits of a piece into two symbols.  If !is_counting, add a merge for each split. */
 static int64_t add_pairs(struct spm_bpe *b, const char *text, int64_t n, int32_t id, int32_t rank, bool is_counting)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -220,8 +220,8 @@ void spm_bpe_free(struct spm_bpe *b)
 /* ---- Words ---- */
 
 /*
- * Convert the id of a user-defined piece to a negative symbol, which is in no merge, or convert such a symbol back to
- * the id.  These symbols begin at -2, because -1 represents a character without a symbol.
+ * Convert the id of a user-defined piece to a negative symbol, which is in no merge, or convert the symbol back to the
+ * id.  The negative symbols begin at -2, since -1 represents a character without a symbol.
  */
 static int32_t mark_unmergeable(int32_t id)
 {

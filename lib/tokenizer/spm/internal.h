@@ -46,7 +46,7 @@ struct spm_bpe {
 
 struct meg_spm {
     struct meg_spm_model *model;
-    struct meg_trie user_defined; /* user-defined pieces as spelled in the file; the normalizer copies them */
+    struct meg_trie user_defined; /* user-defined pieces as in the file; the normalizer leaves them unchanged */
     struct meg_spm_normalizer normalizer;
     struct meg_safe_split safe_split;
     bool has_safe_splits; /* false: an entire text is one word */
@@ -66,7 +66,7 @@ struct spm_node {
 /* Score of the path through the text encoded so far, rounded to float after each piece. */
 struct spm_path_score {
     float value;
-    int64_t nids; /* number of ids, counted from ids_begin, whose scores are included */
+    int64_t nids; /* value includes the scores of ids_begin[0] .. ids_begin[nids - 1] */
 };
 
 struct meg_spm_encoder {
@@ -97,7 +97,7 @@ struct meg_spm_encoder {
 void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n);
 
 /*
- * If out has more than MEG_IDS_FLUSH_COUNT ids, and at least two of them are of the current text, flush ids to the
+ * If out has more than MEG_IDS_FLUSH_COUNT ids, and the current text has at least two ids in out, flush ids to the
  * sink.  Then reserve space for n more ids at ids_end.  Fails as the sink does.
  */
 int spm_reserve_ids(struct meg_spm_encoder *enc, int64_t n, struct meg_err *e);
@@ -111,7 +111,7 @@ void spm_unigram_free(struct spm_unigram *u);
 /* Append the ids of a word; the caller has reserved space.  Return false if the word has an unknown character. */
 bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n);
 /*
- * Append the ids of a long word, and reserve space for them.  The longest piece of the model must have at most 255
+ * Reserve space for the ids of a long word, and append the ids.  The longest piece of the model must have at most 255
  * bytes.  Fails as the sink does.
  */
 int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64_t n, struct meg_err *e);

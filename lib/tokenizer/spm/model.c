@@ -40,7 +40,7 @@ enum {
 /* State of loading a model. */
 struct loader {
     struct meg_spm_model *m;
-    struct meg_strtab matched, reserved; /* pieces read so far: those whose type is matched in text; the others */
+    struct meg_strtab matched, reserved; /* pieces read so far: matched in text; not matched in text */
     int64_t cap;
     bool has_byte;
     struct meg_str bos, eos, pad; /* texts of the special pieces */
@@ -224,7 +224,7 @@ static int read_normalizer_spec(struct meg_spm_normalizer_spec *spec, struct meg
 }
 
 /*
- * Check that the model has no denormalizer with a character map, which would change text after decoding.  Published
+ * Check that the model has no denormalizer with a character map.  Such a map would change decoded text.  Published
  * models have none.
  */
 static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)

@@ -59,9 +59,9 @@ struct meg_spm_model {
 
 /*
  * meg_spm_model_load - read a .model file
- * Returns MEG_EFORMAT if the message is malformed, if the model is invalid, or if it is not supported.  Supported model
- * types are unigram and BPE.  A piece can have at most 4096 bytes.  A denormalizer must not have a character map.
- * Otherwise fails as meg_tok_mmap_file does.
+ * Returns MEG_EFORMAT if the message is malformed, or if the model is invalid or not supported.  Supported model types
+ * are unigram and BPE.  A piece can have at most 4096 bytes.  A denormalizer must not have a character map.  Otherwise
+ * fails as meg_tok_mmap_file does.
  */
 int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_err *e);
 void meg_spm_model_free(struct meg_spm_model *m); /* accepts NULL */

@@ -1,8 +1,10 @@
 /*
  * Normalization by the rules of SentencePiece's Normalizer.  copy_run copies characters that cannot belong to a key of
- * the character map, a user-defined piece or an escaped space.  At all other positions, normalize_step does one step of
- * the Normalizer: it copies the longest user-defined piece; if there is none, it replaces the longest key; if there is
- * none, it copies a character.
+ * the character map, a user-defined piece or an escaped space.  At each other position, normalize_step does the first
+ * of these steps that is possible:
+ * - copy the longest user-defined piece;
+ * - replace the longest key of the character map;
+ * - copy a character.
  */
 #include "tokenizer/spm/normalize.h"
 
@@ -12,7 +14,7 @@
 
 /*
  * Bits of byte_class[].  A byte of class 0 may begin a key of the character map, a user-defined piece or an escaped
- * space.  It may also continue a key that begins with a BEGINS_KEY byte.
+ * space.  A byte of class 0 may also continue a key that begins with a BEGINS_KEY byte.
  */
 enum {
     COPIED = 1,    /* the byte is copied unchanged, with the exceptions below */

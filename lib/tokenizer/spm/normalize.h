@@ -1,6 +1,6 @@
 /*
- * normalize.h - SentencePiece's normalizer: replace characters by the character map, remove extra spaces, add a space
- * before or after the text.  Spaces in the result are U+0020, even if the model escapes them as U+2581.
+ * normalize.h - SentencePiece's normalizer: replace characters by the character map, remove extra spaces, and add a
+ * space before or after the text.  Spaces in the result are U+0020, even if the model escapes spaces as U+2581.
  */
 #ifndef MEG_TOKENIZER_SPM_NORMALIZE_H
 #define MEG_TOKENIZER_SPM_NORMALIZE_H
@@ -33,16 +33,17 @@ struct meg_spm_normalizer_stream {
 };
 
 /*
- * meg_spm_normalizer_next - append normalized text until out has at least want bytes or the text ends (offset == n)
- * If the spec removes extra spaces, the last call removes trailing spaces from out.  The caller must therefore not use
- * spaces at the end of out before the last call.
+ * meg_spm_normalizer_next - append normalized text to out
+ * Stops when out has at least want bytes, or at the end of the text (offset == n).  If the spec removes extra spaces,
+ * the last call removes trailing spaces from out.  The caller must therefore not use spaces at the end of out before
+ * the last call.
  */
 void meg_spm_normalizer_next(const struct meg_spm_normalizer *n, struct meg_spm_normalizer_stream *t, int64_t want,
                              struct meg_str *out);
 
 /*
- * Append a piece as it occurs in normalized text: if spaces are escaped, replace U+2581 by U+0020.  Return false if the
- * piece cannot occur, because spaces are escaped but the piece itself contains U+0020.
+ * Append a piece as it occurs in normalized text: if spaces are escaped, replace U+2581 by U+0020.  Return false if
+ * spaces are escaped and the piece contains U+0020: such a piece cannot occur.
  */
 bool meg_spm_normalizer_piece(const struct meg_spm_normalizer_spec *spec, const char *s, int64_t n,
                               struct meg_str *out);

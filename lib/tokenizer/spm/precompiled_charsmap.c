@@ -21,8 +21,8 @@ static uint32_t read_u32(const unsigned char *p)
 }
 
 /*
- * Check that the base of each node is less than n, the number of units, and that each value is the offset of the first
- * byte of a character.  Since n is a multiple of 256, the index of a child is then less than n, too.
+ * Check that the base of each node is less than n, the number of units.  Since n is a multiple of 256, the index of
+ * each child is less than n.  Check that each value is the offset of the first byte of a character.
  */
 static int check_units(const struct meg_charsmap *m, uint32_t n, int64_t nto, struct meg_err *e)
 {

@@ -1,8 +1,8 @@
 /*
  * Megatron-LM's three tokenizer types that use a SentencePiece .model file:
  *   GPTSentencePieceTokenizer  encodes text to SentencePiece's ids
- *   Llama2Tokenizer            does the same and prepends the id of the BOS piece to each text
- *   SentencePieceTokenizer     extends the vocabulary by added tokens, which are matched anywhere in the text and
+ *   Llama2Tokenizer            prepends the id of the BOS piece to SentencePiece's ids
+ *   SentencePieceTokenizer     extends the vocabulary by added tokens; they are matched anywhere in the text, and
  *                              decoded with a space on either side
  * From core 0.15 on, all three types do what GPTSentencePieceTokenizer does (tokenizer/megatron_release.h).
  */
@@ -18,7 +18,7 @@
 
 enum { NUM_SPECIAL_IDS = 7, MAX_EXTRA_IDS = 1 << 20 };
 
-/* Tokens that are matched in the text; SentencePiece encodes the text between them. */
+/* Tokens that are matched in the text.  SentencePiece encodes the text between these tokens. */
 struct added_tokens {
     struct meg_strtab token; /* all tokens by id, beginning with the pieces; empty if no tokens are added */
     int32_t *id;             /* [n] ids of the added tokens, highest priority first */
@@ -44,7 +44,7 @@ static const struct meg_tok_class plain_sentencepiece, plain_llama2;
 
 /* ---- Added tokens ---- */
 
-/* Make text an added token and return its id, which is new unless text is a piece or already an added token. */
+/* Make text an added token and return its id.  The id is new unless text is a piece or already an added token. */
 static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
 {
     int64_t id = meg_strtab_add(&s->token, text, n);
@@ -144,7 +144,7 @@ static int check_conf(const struct meg_tok_conf *c, struct meg_err *e)
     return 0;
 }
 
-/* Open a tokenizer whose ids are those of the model, without added tokens. */
+/* Open a tokenizer with the ids of the model and without added tokens. */
 static int open_model(struct sentencepiece **out, const struct meg_tok_class *class, const struct meg_tok_conf *c,
                       struct meg_err *e)
 {
@@ -167,7 +167,9 @@ static int open_model(struct sentencepiece **out, const struct meg_tok_class *cl
     return 0;
 }
 
-/* Set the description as Megatron-LM writes it.  It contains vocab_extra_ids for each of the three types. */
+/*
+ * Set the description as Megatron-LM writes it.  The description of each of the three types contains vocab_extra_ids.
+ */
 static void describe(struct sentencepiece *t, const char *class, const char *path, int64_t extra_ids)
 {
     char n[32];

@@ -1,6 +1,6 @@
 /*
- * Encode text with a SentencePiece model: normalize it chunk by chunk, cut it into words at safe split points, and
- * segment each word that is not in the cache.
+ * Encode text with a SentencePiece model.  The text is normalized in chunks and cut into words at safe split points.
+ * Each word that is not in the cache is segmented.
  */
 #include "tokenizer/spm/spm.h"
 
@@ -172,7 +172,7 @@ static void cache_word(struct meg_spm_encoder *enc, const char *s, int64_t n, in
     uint16_t tag = !is_known ? 0 : is_unigram ? spm_unigram_cache_tag(enc, s, n) : 1;
     int32_t *end = enc->ids_end;
 
-    if (tag > 0 && tag < required_tag) { /* rounding may have changed these ids: encode the word again from score 0 */
+    if (tag > 0 && tag < required_tag) { /* rounding may have changed the ids: encode the word again from score 0 */
         before = end - enc->ids_begin;
         enc->score.value = 0;
         spm_unigram_word(enc, s, n);
@@ -182,7 +182,7 @@ static void cache_word(struct meg_spm_encoder *enc, const char *s, int64_t n, in
     enc->score = sum;
 }
 
-/* Encode a word that is not cached, or whose cached tag is less than the required tag. */
+/* Encode a word that is not cached, or is cached with a tag below the required tag. */
 static int encode_word(struct meg_spm_encoder *enc, const char *s, int64_t n, bool is_cached, uint16_t required_tag,
                        struct meg_err *e)
 {
@@ -303,7 +303,7 @@ static void find_safe_splits(struct meg_spm_encoder *enc)
     }
 }
 
-/* Check that n bytes of text, which may be one word, are within the limit for a word. */
+/* Check that n bytes of text are within the limit for a word.  The text may be one word. */
 static int check_word(const struct meg_spm_encoder *enc, int64_t n, struct meg_err *e)
 {
     bool is_buffered =

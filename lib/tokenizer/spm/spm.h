@@ -23,13 +23,15 @@ struct meg_spm_encoder *meg_spm_encoder_new(const struct meg_spm *s);
 void meg_spm_encoder_free(struct meg_spm_encoder *enc); /* accepts NULL */
 
 /*
- * meg_spm_encode - append the ids of a text of n bytes, which must be well-formed UTF-8
- * The normalized text is split into words, between characters that are not neighbors in any piece.  With a BPE model
- * that has unused pieces, the entire text is one word.
- * Returns MEG_EFORMAT if a word has more than MEG_SPM_MAX_WORD bytes.  The limit is MEG_SPM_MAX_BUFFERED_WORD for two
- * types of model that need the entire word at once: unigram with a piece of more than 255 bytes, and BPE with unused
- * pieces.  A word of more than half the limit may also be rejected, since the buffer is doubled until it contains a
- * safe split point (tokenizer/safe_split.h).  Otherwise fails as meg_bpe_stream and the sink do.
+ * meg_spm_encode - append the ids of text [n], which must be well-formed UTF-8
+ * The normalized text is split into words.  Each cut is between two characters that are not neighbors in any piece.
+ * With a BPE model that has unused pieces, the entire text is one word.
+ * Returns MEG_EFORMAT if a word has more than MEG_SPM_MAX_WORD bytes.  Two types of model need the entire word at once,
+ * and have the limit MEG_SPM_MAX_BUFFERED_WORD:
+ * - unigram with a piece of more than 255 bytes;
+ * - BPE with unused pieces.
+ * A word of more than half the limit can be rejected too: the buffer is doubled until it contains a safe split point
+ * (tokenizer/safe_split.h).  Otherwise fails as meg_bpe_stream and the sink do.
  */
 enum { MEG_SPM_MAX_WORD = 64 << 20, MEG_SPM_MAX_BUFFERED_WORD = 2 << 20 };
 int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, struct meg_ids *out,

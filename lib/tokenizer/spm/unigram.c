@@ -8,10 +8,10 @@
  * characters and L the largest absolute score of a piece.  The float score of a path differs from its exact score by at
  * most
  *     E = c 2^-24 (|v| + c L) (1 + 2^-10),
- * since it is the result of at most c additions, and no sum exceeds |v| + c L.  Rounding is monotonic, so the float at
- * the end of the word is at least the float of the best path, and the exact score of the chosen path is at most 2 E
- * below that of the best path.  Let margin be the difference between the scores of the best two paths.  The chosen path
- * is the best one if margin > 2 E, that is, if
+ * since the float score is the result of at most c additions, and no sum exceeds |v| + c L.  Rounding is monotonic, so
+ * the chosen path's float score is at least the best path's float score.  The chosen path's exact score is therefore at
+ * most 2 E below the best path's exact score.  Let margin be the difference between the scores of the best two paths.
+ * The chosen path is the best one if margin > 2 E, that is, if
  *     |v| < margin / (2 c 2^-24 (1 + 2^-10)) - c L.
  * The tag of a cached word is this bound on |v|, stored as the upper half of a float.
  */
@@ -26,7 +26,7 @@
 enum {
     UNKNOWN_PENALTY = 10,
     MAX_TAGGED_BYTES = 256, /* maximum bytes of a word with a tag; longer words have tag 0 */
-    MAX_STEPS = 1 << 20,    /* update the path score if it lacks more ids than this */
+    MAX_STEPS = 1 << 20,    /* maximum number of ids that the path score may lack */
 };
 
 /* Set the scores of all pieces as SentencePiece's GetScore does, with its bonus for user-defined pieces. */
@@ -115,7 +115,10 @@ static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n
     }
 }
 
-/* Add the scores of the ids from index score.nids on, which belong to cached words.  Round each sum as Viterbi does. */
+/*
+ * Add the scores of the ids from index score.nids on to the path score.  These ids are of cached words.  Round the
+ * path score to float after each addition, as Viterbi does.
+ */
 void spm_unigram_update_score(struct meg_spm_encoder *enc)
 {
     const double *step = enc->spm->unigram.score;
@@ -232,7 +235,10 @@ uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, in
     return (uint16_t)((bits >> 16) - 1); /* round down, even if the conversion to float rounded up */
 }
 
-/* Return an upper bound of |v| for the words among the next nids ids, as the upper half of a float, rounded up. */
+/*
+ * Return an upper bound of |v| for the words of the next nids ids.  The bound is rounded up to the upper half of a
+ * float.
+ */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids)
 {
     const struct spm_unigram *u = &enc->spm->unigram;

@@ -1,7 +1,7 @@
 /*
- * Segment a long word as unigram.c does, but in less memory.  Per position, store only one byte: the length of the last
+ * Segment a long word as unigram.c does, but in less memory.  Each position has only one byte: the length of the last
  * piece of the best path.  Scores are in a ring buffer, which covers the positions that the next piece can reach.  Ids
- * are flushed to the sink.  unigram.c is faster for short words, since it need not look up the pieces a second time.
+ * are flushed to the sink.  For short words, unigram.c is faster, since it does not look up the pieces a second time.
  */
 #include <stdlib.h>
 
@@ -26,8 +26,8 @@ static void relax(struct score_ring *s, unsigned char *last, int64_t from, int64
 }
 
 /*
- * Set last [n+1], which is zero at first, to the length of the last piece of the best path to each position.  `sum` is
- * the path score before the word.  Return the score after it.
+ * Set last[i] to the length of the last piece of the best path to position i.  last [n+1] is zero before the call.
+ * `sum` is the path score before the word.  Return the path score after the word.
  */
 static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_t n, float sum, unsigned char *last)
 {
@@ -55,7 +55,8 @@ static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_
 }
 
 /*
- * At each position of the path, replace the length of the piece that ends there by that of the piece that begins there.
+ * Reverse the path.  Let i be a piece boundary of the path.  Before the call, length[i] is the length of the piece that
+ * ends at i.  After the call, length[i] is the length of the piece that begins at i.
  */
 static void reverse_path(unsigned char *length, int64_t n)
 {
