@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b)
+void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, bool has_doc_start)
 {
     const size_t n = (size_t)(s * b);
 
@@ -15,7 +15,8 @@ void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b)
     x->tokens = meg_realloc_array(NULL, n, sizeof *x->tokens);
     x->labels = meg_realloc_array(NULL, n, sizeof *x->labels);
     x->position_ids = meg_realloc_array(NULL, n, sizeof *x->position_ids);
-    x->doc_start = meg_realloc_array(NULL, n, sizeof *x->doc_start);
+    if (has_doc_start)
+        x->doc_start = meg_realloc_array(NULL, n, sizeof *x->doc_start);
     x->loss_mask = meg_realloc_array(NULL, n, sizeof *x->loss_mask);
     x->sample_id = meg_realloc_array(NULL, (size_t)b, sizeof *x->sample_id);
 }

@@ -2,6 +2,7 @@
 #ifndef MEG_DATA_BATCH_H
 #define MEG_DATA_BATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/decls.h"
@@ -28,8 +29,11 @@ struct meg_batch {
     int64_t num_unmasked;  /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
 };
 
-/* Allocate all arrays of a batch of b sequences, s tokens each; the values are undefined.  Free with meg_batch_free. */
-void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b);
+/*
+ * Allocate the arrays of a batch of b sequences, s tokens each; doc_start only if has_doc_start.  The values are
+ * undefined.  Free with meg_batch_free.
+ */
+void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, bool has_doc_start);
 /* Free the arrays that meg_batch_alloc allocated and zero *x; a zeroed batch is accepted. */
 void meg_batch_free(struct meg_batch *x);
 

@@ -111,7 +111,8 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch 
     for (t = 0; t < s; t++) {
         const bool is_eod = out->tokens[t] == c->eod;
         out->position_ids[t] = (int32_t)t - (c->reset_position_ids ? start : 0);
-        out->doc_start[t] = c->reset_attention_mask ? start : 0;
+        if (out->doc_start)
+            out->doc_start[t] = c->reset_attention_mask ? start : 0;
         out->loss_mask[t] = !(c->eod_mask_loss && is_eod) && out->labels[t] != c->pad;
         if (is_eod)
             start = (int32_t)t + 1;

@@ -51,7 +51,8 @@ static void put_sequence(const struct meg_data_loader *l, struct meg_batch *x, i
         x->labels[to] = from->labels[p];
         x->loss_mask[to] = from->loss_mask[p];
         x->position_ids[to] = from->position_ids[p];
-        x->doc_start[to] = from->doc_start[p];
+        if (x->doc_start)
+            x->doc_start[to] = from->doc_start[p];
     }
     for (int64_t p = 0; p < from->s; p++)
         x->num_unmasked += from->loss_mask[p] != 0;
@@ -131,7 +132,7 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     l->sampler = sampler;
     l->s = meg_dataset_seq_length(ds);
     l->b = c.micro_batch;
-    meg_batch_alloc(&l->sample, l->s, 1);
+    meg_batch_alloc(&l->sample, l->s, 1, conf->has_doc_start);
     if (conf->position) {
         l->s = conf->s;
         l->position = meg_realloc_array(NULL, (size_t)l->s, sizeof *l->position);
@@ -142,7 +143,7 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     l->nslot = l->read_ahead > 0 ? l->read_ahead : 1;
     l->slot = meg_new((size_t)l->nslot * sizeof *l->slot);
     for (int i = 0; i < l->nslot; i++)
-        meg_batch_alloc(&l->slot[i].batch, l->s, l->b);
+        meg_batch_alloc(&l->slot[i].batch, l->s, l->b, conf->has_doc_start);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     if (l->read_ahead > 0 && pthread_create(&l->thread, NULL, read_ahead_thread, l) != 0)
@@ -185,7 +186,7 @@ static int take_batch(struct slot *o, struct meg_batch *x, struct meg_err *e)
         return o->status;
     }
     if (!x->tokens)
-        meg_batch_alloc(x, filled.s, filled.b);
+        meg_batch_alloc(x, filled.s, filled.b, filled.doc_start);
     MEG_ASSERT(x->s == filled.s && x->b == filled.b);
     o->batch = *x;
     *x = filled;

@@ -17,6 +17,7 @@ struct meg_data_loader_conf {
     const int64_t *position;              /* [s] position in the complete sequence of each token that this
                                              context-parallel rank loads; NULL: load the complete sequence */
     int64_t s;                            /* number of positions; ignored if position is NULL */
+    bool has_doc_start;                   /* set doc_start of the micro-batches (--reset-attention-mask) */
 };
 
 /*

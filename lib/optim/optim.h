@@ -2,9 +2,10 @@
  * optim.h - the optimizer of a run: options, state, and the step from gradients to weights.
  *
  * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (model/param.h).  In stages 1 to 3, it
- * updates its shard of each bucket (optim/zero/shard.h).  Optimizer state is f32: AdamW keeps exp_avg and exp_avg_sq,
- * SGD keeps its momentum.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
- * result to the model's dtype.  An f32 run has main parameters only with ZeRO-3; they are the rank's parameter shards.
+ * updates its shard of each bucket (optim/zero/shard.h).  AdamW keeps exp_avg and exp_avg_sq in f32 or bf16, SGD keeps
+ * its momentum in f32.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
+ * result to the model's dtype; with --main-params-dtype bf16, it updates bf16 parameters in place.  An f32 run has main
+ * parameters only with ZeRO-3; they are the rank's parameter shards.
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H

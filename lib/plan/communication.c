@@ -60,7 +60,7 @@ struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i)
     const double qkv = meg_comm_volume_sharded(a2a_size, n * (double)w.qkv / h * e);
     const double out = meg_comm_volume_sharded(a2a_size, n * (double)w.q / h * e);
     const double stats = meg_comm_volume_sharded(a2a_size, n * (double)w.a / h * sizeof(float));
-    const double doc_starts = meg_comm_volume_sharded(a2a_size, n * sizeof(int32_t));
+    const double doc_starts = cost->has_doc_start ? meg_comm_volume_sharded(a2a_size, n * sizeof(int32_t)) : 0;
     const double kv_fetch = meg_comm_volume_sharded(ring_size, kv * e);
     const double kv_grad_return = type == MEG_CP_ALL_GATHER ? meg_comm_volume_sharded(ring_size, kv * sizeof(float))
                                   : ring_size > 1           ? (double)ring_size * kv * sizeof(float)

@@ -13,6 +13,7 @@ struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t 
     m.uses_host_comm = meg_hardware_find(c->hardware)->memory == 0;
     m.overlaps_grad_reduce = job->zero.overlap_grad_reduce;
     m.overlaps_param_gather = job->zero.overlap_param_gather;
+    m.has_doc_start = job->data.reset_attention_mask;
     m.is_async_save = job->ckpt.save && job->ckpt.async_save && !c->skip_train;
     m.saves_optim = job->ckpt.save_optim;
     m.num_scalar_reduces = has_grad_norm + job->log.log_num_zeros + job->log.log_params_norm;

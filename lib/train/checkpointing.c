@@ -273,8 +273,8 @@ static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
 }
 
 /*
- * Set `shard` to this rank's shards of the optimizer states and, if the weights are bf16 or f16, of the f32 main
- * parameters.  Return the number of shards.
+ * Set `shard` to this rank's shards of the optimizer states and, unless the weights are f32, of the f32 main
+ * parameters, if it has any.  Return the number of shards.
  */
 static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard shard[MAX_OPTIM_SHARDS])
 {

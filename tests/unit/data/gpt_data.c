@@ -607,7 +607,8 @@ static void check_sequence(const struct meg_batch *b, int i, const struct row *r
         assert_int_equal(b->labels[2 * t + i], r->labels[p]);
         assert_true(b->loss_mask[2 * t + i] == r->loss_mask[p]);
         assert_int_equal(b->position_ids[2 * t + i], r->position_ids[p]);
-        assert_int_equal(b->doc_start[2 * t + i], r->doc_start[p]);
+        if (b->doc_start)
+            assert_int_equal(b->doc_start[2 * t + i], r->doc_start[p]);
     }
 }
 
@@ -625,6 +626,7 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
         assert_int_equal(meg_data_loader_next(l, x, &e), 0);
         assert_true(x->s == (c->position ? c->s : T) && x->b == 2);
         assert_int_equal(x->num_unmasked, 2 * T);
+        assert_true((x->doc_start != NULL) == c->has_doc_start);
         for (int i = 0; i < 2; i++) {
             assert_int_equal(x->sample_id[i], 4 + 4 * step + 2 + i);
             read_row(ds, x->sample_id[i], &r);
@@ -665,7 +667,9 @@ static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void *
         check_batches(ds, &c);
         c.position = first_and_last;
         c.s = 4;
+        c.has_doc_start = true;
         check_batches(ds, &c);
+        c.has_doc_start = false;
         assert_int_equal(meg_data_loader_open(&l, ds, &c, &e), 0);
         meg_data_loader_close(l); /* while its thread reads */
     }
