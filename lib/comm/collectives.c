@@ -192,7 +192,6 @@ static struct meg_work *reduce_scatter(struct meg_comm *c, struct meg_stream *st
 
     (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    MEG_ASSERT_LE(n, INT32_MAX);
     w->buf = out;
     w->n = n;
     w->op = op;
@@ -210,7 +209,6 @@ static struct meg_work *all_gather(struct meg_comm *c, struct meg_stream *st, vo
 
     (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->all_gather(w, out, in, n);
     return w;
 }
@@ -222,7 +220,6 @@ static struct meg_work *all_to_all(struct meg_comm *c, struct meg_stream *st, vo
 
     (void)st;
     c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->all_to_all(w, out, in, n);
     return w;
 }
@@ -234,7 +231,6 @@ static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, voi
 
     (void)st;
     c->nbytes_sent += nbytes_of(n, t);
-    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->broadcast(w, buf, n, root);
     return w;
 }
@@ -246,7 +242,6 @@ static struct meg_work *send(struct meg_comm *c, struct meg_stream *st, const vo
 
     (void)st;
     c->nbytes_sent += nbytes_of(n, t);
-    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->send(w, buf, n, to);
     return w;
 }
@@ -257,7 +252,6 @@ static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *bu
     struct meg_work *w = work_new(c, "receive", t);
 
     (void)st;
-    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->transport->recv(w, buf, n, from);
     return w;
 }

@@ -7,8 +7,7 @@
  * call returns a handle, which the caller must wait for exactly once.  Until the wait is over, the caller must not
  * access the buffers of the operation.  All ranks of a group call its collectives in the same order.  The functions of
  * meg_comm.op take buffers in device memory of the backend in use.  The functions of meg_comm.host take buffers in host
- * memory.  Buffers may overlap only if a comment says so.  Counts are in elements.  A count is at most INT32_MAX,
- * except in an all-reduce, which has no limit.
+ * memory.  Buffers may overlap only if a comment says so.  Counts are in elements and may exceed INT32_MAX.
  *
  * Reductions combine the values of the ranks in rank order, and accumulate bf16 and f16 in f32.  The result therefore
  * does not depend on the transport.  If a peer is lost, or an operation takes longer than the group's timeout, the

@@ -1,5 +1,6 @@
 /* The MPI transport: nonblocking collectives and messages of MPI-3. */
 #define _GNU_SOURCE /* sched_getaffinity */
+#include <limits.h>
 #include <mpi.h>
 #include <omp.h>
 #include <sched.h>
@@ -62,6 +63,46 @@ static MPI_Datatype type_of(const struct meg_work *w)
 
 /* ---- transfers ------------------------------------------------------------------------------ */
 
+int64_t meg_mpi_max_count = INT_MAX;
+
+/* The count and type arguments of an MPI call for n consecutive elements. */
+struct mpi_args {
+    int count;
+    MPI_Datatype type;
+    bool is_derived;
+};
+
+/*
+ * Describe n elements.  If n exceeds the largest count of an MPI call, the arguments are one element of a derived type:
+ * blocks of the largest count, and the elements after the last complete block.
+ */
+static struct mpi_args args_of(const struct meg_work *w, int64_t n)
+{
+    const int64_t max = meg_mpi_max_count, nblocks = n / max;
+    struct mpi_args a = { (int)n, type_of(w), false };
+    const MPI_Aint offsets[2] = { 0, (MPI_Aint)(nblocks * max * (int64_t)meg_dtype_size(w->dtype)) };
+    const int counts[2] = { (int)nblocks, (int)(n % max) };
+    MPI_Datatype types[2] = { MPI_DATATYPE_NULL, a.type };
+
+    if (n <= max)
+        return a;
+    check(w->g, MPI_Type_contiguous((int)max, a.type, &types[0]), w->op_name);
+    check(w->g, MPI_Type_create_struct(counts[1] ? 2 : 1, counts, offsets, types, &a.type), w->op_name);
+    check(w->g, MPI_Type_commit(&a.type), w->op_name);
+    check(w->g, MPI_Type_free(&types[0]), w->op_name);
+    a.count = 1;
+    a.is_derived = true;
+    return a;
+}
+
+/* Check the status of the call that started a transfer.  MPI keeps a freed type until the transfer is complete. */
+static void end_start(const struct meg_work *w, struct mpi_args *a, int status)
+{
+    check(w->g, status, w->op_name);
+    if (a->is_derived)
+        check(w->g, MPI_Type_free(&a->type), w->op_name);
+}
+
 static void alltoallv(struct meg_work *w, const void *from, void *to)
 {
     const struct mpi_group *m = mpi_group_of(w->g);
@@ -88,31 +129,39 @@ static void allgatherv(struct meg_work *w, void *buf)
 static void all_gather(struct meg_work *w, void *out, const void *in, int64_t n)
 {
     const bool is_in_place = in == meg_element(out, w->g->c.rank * n, w->dtype);
+    struct mpi_args a = args_of(w, n);
 
-    check(w->g,
-          MPI_Iallgather(is_in_place ? MPI_IN_PLACE : in, (int)n, type_of(w), out, (int)n, type_of(w), comm_of(w),
-                         request_of(w)),
-          w->op_name);
+    end_start(w, &a,
+              MPI_Iallgather(is_in_place ? MPI_IN_PLACE : in, a.count, a.type, out, a.count, a.type, comm_of(w),
+                             request_of(w)));
 }
 
 static void all_to_all(struct meg_work *w, void *out, const void *in, int64_t n)
 {
-    check(w->g, MPI_Ialltoall(in, (int)n, type_of(w), out, (int)n, type_of(w), comm_of(w), request_of(w)), w->op_name);
+    struct mpi_args a = args_of(w, n);
+
+    end_start(w, &a, MPI_Ialltoall(in, a.count, a.type, out, a.count, a.type, comm_of(w), request_of(w)));
 }
 
 static void broadcast(struct meg_work *w, void *buf, int64_t n, int root)
 {
-    check(w->g, MPI_Ibcast(buf, (int)n, type_of(w), root, comm_of(w), request_of(w)), w->op_name);
+    struct mpi_args a = args_of(w, n);
+
+    end_start(w, &a, MPI_Ibcast(buf, a.count, a.type, root, comm_of(w), request_of(w)));
 }
 
 static void send(struct meg_work *w, const void *buf, int64_t n, int to)
 {
-    check(w->g, MPI_Isend(buf, (int)n, type_of(w), to, TAG, comm_of(w), request_of(w)), w->op_name);
+    struct mpi_args a = args_of(w, n);
+
+    end_start(w, &a, MPI_Isend(buf, a.count, a.type, to, TAG, comm_of(w), request_of(w)));
 }
 
 static void recv(struct meg_work *w, void *buf, int64_t n, int from)
 {
-    check(w->g, MPI_Irecv(buf, (int)n, type_of(w), from, TAG, comm_of(w), request_of(w)), w->op_name);
+    struct mpi_args a = args_of(w, n);
+
+    end_start(w, &a, MPI_Irecv(buf, a.count, a.type, from, TAG, comm_of(w), request_of(w)));
 }
 
 static void barrier(struct meg_work *w)

@@ -1,6 +1,8 @@
 /*
  * Test of all collectives for each type and several sizes on the ranks of a launcher.  Values are functions of rank and
  * element, so that each rank can compute the expected result.  Rank 0 prints TAP.
+ *
+ * With an argument N, also test a message and a broadcast of N elements.  For N = 2147483651, a rank requires 9 GB.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -9,6 +11,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "comm/comm.h"
+#include "comm/internal.h"
 #include "tensor/half.h"
 
 static struct meg_comm *w;
@@ -159,6 +162,46 @@ static void messages(void)
     ok(in[0] == (float)before && in[1] == (float)(before + 100), "messages in a ring are received in order");
 }
 
+/* Test a message of n elements to the next rank of a ring, and a broadcast of n elements. */
+static void large(int64_t n)
+{
+    const int next = (w->rank + 1) % w->size, before = (w->rank + w->size - 1) % w->size;
+    void *out = filled(n, MEG_DTYPE_BF16), *in = meg_new((size_t)n * 2);
+    struct meg_work *work[2] = { w->op->recv(w, NULL, in, n, MEG_DTYPE_BF16, before),
+                                 w->op->send(w, NULL, out, n, MEG_DTYPE_BF16, next) };
+    int good = 1;
+    char what[80];
+
+    for (int i = 0; i < 2; i++)
+        meg_comm_wait(w, NULL, work[i]);
+    for (int64_t i = 0; i < n; i++)
+        good &= get(in, i, MEG_DTYPE_BF16) == expected(before, i, MEG_DTYPE_BF16);
+    meg_host_broadcast(w, out, n, MEG_DTYPE_BF16, 1);
+    for (int64_t i = 0; i < n; i++)
+        good &= get(out, i, MEG_DTYPE_BF16) == expected(1, i, MEG_DTYPE_BF16);
+    snprintf(what, sizeof what, "a message and a broadcast of %" PRId64 " elements", n);
+    ok(good, what);
+    free(out);
+    free(in);
+}
+
+#ifdef MEG_HAVE_MPI
+/* Test counts above the limit of an MPI call, which is lowered for the test. */
+static void derived_types(void)
+{
+    const int64_t max = meg_mpi_max_count;
+
+    meg_mpi_max_count = 7;
+    for (int64_t n = 6; n <= 15; n++) {
+        reductions(MEG_DTYPE_F32, n);
+        copies(MEG_DTYPE_BF16, n);
+    }
+    if (w->size > 1)
+        large(1000);
+    meg_mpi_max_count = max;
+}
+#endif
+
 /* Test that sums with rounding errors are equal on all ranks and are added in rank order. */
 static void order(void)
 {
@@ -215,7 +258,7 @@ static void volumes(void)
     free(out);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_F64, MEG_DTYPE_BF16,
                                             MEG_DTYPE_F16, MEG_DTYPE_I32, MEG_DTYPE_I64 };
@@ -240,6 +283,11 @@ int main(void)
         chunks();
     if (w->size > 1)
         messages();
+#ifdef MEG_HAVE_MPI
+    derived_types();
+#endif
+    if (argc > 1)
+        large(strtoll(argv[1], NULL, 10));
     order();
     groups();
     if (w->size > 1)
