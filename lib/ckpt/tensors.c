@@ -100,10 +100,9 @@ static void add_extent(struct extents *x, int file, int64_t offset, const char *
  * shards of a distributed optimizer are not aligned between the ranks of the group.
  */
 static void add_param(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
-                      const struct meg_ckpt_shard *shard, const struct meg_param *row)
+                      const struct meg_ckpt_shard *shard, struct meg_elem_range write, const struct meg_param *row)
 {
     const int64_t size = (int64_t)meg_dtype_size(shard->dtype);
-    const struct meg_elem_range write = ckpt_write_range(s->params, s->mesh, shard);
     char name[CKPT_NAME_CHARS];
     const struct meg_st_tensor *t = meg_st_find_written(f->t, f->n, tensor_name(name, shard, row), shard->dtype);
     struct ckpt_shard_range part;
@@ -120,8 +119,12 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
                           const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;
+    struct meg_elem_range *optim_write = meg_new((size_t)s->noptim * sizeof *optim_write + 1);
+    const struct meg_elem_range weights_write = ckpt_write_range(p, s->mesh, &s->weights);
     struct extents x = { 0 };
 
+    for (int j = 0; j < s->noptim; j++)
+        optim_write[j] = ckpt_write_range(p, s->mesh, &s->optim[j]);
     for (int i = 0; i < nfiles; i++) {
         const bool is_optim = i >= p->nlayer_groups;
         const struct meg_ckpt_shard *shard = is_optim ? s->optim : &s->weights;
@@ -130,8 +133,9 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
         for (int k = first[0]; k < first[1]; k++)
             for (int j = 0; j < (is_optim ? s->noptim : 1); j++)
                 if (meg_param_is_counted(&p->row[k], s->mesh))
-                    add_param(&x, &f[i], i, s, &shard[j], &p->row[k]);
+                    add_param(&x, &f[i], i, s, &shard[j], is_optim ? optim_write[j] : weights_write, &p->row[k]);
     }
+    free(optim_write);
     *out = x.v;
     return x.n;
 }
