@@ -76,5 +76,8 @@ cp -r "$T/a/run" "$T/b/run"
 cp "$T"/a/ids* "$T/b"
 echo 2 >"$T/b/run/latest_checkpointed_iteration.txt"
 each 2 'cd ../b' --load run --train-iters 6 --override-opt_param-scheduler
-reported 'another checkpoint' 65 'rank 1 of 2 on .* differs from rank 0: .*run.iter_0000002'
+is 'another tracker: all ranks load the iteration that rank 0 opened' "$each_status" 0
+echo >>"$T/b/run/iter_0000004/manifest.json"
+each 2 'cd ../b' --load run --train-iters 6 --override-opt_param-scheduler
+reported 'another checkpoint' 65 'rank 1 of 2 on .* differs from rank 0: .*run.iter_0000004'
 done_testing

@@ -115,13 +115,13 @@ static int check_crc_at(const void *list, int64_t i, struct meg_err *e)
     return check_crc(&((const struct ckpt_mapped_tensor *)list)[i], e);
 }
 
-/* Check items rank, rank + nranks, ... of n in parallel; return the error of one that failed. */
-static int check_in_parallel(check_fn *check, const void *list, int64_t n, int rank, int nranks, struct meg_err *e)
+/* Check items [first, last) in parallel; return the error of one that failed. */
+static int check_in_parallel(check_fn *check, const void *list, int64_t first, int64_t last, struct meg_err *e)
 {
     int r = 0;
 
 #pragma omp parallel for schedule(dynamic)
-    for (int64_t i = rank; i < n; i += nranks) {
+    for (int64_t i = first; i < last; i++) {
         struct meg_err item_error;
 
         if (check(list, i, &item_error) < 0) {
@@ -140,13 +140,19 @@ int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tenso
                           struct meg_err *e)
 {
     struct expected_chunk *chunk = NULL;
-    int64_t nchunks = 0;
+    int64_t nchunks = 0, first, last;
     int r;
 
     if (!manifest)
-        return check_in_parallel(check_crc_at, m, n, rank, nranks, e);
-    if ((r = list_chunks(&chunk, &nchunks, manifest, m, n, e)) == 0)
-        r = check_in_parallel(check_chunk_at, chunk, nchunks, rank, nranks, e);
+        return check_in_parallel(check_crc_at, m, meg_partition_begin(n, nranks, rank),
+                                 meg_partition_begin(n, nranks, rank + 1), e);
+    r = list_chunks(&chunk, &nchunks, manifest, m, n, e);
+    first = meg_partition_begin(nchunks, nranks, rank);
+    last = meg_partition_begin(nchunks, nranks, rank + 1);
+    for (int64_t i = first; r == 0 && i < last; i++)
+        r = meg_st_map(chunk[i].m->st, e);
+    if (r == 0)
+        r = check_in_parallel(check_chunk_at, chunk, first, last, e);
     free(chunk);
     return r;
 }

@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
 
 /* A tensor in a memory-mapped file. */
 struct ckpt_mapped_tensor {
-    const struct meg_st *st;
+    struct meg_st *st;
     const struct meg_st_tensor *t;
 };
 
@@ -27,6 +27,7 @@ struct meg_ckpt {
     char *save_dir; /* SAVE directory that contains the iteration; NULL: the user named path itself */
     int64_t step;   /* the iteration opened in save_dir; INT64_MAX: the release */
     bool is_native;
+    bool is_received; /* rank 0 opened and checked the checkpoint; files are mapped when they are read */
     int64_t iteration, vocab_size;
     int32_t bos;            /* beginning-of-sequence id, or -1 */
     struct meg_ids eos_ids; /* end-of-sequence ids, end-of-document first */
@@ -284,9 +285,9 @@ struct ckpt_chunk {
 void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n, int file);
 
 /*
- * Verify n mapped tensors.  If `manifest` is not NULL, compare each chunk with its checksum in the manifest.  Otherwise
+ * Verify n tensors.  If `manifest` is not NULL, compare each chunk with its checksum in the manifest.  Otherwise
  * compare the ZIP member of each tensor with the member's CRC-32, if the file stores a CRC-32.  Each of nranks ranks
- * checks every nranks-th chunk or tensor.  If a checksum differs, returns MEG_EFORMAT with a message that names the
+ * checks one range of consecutive chunks or tensors, and maps only the files of this range.  If a checksum differs, returns MEG_EFORMAT with a message that names the
  * tensor.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
@@ -303,7 +304,7 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
 int ckpt_index_tensors(struct meg_ckpt *c, struct meg_err *e);
 /* Find a tensor of tensor-parallel rank tp by name and set *st to its file; NULL: none. */
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
-                                             const struct meg_st **st);
+                                             struct meg_st **st);
 
 /* Append to e->msg a suggestion: the newest older iteration that can be opened, and the option to select it. */
 void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e);
@@ -313,6 +314,10 @@ void ckpt_close_files(struct meg_ckpt *c);
 /* ---- native.c, hf/hf.c, megatron/megatron.c: open the directory c->path ---- */
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
+/* Return the metadata of a native checkpoint as a JSON object. */
+json_t *ckpt_pack_native(const struct meg_ckpt *c);
+/* Set c, whose members have their default values, from an object of ckpt_pack_native.  No file is opened. */
+int ckpt_unpack_native(struct meg_ckpt *c, const json_t *packed, struct meg_err *e);
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*

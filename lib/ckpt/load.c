@@ -69,7 +69,7 @@ static int report(struct issues *is, const char *path, const char *advice, struc
 /* One of the foreign tensors that compose a parameter. */
 struct source {
     const struct meg_param *row;
-    const struct meg_st *st;
+    struct meg_st *st;
     const struct meg_st_tensor *t;
     enum ckpt_remap remap;
     struct ckpt_tp_shard tp;
@@ -227,7 +227,7 @@ static struct used_tensors used_tensors_of(const struct sources *all)
 static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t,
                     const struct used_tensors *used)
 {
-    const struct meg_st *st;
+    struct meg_st *st;
 
     return bsearch(&t, used->v, (size_t)used->n, sizeof *used->v, by_address) ||
            (tp > 0 && ckpt_find_tensor(c, 0, t->name, &st));
@@ -280,7 +280,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
                                  CKPT_SAME, &is))
                 add_issue(&is.missing, "%s", name);
         }
-    if (!shard)
+    if (!shard && !c->is_received) /* otherwise, rank 0 has checked all tensors of the files */
         list_unknown(c, p, &all, &is);
     r = report(&is, c->path, shard ? "; use --no-load-optim or --finetune to continue without optimizer state" : "", e);
     if (r < 0)
@@ -434,10 +434,23 @@ static int copy_source(const struct target *to, const struct source *s, struct m
     return 0;
 }
 
-static int copy_all(const struct target *to, const struct sources *all, struct meg_err *e)
+/* Map the files of the sources that the shard requires. */
+static int map_sources(const struct target *to, const struct sources *all, struct meg_err *e)
 {
     int r = 0;
 
+    for (int i = 0; r == 0 && i < all->n; i++)
+        if (is_in_shard(to, all->v[i].row, 0, all->v[i].row->numel))
+            r = meg_st_map(all->v[i].st, e);
+    return r;
+}
+
+static int copy_all(const struct target *to, const struct sources *all, struct meg_err *e)
+{
+    int r = map_sources(to, all, e);
+
+    if (r < 0)
+        return r;
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < all->n; i++) {
         struct meg_err item_error;

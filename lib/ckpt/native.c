@@ -75,6 +75,17 @@ out:
     return r;
 }
 
+/* Set c->tok_file or c->extra_file of a metadata file. */
+static void set_metadata_path(struct meg_ckpt *c, const char *name)
+{
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
+        if (strcmp(name, meg_tok_files[i].name) == 0)
+            c->tok_file[i] = ckpt_path(c->path, name);
+    for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
+        if (strcmp(name, meg_ckpt_extra_files[i]) == 0)
+            c->extra_file[i] = ckpt_path(c->path, name);
+}
+
 static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err *e)
 {
     struct meg_str text = { 0 };
@@ -96,16 +107,126 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
             r = read_state(c, &text, e);
         if (r < 0)
             break;
-        for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
-            if (strcmp(name, meg_tok_files[i].name) == 0)
-                c->tok_file[i] = ckpt_path(c->path, name);
-        for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
-            if (strcmp(name, meg_ckpt_extra_files[i]) == 0)
-                c->extra_file[i] = ckpt_path(c->path, name);
+        set_metadata_path(c, name);
     }
     meg_str_free(&text);
     return r;
 }
+
+/* ---- metadata that rank 0 sends to the other ranks ---- */
+
+/* Set *t from an entry of the manifest.  meg_st_map compares it with the header of the file. */
+static int list_tensor(struct meg_st_tensor *t, const char *name, const json_t *entry, struct meg_err *e)
+{
+    json_t *shape, *dim;
+    size_t i;
+    int r;
+
+    *t = (struct meg_st_tensor){ .name = name };
+    if ((r = meg_json_get_str(entry, "dtype", MEG_JSON_REQUIRED, &t->dtype, name, e)) < 0 ||
+        (r = meg_json_get_i64(entry, "offset", MEG_JSON_REQUIRED, &t->file_offset, name, e)) < 0 ||
+        (r = meg_json_get_array(entry, "shape", MEG_JSON_REQUIRED, &shape, name, e)) < 0)
+        return r;
+    if (json_array_size(shape) > MEG_ST_MAXDIM)
+        return meg_fail(e, MEG_EFORMAT, "%s: manifest.json has %zu dimensions, expected at most %d", name,
+                        json_array_size(shape), MEG_ST_MAXDIM);
+    json_array_foreach(shape, i, dim)
+    {
+        t->dim[t->ndim++] = json_integer_value(dim);
+    }
+    t->nbytes = meg_st_numel(t) * meg_st_dtype_nbytes(t->dtype);
+    return 0;
+}
+
+/* Return the last file of c if it has this name; otherwise append a file.  The manifest lists tensors file by file. */
+static struct meg_st *list_file(struct meg_ckpt *c, const char *name)
+{
+    struct meg_st *st = c->nfiles ? c->file[c->nfiles - 1] : NULL;
+    char *path = ckpt_path(c->path, name);
+
+    if (st && strcmp(st->path, path) == 0) {
+        free(path);
+        return st;
+    }
+    st = meg_new(sizeof *st);
+    st->path = path;
+    c->file = meg_realloc_array(c->file, (size_t)c->nfiles + 1, sizeof(struct meg_st *));
+    c->file[c->nfiles++] = st;
+    return st;
+}
+
+/* List the tensors of the optimizer state, or of the weights, from the manifest, without opening their files. */
+static int list_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
+{
+    const char *name, *file;
+    json_t *entry;
+    int r = 0;
+
+    json_object_foreach(c->manifest, name, entry)
+    {
+        struct meg_st *st;
+
+        if (ckpt_is_optim_name(name) != is_optim)
+            continue;
+        if ((r = meg_json_get_str(entry, "file", MEG_JSON_REQUIRED, &file, name, e)) < 0)
+            return r;
+        st = list_file(c, file);
+        st->t = meg_realloc_array(st->t, (size_t)st->n + 1, sizeof *st->t);
+        if ((r = list_tensor(&st->t[st->n++], name, entry, e)) < 0)
+            return r;
+    }
+    for (int i = 0; r == 0 && i < c->nfiles; i++)
+        r = meg_st_sort(c->file[i], e);
+    return r;
+}
+
+json_t *ckpt_pack_native(const struct meg_ckpt *c)
+{
+    json_t *files = json_array();
+
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
+        if (c->tok_file[i])
+            json_array_append_new(files, json_string(meg_tok_files[i].name));
+    for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
+        if (c->extra_file[i])
+            json_array_append_new(files, json_string(meg_ckpt_extra_files[i]));
+    return json_pack("{s:s,s:s?,s:I,s:o,s:O,s:O}", "path", c->path, "save_dir", c->save_dir, "step",
+                     (json_int_t)c->step, "files", files, "state", c->state, "tensors", c->manifest);
+}
+
+int ckpt_unpack_native(struct meg_ckpt *c, const json_t *packed, struct meg_err *e)
+{
+    static const char from[] = "checkpoint that rank 0 opened";
+    const char *path, *save_dir = NULL;
+    json_t *files, *state, *tensors, *name;
+    struct meg_str text = { 0 };
+    size_t i;
+    int r;
+
+    c->is_native = true;
+    c->format = &native;
+    if ((r = meg_json_get_str(packed, "path", MEG_JSON_REQUIRED, &path, from, e)) < 0 ||
+        (r = meg_json_get_str(packed, "save_dir", MEG_JSON_OPTIONAL, &save_dir, from, e)) < 0 ||
+        (r = meg_json_get_i64(packed, "step", MEG_JSON_REQUIRED, &c->step, from, e)) < 0 ||
+        (r = meg_json_get_array(packed, "files", MEG_JSON_REQUIRED, &files, from, e)) < 0 ||
+        (r = meg_json_get_object(packed, "state", MEG_JSON_REQUIRED, &state, from, e)) < 0 ||
+        (r = meg_json_get_object(packed, "tensors", MEG_JSON_REQUIRED, &tensors, from, e)) < 0)
+        return r;
+    c->path = meg_strdup(path);
+    c->save_dir = save_dir ? meg_strdup(save_dir) : NULL;
+    json_array_foreach(files, i, name)
+    {
+        set_metadata_path(c, json_string_value(name));
+    }
+    c->manifest = json_incref(tensors);
+    meg_json_dump(state, 0, &text);
+    if ((r = read_state(c, &text, e)) == 0)
+        r = list_tensor_files(c, false, e);
+    meg_str_free(&text);
+    return r;
+}
+
+/* ---- opening ---- */
 
 /* Open the tensor files of the optimizer state, or of the weights. */
 static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
@@ -133,7 +254,9 @@ int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_e
     out->file = NULL;
     out->nfiles = 0;
     out->index = NULL;
-    if ((c->manifest && (r = open_tensor_files(out, true, e)) < 0) || (r = ckpt_index_tensors(out, e)) < 0)
+    if (c->manifest)
+        r = c->is_received ? list_tensor_files(out, true, e) : open_tensor_files(out, true, e);
+    if (r < 0 || (r = ckpt_index_tensors(out, e)) < 0)
         ckpt_close_files(out);
     return r;
 }

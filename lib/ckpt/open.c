@@ -65,8 +65,7 @@ out:
     return r;
 }
 
-const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
-                                             const struct meg_st **st)
+const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name, struct meg_st **st)
 {
     if (c->index) {
         const int64_t i = meg_strtab_find(&c->index[tp].names, name, (int64_t)strlen(name));
@@ -87,7 +86,7 @@ const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t t
     return NULL;
 }
 
-static int index_file(struct ckpt_tensor_index *x, const struct meg_st *st, struct meg_err *e)
+static int index_file(struct ckpt_tensor_index *x, struct meg_st *st, struct meg_err *e)
 {
     x->v = meg_realloc_array(x->v, (size_t)(x->names.n + st->n) + 1, sizeof *x->v);
     for (int k = 0; k < st->n; k++) {
@@ -171,6 +170,16 @@ static int open_folder(struct meg_ckpt *c, struct meg_err *e)
     return ckpt_open_native(c, e); /* fails and names the missing file */
 }
 
+/* Set the members of c, which is zeroed, whose default values are not 0. */
+static void set_defaults(struct meg_ckpt *c)
+{
+    c->bos = -1;
+    c->tp = 1;
+    c->iteration = c->source_iteration = MEG_CKPT_RELEASE;
+    c->consumed_samples = -1;
+    c->seq_length = MEG_UNSET;
+}
+
 /* Open a checkpoint into c, which is zeroed. */
 static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
@@ -178,11 +187,7 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
     struct meg_gpt_conf model;
     int r;
 
-    c->bos = -1;
-    c->tp = 1;
-    c->iteration = c->source_iteration = MEG_CKPT_RELEASE;
-    c->consumed_samples = -1;
-    c->seq_length = MEG_UNSET;
+    set_defaults(c);
     if ((r = resolve_dir(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = ckpt_index_tensors(c, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
         return r;
@@ -229,6 +234,71 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
     }
     ckpt_suggest_older(c, e);
     meg_ckpt_close(c);
+    return r;
+}
+
+/* Broadcast a text from rank 0; on the other ranks, *text is { 0 } before the call. */
+static void broadcast_text(struct meg_comm *world, struct meg_str *text)
+{
+    int64_t n = (int64_t)text->n;
+
+    meg_host_broadcast(world, &n, 1, MEG_DTYPE_I64, 0);
+    if (world->rank == 0)
+        meg_str_add(text, "\0\0\0", 4); /* the broadcast is of complete 32-bit integers */
+    else
+        *text = (struct meg_str){ .s = meg_new((size_t)n + 4) };
+    meg_host_broadcast(world, text->s, n / 4 + 1, MEG_DTYPE_I32, 0);
+    text->n = (size_t)n;
+}
+
+static int unpack(struct meg_ckpt **out, const struct meg_str *text, struct meg_err *e)
+{
+    struct meg_ckpt *c = meg_new(sizeof *c);
+    json_t *packed = NULL;
+    int r;
+
+    set_defaults(c);
+    c->is_received = true;
+    if ((r = meg_json_parse(&packed, text->s, text->n, "checkpoint that rank 0 opened", e)) == 0 &&
+        (r = ckpt_unpack_native(c, packed, e)) == 0)
+        r = ckpt_index_tensors(c, e);
+    json_decref(packed);
+    if (r < 0)
+        meg_ckpt_close(c);
+    else
+        *out = c;
+    return r;
+}
+
+int meg_ckpt_open_on_all(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_comm *world,
+                         struct meg_err *e)
+{
+    const bool is_rank0 = world->rank == 0;
+    struct meg_str text = { 0 };
+    int32_t result[2] = { 0 }; /* the result of rank 0, and whether the format is native */
+    json_t *packed;
+    int r = is_rank0 ? meg_ckpt_open(out, dir, step, e) : 0;
+
+    if (world->size == 1)
+        return r;
+    if (is_rank0) {
+        result[0] = r;
+        result[1] = r == 0 && (*out)->is_native;
+    }
+    meg_host_broadcast(world, result, 2, MEG_DTYPE_I32, 0);
+    if (result[0] < 0)
+        return is_rank0 ? r : meg_fail(e, result[0], "%s: rank 0 cannot open the checkpoint", dir);
+    if (!result[1])
+        return is_rank0 ? r : meg_ckpt_open(out, dir, step, e);
+    if (is_rank0) {
+        packed = ckpt_pack_native(*out);
+        meg_json_dump(packed, 0, &text);
+        json_decref(packed);
+    }
+    broadcast_text(world, &text);
+    if (!is_rank0)
+        r = unpack(out, &text, e);
+    meg_str_free(&text);
     return r;
 }
 

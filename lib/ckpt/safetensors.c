@@ -29,6 +29,13 @@ static int find_dtype(const char *name)
     return -1;
 }
 
+int meg_st_dtype_nbytes(const char *dtype)
+{
+    const int d = find_dtype(dtype);
+
+    return d < 0 ? 0 : dtypes[d].nbytes;
+}
+
 const char *meg_st_shape(char *buf, const int64_t *dim, int ndim)
 {
     char *p = buf;
@@ -222,6 +229,42 @@ int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e)
     st = NULL;
 out:
     meg_st_close(st);
+    return r;
+}
+
+static bool is_same_tensor(const struct meg_st_tensor *a, const struct meg_st_tensor *b)
+{
+    return a && strcmp(a->dtype, b->dtype) == 0 && a->ndim == b->ndim && a->file_offset == b->file_offset &&
+           memcmp(a->dim, b->dim, (size_t)b->ndim * sizeof *b->dim) == 0;
+}
+
+int meg_st_map(struct meg_st *st, struct meg_err *e)
+{
+    struct meg_st *found;
+    int r;
+
+    if (st->map.p || st->n == 0 || st->t[0].data || st->t[0].view)
+        return 0;
+    if ((r = meg_st_open(&found, st->path, e)) < 0)
+        return r;
+    for (int i = 0; r == 0 && i < st->n; i++) {
+        const struct meg_st_tensor *t = meg_st_find(found, st->t[i].name);
+
+        if (!is_same_tensor(t, &st->t[i]))
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: tensor %.200s is not as in manifest.json on rank 0; all ranks must read the same files",
+                         st->path, st->t[i].name);
+        else
+            st->t[i].data = t->data;
+    }
+    if (r == 0) {
+        st->map = found->map;
+        found->map = (struct meg_mmap){ 0 };
+    } else {
+        for (int i = 0; i < st->n; i++)
+            st->t[i].data = NULL;
+    }
+    meg_st_close(found);
     return r;
 }
 

@@ -44,7 +44,7 @@ struct meg_st_tensor {
     uint32_t crc;
 };
 
-/* One memory-mapped file; tensors are sorted by name. */
+/* One file, memory-mapped except before meg_st_map; tensors are sorted by name. */
 struct meg_st {
     char *path;
     struct meg_mmap map;
@@ -63,6 +63,12 @@ struct meg_st {
  *   - byte ranges overlap, leave a gap or do not end at the end of the file
  */
 int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e);
+/*
+ * Map the file of st, whose tensors were listed from a manifest without opening the file, and set their data.  Does
+ * nothing if the file is mapped.  Fails as meg_st_open does, and with MEG_EFORMAT if a tensor of the list is not in the
+ * file with the same dtype, shape and offset.
+ */
+int meg_st_map(struct meg_st *st, struct meg_err *e);
 void meg_st_close(struct meg_st *st);
 
 /* Transfer the ownership of a malloc'ed block, such as a name, to st.  meg_st_close frees the block. */
@@ -90,6 +96,9 @@ void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_
 /* Find the tensor with a name and a dtype among the n tensors that meg_st_build_header sorted; it must exist. */
 const struct meg_st_tensor *meg_st_find_written(const struct meg_st_tensor *t, int n, const char *name,
                                                 enum meg_dtype dtype);
+
+/* Return the bytes per element of a dtype in a file; 0: unknown. */
+int meg_st_dtype_nbytes(const char *dtype);
 
 /* Return the number of elements. */
 int64_t meg_st_numel(const struct meg_st_tensor *t);

@@ -65,11 +65,14 @@ static int check_release(struct meg_trainer *t, struct meg_err *e)
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    int32_t exists;
     int r;
 
     if (!c->load)
         return 0;
-    if (!meg_ckpt_exists(c->load)) {
+    exists = meg_train_is_rank0(t) && meg_ckpt_exists(c->load);
+    meg_host_broadcast(t->mesh.world, &exists, 1, MEG_DTYPE_I32, 0);
+    if (!exists) {
         if (c->exit_on_missing)
             return meg_fail(e, MEG_ENOENT,
                             "--load %s: the directory contains no checkpoint, and --exit-on-missing-checkpoint is set",
@@ -77,7 +80,8 @@ int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
         meg_warn("--load %s: the directory contains no checkpoint; training from scratch", c->load);
         return 0;
     }
-    if ((r = meg_ckpt_open(&t->checkpoint, c->load, c->ckpt_step, e)) < 0 || (r = check_release(t, e)) < 0)
+    if ((r = meg_ckpt_open_on_all(&t->checkpoint, c->load, c->ckpt_step, t->mesh.world, e)) < 0 ||
+        (r = check_release(t, e)) < 0)
         return r;
     return c->use_checkpoint_args || !meg_ckpt_is_native(t->checkpoint) ? apply_ckpt_options(t, e) : 0;
 }
@@ -342,7 +346,7 @@ int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e)
     int64_t steps = 0;
     int r;
 
-    if ((r = meg_ckpt_open(&from, t->job->ckpt.save, t->last_saved, e)) == 0)
+    if ((r = meg_ckpt_open_on_all(&from, t->job->ckpt.save, t->last_saved, t->mesh.world, e)) == 0)
         r = optim_steps_of(from, &steps, e);
     if ((r = meg_train_agree_or_exit(t, r < 0 ? r : 0)) == 0)
         r = load(t, from, true, e);

@@ -379,7 +379,7 @@ static int add_all(struct reader *rd, struct meg_err *e)
 static int find_vocab(struct reader *rd, struct meg_err *e)
 {
     static const char word[] = "embedding.word_embeddings.weight";
-    const struct meg_st *st;
+    struct meg_st *st;
     const struct meg_st_tensor *t = ckpt_find_tensor(rd->c, 0, word, &st);
 
     if (!t || t->ndim != 2 || t->dim[0] > INT32_MAX)

@@ -20,7 +20,7 @@ enum { WORLD = 10000, LAYERS = 3840, ROWS = 12 * LAYERS + 4 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { MAX_S = 40, MAX_MIB = 4000 };
 #else
-enum { MAX_S = 4, MAX_MIB = 400 };
+enum { MAX_S = 8, MAX_MIB = 400 };
 #endif
 
 /* ---- a communicator of 10,000 ranks ------------------------------------------------------------- */
@@ -202,7 +202,7 @@ static void load_checkpoint(const struct meg_mesh *mesh, const struct meg_params
     struct meg_err e;
 
     shard.data = meg_new((size_t)z->numel * sizeof(float) + 1);
-    if (meg_ckpt_open(&c, "deep", MEG_UNSET, &e) < 0)
+    if (meg_ckpt_open_on_all(&c, "deep", MEG_UNSET, mesh->world, &e) < 0)
         fail_msg("%s", e.msg);
     lap("open");
     if (meg_ckpt_load(c, p, mesh, &shard, 1, &e) < 0)
