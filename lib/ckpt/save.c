@@ -260,55 +260,48 @@ static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
 
 /* ---- write ---- */
 
+/* A pinned buffer of CKPT_CHUNK bytes, and the event that ends the copy to it. */
+struct pinned_buffer {
+    void *bytes;
+    struct meg_event *copied;
+};
+
 /*
  * Write the extents [first, last) of one file from device memory.  While one extent is written, the next extent is
  * copied to pinned memory.
  */
 static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd,
-                                const char *path, struct meg_err *e)
+                                const char *path, const struct pinned_buffer buffer[2], struct meg_err *e)
 {
     const struct meg_device *d = v->device;
-    struct {
-        void *pinned;
-        struct meg_event *copied;
-    } buffer[2];
     int r = 0;
 
-    for (int k = 0; k < 2; k++) {
-        buffer[k].copied = d->op->event_create();
-        if (!(buffer[k].pinned = d->op->alloc_pinned(CKPT_CHUNK)))
-            r = meg_fail(e, MEG_EFAIL, "%s: out of memory for a buffer of %d bytes", path, CKPT_CHUNK);
-    }
     for (int64_t i = first; i <= last && r == 0; i++) {
         if (i < last) {
-            d->op->download(d->copy, buffer[i % 2].pinned, v->extent[i].data, v->extent[i].nbytes);
+            d->op->download(d->copy, buffer[i % 2].bytes, v->extent[i].data, v->extent[i].nbytes);
             d->op->event_record(d->copy, buffer[i % 2].copied);
         }
         if (i > first) {
             const int64_t previous = i - 1;
             struct ckpt_extent x = v->extent[previous];
 
-            x.data = buffer[previous % 2].pinned;
+            x.data = buffer[previous % 2].bytes;
             meg_device_wait(d, buffer[previous % 2].copied);
             r = pwrite_all(fd, &x, path, e);
         }
     }
     meg_device_synchronize(d, d->copy);
-    for (int k = 0; k < 2; k++) {
-        d->op->release_pinned(buffer[k].pinned);
-        d->op->event_destroy(buffer[k].copied);
-    }
     return r;
 }
 
 /* Write the extents [first, last) of one file. */
 static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd, const char *path,
-                         struct meg_err *e)
+                         const struct pinned_buffer buffer[2], struct meg_err *e)
 {
     int r = 0;
 
     if (v->device)
-        return write_device_extents(v, first, last, fd, path, e);
+        return write_device_extents(v, first, last, fd, path, buffer, e);
 #pragma omp parallel for schedule(dynamic) num_threads(v->threads)
     for (int64_t i = first; i < last; i++) {
         struct meg_err local_error;
@@ -329,14 +322,15 @@ static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int
 }
 
 /* Write the extents [first, last) of one file, and fsync the file.  The commit on rank 0 relies on this fsync. */
-static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, struct meg_err *e)
+static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_t last,
+                      const struct pinned_buffer buffer[2], struct meg_err *e)
 {
     char *path = ckpt_path(v->path, v->file[v->extent[first].file].name);
     const int fd = open(path, O_WRONLY | O_CLOEXEC);
     int r;
 
     if (fd >= 0)
-        r = write_extents(v, first, last, fd, path, e);
+        r = write_extents(v, first, last, fd, path, buffer, e);
     else if (errno == ENOENT)
         r = meg_fail(
             e, MEG_EIO,
@@ -355,12 +349,23 @@ static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_
 
 static int write_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
+    const struct meg_ops *op = v->device ? v->device->op : NULL;
+    struct pinned_buffer buffer[2] = { 0 };
     int r = 0;
 
+    for (int k = 0; k < 2 && op; k++) {
+        buffer[k].copied = op->event_create();
+        if (!(buffer[k].bytes = op->alloc_pinned(CKPT_CHUNK)))
+            r = meg_fail(e, MEG_EFAIL, "%s: out of memory for a buffer of %d bytes", v->path, CKPT_CHUNK);
+    }
     for (int64_t i = 0, last; r == 0 && i < v->nextents; i = last) {
         for (last = i + 1; last < v->nextents && v->extent[last].file == v->extent[i].file; last++)
             ;
-        r = write_file(v, i, last, e);
+        r = write_file(v, i, last, buffer, e);
+    }
+    for (int k = 0; k < 2 && op; k++) {
+        op->release_pinned(buffer[k].bytes);
+        op->event_destroy(buffer[k].copied);
     }
     return r;
 }
