@@ -2,6 +2,7 @@
 #ifndef MEG_CPU_PHILOX_BLOCK_H
 #define MEG_CPU_PHILOX_BLOCK_H
 #include <stdint.h>
+#include "base/decls.h"
 
 MEG_BEGIN_DECLS
 
@@ -22,9 +23,8 @@ static inline struct philox_words philox_round(struct philox_words c, uint32_t k
  * Compute n blocks of eight 16-bit numbers: block i has counter (first.c0 + i, first.c1, first.c2, first.c3).  Number
  * j of a block is half j % 2 (0: low) of its word j / 2, which is word[j / 2][i].
  */
-static inline void philox_blocks(uint32_t *restrict w0, uint32_t *restrict w1, uint32_t *restrict w2,
-                                 uint32_t *restrict w3, struct philox_words first, uint32_t key0, uint32_t key1,
-                                 int64_t n)
+static inline void philox_blocks(uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3, struct philox_words first,
+                                 uint32_t key0, uint32_t key1, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

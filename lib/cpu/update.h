@@ -49,8 +49,7 @@ static inline uint16_t round_stochastic(float x, uint32_t random)
 static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, uint32_t key0, uint32_t key1,
                                      int64_t element, int64_t update)
 {
-    enum { BLOCKS = COL_BLOCK / 8 + 1 };
-    uint32_t word[4][BLOCKS], random[8 * BLOCKS];
+    uint32_t word[4][COL_BLOCK / 8 + 1], random[COL_BLOCK + 8];
     const struct philox_words first = { (uint32_t)(element / 8), 0, (uint32_t)update,
                                         (uint32_t)((uint64_t)update >> 32) };
     const int64_t nblocks = ceil_div(element % 8 + n, 8);

@@ -279,11 +279,13 @@ static int train(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 
     *is_over = false;
     while (t->state.iteration < t->spec.train_iters && !*is_over) {
-        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = measured_step(t, e)) < 0 ||
-            (r = finish_steps(t, meg_train_max_queued_steps(t), e)) < 0)
+        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = measured_step(t, e)) < 0)
             return r;
+        /* an iteration after which the weights differ is not logged, but the iterations before it are */
         if (is_due(t->job->train.weight_hash_interval, t->state.iteration) &&
-            ((r = finish_steps(t, 0, e)) < 0 || (r = meg_weight_hash_check(t, e)) < 0))
+            ((r = finish_steps(t, 1, e)) < 0 || (r = meg_weight_hash_check(t, e)) < 0))
+            return r;
+        if ((r = finish_steps(t, meg_train_max_queued_steps(t), e)) < 0)
             return r;
         if ((r = evaluate_during(t, e)) < 0 || (r = save_or_exit(t, is_over, e)) < 0)
             return r;
