@@ -1,7 +1,7 @@
 /*
- * Write the unique_identifiers of a tokenizer as in Megatron-LM's index cache.  Up to core 0.14 each class lists its
- * files and options (meg_tok_set_description).  From 0.15 on there is one class, which lists the keyword arguments of
- * its constructor.  The arguments depend on the library that implements the tokenizer type.
+ * Write the unique_identifiers of a tokenizer as in Megatron-LM's index cache.  Up to Megatron Core 0.14, each class
+ * lists its files and options (meg_tok_set_description).  From 0.15 on, there is one class, which lists the keyword
+ * arguments of its constructor.  The arguments depend on the library that implements the tokenizer type.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The library that Megatron-LM (core 0.15 and later) uses for a tokenizer type. */
+/* The library that Megatron-LM (Megatron Core 0.15 and later) uses for a tokenizer type. */
 enum meg_tok_library {
     MEG_TOK_LIB_MEGATRON, /* transformers, with --vocab-file and --merge-file instead of tokenizer.json */
     MEG_TOK_LIB_HF,
@@ -50,8 +50,8 @@ struct meg_tokenizer {
 int meg_ids_write(struct meg_ids *ids, int64_t n, const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * If ids contains more than MEG_IDS_FLUSH_COUNT ids, write all but the last one to sink.  Do nothing if sink is NULL.
- * Tokenizers call this while they encode a text.  After a flush, ids still contains an id of this text.
+ * If `ids` contains more than MEG_IDS_FLUSH_COUNT ids, write all but the last one to the sink.  Do nothing if `sink` is
+ * NULL.  Tokenizers call this while they encode a text.  After a flush, `ids` still contains an id of this text.
  */
 static inline int meg_ids_flush(struct meg_ids *ids, const struct meg_id_sink *sink, struct meg_err *e)
 {
@@ -84,8 +84,8 @@ void meg_tok_clean_up(struct meg_str *text, bool is_wordpiece);
 
 /*
  * Set t->description as releases before 0.15 write it: the name of the class in Megatron-LM, the files and the options.
- * files is NULL-terminated; an empty list is written as [null].  options is a NULL-terminated list that alternates
- * between names and values.
+ * The list `files` is NULL-terminated; an empty list is written as [null].  The list `options` is NULL-terminated and
+ * alternates between names and values.
  */
 void meg_tok_set_description(struct meg_tokenizer *t, const char *class_name, const char *const *files,
                              const char *const *options);

@@ -1,5 +1,5 @@
 /*
- * megatron_release.h - differences between releases of Megatron-LM (core) in token ids, blend sizes and index cache
+ * megatron_release.h - differences between releases of Megatron Core in token ids, blend sizes and index cache
  * descriptions.  This toolkit reproduces all three exactly.  Each struct meg_megatron_release describes the last patch
  * release of a minor version.  The user documentation is in meg(7), section MEGATRON RELEASES.
  */

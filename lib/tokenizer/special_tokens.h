@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
 
 /* A set of special tokens.  { 0 } is the empty set.  Any number of threads may use a set that has been built. */
 struct meg_special_tokens {
-    struct meg_trie trie;    /* maps a token to its index in id and nbytes */
+    struct meg_trie trie;    /* maps a token to its index in `id` and `nbytes` */
     bool is_first_byte[256]; /* true if a token begins with the byte */
     int32_t *id;             /* [n] ids of the tokens */
     int64_t *nbytes;         /* [n] lengths of the tokens in bytes */

@@ -271,7 +271,7 @@ void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bo
     meg_str_remove_prefix(&d->pending, at);
 }
 
-/* Replace all occurrences of from by to, left to right. */
+/* Replace all occurrences of `from` by `to`, left to right. */
 static void replace(struct meg_str *s, const char *from, const char *to)
 {
     size_t nfrom = strlen(from), nto = strlen(to), kept = 0;

@@ -112,8 +112,8 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
  * meg_tokenizer_encode_to_sink - encode a text without keeping all ids in memory
  *   text  [n]  well-formed UTF-8
  *   out        the ids are appended; out may begin with ids of earlier texts
- *   sink       once out has more than MEG_IDS_FLUSH_COUNT ids, ids are moved from the front of out to the sink.  The
- *              last ids of the text remain in out.  If sink is NULL, all ids remain in out.
+ *   sink       once `out` has more than MEG_IDS_FLUSH_COUNT ids, ids are moved from the front of `out` to the sink.
+ *              The last ids of the text remain in `out`.  If `sink` is NULL, all ids remain there.
  * Fails as meg_tokenizer_encode and sink->write do.  After a failure before the first write to the sink, out is
  * unchanged.  After a later failure, the contents of out are unspecified.
  */
@@ -123,8 +123,8 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
 /*
  * meg_tokenizer_bytes - append the bytes of ids [n]; each id is decoded independently of the others
  * meg_tokenizer_decode - append the text of ids [n] in UTF-8, as the reference implementation decodes the ids
- * The bytes of an id may begin or end inside a UTF-8 character.  Both functions return MEG_EFORMAT, and leave out
- * unchanged, for an id outside of the vocabulary.
+ * The bytes of an id may begin or end inside a UTF-8 character.  For an id outside of the vocabulary, both functions
+ * return MEG_EFORMAT, and `out` remains unchanged.
  */
 int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                         struct meg_err *e);
@@ -172,7 +172,7 @@ static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
 /*
  * Return Megatron-LM's unique_identifiers of the tokenizer, which are hashed into the names of cached indices.  They
  * are a JSON object, indented by 4 spaces, without a final newline.  Its members are class, files and options or, from
- * core 0.15 on, class, path and keyword arguments.  t owns the string.
+ * Megatron Core 0.15 on, class, path and keyword arguments.  t owns the string.
  */
 const char *meg_tokenizer_description(const struct meg_tokenizer *t);
 

@@ -17,7 +17,7 @@ MEG_BEGIN_DECLS
 
 enum {
     MEG_WORD_BYTES = 15,           /* maximum number of bytes in a short word; longer words are called long */
-    MEG_WORD_IDS = 3,              /* maximum number of ids in the entry of a short word; see offset for others */
+    MEG_WORD_IDS = 3,              /* maximum number of ids in the entry of a short word; see `offset` for others */
     MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n: the ids of the entry are in the overflow array */
 };
 
@@ -30,14 +30,14 @@ struct meg_wordcache_entry {
     uint64_t key[2];
     union {
         int32_t id[MEG_WORD_IDS];
-        int32_t offset; /* index of the ids in overflow; for a long word, its bytes follow the ids */
+        int32_t offset; /* index of the ids in `overflow`; for a long word, its bytes follow the ids */
     };
     uint16_t n, tag; /* n: number of ids, with the flag; tag: value that the tokenizer chooses */
 };
 
 struct meg_wordcache {
     struct meg_arena arena;           /* allocator of the arrays */
-    struct meg_wordcache_entry *word; /* [2 (mask + 1)]; mask + 1 is the number of buckets, a power of two */
+    struct meg_wordcache_entry *word; /* [2 * (mask + 1)]; mask + 1 is the number of buckets, a power of two */
     uint64_t mask, nwords;
     int32_t *overflow; /* ids and bytes that do not fit in an entry */
     int32_t noverflow;
@@ -101,7 +101,8 @@ static inline uint64_t meg_word_hash(const uint64_t key[2])
 
 /*
  * Begin the lookup of the word of n >= 1 bytes at s: compute the key of the word, and prefetch the home bucket of the
- * word.  The bytes before end must be readable.  The next calls are meg_wordcache_prefetch_rest and meg_wordcache_find.
+ * word.  The bytes before `end` must be readable.  The next calls are meg_wordcache_prefetch_rest and
+ * meg_wordcache_find.
  */
 static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, const char *s,
                                           int64_t n, const char *end)

@@ -25,7 +25,7 @@ static utf8proc_option_t options_of(const struct meg_normal_form *f)
 }
 
 /*
- * Compose the n decomposed code points at v in place, if the form is composed.  Returns the new number of code points.
+ * Compose the n decomposed code points at v in place, if the form is composed.  Return the new number of code points.
  */
 static int64_t compose(const struct meg_normal_form *f, int32_t *v, int64_t n)
 {
@@ -120,8 +120,8 @@ static bool is_inert_after(const struct meg_normal_form *f, const struct text_bl
 }
 
 /*
- * Return the offset of the first character at or after begin that is neither inert nor a single stable mark; n if there
- * is none.
+ * Return the offset of the first character at or after `begin` that is neither inert nor a single stable mark; n if
+ * there is none.
  */
 static int64_t next_unstable(const struct meg_normal_form *f, struct text_block *w, int64_t begin)
 {
@@ -139,7 +139,7 @@ static int64_t next_unstable(const struct meg_normal_form *f, struct text_block 
     return w->n;
 }
 
-/* Return the offset of the character before byte i, but at least begin. */
+/* Return the offset of the character before byte i, but at least `begin`. */
 static int64_t prev_char(const char *text, int64_t begin, int64_t i)
 {
     if (i > begin)

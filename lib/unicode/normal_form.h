@@ -33,7 +33,7 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
 enum { MEG_NORMAL_FORM_MAX_RUN = 1 << 22 };
 int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t max_bytes,
                         struct meg_str *out, struct meg_err *e);
-/* Return MEG_EFORMAT if out with n more bytes exceeds max_bytes, a multiple of 1 MiB; else 0. */
+/* Return MEG_EFORMAT if `out` with n more bytes exceeds max_bytes, a multiple of 1 MiB; else 0. */
 int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t max_bytes, struct meg_err *e);
 
 MEG_END_DECLS

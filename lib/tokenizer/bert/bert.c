@@ -233,8 +233,8 @@ static const char *safe_chunk_end(const char *s, const char *end)
 }
 
 /*
- * Return true if the ASCII punctuation character c is not Case_Ignorable.  Whether a sigma before c is final then does
- * not depend on the text after c, and vice versa.
+ * Return true if the ASCII punctuation character c is not Case_Ignorable.  Whether a sigma on one side of c is final
+ * then does not depend on the text on the other side.
  */
 static bool not_case_ignorable(char c)
 {
@@ -299,7 +299,8 @@ static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 
 /*
  * Return the last offset at which the text can be cut, or 0 if there is none.  meg_tok_clean_up can process the parts
- * before and after the cut separately: at the offset is a space that no pattern of the clean-up matches.
+ * before and after the cut separately, since the byte at this offset is a space that no pattern of the clean-up
+ * matches.
  */
 static size_t last_safe_cut(const struct meg_str *s)
 {

@@ -157,7 +157,7 @@ static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
     return (uint64_t)p.rank << 32 | (uint32_t)p.id;
 }
 
-/* Find each lowest rank by a linear scan.  This takes quadratic time, but is fastest for few symbols. */
+/* Merge; find each lowest rank by a linear scan.  This takes quadratic time, but is fastest for few symbols. */
 static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t n)
 {
     uint64_t pair[MEG_BPE_SHORT]; /* rank and id of the pair of symbols i and i + 1 */

@@ -1,9 +1,9 @@
 /*
  * A long pre-token is cut at offsets that no merge crosses.  The parts between two cuts are merged independently.
  *
- * Let x and y be sequences of symbols.  Merged independently, x becomes u, and y becomes v.  Let p be the part of x
- * that became the last symbol of u, and q the part of y that became the first symbol of v.  If p q merges to the same
- * two symbols, x y merges to u v: the cut between x and y is safe.
+ * Let x and y be sequences of symbols, and let x y be their concatenation.  Merged independently, x becomes u, and y
+ * becomes v.  Let p be the part of x that became the last symbol of u, and q the part of y that became the first symbol
+ * of v.  If p q merges to the same two symbols, x y merges to u v: the cut between x and y is safe.
  *
  * Proof: Each step merges the pair of lowest rank, leftmost first.  As long as no merge crosses the ends of a range of
  * symbols, the range is merged as if it were alone, in the same order.  Suppose that a merge crosses the cut while x y
@@ -40,8 +40,8 @@ struct window {
 struct stream {
     const struct meg_bpe_stream *s;
     int64_t size;     /* symbols per window */
-    int32_t *pending; /* [2 size] input symbols whose result was not output yet */
-    int64_t n;        /* number of pending symbols; less than 2 size at the end of the input */
+    int32_t *pending; /* [2 * size] input symbols whose result was not output yet */
+    int64_t n;        /* number of pending symbols; less than 2 * size at the end of the input */
     struct window cur, next;
     int32_t *last; /* [nlast] input symbols that were merged to the last output symbol */
     int64_t nlast;

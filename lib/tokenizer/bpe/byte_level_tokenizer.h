@@ -15,11 +15,14 @@ struct meg_bytebpe_tokenizer {
     struct meg_tokenizer base;
     void *files; /* struct meg_gpt2_files or struct meg_tiktoken_files; borrowed by clones */
     bool is_clone;
-    const struct meg_special_tokens *special_tokens; /* owned by files; empty: special tokens are not parsed */
+    const struct meg_special_tokens *special_tokens; /* owned by `files`; empty: special tokens are not parsed */
     struct meg_bytebpe_encoder encoder;
 };
 
-/* Allocate a tokenizer, which owns files.  files must own vocab and special_tokens.  The caller sets the base. */
+/*
+ * Allocate a tokenizer, which takes ownership of `files`.  The object `files` must own `vocab` and `special_tokens`.
+ * The caller sets the member `base`.
+ */
 struct meg_bytebpe_tokenizer *meg_bytebpe_tokenizer_new(void *files, const struct meg_bytebpe *vocab,
                                                         const struct meg_special_tokens *special_tokens);
 

@@ -38,13 +38,13 @@ void meg_export_add_all_special(struct meg_export_builder *b);
 
 /* ---- JSON values; the caller owns the result, and arguments of type json_t are stolen ---- */
 
-/* Return {"type": TYPE, ...} with the members that format specifies as in json_pack. */
+/* Return {"type": TYPE, ...} with the members that `format` specifies as in json_pack. */
 json_t *meg_export_component(const char *type, const char *format, ...);
 /* Return a BPE model over the characters of the byte alphabet. */
 json_t *meg_export_byte_level_bpe(json_t *vocab, json_t *merges, bool ignore_merges);
 /* Return the merge ["left", "right"]. */
 json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size_t nright);
-/* Return a Replace normalizer that replaces the matches of a regular expression by content. */
+/* Return a Replace normalizer that replaces the matches of a regular expression by `content`. */
 json_t *meg_export_replace(const char *regex, const char *content);
 /* Set the pre-tokenizer to the pattern of pretok followed by ByteLevel, and the decoder to ByteLevel. */
 void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok);
@@ -52,7 +52,7 @@ void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
 /* ---- Tokenizer types ---- */
 
 /*
- * Set the components, the added tokens and, if they apply to the tokenizer type, the members after added.
+ * Set the components, the added tokens and, if they apply to the tokenizer type, the members after `added`.
  * meg_export_hf sets added tokens only, since its files need no conversion.  Return MEG_EUSAGE if tokenizer.json cannot
  * represent the tokenizer.
  */

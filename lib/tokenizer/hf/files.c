@@ -32,8 +32,8 @@ static int read_json(json_t **out, const char *path, struct meg_err *e)
 }
 
 /*
- * Map tokenizer.json into memory, and parse it without its vocabulary and merges.  Set raw to the text of the
- * vocabulary and the merges in map (meg_hf_raw_vocab_extract).
+ * Map tokenizer.json into memory, and parse it without its vocabulary and merges.  Set *raw to the texts of the
+ * vocabulary and the merges, which are in the mapped file (meg_hf_raw_vocab_extract).
  */
 static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *raw, const char *path,
                           struct meg_err *e)
@@ -318,8 +318,8 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
 
 /*
  * Load a post-processor or a Sequence of post-processors, nested up to `depth` levels deep.  Reject a post-processor
- * that adds tokens after a TemplateProcessing: the template produces several sequences, and each sequence would get
- * these tokens.
+ * that adds tokens and follows a TemplateProcessing: the template produces several sequences, and each sequence would
+ * get these tokens.
  */
 static int load_post_processor(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
                                const char *where, struct meg_err *e)

@@ -52,14 +52,14 @@ struct meg_hf_files {
     int64_t nadded;
     int32_t max_added;          /* largest id of an added token, or -1 */
     bool is_renumbered;         /* true if the id of some added token differs from the id in the file */
-    struct meg_strtab contents; /* contents of the added tokens, in the order of added */
+    struct meg_strtab contents; /* contents of the added tokens, in the order of the array `added` */
     /* raw_matcher finds added tokens in the original text, normalized_matcher in normalized text */
     struct meg_hf_added_matcher raw_matcher, normalized_matcher;
     struct meg_ids template_before, template_after; /* ids that the post-processor adds to a text */
     bool clean_up;                                  /* decoding removes spaces before punctuation */
     struct meg_tok_special_ids special_ids;
     int64_t vocab_size;    /* largest id + 1 */
-    struct meg_str *token; /* [vocab_size] tokens by id, borrowed from model.vocab and added; s NULL: unused id */
+    struct meg_str *token; /* [vocab_size] tokens by id, borrowed from `model.vocab` and `added`; s NULL: unused id */
 };
 
 /*

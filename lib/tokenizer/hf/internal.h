@@ -39,8 +39,8 @@ int meg_hf_get_id(const json_t *value, const char *what, const char *where, int3
 
 /*
  * ---- Steps (steps.c) ----
- * A normalizer, pre-tokenizer or decoder is loaded as a list of steps.  Its JSON value is a step or a Sequence of such
- * values.  Nested Sequences, which may be eight levels deep, become one list.
+ * A normalizer, pre-tokenizer or decoder is loaded as a list of steps.  The JSON value of the component is a step or a
+ * Sequence of such values.  Nested Sequences, which may be eight levels deep, become one list.
  */
 
 /* The step types of one component (normalizer, pre-tokenizer or decoder), and functions to load and free a step. */
@@ -90,7 +90,7 @@ int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_
 /*
  * ---- Normalizer (normalizer.c) ----
  * A normalizer rewrites text before it is split: Unicode normalization, lowercasing, accent stripping, replacements.
- * It is NULL if tokenizer.json has none; all functions but load and run accept NULL.
+ * The pointer is NULL if tokenizer.json has no normalizer; all functions but load and run accept NULL.
  */
 
 struct meg_hf_normalizer;
@@ -139,8 +139,8 @@ void meg_hf_pretokens_free(struct meg_hf_pretokens *p);
 
 /*
  * ---- Pre-tokenizer (pretokenizer.c) ----
- * A pre-tokenizer splits normalized text.  It is NULL if tokenizer.json has none; all functions but load and run accept
- * NULL.
+ * A pre-tokenizer splits normalized text.  The pointer is NULL if tokenizer.json has no pre-tokenizer; all functions
+ * but load and run accept NULL.
  */
 
 struct meg_hf_pretokenizer;

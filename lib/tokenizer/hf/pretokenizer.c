@@ -102,7 +102,7 @@ static int load_step(void *step, int type, const json_t *part, const char *where
         s->behavior = s->individual ? ISOLATED : CONTIGUOUS;
         return r;
     case PUNCTUATION: s->behavior = ISOLATED; return load_behavior(&s->behavior, part, where, e);
-    case WHITESPACE: /* the regex matches words and runs of symbols; invert keeps the matches */
+    case WHITESPACE: /* the regex matches words and runs of symbols; `invert` keeps the matches */
         s->invert = true;
         return meg_regex_compile(&s->pattern.regex,
                                  "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]+|"
@@ -278,8 +278,8 @@ static bool merges_with_next(enum behavior behavior, const struct delimited *x, 
 }
 
 /*
- * Split text at the matches m, and keep, merge or remove the matches according to `behavior`.  invert exchanges the
- * matches with the text between the matches.
+ * Split text at the matches m, and keep, merge or remove the matches according to `behavior`.  If `invert` is set,
+ * exchange the matches with the text between the matches.
  */
 static void split(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text, int64_t n,
                   bool is_text_start, struct meg_hf_pretokens *out)

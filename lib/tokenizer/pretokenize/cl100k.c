@@ -15,14 +15,16 @@ struct prev_block {
     struct class_masks m;  /* masks of the previous block, without the line ends in absorbed_eol */
     uint64_t absorbed_eol; /* line ends that belong to the punctuation before them */
     uint64_t nonbreak;     /* spaces that are not line ends */
-    uint64_t lead;         /* bytes of punctuation characters; a word that follows directly includes the character */
+    /* bytes of punctuation not preceded by punctuation or U+0020; a word that follows directly includes the character */
+    uint64_t lead;
     int64_t indent; /* offset in the text of spaces after a line end, if they reach the end of the block; -1: none */
     int ndigits;    /* position of the last digit in its group of three, 0 to 2 */
     struct pending_contractions pending;
 };
 
 /*
- * Return the runs of ones in mask that start at the bits of begin.  Adding a bit to mask clears the run that it starts.
+ * Return the runs of ones in `mask` that start at the bits of `begin`.  Adding one of these bits to `mask` clears the
+ * run that starts at the bit.
  */
 static uint64_t runs_from(uint64_t mask, uint64_t begin)
 {

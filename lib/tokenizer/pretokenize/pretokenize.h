@@ -25,12 +25,12 @@ enum meg_pretok {
 
 /* The regular expressions, spelled as in the published files of the vocabularies. */
 extern const char *const meg_pretok_pattern[MEG_NUM_PRETOKS];
-/* Return the enum meg_pretok whose regular expression is spelled exactly like pattern, or -1. */
+/* Return the enum meg_pretok whose regular expression is spelled exactly like `pattern`, or -1. */
 int meg_pretok_from_pattern(const char *pattern);
 
 /*
- * The pre-tokens of a text, as a bit mask with an iterator.  It starts as { 0 }, can be reused for other texts, and is
- * freed by meg_pretokens_free.
+ * The pre-tokens of a text, as a bit mask with an iterator.  The struct starts as { 0 }, can be reused for other texts,
+ * and is freed by meg_pretokens_free.
  */
 struct meg_pretokens {
     const char *text, *begin, *end; /* begin: start of the next pre-token */

@@ -77,7 +77,7 @@ struct meg_spm_encoder {
     int64_t nsplit_words;
     struct meg_ids *out;
     const struct meg_id_sink *sink; /* receives ids; may be NULL */
-    int32_t *ids_begin, *ids_end;   /* range of the current text's ids in out; see spm_reserve_ids */
+    int32_t *ids_begin, *ids_end;   /* range of the current text's ids in `out`; see spm_reserve_ids */
 
     /* state of unigram */
     struct spm_path_score score;
@@ -97,7 +97,7 @@ struct meg_spm_encoder {
 void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n);
 
 /*
- * If out has more than MEG_IDS_FLUSH_COUNT ids, and the current text has at least two ids in out, flush ids to the
+ * If `out` has more than MEG_IDS_FLUSH_COUNT ids, and the current text has at least two ids in `out`, flush ids to the
  * sink.  Then reserve space for n more ids at ids_end.  Fails as the sink does.
  */
 int spm_reserve_ids(struct meg_spm_encoder *enc, int64_t n, struct meg_err *e);
@@ -132,8 +132,8 @@ uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids);
 int spm_bpe_init(struct meg_spm *s, struct meg_err *e);
 void spm_bpe_free(struct spm_bpe *b);
 /*
- * Append the ids of a word.  Set *is_known to false if it has an unknown character, else to true.  Fails as the sink
- * and meg_bpe_stream do.
+ * Append the ids of a word.  Set *is_known to false if the word has an unknown character, else to true.  Fails as the
+ * sink and meg_bpe_stream do.
  */
 int spm_bpe_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e);
 

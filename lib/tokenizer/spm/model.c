@@ -312,8 +312,8 @@ static int resolve_special_ids(struct loader *l, const char *path, struct meg_er
 }
 
 /*
- * Reject text files, such as Llama 3's tokenizer.model: their first byte is a letter, a digit or one of {[+/.  No
- * serialized model begins with such a byte.
+ * Reject a file that begins with a letter, a digit, '{', '[', '+' or '/'.  Such a file is text, for example Llama 3's
+ * tokenizer.model.  No serialized model begins with such a byte.
  */
 static int check_not_text(const struct meg_mmap *file, const char *path, struct meg_err *e)
 {

@@ -34,9 +34,9 @@ struct meg_spm_normalizer_stream {
 
 /*
  * meg_spm_normalizer_next - append normalized text to out
- * Stops when out has at least want bytes, or at the end of the text (offset == n).  If the spec removes extra spaces,
- * the last call removes trailing spaces from out.  The caller must therefore not use spaces at the end of out before
- * the last call.
+ * Stops when `out` has at least `want` bytes, or at the end of the text (offset == n).  If the spec removes extra
+ * spaces, the last call removes trailing spaces from `out`.  The caller must therefore not use spaces at the end of
+ * `out` before the last call.
  */
 void meg_spm_normalizer_next(const struct meg_spm_normalizer *n, struct meg_spm_normalizer_stream *t, int64_t want,
                              struct meg_str *out);

@@ -1,5 +1,5 @@
 /*
- * precompiled_charsmap.h - the compiled character map of a SentencePiece normalizer.  It maps keys (byte strings) to
+ * precompiled_charsmap.h - the compiled character map of a SentencePiece normalizer.  Keys (byte strings) are mapped to
  * replacements.
  *
  *   uint32 LE  size of the trie in bytes, a multiple of 1024

@@ -4,7 +4,7 @@
  *   Llama2Tokenizer            prepends the id of the BOS piece to SentencePiece's ids
  *   SentencePieceTokenizer     extends the vocabulary by added tokens; they are matched anywhere in the text, and
  *                              decoded with a space on either side
- * From core 0.15 on, all three types do what GPTSentencePieceTokenizer does (tokenizer/megatron_release.h).
+ * From Megatron Core 0.15 on, all three types do what GPTSentencePieceTokenizer does (tokenizer/megatron_release.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -44,7 +44,7 @@ static const struct meg_tok_class plain_sentencepiece, plain_llama2;
 
 /* ---- Added tokens ---- */
 
-/* Make text an added token and return its id.  The id is new unless text is a piece or already an added token. */
+/* Make `text` an added token and return its id.  The id is new unless `text` is a piece or already an added token. */
 static int32_t add_special(struct added_tokens *s, const char *text, int64_t n)
 {
     int64_t id = meg_strtab_add(&s->token, text, n);

@@ -163,7 +163,9 @@ static uint16_t get_required_tag(struct meg_spm_encoder *enc, int64_t nids)
     return enc->spm->model->type == MEG_SPM_UNIGRAM ? spm_unigram_required_tag(enc, nids) : 1;
 }
 
-/* Cache the word s [n] with the ids from ids_begin[before] on.  is_known is false if it has an unknown character. */
+/*
+ * Cache the word s [n] with the ids from ids_begin[before] on.  is_known is false if the word has an unknown character.
+ */
 static void cache_word(struct meg_spm_encoder *enc, const char *s, int64_t n, int64_t before, bool is_known,
                        uint16_t required_tag)
 {
@@ -204,7 +206,7 @@ static int encode_word(struct meg_spm_encoder *enc, const char *s, int64_t n, bo
 
 enum { BATCH = 128 };
 
-/* An iterator over the words of a text.  bits contains the bits of safe_splits[k] that are still to be visited. */
+/* An iterator over the words of a text.  `bits` contains the bits of safe_splits[k] that are still to be visited. */
 struct word_iter {
     const char *text, *begin, *end;
     const uint64_t *safe_splits;

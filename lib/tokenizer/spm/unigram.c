@@ -7,12 +7,12 @@
  * The ids of a word can be cached nevertheless.  Let v be the path score before the word, c the word's number of
  * characters and L the largest absolute score of a piece.  The float score of a path differs from its exact score by at
  * most
- *     E = c 2^-24 (|v| + c L) (1 + 2^-10),
- * since the float score is the result of at most c additions, and no sum exceeds |v| + c L.  Rounding is monotonic, so
- * the chosen path's float score is at least the best path's float score.  The chosen path's exact score is therefore at
- * most 2 E below the best path's exact score.  Let margin be the difference between the scores of the best two paths.
- * The chosen path is the best one if margin > 2 E, that is, if
- *     |v| < margin / (2 c 2^-24 (1 + 2^-10)) - c L.
+ *     E = c * 2^-24 * (|v| + c * L) * (1 + 2^-10),
+ * since the float score is the result of at most c additions, and no sum exceeds |v| + c * L.  Rounding is monotonic,
+ * so the chosen path's float score is at least the best path's float score.  The chosen path's exact score is therefore
+ * at most 2 * E below the best path's exact score.  Let margin be the difference between the scores of the best two
+ * paths.  The chosen path is the best one if margin > 2 * E, that is, if
+ *     |v| < margin / (2 * c * 2^-24 * (1 + 2^-10)) - c * L.
  * The tag of a cached word is this bound on |v|, stored as the upper half of a float.
  */
 #include <float.h>
@@ -116,7 +116,7 @@ static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n
 }
 
 /*
- * Add the scores of the ids from index score.nids on to the path score.  These ids are of cached words.  Round the
+ * Add the scores of the ids from index score.nids on to the path score.  These are the ids of cached words.  Round the
  * path score to float after each addition, as Viterbi does.
  */
 void spm_unigram_update_score(struct meg_spm_encoder *enc)
