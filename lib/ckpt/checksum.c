@@ -1,8 +1,8 @@
 /*
  * checksum.c - verify the checksums of tensors.
  *
- * In a native checkpoint, manifest.json has a checksum of each chunk of a tensor.  In a file of torch.save, the ZIP
- * directory has a CRC-32 of each member.
+ * In a native checkpoint, manifest.json has a checksum of each chunk of a tensor.  In a file of torch.save, the central
+ * directory of the ZIP file has a CRC-32 of each member.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -50,7 +50,10 @@ struct meg_ckpt_shard {
     void *data;                      /* the elements of the ranges, concatenated */
     const struct meg_device *device; /* device on which data is; NULL: host memory */
     enum meg_dtype dtype;
-    /* Element ranges of the flat buffer, in ascending order; NULL: all, equal on data- and context-parallel ranks. */
+    /*
+     * Element ranges of the flat buffer, in ascending order; NULL: the full buffer, equal on data- and context-parallel
+     * ranks.
+     */
     const struct meg_elem_range *ranges;
     int nranges;
     /*
@@ -78,7 +81,7 @@ struct meg_ckpt_tokenizer {
     bool is_not_spm_bpe;
 };
 /*
- * Read the tokenizer's files, as configured in c, into t.  The caller has initialized t with { 0 }.  Set t->eod and
+ * Read the tokenizer's files, as configured in c, into t.  The caller must initialize t with { 0 }.  Set t->eod and
  * t->bos to the ids of tok, or to -1 if tok is NULL.  Returns MEG_ENOENT or MEG_EIO if a file cannot be read.
  */
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
@@ -92,9 +95,9 @@ int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ck
 /*
  * Add Hugging Face's tokenizer.json, tokenizer_config.json and special_tokens_map.json to t, generated from the files
  * that c names.  Does nothing if t has no files.  If t already has the first two files, no file is changed.  Otherwise,
- * generated members are merged into an existing tokenizer_config.json, and an existing special_tokens_map.json is kept.
- * If tokenizer.json cannot be generated, a warning is printed.  If t->eod or t->bos is -1, it is set to the tokenizer's
- * id.
+ * generated members are merged into an existing tokenizer_config.json, an existing special_tokens_map.json is kept, and
+ * a warning is printed if tokenizer.json cannot be generated.  A value of -1 in t->eod or t->bos is replaced by the id
+ * of the tokenizer, if known.
  */
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
@@ -102,8 +105,8 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 /* ---- saving ------------------------------------------------------------------------------------- */
 
 /*
- * Arguments of a save.  They are borrowed for the call.  An asynchronous save borrows lock and mesh->world until the
- * save ends.
+ * Arguments of a save.  They are borrowed for the call.  An asynchronous save borrows `lock` and mesh->world until
+ * the save ends.
  */
 struct meg_ckpt_save_args {
     const char *dir; /* SAVE; created if missing */
@@ -139,14 +142,14 @@ int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 /*
  * Save asynchronously, in the stages write, hash and commit.
  *
- * meg_ckpt_save_begin copies the bytes to be written by this rank into a staging buffer.  It starts a background
- * thread, which writes the buffer to the files.
+ * meg_ckpt_save_begin copies the bytes to be written by this rank into a staging buffer, and starts a background thread
+ * that writes the buffer to the files.
  *
- * meg_ckpt_save_poll starts the next stage once all ranks have finished the current stage.  If wait is true, the call
- * blocks until the save ends.  The result is 0 while the save is in progress, 1 once the checkpoint is committed, or an
- * error of meg_ckpt_save.  After 1 or an error, the save is freed and *saving is NULL.
+ * meg_ckpt_save_poll starts the next stage once all ranks have finished the current stage.  If `wait` is true, the call
+ * blocks until the save ends.  Returns 0 while the save is in progress, 1 once the checkpoint is committed, or an error
+ * of meg_ckpt_save.  After 1 or an error, the save is freed and *saving is NULL.
  *
- * Both functions are collective over mesh->world and are called from the main thread.
+ * Both functions are collective over mesh->world, and must be called from the main thread.
  */
 struct meg_ckpt_async_save;
 int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ckpt_save_args *s, struct meg_err *e);
@@ -201,9 +204,10 @@ enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c);
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c); /* rows of the word embedding without padding */
 
 /*
- * Return the iteration (or MEG_CKPT_RELEASE) at which the weights were saved.  Return the training samples (or -1) that
- * the run had consumed at this iteration.  Megatron's files have both numbers, although a run cannot resume from these
- * files.  A Hugging Face directory has neither.
+ * meg_ckpt_source_iteration returns the iteration at which the weights were saved, or MEG_CKPT_RELEASE.
+ * meg_ckpt_consumed_samples returns the number of training samples that the run had consumed at this iteration, or -1.
+ * Megatron's files have both numbers, although a run cannot resume from these files.  A Hugging Face directory has
+ * neither.
  */
 int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c);
 int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c);
@@ -274,7 +278,7 @@ struct meg_ckpt_hf_conf {
 /*
  * Write a Hugging Face directory: config.json, the weights and the tokenizer's files.  The files are written to a
  * temporary directory, which is renamed to s->dir (file/commit.h).  If s->dir exists, it is removed with all of its
- * contents; the caller checks that s->dir may be removed.  A model with learned positions is exported as GPT-2.  A
+ * contents; the caller must check that s->dir may be removed.  A model with learned positions is exported as GPT-2.  A
  * model with rotary positions is exported as Llama or Qwen2.  Returns MEG_EUSAGE if the chosen format cannot represent
  * the model.  Members of s that are used: dir, model, params, weights (unsharded, f32), tok.
  */
@@ -304,7 +308,8 @@ struct meg_ckpt_megatron_conf {
  * written.  The write is atomic, as in meg_ckpt_save.  Padding rows of the vocabulary are copies of the last vocabulary
  * row.  Returns MEG_EUSAGE if
  *   - a parallel size or vocab_multiple is out of range
- *   - the tensor-parallel size does not divide each of: number of heads, number of query groups, width of the MLP
+ *   - the number of attention heads, the number of query groups or the width of the MLP is not a multiple of the
+ *     tensor-parallel size
  *   - the pipeline-parallel size does not divide the number of layers
  * Members of s that are used: dir, model, params, weights (unsharded, f32).
  */

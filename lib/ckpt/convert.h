@@ -21,9 +21,9 @@ extern const struct meg_opt meg_convert_opts[];
 int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e);
 
 /*
- * Convert the checkpoint in c->load_dir to the format c->saver, and write it to c->save_dir.  c has passed
- * meg_convert_check.  The format and the parallel sizes of the source are detected.  save_dir is locked during the
- * conversion, and the checkpoint in save_dir is replaced atomically.  Returns MEG_EUSAGE if
+ * Convert the checkpoint in c->load_dir to the format c->saver, and write it to c->save_dir.  c must have
+ * passed meg_convert_check.  The format and the parallel sizes of the source are detected.  save_dir is locked during
+ * the conversion, and the checkpoint in save_dir is replaced atomically.  Returns MEG_EUSAGE if
  *   - save_dir is not empty and --overwrite is not given
  *   - save_dir contains files but no checkpoint
  *   - the target format is Hugging Face's, and meg_ckpt_check_replaceable refuses a save_dir that is not empty

@@ -226,7 +226,7 @@ static int for_each_name(const char *dir, int (*visit)(const char *dir, const ch
     return r;
 }
 
-/* Complete or roll back the interrupted commit that name belongs to, if any. */
+/* If the file `name` is the journal of an interrupted commit, complete or roll back this commit. */
 static int recover_commit(const char *dir, const char *name, struct meg_err *e)
 {
     const char *suffix;

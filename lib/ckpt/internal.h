@@ -9,7 +9,7 @@
 
 MEG_BEGIN_DECLS
 
-/* A tensor in a memory-mapped file. */
+/* A tensor and its file.  In a received checkpoint, the file is mapped by meg_st_map. */
 struct ckpt_mapped_tensor {
     struct meg_st *st;
     const struct meg_st_tensor *t;
@@ -24,7 +24,7 @@ struct ckpt_tensor_index {
 /* An open checkpoint of any format. */
 struct meg_ckpt {
     char *path;     /* directory of the weights */
-    char *save_dir; /* SAVE directory that contains the iteration; NULL: the user named path itself */
+    char *save_dir; /* SAVE directory that contains the iteration; NULL: the user named `path` itself */
     int64_t step;   /* the iteration opened in save_dir; INT64_MAX: the release */
     bool is_native;
     bool is_received; /* rank 0 opened and checked the checkpoint; files are mapped when they are read */
@@ -105,7 +105,7 @@ struct ckpt_format {
 
 /*
  * Compare `native` with the native name in row.  If the names match, print the foreign name to buf and return true.  If
- * drop_prefix, the foreign name is printed without the prefix.
+ * drop_prefix is true, the foreign name is printed without the prefix f->prefix.
  */
 bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native, bool drop_prefix,
                        char buf[CKPT_NAME_CHARS]);
@@ -126,8 +126,8 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const 
                        enum ckpt_remap remap);
 
 /*
- * Maps n rows of a foreign tensor to rows of a native tensor with native_cols columns.  Foreign row S(i) becomes the
- * columns [col, col + cols) of native row D(i), for i in [0, n):
+ * A mapping of n rows of a foreign tensor to rows of a native tensor with native_cols columns.  Foreign row S(i)
+ * becomes the columns [col, col + cols) of native row D(i), for i in [0, n):
  *   S(i) = src_row + i * src_step
  *   D(i) = dst_row + i / dst_block * dst_stride + i % dst_block
  * The foreign tensor is stored as [rows, cols], or as [cols, rows] if is_transposed.
@@ -172,7 +172,8 @@ bool ckpt_has_iterations(const char *dir);
  */
 int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
 /*
- * Find the newest iteration with a manifest in a SAVE directory without tracker.  Returns MEG_ENOENT if there is none.
+ * Find the newest iteration with a manifest in a SAVE directory without a tracker.  Returns MEG_ENOENT if there is
+ * none.
  */
 int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e);
 /*
@@ -188,8 +189,8 @@ int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_
 /* Rename the complete directory tmp to the name of its iteration, and update the tracker. */
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e);
 /*
- * Remove checkpoints older than `iteration`.  The checkpoint of iteration `loaded` and the keep - 1 newest of the
- * others remain.
+ * Remove checkpoints older than `iteration`.  The checkpoint of iteration `loaded` and the `keep` - 1 newest of
+ * the others remain.
  */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
@@ -210,7 +211,7 @@ struct ckpt_range_iter {
     struct meg_elem_range full;         /* all elements of the flat buffer, for a shard without ranges */
     int64_t nranges, skipped;           /* skipped: elements of the shard before the current range */
     /*
-     * period: elements of the tensor between the starts of two consecutive blocks of the tensor-parallel shard
+     * period: elements of the tensor between the starts of two consecutive blocks of the tensor-parallel shard;
      * [at, end): elements of the tensor that are not yet visited
      */
     int64_t period, at, end;
@@ -242,7 +243,10 @@ json_t *ckpt_ids_json(const struct meg_ids *set);
 
 /* ---- consensus.c ---- */
 
-/* Combine the results of all ranks (collective): return 0 if all succeeded, else the error of the first failed rank. */
+/*
+ * Combine the results of all ranks (collective): return 0 if all succeeded, else the error of the lowest rank that
+ * failed.
+ */
 int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 
 /* ---- tensors.c: the tensor files of a checkpoint (the same on every rank), and the bytes that a rank writes ---- */
@@ -287,15 +291,15 @@ void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct m
 /*
  * Verify n tensors.  If `manifest` is not NULL, compare each chunk with its checksum in the manifest.  Otherwise
  * compare the ZIP member of each tensor with the member's CRC-32, if the file stores a CRC-32.  Each of nranks ranks
- * checks one range of consecutive chunks or tensors, and maps only the files of this range.  If a checksum differs, returns MEG_EFORMAT with a message that names the
- * tensor.
+ * checks one range of consecutive chunks or tensors.  Files that are not mapped yet are mapped only if they contain a
+ * chunk of the range.  Returns MEG_EFORMAT, with a message that names the tensor, if a checksum differs.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);
 
 /* ---- open.c ---- */
 
-/* Open a file of weights in the directory, unless it is already open. */
+/* Open the tensor file c->path/NAME and append it to c->file, unless the file is already open. */
 int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
 /*
  * Index the tensors of all files by name, so that ckpt_find_tensor need not search each file.  Returns MEG_EFORMAT if
@@ -316,13 +320,13 @@ void ckpt_close_files(struct meg_ckpt *c);
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
 /* Return the metadata of a native checkpoint as a JSON object. */
 json_t *ckpt_pack_native(const struct meg_ckpt *c);
-/* Set c, whose members have their default values, from an object of ckpt_pack_native.  No file is opened. */
+/* Set c from an object of ckpt_pack_native.  The members of c must have their default values.  No file is opened. */
 int ckpt_unpack_native(struct meg_ckpt *c, const json_t *packed, struct meg_err *e);
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
- * Open the optimizer state of c: out is a shallow copy of c with the optimizer's files instead of the weights' files.
- * Close out with ckpt_close_files before c is closed.
+ * Open the optimizer state of c.  Set *out to a shallow copy of c with the optimizer's files instead of the weights'
+ * files.  The caller must close *out with ckpt_close_files before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
 /* ---- hf/gpt2.c, hf/llama.c ---- */

@@ -105,7 +105,7 @@ static void check_shape(const struct source *s, struct issues *is)
                   row->dim[0]);
 }
 
-/* Append the tensor called name to all; return false if the files do not have it. */
+/* Append the tensor called `name` to *all; return false if the files do not contain this tensor. */
 static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
                        const struct meg_param *row, const char *name, enum ckpt_remap remap, struct issues *is)
 {
@@ -221,8 +221,8 @@ static struct used_tensors used_tensors_of(const struct sources *all)
 }
 
 /*
- * Return whether a parameter uses t.  If all tensor-parallel ranks store a replica of a tensor, `all` contains only the
- * replica of rank 0.  For tp > 0, the result is therefore also true if rank 0 has a tensor of the same name.
+ * Return whether a parameter uses t.  If all tensor-parallel ranks store a replica of a tensor, `used` contains only
+ * the replica of rank 0.  For tp > 0, the result is therefore also true if rank 0 has a tensor of the same name.
  */
 static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t,
                     const struct used_tensors *used)
@@ -482,8 +482,8 @@ static int check_sources(const struct meg_ckpt *c, const struct sources *all, co
 }
 
 /*
- * Return whether a shard is filled from the weights.  This is so for the weights themselves, and for the main
- * parameters if the checkpoint has none.
+ * Return whether a shard is filled from the weights of the checkpoint.  These fill the shard of the weights, and also
+ * the shard of the main parameters if the checkpoint has no main parameters.
  */
 static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *shard)
 {

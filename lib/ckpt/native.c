@@ -115,7 +115,7 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
 
 /* ---- metadata that rank 0 sends to the other ranks ---- */
 
-/* Set *t from an entry of the manifest.  meg_st_map compares it with the header of the file. */
+/* Set *t from an entry of the manifest.  meg_st_map compares *t with the header of the file. */
 static int list_tensor(struct meg_st_tensor *t, const char *name, const json_t *entry, struct meg_err *e)
 {
     json_t *shape, *dim;

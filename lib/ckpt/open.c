@@ -170,7 +170,7 @@ static int open_folder(struct meg_ckpt *c, struct meg_err *e)
     return ckpt_open_native(c, e); /* fails and names the missing file */
 }
 
-/* Set the members of c, which is zeroed, whose default values are not 0. */
+/* Set the members of c whose default values are not 0; the other members must be 0. */
 static void set_defaults(struct meg_ckpt *c)
 {
     c->bos = -1;
@@ -180,7 +180,7 @@ static void set_defaults(struct meg_ckpt *c)
     c->seq_length = MEG_UNSET;
 }
 
-/* Open a checkpoint into c, which is zeroed. */
+/* Open a checkpoint, and set *c, which must be { 0 }. */
 static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
     struct meg_params p = { 0 };
@@ -237,14 +237,14 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
     return r;
 }
 
-/* Broadcast a text from rank 0; on the other ranks, *text is { 0 } before the call. */
+/* Broadcast a text from rank 0; on the other ranks, *text must be { 0 }. */
 static void broadcast_text(struct meg_comm *world, struct meg_str *text)
 {
     int64_t n = (int64_t)text->n;
 
     meg_host_broadcast(world, &n, 1, MEG_DTYPE_I64, 0);
     if (world->rank == 0)
-        meg_str_add(text, "\0\0\0", 4); /* the broadcast is of complete 32-bit integers */
+        meg_str_add(text, "\0\0\0", 4); /* the broadcast transfers complete 32-bit integers */
     else
         *text = (struct meg_str){ .s = meg_new((size_t)n + 4) };
     meg_host_broadcast(world, text->s, n / 4 + 1, MEG_DTYPE_I32, 0);

@@ -44,7 +44,10 @@ struct meg_st_tensor {
     uint32_t crc;
 };
 
-/* One file, memory-mapped except before meg_st_map; tensors are sorted by name. */
+/*
+ * One file and its tensors, sorted by name.  The file is memory-mapped when it is opened.  If the tensors were listed
+ * from a manifest, the file is mapped by meg_st_map.
+ */
 struct meg_st {
     char *path;
     struct meg_mmap map;
@@ -89,7 +92,7 @@ const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *nam
 /*
  * Build the header of a file to write.  Sort the tensors as Hugging Face's writer does: larger elements first, then by
  * name.  Compute file_offset and nbytes of each tensor from shape and dtype.  Append the header to *header, padded with
- * blanks to align the data to 8 bytes.  If is_hf, add the metadata that Hugging Face's readers require.
+ * blanks to align the data to 8 bytes.  If is_hf is true, add the metadata that Hugging Face's readers require.
  */
 void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header);
 

@@ -260,7 +260,7 @@ static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
 
 /* ---- write ---- */
 
-/* A pinned buffer of CKPT_CHUNK bytes, and the event that ends the copy to it. */
+/* A pinned buffer of CKPT_CHUNK bytes, and the event recorded after a copy to the buffer. */
 struct pinned_buffer {
     void *bytes;
     struct meg_event *copied;
@@ -541,7 +541,8 @@ static void *run_stage(void *saving)
 }
 
 /*
- * Start a stage.  An asynchronous save runs the stage on a thread, if a thread can be created; otherwise it runs now.
+ * Start a stage.  In an asynchronous save, the stage runs on a new thread.  In a synchronous save, or if no thread can
+ * be created, the stage runs to its end before this function returns.
  */
 static void start_stage(struct meg_ckpt_async_save *v, int (*stage)(struct meg_ckpt_async_save *, struct meg_err *))
 {

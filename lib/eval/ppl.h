@@ -4,7 +4,7 @@
  * Window i contains tokens start .. start+ntok-1, where start = i*stride and ntok <= seq_length + 1.  All but the last
  * token are inputs; all but the first are targets.  Window 0 scores all of its targets.  Every later window scores only
  * the targets at positions seq_length - stride and above: at most the last `stride` of its seq_length positions.  Each
- * of the tokens - 1 targets is thus scored exactly once.  A target of window 1 or later has at least seq_length -
+ * of the `tokens` - 1 targets is thus scored exactly once.  A target of window 1 or later has at least seq_length -
  * stride tokens of context.  Megatron-LM may count windows at the end that score nothing; meg_ppl omits such windows.
  */
 #ifndef MEG_EVAL_PPL_H
@@ -27,8 +27,8 @@ int64_t meg_window_count(int64_t tokens, int64_t stride);
 struct meg_window meg_window_at(int64_t tokens, int64_t seq_length, int64_t stride, int64_t i);
 
 /*
- * A sequence of n tokens that is read sequentially.  read copies tokens first .. first+count-1 to out; first never
- * decreases between calls.
+ * A sequence of n tokens that is read sequentially.  The function `read` copies tokens first .. first+count-1 to out;
+ * `first` must not be less than in the previous call.
  */
 struct meg_token_stream {
     int64_t n;
@@ -46,7 +46,8 @@ struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids);
 struct meg_dataset_reader {
     const struct meg_indexed *d;
     int64_t vocab_size;
-    int64_t seq, seq_start; /* seq: sequence at the last position read; seq_start: position of its first token */
+    /* seq: sequence that contains token `first` of the last read; seq_start: position of the sequence's first token */
+    int64_t seq, seq_start;
 };
 struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
                                                       int64_t vocab_size);
@@ -66,7 +67,7 @@ struct meg_ppl_conf {
 };
 
 /*
- * meg_ppl - score every token of src except the first; src has at least two tokens
+ * meg_ppl - score every token of src except the first; src must have at least two tokens
  * Returns the errors of src->read, meg_score and meg_tokenizer_bytes.
  */
 int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src,

@@ -58,7 +58,7 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
                       struct meg_err *e);
 /* Generate one token for each active slot.  Returns MEG_EFAIL if the logits are not finite. */
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e);
-/* Finish c as MEG_FINISH_STOP and free its slot, if it has one. */
+/* Set c->finish to MEG_FINISH_STOP, and free the slot of c, if c has one. */
 void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c);
 
 void meg_continuation_free(struct meg_continuation *c);

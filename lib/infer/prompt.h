@@ -13,14 +13,15 @@ struct meg_prompt_format {
     struct meg_tokenizer *tok; /* NULL: lines must contain ids */
     int64_t vocab_size;        /* exclusive upper bound of the ids in the input */
     int64_t unpadded_vocab;    /* exclusive upper bound of the ids that can be sampled; limit of top_k */
-    bool is_corpus;            /* ignore members other than key and "ids", as meg-preprocess does */
+    bool is_corpus;            /* ignore members other than `key` and "ids", as meg-preprocess does */
 };
 
 /*
  * meg_prompt_read - append the token ids of a line to ids and set the options that the line contains
  *   name, line  file name and line number for messages
  *   text  [n]   the line without its line end
- *   request     in: the default options; out: those with the options of the line set; NULL: options are not allowed
+ *   request     in: the default options; out: the default options, overridden by those of the line; NULL: options are
+ *               not allowed
  * A JSON line may begin with a byte order mark.  The line is an object with either the member format->key (a string) or
  * the member "ids" (an array of integers).  All other members are options (meg_request_set).  If format->is_corpus,
  * options are ignored.  Returns MEG_EFORMAT for

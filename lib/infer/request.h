@@ -21,7 +21,7 @@ void meg_request_init(struct meg_request *q, const struct meg_request *defaults)
 void meg_request_free(struct meg_request *q);
 
 /*
- * meg_request_set - set the option called name, a member of a JSON object, to value
+ * meg_request_set - set the option called `name`, a member of a JSON object, to `value`
  * Returns 1 if the option was set, 0 if no option has that name, or MEG_EFORMAT if the value has the wrong type or is
  * out of range.
  */

@@ -75,8 +75,8 @@ struct meg_token_logprob {
  * meg_top_logprobs - list the n most likely ids in descending order, on ties the lower id first
  *   out     [n]  n <= v
  *   logits  [v]  none is NaN; logits[id] is finite
- *   id, logprob  an id and its log-probability.  The log-probability of a listed id is logprob plus the difference of
- *                the two logits.  It equals logprob exactly for `id`, and for an id with an equal logit.
+ *   id, logprob  an id and its log-probability.  The log-probability of a listed id k is logprob + logits[k] -
+ *                logits[id].  For `id`, and for an id with an equal logit, the result equals logprob exactly.
  *   heap    [v]  scratch
  */
 void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id,

@@ -29,7 +29,7 @@ int meg_serve_check(const struct meg_serve_conf *c, const struct meg_token_outpu
  *   in        input, one prompt per line
  *   sampling  checked defaults of the sampling options, which a prompt's line may override
  * A prompt is read when a slot is free.  While replies are being generated, a prompt is read only if a line is
- * available without blocking: a program can write one line and wait for the reply.  Returns MEG_EFORMAT at the first
+ * available without blocking, so a program can write one line and wait for the reply.  Returns MEG_EFORMAT at the first
  * invalid line, after the replies to all earlier lines have been written; MEG_EUSAGE for text or a stop string without
  * a tokenizer; MEG_EFAIL if the logits are not finite; MEG_EIO if reading or writing fails.
  */

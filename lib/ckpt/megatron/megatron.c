@@ -46,8 +46,8 @@ struct reader {
 /* ---- settings ---- */
 
 /*
- * Append a value of args as text for an option.  A bool is inverted if is_opposite.  Return false if an option cannot
- * have this value.
+ * Append a value of args as text for an option.  A bool is inverted if is_opposite is true.  Return false if an option
+ * cannot have this value.
  */
 static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposite)
 {
@@ -173,7 +173,7 @@ static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_
 /* ---- names ---- */
 
 /*
- * Append name to out, with its prefix replaced according to the first row of the table that matches.  If no row
+ * Append `name` to out, with its prefix replaced according to the first row of the table that matches.  If no row
  * matches, return false and append nothing.
  */
 static bool replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)

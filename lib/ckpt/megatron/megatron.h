@@ -28,14 +28,14 @@ const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
 /*
- * Check that meg's GPT supports the settings in `args`, an object with attributes.  `from` is the name of the file in
- * messages.  Otherwise returns MEG_EFORMAT with a message that lists the unsupported settings and their values.  A
+ * Check that meg's GPT supports the settings in `args`, an object with attributes.  Otherwise returns MEG_EFORMAT with
+ * a message that lists the unsupported settings and their values.  `from` is the name of the file in the message.  A
  * known setting is unsupported if its value is known to change the output of the model.  An unknown setting is
  * unsupported unless its value is off (None, False, 0 or empty), a path, or an object of Python or torch.
  */
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
-/* Maps prefixes of foreign tensor names to native ones, after "decoder." or "decoder.layers.N." is removed. */
+/* A foreign prefix of tensor names, after "decoder." or "decoder.layers.N." is removed, and its native equivalent. */
 struct ckpt_prefix_map {
     const char *foreign, *native;
 };

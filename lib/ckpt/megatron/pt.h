@@ -20,7 +20,7 @@ struct meg_pt {
     char *folder; /* prefix NAME/ of all members */
 };
 
-/* Open a file.  Returns MEG_EFORMAT, with a message that names the file, if torch.save did not write it. */
+/* Open a file.  Returns MEG_EFORMAT if the file is damaged or was not written by torch.save. */
 int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e);
 void meg_pt_close(struct meg_pt *pt);
 

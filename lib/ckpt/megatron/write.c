@@ -62,8 +62,8 @@ static int check(const struct export *x, struct meg_err *e)
 /* ---- names ---- */
 
 /*
- * Append name with its prefix replaced by the foreign prefix of the first row that matches.  If no row matches, append
- * name unchanged.
+ * Append `name` with its prefix replaced by the foreign prefix of the first row that matches.  If no row matches,
+ * append `name` unchanged.
  */
 static void replace_prefix(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
