@@ -223,7 +223,8 @@ like 'a rank 0 that does not listen is named' "$(tr '\n' ' ' <"$T/alone.1")" \
 like 'ranks with different WORLD_SIZE are refused' "$(tr '\n' ' ' <"$T/fewer.0")" \
     'rank 1 on .* as one of 4 ranks, but rank 0 on .* as one of 3 status 2'
 like 'both ranks with different WORLD_SIZE report it' "$(tr '\n' ' ' <"$T/fewer.1")" 'as one of 4 ranks.* status 2'
-like 'two processes with one rank are refused' "$(tr '\n' ' ' <"$T/twice.0")" 'two processes are rank 1, .* status 2'
+like 'two processes with one rank are refused' "$(tr '\n' ' ' <"$T/twice.0")" \
+    'two processes claim to be rank 1, .* status 2'
 like 'a rank of another run is refused' "$(tr '\n' ' ' <"$T/another.1")" \
     'rank 1 of 3 on .* was refused by .*: another run uses this port; set another MASTER_PORT.* status 2'
 like 'a rank of another job of Open MPI is refused' "$(tr '\n' ' ' <"$T/another.2")" 'rank 2 .* was refused by .*another run .* status 2'

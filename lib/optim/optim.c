@@ -151,9 +151,9 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= !(o->ranges = o->op->alloc(((size_t)o->shard.nparam_ranges + 1) * sizeof *o->ranges));
     if (is_short)
         return meg_fail(e, MEG_EFAIL,
-                        "out of memory: the optimizer requires %zu bytes; use more data-parallel ranks with "
+                        "out of memory: the optimizer requires %.1f MiB; use more data-parallel ranks with "
                         "--use-distributed-optimizer, or --zero-stage 2 or 3",
-                        m.params + m.grads + m.main + m.state);
+                        (double)(m.params + m.grads + m.main + m.state) / 0x1p20);
     o->used.params = b->param_shards ? n * meg_dtype_size(o->model->run.dtype) : 0;
     o->used.grads = b->grad_shards ? n * meg_dtype_size(o->model->run.grad_dtype) : 0;
     o->used.main = b->main ? n * sizeof(float) : 0;

@@ -25,7 +25,7 @@ static const struct meg_opt common_opts[] = {
     { "dump-config", 0, MEG_BOOL(struct opt_common, dump_config), NULL, NULL,
       "print all options and their values in the format of a --config file, and exit" },
     { "list-options", 0, MEG_BOOL(struct opt_common, list_options), NULL, NULL,
-      "print one tab-separated line per option, and exit" },
+      "print one line per option for use by other programs, with tab-separated fields, and exit" },
     { "completion", 0, MEG_STR(struct opt_common, completion), "bash", NULL,
       "print a bash script that completes the options of this command, and exit" },
     { "quiet", 'q', MEG_BOOL(struct opt_common, quiet), NULL, NULL, "print only warnings and errors" },

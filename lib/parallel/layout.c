@@ -19,7 +19,8 @@ const struct meg_opt meg_layout_opts[] = {
     { "hierarchical-context-parallel-sizes", 0, MEG_LIST(C, hierarchical_cp_sizes), "A2A RING", NULL,
       "sizes of the all-to-all group and of the ring with --cp-comm-type a2a+p2p" },
     { "sequence-parallel", 0, MEG_BOOL(C, sequence_parallel), NULL, "no",
-      "shard norms, dropout and residuals along the sequence over the tensor-parallel ranks" },
+      "shard the activations of norms, dropout and residuals over the tensor-parallel ranks, along the sequence "
+      "dimension" },
     { "num-layers-per-virtual-pipeline-stage", 0, MEG_I64(C, virtual_layers), "N", NULL,
       "number of layers per model chunk (virtual stage), for the interleaved schedule" },
     { "num-virtual-stages-per-pipeline-rank", 0, MEG_I64(C, virtual_stages), "N", NULL,
@@ -170,7 +171,7 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     if (m->ffn % tp)
         return refuse("tensor-model-parallel-size", tp, e, "must divide --ffn-hidden-size %" PRId64, m->ffn);
     if (m->vocab < tp)
-        return refuse("tensor-model-parallel-size", tp, e, "must be at most the %" PRId64 " tokens of the vocabulary",
+        return refuse("tensor-model-parallel-size", tp, e, "must be at most %" PRId64 ", the size of the vocabulary",
                       m->vocab);
     if (c->sequence_parallel && m->s % (tp * c->context))
         return refuse("seq-length", m->s, e,

@@ -12,7 +12,7 @@ void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], s
         { "device", meg_device_opts, &job->device },
         { "parallelism", meg_layout_opts, &job->layout },
         { "optimizer", meg_optim_opts, &job->optim },
-        { "sharing of work", meg_zero_opts, &job->zero },
+        { "distributed optimizer", meg_zero_opts, &job->zero },
         { "precision", meg_precision_opts, &job->precision },
         { "network", meg_gpt_opts, &job->model },
         { "data", meg_data_opts, &job->data },

@@ -24,7 +24,8 @@ const struct meg_opt meg_tok_opts[] = {
       "vocabulary, as JSON or as lines of base64 and rank; HuggingFaceTokenizer, PretrainedFromHF: "
       "directory that contains tokenizer.json" },
     { "tokenizer-name-or-path", 0, MEG_STR(struct meg_tok_conf, name_or_path), "DIR", NULL,
-      "HuggingFaceTokenizer, PretrainedFromHF: directory that contains tokenizer.json; excludes --tokenizer-model" },
+      "HuggingFaceTokenizer, PretrainedFromHF: directory that contains tokenizer.json; cannot be combined with "
+      "--tokenizer-model" },
     { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
       "SentencePieceTokenizer, BertWordPieceLowerCase, BertWordPieceCase: add N tokens <extra_id_0>, <extra_id_1>, "
       "..." },
@@ -132,7 +133,7 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
         if (strcmp(c->type, classes[i]->name) == 0)
             return 0;
     }
-    return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: unknown type '%s'", c->type);
+    return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: '%s' is not one of %s", c->type, meg_tok_opts[0].metavar);
 }
 
 /* Unset a padding id that is equal to the eod or eos id.  Otherwise, eod and eos would be masked as padding. */

@@ -237,9 +237,8 @@ static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
         return is_due(t->job->ckpt.save_interval, t->state.iteration) ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
     if ((r = finish_steps(t, 0, e)) < 0)
         return r;
-    meg_info("exiting after iteration %" PRId64
-             " and %.1f minutes, as --exit-interval or --exit-duration-in-mins requires",
-             t->state.iteration, minutes);
+    meg_info("exiting after iteration %" PRId64 " and %.1f minutes, as %s requires", t->state.iteration, minutes,
+             minutes > c->exit_duration_min ? "--exit-duration-in-mins" : "--exit-interval");
     return save_and_wait(t, e);
 }
 

@@ -106,5 +106,5 @@ void meg_train_progress_log_save(struct meg_trainer *t, const struct meg_train_s
              (flops - first_flops) / difftime(time(NULL) + 1, first) / 1e12 / ranks, flops,
              (double)(state->consumed_train * t->job->train.seq_length) / 1e9);
     if (append_line(t, text, &e) < 0)
-        meg_warn("%s; the run continues without this line", e.msg);
+        meg_warn("%s; no line was appended for iteration %" PRId64 ", and the run continues", e.msg, state->iteration);
 }

@@ -96,8 +96,8 @@ static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_for
         p->memory_size = 0;
         if (!(p->memory = t->device->op->alloc(nbytes)))
             return meg_fail(e, MEG_EFAIL,
-                            "out of memory: the pipeline buffers require %zu bytes; use a smaller --micro-batch-size",
-                            nbytes);
+                            "out of memory: the pipeline buffers require %.1f MiB; use a smaller --micro-batch-size",
+                            (double)nbytes / 0x1p20);
         p->memory_size = nbytes;
     }
     meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, t->device->compute, &p->tensor, 1, p->memory);

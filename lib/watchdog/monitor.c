@@ -104,7 +104,7 @@ static void report_and_exit(struct meg_watchdog *w)
     if (w->rank > FALLBACK_REPORTERS)
         meg_temporary_exit(meg_exit_status(MEG_EPEER));
     if (w->cause == WATCHDOG_CAUSE_LOST && w->paused_s > w->timeout_s)
-        meg_str_printf(&s, "rank %d of %d on %s was itself stopped for %.1f s, longer than the timeout of the others; ",
+        meg_str_printf(&s, "rank %d of %d on %s was suspended for %.1f s, longer than the timeout of the other ranks; ",
                        w->rank, w->size, w->host, w->paused_s);
     if (w->cause == WATCHDOG_CAUSE_LOST)
         watchdog_report_lost(&s, &v, w->lost_conn);
@@ -121,7 +121,7 @@ static void report_and_exit(struct meg_watchdog *w)
 static void exit_on_sigterm(struct meg_watchdog *w) MEG_NORETURN;
 static void exit_on_sigterm(struct meg_watchdog *w)
 {
-    struct watchdog_exit message = { 128 + SIGTERM, 0, "it was ended by SIGTERM" };
+    struct watchdog_exit message = { 128 + SIGTERM, 0, "it received SIGTERM" };
 
     if (watchdog_is_server(w)) {
         print_line(w, "ended by SIGTERM");
@@ -303,7 +303,7 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
         exit_on_conflict(w, c, "a process on %s claims to be rank %d, but the ranks are 0 to %d", c->host, j->rank,
                          w->size - 1);
     if (j->rank == 0 || is_joined(w, j->rank))
-        exit_on_conflict(w, c, "two processes are rank %d, one of them on %s", j->rank, c->host);
+        exit_on_conflict(w, c, "two processes claim to be rank %d, one of them on %s", j->rank, c->host);
     c->rank = j->rank;
     pthread_mutex_lock(&w->lock);
     w->has_joined[c->rank] = true;

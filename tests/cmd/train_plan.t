@@ -59,7 +59,8 @@ here() { # OPTION...: print the ranks and the batch size of --plan without --wor
 is 'without --world-size the plan is for the ranks of the run' "$(here)" '1 ranks, 1'
 is 'the default batch is one micro-batch per rank' "$(here --micro-batch-size 2)" '1 ranks, 2'
 status 'a model that fits no layout ends with 1' 1 estimate --plan --world-size 4 --hardware a100
-like 'the message names ranks, hardware and memory' "$(cat "$T/err")" '^meg-train: --plan: none of [0-9]+ layouts of 4 ranks on a100 fits in [0-9.]+ GiB per rank'
+like 'the message names ranks, hardware and memory' "$(cat "$T/err")" \
+    '^meg-train: --plan: none of [0-9]+ layouts of 4 ranks on a100 is valid and fits in [0-9.]+ GiB per rank'
 
 # ---- errors ----
 status '--world-size without --dry-run or --plan ends with 2' 2 estimate --world-size 8

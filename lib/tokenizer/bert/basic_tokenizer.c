@@ -194,11 +194,10 @@ static void end_word(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 
 int meg_bert_run_error(struct meg_err *e)
 {
-    return meg_fail(
-        e, MEG_EFORMAT,
-        "found a run of more than %d characters without a space or another position where it can be lowercased "
-        "in parts (for example only combining marks, apostrophes or periods); split the document",
-        MEG_BERT_MAX_RUN);
+    return meg_fail(e, MEG_EFORMAT,
+                    "more than %d consecutive characters have no safe split point (for example combining marks, "
+                    "apostrophes or periods without a space); split the document",
+                    MEG_BERT_MAX_RUN);
 }
 
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e)

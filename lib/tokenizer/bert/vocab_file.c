@@ -44,7 +44,8 @@ static int read_tokens(struct meg_strtab *t, const char *path, const char *s, si
     int64_t bad = meg_utf8_find_invalid(s, (int64_t)n);
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: byte %" PRId64 ": invalid UTF-8", path, bad + 1);
+        return meg_fail(e, MEG_EFORMAT, "%s: byte %" PRId64 ": invalid UTF-8: 0x%02x", path, bad + 1,
+                        (unsigned char)s[bad]);
     if (memchr(s, 0, n))
         return meg_fail(e, MEG_EFORMAT, "%s: contains a zero byte; expected a text file", path);
     for (int64_t line = 1; s < end; line++) {

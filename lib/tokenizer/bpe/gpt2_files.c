@@ -88,7 +88,7 @@ static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct 
     int r = 0;
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": invalid UTF-8", bad + 1);
+        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": invalid UTF-8: 0x%02x", bad + 1, (unsigned char)text[bad]);
     meg_str_add(&buf, text, (size_t)n); /* reserve the capacity for the longest token */
     meg_json_scan_skip_space(&s);
     if (!meg_json_scan_accept(&s, '{'))

@@ -1,4 +1,5 @@
 /* Convert the files of byte-level BPE: GPT-2's vocab.json and merges.txt, and tiktoken's ranks. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,7 +139,7 @@ int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e)
 {
     struct meg_tiktoken_files *f;
     struct meg_str text = { 0 };
-    json_t *vocab;
+    json_t *vocab, *other;
     int r = meg_tiktoken_files_load(&f, b->conf, e);
 
     if (r < 0)
@@ -153,17 +154,20 @@ int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e)
             meg_byte_alphabet_encode(&text, t.s, (int64_t)t.n);
         else
             meg_str_add(&text, t.s, t.n);
+        if ((other = json_object_getn(vocab, text.s, text.n))) {
+            const int64_t other_id = json_integer_value(other);
+
+            r = meg_fail(
+                e, MEG_EUSAGE,
+                "%s: the special token '%.*s' equals the byte-level spelling of token %" PRId64
+                ", so tokenizer.json cannot represent both; choose another name with --tiktoken-special-tokens",
+                b->conf->tokenizer_model, (int)text.n, text.s, is_ranked ? id : other_id);
+            json_decref(vocab);
+            goto out;
+        }
         json_object_setn_new_nocheck(vocab, text.s, text.n, json_integer(id));
         if (!is_ranked)
             meg_export_add_special(b, (int32_t)id, t.s, t.n);
-    }
-    if ((int64_t)json_object_size(vocab) != f->tokens.n) {
-        json_decref(vocab);
-        r = meg_fail(e, MEG_EUSAGE,
-                     "%s: tokenizer.json cannot represent a special token that is spelled like another token in the "
-                     "byte-level alphabet",
-                     b->conf->tokenizer_model);
-        goto out;
     }
     b->model = meg_export_byte_level_bpe(vocab, merges_of(&f->vocab.tokens), true);
     meg_export_byte_level(b, f->vocab.pretok);

@@ -8,6 +8,7 @@
  * scores in double; SentencePiece rounds each sum to float.  If several segmentations have nearly equal scores, the two
  * libraries may therefore choose different ones.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,10 @@ static int check_user_defined(const struct meg_spm_model *m, const char *path, s
 
         if (m->piece[id].type == MEG_SPM_USER_DEFINED &&
             (memchr(piece.s, ' ', piece.n) || (m->normalizer_spec.has_map && is_mapped(m, piece))))
-            return fail_unsupported(e, path, "a user-defined piece that the model's normalizer changes");
+            return meg_fail(e, MEG_EUSAGE,
+                            "%s: tokenizer.json cannot represent the user-defined piece '%.*s', because the normalizer "
+                            "of the model changes this piece",
+                            path, (int)piece.n, piece.s);
     }
     return 0;
 }
@@ -234,9 +238,12 @@ static int bpe_model(struct meg_export_builder *b, const struct meg_spm_model *m
 
     for (int32_t id = 0; id < m->n; id++) {
         const struct meg_str piece = meg_spm_piece_text(m, id);
+        const int64_t first = meg_strtab_add(&pieces, piece.s, (int64_t)piece.n);
 
-        if (meg_strtab_add(&pieces, piece.s, (int64_t)piece.n) != id) {
-            r = fail_unsupported(e, path, "two pieces with the same text");
+        if (first != id) {
+            r = meg_fail(e, MEG_EUSAGE,
+                         "%s: tokenizer.json cannot represent pieces %" PRId64 " and %d, which are both '%.*s'", path,
+                         first, id, (int)piece.n, piece.s);
             goto out;
         }
     }

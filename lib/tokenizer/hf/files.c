@@ -406,10 +406,13 @@ static int apply_config_template(struct meg_hf_files *f, const json_t *config, c
         return 0;
     if (add_bos && f->special_ids.bos < 0)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: bos_token is missing or not in the vocabulary, but add_bos_token is true (its default)",
+                        "%s: add_bos_token is true (the default), but bos_token is missing or is not in the "
+                        "vocabulary; add bos_token, or set add_bos_token to false",
                         path);
     if (add_eos && f->special_ids.eos < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: eos_token is missing or not in the vocabulary, but add_eos_token is true",
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: add_eos_token is true, but eos_token is missing or is not in the vocabulary; add "
+                        "eos_token, or set add_eos_token to false",
                         path);
     f->template_before.n = f->template_after.n = 0;
     add_template_ids(f, true, &f->special_ids.bos, add_bos);

@@ -244,6 +244,10 @@ static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)
 
 static int read_model(struct loader *l, struct meg_pb in, struct meg_err *e)
 {
+    static const char *const name[] = { [MODEL_PIECE] = "a piece",
+                                        [MODEL_TRAINER] = "trainer_spec",
+                                        [MODEL_NORMALIZER] = "normalizer_spec",
+                                        [MODEL_DENORMALIZER] = "denormalizer_spec" };
     struct meg_pb_field f;
     int r;
 
@@ -251,7 +255,7 @@ static int read_model(struct loader *l, struct meg_pb in, struct meg_err *e)
         if (f.number != MODEL_PIECE && f.number != MODEL_TRAINER && f.number != MODEL_NORMALIZER &&
             f.number != MODEL_DENORMALIZER)
             continue;
-        if ((r = meg_pb_expect(&f, MEG_PB_LEN, "a part of the model", e)) < 0)
+        if ((r = meg_pb_expect(&f, MEG_PB_LEN, name[f.number], e)) < 0)
             return r;
         if (f.number == MODEL_PIECE)
             r = read_piece(l, f.bytes, e);

@@ -51,9 +51,12 @@ int meg_charsmap_load(struct meg_charsmap *m, const void *bytes, int64_t n, stru
                         " bytes; the size of the trie must be a positive multiple of %d, and replacements must follow",
                         ntrie, n, 4 * BLOCK);
     if (p[n - 1] != 0)
-        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": the last replacement does not end with a zero byte", n);
+        return meg_fail(e, MEG_EFORMAT,
+                        "byte %" PRId64 ": found 0x%02x, expected the zero byte that ends the last replacement", n - 1,
+                        p[n - 1]);
     if ((bad = meg_utf8_find_invalid((const char *)p + 4 + ntrie, nto)) >= 0)
-        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": invalid UTF-8 in a replacement", 4 + ntrie + bad);
+        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": invalid UTF-8 in a replacement: 0x%02x", 4 + ntrie + bad,
+                        p[4 + ntrie + bad]);
     m->unit = meg_realloc_array(NULL, (size_t)ntrie / 4, sizeof *m->unit);
     for (int64_t i = 0; i < ntrie / 4; i++)
         m->unit[i] = read_u32(p + 4 + 4 * i);

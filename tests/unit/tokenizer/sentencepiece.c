@@ -333,7 +333,7 @@ static void malformed_messages_are_refused(void **state)
         { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11, "the value has 18446744073709551615 bytes" },
         { "\x0B", 1, ": byte 0: field 1 has wire type 3" },
         { "\x02\x00", 2, ": byte 0: field number 0 is invalid" },
-        { "\x08\x01", 2, "a part of the model has wire type 0; it must be 2" },
+        { "\x08\x01", 2, "a piece has wire type 0; it must be 2" },
         { "\x0A\x02\x08\x01", 4, ": byte 2: the text of a piece has wire type 0; it must be 2" },
         { "\x0A\x04\x15\x00\x00\x00", 6, ": byte 3: the value has 4 bytes, but only 3 are left in the message" },
         { "\x0A\x03\x0A\x01\xFF", 5, ": byte 4: the text of a piece is not UTF-8" },
@@ -425,7 +425,7 @@ static void invalid_character_maps_are_refused(void **state)
     is_refused(&m, "refers to offset 1, where no replacement begins");
     m.n = 0;
     add_map(&m, 0, 0, "x", 1);
-    is_refused(&m, "the last replacement does not end");
+    is_refused(&m, "expected the zero byte that ends the last replacement");
     m.n = 0;
     add_map(&m, 0, 0, "\xC3", 2);
     is_refused(&m, "byte 1028: invalid UTF-8 in a replacement");
