@@ -3,9 +3,9 @@
  *
  * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
  * and gathers the results.  An all-reduce sends as many bytes as a ring all-reduce.  The result does not depend on an
- * algorithm that the library selects, unlike that of MPI or NCCL.  A large buffer is processed in chunks, which bounds
- * the memory for received parts.  A small buffer is gathered from all ranks and reduced on each rank: one collective
- * instead of two.
+ * algorithm that the library selects, unlike that of an MPI or NCCL all-reduce.  A large buffer is processed in chunks,
+ * which bounds the memory for received parts.  A small buffer is gathered from all ranks and reduced on each rank: one
+ * collective instead of two.
  *
  * A wait polls instead of blocking, and can therefore time out.  Each poll progresses the transfer.
  */
@@ -37,7 +37,10 @@ static struct meg_work *work_new(struct meg_comm *c, const char *op_name, enum m
     return w;
 }
 
-/* End the process.  The watchdog, which can name the missing rank, reports first; otherwise, print a local message. */
+/*
+ * End the process.  First wait for the watchdog to report the missing rank and end the process.  If the watchdog does
+ * not, print a local message.
+ */
 static void die_on_timeout(const struct meg_work *w) MEG_NORETURN;
 static void die_on_timeout(const struct meg_work *w)
 {

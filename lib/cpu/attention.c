@@ -123,7 +123,7 @@ static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_geo
 }
 
 /*
- * Replace the scores s [nk] of one query by dropout(exp(scale s - max)), and by 0 outside `keys`.  Update the running
+ * Replace the scores s [nk] of one query by dropout(exp(scale * s - max)), and by 0 outside `keys`.  Update the running
  * max and sum, and rescale the output o [d] accumulated so far to the new max.
  */
 static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, int64_t nk, float scale, float *max,
@@ -225,7 +225,7 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
 
 /*
  * Merge the attention of one query over two sets of keys:
- *   o = (w o + w_part o_part) / (w + w_part), w = exp(lse - m), w_part = exp(lse_part - m), m = max(lse, lse_part)
+ *   o = (w * o + w_part * o_part) / (w + w_part), w = exp(lse - m), w_part = exp(lse_part - m), m = max(lse, lse_part)
  */
 static void merge_row(float *o, float *lse, const float *o_part, float lse_part, int64_t d)
 {

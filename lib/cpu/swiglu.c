@@ -28,7 +28,7 @@ void MEG_FN(swiglu_fwd)(struct meg_stream *st, struct meg_mat y, struct meg_mat 
         }
 }
 
-/* With s = sigmoid(gate): d gate = dy up s (1 + gate (1 - s)), d up = dy gate s. */
+/* With s = sigmoid(gate): d_gate = dy * up * s * (1 + gate * (1 - s)), d_up = dy * gate * s. */
 void MEG_FN(swiglu_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x)
 {
     (void)st;

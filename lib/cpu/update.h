@@ -37,7 +37,7 @@ static inline void update_zero_grad(const struct meg_update_arrays *x, int64_t a
     memset(meg_element(x->g.p, at, x->g.dtype), 0, (size_t)n * meg_dtype_size(x->g.dtype));
 }
 
-/* Round x to bf16 after adding a number of 16 random bits to the bits that bf16 drops.  NaN and Inf stay. */
+/* Round x to bf16 after adding a number of 16 random bits to the bits that bf16 drops.  NaN and Inf do not change. */
 static inline uint16_t round_stochastic(float x, uint32_t random)
 {
     const uint32_t u = meg_bits_of(x);
@@ -65,7 +65,7 @@ static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, u
         out[i] = round_stochastic(v[i], random[element % 8 + i]);
 }
 
-/* Store v [b->n] to an array, which is number `array` of the arrays.  f32 arrays were computed in place. */
+/* Store v [b->n] in `to`, array number `array` of struct meg_update_arrays.  f32 arrays were computed in place. */
 static inline void update_store(const struct update_block *b, struct meg_array to, uint32_t array, const float *v,
                                 const struct meg_update_arrays *x, const struct meg_update_range *r, int64_t update)
 {

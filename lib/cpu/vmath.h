@@ -47,7 +47,7 @@ static inline float vexp(float x)
     return q * vpow2i(i >> 1) * vpow2i(i - (i >> 1));
 }
 
-/* Return GELU in its tanh form: x s(2u) with the logistic function s and u = sqrt(2/pi) (x + 0.044715 x^3). */
+/* Return GELU in its tanh form: x * s(2u) with the logistic function s and u = sqrt(2/pi) * (x + 0.044715 * x^3). */
 static inline float vgelu_tanh(float x)
 {
     float e = -1.5957691216f * x * (1.0f + 0.044715f * x * x);
@@ -56,8 +56,8 @@ static inline float vgelu_tanh(float x)
 }
 
 /*
- * Return the derivative of vgelu_tanh: s + x s (1 - s) 2u'.  x is clamped to [-10, 10]: beyond, the derivative is 0 or
- * 1 to within 3e-36.
+ * Return the derivative of vgelu_tanh: s + x * s * (1 - s) * 2u', where s means s(2u).  x is clamped to [-10, 10]:
+ * beyond, the derivative is 0 or 1 to within 3e-36.
  */
 static inline float vgelu_tanh_grad(float x)
 {

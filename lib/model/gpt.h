@@ -96,7 +96,7 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
 
 /*
  * Return the size in bytes of the hidden states of the largest micro-batch, which a chunk sends to the next one.  With
- * s positions per context-parallel rank they are [s b, h] or, with sequence parallelism over t ranks, [s/t b, h].
+ * s positions per context-parallel rank they are [s*b, h] or, with sequence parallelism over t ranks, [s*b/t, h].
  */
 size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
 

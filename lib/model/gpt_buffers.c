@@ -193,9 +193,9 @@ static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
 }
 
 /*
- * Allocate the tensors of layer i that a slot keeps.  Of a range of layers that are recomputed together, the slot keeps
- * only the first layer's input or, with distribute_saved_activations, this rank's shard of that input.  Of other
- * layers, it keeps the activations.  For inference, all layers use the activations of layer 0.
+ * Allocate the tensors of layer i that a slot keeps.  For a range of layers that are recomputed together, the slot
+ * keeps only the first layer's input or, with distribute_saved_activations, this rank's shard of that input.  For other
+ * layers, the slot keeps the activations.  For inference, all layers use the activations of layer 0.
  */
 static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t i, const struct arena *a)
 {

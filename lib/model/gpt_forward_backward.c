@@ -171,8 +171,8 @@ static void copy_device(struct meg_gpt *g, void *to, const void *from, struct me
 }
 
 /*
- * Return this rank's saved shard of the input of layer i (distribute_saved_activations).  Its p is NULL if no shard is
- * saved, for example because the input is in the pipeline's receive buffer.
+ * Return this rank's saved shard of the input of layer i (distribute_saved_activations).  The p of the returned matrix
+ * is NULL if no shard is saved, for example because the input is in the pipeline's receive buffer.
  */
 static struct meg_mat saved_shard(const struct meg_gpt *g, int64_t chunk, const struct gpt_slot *q, int64_t i)
 {
@@ -279,8 +279,8 @@ static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *
 }
 
 /*
- * Return the layer group that the backward pass reads after layer i, or -1 if i is 0.  Normally this is the group of
- * layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together, it is the group of the range's
+ * Return the layer group that the backward pass reads after layer i, or -1 if i is 0.  Normally, return the group of
+ * layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together, return the group of the range's
  * first layer.
  */
 static int64_t next_bwd_group(const struct meg_gpt *g, int64_t chunk, int64_t i)

@@ -89,8 +89,8 @@ struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim
                                  ...) __attribute__((format(printf, 5, 6)));
 
 /*
- * Compute the shards and offsets of all parameters, the layer groups and the buckets for the mesh's rank.  Call it
- * after all parameters are added.
+ * Compute the shards and offsets of all parameters, the layer groups and the buckets for the mesh's rank.  Call this
+ * function after all parameters are added.
  */
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
 
@@ -112,7 +112,7 @@ struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *ro
  */
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh);
 
-/* Return the parameter with this name, or NULL.  Call it after meg_params_shard. */
+/* Return the parameter with this name, or NULL.  Call this function after meg_params_shard. */
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);
 
 /*

@@ -1,6 +1,6 @@
 /*
- * attention.c - causal self-attention.  core_attn_fwd and core_attn_bwd compute it for complete sequences; with context
- * parallelism they call cp_attention.c instead.
+ * attention.c - causal self-attention.  core_attn_fwd and core_attn_bwd compute the attention over complete sequences;
+ * with context parallelism they call the functions of cp_attention.c instead.
  */
 #include <math.h>
 #include "nn/internal.h"

@@ -55,7 +55,7 @@ static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *f
         }
 }
 
-/* Copy between rows and blocks [h, rows, cols/h].  rows has all heads, block j only the heads of rank j. */
+/* Copy between `rows` and blocks [h, rows, cols/h].  `rows` has all heads, block j only the heads of rank j. */
 static void reorder_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *blocks, bool to_rows)
 {
     const int64_t w = rows.cols / h;

@@ -23,10 +23,10 @@ struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t
 struct meg_attn_geom nn_causal_geom(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
 
 /*
- * Return the matrix in which to accumulate m in f32: m itself if it is f32, else a matrix of the same shape in buffer.
+ * Return the matrix in which to accumulate m in f32: m itself if it is f32, else a matrix of equal shape in `buffer`.
  */
 struct meg_mat nn_f32_sum(struct meg_mat m, float *buffer);
-/* Convert sum, which nn_f32_sum returned for m, to the dtype of m, and store it in m. */
+/* Convert `sum`, which nn_f32_sum returned for m, to the dtype of m, and store the result in m. */
 void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
 
 /* ---- cp_attention.c ---- */
@@ -48,17 +48,17 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
  */
 struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m);
 /*
- * All-to-all from sequence shards to head shards over h = a2a_size ranks.  rows [n, cols] has this rank's rows and all
- * heads.  full_seq [n h, cols/h] receives the rows of all h ranks, in sequence order.  On rank i, it has the i-th of h
- * equal blocks of columns.  full_seq may be the memory of rows.  If h is 1, do nothing.
+ * Perform an all-to-all from sequence shards to head shards over h = a2a_size ranks.  The matrix `rows` [n, cols] has
+ * this rank's rows and all heads.  full_seq [n*h, cols/h] receives the rows of all h ranks, in sequence order.  On rank
+ * i, full_seq has the i-th of h equal blocks of columns.  full_seq may be the memory of `rows`.  If h is 1, do nothing.
  */
 void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *full_seq, struct meg_mat rows);
 /*
- * All-to-all from head shards to sequence shards: the inverse of nn_a2a_seq_to_heads.  full_seq may be the memory of
- * rows or of nn_a2a_buffer.
+ * Perform an all-to-all from head shards to sequence shards, the inverse of nn_a2a_seq_to_heads.  full_seq may be the
+ * memory of `rows` or of nn_a2a_buffer.
  */
 void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *full_seq);
-/* All-to-all of lse or delta to head shards, in place: x [2,b,a,s/2] becomes [2,b,a/h,s h/2], h = a2a_size. */
+/* Redistribute lse or delta by heads, in place: x [2,b,a,s/2] becomes [2,b,a/h,s*h/2], h = a2a_size. */
 void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x);
 /* Return doc_start for the rows of the complete all-to-all group, in sequence order; NULL if c->doc_start is NULL. */
 const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l);
@@ -83,7 +83,7 @@ struct nn_cp_attn {
     const int32_t *doc_start;
     struct meg_drop drop;
     struct meg_mat qkv, dqkv;     /* [s b, (a+2g)d]; dqkv is f32 */
-    int64_t nq_chunks, nk_chunks; /* number of query chunks of this rank, of key chunks of each rank */
+    int64_t nq_chunks, nk_chunks; /* numbers of query chunks of this rank and of key chunks of each rank */
     struct nn_cp_chunk q_chunk[2], k_chunk[2];
     struct nn_kv_block kv;              /* keys and values of the current ring step */
     struct meg_work *recv[2], *send[2]; /* pending ring messages: [0] KV block, [1] gradients of a KV block */

@@ -1,9 +1,9 @@
 /*
  * linear.h - column-parallel and row-parallel linear layers (Shoeybi et al. 2019, section 3).
  *
- * A column-parallel linear shards its weight w [out, in] along out over the tensor-parallel ranks, a row-parallel
- * linear along in.  The input of a column-parallel linear and the output of a row-parallel linear are rows of the
- * residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
+ * A column-parallel linear shards its weight w [out, in] along `out` over the tensor-parallel ranks; a row-parallel
+ * linear shards its weight along `in`.  The input of a column-parallel linear and the output of a row-parallel linear
+ * are rows of the residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
  *
  * The backward functions compute the gradient of the input and add to the gradient of w.  With c->defers_wgrad they
  * compute only the gradient of the input; *_bwd_weight, called later with the same dy and x, adds to the gradient of w.

@@ -19,8 +19,8 @@ struct meg_lm_head {
 };
 
 /*
- * Return the number of rows per chunk, if this rank has v columns and n rows.  It is the largest multiple of 64 with at
- * most 100 MiB of f32 logits, but at least 64 and at most n.
+ * Return the number of rows per chunk, if this rank has v columns and n rows.  The result is the largest multiple of 64
+ * with at most 100 MiB of f32 logits, but at least 64 and at most n.
  */
 int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n);
 
@@ -31,7 +31,7 @@ void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const in
                       const struct meg_lm_head *l);
 
 /*
- * Compute loss as meg_lm_head_loss does, and the gradients of sum(weight * loss).  Write the gradient of x to dx, and
+ * Compute `loss` as meg_lm_head_loss does, and the gradients of sum(weight * loss).  Write the gradient of x to dx, and
  * add the gradient of w to out.dw.
  */
 void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,

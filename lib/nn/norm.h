@@ -34,8 +34,8 @@ struct meg_residual_epilogue {
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l);
 /*
- * Compute dx = skip + the gradient of x, given dy, the gradient of y; add to the gradients of w and b.  skip may be dx.
- * If skip.p is NULL, nothing is added.
+ * Compute dx = skip + the gradient of x, given dy, the gradient of y; add to the gradients of w and b.  `skip` may be
+ * dx.  If skip.p is NULL, dx is only the gradient of x.
  */
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l);

@@ -69,7 +69,7 @@ const char *meg_wd_style_name(enum meg_wd_style style)
     return meg_opt_choice(meg_optim_opts, "weight-decay-incr-style", &c);
 }
 
-/* Set the field of option `name` in c to the choice that word names.  Return false if there is no such choice. */
+/* Set the field of option `name` in c to the choice `word`.  Return false if there is no such choice. */
 static bool parse_choice(struct meg_optim_conf *c, const char *name, const char *word)
 {
     const struct meg_opt *row = meg_optim_opts;
@@ -207,7 +207,7 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
     return 0;
 }
 
-/* Return the first that is set: samples, or iters converted to samples.  Return dflt if neither is set. */
+/* Return `samples` if it is set, else `iters` converted to samples if that is set, else dflt. */
 static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, int64_t dflt)
 {
     if (samples != MEG_UNSET)

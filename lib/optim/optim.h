@@ -2,7 +2,7 @@
  * optim.h - the optimizer of a run: options, state, and the step from gradients to weights.
  *
  * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (model/param.h).  In stages 1 to 3, it
- * updates its shard of each bucket (optim/zero/shard.h).  AdamW keeps exp_avg and exp_avg_sq in f32 or bf16, SGD keeps
+ * updates its shard of each bucket (optim/zero/shard.h).  AdamW keeps exp_avg and exp_avg_sq in f32 or bf16; SGD keeps
  * its momentum in f32.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
  * result to the model's dtype; with --main-params-dtype bf16, it updates bf16 parameters in place.  An f32 run has main
  * parameters only with ZeRO-3; they are the rank's parameter shards.
@@ -98,7 +98,7 @@ struct meg_optim {
     struct meg_step_record *result[MEG_MAX_QUEUED_STEPS]; /* pinned: records of the last steps */
     struct meg_event *result_done[MEG_MAX_QUEUED_STEPS];
     int64_t num_ended, num_read; /* calls of meg_optim_end and meg_optim_result */
-    int64_t step_count;          /* number of updates so far, without skipped steps, as far as results were read */
+    int64_t step_count;          /* number of updates so far, among the steps whose results were read */
 };
 
 /* Return the number of states of the optimizer, and the dtype of state i. */

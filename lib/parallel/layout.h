@@ -86,7 +86,7 @@ enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_
 
 /*
  * Return the position, in a sequence of s tokens, of local token t on context-parallel rank i.  The sequence is split
- * into 2 cp chunks.  Rank i has chunks i and 2 cp - 1 - i, which balances causal attention.
+ * into 2*cp chunks.  Rank i has chunks i and 2*cp - 1 - i, which balances causal attention.
  */
 static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i, int64_t s, int64_t t)
 {

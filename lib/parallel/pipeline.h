@@ -1,8 +1,8 @@
 /*
  * pipeline.h - the executor of a pipeline schedule (parallel/schedule.h) on one stage.
  *
- * The executor sends and receives boundary tensors.  For the forward and backward steps, it calls functions of the
- * caller.  A step processes one micro-batch in one model chunk of the stage.
+ * The executor sends and receives boundary tensors.  For the forward and backward steps, it calls the callbacks of
+ * struct meg_pipe_ops.  A step processes one micro-batch in one model chunk of the stage.
  *
  * Every boundary between two chunks has the same list of tensors, with the same sizes and dtypes.  The gradient of a
  * tensor has the size and dtype of the tensor.  If a chunk does not use a tensor, the steps of the chunk copy the

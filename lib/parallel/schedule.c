@@ -150,7 +150,7 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
     return c->is_forward_only ? 1 : peak < n ? peak : n;
 }
 
-/* Return the *n steps of a stage in order.  The caller frees the array. */
+/* Return the steps of a stage in order, and set *n to their number.  The caller frees the array. */
 static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stage, int64_t *n)
 {
     const int64_t all = c->microbatches * c->chunks, warmup = num_warmup(c, stage), delay = weight_grad_delay(c, stage);

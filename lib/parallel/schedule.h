@@ -142,7 +142,8 @@ struct meg_pipe_schedule_cost {
 };
 
 /*
- * Simulate one pipeline.  all [stages] has the action list of each stage.  Sends are unbuffered.  Return MEG_EFAIL if
+ * Simulate one pipeline.  `all` [stages] contains the action list of each stage.  Sends are unbuffered.  Return
+ * MEG_EFAIL if
  * - the lists deadlock, or a message is received out of order;
  * - a step is missing, repeated, too early or out of order;
  * - a slot or buffer is filled while it is in use, read while it has other contents, or not released at the end;

@@ -208,8 +208,8 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
 }
 
 /*
- * Add the bytes that a rank of a stage sends for one micro-batch.  The layers send bytes on every stage, the embedding
- * on the first stage, and the head on the last stage.
+ * Add the bytes that a rank of a stage sends for one micro-batch in its tensor- and context-parallel groups: those of
+ * the stage's layers, on the first stage also those of the embedding, and on the last stage also those of the head.
  */
 static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, int64_t stage)
 {

@@ -103,8 +103,8 @@ struct meg_cost_time {
 
 /*
  * Estimate the time of a step.  `threads` is the number of threads per rank (meg_hardware_threads).  If `simulate` is
- * true, the pipeline schedule is simulated; otherwise the bubble is (pp - 1) / (vp microbatches), the bubble of equal
- * stages.
+ * true, the pipeline schedule is simulated; otherwise the bubble is (pp - 1) / (vp * microbatches), the bubble of
+ * equal stages.
  */
 void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *cost, const struct meg_hardware *hw,
                         int threads, bool simulate);

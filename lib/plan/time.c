@@ -56,8 +56,8 @@ static double gemm_time(const struct rates *r, double n, double in, double out)
 
 /*
  * Return the bytes/s that a rank sends in a group of `size` ranks.  The world ranks of the group are r, r + stride, r +
- * 2 stride, and so on.  In a group over several nodes, the bandwidth is net_bw times the number of the group's ranks in
- * a node, but at most link_bw.
+ * 2 * stride, and so on.  In a group over several nodes, the bandwidth is net_bw times the number of the group's ranks
+ * in a node, but at most link_bw.
  */
 static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
 {
@@ -109,8 +109,9 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
     s.bwd_input = attention_time(r, cost, true);
     s.fwd.gemm = s.bwd_input.gemm = s.bwd_weight.gemm = gemm;
     /*
-     * Two norms, each with a residual addition; the activation function; rotary position embedding.  In backward, also
-     * 2 n q: attention reads its output and output gradient (attn_delta).
+     * The sums count the elements that these operations read and write: two norms, each with a residual addition; the
+     * activation function; rotary position embedding.  Backward has the additional term 2 * n * q: attn_delta reads the
+     * output of attention and the gradient of this output.
      */
     s.fwd.memory_bound = (9 * rows + n * (c->swiglu ? fc1 + f : f) + rotated) * pass;
     s.bwd_input.memory_bound = (12 * rows + n * (c->swiglu ? 2 * fc1 + f : f) + rotated + 2 * n * q) * pass;
@@ -282,8 +283,8 @@ static double pipeline_time(struct pass_time *busy, const struct meg_cost_model 
 }
 
 /*
- * Return the bytes per element that an update with Adam reads and writes: 24 for the f32 weight and two moments; twice
- * the gradient, which is read and zeroed; and once a bf16 or f16 weight.
+ * Return the bytes per element that an update with Adam reads and writes: 24 for the f32 weight and two f32 moments,
+ * which are read and written; twice the gradient, which is read and zeroed; and once a bf16 or f16 weight.
  */
 static double update_nbytes(const struct meg_cost_model *cost)
 {

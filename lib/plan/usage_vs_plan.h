@@ -18,7 +18,7 @@ struct meg_usage_vs_plan {
 
 /*
  * Set memory_planned and comm_planned for the rank at coordinates `at`.  num_micro is the number of micro-batches in
- * the last step.  If it is 0, no step was run, and comm_planned is not changed.
+ * the last step.  If num_micro is 0, no step was run, and comm_planned is not changed.
  */
 void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run_spec *s, struct meg_rank_coords at,
                                int64_t num_micro);

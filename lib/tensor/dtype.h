@@ -26,7 +26,7 @@ static inline char *meg_element(const void *p, int64_t i, enum meg_dtype t)
     return (char *)p + (size_t)i * meg_dtype_size(t);
 }
 
-/* Convert in [n] to f32, bf16 or f16, rounding to nearest even; out may equal in. */
+/* Convert `in` [n] to f32, bf16 or f16, rounding to nearest even; `out` may equal `in`. */
 void meg_dtype_from_f32(void *out, enum meg_dtype t, const float *in, int64_t n);
 
 /* Return the name of the type in safetensors files: "F32", "BF16", ... */

@@ -97,12 +97,13 @@ struct meg_array {
 };
 
 /*
- * The arrays of an optimizer step, with equal indices.  g and copy are f32, bf16 or f16, the others f32 or bf16.
+ * The arrays of an optimizer step.  Element k of each array belongs to the same element of the model.  g and `copy` are
+ * f32, bf16 or f16; the other arrays are f32 or bf16.
  *
- * A value of w, state[0] or state[1] (arrays 0, 1 and 2) is rounded to bf16 stochastically, up or down with
+ * If w, state[0] or state[1] (arrays 0, 1 and 2) is bf16, its values are rounded stochastically, up or down with
  * probabilities that make the mean exact, so that updates below the precision of bf16 are not lost.  The random number
- * is a function of the seed, the update, and the array, parameter and element in the unsharded model (base/philox.h).
- * It does not depend on the parallel layout.
+ * is a function of the seed, the update, and the array, parameter and element in the unsharded model (base/philox.h),
+ * so the result of rounding does not depend on the parallel layout.
  */
 struct meg_update_arrays {
     struct meg_array w, g;     /* parameters, gradients */
@@ -203,8 +204,8 @@ struct meg_ops {
                  float sign);
 
     /*
-     * LayerNorm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), with the biased variance.
-     * RMSNorm (Zhang and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps); b is NULL and mean is not
+     * LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), with the biased variance.
+     * RMSNorm (Zhang and Sennrich 2019): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); b is NULL and mean is not
      * written.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for norm_bwd.
      */
     void (*norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
@@ -234,15 +235,15 @@ struct meg_ops {
                          const struct meg_drop *drop, const void *w, const void *b, float eps);
 
     /*
-     * o = dropout(softmax(scale q k^T, masked)) v; with r = a/g, query head j uses group j/r of k and v.  lse [b,a,s_q]
-     * f32, an output, is the log-sum-exp of each query's scores, before dropout.  A query for which all keys are masked
-     * has o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
+     * o = dropout(softmax(scale * q k^T, masked)) v; with r = a/g, query head j uses group j/r of k and v.  lse
+     * [b,a,s_q] f32, an output, is the log-sum-exp of each query's scores, before dropout.  A query for which all keys
+     * are masked has o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
      */
     void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
     /*
      * Merge (o, lse) over some keys with (o_part, lse_part) of the same queries over other keys, in place (Dao 2023,
-     * section 3.1): o = sum of exp(lse_i - lse) o_i with lse = log sum of exp(lse_i).  o and o_part are f32.  If all
+     * section 3.1): o = sum of exp(lse_i - lse) * o_i with lse = log sum of exp(lse_i).  o and o_part are f32.  If all
      * keys of one part are masked for a query, the result is exactly the other part.
      */
     void (*attn_merge)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
@@ -317,16 +318,17 @@ struct meg_ops {
 
     /*
      * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, as in Megatron) on the elements of the ranges:
-     *   g' = g * step->grad_scale, m = beta1 m + (1-beta1) g', v = beta2 v + (1-beta2) g'^2,
-     *   w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w), copy = w, g = 0
-     * with lr = step->lr[lr_index] lr_mult and wd = step->weight_decay wd_mult.  range [nranges] and step are in device
-     * memory.  If step->skip is set, only set g to 0.
+     *   g' = g * step->grad_scale, m = beta1 * m + (1 - beta1) * g', v = beta2 * v + (1 - beta2) * g'^2,
+     *   w -= lr * (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd * w), copy = w, g = 0
+     * with lr = step->lr[lr_index] * lr_mult and wd = step->weight_decay * wd_mult.  range [nranges] and step are in
+     * device memory.  If step->skip is set, only set g to 0.
      */
     void (*adamw)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);
     /*
-     * One step of SGD with the arguments of adamw: g' = g * grad_scale + wd w, buf = momentum buf + g' (first update:
-     * buf = g'), w -= lr buf, copy = w, g = 0.
+     * One step of SGD.  The arguments are those of adamw, with `momentum` instead of `adam`; buf is state[0]:
+     *   g' = g * step->grad_scale + wd * w, buf = momentum * buf + g' (first update: buf = g'),
+     *   w -= lr * buf, copy = w, g = 0
      */
     void (*sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step);

@@ -244,7 +244,7 @@ static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 
 /*
  * Save a checkpoint, as Megatron does, before a step with a new number of micro-batches.  *num_micro is the number of
- * the last step, or 0 before the first; set it to that of the next step.
+ * micro-batches of the last step, or 0 before the first step.  Set *num_micro to the number of the next step.
  */
 static int save_at_rampup(struct meg_trainer *t, int64_t *num_micro, struct meg_err *e)
 {

@@ -15,8 +15,9 @@ enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* this many consecutive iterations with 
 
 /*
  * Handle an iteration that was skipped because its loss or gradient norm is not finite, according to --on-nan.  One
- * rank reports the iteration, the loss and the parameter: the lowest rank with a local loss or gradient that is not
- * finite, or rank 0 if all are finite.
+ * rank reports the iteration, the loss and, if there is one, the first parameter in backward order whose gradient is
+ * not finite.  The reporting rank is the lowest rank with a local loss or gradient that is not finite, or rank 0 if all
+ * are finite.
  *
  * Returns 0 if the run continues; with --on-nan rollback, weights and optimizer state are now those of the newest
  * checkpoint in --save.  If the run ends, the reporting rank returns MEG_EFAIL, and the other ranks do not return.  A

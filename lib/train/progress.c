@@ -1,6 +1,6 @@
 /*
  * Write progress.txt in Megatron's format: a line per job start and per checkpoint, with fields separated by tabs.
- * Cumulative throughput covers the jobs since the last one with a different number of ranks.
+ * Cumulative throughput covers the jobs since the last job that had another number of ranks than this run.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>
@@ -52,8 +52,9 @@ static double flops_until(const struct meg_trainer *t, const struct meg_train_st
 }
 
 /*
- * In the progress log, find the last job with another number of ranks, and the first job after it.  Set *start to the
- * start time of this first job, or 0 if there is none, and *flops to the model FLOPs of the run until then.
+ * Read the progress log.  Find the first job after the last job that had another number of ranks than this run.  Set
+ * *start to the start time of the job found, or 0 if there is none.  Set *flops to the model FLOPs of the run before
+ * that job.
  */
 static void find_first_job(const struct meg_trainer *t, time_t *start, double *flops)
 {

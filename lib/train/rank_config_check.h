@@ -11,10 +11,10 @@
 MEG_BEGIN_DECLS
 
 /*
- * Check that `lines`, a text with one "name = value" per line, is equal on all ranks of world.  If it is, return 0.
- * Otherwise, one rank returns `code`: the lowest rank with a text other than the most frequent one
- * (meg_majority_value).  Its message contains both values of the first line that differs, and the text `rule`.  The
- * other ranks do not return: they wait until the failing rank's meg_die ends them.
+ * Check that `lines`, a text with one "name = value" per line, is equal on all ranks of world.  If the texts are equal,
+ * return 0.  Otherwise, the lowest rank with a text other than the most frequent one (meg_majority_value) returns
+ * `code`, with a message that contains both values of the first line that differs, and the text `rule`.  The other
+ * ranks do not return: they wait until the failing rank's meg_die ends them.
  */
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
 

@@ -42,7 +42,7 @@ struct meg_train_pipeline {
     size_t memory_size; /* bytes */
 };
 
-/* A step that is queued on the device; its result was not read. */
+/* A step that is queued on the device, and whose result has not been read. */
 struct meg_queued_step {
     struct meg_batch_size batch;
     struct meg_train_state state; /* state after the step, except lr_steps, which depends on the result */
@@ -103,7 +103,7 @@ struct meg_trainer {
     struct meg_ckpt_async_save *async_save; /* save in progress, or NULL */
     struct meg_train_state async_save_state;
     int64_t last_saved;       /* last iteration that this run loaded from --save or began to save there; -1: none */
-    int64_t last_committed;   /* like last_saved, without a save in progress; -1: none */
+    int64_t last_committed;   /* last iteration that this run loaded from --save or finished saving there; -1: none */
     int64_t loaded_iteration; /* iteration in --save from which the run resumed; -1: none */
 
     double comm_bytes[MEG_COST_GROUPS]; /* bytes that this rank sent in the last step */
@@ -119,7 +119,7 @@ static inline bool meg_train_is_rank0(const struct meg_trainer *t)
 
 /*
  * Agree on whether a rank failed; `r` is the result of this rank, negative if it failed.  If no rank failed, return r.
- * Otherwise the lowest failed rank returns its r, and the other ranks wait until this rank's meg_die ends them.
+ * Otherwise the lowest failed rank returns its r, and the other ranks wait until the failed rank's meg_die ends them.
  * Collective over all ranks.
  */
 int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
@@ -158,8 +158,8 @@ void meg_train_pipeline_free(struct meg_trainer *t);
 /* ---- step.c: one iteration ---- */
 
 /*
- * Return whether --on-nan applies to a step with NaN or Inf.  It does not with --no-check-for-nan-in-loss-and-grad, or
- * with a dynamic loss scale, which is lowered instead.
+ * Return whether --on-nan applies to a step with NaN or Inf.  --on-nan does not apply with
+ * --no-check-for-nan-in-loss-and-grad, nor with a dynamic loss scale: after such a step, the scale is lowered instead.
  */
 static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 {

@@ -14,8 +14,8 @@ struct meg_trainer;
  * weights over the tensor-parallel ranks, of a tied embedding over the first and last stage.  Collective over all
  * ranks.
  *
- * If replicas differ, one rank returns MEG_EFAIL, with a message that names the rank and the tensor: the lowest rank
- * that differs from the majority of its group (of two replicas, the second).  The other ranks do not return.
+ * If replicas differ, the lowest rank that differs from the majority of its group (of two replicas, the second) returns
+ * MEG_EFAIL, with a message that names the rank and the tensor.  The other ranks do not return.
  */
 int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e);
 

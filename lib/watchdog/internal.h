@@ -200,7 +200,10 @@ bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port);
  * conn[0].fd is then open if a process accepted the last connection but did not reply as rank 0 does.
  */
 bool watchdog_join(struct meg_watchdog *w, double patience_s);
-/* Serve or join at the rendezvous address of the bootstrap; end the process on failure (rendezvous.c). */
+/*
+ * Rank 0 listens at the rendezvous address of the bootstrap and waits until all ranks have joined; the other ranks
+ * connect to rank 0.  On failure, this function ends the process (rendezvous.c).
+ */
 void watchdog_rendezvous(struct meg_watchdog *w);
 
 /* Wake the monitor thread on events of fd.  tag identifies the source: a connection, &listen_fd or &wake_pipe. */
