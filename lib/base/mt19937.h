@@ -28,7 +28,7 @@ int64_t meg_mt19937_randint(struct meg_mt19937 *g, int64_t lo, int64_t hi);
 int64_t meg_mt19937_choice(struct meg_mt19937 *g, const double *p, int64_t n);
 /* Return the number of trials up to the first success, as numpy.random.geometric(p) does for p < 1/3. */
 int64_t meg_mt19937_geometric(struct meg_mt19937 *g, double p);
-/* Shuffle a [n] as numpy.random.shuffle does. */
+/* Shuffle the array `a` [n] as numpy.random.shuffle does. */
 void meg_mt19937_shuffle_i32(struct meg_mt19937 *g, int32_t *a, int64_t n);
 void meg_mt19937_shuffle_u32(struct meg_mt19937 *g, uint32_t *a, int64_t n);
 void meg_mt19937_shuffle_i64(struct meg_mt19937 *g, int64_t *a, int64_t n);
@@ -39,8 +39,8 @@ void meg_mt19937_shuffle_i64(struct meg_mt19937 *g, int64_t *a, int64_t n);
 void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed);
 int64_t meg_python_randrange(struct meg_mt19937 *g, int64_t n);
 /*
- * Set a [n] to the permutation that torch.randperm(n) returns for a CPU generator of this seed, if n < 214748364.  For
- * larger n, torch uses another algorithm.
+ * Set `a` [n] to the permutation that torch.randperm(n) returns for a CPU generator of this seed, if n < 214748364.
+ * For larger n, torch uses another algorithm.
  */
 void meg_torch_randperm(int64_t *a, int64_t n, uint32_t seed);
 

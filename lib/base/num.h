@@ -10,8 +10,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Parse all of text as a decimal number, and store the number in *out.  Returns false for other text (" 1", "0x10",
- * "inf") and for a number out of range; *out is unchanged.
+ * Parse all of `text` as a decimal number, and store the number in *out.  Returns false for other text (" 1", "0x10",
+ * "inf") and for a number out of range; *out is then unchanged.
  */
 bool meg_parse_i64(const char *text, int64_t *out);
 bool meg_parse_f64(const char *text, double *out);

@@ -5,10 +5,10 @@
  *
  * The key is (seed, stream), and the counter identifies the number.  Low and high are the halves of a 64-bit integer:
  *   initial weights   stream 0; counter (element low, high, XXH3-64 of the tensor's name low, high)
- *   dropout           stream 1 + 16 layer + site; counter (unit / 8, position, sample low, high);
+ *   dropout           stream 1 + 16 * layer + site; counter (unit / 8, position, sample low, high);
  *                     unit u uses 16-bit lane u % 8, which is in word (u % 8) / 2, low half first
  *                     (tensor/ops.h defines site, unit, position and sample)
- *   rounding          stream 2^31 + 4 row + array; counter (element / 8, 0, update low, high); element e uses 16-bit
+ *   rounding          stream 2^31 + 4 * row + array; counter (element / 8, 0, update low, high); element e uses 16-bit
  *                     lane e % 8 (tensor/ops.h defines row, array, element and update)
  *   sampling          stream 2^32 - 1; counter (step, 0, prompt low, high); step is the number of tokens generated
  *                     for the prompt so far

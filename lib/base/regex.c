@@ -202,8 +202,8 @@ static size_t translate_class(const char *pattern, size_t begin, struct meg_str 
 
 /*
  * Translate {n}, {n,m}, {n,} or {,m}.  In Oniguruma, a + after any interval, or a ? after {n}, is a second quantifier.
- * It is supported only if the two quantifiers together are equivalent to ?, * or +.  Returns the length of the interval
- * including the second quantifier, or 0 with *e filled.
+ * A second quantifier is supported only if the two quantifiers together are equivalent to ?, * or +.  Returns the
+ * length of the interval including the second quantifier, or 0 with *e filled.
  */
 static size_t translate_interval(const char *pattern, size_t offset, struct meg_str *out, struct meg_err *e)
 {
@@ -359,7 +359,7 @@ static int match(struct search *s, size_t end, size_t begin, uint32_t options)
     return match(s, end, begin, options);
 }
 
-/* Match at offset begin only, against the complete text. */
+/* Match at offset `begin` only, against the complete text. */
 static int match_at(struct search *s, size_t begin)
 {
     int rc;
@@ -379,8 +379,8 @@ static size_t char_boundary(const struct search *s, size_t i)
 }
 
 /*
- * Find the next match at or after byte begin.  Returns the result of pcre2_match, or PCRE2_ERROR_MATCHLIMIT if too many
- * bytes had to be examined again.
+ * Find the next match at or after byte `begin`.  Returns the result of pcre2_match, or PCRE2_ERROR_MATCHLIMIT if too
+ * many bytes had to be examined again.
  */
 static int find_next(struct search *s, size_t begin)
 {

@@ -34,7 +34,7 @@ extern const struct meg_opt meg_data_opts[];
 
 /*
  * Check --renormalize-blend-weights and --mid-level-dataset-surplus.  Returns MEG_EUSAGE if one of these options is
- * used but does not exist in this release of Megatron-LM.  Returns MEG_EUSAGE if the surplus is out of range.
+ * used but does not exist in this `release` of Megatron-LM.  Returns MEG_EUSAGE if the surplus is out of range.
  */
 int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron_release *release, struct meg_err *e);
 
@@ -46,7 +46,7 @@ struct meg_data_blend {
     int n;
     char **prefix;      /* [n] */
     double *weight;     /* [n] weights; NULL if none are given */
-    double (*range)[2]; /* [n] begin and end of the range to read of each dataset, in [0,1]; NULL: no ranges */
+    double (*range)[2]; /* [n] range to read from each dataset: begin and end as fractions in [0,1]; NULL: no ranges */
     char *name;         /* name of the Megatron-DeepSpeed group, or NULL */
 };
 enum { MEG_MAX_BLEND_DATASETS = 32766 };

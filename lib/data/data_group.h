@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
 /*
  * meg_data_parse_group - parse "NAME: WEIGHT BEGIN:END PREFIX, ..."
  *   b       zeroed before the call; the caller frees the arrays of b, even after a failure
- *   origin  option or file that contains text, for messages
+ *   origin  option or file that contains `text`, for messages
  * meg_data_parse_group_file - parse a file that contains one group in double quotes
  * Both functions return MEG_EUSAGE for an invalid group.  meg_data_parse_group_file returns MEG_EFORMAT if the quotes
  * are missing or the file has a zero byte.  Its other errors are those of meg_read_file.

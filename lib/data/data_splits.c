@@ -31,7 +31,7 @@ static int open_source(struct meg_data_splits *d, struct meg_source **out, const
 
 /*
  * Add a mid-level dataset, a part of src.  `range` contains the two fractions of src at which the part begins and ends.
- * If range is NULL, the part is the one that --split assigns to the split, or all of src if each split has its own
+ * If `range` is NULL, the part is the one that --split assigns to the split, or all of src if each split has its own
  * files.
  */
 static int add_mid_dataset(struct meg_data_splits *d, int split, struct meg_source *src, double weight,
@@ -281,8 +281,8 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
 
 /*
  * Check the index of a blend against the lengths of its members.  In Megatron-DeepSpeed's order, a sample number beyond
- * the end of a member is accepted here.  A blend in that order is longer than the run, so the run may never read that
- * sample.
+ * the end of a member is accepted here.  A blend in that order has more samples than the run reads, so the run may
+ * never read the missing sample.
  */
 static int check_blend(const struct meg_data_splits *d, const struct meg_dataset *ds, struct meg_err *e)
 {

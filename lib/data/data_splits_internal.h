@@ -23,7 +23,7 @@ struct meg_data_class {
     void (*add_cache_key)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
     /* Append the last part of Megatron-DeepSpeed's file name for the index of p. */
     void (*add_deepspeed_name)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
-    /* Load or build the index of ds; ds->src is set.  c: cache files of the index; NULL: do not use a cache. */
+    /* Load or build the index of ds; the caller must set ds->src.  c: cache files of the index; NULL: use no cache. */
     int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
                  const struct meg_index_cache_entry *c, struct meg_err *e);
 };

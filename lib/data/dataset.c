@@ -47,8 +47,8 @@ static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t 
 
 /*
  * Read the tokens of sample j, where j is the sample's number before shuffling.  The sample spans one or more
- * consecutive entries of index.document, each of which is the number of a sequence.  It may begin and end inside a
- * sequence.
+ * consecutive entries of index.document, each of which is the number of a sequence.  The sample may begin and end
+ * inside a sequence.
  */
 static int read_sample_tokens(const struct meg_dataset *ds, int64_t j, struct stream *f, struct meg_err *e)
 {

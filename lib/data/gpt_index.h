@@ -66,7 +66,10 @@ static inline int64_t meg_gpt_index_shuffled(const struct meg_gpt_index *x, int6
     return x->is_shuffle_int64 ? ((const int64_t *)x->shuffle)[i] : ((const uint32_t *)x->shuffle)[i];
 }
 
-/* Look up where a sample begins: at token *offset of element document[*k].  `sample` is its number before shuffling. */
+/*
+ * Look up where a sample begins: at token *offset of element document[*k].  `sample` is the number that the sample has
+ * before shuffling.
+ */
 static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sample, int64_t *k, int64_t *offset)
 {
     const int64_t *i64 = (const int64_t *)x->sample;

@@ -43,7 +43,7 @@ struct meg_npy {
 /*
  * meg_index_cache_load - map the arrays of an entry
  *   prefix  prefix of the dataset; NULL: the age of the files is not checked
- *   a       [n]  in/out  sets data; sets rows if rows is -1; the other fields are input
+ *   a       [n]  in/out  sets `data`, and `rows` if it is -1; the other fields are input
  *   map     [n]  out  mapped files; the caller closes them
  * Returns true if the description matches and all arrays are valid.  An array is valid if
  *   - its .npy header and size are those that `a` describes,

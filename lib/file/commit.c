@@ -109,7 +109,8 @@ static bool read_journal(struct set *s, struct meg_str *text, const char *path)
 }
 
 /*
- * Read the journal of path, and return whether it is committed: the first file of the set must have the same journal.
+ * Read the journal of path into *s, and return whether the set is committed, that is, whether the first file of the set
+ * has the same journal.
  */
 static bool read_committed(struct set *s, const char *path)
 {
@@ -242,8 +243,8 @@ static int rename_all(const struct set *s, int *done, struct meg_err *e)
 }
 
 /*
- * Restore the old files after renaming s->v[done] failed, and return whether this succeeded.  Until the commit record
- * is removed, the new files are valid, each under its final or its temporary name.
+ * Restore the old files after the rename of s->v[done] failed.  Return whether the old files are restored.  Until the
+ * commit record is removed, the new files are valid, each under its final or its temporary name.
  */
 static bool roll_back(const struct set *s, int done)
 {

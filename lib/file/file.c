@@ -80,7 +80,7 @@ void meg_mmap_close(struct meg_mmap *m)
     memset(m, 0, sizeof *m);
 }
 
-/* Append all bytes of fd to out, and close it. */
+/* Append all bytes of fd to `out`, and close fd. */
 static int read_all(int fd, const char *path, struct meg_str *out, struct meg_err *e)
 {
     char buf[1 << 16];

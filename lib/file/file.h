@@ -27,14 +27,14 @@ int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e);
 void meg_mmap_close(struct meg_mmap *m);
 
 /*
- * Append the content of a file or pipe to out.  Returns MEG_ENOENT if it does not exist, and MEG_EIO if it cannot be
- * read.
+ * Append the content of a file or pipe to `out`.  Returns MEG_ENOENT if path does not exist, and MEG_EIO if path cannot
+ * be read.
  */
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 /*
- * Append the content of a regular file to out.  Use this function for names that were read from a directory or another
- * file, not typed by the user.  Returns MEG_EIO for other file types, as meg_mmap_open does: opening a FIFO would
- * block, and a device may be endless.
+ * Append the content of a regular file to `out`.  Use this function for names that were read from a directory or
+ * another file, not typed by the user.  Returns MEG_EIO for other file types, as meg_mmap_open does: opening a FIFO
+ * would block, and a device may be endless.
  */
 int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
 

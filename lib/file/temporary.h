@@ -42,7 +42,7 @@ int meg_temporary_register(const char *path);
 void meg_temporary_unlink_all(void);
 void meg_temporary_unregister(int slot);
 
-/* Unlink all registered files and call _exit(2).  Threads and signal handlers use this to skip exit handlers. */
+/* Unlink all registered files and call _exit(2), for threads and signal handlers, which must not run exit handlers. */
 void meg_temporary_exit(int status) MEG_NORETURN;
 
 MEG_END_DECLS

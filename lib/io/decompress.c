@@ -41,7 +41,7 @@ struct format {
     size_t offset; /* byte offset of magic in the file */
     unsigned char magic[8];
     size_t nmagic;
-    /* Decode into out [n], and update u->pos and u->is_open.  Returns the number of decoded bytes, or an error code. */
+    /* Decode into `out` [n]; update u->pos and u->is_open.  Returns the number of decoded bytes, or an error code. */
     int64_t (*decode)(struct meg_decompressor *u, char *out, int64_t n);
     bool is_padded; /* zeros may follow a stream */
     const char *hint;

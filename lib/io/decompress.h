@@ -21,7 +21,7 @@ struct meg_decompressor;
 int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e);
 
 /*
- * meg_decompressor_read - decompress at most n > 0 bytes into out
+ * meg_decompressor_read - decompress at most n > 0 bytes into `out`
  * Returns the number of bytes, or 0 at the end of the file.  Concatenated streams are decoded as one file; zeros after
  * a gzip or xz stream are skipped.
  * Returns MEG_EFORMAT for corrupt or truncated data, MEG_EFAIL if memory is exhausted, and MEG_EIO if reading fails.

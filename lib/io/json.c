@@ -60,7 +60,7 @@ int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e)
 #define BIT(type) (1u << (type))
 
 /*
- * Set *v to the member named key, or to NULL if the member is optional and missing or null.  Otherwise, return
+ * Set *v to the member `key`, or to NULL if the member is optional and missing or null.  Otherwise, return
  * MEG_EFORMAT if the member is missing or its type is not in the bit mask `types`.
  */
 static int get(const json_t *object, const char *key, enum meg_json_presence presence, unsigned types,

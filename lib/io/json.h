@@ -24,14 +24,14 @@ MEG_BEGIN_DECLS
 int meg_json_load(json_t **out, const char *path, struct meg_err *e);
 /* Parse a regular file whose name was read from a directory or another file; see meg_read_regular. */
 int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e);
-/* Parse a JSON text; source is its name in messages. */
+/* Parse a JSON text; `source` is the name of the text in messages. */
 int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
 /* Parse a JSON text in which strings may contain \u0000.  Use json_string_length for the length of a string. */
 int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *source, struct meg_err *e);
 
 /*
  * meg_json_get_* - set *out to a member of an object
- * Returns MEG_EFORMAT, with source and key in the message, if a required member is missing or a member has another
+ * Returns MEG_EFORMAT, with `source` and `key` in the message, if a required member is missing or a member has another
  * type.  If an optional member is missing or null, *out is unchanged.  meg_json_get_f64 accepts integers as well.  A
  * string, array or object in *out is borrowed from the parent object.
  */
@@ -50,18 +50,18 @@ int meg_json_get_object(const json_t *object, const char *key, enum meg_json_pre
                         const char *source, struct meg_err *e);
 
 /*
- * meg_json_dump - append a value to out; the members of objects are in insertion order
+ * meg_json_dump - append a value to `out`; the members of objects are in insertion order
  *   indent  0: print one line without spaces; otherwise, print each member or item on its own line, like Python's
  *           json.dumps(indent=...)
  */
 void meg_json_dump(const json_t *value, int indent, struct meg_str *out);
 
 /*
- * A writer for JSON without a json_t.  Each function appends to out.  Functions that begin a value or a key first
- * append a comma if out ends with a value.  For example,
+ * A writer for JSON without a json_t.  Each function appends to `out`.  Functions that begin a value or a key first
+ * append a comma if `out` ends with a value.  For example,
  *     meg_json_begin(out, '{'); meg_json_set_i64(out, "n", 1); meg_json_set_str(out, "s", "a"); meg_json_end(out, '}');
- * appends {"n":1,"s":"a"}.  Before an object or array that begins a text, out must be empty or end with a newline or a
- * space.
+ * appends {"n":1,"s":"a"}.  Before an object or array that begins a text, `out` must be empty or end with a newline or
+ * a space.
  */
 void meg_json_begin(struct meg_str *out, char bracket); /* '{' or '[' */
 void meg_json_end(struct meg_str *out, char bracket);   /* '}' or ']' */

@@ -39,8 +39,8 @@ void meg_jsonl_free(struct meg_jsonl *j);
 
 /*
  * meg_jsonl_read - read the values of the keys from one line
- *   line  [n]  JSON object in UTF-8, optionally after a byte order mark and surrounded by whitespace.  It must stay
- *              valid while the values are used.
+ *   line  [n]  JSON object in UTF-8, optionally after a byte order mark and surrounded by whitespace.  The line must
+ *              stay valid while the values are used.
  * Only keys of the outermost object are read.  If a key is duplicated, its last value is used.
  * Returns MEG_EFORMAT in these cases:
  *   - the line is invalid

@@ -96,7 +96,10 @@ static bool is_jsonl(const struct meg_text_reader *t)
     return false;
 }
 
-/* Read a JSON line into t->jsonl.  meg_text_reader_next returns its texts one by one.  Skip a blank line. */
+/*
+ * Read the next JSON line into t->jsonl, from which meg_text_reader_next returns the texts one by one.  A blank line is
+ * skipped and yields no text.
+ */
 static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
 {
     const char *line;

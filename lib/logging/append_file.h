@@ -12,7 +12,7 @@ struct meg_append_file {
     char *path; /* NULL: not open */
 };
 
-/* Open or create the file `path` for appending.  Truncate it to `keep` bytes unless keep is -1. */
+/* Open or create the file `path` for appending.  Truncate it to `keep` bytes unless `keep` is -1. */
 int meg_append_file_open(struct meg_append_file *a, const char *path, int64_t keep, struct meg_err *e);
 int meg_append_file_write(struct meg_append_file *a, const void *bytes, size_t n, struct meg_err *e);
 /* Close the file, if it is open. */

@@ -18,7 +18,7 @@ struct meg_logger {
     double first_s;          /* time of that call in seconds; 0 before it */
 };
 
-/* Write each line "name = value" of options as a TensorBoard text. */
+/* Write each line "name = value" of `options` as a TensorBoard text. */
 static int write_options(struct meg_tensorboard *t, const char *options, int64_t step, struct meg_err *e)
 {
     char *copy = meg_strdup(options), *rest = copy, *line;
@@ -80,8 +80,8 @@ static void disable_tensorboard(struct meg_logger *l, const struct meg_err *e)
 }
 
 /*
- * Unless value is NaN, write it under two tags: `name`, with the iteration as the step, and "NAME vs samples", with the
- * number of consumed samples as the step.
+ * Unless `value` is NaN, write it under two tags: `name`, with the iteration as the step, and "NAME vs samples", with
+ * the number of consumed samples as the step.
  */
 static int scalar(struct meg_logger *l, const char *name, double value, const struct meg_iteration_stats *stats,
                   struct meg_err *e)
@@ -125,7 +125,7 @@ static int write_events(struct meg_logger *l, const struct meg_iteration_stats *
                                   stats->iteration, e);
 }
 
-/* Estimate the remaining seconds from the mean time per iteration since the first call, which returns 0. */
+/* Estimate the remaining seconds from the mean time per iteration since the first call.  The first call returns 0. */
 static int64_t remaining_s(struct meg_logger *l, const struct meg_iteration_stats *stats)
 {
     const double now = meg_now_s();

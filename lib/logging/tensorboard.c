@@ -75,7 +75,7 @@ static void put_source_metadata(struct meg_str *event)
     put_message(event, EVENT_SOURCE, &source);
 }
 
-/* Write an event with body as field number `field`.  body is an encoded message or a string.  Free body. */
+/* Write an event with `body`, an encoded message or a string, as field number `field`.  Frees `body`. */
 static int write_event(struct meg_tensorboard *t, int64_t step, int field, struct meg_str *body, struct meg_err *e)
 {
     struct meg_str event = { 0 }, record = { 0 };

@@ -1,11 +1,11 @@
 /*
  * tensorboard.h - TensorBoard event files in TensorFlow's record and event formats.  A file is a sequence of records:
  *   u64 n, u32 crc(n), n bytes of a protobuf Event, u32 crc(Event)
- * All are little-endian.  crc is the masked CRC-32C of the encoded bytes (tensorflow/core/lib/io/record_writer.h,
- * core/util/event.proto).
+ * The integers are little-endian.  crc is the masked CRC-32C of the encoded bytes
+ * (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).
  *
- * A run that resumes starts a new file.  It truncates each earlier file before the first event of a later iteration.
- * Otherwise, TensorBoard would show an iteration twice.
+ * A run that resumes starts a new file.  The run also truncates each earlier file of meg-train before the first event
+ * of a later iteration.  Otherwise, TensorBoard would show an iteration twice.
  */
 #ifndef MEG_LOGGING_TENSORBOARD_H
 #define MEG_LOGGING_TENSORBOARD_H

@@ -25,7 +25,7 @@ const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *na
  */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 
-/* Set the field of an option to the value in words. */
+/* Set the field of an option to the value in `words`. */
 int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e);
 /* Make meg_opt_was_given return true for the field of an option. */
 void opt_set_given(const struct meg_opt *row, void *conf);

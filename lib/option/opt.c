@@ -160,8 +160,9 @@ static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char
 }
 
 /*
- * Return 1 if a has at least two characters and is a proper prefix of b.  Otherwise, return the Damerau-Levenshtein
- * distance (optimal string alignment) of a [n] and b.
+ * Return 1 if `a` [n] has at least two characters and is a proper prefix of b.  Otherwise, return the
+ * Damerau-Levenshtein distance (optimal string alignment) between `a` and b, or 63 if one of them has more than 63
+ * characters.
  */
 static int edit_distance(const char *a, size_t n, const char *b)
 {
@@ -262,7 +263,7 @@ size_t opt_choices(const char *arg)
     return !strchr(arg, '|') ? 0 : dots ? (size_t)(dots - arg) : strlen(arg);
 }
 
-/* Return the choice at *p and its length *n, and move *p to the next choice; return NULL at end. */
+/* Return the choice at *p and its length *n, and move *p to the next choice; return NULL at `end`. */
 static const char *next_choice(const char **p, const char *end, size_t *n)
 {
     const char *choice = *p;
@@ -436,8 +437,8 @@ static bool is_value(const char *word)
 }
 
 /*
- * Set an option.  `joined` is the value in --name=VALUE or -xVALUE.  If it is NULL, an option that requires a value has
- * it in the words `rest`.  Returns the number of words used, or an error code.
+ * Set an option.  `joined` is the value in --name=VALUE or -xVALUE.  If `joined` is NULL, the value of an option that
+ * requires one is in the words `rest`.  Returns the number of words of `rest` that are used, or an error code.
  */
 static int parse_option(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
                         const char *joined, char **rest, struct meg_err *e)
@@ -464,7 +465,7 @@ static int parse_option(const struct meg_optgroup *groups, const struct meg_optg
     return n;
 }
 
-/* Parse short options: -v, -qv, -s 4 or -s4.  Returns how many words of rest are used as values. */
+/* Parse short options: -v, -qv, -s 4 or -s4.  Returns how many words of `rest` are used as values, or an error code. */
 static int parse_letters(const struct meg_optgroup *groups, const char *letters, char **rest, struct meg_err *e)
 {
     const struct meg_optgroup *group;
@@ -483,7 +484,7 @@ static int parse_letters(const struct meg_optgroup *groups, const char *letters,
     return 0;
 }
 
-/* Append the message for an unknown option.  Returns how many words of rest look like values of that option. */
+/* Append the message for an unknown option.  Returns how many words of `rest` look like values of that option. */
 static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **rest,
                            struct meg_str *unknown)
 {

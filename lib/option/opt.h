@@ -53,9 +53,9 @@ enum {
 
 /*
  * A row of an option table.
- * metavar        name of the value in the help; NULL for a flag.  "a|b|c" lists the permitted values, for a list
- *                those of each element.  For a list, metavar determines the number of values: "START STEP SAMPLES"
- *                requires three values, "KEY..." one or more.
+ * metavar        name of the value in the help; NULL for a flag.  "a|b|c" lists the permitted values of the option
+ *                or, for a list, of each element.  For a list, metavar determines the number of values: "START STEP
+ *                SAMPLES" requires three values, "KEY..." one or more.
  * default_value  default, as written in a config file; NULL leaves the field unset.
  * help           one phrase without a full stop; --help wraps it.
  */
@@ -82,7 +82,10 @@ struct meg_opt {
     _Generic(&((S *)0)->f, int *: MEG_OPT_ENUM, unsigned *: MEG_OPT_ENUM), offsetof(S, f)
 #define MEG_BOOL(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_BOOL), offsetof(S, f)
 #define MEG_LIST(S, f) _Generic(&((S *)0)->f, struct meg_str_list *: MEG_OPT_LIST), offsetof(S, f)
-/* A flag that sets a bool field to false.  The row has the default "no", which sets the field to true. */
+/*
+ * A flag that sets a bool field to false.  The default of the row must be "no" (the flag is not given), so that the
+ * field is initially true.  Only MEG_NEGATED rows have no default.
+ */
 #define MEG_STORE_FALSE(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_STORE_FALSE), offsetof(S, f)
 
 /*
@@ -129,8 +132,8 @@ void meg_opt_defaults(const struct meg_optgroup *groups);
 int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e);
 
 /*
- * Set the field of one option.  For a list, text is split into values as in a config file; for other types, text is the
- * value, without quotes.
+ * Set the field of one option.  For a list, `text` is split into values as in a config file; for other types, `text` is
+ * the value, without quotes.
  */
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
@@ -152,14 +155,14 @@ bool meg_opt_was_given(const void *field);
 int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e);
 
 /*
- * meg_opt_apply - set fields from text, the output of an earlier meg_opt_dump
- *   source  name of text in messages
+ * meg_opt_apply - set fields from `text`, the output of an earlier meg_opt_dump
+ *   source  name of `text` in messages
  * Fields for which meg_opt_was_given returns true keep their values.  Unknown names are ignored.
  */
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
 /*
- * Append to out the options that are set, as lines `name = value`.  meg_opt_read_config reads the same values from
+ * Append to `out` the options that are set, as lines `name = value`.  meg_opt_read_config reads the same values from
  * these lines.
  */
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);

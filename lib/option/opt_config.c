@@ -16,7 +16,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Append the word at p to out without its quotes.  Returns the end of the word, or NULL on error. */
+/* Append the word at p to `out` without its quotes.  Returns the end of the word, or NULL on error. */
 static const char *read_word(const char *p, const char *end, struct meg_str *out, struct meg_err *e)
 {
     char quote = 0;

@@ -37,7 +37,7 @@ struct preprocess_job {
     double start_s;
     bool is_input_done; /* atomic: no more blocks are to be read */
 
-    pthread_mutex_t read_lock; /* guards in and blocks_read */
+    pthread_mutex_t read_lock; /* guards `in` and blocks_read */
     struct meg_block_reader *in;
     int64_t blocks_read;
 
@@ -52,9 +52,9 @@ struct preprocess_job {
 };
 
 /*
- * The sequences of one key in one block.  ids contains the ids that are not written yet.  lengths contains the lengths
- * of the sequences without offsets, and DOCUMENT_END after the last length of each document.  One sequence can be
- * partially written.  Its length is, or will be, the first one in lengths.
+ * The sequences of one key in one block.  `ids` contains the ids that are not written yet.  `lengths` contains the
+ * lengths of the sequences without offsets, and DOCUMENT_END after the last length of each document.  One sequence can
+ * be partially written.  The length of that sequence is, or will be, the first one in `lengths`.
  */
 struct encoded_key {
     struct meg_ids ids, lengths;

@@ -41,7 +41,7 @@ static void reserve_tokens(struct encoded_key *out, int64_t n)
     out->offset = out->offset < 0 ? at : out->offset;
 }
 
-/* Reserve space in .bin for the complete sequences of out, and end their documents. */
+/* Reserve space in .bin for the complete sequences of *out, and end their documents. */
 static void reserve_sequences(struct encoded_key *out)
 {
     out->offset = -1;

@@ -60,8 +60,8 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
 }
 
 /*
- * Check that messages have at most INT32_MAX elements, the limit of MPI's counts.  Pipeline and sequence parallelism
- * exchange activations; context parallelism exchanges keys and values.
+ * Check that messages have at most INT32_MAX elements.  Pipeline and sequence parallelism exchange activations; context
+ * parallelism exchanges keys and values.
  */
 static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
 {

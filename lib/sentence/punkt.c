@@ -65,7 +65,10 @@ static bool is_end_mark(char c)
     return c == '.' || c == '?' || c == '!';
 }
 
-/* Return whether c is punctuation that ends a word.  It can directly follow the end mark of a candidate. */
+/*
+ * Return whether c is one of the punctuation characters that cannot be part of a word (NLTK's _re_non_word_chars).  An
+ * end mark that is directly followed by such a character is a candidate for a sentence boundary.
+ */
 static bool is_punctuation(char c)
 {
     return c && strchr(")\";}]*:@'({[!?", c);
@@ -206,8 +209,8 @@ static void first_pass_annotation(struct scratch *j, struct word *w)
 }
 
 /*
- * Set type to the key of a word in the parameters: the word in lower case, or ##number## for a number.  If
- * drops_period, remove a period at the end of the key, unless the key is only a period.
+ * Set *type to the key of a word in the parameters: the word in lower case, or ##number## for a number.  If
+ * drops_period is true, remove a period at the end of the key, unless the key is only a period.
  */
 static void set_type(struct meg_str *type, const struct word *w, bool drops_period)
 {
@@ -357,7 +360,7 @@ static const char *context_of(const struct candidate *c, const char *previous, c
 /* ---- sentences ---------------------------------------------------------------------------------- */
 
 /*
- * The last sentence found, which is not appended to out yet.  Closing quotes and brackets at the beginning of the
+ * The last sentence found, which is not appended to `out` yet.  Closing quotes and brackets at the beginning of the
  * following text can still be added to the sentence.
  */
 struct pending {

@@ -71,11 +71,11 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
 
 /*
  * A writer of a dataset; the memory of the writer does not grow with the dataset.
- * create acquires PREFIX.lock, so a second writer of the same PREFIX fails.  Until commit, the data are in temporary
- * files in the directory of PREFIX.bin and PREFIX.idx.  commit renames the temporary files (file/commit.h); abandon
- * removes them.
- * After a failure with MEG_EIO or MEG_ENOENT, the writer can only be abandoned.  extend, reserve and end_document
- * return no error code: if one of them fails, the next append, pwrite or commit returns the error.
+ * `create` acquires PREFIX.lock, so a second writer of the same PREFIX fails.  Until `commit`, the data are in
+ * temporary files in the directory of PREFIX.bin and PREFIX.idx.  `commit` renames the temporary files (file/commit.h);
+ * `abandon` removes them.
+ * After a failure with MEG_EIO or MEG_ENOENT, the writer can only be abandoned.  `extend`, `reserve` and `end_document`
+ * return no error code: if one of them fails, the next `append`, `pwrite` or `commit` returns the error.
  */
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype,
@@ -86,8 +86,8 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum
  */
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
- * Append in steps; several threads can write at once.  The order of calls is convert, then reserve or extend, then
- * pwrite.  These functions must not be called on a writer on which append was called.
+ * Append in steps; several threads can write at once.  The order of calls is `convert`, then `reserve` or `extend`,
+ * then `pwrite`.  These functions must not be called on a writer on which `append` was called.
  *   convert  checks `ids` and converts them to the token type; `out` [n] may be the array `ids` if the type has at most
  *            4 bytes
  *   reserve  adds a sequence of n tokens and returns its byte offset in .bin; one thread at a time

@@ -25,7 +25,7 @@ struct meg_indexed_writer {
     struct meg_file bin, idx;    /* idx: space for the header, then the lengths */
     struct meg_file docs, modes; /* temporary files, never committed; modes is { 0 } if the dataset has none */
     int64_t nseq, ndoc_entries;  /* number of sequences, and of entries in the document index */
-    int32_t last_length;         /* tokens of the sequence appended last, which extend may lengthen */
+    int32_t last_length;         /* tokens of the sequence appended last, which meg_indexed_extend may lengthen */
     int64_t nseq_ended;          /* number of sequences in the ended documents */
     atomic_int index_status;     /* 0, or code of the first failure to write a part of .idx (see index_err) */
     struct meg_err index_err;
@@ -115,7 +115,7 @@ enum { VEC = 16 }; /* ids per vector */
 typedef int32_t ids_vec __attribute__((vector_size(VEC * 4)));
 typedef uint16_t u16_vec __attribute__((vector_size(VEC * 2)));
 
-/* Return the bitwise or of all ids. */
+/* Return the bitwise OR of all ids. */
 static int32_t or_bits(const int32_t *ids, int64_t n)
 {
     ids_vec all = { 0 }, v;
@@ -150,8 +150,8 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
 }
 
 /*
- * Convert each id to an integer of `size` bytes.  These are the first bytes of the id as int64, because meg requires a
- * little-endian CPU.  `to` may be the array `ids` if size is at most 4.
+ * Convert each id to an integer of `size` bytes.  The integer is the first `size` bytes of the id as int64, because meg
+ * requires a little-endian CPU.  `to` may be the array `ids` if `size` is at most 4.
  */
 static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {

@@ -116,8 +116,8 @@ int meg_inspect_info(const struct meg_inspect_conf *c, FILE *out, struct meg_err
 /* ---- --decode ---- */
 
 /*
- * Set [*begin, *end) to the range of documents that text, FIRST or FIRST:COUNT, selects.  If text is NULL, the range is
- * all ndoc documents.
+ * Set [*begin, *end) to the range of documents that `text`, FIRST or FIRST:COUNT, selects.  If `text` is NULL, the
+ * range is all ndoc documents.
  */
 static int parse_range(const char *text, int64_t ndoc, int64_t *begin, int64_t *end, struct meg_err *e)
 {

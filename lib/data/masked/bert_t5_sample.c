@@ -80,8 +80,8 @@ struct segment {
 };
 
 /*
- * Split the sentences into segments a and b at a random sentence.  Swap the segments with probability 1/2, and return
- * whether they are swapped.  Without pairs, a contains all sentences, and b is empty.
+ * Split the sentences into segments *a and *b at a random sentence.  Swap the segments with probability 1/2, and return
+ * whether they are swapped.  Without pairs, *a contains all sentences, and *b is empty.
  */
 static bool choose_segments(struct sentences *x, bool has_pairs, struct segment *a, struct segment *b)
 {
@@ -105,7 +105,7 @@ static bool choose_segments(struct sentences *x, bool has_pairs, struct segment 
 }
 
 /*
- * While the segments together exceed max tokens, remove one token from a random end of the longer segment.  Return
+ * While the segments together exceed `max` tokens, remove one token from a random end of the longer segment.  Return
  * whether tokens were removed.
  */
 static bool truncate_segments(struct segment *a, struct segment *b, int64_t max, struct meg_mt19937 *g)

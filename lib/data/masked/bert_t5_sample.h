@@ -18,7 +18,7 @@ struct meg_mask_conf {
     double prob;        /* fraction of tokens to mask, in (0, 1) */
     int64_t max_ngram;  /* maximum number of words per span */
     bool whole_word;    /* mask all tokens of a word, or none */
-    bool longer_ngrams; /* prefer long spans to short ones; no effect if geometric is true */
+    bool longer_ngrams; /* prefer long spans to short ones; no effect if `geometric` is true */
     bool geometric;     /* draw span lengths from a geometric distribution (p = 0.2), not in proportion to 1/length */
 };
 
@@ -59,7 +59,7 @@ struct meg_masked_vocab {
  *   labels        original ids of masked tokens; -1 elsewhere
  *   loss_mask     1 at masked tokens, 0 elsewhere
  *   padding_mask  1 at tokens
- * As in Megatron-LM, text, types and padding_mask are padded with the pad id.
+ * As in Megatron-LM, `text`, `types` and `padding_mask` are padded with the pad id.
  */
 struct meg_bert_sample {
     int32_t *text, *types, *labels, *loss_mask, *padding_mask;
@@ -82,7 +82,8 @@ struct meg_t5_sample {
 
 /*
  * meg_bert_sample, meg_t5_sample - build sample i, in [0, len)
- * The random generator is MT19937, seeded with --seed + i.  In a blend, i is the number of the sample in its member.
+ * The random generator is MT19937, seeded with --seed + i.  In a blend, i is the number of the sample in the member
+ * dataset.
  * Both functions are thread-safe and return the errors of meg_dataset_sample.  meg_t5_sample returns MEG_EUSAGE when
  * decoder_seq_length or the number of sentinels is too small.
  */
