@@ -104,18 +104,18 @@ struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
  * meg_tokenizer_encode - append the ids of text to out
  *   text  [n]  UTF-8, which may contain zero bytes; n < INT32_MAX
  * Returns MEG_EFORMAT if text is not well-formed UTF-8 (the message contains the offset) or if this tokenizer type
- * cannot encode the text.  After a failure, out is unchanged.
+ * cannot encode the text.  After a failure, `out` is unchanged.
  */
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 
 /*
  * meg_tokenizer_encode_to_sink - encode a text without keeping all ids in memory
  *   text  [n]  well-formed UTF-8
- *   out        the ids are appended; out may begin with ids of earlier texts
+ *   out        the ids are appended; `out` may begin with ids of earlier texts
  *   sink       once `out` has more than MEG_IDS_FLUSH_COUNT ids, ids are moved from the front of `out` to the sink.
  *              The last ids of the text remain in `out`.  If `sink` is NULL, all ids remain there.
- * Fails as meg_tokenizer_encode and sink->write do.  After a failure before the first write to the sink, out is
- * unchanged.  After a later failure, the contents of out are unspecified.
+ * Fails as meg_tokenizer_encode and sink->write do.  After a failure before the first write to the sink, `out`
+ * is unchanged.  After a later failure, the contents of `out` are unspecified.
  */
 int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                                  const struct meg_id_sink *sink, struct meg_err *e);

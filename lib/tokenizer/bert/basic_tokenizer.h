@@ -40,7 +40,7 @@ void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r);
 /* Begin to split text [n], which must be well-formed UTF-8 and is borrowed. */
 void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n);
 /*
- * meg_bert_basic_next - set out to the next words, each followed by a zero byte (words contain none)
+ * meg_bert_basic_next - set `out` to the next words, each followed by a zero byte (words contain none)
  * A word of more than MEG_BERT_MAX_WORD bytes is truncated, but still has more than 250 characters.  WordPiece encodes
  * this word as unknown, since WordPiece's limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end of the
  * text.  Returns MEG_EFORMAT if more than MEG_BERT_MAX_RUN characters must be lowercased and decomposed together.

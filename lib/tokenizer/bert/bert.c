@@ -144,7 +144,7 @@ static int add_ids(struct bert *t, const struct meg_wordcache_lookup *w, struct 
 struct chunk {
     const char *begin;
     int nth;       /* index of the chunk's first word in the batch */
-    int64_t first; /* index of the chunk's first id in out; -1: no ids yet */
+    int64_t first; /* index of the chunk's first id in `out`; -1: no ids yet */
 };
 
 static int encode_batch(struct bert *t, struct chunk *x, struct meg_ids *out, const struct meg_id_sink *sink,

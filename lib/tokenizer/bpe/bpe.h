@@ -45,7 +45,7 @@ void meg_bpe_free(struct meg_bpe *b);
  */
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 
-/* Add n merges.  This is faster than n calls of meg_bpe_add, since it prefetches. */
+/* Add n merges.  One call is faster than n calls of meg_bpe_add, since the function prefetches table entries. */
 struct meg_bpe_merge_rule {
     int32_t left, right, rank, id;
 };

@@ -97,7 +97,7 @@ struct meg_hf_normalizer;
 int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_normalizer_free(struct meg_hf_normalizer *n);
 /*
- * Normalize text [n] and set out to the result.  is_first_chunk is false if text begins at a safe split point inside a
+ * Normalize text [n] and set `out` to the result.  is_first_chunk is false if text begins at a safe split point inside a
  * longer text; the step Prepend then does nothing.  Returns MEG_EFORMAT if a step produces more than max_bytes;
  * otherwise fails as meg_normal_form_add and meg_regex_find_all do.
  */
@@ -233,7 +233,7 @@ extern const struct meg_hf_model_type meg_hf_bpe, meg_hf_unigram, meg_hf_wordpie
 
 struct meg_bytebpe;
 /*
- * Set out to a vocabulary for tokenizer/bpe/byte_level.h, move the merges of m to out, and return true.  After the
+ * Set `out` to a vocabulary for tokenizer/bpe/byte_level.h, move the merges of m to `out`, and return true.  After the
  * move, m can no longer encode.  m must be BPE without prefix, suffix or byte fallback.  Each byte that occurs in UTF-8
  * must be a token, spelled in GPT-2's byte alphabet.  Otherwise return false and leave m unchanged.
  * The caller sets out->pretok.

@@ -15,7 +15,7 @@ struct prev_block {
     struct class_masks m;  /* masks of the previous block, without the line ends in absorbed_eol */
     uint64_t absorbed_eol; /* line ends that belong to the punctuation before them */
     uint64_t nonbreak;     /* spaces that are not line ends */
-    /* bytes of punctuation not preceded by punctuation or U+0020; a word that follows directly includes the character */
+    /* bytes of punctuation not preceded by punctuation or U+0020; a word that follows directly includes these bytes */
     uint64_t lead;
     int64_t indent; /* offset in the text of spaces after a line end, if they reach the end of the block; -1: none */
     int ndigits;    /* position of the last digit in its group of three, 0 to 2 */

@@ -250,7 +250,7 @@ static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n,
 }
 
 /*
- * Append the ids of symbol sym, which begins at text, and return its length in bytes.  If sym is an unused piece of
+ * Append the ids of symbol sym, which begins at `text`, and return its length in bytes.  If sym is an unused piece of
  * several characters, append the ids of its pair in rev_merge instead (tokenizer/bpe/bpe.h).  Set *is_known to false
  * for an unknown character.
  */

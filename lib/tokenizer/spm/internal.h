@@ -124,7 +124,7 @@ void spm_unigram_update_score(struct meg_spm_encoder *enc);
  * greater than 0, so ids with tag 0 are never used.
  */
 uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, int64_t n);
-/* Return the required tag for cached words.  It is valid until nids more ids have been appended. */
+/* Return the required tag for cached words.  The tag is valid until nids more ids have been appended. */
 uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids);
 
 /* ---- BPE (bpe.c) ---- */
