@@ -25,7 +25,7 @@ static int run(const struct meg_serve_conf *c, const struct meg_token_output_con
         goto out;
     }
     if (is_seed_random)
-        meg_info("--seed %" PRId64, sampling->seed);
+        meg_info("random seed: %" PRId64 "; use --seed %" PRId64 " to repeat this run", sampling->seed, sampling->seed);
     r = meg_serve(c, output, sampling, &m, &in, e);
 out:
     meg_unload_model(&m);

@@ -72,8 +72,8 @@ static int run(const struct conf *c, struct meg_err *e)
     if (vocab.tokens.n < c->vocab_size)
         meg_warn("the text yields only %" PRId64 " tokens instead of the %" PRId64 " of --vocab-size", vocab.tokens.n,
                  c->vocab_size);
-    meg_info("%" PRId64 " tokens from %.1f MB of text and %" PRId64 " different words, %.1f s: %s", vocab.tokens.n,
-             (double)nbytes / 1e6, trainer.words.n, meg_now_s() - start_s, c->output_dir);
+    meg_info("%s: %" PRId64 " tokens from %.1f MB of text with %" PRId64 " different words, in %.1f s", c->output_dir,
+             vocab.tokens.n, (double)nbytes / 1e6, trainer.words.n, meg_now_s() - start_s);
 out:
     meg_lock_release(&lock);
     meg_text_reader_close(in);

@@ -98,7 +98,7 @@ static int check_crc(const struct ckpt_mapped_tensor *m, struct meg_err *e)
         return 0;
     return meg_fail(
         e, MEG_EFORMAT,
-        "%s: tensor %s: the CRC-32 is %08x, but the ZIP directory has %08x; the file is damaged: copy it again",
+        "%s: tensor %s: the CRC-32 is %08x, but the ZIP central directory has %08x; the file is damaged: copy it again",
         m->st->path, m->t->name, crc, m->t->crc);
 }
 

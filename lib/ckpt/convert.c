@@ -33,7 +33,7 @@ const struct meg_opt meg_convert_opts[] = {
       "pad the vocabulary rows of each tensor-parallel rank to a multiple of N" },
     { "true-vocab-size", 0, MEG_I64(C, true_vocab), "N", NULL, "vocabulary size of the source, without padding" },
     { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL,
-      "JSON vocabulary whose number of tokens is the value of --true-vocab-size" },
+      "JSON vocabulary; its number of tokens is used as --true-vocab-size" },
     { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",
       "with --saver mcore: Megatron layer implementation whose names are used for the norm tensors" },
     { "params-dtype", 0, MEG_STR(C, dtype), "auto|fp32|bf16|fp16", "auto",
@@ -354,7 +354,7 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
         (r = load_source(&src, &save, c, ckpt, to, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, e)) == 0)
-        meg_info("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, src.params.n, src.params.numel,
+        meg_info("%s: %d tensors, %" PRId64 " parameters, format %s", c->save_dir, src.params.n, src.params.numel,
                  target_names[to]);
 out:
     meg_lock_release(&lock);

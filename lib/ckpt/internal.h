@@ -299,8 +299,11 @@ int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tenso
 
 /* ---- open.c ---- */
 
-/* Open the tensor file c->path/NAME and append it to c->file, unless the file is already open. */
-int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
+/*
+ * Open the tensor file c->path/NAME and append it to c->file, unless the file is already open.  Fails if `name`
+ * contains a slash.  The message then names `list`, the file that contains `name`, and the tensor of that entry.
+ */
+int ckpt_add_file(struct meg_ckpt *c, const char *name, const char *list, const char *tensor, struct meg_err *e);
 /*
  * Index the tensors of all files by name, so that ckpt_find_tensor need not search each file.  Returns MEG_EFORMAT if
  * two files of one tensor-parallel rank have a tensor of the same name.

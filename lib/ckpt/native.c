@@ -99,10 +99,9 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
     {
         text.n = 0;
         if (strchr(name, '/'))
-            r = meg_fail(
-                e, MEG_EFORMAT,
-                "%s/manifest.json: the name '%.100s' contains '/'; expected the name of a file in this directory",
-                c->path, name);
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s/manifest.json: the file name '%.100s' contains '/'; expected a file in the same directory",
+                         c->path, name);
         else if ((r = read_metadata_file(c, name, entry, &text, e)) == 0 && strcmp(name, "state.json") == 0)
             r = read_state(c, &text, e);
         if (r < 0)
@@ -128,7 +127,7 @@ static int list_tensor(struct meg_st_tensor *t, const char *name, const json_t *
         (r = meg_json_get_array(entry, "shape", MEG_JSON_REQUIRED, &shape, name, e)) < 0)
         return r;
     if (json_array_size(shape) > MEG_ST_MAXDIM)
-        return meg_fail(e, MEG_EFORMAT, "%s: manifest.json has %zu dimensions, expected at most %d", name,
+        return meg_fail(e, MEG_EFORMAT, "%s: the shape in manifest.json has %zu dimensions, expected at most %d", name,
                         json_array_size(shape), MEG_ST_MAXDIM);
     json_array_foreach(shape, i, dim)
     {
@@ -240,7 +239,7 @@ static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *
         if (ckpt_is_optim_name(name) != is_optim)
             continue;
         if ((r = meg_json_get_str(entry, "file", MEG_JSON_REQUIRED, &file, name, e)) < 0 ||
-            (r = ckpt_add_file(c, file, e)) < 0)
+            (r = ckpt_add_file(c, file, "manifest.json", name, e)) < 0)
             return r;
     }
     return 0;

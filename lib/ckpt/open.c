@@ -38,7 +38,7 @@ bool meg_ckpt_exists(const char *dir)
     return exists;
 }
 
-int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
+int ckpt_add_file(struct meg_ckpt *c, const char *name, const char *list, const char *tensor, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name);
     struct meg_st *st = NULL;
@@ -49,9 +49,10 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
         if (strcmp(c->file[i]->path, path) == 0)
             goto out;
     if (strchr(name, '/')) {
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: the name '%.100s' contains '/'; expected the name of a file in this directory", c->path,
-                     name);
+        r = meg_fail(
+            e, MEG_EFORMAT,
+            "%s/%s: the file name '%.100s' of tensor %.200s contains '/'; expected a file in the same directory",
+            c->path, list, name, tensor);
         goto out;
     }
     n = strlen(name);

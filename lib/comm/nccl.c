@@ -206,8 +206,10 @@ static void close_queues(struct nccl_group *g)
         while (g->queue[i] && !meg_nccl_queue_close(g->queue[i])) {
             if (meg_now_s() - start_s > g->g.timeout_s)
                 meg_die(MEG_EPEER,
-                        "rank %d of group %s waited %.1f s for the other ranks to close their NCCL communicators",
-                        g->g.c.rank, g->g.c.name, g->g.timeout_s);
+                        "rank %d of %d waited %.1f s for the other ranks to close their NCCL communicators of group "
+                        "%s; a peer exited or is stuck; see the messages of the other ranks, or increase "
+                        "--distributed-timeout-minutes",
+                        g->g.c.rank, g->g.c.size, g->g.timeout_s, g->g.c.name);
             usleep(100);
         }
         free(g->queue[i]);

@@ -57,7 +57,7 @@ const struct meg_opt meg_data_opts[] = {
     { "reset-position-ids", 0, MEG_BOOL(C, reset_position_ids), NULL, "no",
       "restart position ids at 0 after each end-of-document token" },
     { "reset-attention-mask", 0, MEG_BOOL(C, reset_attention_mask), NULL, "no",
-      "mask attention to tokens of earlier documents" },
+      "prevent attention to tokens of earlier documents" },
     { "eod-mask-loss", 0, MEG_BOOL(C, eod_mask_loss), NULL, "no",
       "exclude positions whose input is an end-of-document token from the loss" },
     { "dataloader-type", 0, MEG_STR(C, dataloader_type), "single|cyclic", "single",

@@ -17,8 +17,10 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds)
 
 int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s: the cached index does not match this dataset; remove the cache directory",
-                    meg_source_name(ds->src));
+    return meg_fail(
+        e, MEG_EFORMAT,
+        "%s: the cached index does not match this dataset; remove the .npy files of the index (see --data-cache-path)",
+        meg_source_name(ds->src));
 }
 
 /* Buffer for the tokens of one sample, which are read from one or more sequences of the source. */

@@ -28,19 +28,21 @@ static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_m
                         p->name, all, needed, d->spec.seq_length);
     if (p->tokens == 0 && !d->split_string)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: the range BEGIN:END for %s is empty: sequences %" PRId64 " to %" PRId64 " of %" PRId64
-                        ", 0 of %" PRId64 " tokens, but one sample needs %" PRId64 "; use a larger range",
-                        p->name, meg_split_names[p->split], p->begin, p->end, n, all, needed);
+                        "%s: the range BEGIN:END for %s has no tokens (%" PRId64 " of %" PRId64
+                        " sequences), but one sample needs %" PRId64 " tokens; use a larger range",
+                        p->name, meg_split_names[p->split], p->end - p->begin, n, needed);
     if (p->tokens == 0)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: the range of %s for %s is empty: sequences %" PRId64 " to %" PRId64 " of %" PRId64
-                        ", 0 of %" PRId64 " tokens, but one sample needs %" PRId64
-                        "; use a larger ratio, or 0 to omit this split",
-                        d->split_string, p->name, meg_split_names[p->split], p->begin, p->end, n, all, needed);
+                        "--split %s: the %s split of %s has no tokens (%" PRId64 " of %" PRId64
+                        " sequences), but one sample needs %" PRId64
+                        " tokens; use a larger ratio, or 0 to omit this split",
+                        d->split_string, meg_split_names[p->split], p->name, p->end - p->begin, n, needed);
     if (p->tokens < needed) {
         if (p->num_samples == MEG_ONE_EPOCH)
-            return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " tokens for %s, but one sample needs %" PRId64, p->name,
-                            p->tokens, meg_split_names[p->split], needed);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: only %" PRId64 " tokens for %s, but one sample needs %" PRId64
+                            "; use more text or a shorter --seq-length",
+                            p->name, p->tokens, meg_split_names[p->split], needed);
         meg_warn("%s: only %" PRId64 " tokens for %s, but one sample needs %" PRId64 "; repeating them", p->name,
                  p->tokens, meg_split_names[p->split], needed);
     }

@@ -17,8 +17,10 @@ int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t 
     *p = (struct meg_gpt_index_sizes){ .elements = elements, .tokens_per_epoch = tpe, .epochs = 1 };
     if (num_samples != MEG_ONE_EPOCH) {
         if (num_samples > (INT64_MAX / 2 - tpe) / t)
-            return meg_fail(e, MEG_EFORMAT, "%" PRId64 " samples of %" PRId64 " tokens exceed the range of int64",
-                            num_samples, t);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%" PRId64 " samples of %" PRId64 " tokens are requested, but at most %" PRId64
+                            " samples are supported",
+                            num_samples, t, (INT64_MAX / 2 - tpe) / t);
         need = num_samples * t + x;
         p->epochs = need <= tpe ? 1 : (need + tpe - 1) / tpe;
     }

@@ -38,7 +38,8 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
     for (i = 0; i < n - 1; i++) {
         if (!isfinite(logprob[i]))
             return meg_fail(e, MEG_EFAIL,
-                            "the log-probability of token %" PRId64 " is %f; check the checkpoint for NaN or Inf",
+                            "the log-probability of token %" PRId64
+                            " (counted from 0) is %f; check the checkpoint for NaN or Inf",
                             i + 1, (double)-logprob[i]);
         logprob[i] = -logprob[i];
     }

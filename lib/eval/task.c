@@ -74,6 +74,7 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
     struct meg_scorer s;
     struct meg_ids ids = { 0 };
     struct meg_str out = { 0 };
+    struct meg_err why;
     float *logprob = meg_new((size_t)positions * sizeof *logprob);
     struct meg_token_logprob *top = NULL;
     char *text;
@@ -98,8 +99,10 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
                          in.name, in.line, ids.n, positions, positions + 1);
             goto out;
         }
-        if (ids.n > 1 && (r = meg_score_top(&s, ids.v, ids.n, logprob, top, output->top_n_logprobs, e)) < 0)
+        if (ids.n > 1 && (r = meg_score_top(&s, ids.v, ids.n, logprob, top, output->top_n_logprobs, &why)) < 0) {
+            r = meg_fail(e, r, "%s: line %" PRId64 ": %s", in.name, in.line, why.msg);
             goto out;
+        }
         add_scores(&out, output, m->tok, &ids, logprob, top);
         if ((r = meg_write_stdout(out.s, out.n, e)) < 0)
             goto out;

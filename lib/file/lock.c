@@ -261,7 +261,9 @@ static int take_over(const char *tmp, const char *path, const struct holder *sel
     if (fd < 0)
         return errno == ENOENT ? 0 : meg_fail_errno(e, "%s: cannot open this lock file of a dead process", path);
     if (flock(fd, LOCK_EX) < 0)
-        r = meg_fail_errno(e, "%s: remove this lock file of a dead process; flock failed", path);
+        r = meg_fail(e, MEG_EIO,
+                     "%s: flock failed: %s; the process that created this lock file is dead, so remove the file", path,
+                     strerror(errno));
     else if (fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino &&
              opened.st_dev == named.st_dev && read_holder(&h, path) && is_dead(&h, self)) {
         *is_ours = rename(tmp, path) == 0;

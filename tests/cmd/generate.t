@@ -60,7 +60,7 @@ isnt 'equal prompts are sampled differently' "$(echo a | generate)" "$(printf 'a
 isnt 'other seeds sample differently' "$(echo a | generate)" "$(echo a | generate --seed 2)"
 is '--random-seed is a synonym of --seed' "$(echo a | generate --random-seed 2)" "$(echo a | generate --seed 2)"
 echo a | generate --seed -1 >"$T/out" 2>"$T/err"
-seed=$(sed -n 's/.*--seed \([0-9]*\)$/\1/p' "$T/err")
+seed=$(sed -n 's/.*--seed \([0-9]*\) to repeat this run$/\1/p' "$T/err")
 is '--seed -1 prints the seed it uses' "$(echo a | generate --seed "$seed")" "$(cat "$T/out")"
 is '--top_k 1 and --temperature 0 are greedy' "$(echo a | generate --top_k 1; echo a | generate --temperature 0)" \
     "$(echo a | generate --greedy; echo a | generate --greedy)"

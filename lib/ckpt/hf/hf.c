@@ -40,7 +40,7 @@ static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg
         if (!json_is_string(file))
             r = meg_fail(e, MEG_EFORMAT, "%s: weight_map: the file name of tensor %.100s is not a string", path, name);
         else
-            r = ckpt_add_file(c, json_string_value(file), e);
+            r = ckpt_add_file(c, json_string_value(file), name_of_index, name, e);
         if (r < 0)
             goto out;
     }
@@ -60,7 +60,7 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
         if (ckpt_path_exists(c->path, candidates[i][0]))
             return open_shards(c, candidates[i][0], e);
         if (ckpt_path_exists(c->path, candidates[i][1]))
-            return ckpt_add_file(c, candidates[i][1], e);
+            return ckpt_add_file(c, candidates[i][1], "", "", e);
     }
     return meg_fail(e, MEG_ENOENT,
                     "%s: found config.json, but no weights; expected " WEIGHTS ", pytorch_model.bin or the "

@@ -383,7 +383,8 @@ static int find_vocab(struct reader *rd, struct meg_err *e)
     const struct meg_st_tensor *t = ckpt_find_tensor(rd->c, 0, word, &st);
 
     if (!t || t->ndim != 2 || t->dim[0] > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s: found no two-dimensional tensor %s", rd->first, word);
+        return meg_fail(e, MEG_EFORMAT, "%s: found no two-dimensional tensor %s of at most %d rows", rd->first, word,
+                        INT32_MAX);
     rd->c->vocab_rows = t->dim[0] * rd->tp;
     if (rd->c->vocab_size > rd->c->vocab_rows)
         return meg_fail(e, MEG_EFORMAT, "%s: true_vocab_size in args is %" PRId64 ", but %s has %" PRId64 " rows",

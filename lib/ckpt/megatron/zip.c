@@ -50,7 +50,7 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
         return 0;
     at64 = get(locator + 8, 8);
     if (at64 > z->n || z->n - at64 < END64_BYTES || memcmp(z->p + at64, "PK\6\6", 4) != 0)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: expected a ZIP64 record at byte %" PRIu64, z->from, at64);
+        return meg_fail(z->e, MEG_EFORMAT, "%s: expected a ZIP64 end record at byte %" PRIu64, z->from, at64);
     *count = get(z->p + at64 + 32, 8);
     *nbytes = get(z->p + at64 + 40, 8);
     *at = get(z->p + at64 + 48, 8);
@@ -90,13 +90,13 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
     size_t nname, nextra;
 
     if (n < ENTRY_BYTES || memcmp(p, "PK\1\2", 4) != 0)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: expected an entry of the ZIP directory at byte %zu", z->from,
+        return meg_fail(z->e, MEG_EFORMAT, "%s: expected an entry of the ZIP central directory at byte %zu", z->from,
                         (size_t)(p - z->p));
     nname = (size_t)get(p + 28, 2);
     nextra = (size_t)get(p + 30, 2);
     *used = ENTRY_BYTES + nname + nextra + (size_t)get(p + 32, 2);
     if (*used > n || nname > NAME_MAX_BYTES || memchr(p + ENTRY_BYTES, 0, nname))
-        return meg_fail(z->e, MEG_EFORMAT, "%s: the entry of the ZIP directory at byte %zu is damaged", z->from,
+        return meg_fail(z->e, MEG_EFORMAT, "%s: the entry of the ZIP central directory at byte %zu is damaged", z->from,
                         (size_t)(p - z->p));
     m->name = meg_strndup((const char *)p + ENTRY_BYTES, nname);
     stored = get(p + 20, 4);
@@ -108,7 +108,7 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
                         "members uncompressed",
                         z->from, m->name, (int)get(p + 10, 2));
     if (read_zip64(p + ENTRY_BYTES + nname, nextra, &size, &stored, &at) < 0 || size != stored)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s: the sizes in the ZIP directory are damaged", z->from,
+        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s: the sizes in the ZIP central directory are damaged", z->from,
                         m->name);
     if (at > z->n || z->n - at < LOCAL_BYTES || memcmp(z->p + at, "PK\3\4", 4) != 0)
         return meg_fail(z->e, MEG_EFORMAT, "%s: expected the header of member %s at byte %" PRIu64, z->from, m->name,
@@ -141,9 +141,9 @@ int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *fro
         return r;
     if (at > n || nbytes > n - at || count > nbytes / ENTRY_BYTES)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: a ZIP directory of %" PRIu64 " entries, at byte %" PRIu64 " and %" PRIu64
-                        " bytes long, does not fit in a file of %zu bytes",
-                        from, count, at, nbytes, n);
+                        "%s: the ZIP central directory is damaged: %" PRIu64 " entries in %" PRIu64
+                        " bytes at byte %" PRIu64 " of a file of %zu bytes",
+                        from, count, nbytes, at, n);
     while ((uint64_t)z->n < count) {
         if ((size_t)z->n == cap) {
             cap = cap ? 2 * cap : 64;

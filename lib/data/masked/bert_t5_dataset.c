@@ -36,14 +36,14 @@ static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_data
                         d->masked_conf.conf.type == MEG_MASKED_BERT ? "BERT samples" : "T5 samples");
     if (p->begin == p->end && !d->split_string)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: the range for %s is empty: documents %" PRId64 " to %" PRId64 " of %" PRId64
-                        "; use a larger range or more documents",
-                        p->name, meg_split_names[p->split], p->begin, p->end, num_documents(src));
+                        "%s: the range BEGIN:END for %s contains none of the %" PRId64
+                        " documents; use a larger range or more documents",
+                        p->name, meg_split_names[p->split], num_documents(src));
     if (p->begin == p->end)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: the range of %s for %s is empty: documents %" PRId64 " to %" PRId64 " of %" PRId64
-                        "; use a larger ratio, or request no samples of this split",
-                        d->split_string, p->name, meg_split_names[p->split], p->begin, p->end, num_documents(src));
+                        "--split %s: the %s split of %s contains none of the %" PRId64
+                        " documents; use a larger ratio, or request no samples of this split",
+                        d->split_string, meg_split_names[p->split], p->name, num_documents(src));
     p->tokens = meg_source_tokens(src, meg_indexed_document(file, p->begin), meg_indexed_document(file, p->end));
     return 0;
 }

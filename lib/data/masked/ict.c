@@ -44,8 +44,9 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
         goto out;
     if (x->blocks.n == 0) {
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: none of its %" PRId64
-                     " documents yields a block; a block requires at least %d sentence%s, each of at most %d tokens",
+                     "%s: none of the %" PRId64
+                     " documents yields a block; a block requires a document of at least %d sentence%s, each of at "
+                     "most %d tokens; preprocess the text with --split-sentences",
                      meg_indexed_prefix(d), end - begin, map_conf.min_sentences, map_conf.min_sentences == 1 ? "" : "s",
                      MEG_LONG_SENTENCE);
         goto out;

@@ -171,8 +171,8 @@ static void refuses_unsupported_llama_settings(void **state)
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "\"factor\" is missing" },
         { LLAMA(",\"tie_word_embeddings\":true"), "lm_head.weight differs from the word embedding" },
         { LLAMA(",\"head_dim\":8"), "layers.0.self_attn.q_proj.weight has shape [16,16], expected [32,16]" },
-        { LONG_MISTRAL,
-          "sliding-window attention over 4096 tokens is not supported, because max_position_embeddings is 4097" },
+        { LONG_MISTRAL, "sliding-window attention over 4096 tokens is not supported, because max_position_embeddings, "
+                        "4097, is larger" },
         { CONFIG("mistral", ",\"sliding_window\":7"), "sliding-window attention over 7" },
         { CONFIG("mistral", ",\"sliding_window\":\"8\""), "\"sliding_window\"" },
         { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5"), "sliding-window attention over 5" },

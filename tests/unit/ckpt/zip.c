@@ -173,17 +173,17 @@ static void damaged_zip64_fields_are_refused(void **state)
         const char *message;
     } bad[] = {
         { SIZES + 2, BYTES("\20"),
-          "big: member b: the sizes in the ZIP directory are damaged" }, /* the field is too short */
+          "big: member b: the sizes in the ZIP central directory are damaged" }, /* the field is too short */
         { SIZES + 2, BYTES("\31"),
-          "big: member b: the sizes in the ZIP directory are damaged" }, /* the field exceeds the entry */
+          "big: member b: the sizes in the ZIP central directory are damaged" }, /* the field exceeds the entry */
         { SIZES + 4, BYTES("\6"),
-          "big: member b: the sizes in the ZIP directory are damaged" }, /* the two sizes differ */
+          "big: member b: the sizes in the ZIP central directory are damaged" }, /* the two sizes differ */
         { SIZES + 8, BYTES("\2\0\0\0\7\0\0\0\2"), "big: member b of 8589934599 bytes|extends beyond the file" },
         { SIZES + 20, BYTES("\1"), "big: expected the header of member b at byte 1" },
-        { RECORD, BYTES("X"), "big: expected a ZIP64 record at byte 4294967434" },
-        { LOCATOR + 15, BYTES("\1"), "big: expected a ZIP64 record at byte 72057598332895370" },
-        { RECORD + 32, BYTES("\2"), "big: a ZIP directory of 2 entries" },
-        { RECORD + 55, BYTES("\1"), "big: a ZIP directory of 1 entries|72057598332895290" },
+        { RECORD, BYTES("X"), "big: expected a ZIP64 end record at byte 4294967434" },
+        { LOCATOR + 15, BYTES("\1"), "big: expected a ZIP64 end record at byte 72057598332895370" },
+        { RECORD + 32, BYTES("\2"), "big: the ZIP central directory is damaged: 2 entries" },
+        { RECORD + 55, BYTES("\1"), "big: the ZIP central directory is damaged: 1 entries|72057598332895290" },
     };
 
     (void)state;

@@ -154,8 +154,8 @@ static void too_few_tokens_for_one_sample_are_an_error(void **state)
     c.data_path = words(ten);
     c.split = "949,50,1";
     FAILS(&c, &spec, MEG_EUSAGE,
-          "--split 949,50,1: the range of ten for test is empty: sequences 10 to 10 of 10, 0 of 100 tokens, but one "
-          "sample needs 9; use a larger ratio, or 0 to omit this split");
+          "--split 949,50,1: the test split of ten has no tokens (0 of 10 sequences), but one sample needs 9 tokens; "
+          "use a larger ratio, or 0 to omit this split");
 }
 
 /* As in Megatron-LM, a split with fewer tokens than a sample is repeated, with a warning. */
@@ -181,7 +181,8 @@ static void a_short_split_is_repeated(void **state)
     assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_VALID)), 3);
     meg_data_splits_close(d);
     spec.num_samples[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
-    FAILS(&c, &spec, MEG_EFORMAT, "short: 5 tokens for valid, but one sample needs 9");
+    FAILS(&c, &spec, MEG_EFORMAT,
+          "short: only 5 tokens for valid, but one sample needs 9; use more text or a shorter --seq-length");
 }
 
 static void an_id_outside_the_vocabulary_is_refused(void **state)
@@ -473,7 +474,8 @@ static void a_cache_overwritten_during_a_run_is_refused(void **state)
     for (int64_t i = 0; i < meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)); i++)
         bad += meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT;
     assert_true(bad > 0);
-    assert_string_equal(e.msg, "flip: the cached index does not match this dataset; remove the cache directory");
+    assert_string_equal(e.msg, "flip: the cached index does not match this dataset; remove the .npy files of the index "
+                               "(see --data-cache-path)");
     meg_data_splits_close(d);
 }
 

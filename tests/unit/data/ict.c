@@ -115,8 +115,9 @@ static void invalid_settings_and_titles_are_refused(void **state)
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), MEG_EFORMAT);
     c.seq_length = 2 * T;
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "blocks: none of its 1 documents yields a block; a block requires at least 2 sentences, "
-                               "each of at most 512 tokens");
+    assert_string_equal(
+        e.msg, "blocks: none of the 1 documents yields a block; a block requires a document of at least 2 sentences, "
+               "each of at most 512 tokens; preprocess the text with --split-sentences");
     assert_int_equal(meg_ict_open(&x, d, d, 0, 2, &c, &e), MEG_EFORMAT);
     assert_null(x);
     meg_indexed_close(d);

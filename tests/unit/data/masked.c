@@ -331,7 +331,7 @@ static void invalid_settings_are_refused(void **state)
     spec.seq_length = 32;
     conf.split = "98,1,1";
     spec.num_samples[MEG_SPLIT_VALID] = 1;
-    REFUSES(MEG_EUSAGE, "--split 98,1,1: the range of sc for valid is empty: documents 2 to 2 of 2; use a larger "
+    REFUSES(MEG_EUSAGE, "--split 98,1,1: the valid split of sc contains none of the 2 documents; use a larger "
                         "ratio, or request no samples of this split");
     conf.split = NULL;
     conf.data_path.n = 0;
