@@ -97,8 +97,8 @@ struct meg_hf_normalizer;
 int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_normalizer_free(struct meg_hf_normalizer *n);
 /*
- * Normalize text [n] and set `out` to the result.  is_first_chunk is false if text begins at a safe split point inside a
- * longer text; the step Prepend then does nothing.  Returns MEG_EFORMAT if a step produces more than max_bytes;
+ * Normalize text [n] and set `out` to the result.  is_first_chunk is false if text begins at a safe split point inside
+ * a longer text; the step Prepend then does nothing.  Returns MEG_EFORMAT if a step produces more than max_bytes;
  * otherwise fails as meg_normal_form_add and meg_regex_find_all do.
  */
 int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first_chunk,
