@@ -37,7 +37,7 @@ const struct meg_device *meg_device_cpu(void)
 int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e)
 {
     if (c->device == MEG_DEVICE_CUDA)
-        return meg_fail(e, MEG_EUSAGE, "--device cuda: this version has no CUDA backend yet; use --device cpu");
+        return meg_fail(e, MEG_EUSAGE, "--device cuda: this build has no CUDA backend; use --device cpu");
     *out = current = meg_device_cpu();
     return 0;
 }

@@ -29,7 +29,7 @@ static void refuses_cuda_in_a_build_without_it(void **state)
 
     (void)state;
     assert_int_equal(meg_device_open(&d, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--device cuda: this build has no CUDA; use --device cpu, or build with CUDA=1");
+    assert_string_equal(e.msg, "--device cuda: this build has no CUDA backend; use --device cpu");
     assert_null(d);
 }
 
