@@ -58,6 +58,14 @@ enum meg_cost_memory_type {
 };
 enum { MEG_COST_MEM_ARENAS = MEG_COST_MEM_COMM_WORKSPACE }; /* number of arenas */
 extern const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES];
+/*
+ * Return the number of types, the first ones, that are in the memory that computes: all on a CPU, else the arenas.  The
+ * others are in host memory.
+ */
+static inline int meg_cost_num_device_types(bool is_cpu)
+{
+    return is_cpu ? MEG_COST_MEM_TYPES : MEG_COST_MEM_ARENAS;
+}
 
 /* Compute the bytes of each type of memory on the rank at coordinates `at`. */
 void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *cost, struct meg_rank_coords at);

@@ -87,27 +87,36 @@ static void print_layout(const struct meg_layout *l, FILE *f)
     fputc('\n', f);
 }
 
-/* Print a table of the memory that a rank needs, with a column for each of n stages. */
-static void print_memory(const struct meg_run_spec *s, const struct meg_hardware *hw, const struct stage_cost *c, int n,
-                         FILE *f)
+/* Print the memory of types [begin, end), without those of no stage. */
+static void print_types(int begin, int end, const char *suffix, const struct stage_cost *c, int n, FILE *f)
 {
-    const double overhead = hw->memory > 0 ? hw->reserved_memory : meg_memory_overhead(s);
-    double most = 0;
-    int fullest = 0;
-
-    print_stages("memory", "MiB", c, n, f);
-    for (int k = 0; k < MEG_COST_MEM_TYPES; k++) {
+    for (int k = begin; k < end; k++) {
+        char name[64];
         double total = 0;
 
         for (int i = 0; i < n; i++)
             total += c[i].memory[k];
         if (total == 0)
             continue;
-        fprintf(f, "  %-28s", meg_cost_memory_name[k]);
+        snprintf(name, sizeof name, "%s%s", meg_cost_memory_name[k], suffix);
+        fprintf(f, "  %-28s", name);
         for (int i = 0; i < n; i++)
             print_mib(c[i].memory[k], n, f);
         fputc('\n', f);
     }
+}
+
+/* Print a table of the memory that a rank needs, with a column for each of n stages. */
+static void print_memory(const struct meg_run_spec *s, const struct meg_hardware *hw, const struct stage_cost *c, int n,
+                         FILE *f)
+{
+    const double overhead = hw->memory > 0 ? hw->reserved_memory : meg_memory_overhead(s);
+    const int ndevice = meg_cost_num_device_types(hw->memory == 0);
+    double most = 0;
+    int fullest = 0;
+
+    print_stages("memory", "MiB", c, n, f);
+    print_types(0, ndevice, "", c, n, f);
     fprintf(f, "  %-28s", "program and libraries");
     for (int i = 0; i < n; i++)
         print_mib(overhead, n, f);
@@ -115,7 +124,7 @@ static void print_memory(const struct meg_run_spec *s, const struct meg_hardware
     for (int i = 0; i < n; i++) {
         double sum = overhead;
 
-        for (int k = 0; k < MEG_COST_MEM_TYPES; k++)
+        for (int k = 0; k < ndevice; k++)
             sum += c[i].memory[k];
         print_mib(sum, n, f);
         if (sum > most) {
@@ -128,6 +137,7 @@ static void print_memory(const struct meg_run_spec *s, const struct meg_hardware
         fprintf(f, "  most: stage %" PRId64 "\n", c[fullest].stage);
     if (hw->memory > 0 && most > hw->memory)
         fprintf(f, "  does not fit: a rank has %.0f MiB\n", mib(hw->memory));
+    print_types(ndevice, MEG_COST_MEM_TYPES, " (host)", c, n, f);
 }
 
 static void print_comm(const struct stage_cost *c, int n, FILE *f)

@@ -130,7 +130,7 @@ double meg_cost_max_memory(const struct meg_cost_model *cost)
         double nbytes[MEG_COST_MEM_TYPES], sum = 0;
 
         meg_cost_memory(nbytes, cost, at[i]);
-        for (int k = 0; k < MEG_COST_MEM_TYPES; k++)
+        for (int k = 0; k < meg_cost_num_device_types(cost->uses_host_comm); k++)
             sum += nbytes[k];
         most = fmax(most, sum);
     }

@@ -37,6 +37,9 @@ like 'a layout that does not fit is marked' "$(cat "$T/plan")" '^  does not fit:
 estimate --dry-run --world-size 8 --hardware cpu --tensor-model-parallel-size 8 --async-save --save "$T/ck" >"$T/plan"
 like 'memory includes receive buffers on CPUs' "$(cat "$T/plan")" '^  receive buffers +[1-9][0-9.]*$'
 like 'memory includes the staging buffer of an asynchronous save' "$(cat "$T/plan")" '^  asynchronous save +[1-9][0-9.]*$'
+estimate --dry-run --world-size 8 --hardware h100 --tensor-model-parallel-size 8 --async-save --save "$T/ck" >"$T/plan"
+like 'on GPUs, this buffer is host memory' "$(tail -n +"$(grep -n '^  all' "$T/plan" | cut -d: -f1 | head -n 1)" "$T/plan")" \
+    '^  asynchronous save .host. +[1-9][0-9.]*$'
 
 # ---- --plan ----
 estimate --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --global-batch-size 64 --plan --world-size 16 \
