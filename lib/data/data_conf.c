@@ -46,7 +46,7 @@ const struct meg_opt meg_data_opts[] = {
       "program whose sample order is reproduced; auto: megatron-deepspeed with any --*-weighted-split-paths option, "
       "else megatron-lm" },
     { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no",
-      "use generated tokens, the same on every machine, instead of a dataset" },
+      "use synthetic tokens, generated reproducibly, instead of a dataset" },
     { "data-cache-path", 0, MEG_STR(C, data_cache_path), "DIR", NULL,
       "store the document, sample and shuffle indices in DIR; default: PREFIX/cache/GPTDataset_indices" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",

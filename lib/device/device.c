@@ -9,7 +9,7 @@
 #define C struct meg_device_conf
 const struct meg_opt meg_device_opts[] = {
     { "device", 0, MEG_ENUM(C, device), "auto|cpu|cuda", "auto",
-      "device to compute on; auto: a GPU if this build and the machine have one, else the CPU" },
+      "device to compute on; auto: a GPU if the machine has one and the build has a CUDA backend, else the CPU" },
     { 0 }
 };
 #undef C

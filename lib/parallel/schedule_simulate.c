@@ -283,7 +283,7 @@ static int check_end(const struct simulation *p, const struct stage *g)
             return meg_fail(p->e, MEG_EFAIL, "stage %d: %d buffers (%s) are still in use after the last action",
                             g->s->stage, x->used, i < 0 ? "activation slots" : edges[i]);
         if (x->peak != x->n)
-            return meg_fail(p->e, MEG_EFAIL, "stage %d: %d buffers (%s) exist, but at most %d are in use at once",
+            return meg_fail(p->e, MEG_EFAIL, "stage %d: the schedule has %d buffers (%s), but uses at most %d at once",
                             g->s->stage, x->n, i < 0 ? "activation slots" : edges[i], x->peak);
     }
     return 0;

@@ -77,8 +77,11 @@ bytes() {
 }
 is 'fp32 needs 16 bytes per parameter' "$(bytes)" 16.0
 is 'bf16 needs 18 bytes per parameter' "$(bytes --bf16)" 18.0
-is 'fp16 needs 20 bytes per parameter' "$(bytes --fp16)" 20.0
+is 'fp16 needs 16 bytes per parameter' "$(bytes --fp16)" 16.0
 is 'fp16 with fp32 gradients needs 18 bytes per parameter' "$(bytes --fp16 --accumulate-allreduce-grads-in-fp32)" 18.0
+state='--main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16'
+is 'bf16 gradients and moments need 12 bytes per parameter' "$(bytes --bf16 $state)" 12.0
+is 'without main parameters, 8 bytes per parameter' "$(bytes --bf16 $state --main-params-dtype bf16)" 8.0
 
 # ---- usage errors ----
 refused() { # MESSAGE OPTION...

@@ -11,11 +11,11 @@
 
 const struct meg_opt meg_inspect_opts[] = {
     { "decode", 0, MEG_LIST(struct meg_inspect_conf, decode), "PREFIX...", NULL,
-      "print the documents of dataset PREFIX; FIRST[:COUNT] after PREFIX: print only COUNT documents (1 if omitted), "
-      "beginning with document FIRST" },
+      "PREFIX [FIRST[:COUNT]]: print all documents of dataset PREFIX, or COUNT (default: 1) starting at document "
+      "FIRST" },
     { "info", 0, MEG_STR(struct meg_inspect_conf, info), "PREFIX", NULL,
-      "print the numbers of documents, sequences and tokens, the dtype, and the mean and maximum lengths of dataset "
-      "PREFIX" },
+      "print statistics of dataset PREFIX: dtype, numbers of documents, sequences and tokens, and the mean and maximum "
+      "length of documents and sequences in tokens" },
     { "json", 0, MEG_BOOL(struct meg_inspect_conf, json), NULL, "no",
       "print JSON; with --info: one object; with --decode: one object per document, including its token ids" },
     { 0 }

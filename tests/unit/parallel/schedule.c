@@ -375,10 +375,10 @@ static void errors_name_stage_and_action(void **state)
                       "for another tensor");
     all = make_all(&two);
     all[1].slots++;
-    assert_error(all, "stage 1: 2 buffers (activation slots) exist, but at most 1 are in use at once");
+    assert_error(all, "stage 1: the schedule has 2 buffers (activation slots), but uses at most 1 at once");
     all = make_all(&two);
     all[0].bufs[MEG_EDGE_DY]++;
-    assert_error(all, "stage 0: 3 buffers (DY) exist, but at most 2 are in use at once");
+    assert_error(all, "stage 0: the schedule has 3 buffers (DY), but uses at most 2 at once");
 }
 
 int main(void)
