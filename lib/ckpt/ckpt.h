@@ -72,8 +72,8 @@ extern const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES];
 
 /* The contents of the tokenizer's files, read when a run starts, because the files may be moved before a save. */
 struct meg_ckpt_tokenizer {
-    struct meg_str file[MEG_NUM_TOK_FILES];          /* s NULL: no such file */
-    struct meg_str extra_file[MEG_CKPT_EXTRA_FILES]; /* s NULL: no such file */
+    struct meg_str file[MEG_NUM_TOK_FILES];          /* member s is NULL if there is no such file */
+    struct meg_str extra_file[MEG_CKPT_EXTRA_FILES]; /* member s is NULL if there is no such file */
     int32_t eod;                                     /* end-of-document id, or -1 */
     int32_t bos;                                     /* beginning-of-sequence id, or -1 */
     struct meg_ids eos_ids;                          /* end-of-sequence ids; may include eod */

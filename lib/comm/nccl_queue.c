@@ -27,7 +27,10 @@ static struct meg_nccl_queue *queues;
             failed(q, #call, (q)->lib->ncclGetErrorString(r_));                                                        \
     } while (0)
 
-/* End the process; a watchdog that knows the lost rank reports it first. */
+/*
+ * End the process with a message about the failed call.  First give the group's watchdog, if any, a few seconds to
+ * report the lost rank and to end the process.
+ */
 static void failed(const struct meg_nccl_queue *q, const char *call, const char *why) MEG_NORETURN;
 static void failed(const struct meg_nccl_queue *q, const char *call, const char *why)
 {

@@ -166,7 +166,10 @@ struct meg_optim_rates {
 };
 
 struct meg_optim_step {
-    /* [1] applies if the previous step was not skipped but its result was not yet read, else [0] */
+    /*
+     * If the result of the previous step was not read yet, the device selects [0] if that step was skipped, else [1].
+     * Otherwise [0] applies.
+     */
     struct meg_optim_rates rates[2];
     bool has_grad_norm;   /* compute the gradient norm */
     bool is_per_token;    /* divide the gradients by sums.num_tokens */

@@ -314,8 +314,8 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
 }
 
 /*
- * Print why a peer exits.  The message has level info: the peer itself prints the reason.  A peer that SIGTERM ended
- * prints no reason.  For such a peer, this process prints the message, unless this process received SIGTERM as well.
+ * Report why a peer exits.  The report has level info, because the peer itself prints the reason.  A peer that SIGTERM
+ * ended prints none.  For such a peer, the report is printed at any log level, unless this process received SIGTERM.
  */
 static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn *c, const struct watchdog_exit *message)
 {

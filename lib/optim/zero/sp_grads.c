@@ -5,7 +5,7 @@ static bool is_summed(const struct meg_param *row)
     return row->shard_numel > 0 && row->tp_axis < 0;
 }
 
-/* The summed gradients of a layer group. */
+/* The gradients of a layer group that are to be summed. */
 struct summed {
     int n;                         /* number of parameters */
     int64_t numel;                 /* number of elements */
@@ -43,7 +43,10 @@ static void *grad_of(const struct meg_sp_grads *s, const struct meg_param *row, 
     return meg_element(g, row->offset - s->params->layer_group[row->layer_group].begin, s->dtype);
 }
 
-/* Copy the summed gradients of a group to the buffer, or back. */
+/*
+ * Copy the gradients of a layer group that are to be summed over the tensor-parallel ranks from g to s->packed, or if
+ * is_back is true, from s->packed to g.
+ */
 static void copy(const struct meg_sp_grads *s, int group, void *g, bool is_back)
 {
     const struct meg_params *p = s->params;
