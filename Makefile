@@ -17,7 +17,8 @@
 # make check-layouts  compare a covering array of parallel layouts with one rank; FULL=1: all layouts (hours), PART=I/N
 # make check-faults   kill or stop ranks, kill commands at every write, then resume; KILLS= STOPS= LONG_STOPS= POINTS=
 #                  SEED= TRIALS= STRIDE=
-# make check-queue train on the device of tests/queue in SEEDS=200 random orders per configuration
+# make check-queue train on the device of tests/queue: SEEDS=200 random orders per configuration, then all layouts of
+#                  check-layouts
 # make check-peers compare with other tokenizers on 240 MB of text; MEG_PYTHON=: a Python with these tokenizers
 # make check-chroot   run check and demo in a minimal Debian (as root)
 # make fuzz        fuzz the parsers with libFuzzer, FUZZ_S=60 seconds each (requires clang)
@@ -182,6 +183,7 @@ USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
 QUEUE_OBJS := $(patsubst %,$(B)/%.o,$(filter-out tests/queue/test.c,$(wildcard tests/queue/*.c)))
 QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests/queue/test
+QUEUE += $(if $(RANKS),$(B)/tests/queue/layouts)
 # A test double of NCCL and the CUDA runtime for machines without a GPU, and the test that uses it.
 DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nccl/comm)
 
@@ -252,6 +254,8 @@ $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_comm_open
 $(B)/tests/queue/%.c.o: MODULE_FLAGS := -Itests/queue
 $(B)/tests/queue/bin/meg-%: $(B)/cmd/%/main.c.o $(QUEUE_OBJS) $(B)/libmeg.a | $(B)/tests/queue/bin/
+	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%))
+$(B)/tests/queue/layouts: $(B)/tests/ranks/layouts.c.o $(QUEUE_OBJS) $(B)/libmeg.a
 	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%))
 $(B)/tests/queue/test: $(B)/tests/queue/test.c.o $(QUEUE_OBJS) $(B)/libmeg.a
 	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%) -lcmocka)
@@ -356,6 +360,7 @@ check-faults: all $(RANKS) $(B)/tests/fault.so
 check-queue: export SEEDS ?= 200
 check-queue: all build-tests
 	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/queue.t
+	@MEG_QUEUE_SEED=1 LAYOUTS=$(if $(FULL)$(PART),full,cover) B="$(abspath $(B))" tests/layouts.t
 
 check-chroot:
 	tests/chroot.sh
