@@ -15,8 +15,8 @@ MEG_BEGIN_DECLS
  * A query may attend to keys from its doc_start to its own position.  doc_start is 0 or, with reset_attention_mask,
  * the start of the query's document.
  * Sample numbers seed the dropout masks.  They are the same in every parallel layout.
- * The loader fills every field, but sets doc_start to NULL without reset_attention_mask.  Other code that builds a batch
- * may set a field to NULL if the comment of the field defines NULL.
+ * The loader fills every field, but sets doc_start to NULL without reset_attention_mask.  Other code that builds a
+ * batch may set a field to NULL if the comment of the field defines NULL.
  */
 struct meg_batch {
     int64_t s, b;

@@ -10,8 +10,8 @@ static const struct meg_ops *cpu;
         const struct meg_drop *: keep(&(x), sizeof(struct meg_drop)),                                                  \
         const struct meg_attn_geom *: keep(&(x), sizeof(struct meg_attn_geom)),                                        \
         const struct meg_adam *: keep(&(x), sizeof(struct meg_adam)),                                                  \
-        const struct meg_step_conf *: keep(&(x), sizeof(struct meg_step_conf)),                                                  \
-        const struct meg_update_arrays *: keep(&(x), sizeof(struct meg_update_arrays)),  \
+        const struct meg_step_conf *: keep(&(x), sizeof(struct meg_step_conf)),                                        \
+        const struct meg_update_arrays *: keep(&(x), sizeof(struct meg_update_arrays)),                                \
         default: (x))
 
 /* Copy what the pointer at p points to, unless it is NULL. */
