@@ -64,7 +64,7 @@ extern const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES];
  */
 static inline int meg_cost_num_device_types(bool is_cpu)
 {
-    return is_cpu ? MEG_COST_MEM_TYPES : MEG_COST_MEM_ARENAS;
+    return is_cpu ? (int)MEG_COST_MEM_TYPES : (int)MEG_COST_MEM_ARENAS;
 }
 
 /* Compute the bytes of each type of memory on the rank at coordinates `at`. */
