@@ -7,11 +7,9 @@
 #include "cpu/cpu.h"
 
 #define C struct meg_device_conf
-const struct meg_opt meg_device_opts[] = {
-    { "device", 0, MEG_ENUM(C, device), "auto|cpu|cuda", "auto",
-      "device to compute on; auto: a GPU if the machine has one and the build has a CUDA backend, else the CPU" },
-    { 0 }
-};
+const struct meg_opt meg_device_opts[] = { { "device", 0, MEG_ENUM(C, device), "auto|cpu|cuda", "auto",
+                                             "device to compute on; auto selects the CPU; cuda is not supported yet" },
+                                           { 0 } };
 #undef C
 
 static struct meg_device cpu;

@@ -9,7 +9,8 @@ const struct meg_opt meg_train_ckpt_opts[] = {
     { "keep-last-n", 0, MEG_I64(C, keep_last), "N", NULL, "remove all but the N newest checkpoints after a save" },
     MEG_ALIAS("most-recent-k", "keep-last-n"),
     { "overwrite-checkpoints", 0, MEG_BOOL(C, overwrite), NULL, "no",
-      "allow --save in a directory with checkpoints of another run, and replace those of the same iterations" },
+      "allow --save to a directory with checkpoints of another run; saving an iteration replaces that run's checkpoint "
+      "of the iteration" },
     { "exit-on-save-failure", 0, MEG_BOOL(C, exit_on_save_failure), NULL, "no",
       "end the run when a checkpoint cannot be saved, instead of continuing and trying again at the next save" },
     { "load", 0, MEG_STR(C, load), "DIR", NULL,

@@ -40,7 +40,9 @@ const struct meg_opt meg_tok_opts[] = {
       "TikTokenizer: names of the first special tokens; default for a JSON vocabulary: <unk> <s> </s>, and also <mask> "
       "<pad> <cls> <sep> from --megatron-release 0.15 on" },
     { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_MEGATRON_RELEASES, NULL,
-      "Megatron Core release whose token ids, blends and index cache are reproduced; default: 0.10" },
+      "Megatron Core release whose token ids, blends and index cache are reproduced; default: the release stored in "
+      "the "
+      "checkpoint that is loaded, else 0.10" },
     { 0 }
 };
 
