@@ -39,6 +39,8 @@ static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t 
 
     if (n > space + 1 || n < 0)
         return meg_dataset_cache_mismatch(ds, e);
+    if (n == 0)
+        return 0;
     if ((r = meg_source_get(ds->src, element, from, n < space ? n : space, f->tokens + f->at, e)) < 0)
         return r;
     if (n > space && (r = meg_source_get(ds->src, element, to - 1, 1, &f->next, e)) < 0)
