@@ -34,7 +34,10 @@ static struct meg_comm *split(struct meg_mesh *m, struct meg_rank_coords first, 
     return meg_comm_split(m->world, (int)meg_layout_rank(&m->layout, first), name);
 }
 
-/* Split dp_cp into optimizer instances of zero.nshards consecutive ranks, and into the replicas of each shard. */
+/*
+ * Split dp_cp.  Without a sharded optimizer (zero.nshards is 0), dp_grad is all of dp_cp.  Otherwise, dp_shard is an
+ * optimizer instance of zero.nshards consecutive ranks, and dp_replica has the ranks with the same shard.
+ */
 static void split_dp_groups(struct meg_mesh *m)
 {
     const struct meg_layout *l = &m->layout;

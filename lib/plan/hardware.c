@@ -1,8 +1,8 @@
 /*
  * hardware.c - the table of machines.  Peak rates are from the vendors, without sparsity.  Sources of the other rates:
  *   GEMM        an H200 reaches about 790 of 989 TFLOP/s on random data (measured, bf16); cuBLAS on an A100 reaches
- *               about 275 of 312.  With gemm_half_size, GEMMs of models with hidden sizes 768, 1,536 and 4,096 reach
- *               0.55, 0.65 and 0.74 of the peak on an H200, close to the rates of the kernels of such models.
+ *               about 275 of 312.  For models with hidden sizes 768, 1,536 and 4,096 on an H200, the formula with
+ *               gemm_half_size (hardware.h) yields 0.55, 0.65 and 0.74 of the peak.  Measured rates are close.
  *   attention   FlashAttention-2 on an A100, causal, heads of 128: 190 forward, 160 backward of 312 TFLOP/s (Dao
  *               2023); cuDNN 9.19 on an H200, s 4096: 591 and 474 of 989, and less on an H100 (benchmarks of cuDNN)
  *   memory      0.85 to 0.9 of the peak: 4.3 of 4.8 TB/s measured on an H200

@@ -43,15 +43,15 @@ struct cost_comm {
 };
 
 /*
- * Return the bytes of one layer in the tensor-parallel group.  defers_wgrad states whether weight gradients are
+ * Return the bytes that a rank sends in the tensor-parallel group for one layer.  defers_wgrad states whether weight gradients are
  * computed in a separate step (struct meg_ctx).
  */
 struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad);
-/* Return the bytes of layer i of the model in the context-parallel group. */
+/* Return the bytes that a rank sends in the context-parallel group for layer i of the model. */
 struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i);
-/* Return the bytes of the embedding in the tensor-parallel group. */
+/* Return the bytes that a rank sends in the tensor-parallel group for the embedding. */
 struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost);
-/* Return the bytes of the head in the tensor-parallel group. */
+/* Return the bytes that a rank sends in the tensor-parallel group for the head. */
 struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost);
 
 /*

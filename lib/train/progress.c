@@ -1,6 +1,6 @@
 /*
  * Write progress.txt in Megatron's format: a line per job start and per checkpoint, with fields separated by tabs.
- * Cumulative throughput covers the jobs since the last job that had another number of ranks than this run.
+ * Cumulative throughput covers the jobs after the last job that had a different number of ranks than this run.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>
@@ -52,7 +52,7 @@ static double flops_until(const struct meg_trainer *t, const struct meg_train_st
 }
 
 /*
- * Read the progress log.  Find the first job after the last job that had another number of ranks than this run.  Set
+ * Read the progress log.  Find the first job after the last job that had a different number of ranks.  Set
  * *start to the start time of the job found, or 0 if there is none.  Set *flops to the model FLOPs of the run before
  * that job.
  */

@@ -158,8 +158,9 @@ static void on_conn_lost(struct meg_watchdog *w, const struct watchdog_conn *c)
 }
 
 /*
- * Schedule the exit.  Rank 0 queries the state of all ranks; another rank informs rank 0.  If must_exit is false, only
- * a heartbeat is late.  check_exit cancels such an exit when all peers have sent a heartbeat.
+ * Schedule an exit because of a timeout, unless one is already scheduled.  Rank 0 queries the state of all ranks; any
+ * other rank informs rank 0.  must_exit is false if a late heartbeat is the only problem.  check_exit cancels such an
+ * exit when all peers have sent a heartbeat.
  */
 static void on_timeout(struct meg_watchdog *w, bool must_exit)
 {

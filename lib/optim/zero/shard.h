@@ -53,7 +53,7 @@ struct meg_zero_shard {
     int nparam_ranges;
 };
 
-/* Return the number of elements in a rank's shard of bucket b; in stage 0, in the bucket. */
+/* Return the number of elements in a rank's shard of bucket b.  In stage 0, the shard is the complete bucket. */
 int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg_layout *l, int b);
 /* Return the number of elements that a rank updates. */
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l);
