@@ -10,8 +10,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * A tensor and its file.  If rank 0 opened the checkpoint and sent it to this rank (is_received), the file is not mapped
- * until meg_st_map is called.
+ * A tensor and its file.  If rank 0 opened the checkpoint and sent it to this rank (is_received), the file is not
+ * mapped until meg_st_map is called.
  */
 struct ckpt_mapped_tensor {
     struct meg_st *st;

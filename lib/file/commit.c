@@ -331,8 +331,8 @@ int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e)
 /* ---- directories ---- */
 
 /*
- * Replace directory m->path with m->tmp, using two renames.  Between the two, readers that find the journal read the new
- * directory under its temporary name.
+ * Replace directory m->path with m->tmp, using two renames.  Between the two, readers that find the journal read the
+ * new directory under its temporary name.
  */
 static int replace_dir(const struct member *m, struct meg_err *e)
 {

@@ -43,8 +43,8 @@ struct cost_comm {
 };
 
 /*
- * Return the bytes that a rank sends in the tensor-parallel group for one layer.  defers_wgrad states whether weight gradients are
- * computed in a separate step (struct meg_ctx).
+ * Return the bytes that a rank sends in the tensor-parallel group for one layer.  defers_wgrad states whether weight
+ * gradients are computed in a separate step (struct meg_ctx).
  */
 struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad);
 /* Return the bytes that a rank sends in the context-parallel group for layer i of the model. */
