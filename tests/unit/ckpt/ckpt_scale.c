@@ -16,11 +16,11 @@
 enum { WORLD = 10000, LAYERS = 3840, ROWS = 12 * LAYERS + 4 };
 #define BROADCASTS "broadcasts"
 
-/* Limits of a rank.  Sanitizers use several times the time and memory. */
+/* Limit of the memory of a rank.  Sanitizers use several times as much. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MAX_S = 40, MAX_MIB = 4000 };
+enum { MAX_MIB = 4000 };
 #else
-enum { MAX_S = 8, MAX_MIB = 400 };
+enum { MAX_MIB = 400 };
 #endif
 
 /* ---- a communicator of 10,000 ranks ------------------------------------------------------------- */
@@ -248,7 +248,6 @@ static void start_rank(void *arg)
     meg_mesh_close(&mesh);
     printf("; total %.2f s, %ld MiB\n", cpu_s() - start_s, (peak_kib() - start_kib) >> 10);
     fflush(stdout);
-    assert_true(cpu_s() - start_s < MAX_S);
     assert_true((peak_kib() - start_kib) >> 10 < MAX_MIB);
 }
 
@@ -277,7 +276,7 @@ static void run_in_child(void (*fn)(void *), void *arg)
         fail_msg("status %d: %s", c.status, c.err);
 }
 
-static void every_rank_starts_in_seconds(void **state)
+static void every_rank_starts(void **state)
 {
     static const int64_t ranks[] = { 0, 4321, WORLD - 1 };
 
@@ -296,7 +295,7 @@ static void every_rank_starts_in_seconds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_rank_starts_in_seconds),
+        cmocka_unit_test(every_rank_starts),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }
