@@ -16,11 +16,11 @@
 enum { WORLD = 10000, LAYERS = 3840, ROWS = 12 * LAYERS + 4 };
 #define BROADCASTS "broadcasts"
 
-/* Limit of the memory of a rank.  Sanitizers use several times as much. */
+/* Limit of the memory of a rank, and ranks and layouts to simulate.  Sanitizers use several times the memory. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MAX_MIB = 4000 };
+enum { MAX_MIB = 4000, SIMULATED_RANKS = 1, SIMULATED_LAYOUTS = 1 };
 #else
-enum { MAX_MIB = 400 };
+enum { MAX_MIB = 400, SIMULATED_RANKS = 3, SIMULATED_LAYOUTS = 2 };
 #endif
 
 /* ---- a communicator of 10,000 ranks ------------------------------------------------------------- */
@@ -282,8 +282,8 @@ static void every_rank_starts(void **state)
 
     (void)state;
     run_in_child(save_deep, NULL);
-    for (int i = 0; i < 2; i++)
-        for (int k = 0; k < 3; k++) {
+    for (int i = 0; i < SIMULATED_LAYOUTS; i++)
+        for (int k = 0; k < SIMULATED_RANKS; k++) {
             struct sim s = { .rank = ranks[k], .layout = &layouts[i] };
 
             run_in_child(start_rank, &s);
