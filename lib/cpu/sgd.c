@@ -27,14 +27,10 @@ void MEG_FN(sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const
     for (int i = 0; i < nranges; i++) {
 #pragma omp for schedule(static) nowait
         for (int64_t at = range[i].begin; at < range[i].end; at += COL_BLOCK) {
-            const int64_t n = min64(COL_BLOCK, range[i].end - at);
             struct update_block b;
 
-            if (step->skip) {
-                update_zero_grad(x, at, n);
+            if (!update_begin(&b, x, &range[i], at, step->skip))
                 continue;
-            }
-            update_begin(&b, x, at, n);
             sgd_block(&b, &range[i], momentum, step);
             update_end(&b, x, &range[i], step->update);
         }
