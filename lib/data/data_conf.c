@@ -48,7 +48,8 @@ const struct meg_opt meg_data_opts[] = {
     { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no",
       "use synthetic tokens, generated reproducibly, instead of a dataset" },
     { "data-cache-path", 0, MEG_STR(C, data_cache_path), "DIR", NULL,
-      "store the document, sample and shuffle indices in DIR; default: PREFIX/cache/GPTDataset_indices" },
+      "store the document, sample and shuffle indexes in DIR; default: PREFIX/cache/GPTDataset_indices, for the "
+      "dataset PREFIX.bin" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
       "use the number of samples built from each dataset of a blend as its weight; requires --megatron-release 0.10" },
     { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "FRACTION", NULL,

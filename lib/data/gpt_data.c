@@ -40,11 +40,11 @@ static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_m
     if (p->tokens < needed) {
         if (p->num_samples == MEG_ONE_EPOCH)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: only %" PRId64 " tokens for %s, but one sample needs %" PRId64
+                            "%s: the %s split has %" PRId64 " tokens, but one sample needs %" PRId64
                             "; use more text or a shorter --seq-length",
-                            p->name, p->tokens, meg_split_names[p->split], needed);
-        meg_warn("%s: only %" PRId64 " tokens for %s, but one sample needs %" PRId64 "; repeating them", p->name,
-                 p->tokens, meg_split_names[p->split], needed);
+                            p->name, meg_split_names[p->split], p->tokens, needed);
+        meg_warn("%s: the %s split has %" PRId64 " tokens, but one sample needs %" PRId64 "; its tokens are repeated",
+                 p->name, meg_split_names[p->split], p->tokens, needed);
     }
     return 0;
 }

@@ -85,8 +85,8 @@ static void fill_slot(struct meg_data_loader *l, struct slot *o)
 
     if (!meg_data_sampler_next(l->sampler, l->index, o->batch.sample_id))
         o->status = meg_fail(&o->err, MEG_EFAIL,
-                             "the dataset was built for a shorter run: of its %" PRId64
-                             " samples, fewer than one micro-batch per data-parallel rank are left",
+                             "the dataset was built for a shorter run: %" PRId64
+                             " samples, too few for another micro-batch on each data-parallel rank",
                              meg_dataset_len(l->ds));
     else
         o->status = meg_sigbus_guard(read_batch, &a, &o->err);

@@ -43,10 +43,12 @@ static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *
     const int64_t group = group_of(c), m = c->microbatches, left = m % group;
 
     if (m < c->stages)
-        return meg_fail(e, MEG_EUSAGE,
-                        "a step has %" PRId64
-                        " micro-batch%s; %s %d requires at least %d (%s); use a larger batch size",
-                        m, m == 1 ? "" : "es", CHUNKS, c->chunks, c->stages, STAGES);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "a step has %" PRId64
+            " micro-batch%s; with %s %d, it must have at least one per pipeline stage (%s %d); use a larger "
+            "batch size",
+            m, m == 1 ? "" : "es", CHUNKS, c->chunks, STAGES, c->stages);
     if (group < c->stages || group > m)
         return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be from %d (%s) to %" PRId64 " (micro-batches per step)",
                         GROUP, group, c->stages, STAGES, m);

@@ -40,7 +40,7 @@ const struct meg_opt meg_preprocess_opts[] = {
     { "dataset-impl", 0, MEG_STR(struct meg_preprocess_conf, dataset_impl), "mmap", "mmap",
       "format of the dataset; only mmap is supported" },
     { "log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
-      "number of documents between progress lines" },
+      "print progress every N documents; default: every ten seconds, or continuously on a terminal" },
     { 0 }
 };
 

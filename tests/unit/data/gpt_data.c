@@ -182,7 +182,7 @@ static void a_short_split_is_repeated(void **state)
     meg_data_splits_close(d);
     spec.num_samples[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
     FAILS(&c, &spec, MEG_EFORMAT,
-          "short: only 5 tokens for valid, but one sample needs 9; use more text or a shorter --seq-length");
+          "short: the valid split has 5 tokens, but one sample needs 9; use more text or a shorter --seq-length");
 }
 
 static void an_id_outside_the_vocabulary_is_refused(void **state)
@@ -642,8 +642,8 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
     for (int again = 0; again < 2; again++) {
         assert_int_equal(meg_data_loader_next(l, &b[0], &e), MEG_EFAIL);
         assert_string_equal(
-            e.msg, "the dataset was built for a shorter run: of its 22 samples, fewer than one micro-batch per "
-                   "data-parallel rank are left");
+            e.msg, "the dataset was built for a shorter run: 22 samples, too few for another micro-batch on each "
+                   "data-parallel rank");
     }
     meg_data_loader_close(l);
     meg_batch_free(&b[0]);

@@ -226,8 +226,8 @@ static void invalid_configurations_are_reported(void **state)
           "--microbatch-group-size-per-virtual-pipeline-stage 2: requires --num-virtual-stages-per-pipeline-rank of at "
           "least 2, not 1" },
         { { MEG_PIPE_AUTO, 4, 2, 3, 0, false },
-          "a step has 3 micro-batches; --num-virtual-stages-per-pipeline-rank 2 requires at least 4 "
-          "(--pipeline-model-parallel-size); use a larger batch size" },
+          "a step has 3 micro-batches; with --num-virtual-stages-per-pipeline-rank 2, it must have at least one per "
+          "pipeline stage (--pipeline-model-parallel-size 4); use a larger batch size" },
         { { MEG_PIPE_AUTO, 4, 2, 8, 3, false },
           "--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4 (--pipeline-model-parallel-size) to "
           "8 (micro-batches per step)" },
