@@ -67,7 +67,10 @@ struct meg_ckpt_shard {
 #define MEG_CKPT_MAIN_PARAMS "fp32_param"
 
 enum { MEG_CKPT_EXTRA_FILES = 3 };
-/* Names of files that are copied unchanged from a Hugging Face directory: generation_config.json and others. */
+/*
+ * Names of the files that are copied unchanged from a loaded checkpoint to the checkpoints written from it:
+ * generation_config.json, chat_template.jinja and added_tokens.json.
+ */
 extern const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES];
 
 /* The contents of the tokenizer's files, read when a run starts, because the files may be moved before a save. */
@@ -89,15 +92,16 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
 struct meg_ckpt;
 /*
  * Add the eos ids and the meg_ckpt_extra_files of checkpoint c to t.  If t->bos is -1, set t->bos to the bos id of c.
- * If t->eod is neither -1 nor an eos id of c, the tokenizers differ and t is not changed.
+ * If t->eod is neither -1 nor an eos id of c, the tokenizers differ and t is not changed.  Returns MEG_ENOENT or
+ * MEG_EIO if a file cannot be read.
  */
 int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
  * Add Hugging Face's tokenizer.json, tokenizer_config.json and special_tokens_map.json to t, generated from the files
  * that c names.  Does nothing if t has no files.  If t already has the first two files, no file is changed.  Otherwise,
- * generated members are merged into an existing tokenizer_config.json, an existing special_tokens_map.json is kept, and
- * a warning is printed if tokenizer.json cannot be generated.  A value of -1 in t->eod or t->bos is replaced by the id
- * of the tokenizer, if known.
+ * generated members replace the members of the same names in an existing tokenizer_config.json, and an existing
+ * special_tokens_map.json is kept.  If tokenizer.json cannot be generated, a warning is printed and no file is changed.
+ * A value of -1 in t->eod or t->bos is replaced by the id of the tokenizer, if known.
  */
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
@@ -129,13 +133,14 @@ struct meg_ckpt_save_args {
 enum { MEG_CKPT_RELEASE = -1 };
 
 /*
- * Write SAVE/iter_NNNNNNN and make it the latest checkpoint.  Collective over mesh->world: each rank writes its shards
- * at their offsets in the files, and no rank gathers the model.  Readers open the previous checkpoint until the tracker
- * file is replaced, and after a failed save.  A checkpoint of the same iteration is replaced.  Leftovers of killed
- * saves are removed first.  The bytes of the files depend only on the state, not on the parallel layout.  The file
- * run.conf is an exception.  If a rank fails to write its shards, the checkpoint is not renamed to its final name.  All
- * ranks return the error of the lowest rank that failed.  If an older checkpoint cannot be removed, a warning is
- * printed.
+ * Write SAVE/iter_NNNNNNN or SAVE/release, and set the tracker to this checkpoint.  Collective over mesh->world: each
+ * rank writes its shards at their offsets in the files, and no rank gathers the model.  Leftovers of killed saves are
+ * removed first.  A checkpoint of the same iteration is replaced when the new checkpoint is complete.  The bytes of all
+ * files except run.conf are independent of the parallel layout.  After a save to SAVE/iter_NNNNNNN, old checkpoints are
+ * removed as keep_last and loaded_iteration specify; if one cannot be removed, a warning is printed.
+ *
+ * If a rank fails to write its shards, the checkpoint is not renamed to its final name.  All ranks return the error of
+ * the lowest rank that failed.
  */
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
@@ -143,7 +148,7 @@ int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
  * Save asynchronously, in the stages write, hash and commit.
  *
  * meg_ckpt_save_begin copies the bytes to be written by this rank into a staging buffer, and starts a background thread
- * that writes the buffer to the files.
+ * that writes the buffer to the files.  If no thread can be created, it writes the files before it returns.
  *
  * meg_ckpt_save_poll starts the next stage once all ranks have finished the current stage.  If `wait` is true, the call
  * blocks until the save ends.  Returns 0 while the save is in progress, 1 once the checkpoint is committed, or an error
@@ -167,7 +172,10 @@ int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
 
 /* ---- loading ------------------------------------------------------------------------------------ */
 
-/* Return whether dir has anything to load: a tracker, an iteration, a checkpoint, or a config.json. */
+/*
+ * Return whether dir contains a tracker, an iteration, the files of a native or Megatron checkpoint, or a config.json.
+ * The result is also true for Megatron's distributed checkpoints, which meg_ckpt_open refuses.
+ */
 bool meg_ckpt_exists(const char *dir);
 
 /* Return the highest iteration that has a directory in dir; -1: none. */
@@ -177,10 +185,10 @@ int64_t meg_ckpt_newest_iteration(const char *dir);
  * meg_ckpt_open - open a checkpoint: read and check its metadata files, and check its tensors against its options
  *   dir   a SAVE directory of meg or Megatron, one SAVE/iter_NNNNNNN, or a Hugging Face directory
  *   step  the iteration to open; MEG_UNSET: the iteration in the tracker
- * Without a tracker, MEG_UNSET opens the newest iteration with a manifest, and logs the iteration number.  Returns
- * MEG_ENOENT if there is no checkpoint.  Returns MEG_EFORMAT if a file is damaged or its format is unknown.  Returns
- * MEG_EUSAGE if step is set but dir is a single checkpoint.  The error message suggests the newest older iteration in
- * dir that can be opened, if any.
+ * In a SAVE directory without a tracker, MEG_UNSET opens the newest iteration with a manifest, and logs the iteration
+ * number.  Returns MEG_ENOENT if there is no checkpoint.  Returns MEG_EFORMAT if a file is damaged or its format is
+ * unknown.  Returns MEG_EUSAGE if step is set but dir is a single checkpoint.  The error message suggests the newest
+ * older iteration in dir that can be opened, if any.
  */
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 /*
@@ -230,9 +238,9 @@ const char *meg_ckpt_options(const struct meg_ckpt *c);
 int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct meg_err *e);
 
 /*
- * Set tok to the checkpoint's tokenizer options and saved files; c owns the strings.  If tok->type or tok->name_or_path
- * is set, nothing changes.  Otherwise other fields that are set are kept, except tiktoken_num_special_tokens.
- * tok->type remains NULL if the checkpoint has no tokenizer.
+ * Set tok to the checkpoint's tokenizer options and saved files.  The strings remain valid until c is closed.  If
+ * tok->type or tok->name_or_path is set, tok is not changed.  Otherwise, fields of tok that are already set keep their
+ * values, except tiktoken_num_special_tokens.  tok->type remains NULL if the checkpoint has no tokenizer.
  */
 void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
 
@@ -253,11 +261,11 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
  *   shard    [n] the shards to fill; gaps of the flat buffer are left unchanged
  * If the checkpoint has no main parameters, MEG_CKPT_MAIN_PARAMS is filled from the weights.
  *
- * Returns MEG_EFORMAT if a tensor is missing or unexpected, has another shape, or has a dtype other than F32, BF16 and
- * F16.  The message lists as many of these tensors as fit.  For optimizer state, the message suggests options to
- * continue without optimizer state.  Returns MEG_EFORMAT if bytes do not match their checksum, with a message that
- * names the file and the tensor.  All ranks return the error of the lowest rank that failed.  After an error, the
- * contents of the shards are undefined.
+ * Returns MEG_EFORMAT if a tensor is missing, has a wrong shape, or has a dtype other than F32, BF16 and F16, or if
+ * there are weights that the model does not have.  The message lists as many of these tensors as fit.  For optimizer
+ * state, the message suggests options to continue without optimizer state.  Returns MEG_EFORMAT if bytes do not match
+ * their checksum, with a message that names the file and the tensor.  All ranks return the error of the lowest rank
+ * that failed.  After an error, the contents of the shards are undefined.
  */
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e);
@@ -317,14 +325,21 @@ int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct me
                              struct meg_err *e);
 
 /*
- * Describe a checkpoint as the JSON object that meg-convert --info prints: format, path, iteration, parameters,
- * options, and the tensors with shape, dtype, bytes and file.  The caller releases *out with json_decref.
+ * Describe a checkpoint as the JSON object that meg-convert --info prints: format, path, iteration, model type, number
+ * of parameters, vocabulary size, end-of-document id, options, and the tensors with name, shape, dtype, bytes and file.
+ * The caller releases *out with json_decref.
  */
 int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e);
-/* Append a description as text: a line per member, then the options and the tensors, one per line. */
+/*
+ * Append the description `about`, an object of meg_ckpt_describe, as text: one line for each member, option and tensor.
+ */
 void meg_ckpt_format_description(struct meg_str *out, json_t *about);
 
-/* Verify all checksums.  Returns MEG_EFORMAT if bytes do not match their checksum or a file is damaged. */
+/*
+ * Verify all checksums: XXH3-128 of native checkpoints, and CRC-32 of files of torch.save.  The safetensors files of a
+ * Hugging Face directory have no checksums, so they are not verified.  Returns MEG_EFORMAT if bytes do not match their
+ * checksum or a file is damaged.
+ */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
 
 MEG_END_DECLS

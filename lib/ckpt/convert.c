@@ -205,7 +205,7 @@ static int lock_target(struct meg_lock *l, const char *dir, enum target_format t
     return r;
 }
 
-/* Return whether dir does not exist, is empty or contains only a lock file. */
+/* Return whether dir has no files other than a lock file.  The result is also true if dir cannot be opened. */
 static bool is_empty_dir(const char *dir)
 {
     DIR *d = opendir(dir);

@@ -15,7 +15,7 @@ static json_t *describe_tensor(const struct meg_ckpt *c, const struct meg_st *st
                      (json_int_t)t->nbytes, "file", st->path + strlen(c->path) + 1);
 }
 
-/* Convert the lines of an option dump to a JSON object that maps names to values. */
+/* Convert the lines `NAME = VALUE` of an option dump to a JSON object that maps names to values. */
 static json_t *describe_options(const char *dump)
 {
     json_t *all = json_object();

@@ -206,7 +206,10 @@ static bool begins_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Call visit on each name in dir.  All names are read first, so visit may rename and remove files. */
+/*
+ * Call visit on each name in dir, up to the first error.  All names are read first, so visit may rename and remove
+ * files.
+ */
 static int for_each_name(const char *dir, int (*visit)(const char *dir, const char *name, struct meg_err *e),
                          struct meg_err *e)
 {

@@ -10,15 +10,18 @@
 MEG_BEGIN_DECLS
 
 /*
- * A tensor and its file.  If rank 0 opened the checkpoint and sent it to this rank (is_received), the file is not
- * mapped until meg_st_map is called.
+ * A tensor and its file.  If this rank received the metadata from rank 0 (is_received), the file is not mapped until
+ * meg_st_map is called.
  */
 struct ckpt_mapped_tensor {
     struct meg_st *st;
     const struct meg_st_tensor *t;
 };
 
-/* The tensors of one tensor-parallel rank of the files, by name. */
+/*
+ * An index by name of the tensors in the files of one tensor-parallel rank.  If the tensors are unsharded, all files
+ * belong to rank 0.
+ */
 struct ckpt_tensor_index {
     struct meg_strtab names;
     struct ckpt_mapped_tensor *v; /* [names.n] */
@@ -28,7 +31,7 @@ struct ckpt_tensor_index {
 struct meg_ckpt {
     char *path;     /* directory of the weights */
     char *save_dir; /* SAVE directory that contains the iteration; NULL: the user named `path` itself */
-    int64_t step;   /* the iteration opened in save_dir; INT64_MAX: the release */
+    int64_t step;   /* the iteration opened in save_dir; INT64_MAX: release, or unknown */
     bool is_native;
     bool is_received; /* rank 0 opened and checked the checkpoint; files are mapped when they are read */
     int64_t iteration, vocab_size;
@@ -42,11 +45,12 @@ struct meg_ckpt {
     struct meg_st **file; /* [nfiles] files of the weights; file i belongs to tensor-parallel rank i mod tp */
     int nfiles;
     struct ckpt_tensor_index *index; /* [tp]; NULL until ckpt_index_tensors */
-    int64_t source_iteration;        /* iteration of the run that wrote the weights, or MEG_CKPT_RELEASE */
-    int64_t consumed_samples;        /* training samples that this run had consumed, or -1 */
-    int64_t seq_length;              /* --seq-length of this run, set only from Megatron's args; else MEG_UNSET */
-    int64_t tp;                      /* tensor-parallel ranks of the files; 1: unsharded */
-    int64_t vocab_rows;              /* rows of the word embedding with padding; 0: the format has no padding */
+    /* From Megatron's files; MEG_CKPT_RELEASE, -1 and MEG_UNSET in the other formats, or if the files lack them. */
+    int64_t source_iteration; /* iteration of the run that wrote the weights */
+    int64_t consumed_samples; /* training samples that this run had consumed */
+    int64_t seq_length;       /* --seq-length of this run */
+    int64_t tp;               /* tensor-parallel ranks of the files; 1: unsharded */
+    int64_t vocab_rows;       /* rows of the word embedding with padding; 0: the format has no padding */
     const struct ckpt_format *format;
 };
 
@@ -117,7 +121,8 @@ bool ckpt_is_ignored(const struct ckpt_format *f, const char *foreign);
 /* ---- tensor_remap.c: map rows of foreign tensors to rows of native tensors ---- */
 
 /*
- * The tensor-parallel shard that a foreign tensor contains; vocab_rows is the number of vocabulary rows with padding.
+ * The tensor-parallel shard that a foreign tensor contains; vocab_rows is the number of rows of the unsharded word
+ * embedding, with padding.
  */
 struct ckpt_tp_shard {
     const struct meg_gpt_conf *model;
@@ -152,9 +157,9 @@ void ckpt_rows_from_foreign(float *out, const void *foreign, const char *dtype, 
 /* Copy the rows of the map from a native tensor to a foreign one; both f32. */
 void ckpt_to_foreign(float *foreign, const float *native, const struct ckpt_row_map *p);
 
-/* Return whether dtype converts to f32 exactly: F32, BF16, F16. */
+/* Return whether weights can have this dtype: F32, BF16 or F16. */
 bool ckpt_is_float(const char *dtype);
-/* Convert n elements to f32. */
+/* Convert n elements of a dtype that ckpt_is_float accepts to f32. */
 void ckpt_to_f32(float *out, const void *in, const char *dtype, int64_t n);
 
 /* ---- folder.c: the files and directories in SAVE ---- */
@@ -180,8 +185,8 @@ int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
  */
 int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e);
 /*
- * Find the directory of an iteration in SAVE; *path is malloc'ed.  If there is no such directory, returns MEG_ENOENT
- * with a message that lists the existing iterations.
+ * Find the directory of an iteration in SAVE, also if its commit was interrupted; *path is malloc'ed.  If there is no
+ * such directory, returns MEG_ENOENT with a message that lists existing iterations.
  */
 int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e);
 /*
@@ -192,8 +197,8 @@ int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_
 /* Rename the complete directory tmp to the name of its iteration, and update the tracker. */
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e);
 /*
- * Remove checkpoints older than `iteration`.  The checkpoint of iteration `loaded` and the `keep` - 1 newest of
- * the others remain.
+ * Remove checkpoints older than `iteration`.  The checkpoint of iteration `loaded` and the `keep` - 1 newest of the
+ * others remain.  A checkpoint that cannot be removed causes a warning.
  */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
@@ -239,9 +244,9 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
 
 /* Add id to a set if 0 <= id < vocab_size. */
 void ckpt_add_id(struct meg_ids *set, int64_t id, int64_t vocab_size);
-/* Add the ids of a JSON value: an integer or an array of integers. */
+/* Add the ids of a JSON value: an integer, or the integers of an array.  Other values are ignored. */
 void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size);
-/* Return a set of one id as a JSON integer, a larger set as an array. */
+/* Return a set of one id as a JSON integer, and any other set as an array. */
 json_t *ckpt_ids_json(const struct meg_ids *set);
 
 /* ---- consensus.c ---- */
@@ -268,7 +273,9 @@ struct ckpt_extent {
     const char *data;
     size_t nbytes;
 };
-/* List the files of the weights and the optimizer state; return how many. *out is malloc'ed. */
+/*
+ * List the files of the weights and the optimizer state; return how many.  The caller frees *out with ckpt_free_files.
+ */
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s);
 void ckpt_free_files(struct ckpt_file *f, int n);
 /*
@@ -293,9 +300,10 @@ void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct m
 
 /*
  * Verify n tensors.  If `manifest` is not NULL, compare each chunk with its checksum in the manifest.  Otherwise
- * compare the ZIP member of each tensor with the member's CRC-32, if the file stores a CRC-32.  Each of nranks ranks
- * checks one range of consecutive chunks or tensors.  Files that are not mapped yet are mapped only if they contain a
- * chunk of the range.  Returns MEG_EFORMAT, with a message that names the tensor, if a checksum differs.
+ * compare the ZIP member of each tensor with the member's CRC-32; tensors without a stored CRC-32 are not checked.
+ * Each of nranks ranks checks one range of consecutive chunks or tensors.  Files that are not mapped yet are mapped
+ * only if they contain a chunk of the range.  Returns MEG_EFORMAT, with a message that names the tensor, if a checksum
+ * differs.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int nranks,
                           struct meg_err *e);
@@ -303,8 +311,9 @@ int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tenso
 /* ---- open.c ---- */
 
 /*
- * Open the tensor file c->path/NAME and append it to c->file, unless the file is already open.  Fails if `name`
- * contains a slash.  The message then names `list`, the file that contains `name`, and the tensor of that entry.
+ * Open the tensor file c->path/NAME and append it to c->file, unless the file is already open.  Returns MEG_EFORMAT if
+ * `name` contains a slash.  For this message, `list` is the file that refers to NAME, and `tensor` is the tensor that
+ * it refers to.
  */
 int ckpt_add_file(struct meg_ckpt *c, const char *name, const char *list, const char *tensor, struct meg_err *e);
 /*
@@ -312,11 +321,14 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, const char *list, const 
  * two files of one tensor-parallel rank have a tensor of the same name.
  */
 int ckpt_index_tensors(struct meg_ckpt *c, struct meg_err *e);
-/* Find a tensor of tensor-parallel rank tp by name and set *st to its file; NULL: none. */
+/* Find a tensor of tensor-parallel rank tp by name and set *st to its file.  Return NULL if there is no such tensor. */
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              struct meg_st **st);
 
-/* Append to e->msg a suggestion: the newest older iteration that can be opened, and the option to select it. */
+/*
+ * Append to e->msg a suggestion: the newest older iteration in c->save_dir that can be opened, and the option to select
+ * it.  If there is no such iteration, e->msg is not changed.
+ */
 void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e);
 
 void ckpt_close_files(struct meg_ckpt *c);
@@ -332,7 +344,8 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
  * Open the optimizer state of c.  Set *out to a shallow copy of c with the optimizer's files instead of the weights'
- * files.  The caller must close *out with ckpt_close_files before c is closed.
+ * files; it has no files if c has no optimizer state.  The caller must close *out with ckpt_close_files before c is
+ * closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
 /* ---- hf/gpt2.c, hf/llama.c ---- */
@@ -351,8 +364,8 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 /* ---- load.c ---- */
 
 /*
- * Check that the tensors of the files match the parameters p of model m in name, shape and dtype.  The message lists as
- * many of the differences as fit.
+ * Check that the tensors of the files match the parameters p of model m in name, shape and dtype.  Otherwise returns
+ * MEG_EFORMAT; the message lists as many of the differences as fit.
  */
 int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
                      struct meg_err *e);

@@ -29,7 +29,10 @@ static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, con
     meg_str_printf(&i->names, "%s\n", text);
 }
 
-/* Append "2 missing: A, B", with as many names as fit in max bytes. */
+/*
+ * Append "2 missing: A, B", with the first name and as many other names as fit in max bytes.  If names remain, append
+ * their number: " and 3 more".
+ */
 static void list_names(struct meg_str *out, const struct issue *is, size_t max)
 {
     const char *line = is->names.s, *end;
@@ -47,7 +50,7 @@ static void list_names(struct meg_str *out, const struct issue *is, size_t max)
         meg_str_printf(out, " and %d more", is->n - n);
 }
 
-/* Fail with a message that contains all lists, if any is not empty; free the lists. */
+/* Free the lists.  If any list has names, return MEG_EFORMAT with a message that contains the lists and `advice`. */
 static int report(struct issues *is, const char *path, const char *advice, struct meg_err *e)
 {
     struct issue *const all[] = { &is->missing, &is->mismatched, &is->unknown };
@@ -66,7 +69,7 @@ static int report(struct issues *is, const char *path, const char *advice, struc
     return r;
 }
 
-/* One of the foreign tensors that compose a parameter. */
+/* A tensor in the files that contains a parameter or a part of a parameter. */
 struct source {
     const struct meg_param *row;
     struct meg_st *st;
@@ -105,7 +108,10 @@ static void check_shape(const struct source *s, struct issues *is)
                   row->dim[0]);
 }
 
-/* Append the tensor called `name` to *all; return false if the files do not contain this tensor. */
+/*
+ * Append the tensor called `name` to *all, and add a wrong shape or dtype to *is.  Return false if the files do not
+ * contain this tensor.
+ */
 static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
                        const struct meg_param *row, const char *name, enum ckpt_remap remap, struct issues *is)
 {
@@ -280,7 +286,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
                                  CKPT_SAME, &is))
                 add_issue(&is.missing, "%s", name);
         }
-    if (!shard && !c->is_received) /* otherwise, rank 0 has checked all tensors of the files */
+    if (!shard && !c->is_received) /* if is_received, rank 0 has checked the files */
         list_unknown(c, p, &all, &is);
     r = report(&is, c->path, shard ? "; use --no-load-optim or --finetune to continue without optimizer state" : "", e);
     if (r < 0)
@@ -387,7 +393,7 @@ static bool is_in_shard(const struct target *to, const struct meg_param *row, in
     return ckpt_range_iter_next(&it, &s);
 }
 
-/* Copy the rows of one row map from a tensor in a foreign layout, a few at a time. */
+/* Copy the rows of one row map from a tensor in a foreign layout, up to CKPT_ROWS_MAX rows at a time. */
 static void copy_row_map(const struct target *to, const struct source *s, const char *data,
                          const struct ckpt_row_map *p, float *buf)
 {

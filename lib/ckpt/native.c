@@ -75,7 +75,7 @@ out:
     return r;
 }
 
-/* Set c->tok_file or c->extra_file of a metadata file. */
+/* If `name` is a file of the tokenizer or one of meg_ckpt_extra_files, set its path in c->tok_file or c->extra_file. */
 static void set_metadata_path(struct meg_ckpt *c, const char *name)
 {
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)

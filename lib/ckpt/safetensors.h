@@ -36,7 +36,7 @@ struct meg_st_tensor {
     int ndim;          /* 0: one element */
     int64_t dim[MEG_ST_MAXDIM];
     int64_t file_offset, nbytes;    /* file_offset is relative to the beginning of the file */
-    const void *data;               /* [nbytes] the elements, possibly unaligned; NULL: see view */
+    const void *data;               /* [nbytes] the elements, possibly unaligned; NULL: see view, or not mapped yet */
     const struct meg_st_view *view; /* NULL: the elements are in data */
     /* ZIP member that contains the data, and its CRC-32; NULL: not in a ZIP file, or no CRC stored. */
     const void *container_data;
@@ -59,10 +59,9 @@ struct meg_st {
 };
 
 /*
- * Open a file and check everything but the values of the elements.  The message of an error contains the file, what was
- * found and what was expected.  Returns MEG_EFORMAT if
- *   - the header is too long or is not valid JSON, or a name occurs twice
- *   - a dtype is unknown, or a size contradicts shape and dtype
+ * Map a safetensors file and check its header.  The elements are not read.  Returns MEG_EFORMAT if
+ *   - the header is too long, truncated or not valid JSON, or a name occurs twice
+ *   - a dtype is unknown, a shape has more than MEG_ST_MAXDIM dimensions, or a size contradicts shape and dtype
  *   - byte ranges overlap, leave a gap or do not end at the end of the file
  */
 int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e);

@@ -6,8 +6,8 @@
  *     hash     each of n ranks reads back and hashes every n-th chunk of the tensors
  *     commit   rank 0 writes the metadata files, then the manifest, and renames the directory
  *
- * In an asynchronous save, a thread of each rank runs the stages write and hash.  The main thread runs the other stages
- * and the collectives.
+ * In an asynchronous save, a background thread of each rank runs the stages write and hash, or the main thread if no
+ * thread can be created.  The main thread runs the other stages and the collectives.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -236,7 +236,7 @@ static void broadcast_folder_name(struct meg_ckpt_async_save *v)
         v->path = ckpt_path(v->dir, name);
 }
 
-/* Copy the extents' bytes to a staging buffer. */
+/* Copy the extents' bytes to a staging buffer in host memory, and make the extents refer to the buffer. */
 static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     size_t n = 0, at = 0;

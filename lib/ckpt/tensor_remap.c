@@ -55,7 +55,10 @@ static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t 
     };
 }
 
-/* Map the queries, keys and values of the rank's query groups, which the native tensor interleaves by group. */
+/*
+ * Map the queries, keys and values of the rank's query groups, which the native tensor interleaves by group.  Return
+ * the number of maps: 1 for a tensor of queries, keys or values, 3 for a tensor of all three.
+ */
 static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, enum ckpt_remap remap)
 {
     const struct meg_gpt_widths w = meg_gpt_layer_widths(shard->model, 1);

@@ -4,7 +4,10 @@
 
 #include "ckpt/internal.h"
 
-/* Print the file name of layer group i to buf: "model-1-layer-00000.safetensors" is layer 0. */
+/*
+ * Print the file name of layer group i to buf.  Group 0 is the embedding, the last group is the head, and any other
+ * group i is layer i - 1.  With the prefix "model", the name of group 1 is "model-1-layer-00000.safetensors".
+ */
 static void name_file(char buf[64], const char *prefix, int i, int nlayer_groups)
 {
     if (i == 0)
@@ -32,7 +35,9 @@ static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_shard *shard, 
     memcpy(t->dim, row->dim, (size_t)row->ndim * sizeof *row->dim);
 }
 
-/* Fill f, one file per layer group.  A file has one tensor for each parameter of its layer group and each shard. */
+/*
+ * Fill f, one file per layer group.  A file has one tensor for each pair of a parameter of the layer group and a shard.
+ */
 static void add_files(struct ckpt_file *f, const char *prefix, const struct meg_params *p,
                       const struct meg_ckpt_shard *shard, int nshards)
 {
@@ -94,10 +99,10 @@ static void add_extent(struct extents *x, int file, int64_t offset, const char *
 }
 
 /*
- * Add the extents of one tensor that this rank writes.  A tensor sharded along its inner axis has one extent per row.
- * Extents are written one by one; the kernel and the file system merge the writes.  An exchange over the
- * tensor-parallel group could build larger extents, but would require a second copy of the state.  In addition, the
- * shards of a distributed optimizer are not aligned between the ranks of the group.
+ * Add the extents of one tensor that this rank writes.  If the tensor is sharded along its inner axis, an extent is at
+ * most one row.  Each extent is written by its own pwrite, and the kernel and the file system merge the writes.  An
+ * exchange over the tensor-parallel group could build larger extents, but would require a second copy of the state.  In
+ * addition, the shards of a distributed optimizer are not aligned between the ranks of the group.
  */
 static void add_param(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
                       const struct meg_ckpt_shard *shard, struct meg_elem_range write, const struct meg_param *row)

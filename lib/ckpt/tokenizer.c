@@ -101,7 +101,10 @@ static void set_file(struct meg_ckpt_tokenizer *t, int file, struct meg_str *tex
     *text = (struct meg_str){ 0 };
 }
 
-/* Merge the generated tokenizer_config.json into an existing one, which may have a chat template. */
+/*
+ * Merge an existing tokenizer_config.json into *generated: keep its members, such as a chat template, that *generated
+ * does not have.  If the existing file is not a JSON object, *generated is not changed.
+ */
 static void merge_config(struct meg_str *generated, const struct meg_str *existing)
 {
     json_t *both = json_loadb(existing->s, existing->n, 0, NULL),

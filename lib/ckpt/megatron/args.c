@@ -177,7 +177,7 @@ static bool has_no_effect(const char *name)
     return false;
 }
 
-/* Return whether name is the attribute of a model option that meg supports. */
+/* Return whether collect_options in megatron.c converts this attribute to a model option. */
 static bool is_option(const char *name)
 {
     char buf[64];
@@ -202,8 +202,9 @@ static const struct rule *find_rule(const char *name)
 /* ---- values ---- */
 
 /*
- * Append a value in the notation of `neutral`: as Python prints it, but without quotes and blanks, and a list as a
- * tuple.  Long values are truncated.  An object or a value of another type is described.
+ * Append a value in the notation of `neutral`: as Python prints it, but without quotes, blanks and ".0", and a list as
+ * a tuple.  Long strings, long tuples and nested tuples are truncated.  An object or a value of another type is
+ * described.
  */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {
@@ -267,7 +268,10 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
     return true;
 }
 
-/* Return whether a value turns off any setting that has it: None, False, 0, or an empty string, tuple, list or dict. */
+/*
+ * Return whether a value turns off any setting that has it: None, False, 0, or an empty string, tuple, list, set or
+ * dict.  The contents of bytes objects are ignored.
+ */
 static bool is_off(const struct meg_py *v)
 {
     switch (v->type) {

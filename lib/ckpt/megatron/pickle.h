@@ -3,7 +3,8 @@
  *
  * A pickle is a program that builds Python objects.  The reader executes no Python code: it builds a graph of nodes,
  * which represent the objects.  A call of a class or function becomes a node with the function and the arguments.
- * Supports protocols 2 to 5, as specified by the comments in CPython's Lib/pickletools.py.
+ * Supports protocols 2 to 5, as specified by the comments in CPython's Lib/pickletools.py, without the extension
+ * registry and out-of-band buffers.
  */
 #ifndef MEG_CKPT_MEGATRON_PICKLE_H
 #define MEG_CKPT_MEGATRON_PICKLE_H
@@ -18,7 +19,7 @@ enum meg_py_type {
     MEG_PY_NONE,
     MEG_PY_BOOL,
     MEG_PY_INT,
-    MEG_PY_BIGINT, /* an integer of more than 64 bits */
+    MEG_PY_BIGINT, /* an integer stored in more than 8 bytes; its value is not read */
     MEG_PY_FLOAT,
     MEG_PY_STR,
     MEG_PY_BYTES,
@@ -55,8 +56,9 @@ struct meg_pickle {
 
 /*
  * Read the pickle at p, which has at most n bytes.  These bytes must outlive the nodes.  Call meg_pickle_free after
- * success and after an error.  Returns MEG_EFORMAT if an opcode is unknown, truncated or invalid at its position, or if
- * there are more than MEG_PICKLE_NODES nodes.  The message begins with `from` and contains the offset of the opcode.
+ * success and after an error.  Returns MEG_EFORMAT if an opcode is unknown, truncated or invalid at its position, if
+ * there is no STOP opcode, or if there are more than MEG_PICKLE_NODES nodes.  The message begins with `from` and
+ * contains the byte offset of the error.
  */
 enum { MEG_PICKLE_NODES = 1 << 22 };
 int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from, struct meg_err *e);

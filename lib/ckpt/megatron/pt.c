@@ -21,7 +21,7 @@ enum { NSTORAGES = sizeof storages / sizeof storages[0] };
 
 /* ---- the ZIP file ---- */
 
-/* Find the member NAME/data.pkl. */
+/* Find the member NAME/data.pkl, and set pt->folder to "NAME/".  Return NULL if there is no such member. */
 static const struct meg_zip_member *find_pickle(struct meg_pt *pt)
 {
     static const char end[] = "/data.pkl";
@@ -106,7 +106,10 @@ static bool is_call(const struct meg_py *o, const char *name)
            o->args->type == MEG_PY_TUPLE;
 }
 
-/* Return the call node that builds a tensor: o, or the node inside o if o is a parameter.  NULL: o is neither. */
+/*
+ * Return the call node that builds a tensor: o, or its first argument if o is a torch.nn.Parameter.  Return NULL if o
+ * is neither a tensor nor a parameter.
+ */
 static const struct meg_py *tensor_call(const struct meg_py *o)
 {
     if ((is_call(o, "_rebuild_parameter") || is_call(o, "_rebuild_parameter_with_state")) && o->args->nv > 0)

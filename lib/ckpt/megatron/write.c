@@ -77,7 +77,8 @@ static void replace_prefix(struct meg_str *out, const char *name, const struct c
 
 /*
  * Append the legacy name of a tensor outside the layers, with '/' between the keys of nested dicts.  The part of the
- * name after "encoder/" is one key, which may contain dots.
+ * name after "encoder/" is one key, which may contain dots.  If is_tied_copy is true, the tensor is the word embedding,
+ * stored as the output weight of the last stage.
  */
 static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
 {
@@ -97,7 +98,10 @@ static void legacy_outside_layers(struct meg_str *out, const char *name, bool is
     }
 }
 
-/* Print the name that a parameter has in a rank's file; its layer number is relative to first_layer. */
+/*
+ * Print the name that a parameter has in a rank's file; its layer number is relative to first_layer.  If is_tied_copy
+ * is true, the parameter is the word embedding, which the last pipeline stage stores as its output weight.
+ */
 static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const char *name, int64_t first_layer,
                     bool is_tied_copy)
 {

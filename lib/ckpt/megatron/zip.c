@@ -28,7 +28,10 @@ struct reader {
     struct meg_err *e;
 };
 
-/* Read the offset, length and number of entries of the central directory from the end record of the file. */
+/*
+ * Read the offset *at, length *nbytes and number of entries *count of the central directory, from the ZIP64 end record
+ * if the file has one, else from the end record.
+ */
 static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes, uint64_t *count)
 {
     const size_t first = z->n > END_BYTES + COMMENT_MAX ? z->n - END_BYTES - COMMENT_MAX : 0;

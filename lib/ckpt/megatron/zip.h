@@ -16,7 +16,7 @@ struct meg_zip_member {
     char *name;
     const unsigned char *p;
     size_t n;
-    uint32_t crc; /* CRC-32 from the directory; 0: not computed */
+    uint32_t crc; /* CRC-32 from the central directory; 0: the writer may not have computed it */
 };
 
 /* The members of a file, sorted by name. */
