@@ -71,6 +71,7 @@ same_run 1 --bf16 --recompute-granularity full --recompute-method uniform --reco
 fewest=12 # the loss scale skips three steps
 same_run 1 --fp16 --initial-loss-scale 131072 --loss-scale-window 4
 fewest=15
+same_run 1 --hidden-dropout 0 --disable-bias-linear
 same_run 1 --optimizer sgd --zero-stage 3 --log-params-norm --log-num-zeros-in-grad
 same_run 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000
 same_run 2 --zero-stage 2 --overlap-grad-reduce --bf16

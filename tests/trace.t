@@ -21,6 +21,7 @@ is 'two layers of two micro-batches run attn_bwd' "$(count attn_bwd)" 4
 is 'four linears per layer and the head run linear_fwd' "$(count linear_fwd)" 18
 is 'the same linears run backward' "$(count linear_bwd_data) $(count linear_bwd_weight)" '18 18'
 is 'the optimizer steps once' "$(count adamw)" 1
+is 'dropout changes the gradients of both residual additions' "$(count add_bwd)" 8
 # w is the weight of qkv, output, fc1 and fc2 of both layers, and of the head.
 is 'the linears have the shapes of the model' "$(jq -c 'select(.op == "linear_fwd") | [.x.shape, .w.shape, .y.shape]' "$T/trace" |
     sort | uniq -c | tr -s ' ')" ' 4 [[32,128],[32,128],[32,32]]
@@ -34,6 +35,8 @@ is 'every tensor is f32' "$(jq -r '.. | .dtype? // empty' "$T/trace" | sort -u)"
 
 MEG_TRACE=ops one_step --bf16 >"$T/log" 2>"$T/trace"
 is 'with --bf16, weights are bf16' "$(jq -r 'select(.op == "linear_fwd") | .w.dtype' "$T/trace" | sort -u)" BF16
+MEG_TRACE=ops one_step --hidden-dropout 0 --disable-bias-linear >"$T/log" 2>"$T/trace"
+is 'without dropout and bias, gradients of residual additions are not copied' "$(count attn_bwd) $(count add_bwd)" '4 0'
 MEG_TRACE=other one_step >"$T/log" 2>"$T/err"
 is 'other words trace nothing' "$(cat "$T/err")" ''
 done_testing

@@ -40,12 +40,13 @@ static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, s
                       const struct gpt_acts *a, const struct gpt_layer *l, double dropout)
 {
     const struct meg_residual_epilogue attn = attn_epilogue(c, l, dropout), mlp = mlp_epilogue(c, l, dropout);
+    struct meg_mat d_out; /* gradient of a sublayer's output */
 
-    meg_add_bwd(c, d->mlp_out, dy, &mlp);
-    meg_mlp_bwd(c, d->ln, d->mlp_out, a->ln2, &a->mlp, &d->mlp, &l->mlp);
+    d_out = meg_add_bwd(c, d->mlp_out, dy, &mlp);
+    meg_mlp_bwd(c, d->ln, d_out, a->ln2, &a->mlp, &d->mlp, &l->mlp);
     meg_norm_bwd(c, d->x, dy, d->ln, a->residual, &a->ln2_stats, &l->norm2);
-    meg_add_bwd(c, d->attn_out, d->x, &attn);
-    meg_attn_bwd(c, d->ln, d->attn_out, a->ln1, &a->attn, &d->attn, &l->attn);
+    d_out = meg_add_bwd(c, d->attn_out, d->x, &attn);
+    meg_attn_bwd(c, d->ln, d_out, a->ln1, &a->attn, &d->attn, &l->attn);
     meg_norm_bwd(c, dx, d->x, d->ln, a->x, &a->ln1_stats, &l->norm1);
 }
 

@@ -19,10 +19,15 @@ void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct m
     c->op->add_fwd(c->stream, z, x, sublayer_out, r->bias, &r->drop);
 }
 
-void meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
-                 const struct meg_residual_epilogue *r)
+struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
+                           const struct meg_residual_epilogue *r)
 {
-    c->op->add_bwd(c->stream, d_sublayer_out, r->dbias, c->grad_dtype, dz, &r->drop);
+    const bool is_dz = r->drop.p == 0 && dz.dtype == d_sublayer_out.dtype && !c->defers_wgrad;
+    const struct meg_mat dy = is_dz ? dz : d_sublayer_out;
+
+    if (!is_dz || r->dbias)
+        c->op->add_bwd(c->stream, dy, r->dbias, c->grad_dtype, dz, &r->drop);
+    return dy;
 }
 
 void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x,

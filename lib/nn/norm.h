@@ -43,9 +43,13 @@ void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, str
 /* Compute z = x + drop(sublayer_out + bias). */
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
                  const struct meg_residual_epilogue *r);
-/* Compute the gradient of sublayer_out from dz and add to the gradient of the bias. */
-void meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
-                 const struct meg_residual_epilogue *r);
+/*
+ * Return the gradient of sublayer_out, given dz, and add to the gradient of the bias.  The returned matrix is dz if the
+ * gradient equals dz, because there is no dropout and the types are the same.  Otherwise, or if *_bwd_weight will
+ * read the gradient later (c->defers_wgrad), it is written to d_sublayer_out, which is returned.
+ */
+struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
+                           const struct meg_residual_epilogue *r);
 
 /* Compute z as meg_add_fwd does, and y = norm(z) as meg_norm_fwd does, in one operation. */
 void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x,

@@ -103,6 +103,8 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
     const struct cost_comm tensor = cost_tp_comm(cost, false), context = cost_cp_comm(cost, i);
     const double tensor_bw = bandwidth(r->hw, 1, l->tp), context_bw = bandwidth(r->hw, l->tp, l->cp);
     const double pass = r->element_nbytes / r->hw->memory_bw;
+    const bool add_bwd_writes = c->hidden_dropout > 0 || cost->run.residual_dtype != cost->run.dtype;
+    const double add_bwd = add_bwd_writes ? 2 : c->has_bias ? 1 : 0; /* passes of meg_add_bwd over the rows */
     struct chunk_time s = { 0 };
 
     s.fwd = attention_time(r, cost, false);
@@ -114,7 +116,8 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
      * output of attention and the gradient of this output.
      */
     s.fwd.memory_bound = (9 * rows + n * (c->swiglu ? fc1 + f : f) + rotated) * pass;
-    s.bwd_input.memory_bound = (12 * rows + n * (c->swiglu ? 2 * fc1 + f : f) + rotated + 2 * n * q) * pass;
+    s.bwd_input.memory_bound =
+        ((8 + 2 * add_bwd) * rows + n * (c->swiglu ? 2 * fc1 + f : f) + rotated + 2 * n * q) * pass;
     s.fwd.comm = tensor.fwd / tensor_bw + context.fwd / context_bw;
     s.bwd_input.comm = tensor.bwd_input / tensor_bw + context.bwd_input / context_bw;
     s.bwd_weight.comm = tensor.bwd_weight / tensor_bw;

@@ -300,7 +300,7 @@ static void add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enum 
     CHECK_MAT(dz, dz.rows, dz.cols);
     CHECK_MAT(dy, dz.rows, dz.cols);
     CHECK_DROP();
-    CHECK_DISJOINT(2, dy, vector(dbias, grad, dy.cols), dz);
+    CHECK_DISJOINT(2, dy, vector(dbias, grad, dy.cols), unless_in_place(dz, dy));
     op->add_bwd(st, dy, dbias, grad, dz, drop);
 }
 

@@ -223,8 +223,8 @@ struct meg_ops {
     void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
                     const struct meg_drop *drop);
     /*
-     * dy [n,h] = dz times the dropout factors of add_fwd.  Add the column sums of dy to dbias [h] of type `grad`,
-     * unless dbias is NULL.
+     * dy [n,h] = dz times the dropout factors of add_fwd; dy may be dz.  Add the column sums of dy to dbias [h] of type
+     * `grad`, unless dbias is NULL.
      */
     void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
                     const struct meg_drop *drop);

@@ -229,6 +229,15 @@ static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, 
         }
         near_of(t.branch, at(db, 0, c), sum, (4.0 + 2.0 * sqrt((double)n)) * EPS * 2.0 * (double)n, "dbias", 0, c);
     }
+    if (t.branch == t.stream) { /* in place */
+        clear(db);
+        ops->add_bwd(NULL, dz, db.p, db.dtype, dz, &d);
+        hash[0] = 0;
+        digest_mat(hash, z);
+        digest_mat(hash, dz);
+        digest_mat(hash, db);
+        assert_int_equal(hash[0], hash[1]);
+    }
     free(x.p);
     free(y.p);
     free(z.p);

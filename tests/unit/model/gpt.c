@@ -125,6 +125,34 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
     free(want);
 }
 
+static void deferred_weight_gradients_are_the_same_bit_for_bit(void **state)
+{
+    static int64_t sample[] = { 40, 41, 42 };
+    struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 7 };
+    struct meg_gpt_conf c = conf();
+    struct input in;
+    struct meg_batch x = batch(&in);
+
+    (void)state;
+    x.sample_id = sample;
+    for (int has_dropout = 0; has_dropout < 2; has_dropout++) {
+        struct meg_gpt *g;
+        float *want;
+
+        c.hidden_dropout = has_dropout ? 0.3 : 0;
+        g = make(&c, true);
+        meg_gpt_forward_backward(g, &x, 1);
+        want = copy_of_gradients(g);
+        meg_gpt_close(g);
+        run.defers_wgrad = true;
+        g = make_run(&c, &run);
+        meg_gpt_forward_backward(g, &x, 1);
+        assert_memory_equal(g->g, want, (size_t)g->params.flat_numel * sizeof *want);
+        meg_gpt_close(g);
+        free(want);
+    }
+}
+
 static void gradients_accumulate_over_micro_batches(void **state)
 {
     const struct meg_gpt_conf c = conf();
@@ -367,6 +395,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recomputation_gives_the_same_gradients_bit_for_bit),
+        cmocka_unit_test(deferred_weight_gradients_are_the_same_bit_for_bit),
         cmocka_unit_test(gradients_accumulate_over_micro_batches),
         cmocka_unit_test(dropout_depends_on_the_sample_id_only),
         cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),
