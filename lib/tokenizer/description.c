@@ -15,7 +15,9 @@
 
 enum kwarg_source { TEXT, VOCAB_FILE, MERGE_FILE, VOCAB_SIZE, PATTERN, NUM_SPECIAL, SPECIALS };
 
-/* A keyword argument with its name in Python.  PATTERN and VOCAB_SIZE are omitted if their option is not set. */
+/*
+ * A keyword argument of the constructor.  PATTERN, VOCAB_SIZE and NUM_SPECIAL are omitted if their option is not set.
+ */
 struct kwarg {
     const char *name;
     enum kwarg_source source;
@@ -59,7 +61,10 @@ static const struct kwarg kwargs[][MEG_NUM_TOK_LIBS][MAX_KWARGS] = {
                               [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
 };
 
-/* Append Python's repr() of a string, which is in double quotes if it contains single quotes but no double quotes. */
+/*
+ * Append a string in quotes as Python's repr() does: in double quotes if it contains single quotes but no double
+ * quotes.  Control characters, which repr() escapes, are copied unchanged.
+ */
 static void add_repr(struct meg_str *out, const char *s)
 {
     const char quote = strchr(s, '\'') && !strchr(s, '"') ? '"' : '\'';

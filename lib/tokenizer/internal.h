@@ -38,7 +38,10 @@ struct meg_tok_class {
     enum meg_tok_library library;
 };
 
-/* Data common to all tokenizer types.  The struct of a type with more data has this one as its first member. */
+/*
+ * The data that all tokenizer types have.  The struct of a tokenizer type begins with this struct, followed by data of
+ * the type.
+ */
 struct meg_tokenizer {
     const struct meg_tok_class *type;
     int64_t vocab_size;
@@ -46,12 +49,13 @@ struct meg_tokenizer {
     struct meg_str description; /* see meg_tokenizer_description */
 };
 
-/* Write the first n ids to the sink, and remove the written ids from the array. */
+/* Write the first n ids to the sink, and remove them from the array.  If the sink fails, the array keeps all ids. */
 int meg_ids_write(struct meg_ids *ids, int64_t n, const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
  * If `ids` contains more than MEG_IDS_FLUSH_COUNT ids, write all but the last one to the sink.  Do nothing if `sink` is
- * NULL.  Tokenizers call this while they encode a text.  After a flush, `ids` still contains an id of this text.
+ * NULL.  Tokenizers call this function after they have appended ids of a text, so the remaining id belongs to this
+ * text.  Fails as the sink does.
  */
 static inline int meg_ids_flush(struct meg_ids *ids, const struct meg_id_sink *sink, struct meg_err *e)
 {

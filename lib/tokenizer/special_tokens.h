@@ -31,7 +31,7 @@ void meg_special_tokens_free(struct meg_special_tokens *s);
 
 /*
  * Append the ids of text [n], which must be well-formed UTF-8.  encode_ordinary(ctx, ...) encodes the text before,
- * between and after special tokens.  This text can be empty.  Fails as encode_ordinary does.
+ * between and after special tokens, and must accept empty text.  Fails as encode_ordinary does.
  */
 typedef int (*meg_encode_ordinary_fn)(void *ctx, const char *text, int64_t n, struct meg_ids *out,
                                       const struct meg_id_sink *sink, struct meg_err *e);

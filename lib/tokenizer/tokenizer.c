@@ -105,9 +105,9 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 }
 
 /*
- * Select HuggingFaceTokenizer as the default of --tokenizer-type.  Fail if --tokenizer-name-or-path is not set and
- * --tokenizer-model is neither a tokenizer.json nor a directory with a tokenizer.json.  The open function of the class
- * checks the value of --tokenizer-name-or-path.
+ * Select HuggingFaceTokenizer as the default of --tokenizer-type.  Return MEG_EUSAGE if --tokenizer-name-or-path is not
+ * set and meg_tok_find_files finds no tokenizer.json.  The open function of HuggingFaceTokenizer checks the value of
+ * --tokenizer-name-or-path.
  */
 static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
@@ -138,7 +138,10 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
     return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: '%s' is not one of %s", c->type, meg_tok_opts[0].metavar);
 }
 
-/* Unset a padding id that is equal to the eod or eos id.  Otherwise, eod and eos would be masked as padding. */
+/*
+ * Unset a padding id that is equal to the eod or eos id.  Otherwise, real eod and eos tokens would be masked as
+ * padding.
+ */
 static void unset_shared_pad(struct meg_tok_special_ids *r)
 {
     if (r->pad == r->eod || r->pad == r->eos)

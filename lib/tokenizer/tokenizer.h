@@ -72,8 +72,8 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 
 /*
  * meg_tok_find_files - find the files of a Hugging Face tokenizer
- * Searches at c->name_or_path or, if name_or_path is NULL, at c->tokenizer_model.  If this path is a tokenizer.json or
- * a directory with a tokenizer.json, sets these members:
+ * The path is c->name_or_path or, if that is NULL, c->tokenizer_model.  If the path is a file called tokenizer.json or
+ * a directory with such a file, sets these members:
  *   - c->tokenizer_json, c->tokenizer_config and c->special_tokens_map: the paths of the files; NULL for a missing file
  *   - c->tokenizer_model: NULL
  * Otherwise, c is unchanged.  If c->tokenizer_json is already set, c is unchanged as well.
@@ -121,10 +121,10 @@ int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int6
                                  const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
- * meg_tokenizer_bytes - append the bytes of ids [n]; each id is decoded independently of the others
+ * meg_tokenizer_bytes - append the bytes of each of the ids [n], decoded alone; NullTokenizer separates ids by spaces
  * meg_tokenizer_decode - append the text of ids [n] in UTF-8, as the reference implementation decodes the ids
- * The bytes of an id may begin or end inside a UTF-8 character.  For an id outside of the vocabulary, both functions
- * return MEG_EFORMAT, and `out` remains unchanged.
+ * The bytes of an id may begin or end inside a UTF-8 character.  If an id is outside of the vocabulary, both functions
+ * return MEG_EFORMAT and leave `out` unchanged.
  */
 int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
                         struct meg_err *e);
@@ -136,7 +136,7 @@ struct meg_detok {
     const struct meg_tokenizer *tok;
     struct meg_str pending; /* text or ids that the next ids may complete or change */
     int64_t n;              /* number of ids decoded so far */
-    int64_t nemitted;       /* number of ids whose text was returned; used by some types */
+    int64_t nemitted;       /* number of ids that were decoded to text; used by some types */
     int state;              /* private to the type */
 };
 

@@ -1,8 +1,8 @@
 /*
  * A word is in one of MEG_WORD_PROBES neighboring buckets of two entries.  A new word is stored in its home bucket.  A
  * word found in another bucket is moved back to its home bucket.  The table begins small, since a small table fits in
- * the CPU caches.  As words are added, the table doubles up to MAX_BUCKETS.  The kernel commits no memory for unused
- * entries.
+ * the CPU caches.  As words are added, the table doubles up to MAX_BUCKETS.  The kernel commits no memory for pages of
+ * the table that were never written.
  */
 #include "tokenizer/wordcache.h"
 
@@ -47,7 +47,10 @@ static struct meg_wordcache_entry *find_in_bucket(struct meg_wordcache_entry *bu
     return meg_word_has_key(&bucket[0], key) ? &bucket[0] : meg_word_has_key(&bucket[1], key) ? &bucket[1] : NULL;
 }
 
-/* Exchange an entry with the second entry of its home bucket.  The next lookup of the word needs only one probe. */
+/*
+ * Exchange an entry with the second entry of its word's home bucket, which a lookup probes first.  Return the new
+ * entry.
+ */
 static struct meg_wordcache_entry *move_to_home_bucket(struct meg_wordcache_entry *e, struct meg_wordcache_entry *home)
 {
     struct meg_wordcache_entry word = *e;

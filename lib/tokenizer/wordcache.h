@@ -1,7 +1,7 @@
 /*
  * wordcache.h - word cache: a hash table that maps words (pre-tokens) to their ids, since most words of a text have
- * occurred before.  The memory of a cache is bounded.  If the buckets for a new word are full, another word in these
- * buckets is evicted.  If the overflow array is full, all words are removed.  Only one thread may use a cache.
+ * occurred before.  The memory of a cache is bounded.  If the buckets for a new word are full, an old word in these
+ * buckets is evicted.  If the overflow array is full, all words are evicted.  Only one thread may use a cache.
  */
 #ifndef MEG_TOKENIZER_WORDCACHE_H
 #define MEG_TOKENIZER_WORDCACHE_H
@@ -16,8 +16,8 @@
 MEG_BEGIN_DECLS
 
 enum {
-    MEG_WORD_BYTES = 15,           /* maximum number of bytes in a short word; longer words are called long */
-    MEG_WORD_IDS = 3,              /* maximum number of ids in the entry of a short word; see `offset` for others */
+    MEG_WORD_BYTES = 15, /* maximum number of bytes in a short word; longer words are called long */
+    MEG_WORD_IDS = 3,    /* maximum number of ids in an entry; more ids, and those of long words, are in `overflow` */
     MEG_WORD_OUT_OF_LINE = 1 << 15 /* flag in n: the ids of the entry are in the overflow array */
 };
 
@@ -55,7 +55,7 @@ void meg_wordcache_free(struct meg_wordcache *c);
 struct meg_wordcache_lookup {
     uint64_t key[2];
     struct meg_wordcache_entry *bucket;      /* home bucket of the word */
-    const struct meg_wordcache_entry *entry; /* entry with this key in the home bucket; if none, its second entry */
+    const struct meg_wordcache_entry *entry; /* entry with this key in the home bucket; if none, second entry there */
     const char *s;
     int64_t n;
 };
@@ -137,7 +137,8 @@ static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const u
 
 /*
  * Continue n lookups after meg_wordcache_prefetch.  If a word is not in its home bucket, prefetch the neighboring
- * buckets.  If a word is in its home bucket and its ids are in the overflow array, prefetch the ids.
+ * buckets.  If a word is in its home bucket and its ids are in the overflow array, prefetch the first two cache lines
+ * of the ids.
  */
 static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, int n)
 {
@@ -155,7 +156,7 @@ static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, st
 
 /*
  * Return the entry of a word, or NULL if the word is not cached.  The entry is valid until the next find or add.  The
- * slow variant handles long words and words outside of their home bucket.
+ * slow variant handles long words and words that are not in their home bucket.
  */
 const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c,
                                                           const struct meg_wordcache_lookup *w);

@@ -19,14 +19,14 @@ MEG_BEGIN_DECLS
 
 /*
  * Return true for U+0009, U+000A, U+000D, U+0020 and ideographs.  Text can be split before and after such a character:
- * the four spaces separate words, and each ideograph is a word.
+ * the four whitespace characters separate words, and each ideograph is a word.
  */
 bool meg_bert_is_safe_split(int32_t cp);
 /* Return true for Unicode category P and for ASCII symbols such as $. */
 bool meg_bert_is_punctuation(int32_t cp);
 
 /*
- * State of the word splitter.  It starts as { 0 } and can be reused for the next text.
+ * State of the word splitter.  It starts as { .is_lower = ... } and can be reused for the next text.
  *   is_lower  lowercase words by Unicode's full mapping (with the final sigma at the end of a word), decompose them
  *             and remove category Mn
  */
@@ -43,7 +43,8 @@ void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, 
  * meg_bert_basic_next - set `out` to the next words, each followed by a zero byte (words contain none)
  * A word of more than MEG_BERT_MAX_WORD bytes is truncated, but still has more than 250 characters.  WordPiece encodes
  * this word as unknown, since WordPiece's limit is 200 characters (vocab_file.c).  Returns 1, or 0 at the end of the
- * text.  Returns MEG_EFORMAT if more than MEG_BERT_MAX_RUN characters must be lowercased and decomposed together.
+ * text.  Returns MEG_EFORMAT if more than MEG_BERT_MAX_RUN characters of a word must be processed together, because
+ * case mapping and decomposition of each could depend on its neighbors.
  */
 enum { MEG_BERT_MAX_WORD = 1024, MEG_BERT_MAX_RUN = 4 << 20 };
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e);
@@ -54,7 +55,7 @@ int meg_bert_run_error(struct meg_err *e);
 struct meg_bert_normalizer {
     bool clean_text, handle_chinese_chars, strip_accents, lowercase;
 };
-/* Append the normalized text to out. */
+/* Append the normalized form of text [n], which must be well-formed UTF-8, to out. */
 void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n, struct meg_str *out);
 
 MEG_END_DECLS

@@ -4,7 +4,9 @@
  * A chunk is text between two safe split points (basic_tokenizer.h).  A fast loop splits ASCII text into words and
  * caches the ids of each word.  A chunk with a non-ASCII or control character is processed differently: its ids are
  * discarded, and the basic tokenizer splits the entire chunk.  The entire chunk is needed since the lowercase form of a
- * sigma can depend on it.  The ids of the chunk are cached like the ids of a word.
+ * sigma can depend on it.  The ids of the chunk are cached like the ids of a word.  A chunk of more than
+ * MAX_CACHED_WORD bytes of ASCII text also ends before the next word, or before the next punctuation character that is
+ * not Case_Ignorable.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -95,7 +97,7 @@ static struct meg_tokenizer *bert_clone(const struct meg_tokenizer *base)
     return &t->base;
 }
 
-enum { MAX_CACHED_WORD = 1 << 12 }; /* maximum bytes of a cached word or chunk */
+enum { MAX_CACHED_WORD = 1 << 12 }; /* longer words and chunks are not looked up in the cache */
 
 /* Encode a word or chunk with the basic tokenizer and WordPiece. */
 static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out,

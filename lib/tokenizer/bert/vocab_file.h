@@ -1,7 +1,7 @@
 /*
  * vocab_file.h - read BERT's vocab.txt, which has one token per line.  Whitespace around a token is ignored.  The id of
  * a token is its line number, counted from 0.  If [BOS] or [EOS] is missing, it is added after the last token.  The
- * tokens <extra_id_0>, <extra_id_1>, ... follow.
+ * extra ids, <extra_id_0>, <extra_id_1> and so on, are then added, except those that the file contains.
  */
 #ifndef MEG_TOKENIZER_BERT_VOCAB_FILE_H
 #define MEG_TOKENIZER_BERT_VOCAB_FILE_H

@@ -1,6 +1,7 @@
 /*
  * wordpiece.h - WordPiece segmentation of a word (Schuster and Nakajima 2012, as in BERT).  At each position, choose
- * the longest token that matches: any token at the beginning of the word, a continuation token ("##...") elsewhere.
+ * the longest token that matches: any token at the beginning of the word, a continuation token ("##...") elsewhere.  If
+ * no token matches at some position, the entire word is unknown.
  */
 #ifndef MEG_TOKENIZER_BERT_WORDPIECE_H
 #define MEG_TOKENIZER_BERT_WORDPIECE_H

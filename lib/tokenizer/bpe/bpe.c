@@ -157,7 +157,10 @@ static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
     return (uint64_t)p.rank << 32 | (uint32_t)p.id;
 }
 
-/* Merge; find each lowest rank by a linear scan.  This takes quadratic time, but is fastest for few symbols. */
+/*
+ * Merge n <= MEG_BPE_SHORT symbols.  Each lowest rank is found by a linear scan.  This takes quadratic time, but is
+ * fastest for few symbols.
+ */
 static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t n)
 {
     uint64_t pair[MEG_BPE_SHORT]; /* rank and id of the pair of symbols i and i + 1 */
@@ -252,7 +255,8 @@ static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, stru
 
 /*
  * Merge in rounds.  A round pops the positions of one rank from left to right.  New adjacent pairs are ranked after the
- * round and are therefore not merged in it.  With is_leftmost, a round is one merge.
+ * round and are therefore not merged in it.  With is_leftmost, a round is at most one merge.  If offsets is not NULL,
+ * set it as meg_bpe_merge_offsets does.
  */
 static int64_t merge_long(const struct merge_mode *mode, int32_t *sym, int64_t n, int32_t *offsets)
 {

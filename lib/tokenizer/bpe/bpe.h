@@ -1,6 +1,6 @@
 /*
- * bpe.h - byte pair encoding: merge the symbols of one pre-token by ranked pairs (Sennrich et al. 2016).  There are two
- * variants:
+ * bpe.h - byte pair encoding: repeatedly merge adjacent symbols of one pre-token, in the order of a table of ranked
+ * pairs (Sennrich et al. 2016).  There are two variants:
  *   meg_bpe_merge           GPT-2's: merge all occurrences of the adjacent pair of lowest rank, left to right and
  *                           without overlap
  *   meg_bpe_merge_leftmost  SentencePiece's and Hugging Face's: merge the leftmost occurrence of the adjacent pair of

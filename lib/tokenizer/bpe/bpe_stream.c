@@ -5,10 +5,10 @@
  * becomes v.  Let p be the part of x that became the last symbol of u, and q the part of y that became the first symbol
  * of v.  If p q merges to the same two symbols, x y merges to u v: the cut between x and y is safe.
  *
- * Proof: Each step merges the pair of lowest rank, leftmost first.  As long as no merge crosses the ends of a range of
- * symbols, the range is merged as if it were alone, in the same order.  Suppose that a merge crosses the cut while x y
- * is merged, and let m be the first such merge.  Before m, p q is merged as if p q were alone.  Therefore m would cross
- * the cut in p q alone.  This contradicts the assumption.
+ * Proof: Both variants of BPE merge the adjacent pair of lowest rank first, from left to right.  As long as no merge
+ * crosses the ends of a range of symbols, the range is merged as if it were alone, in the same order.  Suppose that a
+ * merge crosses the cut while x y is merged, and let m be the first such merge.  Before m, p q is merged as if p q were
+ * alone.  Therefore m would cross the cut in p q alone.  This contradicts the assumption.
  *
  * To find a cut, a window is merged.  The cut is between two of the resulting symbols, s and t, well before the end of
  * the window.  The next window begins at the cut.  If the first resulting symbol of the next window is t again, the cut

@@ -197,7 +197,10 @@ static void add_bad_merge(struct merge_reader *m, const char *left, const char *
                        right, missing);
 }
 
-/* Add the merge of a line, unless the line is empty.  Count a merge with an unknown token in m->nbad instead. */
+/*
+ * Add the merge of a line.  Skip an empty line, and only count a merge with an unknown token (m->nbad).  Return
+ * MEG_EFORMAT if the line has one token or more than two.
+ */
 static int load_merge(struct merge_reader *m, char *line, struct meg_err *e)
 {
     char *left = next_word(&line), *right = next_word(&line);

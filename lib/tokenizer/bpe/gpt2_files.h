@@ -22,7 +22,7 @@ struct meg_gpt2_files {
     int64_t *at;          /* [n+1] start of each token in `bytes` */
     int32_t eod;          /* id of <|endoftext|> */
     struct meg_bytebpe vocab;
-    struct meg_special_tokens special_tokens; /* tokens that are parsed in text; empty before Megatron-LM 0.15 */
+    struct meg_special_tokens special_tokens; /* tokens parsed in text; empty before --megatron-release 0.15 */
 };
 
 /*

@@ -213,7 +213,7 @@ static enum meg_pretok pattern_of(const char *pattern, bool is_json)
     return is_json ? MEG_PRETOK_TIK_V2 : MEG_PRETOK_CL100K;
 }
 
-/* Build the set of special tokens to parse in text from the first n tokens. */
+/* Build the set of special tokens that are parsed in text.  These are the first n tokens. */
 static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_new((size_t)n * sizeof *key);

@@ -19,7 +19,7 @@ struct meg_tiktoken_files {
     struct meg_strtab tokens; /* bytes of each token by id */
     struct meg_tok_special_ids special_ids;
     struct meg_bytebpe vocab;
-    /* special tokens that are parsed in text; empty before Megatron-LM 0.15, and for the text format */
+    /* special tokens that are parsed in text; empty for the text format, or if --megatron-release is before 0.15 */
     struct meg_special_tokens special_tokens;
 };
 

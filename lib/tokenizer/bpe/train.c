@@ -5,9 +5,9 @@
  *   occurs in the initial words is pushed once.  Each merge that creates new occurrences of a pair pushes the pair once
  *   more, with only the words that have new occurrences.  If the count of a popped entry is out of date, the entry is
  *   pushed again with the current count.
- * - A merge changes the counts of neighboring pairs, but not the count of the merged pair.  A later merge may create
- *   new occurrences of the merged pair.  In this case, the pair is popped and merged again.  The rank of a pair is the
- *   rank of its last merge.
+ * - A merge changes the counts of neighboring pairs, but does not set the count of the merged pair to 0.  A later merge
+ *   may create new occurrences of the merged pair.  In this case, the pair is popped and merged again.  The rank of a
+ *   pair is the rank of its last merge.
  */
 #include "tokenizer/bpe/train.h"
 
@@ -197,7 +197,10 @@ static void push_new_pairs(struct bpe_train_state *st)
     st->ntouched = 0;
 }
 
-/* In one word, replace each occurrence of the pair (left, right) by the token id, from left to right. */
+/*
+ * In one word, replace each occurrence of the pair (left, right) by the token id, from left to right.  Update the
+ * counts of the neighboring pairs.
+ */
 static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, int32_t right, int32_t id)
 {
     int32_t *s = st->sym + st->at[word];
@@ -265,8 +268,8 @@ static void split_words(struct bpe_train_state *st, const struct meg_strtab *wor
 }
 
 /*
- * List the merges in the order of the log.  A pair that was merged several times is listed once, at the position of its
- * last merge.
+ * Set the merges of the vocabulary from the merge log, in the same order.  A pair that was merged several times is
+ * listed once, at the position of its last merge.
  */
 static void list_merges(struct bpe_train_state *st, const int32_t *merge_log, int64_t nlog)
 {

@@ -46,8 +46,8 @@ struct meg_bpe_vocab {
 
 /*
  * meg_bpe_trainer_run - train a vocabulary from the counts of t, which remain unchanged
- * vocab_size must be at least MEG_BPE_MIN_VOCAB_SIZE.  Stops when there are vocab_size tokens, or when each pair occurs
- * fewer than max(1, min_frequency) times.
+ * vocab_size must be at least MEG_BPE_MIN_VOCAB_SIZE.  Stops when there are vocab_size tokens, or when no pair is left
+ * that occurs at least max(1, min_frequency) times.
  *   vocab  out  starts as { 0 }
  */
 void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t min_frequency,

@@ -127,7 +127,10 @@ static json_t *added_token(const struct meg_export_added_token *t)
                      0, "lstrip", 0, "rstrip", 0, "normalized", t->is_normalized, "special", !t->is_normalized);
 }
 
-/* Return all added tokens: an array for tokenizer.json or, if is_map, an object by id for tokenizer_config.json. */
+/*
+ * Return all added tokens: an array for tokenizer.json or, if is_map, an object with the ids as keys for
+ * tokenizer_config.json.
+ */
 static json_t *added_tokens(const struct meg_export_builder *b, bool is_map)
 {
     json_t *all = is_map ? json_object() : json_array();

@@ -10,7 +10,7 @@
 
 MEG_BEGIN_DECLS
 
-/* The text of each file.  It starts as { 0 }. */
+/* The result of meg_tok_export: the texts of the files.  It starts as { 0 }. */
 struct meg_tok_export_files {
     struct meg_str tokenizer; /* s NULL: the conversion failed, or the tokenizer was read from a tokenizer.json */
     struct meg_str config, special_map;
@@ -25,8 +25,9 @@ struct meg_tok_export_files {
  * - Hugging Face's libraries differ from SentencePiece; export/spm.c lists the differences.
  * The member MEG_TOK_EXPORT_KEY of config contains the tokenizer options of c without paths, as lines of a
  * configuration file.  Returns MEG_EUSAGE, with the reason, if tokenizer.json cannot represent the tokenizer.  In this
- * case, out->config and out->special_map are still set, except for NullTokenizer.  Without tokenizer_config.json,
- * transformers would choose a tokenizer class by the model type.  Otherwise fails as meg_tokenizer_open does.
+ * case, out->config and out->special_map are still set, except for NullTokenizer: if there were no
+ * tokenizer_config.json, transformers would choose a tokenizer class by the model type.  Otherwise fails as
+ * meg_tokenizer_open does.
  * out->is_not_spm_bpe is set to true if --tokenizer-model is a unigram model or a tiktoken file.  It is also set to
  * true if the conversion fails, except if the tokenizer is a NullTokenizer or cannot be opened.
  */

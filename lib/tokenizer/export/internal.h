@@ -52,7 +52,7 @@ void meg_export_byte_level(struct meg_export_builder *b, enum meg_pretok pretok)
 /* ---- Tokenizer types ---- */
 
 /*
- * Set the components, the added tokens and, if they apply to the tokenizer type, the members after `added`.
+ * Set the JSON components, the added tokens and those members after `added` that the tokenizer type requires.
  * meg_export_hf sets added tokens only, since its files need no conversion.  Return MEG_EUSAGE if tokenizer.json cannot
  * represent the tokenizer.
  */

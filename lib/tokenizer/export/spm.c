@@ -46,8 +46,9 @@ static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
 }
 
 /*
- * Check that the normalizer would not change user-defined pieces.  SentencePiece matches these pieces in the original
- * text, but Hugging Face's library matches them in normalized text.
+ * Check that user-defined pieces contain no space and no key of the character map, so that the normalizer does not
+ * change these pieces.  SentencePiece matches these pieces in the original text, but Hugging Face's library matches
+ * them in normalized text.
  */
 static int check_user_defined(const struct meg_spm_model *m, const char *path, struct meg_err *e)
 {
@@ -118,7 +119,10 @@ static json_t *normalizer(const struct meg_spm_model *m)
     if (spec->has_map)
         json_array_append_new(steps, precompiled(spec));
     if (spec->remove_extra_whitespaces) {
-        /* like SentencePiece, strip trailing spaces and trailing U+2581 characters of the original text */
+        /*
+         * like SentencePiece, strip spaces at both ends and, if spaces are escaped, U+2581 at the end of the original
+         * text
+         */
         json_array_append_new(
             steps,
             meg_export_replace(spec->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z" : "\\A +| +\\z", ""));
@@ -165,7 +169,7 @@ static int by_score(const void *a, const void *b)
     return (x->left > y->left) - (x->left < y->left);
 }
 
-/* Return the id of a piece of type NORMAL, or -1. */
+/* Return the id of the piece of type NORMAL with text s [n], or -1 if there is none. */
 static int32_t find_normal(const struct meg_spm_model *m, const struct meg_strtab *pieces, const char *s, size_t n)
 {
     const int64_t id = meg_strtab_find(pieces, s, (int64_t)n);

@@ -1,7 +1,7 @@
 /*
  * Convert BERT's vocab.txt.  BertNormalizer's option clean_text would remove private-use characters, which Megatron-LM
  * keeps.  A Replace step before BertNormalizer therefore removes control characters instead.  BertNormalizer lowercases
- * each character separately, so another Replace step lowercases final sigmas.
+ * each character separately.  For BertWordPieceLowerCase, a second Replace step therefore lowercases final sigmas.
  */
 #include <string.h>
 

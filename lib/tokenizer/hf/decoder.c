@@ -2,7 +2,7 @@
  * Decoders of tokenizer.json.  Each step rewrites the list of tokens, most steps one token at a time.  Some results
  * depend on more than one token:
  * - the first and the last token can be rewritten differently;
- * - ByteFallback rewrites a run of byte-fallback tokens;
+ * - ByteFallback rewrites a run of byte-fallback tokens together, and ByteLevel rewrites all tokens together;
  * - a step after Fuse rewrites the entire text.
  */
 #include <stdlib.h>
@@ -190,8 +190,8 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
 
 /*
  * Remove up to s->start occurrences of s->content at the start of t, and up to s->stop at the end of t.  If nremoved is
- * not NULL, t is the next part of a longer text.  *nremoved counts the removals at the start of the longer text, up to
- * s->start.
+ * not NULL, t is the next part of a longer text.  *nremoved counts the removals at the start of the longer text.  It is
+ * set to s->start as soon as other text follows.
  */
 static void strip(const struct step *s, struct meg_str *t, int *nremoved)
 {

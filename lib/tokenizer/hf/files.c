@@ -113,7 +113,7 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     f->is_renumbered |= a.id != given;
     meg_str_add(&a.content, s, n);
     meg_strtab_add(&f->contents, s, (int64_t)n);
-    if ((f->nadded & (f->nadded - 1)) == 0) /* nadded is 0 or a power of two: the array is full */
+    if ((f->nadded & (f->nadded - 1)) == 0) /* grow the array if nadded is 0 or a power of two */
         f->added = meg_realloc_array(f->added, (size_t)f->nadded * 2 + 1, sizeof *f->added);
     f->added[f->nadded++] = a;
     return 0;

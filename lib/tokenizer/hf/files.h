@@ -86,7 +86,7 @@ struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t);
 /*
  * meg_hf_safe_split_build - set f->safe_split
  * If safe_split.c does not find safe split points for f, f->safe_split remains NULL.  All other fields must be set
- * before the call.
+ * before the call.  Fails as meg_hf_normalizer_run and meg_hf_pretokenizer_run do.
  */
 int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e);
 

@@ -220,7 +220,7 @@ struct meg_hf_model {
 };
 int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_model_free(struct meg_hf_model *m);
-/* Append the ids of a pre-token of n >= 1 bytes. */
+/* Append the ids of a pre-token of n >= 1 bytes.  Returns MEG_EFORMAT if the model cannot encode the pre-token. */
 int meg_hf_model_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e);
 
 struct meg_hf_model_type {

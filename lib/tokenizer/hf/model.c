@@ -37,7 +37,7 @@ static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
-/* Parse an id from 0 to MAX_ID; return -1 if s [n] is not such an id. */
+/* Parse an id from 0 to MAX_ID in s [n], n >= 1.  Return -1 if the text is not such an id. */
 static int32_t read_id(const char *s, int64_t n)
 {
     int32_t id = 0;
@@ -50,7 +50,10 @@ static int32_t read_id(const char *s, int64_t n)
     return id > MAX_ID ? -1 : id;
 }
 
-/* Return an upper bound of the number of tokens: the number of commas + 1, limited by the byte length of the list. */
+/*
+ * Return an upper bound of the number of tokens: the number of commas + 1, or the number of six-byte entries that fit
+ * in the list + 1, whichever is smaller.
+ */
 static int64_t count_tokens(const struct meg_span *list)
 {
     int64_t n = 1, max_bytes = list->n / (int64_t)strlen("\"a\":0,") + 1;

@@ -1,7 +1,7 @@
 /*
- * Unigram model of tokenizer.json: the segmentation with the highest sum of log probabilities (Kudo 2018), found by
- * the Viterbi algorithm in double precision.  Consecutive unknown characters become one unknown token or, with
- * byte_fallback, the tokens of their bytes.
+ * Unigram model of tokenizer.json: the segmentation with the highest sum of log probabilities (Kudo 2018), found by the
+ * Viterbi algorithm in double precision.  Consecutive unknown characters become the token with their text, if there is
+ * one.  Otherwise they become the tokens of their bytes (byte_fallback) or one unknown token.
  *
  * tokenizer/spm/unigram.c implements this algorithm for SentencePiece.  SentencePiece rounds the sums to float, so the
  * ids can differ.

@@ -177,7 +177,7 @@ static const char *cluster_end(const char *s, const char *end)
 /*
  * Apply SentencePiece's character map as Hugging Face does.  If a grapheme cluster of at most 5 bytes begins with a
  * key, replace the cluster by the value of the shortest such key.  Otherwise map each character of the cluster
- * separately.
+ * separately.  Stop once out has more than max_bytes.
  */
 static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t max_bytes, struct meg_str *out)
 {

@@ -6,8 +6,10 @@
  * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, or before each replacement character of
  * Metaspace.  The normalizer does not combine a space with the character before the space.  No added token is matched
  * in normalized text.  The split points are
- * - before each space;
- * - around ASCII punctuation, if the pre-tokenizer isolates punctuation;
+ * - before each space and, if the pre-tokenizer splits at whitespace, before tabs, newlines and carriage returns, but
+ *   not inside \r\n;
+ * - before ASCII punctuation, and between ASCII punctuation and a printable ASCII character after it, if the
+ *   pre-tokenizer isolates punctuation and the normalizer processes these characters separately;
  * - before U+5000 to U+9FFF, if the pre-tokenizer isolates punctuation and the normalizer surrounds ideographs with
  *   spaces.
  *
@@ -80,8 +82,8 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
 
 /*
  * Build the table of split points for the family "split at spaces".  is_by_space adds split points before tabs,
- * newlines and carriage returns.  is_by_char adds split points around ASCII punctuation and, if is_around_ideographs,
- * before ideographs.
+ * newlines and carriage returns, but not inside \r\n.  is_by_char adds split points around ASCII punctuation and, if
+ * is_around_ideographs, before ideographs.
  */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                            struct meg_err *e)

@@ -59,7 +59,7 @@ struct meg_spm {
 
 /* The best path to a byte position of a word (Viterbi). */
 struct spm_node {
-    float score;       /* sum of the scores of the path's pieces */
+    float score;       /* score of the path, including the score of the text before the word */
     int32_t id, begin; /* id and first byte of the path's last piece; begin < 0: there is no path */
 };
 
@@ -92,7 +92,7 @@ struct meg_spm_encoder {
 
 /*
  * Encode the unknown character s [n]: append the byte pieces of its bytes or, if the model has no byte fallback, the
- * unknown id.  A run of unknown characters has one unknown id.
+ * unknown id.  A run of unknown characters has one unknown id.  An escaped space has the bytes of U+2581.
  */
 void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n);
 

@@ -26,7 +26,7 @@
 enum {
     UNKNOWN_PENALTY = 10,
     MAX_TAGGED_BYTES = 256, /* maximum bytes of a word with a tag; longer words have tag 0 */
-    MAX_STEPS = 1 << 20,    /* maximum number of ids that the path score may lack */
+    MAX_STEPS = 1 << 20,    /* maximum number of ids whose scores may be missing in the path score */
 };
 
 /* Set the scores of all pieces as SentencePiece's GetScore does, with its bonus for user-defined pieces. */
