@@ -243,7 +243,11 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     return r;
 }
 
-/* Load the index of a blend from --data-cache-path, or build it. */
+/*
+ * Load the index of a blend of g->n datasets from --data-cache-path, or build it and store it there.  If count is not
+ * NULL, the blend contains each of the count[k] samples of each dataset k once.  Otherwise, it takes ds->len samples in
+ * the proportions `weight`.  The arguments size and split are used only for the cache key.
+ */
 static void build_blend_index(const struct meg_data_splits *d, struct meg_dataset *ds,
                               const struct meg_split_members *g, const double *weight, const int64_t *count,
                               int64_t size, const char *split)

@@ -48,7 +48,7 @@ struct meg_mid_dataset {
 };
 
 /*
- * meg_data_splits_build - load the index arrays of all splits from the cache, or build and store the arrays
+ * meg_data_splits_build - load the index arrays of all splits from the cache, or build them and try to store them
  * Returns MEG_EFORMAT when a cached blend does not match its datasets, or no document yields a BERT or T5 sample.
  * Returns MEG_EFAIL when a blend takes more samples from a dataset than the dataset has.  In Megatron-DeepSpeed's
  * order, meg_dataset_sample returns this error instead.

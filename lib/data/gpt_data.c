@@ -98,7 +98,7 @@ static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool 
 
 /*
  * Return whether the document index refers only to elements in the range of p.  Megatron-DeepSpeed's file names do not
- * contain the range, so a cached index may be that of another range.
+ * contain the range, so a cached index may have been built for a different range.
  */
 static bool index_matches_range(const struct meg_mid_dataset *p, const struct meg_npy *document)
 {

@@ -42,15 +42,16 @@ struct meg_npy {
 
 /*
  * meg_index_cache_load - map the arrays of an entry
- *   prefix  prefix of the dataset; NULL: the age of the files is not checked
+ *   prefix  dataset whose .idx file must not be newer than the arrays; NULL: the age of the files is not checked
  *   a       [n]  in/out  sets `data`, and `rows` if it is -1; the other fields are input
  *   map     [n]  out  mapped files; the caller closes them
- * Returns true if the description matches and all arrays are valid.  An array is valid if
+ * Returns true if all arrays are valid and the description matches.  With Megatron-DeepSpeed's names there is no
+ * description to match.  An array is valid if
  *   - its .npy header and size are those that `a` describes,
  *   - its data match the stored checksum, and
  *   - its file is not older than the dataset's .idx file.
  * Otherwise, returns false with no file mapped, and logs the reason.  No reason is logged if a .npy file or the
- * description is missing.  A checksum mismatch is logged as a warning.
+ * description cannot be opened.  A checksum mismatch is logged as a warning.
  * An entry that Megatron-LM wrote has no checksums and is rejected.  The caller rebuilds and stores the entry.
  */
 bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,

@@ -1,8 +1,8 @@
 /*
- * Write .bin and .idx in constant memory.  When a sequence is appended, its length is written to its final offset in
- * .idx.  In .idx, the document index and modes follow the lengths and offsets.  Until the commit, the number of lengths
- * is unknown, so the document index and modes are written to temporary files.  The commit computes the offsets and
- * appends the temporary files to .idx.
+ * Write .bin and .idx in constant memory.  The length of a sequence is written to its final offset in .idx when the
+ * next sequence is added, or at the commit.  In .idx, the document index and modes follow the lengths and offsets.
+ * Until the commit, the number of lengths is unknown, so the document index and modes are written to temporary files.
+ * The commit computes the offsets and appends the temporary files to .idx.
  */
 #include "data/indexed/indexed.h"
 

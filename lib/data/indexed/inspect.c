@@ -145,7 +145,9 @@ static int parse_range(const char *text, int64_t ndoc, int64_t *begin, int64_t *
     return 0;
 }
 
-/* Print a document as a JSON object; text: NULL to print the ids only. */
+/*
+ * Print a document as a JSON object: its number, its ids, the lengths of its sequences and, unless it is NULL, `text`.
+ */
 static void print_json(FILE *out, int64_t doc, const struct meg_ids *ids, const struct meg_ids *lengths,
                        const struct meg_str *text)
 {
