@@ -54,7 +54,10 @@ char *meg_commit_resolve(const char *path);
 /* Call stat(2) on meg_commit_resolve(path). */
 int meg_commit_stat(const char *path, struct stat *st);
 
-/* Complete or undo an interrupted commit of path.  Does nothing if there is none. */
+/*
+ * Complete or undo an interrupted commit of path.  Does nothing if there is none.  Returns MEG_EIO if PATH.commit is
+ * not a journal, or if a file cannot be renamed.
+ */
 int meg_commit_recover(const char *path, struct meg_err *e);
 
 MEG_END_DECLS

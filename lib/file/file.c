@@ -188,7 +188,10 @@ int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t off
     return 0;
 }
 
-/* Failures are ignored because meg_file_sync reports them. */
+/*
+ * If [begin, end) completes an 8 MiB chunk of the file, start to write the chunk before it to disk.  Failures are
+ * ignored because meg_file_sync reports them.
+ */
 void meg_file_writeback(const struct meg_file *f, int64_t begin, int64_t end)
 {
     const int64_t chunk = 8 << 20, last = end / chunk;

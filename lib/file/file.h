@@ -41,7 +41,9 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
 /*
  * struct meg_file - a file that is written under a temporary name in the directory of PATH (temporary.h), and renamed
  * to PATH when it is complete.  Initialize it with { 0 }.
- *   meg_file_create     creates the temporary file; fails if PATH exists and is not a regular file
+ *   meg_file_create     creates the temporary file, after completing or undoing an interrupted commit of PATH and
+ *                       removing the temporary files of dead processes for PATH; fails if PATH exists and is not a
+ *                       regular file
  *   meg_file_write      appends, through a buffer
  *   meg_file_pwrite     writes at a byte offset, unbuffered; any thread may call this function
  *   meg_file_writeback  starts to write earlier data of the file to disk (sync_file_range), which makes meg_file_sync
@@ -87,7 +89,10 @@ int meg_mkdirs_parent(const char *path, struct meg_err *e);
 int meg_remove_tree(const char *path, struct meg_err *e);
 /* Rename a file, and call fsync on the directory of the new name to make the rename durable. */
 int meg_rename(const char *from, const char *to, struct meg_err *e);
-/* Call fsync on a directory, which makes the creation, renaming and removal of files in it durable. */
+/*
+ * Call fsync on a directory, which makes the creation, renaming and removal of files in it durable.  Does nothing if
+ * the file system does not support this.
+ */
 int meg_fsync_dir(const char *path, struct meg_err *e);
 /* Call fsync on the directory that contains path. */
 int meg_fsync_parent(const char *path, struct meg_err *e);

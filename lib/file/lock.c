@@ -116,7 +116,10 @@ static void format_holder(const struct holder *h, struct meg_str *out)
 
 /* ---- the holder of a lock ---- */
 
-/* Read a lock file.  Returns false if it does not exist.  If the file is not a lock, the values are empty. */
+/*
+ * Read a lock file.  Returns false if it does not exist.  If it cannot be read or is not a lock file, the values are
+ * empty.
+ */
 static bool read_holder(struct holder *h, const char *path)
 {
     char text[NKEYS * 160];
@@ -249,7 +252,7 @@ static void add_entry(struct meg_lock *l, const char *path, char *text)
 /*
  * Replace the lock file of a dead process by the lock file of this process.  flock serializes the processes that found
  * the lock file of the dead process.  The first process renames its own lock file to path.  The other processes find
- * that path is no longer the file that they opened.
+ * that path is no longer the file that they opened, and leave *is_ours unchanged.
  */
 static int take_over(const char *tmp, const char *path, const struct holder *self, bool *is_ours, struct meg_err *e)
 {
@@ -301,7 +304,10 @@ static bool create(const char *path, const struct holder *self)
     return is_written;
 }
 
-/* Link the complete file tmp to path, or take over the lock at path.  Removes tmp. */
+/*
+ * Link the complete file tmp to path, create path if the file system has no hard links, or take over the lock at path.
+ * Removes tmp.
+ */
 static int acquire(const char *tmp, const char *path, const char *output, const struct holder *self, struct meg_err *e)
 {
     bool is_ours = false;
@@ -310,7 +316,8 @@ static int acquire(const char *tmp, const char *path, const char *output, const 
     int r = 0;
 
     while (r == 0 && !is_ours) {
-        is_ours = link(tmp, path) == 0 || (stat(tmp, &st) == 0 && st.st_nlink == 2); /* NFS lost the reply */
+        /* If link fails because NFS lost the reply of the server, the link exists, so the link count of tmp is 2. */
+        is_ours = link(tmp, path) == 0 || (stat(tmp, &st) == 0 && st.st_nlink == 2);
         if (!is_ours && (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS))
             is_ours = create(path, self);
         if (is_ours)

@@ -6,8 +6,8 @@
  * id and start time of its holder.
  *
  * A process takes over the lock of a dead process on the same host.  A requeued Slurm job takes over its own lock on
- * any host.  In other cases (a holder on another host or in another container), a process cannot determine whether the
- * holder is alive.  The error message names the holder, and the user decides whether to remove the lock file.
+ * any host.  For any other holder on a different host or in a different container, a process cannot determine whether
+ * the holder is alive.  The error message names the holder, and the user decides whether to remove the lock file.
  */
 #ifndef MEG_FILE_LOCK_H
 #define MEG_FILE_LOCK_H
@@ -27,7 +27,7 @@ struct meg_lock {
  *   output  name of the protected output, for messages
  * Returns MEG_EIO if PATH cannot be created.  Returns MEG_EIO if another process holds the lock and is not known to be
  * dead; the message names that process.
- * Locks are released when the process exits, and when SIGHUP, SIGINT or SIGTERM ends the process.
+ * Locks are released by exit(3), and when SIGHUP, SIGINT or SIGTERM ends the process (see meg_temporary_register).
  */
 int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);
 
@@ -40,7 +40,9 @@ int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, s
  */
 int meg_lock_dir(struct meg_lock *l, const char *dir, struct meg_err *e);
 
-/* Check that this process still holds the lock.  Returns MEG_EIO if the lock file was removed or replaced. */
+/*
+ * Check that this process still holds the acquired lock l.  Returns MEG_EIO if the lock file was removed or replaced.
+ */
 int meg_lock_check(const struct meg_lock *l, struct meg_err *e);
 
 /* Remove the lock file, unless another process owns it now.  Has no effect on { 0 }. */

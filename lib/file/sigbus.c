@@ -80,7 +80,11 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     const struct meg_sigbus_range *m = info->si_code > 0 ? find(address) : NULL;
 
     (void)context;
-    if (!m) { /* the address is in no registered mapping: restore the previous handler, under which the fault repeats */
+    /*
+     * If this is not a fault in a registered mapping, restore the previous handler.  Under that handler, a fault
+     * repeats, and a signal sent by kill(2) is raised again.
+     */
+    if (!m) {
         sigaction(SIGBUS, &previous_action, NULL);
         if (info->si_code <= 0)
             raise(sig);

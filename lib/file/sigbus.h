@@ -25,8 +25,8 @@ void meg_sigbus_unregister(struct meg_sigbus_range *m); /* accepts NULL */
  * Returns MEG_EIO, with a message that names the file, if this thread faults in a registered mapping during the call.
  * The fault ends the callback by longjmp.  Memory that the callback allocated would leak, and its locks would stay
  * locked.  Therefore, the callback must neither allocate nor lock while it reads mapped files.
- * A fault outside of meg_sigbus_guard prints the same message, removes the temporary files of the process and exits
- * with status 74.
+ * Outside of meg_sigbus_guard, a fault in a registered mapping prints the same message, removes the registered
+ * temporary files of the process and exits with status 74.
  */
 int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e);
 

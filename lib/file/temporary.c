@@ -56,7 +56,10 @@ int meg_temporary_dir(char **out, const char *path, struct meg_err *e)
     return r;
 }
 
-/* Return whether name is a temporary name for base that a dead process on this host created. */
+/*
+ * Return whether a dead process on this host created name, a temporary name for base or for its journal, or a backup of
+ * base.
+ */
 static bool is_stale_name(const char *name, const char *base, const char *host)
 {
     const size_t nbase = strlen(base), nhost = strlen(host);

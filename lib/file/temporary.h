@@ -26,7 +26,10 @@ void meg_host_name(char *out, size_t size);
  */
 char *meg_temporary_name(const char *path, int i);
 
-/* Create a directory under a temporary name for path.  The caller frees *out. */
+/*
+ * Create a directory under a temporary name for path.  The caller frees *out, the name.  Returns MEG_EIO, with *out
+ * NULL, if the directory cannot be created.
+ */
 int meg_temporary_dir(char **out, const char *path, struct meg_err *e);
 
 /* Remove the temporary files and directories that dead processes on this host created for path and its journal. */
