@@ -91,8 +91,9 @@ struct preprocess_worker {
 };
 
 /*
- * Wait until all earlier blocks have offsets, and write ids [n] to the dataset.  The function is a `write` callback
- * of struct meg_id_sink, which limits the number of ids in memory for a long text.
+ * Wait until all earlier blocks have offsets, convert ids [n] in place to the token type, and write them to the
+ * dataset.  Nothing is written if the job has failed.  The function is a `write` callback of struct meg_id_sink, which
+ * limits the number of ids in memory for a long text.
  *   ctx  struct encoded_key
  *   ids  first n of the ids in ctx; the last sequence may be incomplete
  */

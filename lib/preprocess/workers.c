@@ -29,7 +29,7 @@ enum {
 
 /*
  * Reserve space for n tokens in .bin: a new sequence, or the rest of a partially written sequence.  Set out->offset to
- * the offset of the space unless out->offset is already set.
+ * the offset of the space unless out->offset is already set.  Does nothing if the block is discarded.
  */
 static void reserve_tokens(struct encoded_key *out, int64_t n)
 {
@@ -134,7 +134,8 @@ static void fail(struct preprocess_job *j, int r, const struct meg_err *e)
 
 /*
  * Publish an encoded block.  If all earlier blocks have offsets, commit this block and the published blocks that follow
- * it without a gap.
+ * it without a gap.  A block that failed fails the job.  After the job has failed, blocks are discarded instead of
+ * committed.
  */
 static void publish_result(struct preprocess_job *j, struct block_result *x)
 {
