@@ -8,7 +8,9 @@ MEG_BEGIN_DECLS
 
 /*
  * meg_tokenize_corpus - append the tokens of an input to ids
- *   documents  out  number of documents
+ *   tok         NULL: the input must contain ids
+ *   vocab_size  exclusive upper bound of the ids in the input
+ *   documents   out  number of documents
  * If the first byte that is not whitespace is '{', the input is JSON lines.  Each line that is not blank is a document:
  * the tokens of "text", or the ids in "ids".  A document that is not empty is followed by the end-of-document id, if
  * the tokenizer has one, as with meg-preprocess --append-eod.  Any other input is one plain text without an

@@ -23,7 +23,8 @@ int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_
 /*
  * meg_eval_run - run c->task and write its result to standard output
  *   logprobs  one JSON line per input line: ids, log-probabilities, and sum and number of the log-probabilities
- *   ppl       one JSON object for the corpus: tokens, windows, loss, perplexity, bits per byte
+ *   ppl       one JSON object for the corpus: counts, window options, loss and perplexity; bits per byte only for
+ *             --input with a tokenizer
  * Returns MEG_EUSAGE if an option is out of the model's range, MEG_EFORMAT for invalid input, MEG_EFAIL if a result is
  * not finite, MEG_EIO if writing fails, and the errors of meg_prompt_read and meg_indexed_open.
  */

@@ -35,7 +35,7 @@ struct meg_continuation {
  *   unpadded_vocab  exclusive upper bound of the ids that may be sampled; at most the model's vocabulary size
  *   eos_ids         ids that end a continuation, borrowed until close; NULL: none
  *   slots           number of sequences generated concurrently
- *   ntop            number of most likely ids to keep for each position, at most the model's vocabulary size
+ *   ntop            number of most likely ids to keep for each position, from 0 to the model's vocabulary size
  */
 struct meg_generator;
 int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab,
@@ -52,11 +52,14 @@ bool meg_generator_has_free_slot(const struct meg_generator *gen);
  *   c  continuation; zero except for c->prompt and c->request, which the caller sets.  This call samples the first
  *      token, and each meg_generator_step samples one more.  c is finished when c->finish is not MEG_FINISH_RUNNING.
  *      Until c is finished, c must not move.
- * Returns MEG_EFAIL if the model's logits are not finite.
+ * Returns MEG_EFAIL if the model's logits are not finite; the slot is then free again, and c must not be continued.
  */
 int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,
                       struct meg_err *e);
-/* Generate one token for each active slot.  Returns MEG_EFAIL if the logits are not finite. */
+/*
+ * Sample one token for each active slot, and free the slots of finished continuations.  Returns MEG_EFAIL if the logits
+ * of a slot are not finite.  That slot is then free, and the slots after it have no new token.
+ */
 int meg_generator_step(struct meg_generator *gen, struct meg_err *e);
 /* Set c->finish to MEG_FINISH_STOP, and free the slot of c, if c has one. */
 void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c);

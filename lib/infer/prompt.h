@@ -27,7 +27,7 @@ struct meg_prompt_format {
  * options are ignored.  Returns MEG_EFORMAT for
  *   - invalid JSON or UTF-8;
  *   - an object with both format->key and "ids", or neither;
- *   - an id outside of the vocabulary;
+ *   - an element of "ids" that is not an integer or is outside of the vocabulary;
  *   - an unknown member, or an invalid value.
  * Returns MEG_EUSAGE for text or a stop string without a tokenizer.
  */

@@ -42,8 +42,8 @@ struct meg_reply {
 void meg_reply_free(struct meg_reply *r);
 
 /*
- * Decode the prompt's ids [n].  Returns MEG_EFORMAT if the tokenizer lacks one of the prompt's ids.  After this error,
- * c.ids are decoded without the prompt.
+ * Set the tokenizer of r, and decode the prompt's ids [n].  If tok is NULL, the reply has no text.  Returns MEG_EFORMAT
+ * if the tokenizer lacks one of the prompt's ids.  After this error, c.ids are decoded without the prompt.
  */
 int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const int32_t *ids, int64_t n,
                     struct meg_err *e);

@@ -22,8 +22,8 @@ void meg_request_free(struct meg_request *q);
 
 /*
  * meg_request_set - set the option called `name`, a member of a JSON object, to `value`
- * Returns 1 if the option was set, 0 if no option has that name, or MEG_EFORMAT if the value has the wrong type or is
- * out of range.
+ * Setting temperature, top_k or top_p also turns off sampling.greedy.  Returns 1 if the option was set, 0 if no option
+ * has that name, or MEG_EFORMAT if the value has the wrong type or is out of range.
  */
 int meg_request_set(struct meg_request *q, const char *name, const json_t *value, struct meg_err *e);
 

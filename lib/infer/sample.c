@@ -139,7 +139,8 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
 }
 
 /*
- * Apply top-k and top-p.  A filter rarely keeps more than a few ids, so they are popped from a heap instead of sorted.
+ * Apply top-k and top-p.  The argument max is the largest logit, and total is the sum of exp((logit - max) /
+ * temperature).  A filter usually keeps few ids, so the ids are popped from a heap and not sorted.
  */
 static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling *c, const float *logits, double max,
                           double total)

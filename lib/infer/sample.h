@@ -59,8 +59,9 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
  *   logits   [v]
  *   logprob  out  log softmax(logits)[id] in nats, before temperature and filters
  * Unless decoding is greedy, the sample is the first kept entry at which the cumulative sum of p reaches u, a random
- * number in (0,1].  This number depends only on (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt)
- * (base/philox.h).  Returns -1 if a logit is NaN or +Inf, or if the logits of all ids below unpadded_vocab are -Inf.
+ * number in (0,1].  If rounding errors keep the sum below u, the sample is the last entry with p above 0.  The number u
+ * depends only on (seed, prompt, step): u = meg_philox_sampling(seed, step, prompt) (base/philox.h).  Returns -1 if a
+ * logit is NaN or +Inf, or if the logits of all ids below unpadded_vocab are -Inf.
  */
 int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
                          int64_t prompt, int64_t step, double *logprob);
