@@ -64,7 +64,7 @@ void meg_logger_close(struct meg_logger *l)
     free(l);
 }
 
-/* Stop writing a log after an error, such as a full disk, which must not end the run. */
+/* Stop writing the --log-json file after an error, such as a full disk, which must not end the run. */
 static void disable_metrics(struct meg_logger *l, const struct meg_err *e)
 {
     meg_warn("%s; the run continues without --log-json", e->msg);

@@ -30,7 +30,10 @@ void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *sta
 /* Print a log line for the iterations since the previous log line, and append a JSON line to the --log-json file. */
 void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats *stats);
 
-/* Log the loss of a split, "valid" or "test".  is_last states whether the evaluation follows the end of training. */
+/*
+ * Print the loss of a split, "valid" or "test", and append a JSON line to the --log-json file.  Write the loss to
+ * TensorBoard if the split is "valid".  The argument is_last states whether the evaluation follows the end of training.
+ */
 void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last, int64_t iteration,
                            int64_t consumed_samples, double loss);
 

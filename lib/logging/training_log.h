@@ -33,7 +33,11 @@ struct meg_iteration_stats {
     double flops; /* model FLOPs of one iteration, sum over the ranks */
 };
 
-/* Append " [date] iteration N/M | consumed samples: ... |" and a newline to s. */
+/*
+ * Append " [date] iteration N/M | consumed samples: ... |" and a newline to s.  The line omits skipped samples if there
+ * are none, the loss if it is not above 0, and the decoupled learning rate, the gradient norm, the number of zeros and
+ * the norm of the parameters if they were not computed.
+ */
 void meg_training_log_line(struct meg_str *s, const struct meg_iteration_stats *stats, bool has_throughput,
                            const struct tm *when);
 
