@@ -194,7 +194,8 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
 /*
  * Open a checkpoint on all ranks; collective.  Rank 0 opens the checkpoint and checks it as meg_ckpt_open does.  If the
  * format is native, the other ranks receive the metadata from rank 0, and map a tensor file only when they load or
- * verify its tensors.  If rank 0 fails, the other ranks return the same code, and only rank 0 reports the reason.
+ * verify its tensors.  In other formats, each rank then opens the checkpoint itself.  If rank 0 fails, the other ranks
+ * return the same code, and only rank 0 reports the reason.
  */
 int meg_ckpt_open_on_all(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_comm *world,
                          struct meg_err *e);

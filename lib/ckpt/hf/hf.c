@@ -94,7 +94,10 @@ static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_s
     free(bos.v);
 }
 
-/* Read the bos and eos ids of config.json and generation_config.json; the latter often has more eos ids. */
+/*
+ * Set c->extra_file, and read the bos and eos ids of config.json and of generation_config.json, which often has more
+ * eos ids.
+ */
 static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err *e)
 {
     json_t *generation = NULL;
@@ -125,7 +128,10 @@ static void find_tokenizer(struct meg_ckpt *c)
     }
 }
 
-/* Return whether the directory has the files of a tokenizer type. */
+/*
+ * Return whether the directory has the files of a tokenizer type: those that `needs` lists or, for a type that is not
+ * listed, the file of the tokenizer model.
+ */
 static bool has_files_of(const struct meg_ckpt *c, const char *type)
 {
     static const struct {
@@ -144,8 +150,8 @@ static bool has_files_of(const struct meg_ckpt *c, const char *type)
 }
 
 /*
- * Set the tokenizer options to the values that an export by meg saved in tokenizer_config.json.  If these values or a
- * file of the tokenizer are missing, set the default options and return false.
+ * Set the tokenizer options to the values that an export by meg saved in tokenizer_config.json.  If these values are
+ * missing or invalid, or a file of the tokenizer is missing, set the default options and return false.
  */
 static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
                              const struct meg_tok_conf *tok)
@@ -169,9 +175,9 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
 }
 
 /*
- * Guess the tokenizer type.  A tokenizer.json is preferred, because vocab.json and merges.txt do not define the
- * pre-tokenizer.  A tokenizer.model that begins with '[' (JSON) or a base64 character is a tiktoken vocabulary;
- * SentencePiece protobufs begin with byte 0x0A.
+ * Guess the tokenizer type; return NULL if the files do not determine a type.  A tokenizer.json is preferred, because
+ * vocab.json and merges.txt do not define the pre-tokenizer.  A tokenizer.model that begins with '[' (JSON) or a base64
+ * character is a tiktoken vocabulary; SentencePiece protobufs begin with byte 0x0A.
  */
 static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config)
 {

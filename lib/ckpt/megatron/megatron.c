@@ -271,8 +271,8 @@ static bool has_core_names(const struct meg_st *st)
 }
 
 /*
- * Rename all tensors.  Layers are numbered through all pipeline stages of virtual stage 0, then of virtual stage 1, and
- * so on.
+ * Give all tensors their native names, and sort the tensors of each file.  Layers are numbered through all pipeline
+ * stages of virtual stage 0, then of virtual stage 1, and so on.
  */
 static int rename_all(const struct reader *rd, struct meg_err *e)
 {
@@ -297,7 +297,10 @@ static int rename_all(const struct reader *rd, struct meg_err *e)
 
 /* ---- files ---- */
 
-/* Return the tensors of virtual stage v: the dict "model0", "model1", ..., or "model" if vp is 0.  NULL: none. */
+/*
+ * Return the dict with the tensors of virtual stage v, "model0", "model1", ..., or the dict "model" if vp is 0.  Return
+ * NULL if the file has no such dict.
+ */
 static const struct meg_py *model_of(const struct meg_py *root, int64_t v, int64_t vp)
 {
     char name[32];

@@ -1,8 +1,9 @@
 /*
  * megatron.h - Megatron's per-rank checkpoints (private to lib/ckpt).
  *
- * A checkpoint consists of the files iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt.  Each is a dict saved by
- * torch.save, with "args", a Namespace of all options, and "model", the tensors of the rank.
+ * A checkpoint consists of the files iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt.  Each file is a dict saved by
+ * torch.save.  "args" is a Namespace of all options, and "model" contains the tensors of the rank.  With virtual
+ * pipeline stages, "model0", "model1", ... contain the tensors of each virtual stage.
  */
 #ifndef MEG_CKPT_MEGATRON_MEGATRON_H
 #define MEG_CKPT_MEGATRON_MEGATRON_H
@@ -21,21 +22,31 @@ bool ckpt_is_megatron(const char *dir);
 bool ckpt_is_distributed(const char *dir);
 /* Fail with MEG_EFORMAT and a message that explains how to convert a distributed checkpoint. */
 int ckpt_refuse_distributed(const char *dir, struct meg_err *e);
-/* Print "mp_rank_01/FILE", or, if there are several pipeline stages, "mp_rank_01_000/FILE", to buf; return buf. */
+/*
+ * Print the file name of tensor-parallel rank t and pipeline stage p to buf: "mp_rank_01/FILE", or
+ * "mp_rank_01_000/FILE" if there are several stages.  Return buf.
+ */
 const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 
-/* Return the name of the attribute of args for an option of the model; NULL: none. */
+/*
+ * Return the name of the attribute of args for an option of the model, either in buf or a constant.  Return NULL for an
+ * alias and for an ignored option.
+ */
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 
 /*
  * Check that meg's GPT supports the settings in `args`, an object with attributes.  Otherwise returns MEG_EFORMAT with
- * a message that lists the unsupported settings and their values.  `from` is the name of the file in the message.  A
- * known setting is unsupported if its value is known to change the output of the model.  An unknown setting is
- * unsupported unless its value is off (None, False, 0 or empty), a path, or an object of Python or torch.
+ * a message that lists unsupported settings and their values.  The message names the file `from`.  A setting in the
+ * list `rules` of args.c is unsupported if its value changes the output of the model.  A setting that is neither in
+ * `rules`, nor a model option of meg, nor known to have no effect is unsupported unless its value is off (None, False,
+ * 0 or empty), a path, or an object of torch or the Python library.
  */
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
-/* A foreign prefix of tensor names, after "decoder." or "decoder.layers.N." is removed, and its native equivalent. */
+/*
+ * A prefix of tensor names in Megatron's files and its native equivalent.  "decoder." or "decoder.layers.N." is removed
+ * before the prefixes are compared.
+ */
 struct ckpt_prefix_map {
     const char *foreign, *native;
 };
