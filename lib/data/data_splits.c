@@ -156,7 +156,7 @@ static int plan(struct meg_data_splits *d, const struct meg_data_conf *conf, str
     return r;
 }
 
-/* Set *out to d if r is 0, else close d; return r. */
+/* Close d if r is an error; otherwise set *out to d.  Return r. */
 static int close_on_error(struct meg_data_splits **out, struct meg_data_splits *d, int r)
 {
     if (r < 0)

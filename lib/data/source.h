@@ -23,7 +23,7 @@ int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err 
  * meg_source_mock - generate 100000 sequences of 1 to 4095 tokens, identical on every machine
  * The lengths are drawn from MT19937 seeded with 0.  The ids of a sequence are 1, 2, ..., vocab_size - 1, 1, 2, ...
  * The last id is eod, or 0 if eod is negative.  A vocab_size below 2 is treated as 2.
- * Megatron-LM's mock data has the same form, but draws the lengths from another generator.
+ * Megatron-LM's mock data has the same form, but draws the lengths from a different generator.
  */
 struct meg_source *meg_source_mock(int64_t vocab_size, int32_t eod);
 void meg_source_close(struct meg_source *s); /* accepts NULL */

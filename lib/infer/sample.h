@@ -35,7 +35,10 @@ int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct me
 /* Return whether decoding is greedy: --greedy, --top_k 1 or --temperature 0. */
 bool meg_sampling_is_greedy(const struct meg_sampling *c);
 
-/* The distribution from which a token is sampled, in descending order of probability if a filter is on, else by id. */
+/*
+ * The distribution from which a token is sampled.  The entries are in ascending order of id, or in descending order of
+ * probability if top-k or top-p is on.
+ */
 struct meg_token_sampler {
     int64_t v, unpadded_vocab; /* v: number of logits; ids from unpadded_vocab on are padding and are never sampled */
     int64_t n;                 /* number of ids kept by the filters */

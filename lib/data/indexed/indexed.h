@@ -29,7 +29,7 @@ enum meg_idx_dtype {
 const char *meg_idx_dtype_name(enum meg_idx_dtype t); /* "uint16" */
 size_t meg_idx_dtype_size(enum meg_idx_dtype t);      /* bytes of one token */
 
-/* Return Megatron-LM's token type for a vocabulary: uint16 below 65500 ids, else int32. */
+/* Return Megatron-LM's token type for a vocabulary: uint16 for fewer than 65500 ids, and int32 otherwise. */
 enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
 
 /*
