@@ -80,7 +80,7 @@ struct meg_ckpt_tokenizer {
     int32_t eod;                                     /* end-of-document id, or -1 */
     int32_t bos;                                     /* beginning-of-sequence id, or -1 */
     struct meg_ids eos_ids;                          /* end-of-sequence ids; may include eod */
-    /* tokenizer.model is not a SentencePiece BPE model */
+    /* the tokenizer model is not known to be a SentencePiece BPE model, so it is not saved as tokenizer.model */
     bool is_not_spm_bpe;
 };
 /*
@@ -178,7 +178,7 @@ int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
  */
 bool meg_ckpt_exists(const char *dir);
 
-/* Return the highest iteration that has a directory in dir; -1: none. */
+/* Return the highest iteration that has a directory in dir, or -1 if there is none. */
 int64_t meg_ckpt_newest_iteration(const char *dir);
 
 /*
@@ -186,9 +186,10 @@ int64_t meg_ckpt_newest_iteration(const char *dir);
  *   dir   a SAVE directory of meg or Megatron, one SAVE/iter_NNNNNNN, or a Hugging Face directory
  *   step  the iteration to open; MEG_UNSET: the iteration in the tracker
  * In a SAVE directory without a tracker, MEG_UNSET opens the newest iteration with a manifest, and logs the iteration
- * number.  Returns MEG_ENOENT if there is no checkpoint.  Returns MEG_EFORMAT if a file is damaged or its format is
- * unknown.  Returns MEG_EUSAGE if step is set but dir is a single checkpoint.  The error message suggests the newest
- * older iteration in dir that can be opened, if any.
+ * number.  Returns MEG_ENOENT if there is no checkpoint or no such iteration, or if a file that the checkpoint refers
+ * to is missing.  Returns MEG_EFORMAT if a file is damaged or its format is not supported.  Returns MEG_EUSAGE if step
+ * is set but dir is a single checkpoint.  The error message suggests the newest older iteration in dir that can be
+ * opened, if any.
  */
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 /*

@@ -172,7 +172,8 @@ static int open_source(struct meg_ckpt **ckpt, const struct meg_convert_conf *c,
 /* ---- the target ---- */
 
 /*
- * Return the path of --save-dir, malloc'ed: with symbolic links resolved if it exists, else without trailing slashes.
+ * Return the path of --save-dir: without symbolic links if the directory exists, and otherwise without trailing
+ * slashes.  The caller frees the result.
  */
 static char *resolve_target(const char *save_dir)
 {

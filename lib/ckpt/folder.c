@@ -37,7 +37,10 @@ static const char *folder_name(char buf[64], int64_t iteration)
     return buf;
 }
 
-/* Parse a name: iter_NNNNNNN or release, followed by *suffix.  Return false if the name has another form. */
+/*
+ * Parse a name that begins with iter_NNNNNNN or release: set *iteration, and set *suffix to the rest of the name.
+ * Return false for any other name.
+ */
 static bool parse_name(const char *name, int64_t *iteration, const char **suffix)
 {
     char digits[24];
@@ -105,7 +108,10 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* List in ascending order the iterations that have a directory in dir; return how many.  *out is malloc'ed. */
+/*
+ * List in *out, in ascending order, the iterations that have a directory in dir.  Return their number.  The caller
+ * frees *out.
+ */
 static int list_iterations(const char *dir, int64_t **out)
 {
     DIR *d = opendir(dir);

@@ -145,7 +145,7 @@ struct ckpt_row_map {
     int64_t rows, cols, col, native_cols;
     bool is_transposed;
 };
-/* List the row maps of one foreign tensor; return how many, at most 3. */
+/* List the row maps of one foreign tensor in out.  Return their number, at most 3. */
 int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, const struct meg_param *row,
                   enum ckpt_remap remap);
 /* Return the element offset in the native tensor at which row i of the map begins. */
@@ -175,8 +175,8 @@ int ckpt_write_text(const char *dir, const char *name, const struct meg_str *tex
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
 bool ckpt_has_iterations(const char *dir);
 /*
- * List, in ascending order, the iterations less than `than` that have a directory in dir; return how many.  *out is
- * malloc'ed.
+ * List in *out, in ascending order, the iterations less than `than` that have a directory in dir.  Return their number.
+ * The caller frees *out.
  */
 int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
 /*
@@ -228,7 +228,10 @@ void ckpt_range_iter_begin(struct ckpt_range_iter *it, const struct meg_params *
                            const struct meg_param *row, int64_t first, int64_t n);
 bool ckpt_range_iter_next(struct ckpt_range_iter *it, struct ckpt_shard_range *out);
 
-/* Return the range of shard offsets that this rank writes: a part if other ranks hold the same elements, else all. */
+/*
+ * Return the range of shard offsets that this rank writes.  If n ranks hold the same elements, each of them writes
+ * about 1/n of the elements.
+ */
 struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
                                        const struct meg_ckpt_shard *shard);
 /* Restrict s to the shard offsets in `write`; return whether any elements remain. */
@@ -252,8 +255,9 @@ json_t *ckpt_ids_json(const struct meg_ids *set);
 /* ---- consensus.c ---- */
 
 /*
- * Combine the results of all ranks (collective): return 0 if all succeeded, else the error of the lowest rank that
- * failed.
+ * Combine the results r of all ranks; collective.  If no rank failed, return 0.  Otherwise return the code of the
+ * lowest rank that failed, and set *e to the message of this rank.  On the other ranks, the message begins with the
+ * number of the rank.
  */
 int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 
@@ -274,13 +278,14 @@ struct ckpt_extent {
     size_t nbytes;
 };
 /*
- * List the files of the weights and the optimizer state; return how many.  The caller frees *out with ckpt_free_files.
+ * List the files of the weights and the optimizer state in *out, which the caller frees with ckpt_free_files.  Return
+ * their number.
  */
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s);
 void ckpt_free_files(struct ckpt_file *f, int n);
 /*
- * List the bytes that this rank writes, ordered by file, in extents of at most CKPT_CHUNK bytes; return how many. *out
- * is malloc'ed.
+ * List the byte ranges that this rank writes in *out, which the caller frees.  Return their number.  They are ordered
+ * by file and have at most CKPT_CHUNK bytes each.
  */
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
                           const struct meg_ckpt_save_args *s);
@@ -355,7 +360,7 @@ struct ckpt_hf_family {
     const char *const *model_types; /* list that ends with NULL; messages print the first name */
     const struct ckpt_format *format;
     int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
-    /* Return the reason why the family cannot represent a model; NULL: the family can represent the model. */
+    /* Return the reason why the family cannot represent a model, or NULL if it can. */
     const char *(*unsupported_reason)(const struct meg_gpt_conf *m);
     json_t *(*make_config)(const struct meg_gpt_conf *m); /* config.json without the members common to all families */
 };

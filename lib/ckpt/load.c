@@ -265,8 +265,9 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
 }
 
 /*
- * Find the sources of the weights if `shard` is NULL, else of the optimizer state shard->name.  The caller frees
- * out->v.  The elements of out->v refer to m.
+ * Find the sources of the weights, or of the optimizer state shard->name if `shard` is not NULL.  Returns MEG_EFORMAT
+ * if a tensor is missing or mismatched, or if there are weights that the model does not have.  The caller frees out->v.
+ * The elements of out->v refer to m.
  */
 static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_gpt_conf *m,
                  const struct meg_params *p, const struct meg_ckpt_shard *shard, struct meg_err *e)

@@ -85,7 +85,7 @@ const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 /* Sort the tensors by name, after tensors were appended.  Returns MEG_EFORMAT if a name occurs twice. */
 int meg_st_sort(struct meg_st *st, struct meg_err *e);
 
-/* Find a tensor by name; NULL: none. */
+/* Return the tensor with this name, or NULL if there is none. */
 const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *name);
 
 /*
@@ -99,7 +99,7 @@ void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_
 const struct meg_st_tensor *meg_st_find_written(const struct meg_st_tensor *t, int n, const char *name,
                                                 enum meg_dtype dtype);
 
-/* Return the bytes per element of a dtype in a file; 0: unknown. */
+/* Return the bytes per element of a dtype in a file, or 0 for an unknown dtype. */
 int meg_st_dtype_nbytes(const char *dtype);
 
 /* Return the number of elements. */

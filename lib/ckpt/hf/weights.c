@@ -39,7 +39,7 @@ static const struct item *item_of(const struct export *x, const char *name)
     return NULL;
 }
 
-/* List the foreign tensors of all parameters; return how many.  *out is malloc'ed. */
+/* List the foreign tensors of all parameters in *out, which the caller frees.  Return their number. */
 static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;

@@ -203,8 +203,7 @@ static const struct rule *find_rule(const char *name)
 
 /*
  * Append a value in the notation of `neutral`: as Python prints it, but without quotes, blanks and ".0", and a list as
- * a tuple.  Long strings, long tuples and nested tuples are truncated.  An object or a value of another type is
- * described.
+ * a tuple.  Long strings, long tuples and nested tuples are truncated.  An object is printed as "an object of CLASS".
  */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {

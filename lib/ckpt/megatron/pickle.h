@@ -67,9 +67,9 @@ void meg_pickle_free(struct meg_pickle *p);
 /* Comparisons and look-ups; NULL is a valid node that matches nothing. */
 bool meg_py_is_str(const struct meg_py *o, const char *text);
 bool meg_py_is_global(const struct meg_py *o, const char *module, const char *name);
-/* Return the last value stored under key in a dict or an object with items; NULL: none. */
+/* Return the last value stored under key in a dict or an object with items, or NULL if there is none. */
 const struct meg_py *meg_py_get(const struct meg_py *o, const char *key);
-/* Return an attribute of an object; NULL: none. */
+/* Return an attribute of an object, or NULL if the object does not have it. */
 const struct meg_py *meg_py_attr(const struct meg_py *o, const char *name);
 /* Return whether o is an integer; if so, set *out to its value. */
 bool meg_py_int(const struct meg_py *o, int64_t *out);

@@ -134,7 +134,10 @@ static int bad(const struct view *v, const char *why)
     return meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: %s", v->pt->path, v->name, why);
 }
 
-/* Read the non-negative integers of a tuple or a torch.Size; return how many, or -1 if invalid. */
+/*
+ * Read at most MEG_ST_MAXDIM non-negative integers of a tuple or a torch.Size.  Return their number, or -1 for any
+ * other node.
+ */
 static int sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
 {
     if (o && o->type == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch", "Size") && o->args &&

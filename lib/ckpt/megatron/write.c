@@ -142,7 +142,7 @@ static void add_item(struct item *v, int *n, const struct export *x, const struc
     name_of(it->name, x, row->name, first_layer, is_tied_copy);
 }
 
-/* List the tensors of tensor-parallel rank t of stage p; return how many.  *out is malloc'ed. */
+/* List the tensors of tensor-parallel rank t of stage p in *out, which the caller frees.  Return their number. */
 static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
     const struct meg_params *params = x->s->params;
