@@ -12,8 +12,9 @@ MEG_BEGIN_DECLS
 /*
  * A micro-batch of b sequences, s tokens each.  Arrays are [s,b]: token t of sequence i is element t * b + i.  With
  * context parallelism, s is the number of tokens per sequence on this rank.
- * A query may attend to keys from its doc_start to its own position.  doc_start is 0 or, with reset_attention_mask,
- * the start of the query's document.
+ * A query may attend to keys from its doc_start to its own position.  doc_start is 0 or, with reset_attention_mask, the
+ * start of the query's document.  The loss mask is 0 at a token whose label is padding and, with eod_mask_loss, at an
+ * end-of-document token.  At all other tokens it is 1.
  * Sample numbers seed the dropout masks.  They are the same in every parallel layout.
  * The loader fills every field, but sets doc_start to NULL without reset_attention_mask.  Other code that builds a
  * batch may set a field to NULL if the comment of the field defines NULL.
@@ -24,7 +25,7 @@ struct meg_batch {
     int32_t *labels;       /* target ids: the token after each token; NULL: no loss is computed */
     int32_t *position_ids; /* position in the full sequence or, with reset_position_ids, in the document */
     int32_t *doc_start;    /* position of the first key that each query may attend to; NULL: 0 */
-    float *loss_mask;      /* 0: the label is padding or, with eod_mask_loss, the token is eod; else 1; NULL: 1 */
+    float *loss_mask;      /* 1: the loss of the label counts; 0: it does not; NULL: all 1 */
     int64_t *sample_id;    /* [b] global sample numbers; NULL: no dropout */
     int64_t num_unmasked;  /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
 };

@@ -1,6 +1,6 @@
 /*
  * blend.h - blend datasets by weight: assign a dataset, and a sample of that dataset, to each sample of the blend.
- * Doubles are summed in Megatron-LM's order, so that the result is identical.
+ * Doubles are summed in Megatron-LM's order, so that the result is identical to Megatron-LM's.
  */
 #ifndef MEG_DATA_BLEND_H
 #define MEG_DATA_BLEND_H

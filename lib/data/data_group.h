@@ -1,4 +1,7 @@
-/* data_group.h - parse Megatron-DeepSpeed's dataset groups, the values of --train-weighted-split-paths and similar. */
+/*
+ * data_group.h - parse Megatron-DeepSpeed's dataset groups, the values of --train-weighted-split-paths,
+ * --valid-weighted-split-paths and --test-weighted-split-paths.
+ */
 #ifndef MEG_DATA_DATA_GROUP_H
 #define MEG_DATA_DATA_GROUP_H
 

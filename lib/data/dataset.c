@@ -30,7 +30,10 @@ struct stream {
     int64_t s, at; /* tokens per sample, without the extra token; tokens read so far */
 };
 
-/* Append tokens [from, to) of a sequence to f.  The token after the first f->s tokens is stored in f->next. */
+/*
+ * Append tokens [from, to) of a sequence to f.  The token after the first f->s tokens is stored in f->next.  Returns
+ * MEG_EFORMAT if f would have more than f->s + 1 tokens.
+ */
 static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
                         struct meg_err *e)
 {

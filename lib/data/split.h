@@ -36,7 +36,10 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
  */
 void meg_split_range(const struct meg_split_matrix *s, int split, int64_t n, int64_t *begin, int64_t *end);
 
-/* Compute the range of n elements from fraction[0] * n to fraction[1] * n, each rounded half to even. */
+/*
+ * Compute the range of n elements from fraction[0] * n to fraction[1] * n, each rounded half to even.  *end is at most
+ * n.
+ */
 void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int64_t *end);
 
 /*

@@ -225,7 +225,10 @@ static int ppl_of_input(const struct meg_eval_conf *c, const struct meg_loaded_m
     return r;
 }
 
-/* Set the defaults of the window options, and check that these options are within max_position_embeddings. */
+/*
+ * Set the defaults of --seq-length and --overlapping-eval, and check their ranges.  The maximum sequence length of the
+ * model is `positions`.
+ */
 static int resolve_windows(struct meg_eval_conf *c, int64_t positions, struct meg_err *e)
 {
     if (c->seq_length == MEG_UNSET)

@@ -332,7 +332,7 @@ int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e)
 
 /*
  * Replace directory m->path with m->tmp, using two renames.  Between the two, readers that find the journal read the
- * new directory under its temporary name.
+ * new directory under its temporary name.  If the second rename fails, rename the old directory back.
  */
 static int replace_dir(const struct member *m, struct meg_err *e)
 {

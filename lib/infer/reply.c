@@ -133,7 +133,7 @@ static size_t longest_stop(const struct meg_request *q)
     return most;
 }
 
-/* Return the offset of the first stop string in text at or after offset `from`; text->n if there is none. */
+/* Return the offset of the first stop string in text at or after offset `from`, or text->n if there is none. */
 static size_t find_stop(const struct meg_request *q, const struct meg_str *text, size_t from)
 {
     size_t first = text->n;

@@ -30,7 +30,10 @@ static void find_words(struct word_list *w, const int32_t *tokens, int64_t n, bo
     w->first[w->n] = at;
 }
 
-/* Return the probabilities [max_ngram] of spans of 1 to max_ngram words. */
+/*
+ * Return the probabilities [max_ngram] of spans of 1 to max_ngram words: in proportion to 1 / length or, with
+ * longer_ngrams, the same numbers in reverse order.  The caller frees the result.
+ */
 static double *ngram_probs(const struct meg_mask_conf *c)
 {
     const int n = (int)c->max_ngram;

@@ -15,7 +15,7 @@ struct meg_masked_spans {
     int64_t n, nspan;
     int32_t *position; /* [n] masked token positions */
     int32_t *original; /* [n] ids at these positions before masking */
-    int64_t *first;    /* [nspan+1] index into `position` of the first token of each span */
+    int64_t *first;    /* [nspan+1] index into `position` of the first token of each span; then n */
 };
 void meg_masked_spans_free(struct meg_masked_spans *m);
 
