@@ -31,7 +31,7 @@ struct ckpt_tensor_index {
 struct meg_ckpt {
     char *path;     /* directory of the weights */
     char *save_dir; /* SAVE directory that contains the iteration; NULL: the user named `path` itself */
-    int64_t step;   /* the iteration opened in save_dir; INT64_MAX: release, or unknown */
+    int64_t step;   /* the iteration opened in save_dir; INT64_MAX: the release, or an unreadable tracker */
     bool is_native;
     bool is_received; /* rank 0 opened and checked the checkpoint; files are mapped when they are read */
     int64_t iteration, vocab_size;

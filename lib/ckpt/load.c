@@ -164,7 +164,9 @@ static void find_sources(struct sources *all, const struct meg_ckpt *c, const st
     meg_str_free(&missing.names);
 }
 
-/* Return whether t is an output weight although the output weight of the model is tied to the embedding. */
+/*
+ * Return whether the output weight of the model is tied to the word embedding, and t is a stored copy of this weight.
+ */
 static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_st_tensor *t)
 {
     static const char head[] = "output_layer.weight";

@@ -137,7 +137,10 @@ static int list_tensor(struct meg_st_tensor *t, const char *name, const json_t *
     return 0;
 }
 
-/* Return the last file of c if it has this name; otherwise append a file.  The manifest lists tensors file by file. */
+/*
+ * Return the last file of c if it has this name; otherwise append a file.  The manifest lists tensors file by file, so
+ * earlier files need not be compared.
+ */
 static struct meg_st *list_file(struct meg_ckpt *c, const char *name)
 {
     struct meg_st *st = c->nfiles ? c->file[c->nfiles - 1] : NULL;

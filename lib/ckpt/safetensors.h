@@ -102,7 +102,6 @@ const struct meg_st_tensor *meg_st_find_written(const struct meg_st_tensor *t, i
 /* Return the bytes per element of a dtype in a file, or 0 for an unknown dtype. */
 int meg_st_dtype_nbytes(const char *dtype);
 
-/* Return the number of elements. */
 int64_t meg_st_numel(const struct meg_st_tensor *t);
 
 /* Print a shape such as "[64,192]" to buf [MEG_ST_SHAPE_CHARS]; return buf. */

@@ -321,8 +321,8 @@ static int write_config(const char *dir, const struct ckpt_hf_family *family, co
 }
 
 /*
- * Write the extra files of the source.  If the source has no generation_config.json and a bos or eos id is known, write
- * a generation_config.json with the known ids.
+ * Write the extra files in tok.  If tok has no generation_config.json and a bos or eos id is known, write a
+ * generation_config.json with the known ids.
  */
 static int write_extras(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok,
                         struct meg_err *e)

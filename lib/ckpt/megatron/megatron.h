@@ -45,7 +45,7 @@ int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err 
 
 /*
  * A prefix of tensor names in Megatron's files and its native equivalent.  "decoder." or "decoder.layers.N." is removed
- * before the prefixes are compared.
+ * before the prefixes are compared.  A table ends with { 0 }.
  */
 struct ckpt_prefix_map {
     const char *foreign, *native;

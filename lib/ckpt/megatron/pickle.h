@@ -32,7 +32,7 @@ enum meg_py_type {
     MEG_PY_PERSID  /* a persistent id, stored in args; in torch.save, a reference to the storage of a tensor */
 };
 
-/* A node.  A node may contain itself, so a traversal must bound its depth. */
+/* A Python object of the pickle.  A node may contain itself, so a traversal must bound its depth. */
 struct meg_py {
     enum meg_py_type type;
     int64_t i;     /* BOOL, INT */

@@ -37,7 +37,10 @@ int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_
 /* Transfer the ownership of the mapped file to st. */
 void meg_pt_move(struct meg_st *st, struct meg_pt *pt);
 
-/* Open a file with a dict of tensors, such as pytorch_model.bin; tensors are sorted by name. */
+/*
+ * Open a file with a dict of tensors, such as pytorch_model.bin; tensors are sorted by name.  Returns the errors of
+ * meg_pt_open and meg_pt_tensors, and MEG_EFORMAT if the pickle is not a dict or two tensors have the same name.
+ */
 int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e);
 
 MEG_END_DECLS

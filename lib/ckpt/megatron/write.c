@@ -273,7 +273,10 @@ static void put_model(struct meg_pickle_writer *p, const struct item *v, int n)
 
 /* ---- files ---- */
 
-/* Write the elements of an item; padding rows of the vocabulary are copies of its last row. */
+/*
+ * Write the elements of tensor `it` as ZIP member data/I, where I is i.  Padding rows of the vocabulary are copies of
+ * the last vocabulary row.
+ */
 static int write_tensor_data(struct meg_zip_writer *z, const struct export *x, const struct item *it, int i,
                              struct meg_err *e)
 {

@@ -37,7 +37,7 @@ void meg_zip_free(struct meg_zip *z);
 uint32_t meg_zip_crc(const void *bytes, size_t n);
 const struct meg_zip_member *meg_zip_find(const struct meg_zip *z, const char *name);
 
-/* A writer of a ZIP file to *f, a new file that the caller must create.  Initialize with { .f = &file }. */
+/* A writer of a ZIP file.  The caller creates the file *f and commits it.  Initialize with { .f = &file }. */
 struct meg_zip_writer {
     struct meg_file *f;
     uint64_t at;
