@@ -43,8 +43,8 @@ static void read_line(char out[128], const char *path)
 }
 
 /*
- * Set out to field 22 of /proc/PID/stat, the start time of a process in clock ticks after boot; "" if no such process
- * runs.
+ * Set out to field 22 of /proc/PID/stat, the start time of a process in clock ticks after boot, or to "" if no such
+ * process runs.
  */
 static void start_ticks(char out[128], const char *pid)
 {

@@ -115,7 +115,7 @@ static int print_replies(struct server *s, struct meg_err *e)
 
 /*
  * Read the next prompt into s->ids.  An empty prompt leaves s->ids empty; its continuation begins a new document.
- * Return 1, or 0 at the end of the input.
+ * Return 1, 0 at the end of the input, or an error code.
  */
 static int read_prompt(struct server *s, struct meg_request *request, struct meg_err *e)
 {
@@ -141,7 +141,10 @@ static int read_prompt(struct server *s, struct meg_request *request, struct meg
     return 1;
 }
 
-/* Read the next prompt, append a reply to the queue and prefill the prompt.  Return 1, or 0 at the end of the input. */
+/*
+ * Read the next prompt, append a reply to the queue and prefill the prompt.  Return 1, 0 at the end of the input, or an
+ * error code.
+ */
 static int start_reply(struct server *s, struct meg_err *e)
 {
     struct pending_reply *p = meg_new(sizeof *p);

@@ -34,7 +34,7 @@ static int64_t iteration_of(const char *line)
 /*
  * Set *end to the offset at which to truncate the file when a run resumes from iteration `resumed`.  The offset is the
  * start of the first line that the run will write again.  If there is no such line, the offset is the end of the last
- * complete line.
+ * complete line.  If `resumed` is 0, the offset is 0.
  */
 static int find_resume_offset(const char *path, int64_t resumed, int64_t *end, struct meg_err *e)
 {
