@@ -233,7 +233,10 @@ void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t 
  */
 int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e);
 
-/* Return the saved options as text for meg_opt_apply; for a Hugging Face directory, the model options only. */
+/*
+ * Return the saved options as text for meg_opt_apply.  Hugging Face's and Megatron's formats have only options of the
+ * model and of the tokenizer.
+ */
 const char *meg_ckpt_options(const struct meg_ckpt *c);
 
 /* Get the complete and checked configuration of the checkpoint's model. */

@@ -70,7 +70,7 @@ static bool is_per_rank(enum target_format to)
     return to == TO_MEGATRON || to == TO_MCORE;
 }
 
-/* Parse --max-shard-size into bytes; -1: invalid. */
+/* Return the number of bytes that --max-shard-size specifies, or -1 if its value is invalid. */
 static int64_t shard_bytes(const char *size)
 {
     static const struct {

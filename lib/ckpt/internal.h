@@ -256,8 +256,7 @@ json_t *ckpt_ids_json(const struct meg_ids *set);
 
 /*
  * Combine the results r of all ranks; collective.  If no rank failed, return 0.  Otherwise return the code of the
- * lowest rank that failed, and set *e to the message of this rank.  On the other ranks, the message begins with the
- * number of the rank.
+ * lowest rank that failed, and set *e to its message.  On the other ranks, "rank N: " precedes the message.
  */
 int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
 

@@ -77,8 +77,9 @@ void meg_st_close(struct meg_st *st);
 void meg_st_own(struct meg_st *st, void *block);
 
 /*
- * Return the elements of a tensor in row-major order. *block is set to a contiguous copy if the tensor has a view, else
- * to NULL; the caller frees *block.  Returns NULL if memory allocation fails.
+ * Return the elements of a tensor in row-major order.  If the tensor has a view, the elements are copied to a new
+ * block, and *block is set to this block.  Otherwise *block is set to NULL.  The caller frees *block.  Returns NULL if
+ * memory allocation fails.
  */
 const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 

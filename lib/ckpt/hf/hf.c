@@ -50,7 +50,10 @@ out:
     return r;
 }
 
-/* Open the weights.  An index takes precedence over a single file, and safetensors over pickles. */
+/*
+ * Open the weights.  Files of safetensors take precedence over files of torch.save, and an index of several files over
+ * a single file.
+ */
 static int open_weights(struct meg_ckpt *c, struct meg_err *e)
 {
     static const char *const candidates[][2] = { { INDEX, WEIGHTS },

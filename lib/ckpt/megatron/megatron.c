@@ -131,7 +131,10 @@ static int version_of(const struct meg_py *v)
     return x >= 2 ? 2 : x >= 1 ? 1 : 0;
 }
 
-/* Set *out to a number of ranks in args, stored under `name` or `older`; to 1 if args has neither. */
+/*
+ * Set *out to the number of ranks that args has under `name` or, if that is missing, under `older`.  The default is 1.
+ * Returns MEG_EFORMAT if the number is not from 1 to max.
+ */
 static int read_count(const struct reader *rd, const char *name, const char *older, int64_t max, int64_t *out,
                       struct meg_err *e)
 {
