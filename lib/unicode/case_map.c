@@ -70,8 +70,8 @@ bool meg_char_is_case_ignorable(int32_t cp)
 }
 
 /*
- * Evaluate Unicode's condition Final_Sigma for the sigma at s[i]: apart from case-ignorable characters, a cased letter
- * precedes the sigma, and none follows.
+ * Evaluate Unicode's condition Final_Sigma for the sigma at s[i]: if case-ignorable characters are skipped, a cased
+ * letter is directly before the sigma, and none is directly after it.
  */
 static bool is_final_sigma(const char *s, int64_t n, int64_t i)
 {

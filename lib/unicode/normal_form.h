@@ -27,8 +27,8 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
 
 /*
  * meg_normal_form_add - append the normal form of text [n], which is valid UTF-8
- * Returns MEG_EFORMAT if out exceeds max_bytes.  Returns MEG_EFORMAT if more than MEG_NORMAL_FORM_MAX_RUN characters,
- * for example combining marks, must be normalized together.
+ * Returns MEG_EFORMAT if out exceeds max_bytes, or if more than MEG_NORMAL_FORM_MAX_RUN characters, for example
+ * combining marks, must be normalized together.  After a failure, out may contain a part of the result.
  */
 enum { MEG_NORMAL_FORM_MAX_RUN = 1 << 22 };
 int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t max_bytes,

@@ -65,7 +65,7 @@ static inline int meg_utf8_bom(const char *s, int64_t n)
     return n >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
 }
 
-/* Return the offset of the first byte that is not part of valid UTF-8, or -1. */
+/* Return the offset of the first byte in s [n] that is not part of valid UTF-8, or -1 if there is none. */
 int64_t meg_utf8_find_invalid(const char *s, int64_t n);
 
 /* Append s [n], and replace each maximal ill-formed subpart by U+FFFD, as Python does with errors="replace". */
