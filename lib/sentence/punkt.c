@@ -1,8 +1,9 @@
 /*
  * punkt.c - Punkt sentence splitting.  A period, question mark or exclamation mark ("end mark") is a candidate for a
- * sentence boundary in two cases: punctuation follows, or whitespace and more text follow.  The context of a candidate
- * is the text around it.  Punkt's heuristics classify the words of the context.  NLTK finds candidates, contexts and
- * words by regular expressions; the functions below find the same candidates, contexts and words in linear time.
+ * sentence boundary in two cases: punctuation follows, or whitespace and more text follow.  With keep_newlines, the
+ * candidates are different (next_candidate_keep_newlines).  The context of a candidate is the text around it.  Punkt's
+ * heuristics classify the words of the context.  NLTK finds candidates, contexts and words by regular expressions; the
+ * functions below find the same candidates, contexts and words in linear time.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "sentence/punkt.h"
@@ -161,7 +162,10 @@ static bool is_number(const char *p, const char *end)
     return false;
 }
 
-/* Return whether the word is an initial: one letter, letter-like number or underscore, and a period. */
+/*
+ * Return whether the word is one letter, underscore or number other than a decimal digit, and one more byte.  Such a
+ * word is an initial if it ends with a period.
+ */
 static bool is_initial(const struct word *w)
 {
     int32_t cp;
@@ -323,8 +327,8 @@ static bool next_candidate(const char *p, const char *end, struct candidate *c)
 }
 
 /*
- * Find the next candidate if keep_newlines is set: a word up to its last end mark, and any whitespace directly after
- * the mark.  Other text must follow.
+ * Find the next candidate if keep_newlines is set: a word up to its last end mark after which more text follows, and
+ * any whitespace directly after this mark.
  */
 static bool next_candidate_keep_newlines(const char *p, const char *end, struct candidate *c)
 {

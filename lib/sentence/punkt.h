@@ -25,7 +25,8 @@ MEG_BEGIN_DECLS
  *                        an unknown position.  Flags of a word with a lowercase first letter: 16, 32 and 64 at the
  *                        same positions.
  *   keep_newlines  include the whitespace after a sentence in the sentence
- * Returns MEG_ENOENT if a file is missing, and MEG_EFORMAT with file and line if its format is wrong.
+ * Returns MEG_EFORMAT, with the file and the line or byte offset, if the format of a file is wrong.  Otherwise fails as
+ * meg_read_file does, for example with MEG_ENOENT if a file is missing.
  * The result is immutable, so any number of threads can use it.
  */
 struct meg_punkt;
