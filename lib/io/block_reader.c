@@ -112,7 +112,7 @@ static void reserve(struct meg_line_block *b, int64_t cap)
     b->cap = cap;
 }
 
-/* Return the length in bytes of the complete lines in s [n]. */
+/* Return the number of bytes in s [n] up to and including the last \n, or 0 if there is none. */
 static int64_t complete_lines(const char *s, int64_t n)
 {
     const char *nl = memrchr(s, '\n', (size_t)n);
@@ -120,14 +120,17 @@ static int64_t complete_lines(const char *s, int64_t n)
     return nl ? nl + 1 - s : 0;
 }
 
-/* Fail because line `index` of the next block is too long. */
+/* Fail with MEG_EFORMAT because line `index` of the next block, counted from 0, is too long. */
 static int fail_long_line(const struct meg_block_reader *in, int64_t index, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": longer than %d MiB; split the line", name_of(in),
                     (in->first_line_in_file + index), MEG_MAX_LINE_BYTES >> 20);
 }
 
-/* Fill b with complete lines.  Returns 1, or 0 if b ends at the end of the file, or an error code. */
+/*
+ * Fill b with complete lines.  Returns 1 if the file may have more lines, 0 if b ends at the end of the file, or an
+ * error code.
+ */
 static int read_lines(struct meg_block_reader *in, struct meg_line_block *b, int64_t target_bytes, struct meg_err *e)
 {
     int64_t complete = 0;

@@ -17,7 +17,8 @@ MEG_BEGIN_DECLS
  * meg_block_reader_open - create a reader of the files that match the patterns
  *   patterns  [n]  paths or shell patterns; "-" is standard input.  The name of an existing file is not expanded.
  * Files are read in the order of the patterns.  The files of one shell pattern are sorted bytewise.
- * Returns MEG_ENOENT if a pattern matches no file or a file does not exist.
+ * Returns MEG_ENOENT if a pattern matches no file or a file does not exist, and MEG_EIO if a file or directory cannot
+ * be examined.
  */
 struct meg_block_reader;
 int meg_block_reader_open(struct meg_block_reader **out, const char *const *patterns, int n, struct meg_err *e);
@@ -39,8 +40,8 @@ struct meg_line_block {
 /*
  * meg_block_reader_next - read the next block of complete lines into b
  *   target_bytes  approximate size of the block; a block with a longer line is larger
- * A block ends with \n or at the end of its file.  An empty file is one empty block.  The last block of a file can be
- * empty.
+ * A block ends after a \n or at the end of its file.  The last block of a file can be empty; an empty file is one empty
+ * block.
  * Returns 1, or 0 after the last file.  Returns MEG_EFORMAT for a line of more than MEG_MAX_LINE_BYTES, and MEG_ENOENT
  * or MEG_EIO if a file cannot be opened.  Otherwise fails as meg_decompressor_open and meg_decompressor_read do.
  */

@@ -24,7 +24,8 @@ int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *nam
  * meg_decompressor_read - decompress at most n > 0 bytes into `out`
  * Returns the number of bytes, or 0 at the end of the file.  Concatenated streams are decoded as one file; zeros after
  * a gzip or xz stream are skipped.
- * Returns MEG_EFORMAT for corrupt or truncated data, MEG_EFAIL if memory is exhausted, and MEG_EIO if reading fails.
+ * Returns MEG_EFORMAT if the data is corrupt or truncated, or if zstd data requires a window of more than 128 MiB.
+ * Returns MEG_EFAIL if memory is exhausted, and MEG_EIO if reading fails.
  */
 int64_t meg_decompressor_read(struct meg_decompressor *u, char *out, int64_t n, struct meg_err *e);
 void meg_decompressor_close(struct meg_decompressor *u); /* accepts NULL */

@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 /* State of the scan of a text [begin, end), which must be valid UTF-8. */
 struct meg_json_scan {
     const char *begin, *p, *end; /* p: the next byte */
-    const char *offset_name;     /* noun before an offset in messages, "byte" */
+    const char *offset_name;     /* the word before an offset in messages, for example "byte" */
     struct meg_err *e;
 };
 
