@@ -25,7 +25,10 @@ const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *na
  */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 
-/* Set the field of an option to the value in `words`. */
+/*
+ * Set the field of an option to the value in `words`, or print a warning if the option is ignored.  Returns MEG_EUSAGE
+ * if the number of words or a value is wrong.
+ */
 int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e);
 /* Make meg_opt_was_given return true for the field of an option. */
 void opt_set_given(const struct meg_opt *row, void *conf);
@@ -42,7 +45,10 @@ const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n);
 /* Return the MEG_BOOL row that a MEG_NEGATED row negates; NULL for other rows. */
 const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row);
 
-/* Append a word to a list; both stay allocated until the process ends or opt_free_values is called. */
+/*
+ * Append a copy of s [n] to a list.  The copy and the array of the list stay allocated until the process ends or
+ * opt_free_values is called.
+ */
 void opt_add_word(struct meg_str_list *words, const char *s, size_t n);
 /* Free all words and values of options.  Fuzzers call this function because they parse millions of options. */
 void opt_free_values(void);

@@ -117,7 +117,7 @@ struct meg_optgroup {
  * An error ends the process with a message and a status:
  *   2   the command line or a config file is wrong
  *   66  a config file does not exist
- *   74  a config file cannot be read
+ *   74  a config file cannot be read, or standard output cannot be written
  * Strings and lists stay valid until the process ends; callers do not free them.
  * Calls meg_signals_init (base/signals.h).
  */
@@ -127,6 +127,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
  * meg_opt_defaults - set each field to its default
  * meg_opt_parse_args - set fields from argv
  * Unlike meg_opt_parse, these functions return instead of exiting, and do not add the common options.
+ * meg_opt_parse_args returns 0, or MEG_EUSAGE if argv is wrong.
  */
 void meg_opt_defaults(const struct meg_optgroup *groups);
 int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e);
@@ -157,7 +158,8 @@ int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, str
 /*
  * meg_opt_apply - set fields from `text`, the output of an earlier meg_opt_dump
  *   source  name of `text` in messages
- * Fields for which meg_opt_was_given returns true keep their values.  Unknown names are ignored.
+ * Fields for which meg_opt_was_given returns true keep their values.  Unknown names are ignored.  Returns 0, or
+ * MEG_EUSAGE if a line or value is wrong.
  */
 int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *source, struct meg_err *e);
 
