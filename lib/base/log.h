@@ -47,8 +47,8 @@ void meg_log_sanitize(char *text);
  * Otherwise, meg_progress_show prints an info message at most every interval_s seconds, and none if interval_s is 0.
  * If the previous output is too recent, meg_progress_show returns immediately, so callers need not limit the rate of
  * calls.  meg_progress_end leaves the last line on the terminal and begins a new line.
- * A log message clears the progress line; the next redraw is below the message.  At most one progress line may be in
- * use, by one thread at a time.
+ * With -q, and on ranks other than 0, nothing is shown.  A log message clears the progress line; the next redraw is
+ * below the message.  At most one progress line may be in use, by one thread at a time.
  */
 struct meg_progress {
     double interval_s, next_s;

@@ -16,8 +16,8 @@ MEG_BEGIN_DECLS
 /* Allocate n zeroed bytes, which the caller frees with free.  The result is never NULL, even for n = 0. */
 void *meg_new(size_t n);
 /*
- * Resize p to n elements of `size` bytes; new elements are uninitialized.  Ends the process if n * size overflows or
- * memory is exhausted.
+ * Resize p, which may be NULL, to n elements of `size` bytes; new elements are uninitialized.  Ends the process if the
+ * product of n and `size` overflows or memory is exhausted.
  */
 void *meg_realloc_array(void *p, size_t n, size_t size);
 char *meg_strdup(const char *s);

@@ -24,7 +24,7 @@ double meg_mt19937_double(struct meg_mt19937 *g);
 uint64_t meg_mt19937_interval(struct meg_mt19937 *g, uint64_t max);
 /* Return a uniform integer in [lo,hi). */
 int64_t meg_mt19937_randint(struct meg_mt19937 *g, int64_t lo, int64_t hi);
-/* Return an index in [0,n) with probabilities p [n], as numpy.random.choice(n, p=p) does. */
+/* Return an index in [0,n) with probabilities p [n] divided by their sum, as numpy.random.choice(n, p=p) does. */
 int64_t meg_mt19937_choice(struct meg_mt19937 *g, const double *p, int64_t n);
 /* Return the number of trials up to the first success, as numpy.random.geometric(p) does for p < 1/3. */
 int64_t meg_mt19937_geometric(struct meg_mt19937 *g, double p);

@@ -45,7 +45,8 @@ static pcre2_code *compile(const struct meg_str *translated, int *error, size_t 
 
 /*
  * Translate \p{name}, \P{name} or \p{^name}, which is n bytes long.  PCRE2 matches a script name such as \p{Han}
- * against the property Script_Extensions instead of Script.  Therefore, \p{Han} is translated to \p{sc:Han}.
+ * against the property Script_Extensions instead of Script.  Therefore, \p{Han} is translated to \p{sc:Han}.  A
+ * property that is not a script is copied unchanged.
  */
 static void translate_property(const char *s, size_t n, struct meg_str *out)
 {
@@ -201,9 +202,10 @@ static size_t translate_class(const char *pattern, size_t begin, struct meg_str 
 }
 
 /*
- * Translate {n}, {n,m}, {n,} or {,m}.  In Oniguruma, a + after any interval, or a ? after {n}, is a second quantifier.
- * A second quantifier is supported only if the two quantifiers together are equivalent to ?, * or +.  Returns the
- * length of the interval including the second quantifier, or 0 with *e filled.
+ * Translate {n}, {n,m}, {n,} or {,m}, or copy a { that begins no interval.  In Oniguruma, a + after any interval, or a
+ * ? after {n}, is a second quantifier.  A second quantifier is supported only if the two quantifiers together are
+ * equivalent to ?, * or +.  Returns the number of bytes of `pattern` that were translated, including a second
+ * quantifier, or 0 with *e filled.
  */
 static size_t translate_interval(const char *pattern, size_t offset, struct meg_str *out, struct meg_err *e)
 {

@@ -29,8 +29,9 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
  * meg_regex_find_all - append all matches in text [n] from left to right, without overlap
  *   text  valid UTF-8
  * An empty match directly after another match is skipped, and an empty text has no matches.
- * Returns MEG_EFORMAT if matching exceeds a limit of PCRE2.  To prevent quadratic time, one call may examine at most
- * 4 MiB + 1024 * n bytes again; beyond this limit, the call returns MEG_EFORMAT.
+ * Returns MEG_EFORMAT if matching exceeds a limit of PCRE2; the matches before the failure remain in `out`.  To prevent
+ * quadratic time, one call may examine at most 4 MiB + 1024 * n bytes again; beyond this limit, the call returns
+ * MEG_EFORMAT.
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                        struct meg_err *e);

@@ -26,9 +26,9 @@ void meg_strtab_reserve(struct meg_strtab *t, int64_t n);
 /* Insert a string unless it is present, and return its number. */
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len);
 /*
- * Insert many strings faster.  meg_strtab_append appends a string without indexing it.  After the last append,
- * meg_strtab_index indexes all strings and returns -1 if they are distinct.  Otherwise, meg_strtab_index returns the
- * number of a string that equals an earlier string, and the table is unusable.
+ * Insert many strings into an empty table, faster than by meg_strtab_add.  meg_strtab_append appends a string without
+ * indexing it.  After the last append, meg_strtab_index indexes all strings and returns -1 if they are distinct.
+ * Otherwise, meg_strtab_index returns the number of a string that equals an earlier string, and the table is unusable.
  */
 void meg_strtab_append(struct meg_strtab *t, const char *s, int64_t len);
 int64_t meg_strtab_index(struct meg_strtab *t);
