@@ -100,8 +100,9 @@ int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ck
  * Add Hugging Face's tokenizer.json, tokenizer_config.json and special_tokens_map.json to t, generated from the files
  * that c names.  Does nothing if t has no files.  If t already has the first two files, no file is changed.  Otherwise,
  * generated members replace the members of the same names in an existing tokenizer_config.json, and an existing
- * special_tokens_map.json is kept.  If tokenizer.json cannot be generated, a warning is printed and no file is changed.
- * A value of -1 in t->eod or t->bos is replaced by the id of the tokenizer, if known.
+ * special_tokens_map.json is kept.  If tokenizer.json cannot be generated, a warning is printed, and only the other
+ * files that meg_tok_export generated are added.  A value of -1 in t->eod or t->bos is replaced by the id of the
+ * tokenizer, if known.
  */
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
