@@ -5,7 +5,7 @@
  * (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).
  *
  * A run that resumes starts a new file.  The run also truncates each earlier file of meg-train before the first event
- * of a later iteration.  Otherwise, TensorBoard would show an iteration twice.
+ * of a later iteration.  Otherwise, TensorBoard would show the repeated iterations twice.
  */
 #ifndef MEG_LOGGING_TENSORBOARD_H
 #define MEG_LOGGING_TENSORBOARD_H

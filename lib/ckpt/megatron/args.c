@@ -204,6 +204,7 @@ static const struct rule *find_rule(const char *name)
 /*
  * Append a value in the notation of `neutral`: as Python prints it, but without quotes, blanks and ".0", and a list as
  * a tuple.  Long strings, long tuples and nested tuples are truncated.  An object is printed as "an object of CLASS".
+ * For any other type, such as a dict, "a value of another type" is appended.
  */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {

@@ -117,7 +117,8 @@ int meg_inspect_info(const struct meg_inspect_conf *c, FILE *out, struct meg_err
 
 /*
  * Set [*begin, *end) to the range of documents that `text`, FIRST or FIRST:COUNT, selects.  If `text` is NULL, the
- * range is all ndoc documents.
+ * range is all ndoc documents.  The range ends at ndoc if COUNT is too large.  Returns MEG_EUSAGE if `text` is invalid
+ * or document FIRST does not exist.
  */
 static int parse_range(const char *text, int64_t ndoc, int64_t *begin, int64_t *end, struct meg_err *e)
 {
