@@ -251,7 +251,7 @@ $(B)/tests/ranks/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
 # Programs for the queue device of tests/queue, which the linker puts in place of the functions that open a device.
-QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_comm_open
+QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_cpu_ops meg_comm_open
 $(B)/tests/queue/%.c.o: MODULE_FLAGS := -Itests/queue
 $(B)/tests/queue/bin/meg-%: $(B)/cmd/%/main.c.o $(QUEUE_OBJS) $(B)/libmeg.a | $(B)/tests/queue/bin/
 	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%))

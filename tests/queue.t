@@ -84,6 +84,15 @@ same_run 2 --context-parallel-size 2 --cp-comm-type a2a
 same_run 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
 same_run 4 --context-parallel-size 2 --use-distributed-optimizer --num-distributed-optimizer-instances 2
 
+# The language-model head computes two chunks of the 32 rows of a micro-batch, in the reference run on the CPU, too.
+path=$PATH
+export MEG_QUEUE_LOGITS_ROWS=24
+PATH=$queue/bin:$PATH
+same_run 1
+same_run 2 --tensor-model-parallel-size 2 --sequence-parallel
+PATH=$path
+unset MEG_QUEUE_LOGITS_ROWS
+
 # no_stops RANKS OPTION...: a step has one download and one host wait, for its record; counted by ten steps and twenty
 no_stops() {
     n=$1

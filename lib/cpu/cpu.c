@@ -64,6 +64,12 @@ const char *meg_cpu_supports(enum meg_dtype dtype)
     return dtype <= MEG_DTYPE_F16 ? NULL : "the CPU supports only fp32, bf16 and fp16";
 }
 
+/* Return the largest multiple of 64 with at most 100 MiB of f32 logits, but at least 64. */
+int64_t meg_cpu_logits_rows(int64_t v)
+{
+    return max64((INT64_C(25) << 20) / v / 64 * 64, 64);
+}
+
 /*
  * Allocate zeroed memory.  A buffer of at least 4 MiB uses huge pages if the kernel allows it.  All threads zero such a
  * buffer, which distributes its pages over the NUMA nodes (first touch).

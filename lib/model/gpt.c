@@ -216,8 +216,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     g->op = op;
     g->mesh = mesh;
     meg_gpt_params(&g->params, c, mesh);
-    g->state = st = gpt_state_new(c, run, mesh);
-    st->ctx.op = op;
+    g->state = st = gpt_state_new(c, run, op, mesh);
     st->ctx.stream = device->compute;
     st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
     if (why) {
@@ -226,7 +225,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         goto out;
     }
 
-    meg_gpt_memory_size(&m, c, run, mesh);
+    meg_gpt_memory_size(&m, c, run, op, mesh);
     if (!(g->w = op->alloc(m.params)) || (m.grads && !(g->g = op->alloc(m.grads))) ||
         !(st->activations = activations.base = op->alloc(m.activations)) ||
         !(st->workspace = workspace.base = op->alloc(m.workspace))) {

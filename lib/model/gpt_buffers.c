@@ -63,12 +63,13 @@ static int64_t max_recomputed(const struct meg_gpt_run *run, int64_t layers)
 }
 
 struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                                    const struct meg_mesh *mesh)
+                                    const struct meg_ops *op, const struct meg_mesh *mesh)
 {
     struct meg_gpt_state *st = meg_new(sizeof *st);
     struct gpt_dims *d = &st->dim;
 
     *d = dims_of(c, run, mesh);
+    st->ctx.op = op;
     st->ctx.has_sp = mesh->layout.has_sp;
     st->ctx.dtype = run->dtype;
     st->ctx.grad_dtype = run->grad_dtype;
@@ -244,7 +245,8 @@ static void suballoc_slot(struct meg_gpt_state *st, struct gpt_slot *q, const st
 static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
 {
     const struct gpt_dims *d = a->d;
-    const int64_t chunk = meg_lm_head_chunk_rows(d->v, d->n), ld = (d->v + 15) / 16 * 16;
+    const int64_t rows = st->ctx.op->logits_rows(d->v), least = rows < DECODE_ROWS ? DECODE_ROWS : rows;
+    const int64_t chunk = least < d->n ? least : d->n, ld = (d->v + 15) / 16 * 16;
 
     st->lnf = alloc_sublayer_out(a);
     st->lnf_stats = alloc_stats(a);
@@ -318,9 +320,9 @@ void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *ru
 }
 
 void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                         const struct meg_mesh *mesh)
+                         const struct meg_ops *op, const struct meg_mesh *mesh)
 {
-    struct meg_gpt_state *st = gpt_state_new(c, run, mesh);
+    struct meg_gpt_state *st = gpt_state_new(c, run, op, mesh);
     struct meg_suballoc activations = { 0 }, workspace = { 0 };
     struct meg_params p;
 

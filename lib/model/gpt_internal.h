@@ -103,7 +103,7 @@ struct meg_gpt_state {
 
 /* Compute the sizes of a state and allocate its host arrays.  The device buffers are not allocated. */
 struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                                    const struct meg_mesh *mesh);
+                                    const struct meg_ops *op, const struct meg_mesh *mesh);
 void gpt_state_free(struct meg_gpt_state *st);
 /* Sub-allocate all buffers from the two arenas.  In an arena with base NULL, only count bytes. */
 void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,

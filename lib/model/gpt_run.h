@@ -4,6 +4,7 @@
 #ifndef MEG_MODEL_GPT_RUN_H
 #define MEG_MODEL_GPT_RUN_H
 #include "model/gpt_conf.h"
+#include "tensor/ops.h"
 
 MEG_BEGIN_DECLS
 
@@ -40,9 +41,9 @@ struct meg_gpt_run {
 struct meg_gpt_memory {
     size_t params, grads, activations, workspace;
 };
-/* Compute the sizes of the arenas that meg_gpt_create would allocate on the mesh's rank. */
+/* Compute the sizes of the arenas that meg_gpt_create would allocate on the mesh's rank with the operations op. */
 void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                         const struct meg_mesh *mesh);
+                         const struct meg_ops *op, const struct meg_mesh *mesh);
 
 MEG_END_DECLS
 #endif

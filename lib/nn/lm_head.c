@@ -2,13 +2,6 @@
 #include "nn/lm_head.h"
 #include "nn/sequence_parallel.h"
 
-int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n)
-{
-    const int64_t rows = (INT64_C(25) << 20) / v / 64 * 64;
-
-    return rows < 64 ? (n < 64 ? n : 64) : rows < n ? rows : n;
-}
-
 /* Compute and return the logits of a chunk of rows.  Also compute the loss of each row, and l->lse for the gradient. */
 static struct meg_mat chunk_logits(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
                                    const struct meg_lm_head *l)

@@ -2,7 +2,7 @@
  * lm_head.h - language-model head: logits = x w^T and the cross-entropy of each token.
  *
  * The vocabulary is split over tensor-parallel ranks.  Rows are processed in chunks, and only the logits of one chunk
- * are stored at a time: the gradient of the logits overwrites the logits.
+ * are stored at a time (logits_rows in tensor/ops.h): the gradient of the logits overwrites the logits.
  */
 #ifndef MEG_NN_LM_HEAD_H
 #define MEG_NN_LM_HEAD_H
@@ -17,12 +17,6 @@ struct meg_lm_head {
     float *lse;            /* [chunk], workspace */
     float *partial_stats;  /* [tp,2,chunk], workspace: log-sum-exp and target logit, computed by each rank */
 };
-
-/*
- * Return the number of rows per chunk, if this rank has v columns and n rows.  The result is the largest multiple of 64
- * with at most 100 MiB of f32 logits, but at least 64 and at most n.
- */
-int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n);
 
 /*
  * Compute the loss [n] f32 of all rows for the target ids [n].  x has this rank's rows of the output of the final norm.

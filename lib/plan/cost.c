@@ -1,13 +1,17 @@
 #include "plan/cost.h"
+#include "device/device.h"
 
 struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro)
 {
     const struct meg_train_job *job = s->job;
     const struct meg_train_conf *c = &job->train;
     const bool has_grad_norm = job->optim.clip_grad > 0 || c->check_for_nan || s->scaler.type != MEG_SCALER_NONE;
-    struct meg_cost_model m = {
-        .model = &job->model, .optim = &job->optim, .layout = s->layout, .schedule = s->schedule, .run = s->model_run
-    };
+    struct meg_cost_model m = { .model = &job->model,
+                                .optim = &job->optim,
+                                .op = meg_device_current()->op,
+                                .layout = s->layout,
+                                .schedule = s->schedule,
+                                .run = s->model_run };
 
     m.schedule.microbatches = num_micro;
     m.uses_host_comm = meg_hardware_find(c->hardware)->memory == 0;

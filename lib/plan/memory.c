@@ -101,7 +101,7 @@ void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_mo
     struct meg_mesh mesh;
 
     meg_mesh_init_dry(&mesh, &cost->layout, meg_layout_rank(&cost->layout, at));
-    meg_gpt_memory_size(&m, cost->model, &run, &mesh);
+    meg_gpt_memory_size(&m, cost->model, &run, cost->op, &mesh);
     meg_gpt_params(&params, cost->model, &mesh);
     nbytes[MEG_COST_MEM_PARAMS] = (double)m.params;
     nbytes[MEG_COST_MEM_GRADS] = (double)m.grads;

@@ -149,6 +149,13 @@ struct meg_ops {
     /* Return NULL if the backend supports dtype, else the reason. */
     const char *(*supports)(enum meg_dtype dtype);
 
+    /*
+     * Return the number of rows of logits [rows,v] that the language-model head should compute at a time.  Fewer rows
+     * use less memory, but the head reads and writes its weight gradient once for each chunk of rows.  The result
+     * depends only on v.
+     */
+    int64_t (*logits_rows)(int64_t v);
+
     /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted. */
     void *(*alloc)(size_t nbytes);
     void (*release)(void *p);

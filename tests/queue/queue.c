@@ -419,13 +419,43 @@ const struct meg_device *queue_device(void)
     return device.op ? &device : NULL;
 }
 
-/* The linker gives programs these in place of the functions of lib/device (--wrap). */
+/* The linker gives programs these in place of the functions of lib/device and of meg_cpu_ops (--wrap). */
 const struct meg_device *__real_meg_device_cpu(void);
 const struct meg_device *__wrap_meg_device_cpu(void);
 const struct meg_device *__real_meg_device_current(void);
 const struct meg_device *__wrap_meg_device_current(void);
 int __real_meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
 int __wrap_meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
+
+const struct meg_ops *__real_meg_cpu_ops(void);
+const struct meg_ops *__wrap_meg_cpu_ops(void);
+
+static struct meg_ops cpu;
+
+static int64_t logits_rows(int64_t v)
+{
+    int64_t rows;
+
+    (void)v;
+    if (!meg_parse_i64(getenv("MEG_QUEUE_LOGITS_ROWS"), &rows))
+        meg_die(MEG_EUSAGE, "MEG_QUEUE_LOGITS_ROWS=%s: not a number", getenv("MEG_QUEUE_LOGITS_ROWS"));
+    return rows;
+}
+
+static void init_cpu(void)
+{
+    cpu = *__real_meg_cpu_ops();
+    if (getenv("MEG_QUEUE_LOGITS_ROWS"))
+        cpu.logits_rows = logits_rows;
+}
+
+const struct meg_ops *__wrap_meg_cpu_ops(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, init_cpu);
+    return &cpu;
+}
 
 const struct meg_device *__wrap_meg_device_current(void)
 {

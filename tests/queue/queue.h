@@ -7,6 +7,8 @@
  * freed memory is NaN, and upload copies host memory at once, as its contract demands.
  *
  * MEG_QUEUE_SEED=N in the environment selects the device and the order; without it, programs use the CPU as usual.
+ * MEG_QUEUE_LOGITS_ROWS=N: the language-model head computes N rows of logits at a time, on the queue device and on the
+ * CPU, whose results are then comparable bit for bit.
  * MEG_QUEUE_COUNTS=FILE: each process appends its number of downloads and of events that the host waited for.
  */
 #ifndef QUEUE_H

@@ -19,18 +19,24 @@ static struct meg_gpt_conf conf(void)
     return tiny_gpt(L, H, F, A, S, V);
 }
 
-static struct meg_gpt *make_run(const struct meg_gpt_conf *c, const struct meg_gpt_run *run)
+static struct meg_gpt *make_on(const struct meg_device *device, const struct meg_gpt_conf *c,
+                               const struct meg_gpt_run *run)
 {
     struct meg_gpt *g;
     struct meg_err e;
 
-    assert_int_equal(meg_gpt_create(&g, c, run, meg_device_cpu(), &meg_mesh_one, &e), 0);
+    assert_int_equal(meg_gpt_create(&g, c, run, device, &meg_mesh_one, &e), 0);
     meg_gpt_init(g, 1234);
     for (int i = 0; i < g->params.n; i++) /* random values also for biases and norm weights */
         if (g->params.row[i].ndim == 1)
             for (int64_t j = 0; j < g->params.row[i].numel; j++)
                 ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
     return g;
+}
+
+static struct meg_gpt *make_run(const struct meg_gpt_conf *c, const struct meg_gpt_run *run)
+{
+    return make_on(meg_device_cpu(), c, run);
 }
 
 static struct meg_gpt *make(const struct meg_gpt_conf *c, bool is_training)
@@ -151,6 +157,41 @@ static void deferred_weight_gradients_are_the_same_bit_for_bit(void **state)
         meg_gpt_close(g);
         free(want);
     }
+}
+
+static int64_t sixteen_rows(int64_t v)
+{
+    (void)v;
+    return 16;
+}
+
+/* The language-model head computes the logits of 16 rows, then of the other 2. */
+static void chunks_of_logits_give_the_same_loss_and_gradients(void **state)
+{
+    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 7 };
+    const struct meg_gpt_conf c = conf();
+    struct meg_ops op = *meg_device_cpu()->op;
+    struct meg_device device = *meg_device_cpu();
+    struct meg_gpt *one = make(&c, true), *two;
+    struct meg_gpt_memory memory;
+    struct input in;
+    const struct meg_batch x = batch(&in);
+    double loss;
+
+    (void)state;
+    op.logits_rows = sixteen_rows;
+    device.op = &op;
+    two = make_on(&device, &c, &run);
+    assert_int_equal(meg_gpt_logit_rows(one), N);
+    assert_int_equal(meg_gpt_logit_rows(two), 16);
+    meg_gpt_memory_size(&memory, &c, &run, &op, &meg_mesh_one);
+    assert_true(two->used.workspace == memory.workspace && memory.workspace < one->used.workspace);
+    loss = meg_gpt_forward_backward(one, &x, 1);
+    close_to(meg_gpt_forward_backward(two, &x, 1), loss, 1e-6 * loss);
+    for (int64_t i = 0; i < one->params.flat_numel; i++)
+        close_to(((float *)two->g)[i], ((float *)one->g)[i], 1e-6 * (1 + fabsf(((float *)one->g)[i])));
+    meg_gpt_close(one);
+    meg_gpt_close(two);
 }
 
 static void gradients_accumulate_over_micro_batches(void **state)
@@ -331,11 +372,12 @@ static void training_needs_more_memory_than_decoding(void **state)
     const struct meg_gpt_conf c = conf();
     const struct meg_gpt_run train = { .s = S, .b = B, .is_training = true, .seed = 1 },
                              infer = { .s = S, .b = B, .seed = 1 };
+    const struct meg_ops *op = meg_device_cpu()->op;
     struct meg_gpt_memory a, b;
 
     (void)state;
-    meg_gpt_memory_size(&a, &c, &train, &meg_mesh_one);
-    meg_gpt_memory_size(&b, &c, &infer, &meg_mesh_one);
+    meg_gpt_memory_size(&a, &c, &train, op, &meg_mesh_one);
+    meg_gpt_memory_size(&b, &c, &infer, op, &meg_mesh_one);
     assert_true(a.params == b.params && a.grads == a.params && b.grads == 0);
     assert_true(a.activations > b.activations && a.workspace > b.workspace);
 }
@@ -396,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recomputation_gives_the_same_gradients_bit_for_bit),
         cmocka_unit_test(deferred_weight_gradients_are_the_same_bit_for_bit),
+        cmocka_unit_test(chunks_of_logits_give_the_same_loss_and_gradients),
         cmocka_unit_test(gradients_accumulate_over_micro_batches),
         cmocka_unit_test(dropout_depends_on_the_sample_id_only),
         cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),

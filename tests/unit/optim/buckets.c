@@ -234,7 +234,7 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
                 run.shards_params = zero == 3;
                 meg_mesh_init_dry(&mesh, &l, 0);
                 meg_gpt_params(&p, &c, &mesh);
-                meg_gpt_memory_size(&m, &c, &run, &mesh);
+                meg_gpt_memory_size(&m, &c, &run, meg_device_cpu()->op, &mesh);
                 meg_optim_memory_size(&o, &adam, &p, &l, &run);
                 n = p.flat_numel;
                 each = (int64_t)(o.params + o.grads + o.main + o.state);
