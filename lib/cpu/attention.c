@@ -10,6 +10,7 @@
  * order.
  */
 #include <math.h>
+#include "base/mem.h"
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
@@ -331,10 +332,26 @@ static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const 
     meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, row32(w->dq, t0), w->dq.ld);
 }
 
-static void clear(struct view x, int64_t rows, int64_t d)
+/*
+ * Return the f32 view in which to sum n rows of the gradient x: x itself if x is f32, else buf [n,d].  The sums begin
+ * with the values of x if accumulate is set, and with 0 otherwise.
+ */
+static struct view begin_sum(struct view x, float *buf, int64_t n, int64_t d, int accumulate)
 {
-    for (int64_t t = 0; t < rows; t++)
-        memset(row32(x, t), 0, (size_t)d * sizeof(float));
+    const struct view sum = x.dtype == MEG_DTYPE_F32 ? x : (struct view){ (char *)buf, MEG_DTYPE_F32, d };
+    for (int64_t t = 0; t < n; t++)
+        if (!accumulate)
+            memset(row32(sum, t), 0, (size_t)d * sizeof(float));
+        else if (sum.p != x.p)
+            MEG_FN(to_f32)(row32(sum, t), row(x, t), x.dtype, d);
+    return sum;
+}
+
+/* Round the sums of begin_sum to the type of x. */
+static void end_sum(struct view x, struct view sum, int64_t n, int64_t d)
+{
+    for (int64_t t = 0; t < n && sum.p != x.p; t++)
+        MEG_FN(from_f32)(row(x, t), x.dtype, row32(sum, t), d);
 }
 
 static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_t i, int64_t j,
@@ -355,40 +372,48 @@ static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_
     }
 }
 
-void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads dq, struct meg_heads dk,
-                      struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
-                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d,
-                      int accumulate)
+/* Compute the gradients of one group of sequence i; buf is the memory for sums of bf16 and f16 gradients. */
+static void bwd_group(const struct meg_attn_geom *ge, const struct meg_attn_bwd_args *x, int64_t i, int64_t grp,
+                      const struct meg_drop *d, const struct dropout *drop, float *buf)
+{
+    const int64_t r = ge->a / ge->g;
+    const struct view dk = key_head(x->dk, i, grp), dv = key_head(x->dv, i, grp);
+    float *dq_buf = buf, *dk_buf = dq_buf + ge->s_q * ge->d, *dv_buf = dk_buf + ge->s_k * ge->d;
+    struct bwd w = { .dk = begin_sum(dk, dk_buf, ge->s_k, ge->d, x->accumulate),
+                     .dv = begin_sum(dv, dv_buf, ge->s_k, ge->d, x->accumulate),
+                     .k = key_head(x->k, i, grp),
+                     .v = key_head(x->v, i, grp) };
+    for (int64_t j = grp * r; j < (grp + 1) * r; j++) {
+        const struct view dq = query_head(ge, x->dq, i, j);
+        w.dq = begin_sum(dq, dq_buf, ge->s_q, ge->d, x->accumulate);
+        w.d_o = query_head(ge, x->d_o, i, j);
+        w.q = query_head(ge, x->q, i, j);
+        w.lse = x->lse + (i * ge->a + j) * ge->s_q;
+        w.delta = x->delta + (i * ge->a + j) * ge->s_q;
+        bwd_head(ge, &w, i, j, d, drop);
+        end_sum(dq, w.dq, ge->s_q, ge->d);
+    }
+    end_sum(dk, w.dk, ge->s_k, ge->d);
+    end_sum(dv, w.dv, ge->s_k, ge->d);
+}
+
+void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, const struct meg_attn_bwd_args *x,
+                      const struct meg_drop *d)
 {
     const struct dropout drop = drop_begin(d);
-    const int64_t r = ge->a / ge->g;
+    const bool is_f32 = x->dq.dtype == MEG_DTYPE_F32 && x->dk.dtype == MEG_DTYPE_F32 && x->dv.dtype == MEG_DTYPE_F32;
+    const int64_t rows = is_f32 ? 0 : ge->s_q + 2 * ge->s_k;
     (void)st;
     MEG_ASSERT_EQ(ge->a % ge->g, 0);
     MEG_ASSERT_LE(ge->k0 + ge->s_k, ge->s);
-    MEG_ASSERT_EQ(dq.dtype, MEG_DTYPE_F32);
-    MEG_ASSERT_EQ(dk.dtype, MEG_DTYPE_F32);
-    MEG_ASSERT_EQ(dv.dtype, MEG_DTYPE_F32);
     meg_cpu_gemm_load();
-#pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int64_t i = 0; i < ge->b; i++)
-        for (int64_t grp = 0; grp < ge->g; grp++) {
-            struct bwd w = { .dk = key_head(dk, i, grp),
-                             .dv = key_head(dv, i, grp),
-                             .k = key_head(k, i, grp),
-                             .v = key_head(v, i, grp) };
-            if (!accumulate) {
-                clear(w.dk, ge->s_k, ge->d);
-                clear(w.dv, ge->s_k, ge->d);
-            }
-            for (int64_t j = grp * r; j < (grp + 1) * r; j++) {
-                w.dq = query_head(ge, dq, i, j);
-                w.d_o = query_head(ge, d_o, i, j);
-                w.q = query_head(ge, q, i, j);
-                w.lse = lse + (i * ge->a + j) * ge->s_q;
-                w.delta = delta + (i * ge->a + j) * ge->s_q;
-                if (!accumulate)
-                    clear(w.dq, ge->s_q, ge->d);
-                bwd_head(ge, &w, i, j, d, &drop);
-            }
-        }
+#pragma omp parallel
+    {
+        float *buf = meg_new((size_t)(rows * ge->d) * sizeof *buf);
+#pragma omp for collapse(2) schedule(dynamic)
+        for (int64_t i = 0; i < ge->b; i++)
+            for (int64_t grp = 0; grp < ge->g; grp++)
+                bwd_group(ge, x, i, grp, d, &drop, buf);
+        free(buf);
+    }
 }

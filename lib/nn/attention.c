@@ -101,24 +101,32 @@ static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, stru
         c->op->attn_fwd(c->stream, &geom, nn_output_heads(a->o, c->b, r, l->d), a->lse, h.q, h.k, h.v, &drop);
 }
 
-/* Compute d->qkv from d->o; sums are in f32. */
+/* Compute d->qkv from d->o. */
 static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, const struct meg_attn_acts *a,
                           const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g;
     const struct meg_attn_geom geom = geometry(c, l);
     const struct meg_drop drop = dropout(c, l);
-    const struct meg_mat dqkv = nn_f32_sum(d->qkv, l->workspace->dqkv);
-    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d), dh = nn_qkv_heads(dqkv, c->b, r, l->d);
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d), dh = nn_qkv_heads(d->qkv, c->b, r, l->d);
     const struct meg_heads o = nn_output_heads(a->o, c->b, r, l->d), d_o = nn_output_heads(d->o, c->b, r, l->d);
+    struct meg_attn_bwd_args args = { 0 };
 
+    args.dq = dh.q;
+    args.dk = dh.k;
+    args.dv = dh.v;
+    args.d_o = d_o;
+    args.lse = a->lse;
+    args.delta = d->delta;
+    args.q = h.q;
+    args.k = h.k;
+    args.v = h.v;
     if (meg_cp_is_on(l->cp)) {
         nn_cp_attn_bwd(c, l, a, d);
         return;
     }
     c->op->attn_delta(c->stream, &geom, d->delta, d_o, o);
-    c->op->attn_bwd(c->stream, &geom, dh.q, dh.k, dh.v, d_o, a->lse, d->delta, h.q, h.k, h.v, &drop, 0);
-    nn_from_f32(c, d->qkv, dqkv);
+    c->op->attn_bwd(c->stream, &geom, &args, &drop);
 }
 
 /*

@@ -158,12 +158,19 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
     const struct meg_attn_geom geom = geometry(p, q, k);
-    const int64_t at = stats_offset(p, q);
+    struct meg_attn_bwd_args args = { 0 };
 
-    p->c->op->attn_bwd(p->c->stream, &geom, queries(p, p->dqkv, q->row0), rows_from(dkv->k, k->row0),
-                       rows_from(dkv->v, k->row0), outputs(p, d_o, q->row0), lse + at, delta + at,
-                       queries(p, p->qkv, q->row0), rows_from(p->kv.k, k->row0), rows_from(p->kv.v, k->row0), &p->drop,
-                       1);
+    args.dq = queries(p, p->dqkv, q->row0);
+    args.dk = rows_from(dkv->k, k->row0);
+    args.dv = rows_from(dkv->v, k->row0);
+    args.accumulate = 1;
+    args.d_o = outputs(p, d_o, q->row0);
+    args.lse = lse + stats_offset(p, q);
+    args.delta = delta + stats_offset(p, q);
+    args.q = queries(p, p->qkv, q->row0);
+    args.k = rows_from(p->kv.k, k->row0);
+    args.v = rows_from(p->kv.v, k->row0);
+    p->c->op->attn_bwd(p->c->stream, &geom, &args, &p->drop);
 }
 
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a,

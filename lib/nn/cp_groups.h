@@ -52,7 +52,7 @@ struct meg_attn_workspace {
     void *kv;                  /* blocks [n, g, 2, d] of keys and values that are sent and received */
     float *dkv;                /* blocks [n, g, 2, d] of the gradients of keys and values */
     float *o_part, *lse_part;  /* partial o and lse of one query chunk and one key chunk, before merging */
-    float *o, *dqkv;           /* f32 sums [n, a d] and [n, (a+2g)d]; NULL if dtype is f32 */
+    float *o, *dqkv;           /* f32 sums [n, a d] and [n, (a+2g)d] over chunks; NULL if dtype is f32 */
 };
 
 /* Sub-allocate a workspace that is large enough for each of cp[0] to cp[n - 1]. */

@@ -363,28 +363,24 @@ static void attn_delta(struct meg_stream *st, const struct meg_attn_geom *geom, 
     op->attn_delta(st, geom, delta, d_o, o);
 }
 
-static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
-                     struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
-                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
-                     int accumulate)
+static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, const struct meg_attn_bwd_args *args,
+                     const struct meg_drop *drop)
 {
+    MEG_ASSERT(args);
     CHECK_GEOM();
-    MEG_ASSERT_EQ(dq.dtype, MEG_DTYPE_F32);
-    MEG_ASSERT_EQ(dk.dtype, MEG_DTYPE_F32);
-    MEG_ASSERT_EQ(dv.dtype, MEG_DTYPE_F32);
-    CHECK_QUERY_HEADS(dq);
-    CHECK_KEY_HEADS(dk);
-    CHECK_KEY_HEADS(dv);
-    CHECK_QUERY_HEADS(d_o);
-    CHECK_QUERY_HEADS(q);
-    CHECK_KEY_HEADS(k);
-    CHECK_KEY_HEADS(v);
-    CHECK_LSE(lse);
-    CHECK_LSE(delta);
+    CHECK_QUERY_HEADS(args->dq);
+    CHECK_KEY_HEADS(args->dk);
+    CHECK_KEY_HEADS(args->dv);
+    CHECK_QUERY_HEADS(args->d_o);
+    CHECK_QUERY_HEADS(args->q);
+    CHECK_KEY_HEADS(args->k);
+    CHECK_KEY_HEADS(args->v);
+    CHECK_LSE(args->lse);
+    CHECK_LSE(args->delta);
     CHECK_DROP();
-    MEG_ASSERT(dq.p != dk.p && dq.p != dv.p && dk.p != dv.p);
-    MEG_ASSERT(dq.p != q.p && dk.p != k.p && dv.p != v.p);
-    op->attn_bwd(st, geom, dq, dk, dv, d_o, lse, delta, q, k, v, drop, accumulate);
+    MEG_ASSERT(args->dq.p != args->dk.p && args->dq.p != args->dv.p && args->dk.p != args->dv.p);
+    MEG_ASSERT(args->dq.p != args->q.p && args->dk.p != args->k.p && args->dv.p != args->v.p);
+    op->attn_bwd(st, geom, args, drop);
 }
 
 static void copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,

@@ -15,7 +15,7 @@
  * Parameter gradients may be f32 or, to save memory, bf16 or f16; bf16 and f16 gradients are rounded at each
  * accumulation.
  *
- * Operations on tensors return nothing and allocate nothing.  The caller owns the buffers, which must not overlap
+ * Operations on tensors return nothing and allocate nothing unless a comment states it.  The caller owns the buffers, which must not overlap
  * unless a comment allows it.  A wrong shape is a bug in the caller; debug builds check shapes (tensor/check_ops.h).
  * An operation is queued on its stream.  On the CPU, an operation is complete when it returns.  CPU results do not
  * depend on the number of threads: block sizes depend only on the shapes, and sums have a fixed order.
@@ -88,6 +88,15 @@ struct meg_attn_geom {
     int is_causal;            /* a query at position t attends to the keys at positions 0..t */
     float scale;              /* scores are scale * q.k */
     const int32_t *doc_start; /* [s_q, b] or NULL: position of the first visible key of a query (packed documents) */
+};
+
+/* The tensors of attn_bwd.  The gradient of a tensor has the shape of the tensor. */
+struct meg_attn_bwd_args {
+    struct meg_heads dq, dk, dv; /* out; f32, bf16 or f16 */
+    int accumulate;              /* add the gradients to dq, dk and dv instead of overwriting dq, dk and dv */
+    struct meg_heads d_o;
+    const float *lse, *delta; /* of attn_fwd and attn_delta, over all keys */
+    struct meg_heads q, k, v; /* k and v may be a chunk of the keys */
 };
 
 /* A flat array; p is NULL if it is absent. */
@@ -259,14 +268,12 @@ struct meg_ops {
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*
-     * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  Add the gradients to dq, dk and dv (f32); if
-     * accumulate is 0, overwrite dq, dk and dv instead.  k and v may be only a chunk of the keys, but lse and delta
-     * must be computed over all keys.
+     * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  Sums are in f32; a gradient in bf16 or f16 is
+     * rounded once per call.  For such gradients, the CPU backend allocates f32 sums of one group for each thread
+     * during the call: 4 * d * (s_q + 2 * s_k) bytes.
      */
-    void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
-                     struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
-                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
-                     int accumulate);
+    void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, const struct meg_attn_bwd_args *args,
+                     const struct meg_drop *drop);
 
     /*
      * Copy key or value heads [s, b, g, d], for example into a KV cache.  dst and src have the same data type, which

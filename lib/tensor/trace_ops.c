@@ -394,25 +394,23 @@ static void attn_delta(struct meg_stream *st, const struct meg_attn_geom *geom, 
     print(&l);
 }
 
-static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
-                     struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
-                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
-                     int accumulate)
+static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, const struct meg_attn_bwd_args *args,
+                     const struct meg_drop *drop)
 {
     struct line l = start();
 
-    op->attn_bwd(st, geom, dq, dk, dv, d_o, lse, delta, q, k, v, drop, accumulate);
+    op->attn_bwd(st, geom, args, drop);
     put_op(&l, "attn_bwd");
     put_geom(&l, geom);
-    put_heads(&l, "dq", dq);
-    put_heads(&l, "dk", dk);
-    put_heads(&l, "dv", dv);
-    put_heads(&l, "d_o", d_o);
-    put_heads(&l, "q", q);
-    put_heads(&l, "k", k);
-    put_heads(&l, "v", v);
+    put_heads(&l, "dq", args->dq);
+    put_heads(&l, "dk", args->dk);
+    put_heads(&l, "dv", args->dv);
+    put_heads(&l, "d_o", args->d_o);
+    put_heads(&l, "q", args->q);
+    put_heads(&l, "k", args->k);
+    put_heads(&l, "v", args->v);
     put_drop(&l, drop);
-    put_i64(&l, "accumulate", accumulate);
+    put_i64(&l, "accumulate", args->accumulate);
     print(&l);
 }
 

@@ -9,6 +9,7 @@ static const struct meg_ops *cpu;
     _Generic((x),                                                                                                      \
         const struct meg_drop *: keep(&(x), sizeof(struct meg_drop)),                                                  \
         const struct meg_attn_geom *: keep(&(x), sizeof(struct meg_attn_geom)),                                        \
+        const struct meg_attn_bwd_args *: keep(&(x), sizeof(struct meg_attn_bwd_args)),                                \
         const struct meg_adam *: keep(&(x), sizeof(struct meg_adam)),                                                  \
         const struct meg_step_conf *: keep(&(x), sizeof(struct meg_step_conf)),                                        \
         const struct meg_update_arrays *: keep(&(x), sizeof(struct meg_update_arrays)),                                \
@@ -116,8 +117,7 @@ OP(attn_fwd, const struct meg_attn_geom *, struct meg_heads, float *, struct meg
    struct meg_heads, const struct meg_drop *)
 OP(attn_merge, const struct meg_attn_geom *, struct meg_heads, float *, struct meg_heads, const float *)
 OP(attn_delta, const struct meg_attn_geom *, float *, struct meg_heads, struct meg_heads)
-OP(attn_bwd, const struct meg_attn_geom *, struct meg_heads, struct meg_heads, struct meg_heads, struct meg_heads,
-   const float *, const float *, struct meg_heads, struct meg_heads, struct meg_heads, const struct meg_drop *, int)
+OP(attn_bwd, const struct meg_attn_geom *, const struct meg_attn_bwd_args *, const struct meg_drop *)
 OP(copy_heads, struct meg_heads, struct meg_heads, int64_t, int64_t, int64_t, int64_t)
 OP(embed_fwd, struct meg_mat, const int32_t *, struct meg_mat, int64_t)
 OP(embed_bwd, struct meg_mat, int64_t, struct meg_mat, const int32_t *)

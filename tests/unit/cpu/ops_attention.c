@@ -184,6 +184,23 @@ static double loss(void *arg)
     return s;
 }
 
+/* Compute the gradients dq and dkv of type t from o, lse and delta. */
+static void backward(const struct meg_ops *ops, const struct attn *a, void *dq, void *dkv, enum meg_dtype t,
+                     int accumulate)
+{
+    const struct meg_attn_bwd_args args = { .dq = queries_in(a, dq, t),
+                                            .dk = keys_in(a, dkv, t, 0),
+                                            .dv = keys_in(a, dkv, t, 1),
+                                            .accumulate = accumulate,
+                                            .d_o = queries_in(a, a->d_ot, a->dtype),
+                                            .lse = a->lse,
+                                            .delta = a->delta,
+                                            .q = queries_in(a, a->qt, a->dtype),
+                                            .k = keys_in(a, a->kvt, a->dtype, 0),
+                                            .v = keys_in(a, a->kvt, a->dtype, 1) };
+    ops->attn_bwd(NULL, &a->ge, &args, &a->drop);
+}
+
 static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
 {
     const int64_t nq = a->ge.s_q * a->ge.b * a->ldq, nk = a->ge.s_k * a->ge.b * a->ldk;
@@ -191,8 +208,7 @@ static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
     const struct meg_heads k = keys_in(a, a->kvt, a->dtype, 0), v = keys_in(a, a->kvt, a->dtype, 1);
     ops->attn_fwd(NULL, &a->ge, queries(a, a->o), a->lse, q, k, v, &a->drop);
     ops->attn_delta(NULL, &a->ge, a->delta, d_o, queries(a, a->o));
-    ops->attn_bwd(NULL, &a->ge, queries(a, a->dq), keys(a, a->dkv, 0), keys(a, a->dkv, 1), d_o, a->lse, a->delta, q, k,
-                  v, &a->drop, 0);
+    backward(ops, a, a->dq, a->dkv, MEG_DTYPE_F32, 0);
     digest(h, a->o, (size_t)nq * 4);
     digest(h, a->lse, (size_t)(a->ge.b * a->ge.a * a->ge.s_q) * 4);
     digest(h, a->dq, (size_t)nq * 4);
@@ -296,8 +312,17 @@ static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_
             ge.k0 = bound[p];
             ge.s_k = bound[p + 1] - bound[p];
             if (bwd) {
-                ops->attn_bwd(NULL, &ge, heads_from(queries(a, a->dq), t0), heads_from(keys(a, a->dkv, 0), bound[p]),
-                              heads_from(keys(a, a->dkv, 1), bound[p]), d_o, lse, delta, q, k, v, &a->drop, 1);
+                const struct meg_attn_bwd_args args = { .dq = heads_from(queries(a, a->dq), t0),
+                                                        .dk = heads_from(keys(a, a->dkv, 0), bound[p]),
+                                                        .dv = heads_from(keys(a, a->dkv, 1), bound[p]),
+                                                        .accumulate = 1,
+                                                        .d_o = d_o,
+                                                        .lse = lse,
+                                                        .delta = delta,
+                                                        .q = q,
+                                                        .k = k,
+                                                        .v = v };
+                ops->attn_bwd(NULL, &ge, &args, &a->drop);
             } else if (p == nchunks - 2) {
                 ops->attn_fwd(NULL, &ge, o, lse, q, k, v, &a->drop);
             } else {
@@ -406,6 +431,39 @@ static void half_types(const struct meg_ops *ops)
     }
 }
 
+/*
+ * Gradients in bf16 and f16 are the f32 gradients rounded once.  With accumulate, the sum of the previous value and the
+ * gradient is rounded.
+ */
+static void half_gradients(const struct meg_ops *ops)
+{
+    static const enum meg_dtype types[] = { MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+    for (size_t n = 0; n < LEN(types); n++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            const enum meg_dtype t = types[n];
+            struct attn a = attn_in(t, geom(300, 300, 2, 6, 2, 24, 0, 1, 0.25f), 1, 0.1f);
+            const int64_t nq = 300 * 2 * a.ldq, nk = 300 * 2 * a.ldk;
+            void *dq = round_to(a.dq, nq, t), *dkv = round_to(a.dkv, nk, t), *dq_want, *dkv_want;
+            float *dq32 = copy_new(a.dq, nq), *dkv32 = copy_new(a.dkv, nk);
+            uint64_t h = 0;
+            run(ops, &a, &h);
+            check_backward(&a, 5);
+            backward(ops, &a, dq, dkv, t, accumulate);
+            backward(ops, &a, dq32, dkv32, MEG_DTYPE_F32, accumulate);
+            dq_want = round_to(dq32, nq, t);
+            dkv_want = round_to(dkv32, nk, t);
+            assert_memory_equal(dq, dq_want, (size_t)nq * 2);
+            assert_memory_equal(dkv, dkv_want, (size_t)nk * 2);
+            free(dq);
+            free(dkv);
+            free(dq32);
+            free(dkv32);
+            free(dq_want);
+            free(dkv_want);
+            attn_free(&a);
+        }
+}
+
 /* Half of the heads, computed with their global index, have the same outputs as among all heads. */
 static void shard_of_heads(const struct meg_ops *ops)
 {
@@ -466,6 +524,7 @@ int main(void)
         { "chunks of keys merge to the output of all keys", chunks_of_keys_merge },
         { "queries that see no key give 0", keys_that_no_query_sees },
         { "bf16 and f16 outputs are rounded once", half_types },
+        { "bf16 and f16 gradients are rounded once", half_gradients },
         { "a shard of the heads gives the same outputs as all heads", shard_of_heads },
         { "NaN propagates to outputs and gradients", nan_propagates },
     };
