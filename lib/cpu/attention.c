@@ -256,6 +256,16 @@ void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_geom *ge, s
         }
 }
 
+/* Return the sum of x * y over d columns. */
+static float dot(const float *x, const float *y, int64_t d)
+{
+    float s = 0.0f;
+#pragma omp simd reduction(+ : s)
+    for (int64_t c = 0; c < d; c++)
+        s += x[c] * y[c];
+    return s;
+}
+
 void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, float *delta, struct meg_heads d_o,
                         struct meg_heads o)
 {
@@ -267,20 +277,16 @@ void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, f
             float a[PACK_FLOATS / 8], b[PACK_FLOATS / 8];
             MEG_ASSERT_LE(8 * ge->d, PACK_FLOATS);
             for (int64_t t = 0; t < ge->s_q; t++) {
-                float s = 0.0f;
                 pack(a, x, t, 1, ge->d);
                 pack(b, y, t, 1, ge->d);
-#pragma omp simd reduction(+ : s)
-                for (int64_t c = 0; c < ge->d; c++)
-                    s += a[c] * b[c];
-                delta[(i * ge->a + j) * ge->s_q + t] = s;
+                delta[(i * ge->a + j) * ge->s_q + t] = dot(a, b, ge->d);
             }
         }
 }
 
-/* The operands of one head in the backward pass. */
+/* The operands of one head in the backward pass.  If delta is NULL, it is computed from d_o and o. */
 struct bwd {
-    struct view dq, dk, dv, d_o, q, k, v;
+    struct view dq, dk, dv, d_o, o, q, k, v;
     const float *lse, *delta;
 };
 
@@ -312,20 +318,34 @@ static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, floa
         s[k] = dp[k] = 0.0f;
 }
 
+/* Compute delta [n] of queries [t0, t0 + n) from the packed d_o and from o. */
+static void compute_delta(float *delta, const float *d_o, struct view o, int64_t t0, int64_t n, int64_t d)
+{
+    float o_row[PACK_FLOATS / 8];
+    for (int64_t t = 0; t < n; t++) {
+        pack(o_row, o, t0 + t, 1, d);
+        delta[t] = dot(d_o + t * d, o_row, d);
+    }
+}
+
 /* Add the contribution of one tile to dq, dk and dv; k and v are packed. */
 static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x, const float *k,
                      const float *v, const struct meg_drop *d, const struct dropout *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
     float q[PACK_FLOATS] __attribute__((aligned(64))), d_o[PACK_FLOATS] __attribute__((aligned(64)));
+    float delta_buf[BQ];
     struct drop_buf buf;
     const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, n = ge->d;
+    const float *delta = w->delta ? w->delta + t0 : delta_buf;
     pack(q, w->q, t0, nq, n);
     pack(d_o, w->d_o, t0, nq, n);
+    if (!w->delta)
+        compute_delta(delta_buf, d_o, w->o, t0, nq, n);
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, q, n, k, n, 0.0f, s, BK);
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, d_o, n, v, n, 0.0f, dp, BK);
     for (int64_t t = 0; t < nq; t++)
-        bwd_row(s + t * BK, dp + t * BK, visible_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], w->delta[t0 + t],
+        bwd_row(s + t * BK, dp + t * BK, visible_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], delta[t],
                 drop_in_tile(&buf, ge, d, drop, x, t));
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, s, BK, d_o, n, 1.0f, row32(w->dv, x->k0), w->dv.ld);
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, row32(w->dk, x->k0), w->dk.ld);
@@ -389,7 +409,8 @@ static void bwd_group(const struct meg_attn_geom *ge, const struct meg_attn_bwd_
         w.d_o = query_head(ge, x->d_o, i, j);
         w.q = query_head(ge, x->q, i, j);
         w.lse = x->lse + (i * ge->a + j) * ge->s_q;
-        w.delta = x->delta + (i * ge->a + j) * ge->s_q;
+        w.o = query_head(ge, x->o, i, j);
+        w.delta = x->delta ? x->delta + (i * ge->a + j) * ge->s_q : NULL;
         bwd_head(ge, &w, i, j, d, drop);
         end_sum(dq, w.dq, ge->s_q, ge->d);
     }

@@ -139,16 +139,10 @@ static struct meg_norm_stats alloc_stats(const struct arena *a)
     return stats;
 }
 
-/* Allocate the log-sum-exp or delta of all heads, [n, a]. */
-static float *alloc_head_stats(const struct arena *a)
-{
-    return meg_suballoc(a->mem, (size_t)(a->d->n * a->d->width.a) * sizeof(float));
-}
-
 static void suballoc_attn_out(struct meg_attn_acts *acts, const struct arena *a)
 {
     acts->o = alloc_acts(a, a->d->width.q);
-    acts->lse = alloc_head_stats(a);
+    acts->lse = meg_suballoc(a->mem, (size_t)(a->d->n * a->d->width.a) * sizeof *acts->lse);
 }
 
 /*
@@ -267,7 +261,6 @@ static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
     g->x = alloc_residual(a);
     g->ln = alloc_sublayer_out(a);
     g->attn.o = alloc_acts(a, w->q);
-    g->attn.delta = alloc_head_stats(a);
     if (w->fc1 > w->f)
         g->mlp.mid = alloc_acts(a, w->f);
     if (a->run->defers_wgrad)

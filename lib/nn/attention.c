@@ -109,15 +109,14 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
     const struct meg_attn_geom geom = geometry(c, l);
     const struct meg_drop drop = dropout(c, l);
     const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d), dh = nn_qkv_heads(d->qkv, c->b, r, l->d);
-    const struct meg_heads o = nn_output_heads(a->o, c->b, r, l->d), d_o = nn_output_heads(d->o, c->b, r, l->d);
     struct meg_attn_bwd_args args = { 0 };
 
     args.dq = dh.q;
     args.dk = dh.k;
     args.dv = dh.v;
-    args.d_o = d_o;
+    args.d_o = nn_output_heads(d->o, c->b, r, l->d);
+    args.o = nn_output_heads(a->o, c->b, r, l->d);
     args.lse = a->lse;
-    args.delta = d->delta;
     args.q = h.q;
     args.k = h.k;
     args.v = h.v;
@@ -125,7 +124,6 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
         nn_cp_attn_bwd(c, l, a, d);
         return;
     }
-    c->op->attn_delta(c->stream, &geom, d->delta, d_o, o);
     c->op->attn_bwd(c->stream, &geom, &args, &drop);
 }
 

@@ -43,7 +43,6 @@ struct meg_attn_acts {
 
 struct meg_attn_grads {
     struct meg_mat qkv, o; /* gradients of qkv and o */
-    float *delta;          /* sum of d_o * o over the columns of each head, with the shape of lse */
 };
 
 /*

@@ -179,9 +179,10 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
     const struct nn_kv_exchange *exchange = nn_kv_exchange_select(l->cp);
     const struct meg_mat d_o = a2a_shape(l->cp, d->o, d->o.p);
     const struct meg_mat dqkv = a2a_shape(l->cp, d->qkv, nn_a2a_buffer(l, d->qkv).p);
+    float *delta = l->workspace->delta;
     struct nn_cp_attn p = start_attn(c, l, a->qkv);
 
-    compute_delta(c, l, d->delta, d->o, a->o);
+    compute_delta(c, l, delta, d->o, a->o);
     nn_a2a_seq_to_heads(c, l, d_o.p, d->o);
     p.dqkv = nn_f32_sum(dqkv, l->workspace->dqkv);
     c->op->zero(c->stream, p.dqkv.p, (size_t)(p.dqkv.rows * p.dqkv.cols) * sizeof(float));
@@ -193,7 +194,7 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct me
         for (int64_t i = 0; i < p.nq_chunks; i++)
             for (int64_t j = 0; j < p.nk_chunks; j++)
                 if (is_visible(&p.q_chunk[i], &p.k_chunk[j]))
-                    attn_chunk_bwd(&p, &dkv, d_o, d->delta, a->lse, i, j);
+                    attn_chunk_bwd(&p, &dkv, d_o, delta, a->lse, i, j);
         exchange->send_grads(&p, step);
     }
     exchange->return_grads(&p);

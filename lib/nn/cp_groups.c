@@ -55,6 +55,8 @@ void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suball
         return;
     if (ring_size > 1)
         w->dkv = meg_suballoc(arena, (size_t)(dkv_blocks * kv) * sizeof *w->dkv);
+    if (a2a_size > 1 || ring_size > 1)
+        w->delta = meg_suballoc(arena, (size_t)(rows * size->a) * sizeof *w->delta);
     if ((a2a_size > 1 || ring_size > 1) && size->dtype != MEG_DTYPE_F32)
         w->dqkv = meg_suballoc(arena, (size_t)(rows * qkv) * sizeof *w->dqkv);
 }

@@ -52,6 +52,7 @@ struct meg_attn_workspace {
     void *kv;                  /* blocks [n, g, 2, d] of keys and values that are sent and received */
     float *dkv;                /* blocks [n, g, 2, d] of the gradients of keys and values */
     float *o_part, *lse_part;  /* partial o and lse of one query chunk and one key chunk, before merging */
+    float *delta;              /* sum of d_o * o over the columns of each head, with the shape of lse */
     float *o, *dqkv;           /* f32 sums [n, a d] and [n, (a+2g)d] over chunks; NULL if dtype is f32 */
 };
 

@@ -36,7 +36,7 @@ void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
  * a->qkv.  Otherwise qkv is a->qkv, which already has this rank's heads.
  */
 void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, struct meg_mat qkv);
-/* Compute d->qkv from d->o; d->o and d->delta are overwritten. */
+/* Compute d->qkv from d->o; d->o is overwritten. */
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a,
                     const struct meg_attn_grads *d);
 

@@ -112,8 +112,8 @@ static struct chunk_time layer_time(const struct rates *r, const struct meg_cost
     s.fwd.gemm = s.bwd_input.gemm = s.bwd_weight.gemm = gemm;
     /*
      * The sums count the elements that these operations read and write: two norms, each with a residual addition; the
-     * activation function; rotary position embedding.  Backward has the additional term 2 * n * q: attn_delta reads the
-     * output of attention and the gradient of this output.
+     * activation function; rotary position embedding.  Backward has the additional term 2 * n * q: delta is
+     * computed from the output of attention and the gradient of this output.
      */
     s.fwd.memory_bound = (9 * rows + n * (c->swiglu ? fc1 + f : f) + rotated) * pass;
     s.bwd_input.memory_bound =

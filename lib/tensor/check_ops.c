@@ -376,7 +376,8 @@ static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, co
     CHECK_KEY_HEADS(args->k);
     CHECK_KEY_HEADS(args->v);
     CHECK_LSE(args->lse);
-    CHECK_LSE(args->delta);
+    if (!args->delta)
+        CHECK_QUERY_HEADS(args->o);
     CHECK_DROP();
     MEG_ASSERT(args->dq.p != args->dk.p && args->dq.p != args->dv.p && args->dk.p != args->dv.p);
     MEG_ASSERT(args->dq.p != args->q.p && args->dk.p != args->k.p && args->dv.p != args->v.p);

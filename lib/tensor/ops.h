@@ -94,9 +94,10 @@ struct meg_attn_geom {
 struct meg_attn_bwd_args {
     struct meg_heads dq, dk, dv; /* out; f32, bf16 or f16 */
     int accumulate;              /* add the gradients to dq, dk and dv instead of overwriting dq, dk and dv */
-    struct meg_heads d_o;
-    const float *lse, *delta; /* of attn_fwd and attn_delta, over all keys */
-    struct meg_heads q, k, v; /* k and v may be a chunk of the keys */
+    struct meg_heads d_o, o;     /* o is not read if delta is given */
+    const float *lse;            /* of attn_fwd, over all keys */
+    const float *delta;          /* of attn_delta, over all keys; NULL: attn_bwd computes delta from d_o and o */
+    struct meg_heads q, k, v;    /* k and v may be a chunk of the keys */
 };
 
 /* A flat array; p is NULL if it is absent. */
@@ -264,7 +265,10 @@ struct meg_ops {
      */
     void (*attn_merge)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part);
-    /* delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys. */
+    /*
+     * delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys.  A caller
+     * needs delta only if d_o and o of the heads of attn_bwd are on different ranks.
+     */
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*

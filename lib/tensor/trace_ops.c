@@ -406,6 +406,7 @@ static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, co
     put_heads(&l, "dk", args->dk);
     put_heads(&l, "dv", args->dv);
     put_heads(&l, "d_o", args->d_o);
+    put_heads(&l, "o", args->o);
     put_heads(&l, "q", args->q);
     put_heads(&l, "k", args->k);
     put_heads(&l, "v", args->v);

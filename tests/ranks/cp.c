@@ -94,7 +94,6 @@ static void alloc_run(struct run *r, struct meg_suballoc *arena, const struct me
     r->acts.lse = meg_suballoc(arena, (size_t)(s * B * A) * sizeof(float));
     r->grads.qkv = meg_suballoc_mat(arena, t, s * B, QKV);
     r->grads.o = meg_suballoc_mat(arena, t, s * B, A * D);
-    r->grads.delta = meg_suballoc(arena, (size_t)(s * B * A) * sizeof(float));
     meg_attn_workspace_suballoc(&r->workspace, arena, &size, cp, 1);
 }
 

@@ -184,17 +184,18 @@ static double loss(void *arg)
     return s;
 }
 
-/* Compute the gradients dq and dkv of type t from o, lse and delta. */
+/* Compute the gradients dq and dkv of type t from o and lse; if delta is not NULL, from delta instead of o. */
 static void backward(const struct meg_ops *ops, const struct attn *a, void *dq, void *dkv, enum meg_dtype t,
-                     int accumulate)
+                     int accumulate, const float *delta)
 {
     const struct meg_attn_bwd_args args = { .dq = queries_in(a, dq, t),
                                             .dk = keys_in(a, dkv, t, 0),
                                             .dv = keys_in(a, dkv, t, 1),
                                             .accumulate = accumulate,
                                             .d_o = queries_in(a, a->d_ot, a->dtype),
+                                            .o = queries(a, delta ? NULL : a->o),
                                             .lse = a->lse,
-                                            .delta = a->delta,
+                                            .delta = delta,
                                             .q = queries_in(a, a->qt, a->dtype),
                                             .k = keys_in(a, a->kvt, a->dtype, 0),
                                             .v = keys_in(a, a->kvt, a->dtype, 1) };
@@ -204,11 +205,10 @@ static void backward(const struct meg_ops *ops, const struct attn *a, void *dq, 
 static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
 {
     const int64_t nq = a->ge.s_q * a->ge.b * a->ldq, nk = a->ge.s_k * a->ge.b * a->ldk;
-    const struct meg_heads q = queries_in(a, a->qt, a->dtype), d_o = queries_in(a, a->d_ot, a->dtype);
+    const struct meg_heads q = queries_in(a, a->qt, a->dtype);
     const struct meg_heads k = keys_in(a, a->kvt, a->dtype, 0), v = keys_in(a, a->kvt, a->dtype, 1);
     ops->attn_fwd(NULL, &a->ge, queries(a, a->o), a->lse, q, k, v, &a->drop);
-    ops->attn_delta(NULL, &a->ge, a->delta, d_o, queries(a, a->o));
-    backward(ops, a, a->dq, a->dkv, MEG_DTYPE_F32, 0);
+    backward(ops, a, a->dq, a->dkv, MEG_DTYPE_F32, 0, NULL);
     digest(h, a->o, (size_t)nq * 4);
     digest(h, a->lse, (size_t)(a->ge.b * a->ge.a * a->ge.s_q) * 4);
     digest(h, a->dq, (size_t)nq * 4);
@@ -448,8 +448,8 @@ static void half_gradients(const struct meg_ops *ops)
             uint64_t h = 0;
             run(ops, &a, &h);
             check_backward(&a, 5);
-            backward(ops, &a, dq, dkv, t, accumulate);
-            backward(ops, &a, dq32, dkv32, MEG_DTYPE_F32, accumulate);
+            backward(ops, &a, dq, dkv, t, accumulate, NULL);
+            backward(ops, &a, dq32, dkv32, MEG_DTYPE_F32, accumulate, NULL);
             dq_want = round_to(dq32, nq, t);
             dkv_want = round_to(dkv32, nk, t);
             assert_memory_equal(dq, dq_want, (size_t)nq * 2);
@@ -462,6 +462,23 @@ static void half_gradients(const struct meg_ops *ops)
             free(dkv_want);
             attn_free(&a);
         }
+}
+
+/* The gradients are the same whether attn_delta or attn_bwd computes delta. */
+static void delta_given(const struct meg_ops *ops)
+{
+    struct attn a = attn_new(geom(300, 300, 2, 6, 2, 24, 0, 1, 0.25f), 1, 0.1f);
+    const int64_t nq = 300 * 2 * a.ldq, nk = 300 * 2 * a.ldk;
+    float *dq = copy_new(a.dq, nq), *dkv = copy_new(a.dkv, nk);
+    uint64_t h = 0;
+    run(ops, &a, &h);
+    ops->attn_delta(NULL, &a.ge, a.delta, queries(&a, a.d_o), queries(&a, a.o));
+    backward(ops, &a, dq, dkv, MEG_DTYPE_F32, 0, a.delta);
+    assert_memory_equal(dq, a.dq, (size_t)nq * sizeof *dq);
+    assert_memory_equal(dkv, a.dkv, (size_t)nk * sizeof *dkv);
+    free(dq);
+    free(dkv);
+    attn_free(&a);
 }
 
 /* Half of the heads, computed with their global index, have the same outputs as among all heads. */
@@ -525,6 +542,7 @@ int main(void)
         { "queries that see no key give 0", keys_that_no_query_sees },
         { "bf16 and f16 outputs are rounded once", half_types },
         { "bf16 and f16 gradients are rounded once", half_gradients },
+        { "delta may be given or computed from o", delta_given },
         { "a shard of the heads gives the same outputs as all heads", shard_of_heads },
         { "NaN propagates to outputs and gradients", nan_propagates },
     };
