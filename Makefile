@@ -344,7 +344,7 @@ check-peers:
 # of all layouts, chosen by a fixed random permutation, without tests of checkpoints.
 check-layouts: export LAYOUTS := $(if $(FULL)$(PART),full,cover)
 check-layouts: all $(RANKS) $(B)/tests/fault.so
-	@B="$(abspath $(B))" tests/layouts.t
+	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/layouts.t
 	$(if $(PART),,@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" FULL=1 tests/ckpt_layouts.t)
 
 check-faults: export KILLS ?= 50
@@ -360,7 +360,8 @@ check-faults: all $(RANKS) $(B)/tests/fault.so
 check-queue: export SEEDS ?= 200
 check-queue: all build-tests
 	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/queue.t
-	@MEG_QUEUE_SEED=1 LAYOUTS=$(if $(FULL)$(PART),full,cover) B="$(abspath $(B))" tests/layouts.t
+	@PATH="$(abspath $(BIN)):$$PATH" MEG_QUEUE_SEED=1 LAYOUTS=$(if $(FULL)$(PART),full,cover) B="$(abspath $(B))" \
+	    tests/layouts.t
 
 check-chroot:
 	tests/chroot.sh

@@ -5,6 +5,7 @@
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
+. "${0%/*}/train.sh"
 
 n=8 layouts=$B/tests/ranks/layouts
 if [ "${MEG_QUEUE_SEED-}" ]; then

@@ -3,6 +3,7 @@
 #include "queue.h"
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,8 @@ static uint64_t next_random(void)
 enum { PAGE = 4096 };
 #define RESERVED ((size_t)64 << 30)
 static struct {
-    char *base;
-    size_t used; /* a multiple of PAGE */
+    char *base, *end; /* the range that is left for blocks that exist at the same time */
+    size_t used;      /* a multiple of PAGE */
     int unlocked;
 } memory;
 
@@ -66,8 +67,9 @@ static void *device_alloc(size_t nbytes)
     if (!memory.base) {
         memory.base = mmap(NULL, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         MEG_ASSERT(memory.base != MAP_FAILED);
+        memory.end = memory.base + RESERVED;
     }
-    MEG_ASSERT_LE(n, RESERVED - memory.used);
+    MEG_ASSERT_LE(n, (size_t)(memory.end - memory.base) - memory.used);
     *b = (struct block){ blocks, memory.base + memory.used, n };
     blocks = b;
     memory.used += n;
@@ -78,7 +80,10 @@ static void *device_alloc(size_t nbytes)
 
 static void run_all(void);
 
-/* Run the queued work, as cudaFree does, and fill the block with NaN.  Its addresses are not used again. */
+/*
+ * Run the queued work, as cudaFree does, and fill the block with NaN.  Its addresses are not used again.  After the
+ * last block, free the pages: locking and unlocking take time for each page.
+ */
 static void device_release(void *p)
 {
     struct block **at = &blocks, *b;
@@ -95,6 +100,12 @@ static void device_release(void *p)
     queue_lock_memory();
     *at = b->next;
     free(b);
+    if (!blocks) {
+        protect(PROT_NONE);
+        MEG_ASSERT(madvise(memory.base, memory.used, MADV_DONTNEED) == 0);
+        memory.base += memory.used;
+        memory.used = 0;
+    }
 }
 
 /* ---- streams ---- */
@@ -130,6 +141,20 @@ struct meg_stream *queue_stream_create(const char *name)
     streams = st;
     nstreams++;
     return st;
+}
+
+void queue_stream_destroy(struct meg_stream *st)
+{
+    struct meg_stream **at = &streams;
+
+    if (!st)
+        return;
+    run_all();
+    while (*at != st)
+        at = &(*at)->next;
+    *at = st->next;
+    nstreams--;
+    free(st);
 }
 
 void *queue_keep(const void *bytes, size_t nbytes)
@@ -204,20 +229,14 @@ static bool run_one(void)
     return is_finished;
 }
 
-/* Run fewer than `most` tasks. */
-static void run_some(uint64_t most)
+void queue_progress(void)
 {
     if (is_running)
         return;
     queue_unlock_memory();
-    for (uint64_t n = next_random() % most; n > 0 && run_one();)
+    for (uint64_t n = next_random() % 4; n > 0 && run_one();)
         n--;
     queue_lock_memory();
-}
-
-void queue_progress(void)
-{
-    run_some(4);
 }
 
 static bool is_idle(void)
@@ -231,8 +250,11 @@ static bool is_idle(void)
 /* Tensor collectives wait for other ranks, so no progress in one pass is no deadlock. */
 static void run_all(void)
 {
+    queue_unlock_memory();
     while (!is_idle())
-        run_one();
+        if (!run_one())
+            sched_yield();
+    queue_lock_memory();
 }
 
 /* ---- events ---- */
@@ -305,13 +327,24 @@ static void event_wait(struct meg_stream *st, struct meg_event *event)
     queue_push(st, run_wait, &a, sizeof a);
 }
 
+/*
+ * The host calls this until it returns true, and does nothing else: run a random number of tasks, and wait for the
+ * other ranks' parts of collectives.
+ */
 static bool event_is_done(struct meg_event *event)
 {
     if (event->waited < event->recorded) {
         event->waited = event->recorded;
         num_waits++;
     }
-    run_some(1024); /* the host does nothing else */
+    queue_unlock_memory();
+    for (uint64_t n = next_random() % 1024; n > 0; n--)
+        if (!run_one()) {
+            if (event->done >= event->recorded)
+                break;
+            sched_yield();
+        }
+    queue_lock_memory();
     return event->done >= event->recorded;
 }
 

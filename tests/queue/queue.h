@@ -25,6 +25,7 @@ const struct meg_device *queue_device(void);
  */
 void queue_push(struct meg_stream *st, bool (*run)(void *args), const void *args, size_t nbytes);
 struct meg_stream *queue_stream_create(const char *name);
+void queue_stream_destroy(struct meg_stream *st); /* runs the queued work of all streams; accepts NULL */
 
 /* Return a copy of nbytes of host memory that exists until the next task to be pushed has run. */
 void *queue_keep(const void *bytes, size_t nbytes);

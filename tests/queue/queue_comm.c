@@ -232,8 +232,10 @@ static bool host_test(struct meg_work *w)
 static void host_wait(struct meg_work *w, struct meg_stream *st)
 {
     (void)st;
+    queue_unlock_memory();
     while (!host_test(w))
         sched_yield();
+    queue_lock_memory();
 }
 
 /* ---- groups ---- */
@@ -259,6 +261,11 @@ static void close_comm(struct meg_comm *c)
 {
     struct queue_comm *q = queue_comm_of(c);
 
+    queue_stream_destroy(q->collectives);
+    for (int i = 0; i < c->size; i++) {
+        queue_stream_destroy(q->send[i]);
+        queue_stream_destroy(q->recv[i]);
+    }
     queue_unlock_memory();
     meg_comm_close(q->base);
     queue_lock_memory();

@@ -8,7 +8,8 @@
  * A cell is one value for each option below.  `full` runs all valid cells, or part I of N of them, drawn at random
  * with a fixed seed; `cover` a selection in which every valid triple of values occurs (a covering array of strength
  * 3, chosen greedily: Cohen et al. 1997); `sample` as many of those as take a minute or two.  The world is split into
- * groups of the size of a cell, which run cells concurrently.  Prints TAP, and writes files to DIR.
+ * groups of the size of a cell, which run cells concurrently.  Trains on DIR/ids_text_document (tests/train.sh), prints
+ * TAP, and writes files to DIR.
  */
 #include <jansson.h>
 #include <math.h>
@@ -283,7 +284,7 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     static const char common[] =
         "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 "
         "--lr-warmup-iters 2 "
-        "--mock-data --tokenizer-type NullTokenizer --vocab-size 99 --log-interval 1 --no-save-optim";
+        "--split 100,0,0 --tokenizer-type NullTokenizer --vocab-size 100 --log-interval 1 --no-save-optim";
     struct meg_train_job *job = meg_new(sizeof *job);
     struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS];
     struct meg_str line = { 0 };
@@ -291,7 +292,8 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     struct meg_err e;
     int argc = 0;
 
-    meg_str_printf(&line, "%s --save %s/%s --log-json %s/%s.json", common, dir, name, dir, name);
+    meg_str_printf(&line, "%s --data-path %s/ids_text_document --save %s/%s --log-json %s/%s.json", common, dir, dir,
+                   name, dir, name);
     for (int i = 0; i < OPTIONS; i++)
         meg_str_printf(&line, " %s", values[i][c->v[i]].args);
     for (char *word = strtok_r(line.s, " ", &save); word; word = strtok_r(NULL, " ", &save))
