@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
  * hash of the six bytes.  Different pairs can have the same entry, so some safe split points are not found.
  */
 struct meg_safe_split {
-    unsigned char is_safe[1 << 16]; /* indexed by the two bytes as a native uint16; 0 inside a character */
+    unsigned char is_safe[1 << 16]; /* 1: a split between the two bytes is safe; indexed by both as a uint16 */
     uint64_t joined_hash[1 << 12];  /* bit mask indexed by the hash; 1: a token may contain the pair */
 };
 

@@ -151,7 +151,10 @@ int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_la
                   struct meg_err *e);
 void meg_detok_free(struct meg_detok *d);
 
-/* Return the vocabulary size, without padding.  The ids are 0 .. size-1. */
+/*
+ * Return the vocabulary size, without padding.  All ids are in 0 .. size-1, but a tokenizer.json may leave some of
+ * these ids unused.
+ */
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
 
 /* Special token ids, as defined by the Megatron-LM class of the tokenizer type; -1: none. */

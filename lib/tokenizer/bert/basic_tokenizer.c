@@ -152,7 +152,10 @@ static bool is_starter(int32_t cp)
                           utf8proc_get_property(part[0])->combining_class == 0);
 }
 
-/* Return true if the text up to a and the text from b on can be lowercased and decomposed separately. */
+/*
+ * Return true if it is certain that the text up to a and the text from b on can be lowercased and decomposed
+ * separately.
+ */
 static bool can_split_between(int32_t a, int32_t b)
 {
     return a != 0x3A3 && b != 0x3A3 && !meg_char_is_case_ignorable(a) && !meg_char_is_case_ignorable(b) &&

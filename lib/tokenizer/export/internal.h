@@ -33,14 +33,14 @@ struct meg_export_builder {
 
 /* Make id a special token with text s [n], unless id is negative or already an added token. */
 void meg_export_add_special(struct meg_export_builder *b, int32_t id, const char *s, size_t n);
-/* Make all special ids of the tokenizer special tokens, with the bytes of each id as its text. */
+/* Make each special id of the tokenizer a special token, with the bytes of the id as the text of the token. */
 void meg_export_add_all_special(struct meg_export_builder *b);
 
-/* ---- JSON values; the caller owns the result, and arguments of type json_t are stolen ---- */
+/* ---- JSON values; the caller owns the result; the function takes ownership of json_t arguments ---- */
 
 /* Return {"type": TYPE, ...} with the members that `format` specifies as in json_pack. */
 json_t *meg_export_component(const char *type, const char *format, ...);
-/* Return a BPE model over the characters of the byte alphabet. */
+/* Return a BPE model whose tokens are spelled in the byte alphabet (tokenizer/bpe/byte_alphabet.h). */
 json_t *meg_export_byte_level_bpe(json_t *vocab, json_t *merges, bool ignore_merges);
 /* Return the merge ["left", "right"]. */
 json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size_t nright);

@@ -387,7 +387,8 @@ static void set_special_ids(struct meg_hf_files *f, const json_t *config)
 
 /*
  * Some transformers classes (tokenizer_class of tokenizer_config.json) ignore the post-processor of tokenizer.json.
- * For such a class, replace the template by the tokens that add_bos_token and add_eos_token request.
+ * For such a class, replace the template by the tokens that add_bos_token and add_eos_token request.  Return
+ * MEG_EFORMAT if a requested token has no id.
  */
 static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {
@@ -444,7 +445,10 @@ out:
 
 /* ---- All files ---- */
 
-/* Set vocab_size and the table of tokens by id, and check the ids of the post-processor. */
+/*
+ * Set vocab_size and the table of tokens by id.  Return MEG_EFORMAT if there are no tokens, or if the post-processor
+ * adds an id that is larger than all ids of tokens.
+ */
 static int index_tokens(struct meg_hf_files *f, const char *path, struct meg_err *e)
 {
     int32_t max_id = f->model.vocab.max_id;

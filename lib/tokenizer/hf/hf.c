@@ -86,8 +86,8 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3])
 }
 
 /*
- * Adapt HuggingFaceTokenizer to the release of Megatron-LM.  PretrainedFromHF is not adapted: it is a type of
- * Megatron-DeepSpeed.
+ * Adapt the template and the special ids of a HuggingFaceTokenizer to the release of Megatron-LM.  PretrainedFromHF is
+ * not adapted, since it is a type of Megatron-DeepSpeed.
  */
 static void apply_release(struct hf *t, const struct meg_megatron_release *release)
 {

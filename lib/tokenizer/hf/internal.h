@@ -113,8 +113,8 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
 bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
                                           bool *is_around_ideographs);
 /*
- * Return true if the normalizer is Replace, or Prepend followed by Replace.  Replace must map each space to a fixed
- * string.  If true, set *mark to this string, which the normalizer owns.
+ * Return true if the normalizer is a Replace that maps each space to a fixed string, or a Prepend followed by such a
+ * Replace.  If true, set *mark to this string, which the normalizer owns.
  */
 bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct meg_span *mark);
 

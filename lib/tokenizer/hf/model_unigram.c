@@ -194,7 +194,7 @@ static void reverse_path(int32_t *length, int64_t n)
     }
 }
 
-/* Return the id of token s [n], or the id of the unknown token. */
+/* Return the id of token s [n], or u->unk if there is no such token. */
 static int32_t token_of(const struct unigram *u, const char *s, int64_t n)
 {
     int32_t id = meg_trie_find(&u->trie, s, n);

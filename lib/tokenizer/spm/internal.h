@@ -102,7 +102,7 @@ void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n);
  */
 int spm_reserve_ids(struct meg_spm_encoder *enc, int64_t n, struct meg_err *e);
 
-enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* words of more bytes are not added to the cache */
+enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* longer words are not cached, and are encoded in parts if possible */
 
 /* ---- Unigram (unigram.c, unigram_stream.c) ---- */
 
