@@ -1,4 +1,4 @@
-/* internal.h - declarations shared by the implementation of opt.h. */
+/* internal.h - functions that several source files of opt.h use to find, set and print options. */
 #ifndef MEG_OPTION_INTERNAL_H
 #define MEG_OPTION_INTERNAL_H
 
@@ -20,8 +20,9 @@ extern struct opt_common opt_common;
 const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
                                const struct meg_optgroup **group);
 /*
- * Fail with MEG_EUSAGE because no option has this name.  The message contains the hint of an unsupported option, or
- * suggests an option with a similar name.
+ * Fail with MEG_EUSAGE because no option has this name.  The message contains the hint of an unsupported option
+ * (meg_opt_set_unsupported).  Without a hint, the message suggests the option with the most similar name, if any name
+ * is similar.
  */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 
@@ -52,7 +53,10 @@ const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struc
 void opt_add_word(struct meg_str_list *words, const char *s, size_t n);
 /* Free all words and values of options.  Fuzzers call this function because they parse millions of options. */
 void opt_free_values(void);
-/* Split text into words at whitespace, with the quotes and comments that meg-conf(5) describes. */
+/*
+ * Split text into words at whitespace, with the quotes and comments that meg-conf(5) describes.  Returns MEG_EUSAGE for
+ * a quote that is not closed or an unknown escape.
+ */
 int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg_err *e);
 
 void opt_help(const struct meg_optgroup *groups, const char *usage, const char *summary, struct meg_str *out);

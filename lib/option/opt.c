@@ -438,7 +438,8 @@ static bool is_value(const char *word)
 
 /*
  * Set an option.  `joined` is the value in --name=VALUE or -xVALUE.  If `joined` is NULL, the value of an option that
- * requires one is in the words `rest`.  Returns the number of words of `rest` that are used, or an error code.
+ * requires one is in the words `rest`.  For --config, also read the file.  Returns the number of words of `rest` that
+ * are used, or an error code.
  */
 static int parse_option(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
                         const char *joined, char **rest, struct meg_err *e)
@@ -484,7 +485,10 @@ static int parse_letters(const struct meg_optgroup *groups, const char *letters,
     return 0;
 }
 
-/* Append the message for an unknown option.  Returns how many words of `rest` look like values of that option. */
+/*
+ * Append the message for an unknown option to `unknown`.  Returns how many words of `rest` look like values of that
+ * option.
+ */
 static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **rest,
                            struct meg_str *unknown)
 {
