@@ -42,7 +42,7 @@ int meg_exit_status(int code);
 
 /*
  * Print "PROGRAM: message" on stderr, or "PROGRAM[RANK]: message" on ranks other than 0.  Call the hook that meg_on_die
- * set, and exit with the status of the code.  meg_usage and meg_usage_err use MEG_EUSAGE and refer to --help.
+ * set, if any, and exit with the status of the code.  meg_usage and meg_usage_err use MEG_EUSAGE and refer to --help.
  * The commands in cmd/ call these functions.  Functions in lib/ return an error where possible.  Some of them end the
  * process, for example if options cannot be parsed, a small host allocation fails or a collective fails.
  */

@@ -44,8 +44,8 @@ struct meg_arena {
     size_t cap, used;
 };
 /*
- * Map nbytes of address space, aligned to 2 MiB; the kernel allocates each page when it is first touched.  Returns
- * MEG_EFAIL if the mapping fails.
+ * Map nbytes of address space, aligned to 2 MiB; the kernel allocates each page when it is first touched.  If nbytes is
+ * 0, nothing is mapped.  Returns MEG_EFAIL if the mapping fails.
  */
 int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e);
 /*
