@@ -184,6 +184,8 @@ RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks
 QUEUE_OBJS := $(patsubst %,$(B)/%.o,$(filter-out tests/queue/test.c,$(wildcard tests/queue/*.c)))
 QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests/queue/test
 QUEUE += $(if $(RANKS),$(B)/tests/queue/layouts)
+# Ranks that communicate over the store only: built also without MPI.
+STORE := $(B)/tests/store/comm
 # A test double of NCCL and the CUDA runtime for machines without a GPU, and the test that uses it.
 DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nccl/comm)
 
@@ -226,7 +228,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(DOUBLE) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -248,10 +250,12 @@ $(B)/tests/unit/%: $(B)/tests/unit/%.c.o $(B)/libmeg.a
 	$(call ld,-lcmocka)
 $(B)/tests/ranks/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a
 	$(call ld)
+$(B)/tests/store/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a | $(B)/tests/store/
+	$(call ld)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
 # Programs for the queue device of tests/queue, which the linker puts in place of the functions that open a device.
-QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_cpu_ops meg_comm_open
+QUEUE_WRAP := meg_device_open meg_device_cpu meg_device_current meg_cpu_ops meg_comm_open meg_comm_open_tensors
 $(B)/tests/queue/%.c.o: MODULE_FLAGS := -Itests/queue
 $(B)/tests/queue/bin/meg-%: $(B)/cmd/%/main.c.o $(QUEUE_OBJS) $(B)/libmeg.a | $(B)/tests/queue/bin/
 	$(call ld,$(QUEUE_WRAP:%=-Wl,--wrap=%))
@@ -276,7 +280,7 @@ $(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(B)/libmeg.a | $(B)/tests/nccl/
 
 # ---- what is run --------------------------------------------------------------------------------
 
-build-tests: $(UNITS) $(RANKS) $(DOUBLE) $(QUEUE) $(B)/tests/fault.so
+build-tests: $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(QUEUE) $(B)/tests/fault.so
 
 # The tests that start ranks by mpirun.
 RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))

@@ -1,27 +1,12 @@
 #!/bin/sh
-# Ranks that are started with torchrun's environment train over test doubles of NCCL and the CUDA runtime
-# (tests/nccl/double.c).
+# Ranks that are started with torchrun's environment variables: the rendezvous, and host collectives over the store.
+# tests/nccl.t trains on such ranks.
 . "${0%/*}/lib.sh"
 . "${0%/*}/ranks.sh"
-unset RANK LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE
+. "${0%/*}/torchrun.sh"
 
-torchrun_double=$B/tests/nccl
-
-# Reserve a block of ports by listening at the first one, so that a concurrent run of this test uses another block.
-perl -MIO::Socket::INET -e '$| = 1;
-    for (1 .. 1000) {
-        my $port = 20000 + 50 * int(rand(240));
-        $s = IO::Socket::INET->new(Listen => 1, LocalPort => $port) or next;
-        print "$port\n";
-        sleep;
-    }' >"$T/ports" &
-until_true 10 test -s "$T/ports"
-torchrun_port=$(cat "$T/ports")
-
-# next_port: use another port for the next run
-next_port() {
-    torchrun_port=$((torchrun_port + 1))
-}
+comm=$B/tests/store/comm
+[ -x "$comm" ] || skip_all "$comm is not built (run make check)"
 
 # listen_at PORT CODE: listen at PORT in the background and run the Perl CODE for each connection $c
 listen_at() {
@@ -32,100 +17,56 @@ listen_at() {
     until_true 10 grep -qi ":$(printf %04x "$1") 00000000:0000 0A" /proc/net/tcp
 }
 
-# as_rank R N COMMAND...: run COMMAND as rank R of N on this machine
-as_rank() {
-    as_rank_r=$1 as_rank_n=$2
-    shift 2
-    env LD_LIBRARY_PATH="$torchrun_double" TMPDIR="$T" RANK="$as_rank_r" WORLD_SIZE="$as_rank_n" LOCAL_RANK="$as_rank_r" \
-        LOCAL_WORLD_SIZE="$as_rank_n" MASTER_ADDR=localhost MASTER_PORT="$torchrun_port" "$@"
-}
-
-# torchrun N COMMAND...: run COMMAND on N ranks with output to $T/out.R and $T/err.R; set statuses to the exit statuses
-torchrun() {
-    torchrun_n=$1
-    shift
-    next_port
-    rm -f "$T"/out.* "$T"/err.* "$T"/pid.*
-    torchrun_pids=
-    for torchrun_r in $(seq 0 $((torchrun_n - 1))); do
-        as_rank "$torchrun_r" "$torchrun_n" sh -c 'echo $$ >"$1.$RANK"; shift; exec "$@"' sh "$T/pid" "$@" \
-            >"$T/out.$torchrun_r" 2>"$T/err.$torchrun_r" &
-        torchrun_pids="$torchrun_pids $!"
-    done
-    [ -z "${torchrun_meanwhile:-}" ] || $torchrun_meanwhile
-    statuses=
-    for torchrun_pid in $torchrun_pids; do
-        wait "$torchrun_pid"
-        statuses="$statuses${statuses:+ }$?"
-    done
-}
-
-as_rank 0 4 meg-train --version >"$T/out" 2>"$T/err"
-version_status=$?
-if [ "$version_status" -ne 0 ]; then
-    is 'torchrun is refused without NCCL' "$version_status" 2
-    like 'the message without NCCL names the alternatives' "$(cat "$T/err")" 'torchrun started 4 ranks .*this build has no NCCL; .* mpirun'
-    done_testing
-fi
 
 for n in 1 2 4 8; do
-    torchrun "$n" "$torchrun_double/comm"
+    torchrun "$n" "$comm" host
     grep -h '^not ok' "$T/out.0" | sed 's/^/# /'
-    is "$n ranks: every collective is correct" "$(echo "$statuses" | tr ' ' '\n' | sort -u)" 0
+    is "$n ranks: every host collective is correct" "$(echo "$statuses" | tr ' ' '\n' | sort -u)" 0
     is "$n ranks: all checks ran" "$(grep -c '^ok' "$T/out.0")" "$(sed -n 's/^1\.\.//p' "$T/out.0")"
 done
 
 tiny_gpt >"$T/conf"
-cat >>"$T/conf" <<'EOF'
-num-layers = 4
-micro-batch-size = 1
-train-iters = 4
-eval-iters = 1
-EOF
+echo 'train-iters = 2' >>"$T/conf"
 
-# like_mpirun N OPTION...: check that losses and files are equal over NCCL and MPI
-like_mpirun() {
-    n=$1
-    shift
-    rm -rf "$T"/nccl.json "$T"/mpi.json "$T/nccl" "$T/mpi"
-    torchrun "$n" meg-train --config "$T/conf" --log-json "$T/nccl.json" --save "$T/nccl" "$@"
-    like "$n ranks are detected as started by torchrun" "$(cat "$T/err.0")" "$n ranks, started by torchrun"
-    if fits "$n"; then
-        ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/mpi.json" --save "$T/mpi" "$@" >"$T/out" 2>"$T/err"
-        losses "$T/nccl.json" >"$T/a"
-        losses "$T/mpi.json" >"$T/b"
-        ok "$n ranks $*: losses are bit-identical to mpirun" cmp "$T/a" "$T/b"
-        ok "$n ranks $*: all losses are finite" near "$T/a" "$T/b" 0
-        ok "$n ranks $*: all steps are logged" test "$(wc -l <"$T/a")" -ge 4
-        ok "$n ranks $*: checkpoints are identical to mpirun" diff -r -x '*.json' -x run.conf "$T/nccl" "$T/mpi"
-    else
-        skip "$n ranks $*: losses are bit-identical to mpirun" "$cores cores"
-    fi
+torchrun 1 meg-train --config "$T/conf"
+is 'one rank trains on the CPU' "$statuses" 0
+torchrun 2 meg-train --config "$T/conf"
+is 'two ranks on the CPU end with status 2' "$statuses" '2 2'
+like 'the message names mpirun' "$(cat "$T/err.0" "$T/err.1")" \
+    'torchrun started 2 ranks, but only mpirun and srun can start the ranks of a run on CPUs'
+is 'one rank prints the message' "$(cat "$T/err.0" "$T/err.1" | grep -c 'torchrun started')" 1
+torchrun 2 meg-train --config "$T/conf" --dry-run
+is 'two ranks estimate a run' "$statuses" '0 0'
+
+# A surviving rank names a rank that is killed or stopped, and all ranks exit.
+after_step_3() {
+    until_true 20 grep -q '^step 3$' "$T/out.0"
 }
-if [ -x "$B/tests/ranks/comm" ]; then
-    like_mpirun 2 --tensor-model-parallel-size 2 --sequence-parallel
-    like_mpirun 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1
-    like_mpirun 4 --context-parallel-size 2 --use-distributed-optimizer
-else
-    skip 'losses and files are equal over NCCL and MPI' 'this build has no MPI'
-fi
-
-# A surviving rank names a rank that is killed, and all ranks exit.
 kill_one() {
-    until_true 20 grep -q 'iteration  *3' "$T/out.0"
+    after_step_3
     kill -KILL "$(cat "$T/pid.2")"
 }
 torchrun_meanwhile=kill_one
-torchrun 4 meg-train --config "$T/conf" --train-iters 100000 --eval-iters 0 --save "$T/killed"
-torchrun_meanwhile=
+torchrun 4 "$comm" loop 60
 is 'a rank is killed: the others exit with status 69' "$statuses" '69 69 137 69'
-ok 'the lock of --save is removed' test -d "$T/killed" -a ! -e "$T/killed/.meg-lock"
-like 'rank 0 names the killed rank' "$(cat "$T/err.0")" "rank 2 of 4 on $(hostname) exited or was killed .* step [0-9]"
+like 'rank 0 names the killed rank' "$(cat "$T/err.0")" \
+    "rank 2 of 4 on $(hostname) exited or was killed .* step [0-9]"
+stop_one() {
+    after_step_3
+    kill -STOP "$(cat "$T/pid.1")"
+    until_true 20 grep -q 'sent no heartbeat' "$T/err.0"
+    kill -KILL "$(cat "$T/pid.1")"
+}
+torchrun_meanwhile=stop_one
+torchrun 3 "$comm" loop 2
+torchrun_meanwhile=
+is 'a rank is stopped: the others exit with status 69' "$statuses" '69 137 69'
+like 'rank 0 names the stopped rank' "$(cat "$T/err.0")" "rank 1 of 3 on .* sent no heartbeat .* ranks 0, 2 .*waiting in barrier"
 
 # A second job with the same port and run id is refused, and the first continues.
-second="meg-train --config $T/conf"
+second="$comm loop 60"
 second_job() {
-    until_true 20 grep -q 'iteration  *3' "$T/out.0"
+    after_step_3
     second_statuses=
     for of in '0 2' '1 2' '3 4'; do
         # shellcheck disable=SC2086 # words
@@ -133,17 +74,17 @@ second_job() {
         second_statuses="$second_statuses $?"
         tail -n 1 "$T/second" >>"$T/said"
     done
-    before=$(grep -c iteration "$T/out.0")
+    before=$(grep -c step "$T/out.0")
     ok 'a second job uses the same port: the first continues' until_true 20 continues
     kill -TERM "$(cat "$T/pid.0")"
 }
 continues() {
-    [ "$(grep -c iteration "$T/out.0")" -gt $((before + 2)) ]
+    [ "$(grep -c step "$T/out.0")" -gt $((before + 2)) ]
 }
 torchrun_meanwhile=second_job
-torchrun 2 meg-train --config "$T/conf" --train-iters 100000 --eval-iters 0 --save "$T/first"
+torchrun 2 "$comm" loop 60
 torchrun_meanwhile=
-is 'the first job runs until SIGTERM' "$statuses" '75 75'
+is 'the first job runs until SIGTERM' "$statuses" '143 143'
 is 'every rank of the second job exits with status 2' "$second_statuses" ' 2 2 2'
 like 'rank 0 of the second job reports that the port is in use' "$(cat "$T/said")" \
     'rank 0 cannot listen on port .*: Address already in use'
@@ -169,7 +110,7 @@ open_unauthenticated() {
     ok 'unauthenticated connections are opened first' until_true 20 test -e "$T/opened"
 }
 torchrun_meanwhile=open_unauthenticated
-torchrun 2 sh -c "[ \$RANK = 0 ] || until [ -e '$T/opened' ]; do sleep 0.05; done; exec meg-train --config '$T/conf'"
+torchrun 2 sh -c "[ \$RANK = 0 ] || until [ -e '$T/opened' ]; do sleep 0.05; done; exec '$comm' host"
 torchrun_meanwhile=
 is 'the job completes despite unauthenticated connections' "$statuses" '0 0'
 kill "$unauthenticated"
@@ -236,7 +177,7 @@ like 'rank 0 does not count refused ranks' "$(cat "$T/another.0")" 'for ranks 1-
     listen_at "$torchrun_port" 'sleep'
     status 'a port in use is a usage error' 2 as_rank 0 2 $patient
     like 'the message names the port in use' "$(cat "$T/err")" "port $torchrun_port of .*: Address already in use; set another MASTER_PORT"
-    as_agent() { as_rank "$1" 2 env TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=none $patient >"$T/agent.$1" 2>&1; }
+    as_agent() { as_rank "$1" 2 env TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=none "$comm" host >"$T/agent.$1" 2>&1; }
     as_agent 1 &
     agent=$!
     as_agent 0
@@ -265,27 +206,11 @@ refused() {
 refused RANK=3 "RANK is '3'; it must be a number from 0 to 2"
 refused WORLD_SIZE=two "WORLD_SIZE is 'two'; it must be a number from 1 to"
 refused MASTER_PORT=0 "MASTER_PORT is '0'; it must be a number from 1 to 65535"
-refused LOCAL_RANK=-1 "LOCAL_RANK is '-1'; it must be a number from 0 to 2"
 refused LOCAL_WORLD_SIZE=4 "LOCAL_WORLD_SIZE is '4'; it must be a number from 1 to 3"
 refused MASTER_ADDR= 'MASTER_ADDR is not'
 status 'WORLD_SIZE without RANK ends with 2' 2 env WORLD_SIZE=3 $patient
 like 'WORLD_SIZE without RANK is reported' "$(cat "$T/err")" 'WORLD_SIZE is set, so the ranks appear to be started by torchrun, but RANK is not set'
-
-# Missing libraries and devices.
-mkdir "$T/broken"
-for lib in "$torchrun_double"/libcudart*; do
-    ln -s "$lib" "$T/broken"
-done
-: >"$T/broken/libnccl.so.2"
-torchrun 2 env LD_LIBRARY_PATH="$T/broken" $patient
-is 'no NCCL: all ranks exit' "$statuses" '1 1'
-like 'no NCCL: the message names the library' "$(cat "$T/err.0")" 'require libnccl.so.2: .*; install the library or set LD_LIBRARY_PATH, or'
-torchrun 2 env MEG_DOUBLE_DEVICES=0 $patient
-is 'no device: all ranks exit' "$statuses" '1 1'
-like 'no device: the message says so' "$(cat "$T/err.0")" 'requires a CUDA device: no CUDA-capable device'
-torchrun 2 env MEG_DOUBLE_DEVICES=1 $patient
-is 'one device for two ranks: both exit' "$statuses" '1 1'
-like 'one device for two ranks: rank 0 reports why' "$(cat "$T/err.0")" 'rank 1 of 2 .* LOCAL_RANK is 1, but this machine has 1 CUDA device'
+next_port
 torchrun 2 $patient --distributed-timeout-minutes 0
 is 'an invalid option is reported as without torchrun' "$statuses $(grep -c 'distributed-timeout' "$T/err.0")" '2 2 1'
 done_testing

@@ -1,11 +1,11 @@
 /*
- * The collectives of a group of several ranks, over any transport.
+ * The collectives of a group of several ranks, over a transport of bytes.
  *
  * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order,
  * and gathers the results.  An all-reduce sends as many bytes as a ring all-reduce.  The result does not depend on an
  * algorithm that the library selects, unlike that of an MPI or NCCL all-reduce.  A large buffer is processed in chunks,
  * which bounds the memory for received parts.  A small buffer is gathered from all ranks and reduced on each rank: one
- * collective instead of two.
+ * collective instead of two.  A transport may reduce itself instead.
  *
  * A wait polls instead of blocking, and can therefore time out.  Each poll progresses the transfer.
  */
@@ -179,7 +179,9 @@ static struct meg_work *all_reduce(struct meg_comm *c, struct meg_stream *st, vo
     w->buf = buf;
     w->n = n;
     w->op = op;
-    if (nbytes_of(n, t) <= MEG_ALL_REDUCE_SMALL) {
+    if (w->g->transport->all_reduce) {
+        w->g->transport->all_reduce(w, buf, n);
+    } else if (nbytes_of(n, t) <= MEG_ALL_REDUCE_SMALL) {
         w->next_stage = reduce_received;
         w->g->transport->all_gather(w, recv_workspace(w->g, (size_t)(n * c->size) * meg_dtype_size(t)), buf, n);
     } else {
@@ -308,10 +310,22 @@ static const struct meg_comm_ops ops = {
     .close = close_group,
 };
 
+static const struct meg_comm_ops host_ops = {
+    .all_reduce = all_reduce,
+    .all_gather = all_gather,
+    .broadcast = broadcast,
+    .barrier = barrier,
+    .wait = wait_work,
+    .test = test_work,
+    .split = split,
+    .set_timeout = set_timeout,
+    .close = close_group,
+};
+
 void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world, const struct meg_transport *transport,
                          const char *name)
 {
-    g->c.op = g->c.host = &ops;
+    g->c.op = g->c.host = transport->send ? &ops : &host_ops;
     g->c.name = name;
     g->world = world ? world : g;
     g->transport = transport;

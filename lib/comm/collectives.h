@@ -1,6 +1,6 @@
 /*
  * collectives.h - collectives of several ranks, in code that is common to all transports: waits with timeouts, counts
- * of sent bytes, and reductions.  A transport (mpi.c, nccl.c) only transfers bytes.
+ * of sent bytes, and reductions.  A transport (mpi.c, store.c) transfers bytes.
  */
 #ifndef MEG_COMM_COLLECTIVES_H
 #define MEG_COMM_COLLECTIVES_H
@@ -26,7 +26,8 @@ struct meg_work {
 
 /*
  * All functions except is_done, split and close start a transfer for w; counts are in elements of w->dtype.  All ranks
- * of a group start its collectives in the same order.
+ * of a group start its collectives in the same order.  A transport without `send` has host collectives only:
+ * all_reduce, all_gather, broadcast and barrier.
  */
 struct meg_transport {
     size_t work_nbytes; /* size in bytes of the transport's work struct, which begins with a struct meg_work */
@@ -43,6 +44,8 @@ struct meg_transport {
     void (*send)(struct meg_work *w, const void *buf, int64_t n, int to);
     void (*recv)(struct meg_work *w, void *buf, int64_t n, int from);
     void (*barrier)(struct meg_work *w);
+    /* Reduce buf [n] over the ranks.  NULL: collectives.c reduces, by alltoallv, allgatherv and all_gather. */
+    void (*all_reduce)(struct meg_work *w, void *buf, int64_t n);
     bool (*is_done)(struct meg_work *w); /* progress the last transfer that w started; return whether it is complete */
     struct meg_comm *(*split)(struct meg_comm_group *world, int color, const char *name);
     void (*close)(struct meg_comm_group *g); /* close and free g */

@@ -1,7 +1,8 @@
 /*
  * comm.h - communicators: a group of ranks and the collectives over it, called through tables of function pointers.
  *
- * The transports are MPI, NCCL and self.  A run without a launcher uses self: one rank, and collectives that only copy.
+ * The transports are MPI, the watchdog's store (host collectives of ranks that torchrun started) and self.  A run
+ * without a launcher uses self: one rank, and collectives that only copy.
  *
  * One call starts an operation, and another call waits for it, so that operations overlap with computation.  The first
  * call returns a handle, which the caller must wait for exactly once.  Until the wait is over, the caller must not
@@ -26,6 +27,7 @@ MEG_BEGIN_DECLS
 enum meg_reduce_op { MEG_REDUCE_SUM, MEG_REDUCE_MAX };
 
 struct meg_comm;
+struct meg_device;
 struct meg_stream;
 struct meg_work;
 
@@ -213,11 +215,16 @@ struct meg_comm_world {
 
 /*
  * Detect the launcher (mpirun, srun or torchrun) from the environment and join its ranks, over MPI or, for torchrun,
- * over NCCL; without a launcher the world is meg_comm_self.  Returns MEG_EUSAGE if the environment is inconsistent, or
- * if a launcher started several ranks and this build lacks MPI or NCCL.  Returns MEG_EFAIL if MPI cannot be
- * initialized.  Ranks of torchrun must call meg_comm_watchdog_open before their first operation.
+ * over the connections of the watchdog; without a launcher the world is meg_comm_self.  Returns MEG_EUSAGE if the
+ * environment is inconsistent, or if an MPI launcher started several ranks and this build lacks MPI.  Returns MEG_EFAIL
+ * if MPI cannot be initialized.  Ranks of torchrun must call meg_comm_watchdog_open before their first operation.
  */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
+/*
+ * Prepare meg_comm.op of the world communicator, and of groups split from it later, for tensors in the memory of device
+ * d; collective.  Tensors in host memory require MPI: under torchrun, this function returns MEG_EUSAGE.
+ */
+int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e);
 /* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */
 void meg_comm_watchdog_open(struct meg_comm_world *w, double timeout_s);
 /*

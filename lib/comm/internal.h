@@ -13,7 +13,8 @@ void meg_comm_add_wait(double seconds);
 extern int64_t meg_mpi_max_count;
 
 int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e);
-struct meg_comm *meg_comm_open_nccl(const struct meg_torchrun *t);
+/* Create the world communicator of ranks that torchrun started.  It has host collectives only. */
+struct meg_comm *meg_comm_open_store(const struct meg_torchrun *t);
 
 MEG_END_DECLS
 #endif

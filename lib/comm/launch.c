@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/num.h"
 #include "comm/internal.h"
+#include "device/device.h"
 
 static const struct {
     const char *size_variable, *name;
@@ -42,17 +43,10 @@ static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
     if (r < 0 || t.size == 1)
         return r;
     w->launcher = "torchrun";
-#ifdef MEG_HAVE_NCCL
     w->rendezvous = t.rendezvous;
     w->has_rendezvous = true;
-    w->world = meg_comm_open_nccl(&t);
+    w->world = meg_comm_open_store(&t);
     return 0;
-#else
-    return meg_fail(e, MEG_EUSAGE,
-                    "this build has no NCCL, so it cannot run the %d ranks (WORLD_SIZE) that torchrun started; start "
-                    "the ranks with mpirun or srun, or install nccl.h and run make again",
-                    t.size);
-#endif
 }
 
 /*
@@ -90,6 +84,21 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
                     " ranks, but this build has no MPI; install libopenmpi-dev and run make again",
                     w->launcher, ranks);
 #endif
+}
+
+int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e)
+{
+    if (world->size == 1 || (d->op->is_host_memory && world->op->send))
+        return 0;
+    if (d->op->is_host_memory)
+        return meg_fail(e, MEG_EUSAGE,
+                        "torchrun started %d ranks, but only mpirun and srun can start the ranks of a run on CPUs "
+                        "(--device %s): there is no other transport for tensors in host memory",
+                        world->size, d->op->name);
+    return meg_fail(e, MEG_EUSAGE,
+                    "this build has no NCCL, so it cannot run %d ranks with --device %s; install nccl.h and run make "
+                    "again",
+                    world->size, d->op->name);
 }
 
 struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name)

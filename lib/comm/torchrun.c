@@ -67,7 +67,6 @@ int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e)
     if (t->size == 1)
         return 0;
     if ((r = number(&t->rank, "RANK", 0, t->size - 1, e)) < 0 ||
-        (r = number(&t->local_rank, "LOCAL_RANK", 0, t->size - 1, e)) < 0 ||
         (r = number(&t->rendezvous.port, "MASTER_PORT", 1, 65535 - agent_has_port, e)) < 0 ||
         (getenv("LOCAL_WORLD_SIZE") && (r = number(&local_size, "LOCAL_WORLD_SIZE", 1, t->size, e)) < 0))
         return r;

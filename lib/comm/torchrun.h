@@ -7,12 +7,12 @@
 MEG_BEGIN_DECLS
 
 struct meg_torchrun {
-    int rank, size, local_rank;
+    int rank, size;
     struct meg_rendezvous rendezvous;
 };
 
 /*
- * Read WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and, if set, LOCAL_WORLD_SIZE.  If LOCAL_WORLD_SIZE
+ * Read WORLD_SIZE, RANK, MASTER_ADDR, MASTER_PORT and, if set, LOCAL_WORLD_SIZE.  If LOCAL_WORLD_SIZE
  * equals WORLD_SIZE, the ranks connect over loopback.  The port is MASTER_PORT, or the next port if torchrun's agent
  * itself listens at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE).  If WORLD_SIZE is 1, only size is set.  Fails with
  * MEG_EUSAGE and a message that names the variable.

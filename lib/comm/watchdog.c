@@ -1,5 +1,5 @@
 /* Start and stop the watchdog of the world communicator; the watchdog uses the collectives of that communicator. */
-#include "comm/comm.h"
+#include "comm/collectives.h"
 #include "watchdog/watchdog.h"
 
 static void all_reduce_max(void *ctx, int64_t *values, int64_t n)
@@ -18,6 +18,14 @@ static void barrier(void *ctx)
     meg_host_barrier((struct meg_comm *)ctx);
 }
 
+static void reduce(void *values, const struct meg_store_collective *c)
+{
+    const enum meg_dtype t = (enum meg_dtype)c->dtype;
+
+    meg_reduce_local(values, values, c->nbytes / (int64_t)meg_dtype_size(t), c->size, t,
+                     (enum meg_reduce_op)c->combine);
+}
+
 void meg_comm_watchdog_open(struct meg_comm_world *w, double timeout_s)
 {
     const struct meg_watchdog_bootstrap b = { .rank = w->world->rank,
@@ -27,7 +35,8 @@ void meg_comm_watchdog_open(struct meg_comm_world *w, double timeout_s)
                                               .ctx = w->world,
                                               .all_reduce_max = all_reduce_max,
                                               .broadcast = broadcast,
-                                              .barrier = barrier };
+                                              .barrier = barrier,
+                                              .reduce = reduce };
 
     meg_watchdog_open(&w->world->watchdog, &b);
 }

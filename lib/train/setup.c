@@ -336,7 +336,8 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
         r = print_estimate(&t, e);
         goto out;
     }
-    if ((r = meg_train_agree_or_exit(&t, meg_memory_check(&t.spec, world, e))) < 0)
+    if ((r = meg_train_agree_or_exit(&t, meg_comm_open_tensors(world, t.device, e))) < 0 ||
+        (r = meg_train_agree_or_exit(&t, meg_memory_check(&t.spec, world, e))) < 0)
         goto out;
     meg_mesh_make(&t.mesh, world, &t.spec.layout);
     r = run(&t, e);

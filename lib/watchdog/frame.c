@@ -10,13 +10,19 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "watchdog/internal.h"
 
-enum { HEADER = 2 * sizeof(uint32_t), CONNECT_MS = 10000 };
+enum {
+    HEADER = 2 * sizeof(uint32_t),
+    MIN_PAYLOAD = sizeof(struct watchdog_exit), /* the largest payload of a frame of fixed length */
+    MAX_PAYLOAD = 16 << 20,                     /* of a result of the store; a gather of a million ranks has 8 MB */
+    CONNECT_MS = 10000
+};
 
 struct address {
     struct sockaddr_storage s;
@@ -227,32 +233,73 @@ void watchdog_copy_name(char *to, const char *from, size_t cap)
 
 /* ---- frames ---- */
 
+void watchdog_close_conn(struct watchdog_conn *c)
+{
+    watchdog_close_fd(&c->fd);
+    free(c->buf);
+    free(c->out);
+    memset(c, 0, sizeof *c);
+    c->fd = c->rank = -1;
+}
+
+/* Grow *p, which has *cap bytes, to at least n bytes. */
+static void reserve(unsigned char **p, size_t *cap, size_t n)
+{
+    if (n <= *cap)
+        return;
+    *cap = n < 2 * *cap ? 2 * *cap : n;
+    *p = meg_realloc_array(*p, *cap, 1);
+}
+
+static void queue_bytes(struct watchdog_conn *c, const void *bytes, size_t n)
+{
+    if (!n)
+        return;
+    reserve(&c->out, &c->out_cap, c->nout + n);
+    memcpy(c->out + c->nout, bytes, n);
+    c->nout += n;
+}
+
+/* After an error, no frame can be sent; the receiving side detects that the connection is lost. */
+void watchdog_send_queued(struct watchdog_conn *c)
+{
+    while (c->nsent < c->nout) {
+        const ssize_t n = send(c->fd, c->out + c->nsent, c->nout - c->nsent, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (n < 0)
+            break;
+        c->nsent += (size_t)n;
+    }
+    c->nsent = c->nout = 0;
+}
+
+void watchdog_send_two(struct watchdog_conn *c, enum watchdog_frame_type type, const void *first, size_t nfirst,
+                       const void *second, size_t nsecond)
+{
+    const uint32_t header[2] = { (uint32_t)type, (uint32_t)(nfirst + nsecond) };
+
+    if (c->fd < 0 || (type == WATCHDOG_HEARTBEAT && c->nout))
+        return;
+    queue_bytes(c, header, HEADER);
+    queue_bytes(c, first, nfirst);
+    queue_bytes(c, second, nsecond);
+    watchdog_send_queued(c);
+}
+
 void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const void *payload, size_t n)
 {
-    unsigned char out[sizeof c->buf];
-    const uint32_t header[2] = { (uint32_t)type, (uint32_t)n };
-    ssize_t sent;
-
-    if (c->fd < 0 || c->is_broken)
-        return;
-    MEG_ASSERT_LE(HEADER + n, sizeof out);
-    memcpy(out, header, HEADER);
-    if (n)
-        memcpy(out + HEADER, payload, n);
-    sent = send(c->fd, out, HEADER + n, MSG_NOSIGNAL);
-    c->is_broken = sent > 0 && (size_t)sent < HEADER + n;
+    watchdog_send_two(c, type, payload, n, NULL, 0);
 }
 
-/* Return whether the buffer has a complete frame, or a header with an invalid (too large) payload length. */
-static bool is_complete(const struct watchdog_conn *c, uint32_t header[2])
-{
-    if (c->nread < HEADER)
-        return false;
-    memcpy(header, c->buf, HEADER);
-    return header[1] > sizeof c->buf - HEADER || c->nread >= HEADER + header[1];
-}
-
-static bool is_valid(const uint32_t header[2])
+/*
+ * Return whether the header describes a valid frame.  Only a rank may send values and results of the store, which have
+ * a variable length.
+ */
+static bool is_valid(const struct watchdog_conn *c, const uint32_t header[2])
 {
     static const uint32_t nbytes[] = { [WATCHDOG_JOIN] = sizeof(struct watchdog_join_request),
                                        [WATCHDOG_WELCOME] = sizeof(struct watchdog_welcome),
@@ -261,29 +308,44 @@ static bool is_valid(const uint32_t header[2])
                                        [WATCHDOG_TIMEOUT] = 0,
                                        [WATCHDOG_EXITING] = sizeof(struct watchdog_exit),
                                        [WATCHDOG_EXIT_ALL] = sizeof(struct watchdog_exit),
-                                       [WATCHDOG_KV_ENTRY] = sizeof(struct meg_kv_store_entry),
-                                       [WATCHDOG_KV_GET] = sizeof(struct meg_kv_store_entry),
+                                       [WATCHDOG_STORE_VALUE] = sizeof(struct meg_store_collective),
+                                       [WATCHDOG_STORE_RESULT] = sizeof(struct meg_store_collective),
                                        [WATCHDOG_BYE] = 0 };
 
-    return header[0] >= WATCHDOG_JOIN && header[0] <= WATCHDOG_BYE && header[1] == nbytes[header[0]];
+    if (header[0] < WATCHDOG_JOIN || header[0] > WATCHDOG_BYE)
+        return false;
+    if (header[0] == WATCHDOG_STORE_VALUE || header[0] == WATCHDOG_STORE_RESULT)
+        return c->rank >= 0 && header[1] >= nbytes[header[0]] && header[1] <= MAX_PAYLOAD;
+    return header[1] == nbytes[header[0]];
+}
+
+/* Return whether the buffer has a complete frame, or an invalid header. */
+static bool is_complete(const struct watchdog_conn *c, uint32_t header[2])
+{
+    if (c->nread < HEADER)
+        return false;
+    memcpy(header, c->buf, HEADER);
+    return !is_valid(c, header) || c->nread >= HEADER + header[1];
 }
 
 /* Remove the frame that the last watchdog_recv returned, if any, from the buffer. */
 static void drop_frame(struct watchdog_conn *c)
 {
     c->nread -= c->frame_nbytes;
-    memmove(c->buf, c->buf + c->frame_nbytes, c->nread);
+    if (c->frame_nbytes)
+        memmove(c->buf, c->buf + c->frame_nbytes, c->nread);
     c->frame_nbytes = 0;
 }
 
-int watchdog_recv(struct watchdog_conn *c, enum watchdog_frame_type *type, const void **payload)
+int watchdog_recv(struct watchdog_conn *c, enum watchdog_frame_type *type, const void **payload, size_t *nbytes)
 {
-    uint32_t header[2];
+    uint32_t header[2] = { 0 };
     ssize_t n;
 
     drop_frame(c);
     while (!is_complete(c, header)) {
-        n = recv(c->fd, c->buf + c->nread, sizeof c->buf - c->nread, MSG_DONTWAIT);
+        reserve(&c->buf, &c->buf_nbytes, HEADER + (header[1] > MIN_PAYLOAD ? header[1] : MIN_PAYLOAD));
+        n = recv(c->fd, c->buf + c->nread, c->buf_nbytes - c->nread, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -292,10 +354,11 @@ int watchdog_recv(struct watchdog_conn *c, enum watchdog_frame_type *type, const
             return -1;
         c->nread += (size_t)n;
     }
-    if (!is_valid(header))
+    if (!is_valid(c, header))
         return -1;
     *type = (enum watchdog_frame_type)header[0];
     *payload = c->buf + HEADER;
+    *nbytes = header[1];
     c->frame_nbytes = HEADER + header[1];
     return 1;
 }

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/mem.h"
-#include "watchdog/kv_store.h"
+#include "watchdog/store.h"
 #include "watchdog/watchdog.h"
 
 MEG_BEGIN_DECLS
@@ -23,16 +23,16 @@ struct watchdog_rank_state {
 /* ---- frame.c: frames over TCP ---- */
 
 enum watchdog_frame_type {
-    WATCHDOG_JOIN = 1,  /* struct watchdog_join_request: the first frame that a rank sends */
-    WATCHDOG_WELCOME,   /* struct watchdog_welcome: the reply to WATCHDOG_JOIN */
-    WATCHDOG_HEARTBEAT, /* struct watchdog_rank_state: sent periodically, and in reply to WATCHDOG_QUERY */
-    WATCHDOG_QUERY,     /* requests the state of a rank */
-    WATCHDOG_TIMEOUT,   /* informs rank 0 of a timeout: the sender has waited too long, or received no heartbeat */
-    WATCHDOG_EXITING,   /* struct watchdog_exit: the sender exits for this reason */
-    WATCHDOG_EXIT_ALL,  /* struct watchdog_exit: the receiver must exit, or its join request is refused */
-    WATCHDOG_KV_ENTRY,  /* struct meg_kv_store_entry: an entry that rank 0 stores, or the reply to WATCHDOG_KV_GET */
-    WATCHDOG_KV_GET,    /* struct meg_kv_store_entry: requests the value of this key */
-    WATCHDOG_BYE        /* the sender is finished and closes the connection */
+    WATCHDOG_JOIN = 1,     /* struct watchdog_join_request: the first frame that a rank sends */
+    WATCHDOG_WELCOME,      /* struct watchdog_welcome: the reply to WATCHDOG_JOIN */
+    WATCHDOG_HEARTBEAT,    /* struct watchdog_rank_state: sent periodically, and in reply to WATCHDOG_QUERY */
+    WATCHDOG_QUERY,        /* requests the state of a rank */
+    WATCHDOG_TIMEOUT,      /* informs rank 0 of a timeout: the sender has waited too long, or received no heartbeat */
+    WATCHDOG_EXITING,      /* struct watchdog_exit: the sender exits for this reason */
+    WATCHDOG_EXIT_ALL,     /* struct watchdog_exit: the receiver must exit, or its join request is refused */
+    WATCHDOG_STORE_VALUE,  /* struct meg_store_collective and a value: a rank's part in a host collective */
+    WATCHDOG_STORE_RESULT, /* struct meg_store_collective and the result of the collective */
+    WATCHDOG_BYE           /* the sender is finished and closes the connection */
 };
 
 struct watchdog_join_request {
@@ -57,14 +57,16 @@ struct watchdog_conn {
     int rank;             /* rank of the peer; -1 if unauthenticated */
     bool has_replied;     /* a heartbeat has arrived since the last timeout */
     bool has_closed;      /* the peer sent WATCHDOG_BYE */
-    bool is_broken;       /* a frame was sent only in part; no further frames are sent */
     double since_heard_s; /* time since the last frame from the peer */
     int64_t accept_seq;   /* sequence number of the connection, in the order of acceptance */
     struct watchdog_rank_state state;
     char host[64];
     size_t nread;        /* number of bytes in buf */
     size_t frame_nbytes; /* size in bytes of the frame that watchdog_recv returned last; it is at the start of buf */
-    unsigned char buf[sizeof(struct watchdog_exit) + 8];
+    unsigned char *buf;  /* [buf_nbytes] received bytes */
+    size_t buf_nbytes;
+    unsigned char *out; /* [out_cap] frames that are sent as soon as the socket accepts them: bytes nsent to nout */
+    size_t out_cap, nout, nsent;
 };
 
 /*
@@ -99,15 +101,21 @@ void watchdog_close_fd(int *fd);
 int watchdog_connect(const struct watchdog_endpoint *to);
 
 /*
- * Send a frame without blocking.  If the socket's buffer is full, the frame is dropped.  If only a part of the frame
- * fits, all later frames on c are dropped.
+ * Queue a frame, and send as much of the queue as the socket accepts without blocking.  A heartbeat is dropped if the
+ * queue is not empty.  watchdog_send_two sends a payload of two parts.
  */
 void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const void *payload, size_t n);
+void watchdog_send_two(struct watchdog_conn *c, enum watchdog_frame_type type, const void *first, size_t nfirst,
+                       const void *second, size_t nsecond);
+/* Continue to send the queue without blocking. */
+void watchdog_send_queued(struct watchdog_conn *c);
 /*
- * Receive the next frame without blocking.  Returns 1 and sets *type and *payload, which stays valid until the next
- * call; 0 if no frame is complete yet; or -1 if the connection was closed or the peer sent an invalid frame.
+ * Receive the next frame without blocking.  Returns 1 and sets *type, *n and *payload [n], which stays valid until the
+ * next call; 0 if no frame is complete yet; or -1 if the connection was closed or the peer sent an invalid frame.
  */
-int watchdog_recv(struct watchdog_conn *c, enum watchdog_frame_type *type, const void **payload);
+int watchdog_recv(struct watchdog_conn *c, enum watchdog_frame_type *type, const void **payload, size_t *n);
+/* Close the socket and free the buffers.  *c is then as if it had never been connected. */
+void watchdog_close_conn(struct watchdog_conn *c);
 
 /* ---- exit_report.c: the text of reports ---- */
 
@@ -140,7 +148,8 @@ enum watchdog_exit_cause {
     WATCHDOG_CAUSE_PEER_EXIT
 };
 
-struct watchdog_kv_item;
+struct watchdog_store_message;
+struct watchdog_store_pending;
 
 struct meg_watchdog {
     /* fields that only meg_watchdog_open and meg_watchdog_close change */
@@ -159,10 +168,9 @@ struct meg_watchdog {
     int64_t nwaits, nsteps; /* number of waits and steps begun so far */
     struct watchdog_exit exit;
     bool is_exiting, has_sent_exit, is_closing;
-    bool *has_joined; /* [size] */
-    int njoined;      /* number of true elements in has_joined */
-    struct watchdog_kv_item *kv;
-    int nkv;
+    bool *has_joined;                                            /* [size] */
+    int njoined;                                                 /* number of true elements in has_joined */
+    struct watchdog_store_message *store_values, *store_results; /* to be sent to rank 0; to be taken */
 
     /* fields that, while the monitor thread runs, only this thread uses (except was_terminated) */
     struct watchdog_conn *conn; /* [nconns] */
@@ -173,10 +181,12 @@ struct meg_watchdog {
     enum watchdog_exit_cause cause;                              /* cause of the exit that is due in grace_s */
     double grace_s;
     const struct watchdog_conn *lost_conn;
-    int peer_status;                      /* exit status for WATCHDOG_CAUSE_PEER_EXIT */
-    bool must_exit;                       /* after a timeout, exit even if all ranks reply */
-    bool has_warned;                      /* the warning about a process that joined too late was printed */
-    volatile sig_atomic_t was_terminated; /* set by the SIGTERM handler */
+    int peer_status; /* exit status for WATCHDOG_CAUSE_PEER_EXIT */
+    bool must_exit;  /* after a timeout, exit even if all ranks reply */
+    bool has_sent_bye;
+    bool has_warned;                              /* the warning about a process that joined too late was printed */
+    struct watchdog_store_pending *store_pending; /* on rank 0: collectives that wait for values */
+    volatile sig_atomic_t was_terminated;         /* set by the SIGTERM handler */
 };
 
 static inline bool watchdog_is_server(const struct meg_watchdog *w)
@@ -206,19 +216,23 @@ bool watchdog_join(struct meg_watchdog *w, double patience_s);
  */
 void watchdog_rendezvous(struct meg_watchdog *w);
 
+/* Print a message, and end all ranks with this status.  Only the monitor thread of rank 0 calls this function. */
+void watchdog_exit_all(struct meg_watchdog *w, int status, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(3, 4);
+
 /* Wake the monitor thread on events of fd.  tag identifies the source: a connection, &listen_fd or &wake_pipe. */
 bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag);
 /* Run the monitor thread; arg is the struct meg_watchdog. */
 void *watchdog_monitor(void *arg);
 
-/* ---- kv_store.c ---- */
+/* ---- store.c; the monitor thread calls these functions ---- */
 
-/* Handle a frame of the key-value store.  The monitor thread calls this function. */
-void watchdog_kv_receive(struct meg_watchdog *w, struct watchdog_conn *c, enum watchdog_frame_type type,
-                         const struct meg_kv_store_entry *entry);
-/* Send pending entries and requests.  The monitor thread calls this function. */
-void watchdog_kv_flush(struct meg_watchdog *w);
-void watchdog_kv_clear(struct meg_watchdog *w);
+/* Handle a frame of the store.  Returns false if the frame is invalid. */
+bool watchdog_store_receive(struct meg_watchdog *w, struct watchdog_conn *conn, enum watchdog_frame_type type,
+                            const void *payload, size_t nbytes);
+/* Send the values that the main thread has passed to meg_store_start. */
+void watchdog_store_flush(struct meg_watchdog *w);
+/* Free all values and results; the monitor thread must have ended. */
+void watchdog_store_clear(struct meg_watchdog *w);
 
 MEG_END_DECLS
 #endif

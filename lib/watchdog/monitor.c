@@ -114,6 +114,18 @@ static void report_and_exit(struct meg_watchdog *w)
     exit_all(w, meg_exit_status(MEG_EPEER));
 }
 
+void watchdog_exit_all(struct meg_watchdog *w, int status, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    print_line(w, text);
+    exit_all(w, status);
+}
+
 /*
  * End this process by SIGTERM: no lost rank explains the signal.  Rank 0 prints one message for all ranks.  If rank 0
  * received the signal, it prints the message here.  Otherwise, it prints the message in report_peer_exit.
@@ -205,13 +217,6 @@ static void check_exit(struct meg_watchdog *w, double passed)
 }
 
 /* ---- frames ------------------------------------------------------------------------------------- */
-
-static void close_conn(struct watchdog_conn *c)
-{
-    close(c->fd);
-    memset(c, 0, sizeof *c);
-    c->fd = c->rank = -1;
-}
 
 static bool is_joined(const struct meg_watchdog *w, int rank)
 {
@@ -349,12 +354,11 @@ static void exit_after_peer(struct meg_watchdog *w, const struct watchdog_exit *
  * refused.
  */
 static bool handle_frame(struct meg_watchdog *w, struct watchdog_conn *c, enum watchdog_frame_type type,
-                         const void *payload)
+                         const void *payload, size_t nbytes)
 {
     struct watchdog_join_request j;
     struct watchdog_exit message;
     struct watchdog_rank_state state;
-    struct meg_kv_store_entry entry;
 
     if (c->rank < 0 && type != WATCHDOG_JOIN)
         return false;
@@ -381,11 +385,8 @@ static bool handle_frame(struct meg_watchdog *w, struct watchdog_conn *c, enum w
         memcpy(&message, payload, sizeof message);
         exit_after_peer(w, &message);
         return true;
-    case WATCHDOG_KV_ENTRY:
-    case WATCHDOG_KV_GET:
-        memcpy(&entry, payload, sizeof entry);
-        watchdog_kv_receive(w, c, type, &entry);
-        return true;
+    case WATCHDOG_STORE_VALUE:
+    case WATCHDOG_STORE_RESULT: return watchdog_store_receive(w, c, type, payload, nbytes);
     case WATCHDOG_BYE: c->has_closed = true; return true;
     }
     return false;
@@ -399,9 +400,10 @@ static void read_conn(struct meg_watchdog *w, struct watchdog_conn *c)
 {
     enum watchdog_frame_type type;
     const void *payload;
+    size_t n;
     int r = 0;
 
-    while (c->fd >= 0 && (r = watchdog_recv(c, &type, &payload)) == 1 && handle_frame(w, c, type, payload))
+    while (c->fd >= 0 && (r = watchdog_recv(c, &type, &payload, &n)) == 1 && handle_frame(w, c, type, payload, n))
         ;
     if (r == 0)
         return;
@@ -409,13 +411,21 @@ static void read_conn(struct meg_watchdog *w, struct watchdog_conn *c)
         on_conn_lost(w, c);
         epoll_ctl(w->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     } else if (c->fd >= 0) {
-        close_conn(c);
+        watchdog_close_conn(c);
     }
 }
 
+static void handle_conn(struct meg_watchdog *w, struct watchdog_conn *c, uint32_t events)
+{
+    if (events & EPOLLOUT)
+        watchdog_send_queued(c);
+    read_conn(w, c);
+}
+
+/* Events are edge-triggered: each handler reads until nothing is left, and sends until the socket is full. */
 bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag)
 {
-    struct epoll_event e = { .events = EPOLLIN, .data.ptr = tag };
+    struct epoll_event e = { .events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = tag };
 
     return epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &e) == 0;
 }
@@ -437,7 +447,7 @@ static struct watchdog_conn *alloc_conn(struct meg_watchdog *w)
             oldest = c;
     }
     MEG_ASSERT(oldest);
-    close_conn(oldest);
+    watchdog_close_conn(oldest);
     return oldest;
 }
 
@@ -459,11 +469,10 @@ static void accept_conns(struct meg_watchdog *w)
 
 /* ---- the thread --------------------------------------------------------------------------------- */
 
-/* Handle the requests of the main thread and of the signal handler.  Returns false if the thread must end. */
-static bool handle_wakeup(struct meg_watchdog *w)
+/* Handle the requests of the main thread and of the signal handler. */
+static void handle_wakeup(struct meg_watchdog *w)
 {
     char bytes[64];
-    bool is_over;
 
     while (read(w->wake_pipe[0], bytes, sizeof bytes) > 0)
         ;
@@ -479,12 +488,22 @@ static bool handle_wakeup(struct meg_watchdog *w)
         w->has_sent_exit = true;
         pthread_cond_broadcast(&w->exit_sent_cond);
     }
-    if (w->is_closing)
+    if (w->is_closing && !w->has_sent_bye) {
         send_all(w, WATCHDOG_BYE, NULL, 0);
-    is_over = w->is_closing || w->is_exiting;
+        w->has_sent_bye = true;
+    }
     pthread_mutex_unlock(&w->lock);
-    watchdog_kv_flush(w);
-    return !is_over;
+    watchdog_store_flush(w);
+}
+
+/* Return whether this thread must end: the process exits, or closes the watchdog and all frames are sent. */
+static bool is_over(const struct meg_watchdog *w)
+{
+    bool is_closed = w->has_sent_bye;
+
+    for (int i = 0; i < w->nconns; i++)
+        is_closed &= !is_peer(&w->conn[i]) || !w->conn[i].nout;
+    return is_closed || w->has_sent_exit;
 }
 
 static void check_heartbeats(struct meg_watchdog *w, double passed)
@@ -497,7 +516,7 @@ static void check_heartbeats(struct meg_watchdog *w, double passed)
         if (is_peer(c) && c->since_heard_s > w->timeout_s)
             on_timeout(w, false);
         else if (c->fd >= 0 && c->rank < 0 && c->since_heard_s > JOIN_S)
-            close_conn(c);
+            watchdog_close_conn(c);
     }
 }
 
@@ -568,9 +587,11 @@ void *watchdog_monitor(void *arg)
             else if (event[i].data.ptr == &w->wake_pipe)
                 is_woken = true;
             else
-                read_conn(w, event[i].data.ptr);
+                handle_conn(w, event[i].data.ptr, event[i].events);
         }
-        if (is_woken && !handle_wakeup(w))
+        if (is_woken)
+            handle_wakeup(w);
+        if (is_over(w))
             return NULL;
         tick(w, passed);
     }

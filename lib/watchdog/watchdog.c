@@ -171,17 +171,17 @@ static enum answer ask_to_join(const struct meg_watchdog *w, struct watchdog_con
     struct pollfd p = { .events = POLLIN };
     enum watchdog_frame_type type;
     const void *payload;
+    size_t n;
     int r = 0;
 
-    watchdog_close_fd(&c->fd);
-    c->nread = c->frame_nbytes = 0;
+    watchdog_close_conn(c);
     if ((c->fd = p.fd = watchdog_connect(&w->endpoint)) < 0)
         return ANSWER_NONE;
     memcpy(j.token, w->endpoint.token, sizeof j.token);
     memcpy(j.host, w->host, sizeof j.host);
     watchdog_send(c, WATCHDOG_JOIN, &j, sizeof j);
     while (r == 0 && poll(&p, 1, (int)(WELCOME_S * 1000)) > 0)
-        r = watchdog_recv(c, &type, &payload);
+        r = watchdog_recv(c, &type, &payload, &n);
     if (r == 1 && type == WATCHDOG_EXIT_ALL)
         exit_refused(w, payload);
     if (r == 1 && type == WATCHDOG_WELCOME) {
@@ -226,13 +226,13 @@ static void shut_down(struct meg_watchdog *w)
         w->is_open = false;
     }
     for (int i = 0; i < w->nconns; i++)
-        watchdog_close_fd(&w->conn[i].fd);
+        watchdog_close_conn(&w->conn[i]);
     w->nconns = 0;
     free(w->conn);
     w->conn = NULL;
     free(w->has_joined);
     w->has_joined = NULL;
-    watchdog_kv_clear(w);
+    watchdog_store_clear(w);
     watchdog_close_fd(&w->listen_fd);
     watchdog_close_fd(&w->epoll);
     watchdog_close_fd(&w->wake_pipe[0]);

@@ -33,6 +33,7 @@
 #include <stdint.h>
 #include "base/decls.h"
 #include "watchdog/rendezvous.h"
+#include "watchdog/store.h"
 
 MEG_BEGIN_DECLS
 
@@ -48,6 +49,8 @@ struct meg_watchdog_bootstrap {
     void (*all_reduce_max)(void *ctx, int64_t *values, int64_t n);
     void (*broadcast)(void *ctx, void *buf, int64_t nbytes); /* root is rank 0; nbytes is a multiple of 4 */
     void (*barrier)(void *ctx);
+    /* Reduce the values [size * nbytes] of the ranks to [nbytes] at their start.  The monitor thread calls it. */
+    void (*reduce)(void *values, const struct meg_store_collective *c);
 };
 
 /*

@@ -313,7 +313,7 @@ static struct meg_comm *wrap(struct meg_comm *base)
     return &q->c;
 }
 
-/* The linker gives programs this function in place of meg_comm_open (--wrap). */
+/* The linker gives programs these functions in place of those of lib/comm (--wrap). */
 int __real_meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 int __wrap_meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 
@@ -324,4 +324,12 @@ int __wrap_meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
     if (r == 0 && queue_device() && w->world != &meg_comm_self)
         w->world = wrap(w->world);
     return r;
+}
+
+int __real_meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e);
+int __wrap_meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e);
+
+int __wrap_meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e)
+{
+    return queue_device() ? 0 : __real_meg_comm_open_tensors(world, d, e);
 }

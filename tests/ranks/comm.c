@@ -2,19 +2,24 @@
  * Test of all collectives for each type and several sizes on the ranks of a launcher.  Values are functions of rank and
  * element, so that each rank can compute the expected result.  Rank 0 prints TAP.
  *
- * With an argument N, also test a message and a broadcast of N elements.  For N = 2147483651, a rank requires 9 GB.
+ * With the argument "host", test host collectives only.  With the arguments "loop S", count steps, each of which is a
+ * barrier with a timeout of S seconds, until a signal ends the process.  With an argument N, also test a message and a
+ * broadcast of N elements.  For N = 2147483651, a rank requires 9 GB.
  */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/mem.h"
 #include "comm/comm.h"
 #include "comm/internal.h"
+#include "device/device.h"
 #include "tensor/half.h"
 
 static struct meg_comm *w;
+static const struct meg_device *d; /* NULL: test host collectives only */
 static int tests, failed;
 
 /* Report a check, which passes if it passes on all ranks. */
@@ -82,29 +87,107 @@ static void *filled(int64_t n, enum meg_dtype t)
     return p;
 }
 
+/* ---- tensors ---- */
+
+static size_t nbytes_of(int64_t n, enum meg_dtype t)
+{
+    return (size_t)n * meg_dtype_size(t);
+}
+
+/* Return a tensor with the n values of `host`. */
+static void *to_device(const void *host, int64_t n, enum meg_dtype t)
+{
+    void *p = d->op->alloc(nbytes_of(n, t) + 1);
+
+    d->op->upload(d->compute, p, host, nbytes_of(n, t));
+    return p;
+}
+
+/* Copy a tensor of n values to `host` and release it. */
+static void from_device(void *host, void *tensor, int64_t n, enum meg_dtype t)
+{
+    meg_device_read(d, d->compute, host, tensor, nbytes_of(n, t));
+    d->op->release(tensor);
+}
+
+/* The functions below have the arguments of the collectives in comm.h, but take buffers in host memory. */
+
+static void tensor_all_reduce(void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
+{
+    void *x = to_device(buf, n, t);
+
+    meg_all_reduce(w, d->compute, x, n, t, op);
+    from_device(buf, x, n, t);
+}
+
+static void tensor_reduce_scatter(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
+                                  enum meg_reduce_op op)
+{
+    void *x = to_device(in, n * c->size, t), *y = to_device(out, n, t);
+
+    meg_reduce_scatter(c, d->compute, y, x, n, t, op);
+    from_device(out, y, n, t);
+    d->op->release(x);
+}
+
+static void tensor_all_gather(void *out, const void *in, int64_t n, enum meg_dtype t)
+{
+    void *x = to_device(in, n, t), *y = to_device(out, n * w->size, t);
+
+    meg_all_gather(w, d->compute, y, x, n, t);
+    from_device(out, y, n * w->size, t);
+    d->op->release(x);
+}
+
+static void tensor_all_to_all(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t)
+{
+    void *x = to_device(in, n * c->size, t), *y = to_device(out, n * c->size, t);
+
+    meg_all_to_all(c, d->compute, y, x, n, t);
+    from_device(out, y, n * c->size, t);
+    d->op->release(x);
+}
+
+static void tensor_broadcast(void *buf, int64_t n, enum meg_dtype t, int root)
+{
+    void *x = to_device(buf, n, t);
+
+    meg_comm_wait(w, d->compute, w->op->broadcast(w, d->compute, x, n, t, root));
+    from_device(buf, x, n, t);
+}
+
+/* ---- collectives ---- */
+
+static int is_reduced(const void *buf, int64_t first, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (get(buf, i, t) != reduced(first + i, t, op))
+            return 0;
+    return 1;
+}
+
 static void reductions(enum meg_dtype t, int64_t n)
 {
     char what[80];
 
     for (int op = MEG_REDUCE_SUM; op <= MEG_REDUCE_MAX; op++) {
-        void *buf = filled(n, t), *in = filled(n * w->size, t), *part = meg_new((size_t)n * 8 + 1);
-        int good = 1;
+        const char *name = op == MEG_REDUCE_SUM ? "sum" : "max";
+        void *buf = filled(n, t), *tensor = filled(n, t), *in = filled(n * w->size, t),
+             *part = meg_new((size_t)n * 8 + 1);
 
         meg_host_all_reduce(w, buf, n, t, op);
-        for (int64_t i = 0; i < n; i++)
-            good &= get(buf, i, t) == reduced(i, t, op);
-        snprintf(what, sizeof what, "all-reduce %s of %" PRId64 " %s", op == MEG_REDUCE_SUM ? "sum" : "max", n,
-                 meg_dtype_name(t));
-        ok(good, what);
-
-        meg_reduce_scatter(w, NULL, part, in, n, t, op);
-        good = 1;
-        for (int64_t i = 0; i < n; i++)
-            good &= get(part, i, t) == reduced(w->rank * n + i, t, op);
-        snprintf(what, sizeof what, "reduce-scatter %s of %" PRId64 " %s", op == MEG_REDUCE_SUM ? "sum" : "max", n,
-                 meg_dtype_name(t));
-        ok(good, what);
+        snprintf(what, sizeof what, "host all-reduce %s of %" PRId64 " %s", name, n, meg_dtype_name(t));
+        ok(is_reduced(buf, 0, n, t, op), what);
+        if (d) {
+            tensor_all_reduce(tensor, n, t, op);
+            snprintf(what, sizeof what, "all-reduce %s of %" PRId64 " %s", name, n, meg_dtype_name(t));
+            ok(is_reduced(tensor, 0, n, t, op), what);
+            tensor_reduce_scatter(w, part, in, n, t, op);
+            snprintf(what, sizeof what, "reduce-scatter %s of %" PRId64 " %s", name, n, meg_dtype_name(t));
+            ok(is_reduced(part, w->rank * n, n, t, op), what);
+        }
         free(buf);
+        free(tensor);
         free(in);
         free(part);
     }
@@ -115,33 +198,58 @@ static void chunks(void)
 {
     const int64_t n = meg_all_reduce_chunk(w->size) + 5;
     void *buf = filled(n, MEG_DTYPE_BF16);
-    int good = 1;
 
-    meg_host_all_reduce(w, buf, n, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
-    for (int64_t i = 0; i < n; i++)
-        good &= get(buf, i, MEG_DTYPE_BF16) == reduced(i, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
-    ok(good, "an all-reduce in chunks");
+    tensor_all_reduce(buf, n, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
+    ok(is_reduced(buf, 0, n, MEG_DTYPE_BF16, MEG_REDUCE_SUM), "an all-reduce in chunks");
     free(buf);
+}
+
+/* Return whether `all` [size * n] has the values of all ranks. */
+static int is_gathered(const void *all, int64_t n, enum meg_dtype t)
+{
+    for (int64_t i = 0; i < n * w->size; i++)
+        if (get(all, i, t) != expected((int)(i / n), i % n, t))
+            return 0;
+    return 1;
+}
+
+/* Return whether buf [n] has the values of rank `root`. */
+static int is_from(int root, const void *buf, int64_t n, enum meg_dtype t)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (get(buf, i, t) != expected(root, i, t))
+            return 0;
+    return 1;
 }
 
 static void copies(enum meg_dtype t, int64_t n)
 {
-    void *in = filled(n, t), *all = meg_new((size_t)(n * w->size) * 8 + 1), *parts = filled(n * w->size, t);
-    int good = 1;
+    const int root = w->size - 1;
+    void *in = filled(n, t), *tensor = filled(n, t), *all = meg_new((size_t)(n * w->size) * 8 + 1),
+         *parts = filled(n * w->size, t);
+    int good;
     char what[80];
 
     meg_host_all_gather(w, all, in, n, t);
-    for (int64_t i = 0; i < n * w->size; i++)
-        good &= get(all, i, t) == expected((int)(i / n), i % n, t);
-    meg_all_to_all(w, NULL, all, parts, n, t);
-    for (int64_t i = 0; i < n * w->size; i++)
-        good &= get(all, i, t) == expected((int)(i / n), w->rank * n + i % n, t);
-    meg_host_broadcast(w, in, n, t, w->size - 1);
-    for (int64_t i = 0; i < n; i++)
-        good &= get(in, i, t) == expected(w->size - 1, i, t);
-    snprintf(what, sizeof what, "all-gather, all-to-all, broadcast of %" PRId64 " %s", n, meg_dtype_name(t));
+    good = is_gathered(all, n, t);
+    meg_host_broadcast(w, in, n, t, root);
+    good &= is_from(root, in, n, t);
+    snprintf(what, sizeof what, "host all-gather, broadcast of %" PRId64 " %s", n, meg_dtype_name(t));
     ok(good, what);
+    if (d) {
+        memset(all, 0, (size_t)(n * w->size) * meg_dtype_size(t));
+        tensor_all_gather(all, tensor, n, t);
+        good = is_gathered(all, n, t);
+        tensor_all_to_all(w, all, parts, n, t);
+        for (int64_t i = 0; i < n * w->size; i++)
+            good &= get(all, i, t) == expected((int)(i / n), w->rank * n + i % n, t);
+        tensor_broadcast(tensor, n, t, root);
+        good &= is_from(root, tensor, n, t);
+        snprintf(what, sizeof what, "all-gather, all-to-all, broadcast of %" PRId64 " %s", n, meg_dtype_name(t));
+        ok(good, what);
+    }
     free(in);
+    free(tensor);
     free(all);
     free(parts);
 }
@@ -150,39 +258,42 @@ static void copies(enum meg_dtype t, int64_t n)
 static void messages(void)
 {
     const int next = (w->rank + 1) % w->size, before = (w->rank + w->size - 1) % w->size;
-    float out[2] = { (float)w->rank, (float)(w->rank + 100) }, in[2] = { -1, -1 };
+    const float values[2] = { (float)w->rank, (float)(w->rank + 100) };
+    float got[2] = { -1, -1 }, *out = to_device(values, 2, MEG_DTYPE_F32), *in = to_device(got, 2, MEG_DTYPE_F32);
     struct meg_work *work[4];
 
-    work[0] = w->op->recv(w, NULL, &in[0], 1, MEG_DTYPE_F32, before);
-    work[1] = w->op->recv(w, NULL, &in[1], 1, MEG_DTYPE_F32, before);
-    work[2] = w->op->send(w, NULL, &out[0], 1, MEG_DTYPE_F32, next);
-    work[3] = w->op->send(w, NULL, &out[1], 1, MEG_DTYPE_F32, next);
+    work[0] = w->op->recv(w, d->compute, &in[0], 1, MEG_DTYPE_F32, before);
+    work[1] = w->op->recv(w, d->compute, &in[1], 1, MEG_DTYPE_F32, before);
+    work[2] = w->op->send(w, d->compute, &out[0], 1, MEG_DTYPE_F32, next);
+    work[3] = w->op->send(w, d->compute, &out[1], 1, MEG_DTYPE_F32, next);
     for (int i = 0; i < 4; i++)
-        meg_comm_wait(w, NULL, work[i]);
-    ok(in[0] == (float)before && in[1] == (float)(before + 100), "messages in a ring are received in order");
+        meg_comm_wait(w, d->compute, work[i]);
+    from_device(got, in, 2, MEG_DTYPE_F32);
+    d->op->release(out);
+    ok(got[0] == (float)before && got[1] == (float)(before + 100), "messages in a ring are received in order");
 }
 
 /* Test a message of n elements to the next rank of a ring, and a broadcast of n elements. */
 static void large(int64_t n)
 {
     const int next = (w->rank + 1) % w->size, before = (w->rank + w->size - 1) % w->size;
-    void *out = filled(n, MEG_DTYPE_BF16), *in = meg_new((size_t)n * 2);
-    struct meg_work *work[2] = { w->op->recv(w, NULL, in, n, MEG_DTYPE_BF16, before),
-                                 w->op->send(w, NULL, out, n, MEG_DTYPE_BF16, next) };
-    int good = 1;
+    void *values = filled(n, MEG_DTYPE_BF16), *out = to_device(values, n, MEG_DTYPE_BF16),
+         *in = d->op->alloc(nbytes_of(n, MEG_DTYPE_BF16));
+    struct meg_work *work[2] = { w->op->recv(w, d->compute, in, n, MEG_DTYPE_BF16, before),
+                                 w->op->send(w, d->compute, out, n, MEG_DTYPE_BF16, next) };
+    int good;
     char what[80];
 
     for (int i = 0; i < 2; i++)
-        meg_comm_wait(w, NULL, work[i]);
-    for (int64_t i = 0; i < n; i++)
-        good &= get(in, i, MEG_DTYPE_BF16) == expected(before, i, MEG_DTYPE_BF16);
-    meg_host_broadcast(w, out, n, MEG_DTYPE_BF16, 1);
-    for (int64_t i = 0; i < n; i++)
-        good &= get(out, i, MEG_DTYPE_BF16) == expected(1, i, MEG_DTYPE_BF16);
+        meg_comm_wait(w, d->compute, work[i]);
+    from_device(values, in, n, MEG_DTYPE_BF16);
+    good = is_from(before, values, n, MEG_DTYPE_BF16);
+    meg_comm_wait(w, d->compute, w->op->broadcast(w, d->compute, out, n, MEG_DTYPE_BF16, 1));
+    from_device(values, out, n, MEG_DTYPE_BF16);
+    good &= is_from(1, values, n, MEG_DTYPE_BF16);
     snprintf(what, sizeof what, "a message and a broadcast of %" PRId64 " elements", n);
     ok(good, what);
-    free(out);
-    free(in);
+    free(values);
 }
 
 #ifdef MEG_HAVE_MPI
@@ -206,18 +317,20 @@ static void derived_types(void)
 static void order(void)
 {
     enum { N = 1000 };
-    float buf[N];
+    float buf[N], tensor[N];
     int good = 1;
 
     for (int i = 0; i < N; i++)
-        buf[i] = 1.0f / (float)(3 + w->rank * N + i);
+        tensor[i] = buf[i] = 1.0f / (float)(3 + w->rank * N + i);
     meg_host_all_reduce(w, buf, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
+    if (d)
+        tensor_all_reduce(tensor, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     for (int i = 0; i < N; i++) {
         float sum = 1.0f / (float)(3 + i);
 
         for (int r = 1; r < w->size; r++)
             sum += 1.0f / (float)(3 + r * N + i);
-        good &= sum == buf[i];
+        good &= sum == buf[i] && (!d || sum == tensor[i]);
     }
     ok(good, "sums are added in rank order");
 }
@@ -245,17 +358,34 @@ static void volumes(void)
 
     meg_host_all_reduce(g, in, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     ok(g->nbytes_sent == (want += 2 * (n - 1) * N * 4 / n), "bytes sent by an all-reduce");
-    meg_reduce_scatter(g, NULL, out, in, N, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
-    ok(g->nbytes_sent == (want += (n - 1) * N * 2), "bytes sent by a reduce-scatter");
     meg_host_all_gather(g, out, in, N, MEG_DTYPE_F32);
     ok(g->nbytes_sent == (want += (n - 1) * N * 4), "bytes sent by an all-gather");
-    meg_all_to_all(g, NULL, out, in, N, MEG_DTYPE_F32);
-    ok(g->nbytes_sent == (want += (n - 1) * N * 4), "bytes sent by an all-to-all");
+    if (d) {
+        tensor_reduce_scatter(g, out, in, N, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
+        ok(g->nbytes_sent == (want += (n - 1) * N * 2), "bytes sent by a reduce-scatter");
+        tensor_all_to_all(g, out, in, N, MEG_DTYPE_F32);
+        ok(g->nbytes_sent == (want += (n - 1) * N * 4), "bytes sent by an all-to-all");
+    }
     meg_host_barrier(g);
     ok(g->nbytes_sent == want, "a barrier sends nothing");
     meg_comm_close(g);
     free(in);
     free(out);
+}
+
+static void loop(struct meg_comm_world *world, double timeout_s) MEG_NORETURN;
+static void loop(struct meg_comm_world *world, double timeout_s)
+{
+    meg_comm_set_timeout(w, timeout_s);
+    meg_comm_watchdog_open(world, timeout_s);
+    for (int64_t step = 1;; step++) {
+        meg_watchdog_set_step(w->watchdog, step);
+        meg_host_barrier(w);
+        if (w->rank == 0)
+            printf("step %" PRId64 "\n", step);
+        fflush(stdout);
+        usleep(10000);
+    }
 }
 
 int main(int argc, char **argv)
@@ -264,6 +394,8 @@ int main(int argc, char **argv)
                                             MEG_DTYPE_F16, MEG_DTYPE_I32, MEG_DTYPE_I64 };
     /* 1025 f32 are more than MEG_ALL_REDUCE_SMALL. */
     static const int64_t sizes[] = { 1, 3, 1000, 1025 };
+    const struct meg_device_conf conf = { MEG_DEVICE_AUTO };
+    const int is_host = argc > 1 && strcmp(argv[1], "host") == 0;
     struct meg_comm_world world;
     struct meg_err e;
     float nan = 0;
@@ -271,22 +403,27 @@ int main(int argc, char **argv)
     if (meg_comm_open(&world, &e) < 0)
         meg_die_err(&e);
     w = world.world;
+    if (argc > 2 && strcmp(argv[1], "loop") == 0)
+        loop(&world, strtod(argv[2], NULL));
     meg_comm_set_timeout(w, 60);
     meg_comm_watchdog_open(&world, 60);
+    if (!is_host && (meg_device_open(&d, &conf, &e) < 0 || meg_comm_open_tensors(w, d, &e) < 0))
+        meg_die_err(&e);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
             reductions(types[t], sizes[n]);
             copies(types[t], sizes[n]);
         }
     reductions(MEG_DTYPE_F32, 2000003);
-    if (w->size == 2) /* more ranks would need more memory */
+    if (d && w->size == 2) /* more ranks would need more memory */
         chunks();
-    if (w->size > 1)
+    if (d && w->size > 1)
         messages();
 #ifdef MEG_HAVE_MPI
-    derived_types();
+    if (d)
+        derived_types();
 #endif
-    if (argc > 1)
+    if (d && argc > 1)
         large(strtoll(argv[1], NULL, 10));
     order();
     groups();

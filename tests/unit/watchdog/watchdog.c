@@ -1,4 +1,4 @@
-/* Rank 0 accepts a connection only from a rank of its run; the key-value store; names that peers send. */
+/* Rank 0 accepts a connection only from a rank of its run; collectives of the store; names that peers send. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,9 +58,10 @@ static int next_frame(struct watchdog_conn *c)
     struct pollfd p = { .fd = c->fd, .events = POLLIN };
     enum watchdog_frame_type type;
     const void *payload;
+    size_t n;
 
     for (;;) {
-        const int r = watchdog_recv(c, &type, &payload);
+        const int r = watchdog_recv(c, &type, &payload, &n);
 
         if (r < 0)
             return 0;
@@ -92,7 +93,7 @@ static void assert_refused(struct watchdog_conn *c, const char *reason)
     if (!strstr(message.reason, reason))
         fail_msg("'%s' lacks '%s'", message.reason, reason);
     assert_int_equal(next_frame(c), 0);
-    close(c->fd);
+    watchdog_close_conn(c);
 }
 
 static bool has_joined(int rank)
@@ -128,34 +129,45 @@ static void closes_a_connection_whose_first_frame_is_no_join_request(void **stat
     (void)state;
     watchdog_send(&c, WATCHDOG_EXITING, &message, sizeof message);
     assert_int_equal(next_frame(&c), 0);
-    close(c.fd);
+    watchdog_close_conn(&c);
     c = connect_new();
     assert_int_equal(write(c.fd, noise, sizeof noise), sizeof noise);
     assert_int_equal(next_frame(&c), 0);
-    close(c.fd);
+    watchdog_close_conn(&c);
 }
 
-static void accepts_a_rank_and_sends_it_entries_of_the_kv_store(void **state)
+/* Ranks 0 and 2 are the ranks 0 and 1 of a group. */
+static void collectives_of_the_store_return_the_values_of_all_ranks(void **state)
 {
-    struct meg_kv_store_entry entry = { .group = 7, .from = 1, .to = 2, .nreaders = 2, .value = "an id" };
-    const struct meg_kv_store_entry key = { .group = 7, .from = 1, .to = 2 };
+    struct meg_store_collective own = { .group = 7, .number = 1, .op = MEG_STORE_GATHER, .size = 2, .nbytes = 4 };
+    struct meg_store_collective peer = own;
     struct watchdog_conn c = connect_as(2);
-    struct meg_kv_store_entry got;
+    char got[8];
 
     (void)state;
+    peer.rank = 1;
     assert_int_equal(next_frame(&c), WATCHDOG_WELCOME);
     assert_true(has_joined(2));
-    watchdog_send(&c, WATCHDOG_KV_GET, &key, sizeof key);
-    meg_kv_store_put(w, &entry);
-    assert_int_equal(next_frame(&c), WATCHDOG_KV_ENTRY);
-    memcpy(&got, c.buf + 8, sizeof got); /* after the two words of the header */
-    assert_string_equal(got.value, "an id");
-    memset(entry.value, 0, sizeof entry.value);
-    assert_true(meg_kv_store_get(w, &entry));
-    assert_string_equal(entry.value, "an id");
-    assert_false(meg_kv_store_get(w, &entry)); /* both readers have read it */
+    c.rank = 0;
+    watchdog_send_two(&c, WATCHDOG_STORE_VALUE, &peer, sizeof peer, "wxyz", 4);
+    assert_false(meg_store_take(w, &own, got));
+    meg_store_start(w, &own, "abcd");
+    assert_int_equal(next_frame(&c), WATCHDOG_STORE_RESULT);
+    assert_memory_equal(c.buf + 8 + sizeof peer, "abcdwxyz", 8); /* after the two words of the header */
+    assert_true(meg_store_take(w, &own, got));
+    assert_memory_equal(got, "abcdwxyz", 8);
+    assert_false(meg_store_take(w, &own, got));
+
+    own.op = peer.op = MEG_STORE_BROADCAST;
+    own.number = peer.number = 2;
+    own.root = peer.root = 1;
+    meg_store_start(w, &own, NULL);
+    watchdog_send_two(&c, WATCHDOG_STORE_VALUE, &peer, sizeof peer, "root", 4);
+    assert_int_equal(next_frame(&c), WATCHDOG_STORE_RESULT);
+    assert_true(meg_store_take(w, &own, got));
+    assert_memory_equal(got, "root", 4);
     watchdog_send(&c, WATCHDOG_BYE, NULL, 0);
-    close(c.fd);
+    watchdog_close_conn(&c);
 }
 
 /* Open more idle connections than the watchdog has entries, then some that send noise: a rank still joins. */
@@ -171,7 +183,7 @@ static void unauthenticated_connections_cannot_keep_a_rank_out(void **state)
     for (int i = 0; i < 5; i++) {
         c = connect_new();
         assert_true(write(c.fd, noise, sizeof noise) > 0);
-        close(c.fd);
+        watchdog_close_conn(&c);
     }
     c = connect_as(1);
     assert_int_equal(next_frame(&c), WATCHDOG_WELCOME);
@@ -179,7 +191,7 @@ static void unauthenticated_connections_cannot_keep_a_rank_out(void **state)
     for (int i = 0; i < IDLE; i++)
         close(idle[i].fd);
     watchdog_send(&c, WATCHDOG_BYE, NULL, 0);
-    close(c.fd);
+    watchdog_close_conn(&c);
 }
 
 /* A process whose host name has control characters and no end tries to join the complete run. */
@@ -236,7 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_a_connection_with_a_wrong_token),
         cmocka_unit_test(closes_a_connection_whose_first_frame_is_no_join_request),
-        cmocka_unit_test(accepts_a_rank_and_sends_it_entries_of_the_kv_store),
+        cmocka_unit_test(collectives_of_the_store_return_the_values_of_all_ranks),
         cmocka_unit_test(unauthenticated_connections_cannot_keep_a_rank_out),
         cmocka_unit_test(a_complete_run_refuses_further_processes),
         cmocka_unit_test(a_copied_name_is_terminated_and_has_no_control_characters),

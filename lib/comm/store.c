@@ -1,0 +1,179 @@
+/*
+ * The store transport: host collectives of ranks that torchrun started, through rank 0 (watchdog/store.h).  A value
+ * above MEG_STORE_MAX_NBYTES is exchanged in chunks, one after another.  Tensors need another transport.
+ */
+#include "watchdog/store.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "comm/collectives.h"
+#include "comm/internal.h"
+#include "file/temporary.h"
+#include "watchdog/watchdog.h"
+
+struct store_group {
+    struct meg_comm_group g;
+    uint64_t id;              /* equal on the ranks of the group, and different from those of other groups */
+    int64_t nsplits, nchunks; /* number of splits, and of chunks started so far */
+};
+
+struct store_work {
+    struct meg_work w;
+    struct meg_store_collective chunk; /* the chunk in progress */
+    const char *in;
+    char *out;
+    void *result;           /* [size * max_chunk] of a gather, else [max_chunk] */
+    int64_t nbytes, offset; /* size of the value; byte offset of the chunk in it */
+    int64_t max_chunk;
+};
+
+static struct store_group *store_group_of(const struct meg_work *w)
+{
+    return (struct store_group *)w->g;
+}
+
+static void start_chunk(struct store_work *s)
+{
+    const int64_t left = s->nbytes - s->offset;
+
+    s->chunk.number = ++store_group_of(&s->w)->nchunks;
+    s->chunk.nbytes = (int32_t)(left < s->max_chunk ? left : s->max_chunk);
+    meg_store_start(meg_comm_group_watchdog(s->w.g), &s->chunk, s->in + s->offset);
+}
+
+/* Start a collective whose value on this rank is in [n] elements. */
+static void start(struct meg_work *w, enum meg_store_op op, void *out, const void *in, int64_t n, int root)
+{
+    struct store_work *s = (struct store_work *)w;
+    const int size = w->g->c.size;
+
+    s->chunk = (struct meg_store_collective){
+        .group = store_group_of(w)->id, .op = op, .rank = w->g->c.rank, .size = size, .root = root
+    };
+    if (op == MEG_STORE_REDUCE) {
+        s->chunk.dtype = w->dtype;
+        s->chunk.combine = w->op;
+    }
+    s->in = in;
+    s->out = out;
+    s->nbytes = n * (int64_t)meg_dtype_size(w->dtype);
+    s->max_chunk = MEG_STORE_MAX_NBYTES;
+    if (op == MEG_STORE_GATHER) /* at least 8 bytes: a multiple of the size of an element */
+        s->max_chunk = size < MEG_STORE_MAX_NBYTES / 8 ? MEG_STORE_MAX_NBYTES / size / 8 * 8 : 8;
+    s->result = meg_new((size_t)(s->max_chunk * (op == MEG_STORE_GATHER ? size : 1)));
+    start_chunk(s);
+}
+
+/* Copy the result of the chunk to the output. */
+static void place_result(struct store_work *s)
+{
+    const size_t n = (size_t)s->chunk.nbytes;
+
+    for (int r = 0; n && r < (s->chunk.op == MEG_STORE_GATHER ? s->chunk.size : 1); r++)
+        memcpy(s->out + r * s->nbytes + s->offset, (char *)s->result + (size_t)r * n, n);
+}
+
+static bool is_done(struct meg_work *w)
+{
+    struct store_work *s = (struct store_work *)w;
+
+    while (meg_store_take(meg_comm_group_watchdog(w->g), &s->chunk, s->result)) {
+        place_result(s);
+        s->offset += s->chunk.nbytes;
+        if (s->offset == s->nbytes) {
+            free(s->result);
+            return true;
+        }
+        start_chunk(s);
+    }
+    return false;
+}
+
+static void all_reduce(struct meg_work *w, void *buf, int64_t n)
+{
+    start(w, MEG_STORE_REDUCE, buf, buf, n, 0);
+}
+
+static void all_gather(struct meg_work *w, void *out, const void *in, int64_t n)
+{
+    start(w, MEG_STORE_GATHER, out, in, n, 0);
+}
+
+static void broadcast(struct meg_work *w, void *buf, int64_t n, int root)
+{
+    start(w, MEG_STORE_BROADCAST, buf, buf, n, root);
+}
+
+static void barrier(struct meg_work *w)
+{
+    start(w, MEG_STORE_GATHER, NULL, NULL, 0, 0);
+}
+
+/* ---- groups ------------------------------------------------------------------------------ */
+
+static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name);
+
+static void close_group(struct meg_comm_group *g)
+{
+    if (g->world == g)
+        meg_on_die(NULL, NULL);
+    free(g);
+}
+
+static const struct meg_transport store_transport = {
+    .work_nbytes = sizeof(struct store_work),
+    .all_gather = all_gather,
+    .broadcast = broadcast,
+    .barrier = barrier,
+    .all_reduce = all_reduce,
+    .is_done = is_done,
+    .split = split,
+    .close = close_group,
+};
+
+/* Create a group; world is NULL for the world communicator itself. */
+static struct store_group *group_new(uint64_t id, struct meg_comm_group *world, const char *name, int rank, int size)
+{
+    struct store_group *g = meg_new(sizeof *g);
+
+    g->g.c.rank = rank;
+    g->g.c.size = size;
+    g->id = id;
+    meg_comm_group_init(&g->g, world, &store_transport, name);
+    return g;
+}
+
+static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name)
+{
+    struct store_group *w = (struct store_group *)world;
+    const uint64_t id = (uint64_t)++w->nsplits << 32 | (uint32_t)color;
+    const double nbytes_sent = world->c.nbytes_sent;
+    int32_t *colors = meg_new((size_t)world->c.size * sizeof *colors), own = color;
+    int rank = 0, size = 0;
+
+    meg_host_all_gather(&world->c, colors, &own, 1, MEG_DTYPE_I32);
+    world->c.nbytes_sent = nbytes_sent; /* bytes of a split are not counted, as over MPI */
+    for (int r = 0; r < world->c.size; r++) {
+        rank += r < world->c.rank && colors[r] == color;
+        size += colors[r] == color;
+    }
+    free(colors);
+    return &group_new(id, world, name, rank, size)->g.c;
+}
+
+/* End all ranks.  meg_die calls this hook. */
+static void exit_all(int status, const char *why, void *world)
+{
+    meg_watchdog_broadcast_exit(((struct meg_comm *)world)->watchdog, status, why);
+    fflush(stdout);
+    meg_temporary_exit(status);
+}
+
+struct meg_comm *meg_comm_open_store(const struct meg_torchrun *t)
+{
+    struct meg_comm *world = &group_new(0, NULL, "world", t->rank, t->size)->g.c;
+
+    meg_on_die(exit_all, world);
+    return world;
+}
