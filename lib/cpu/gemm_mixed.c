@@ -10,7 +10,13 @@
  */
 #include "cpu/internal.h"
 
-enum { TILE = 4, PANEL_A = GEMM_BLOCK_M * 256, PANEL_B = GEMM_BLOCK_N * 256 };
+/*
+ * A panel has at most PANEL_DEPTH rows or columns of the summed dimension.  Its rows are separated by PAD unused
+ * elements.  Without them, the stride is often a multiple of 1 KiB, rows map to the same cache sets, and a GEMM that
+ * transposes a reaches 75 instead of 95 GFLOP/s.
+ */
+enum { TILE = 4, PANEL_DEPTH = 256, PAD = 16, PREFETCH_ROWS = 4, CACHE_LINE = 64 };
+enum { PANEL_A = (GEMM_BLOCK_M + PAD) * (PANEL_DEPTH + PAD), PANEL_B = (GEMM_BLOCK_N + PAD) * (PANEL_DEPTH + PAD) };
 
 #if defined __AVX512F__
 enum { VEC_LANES = 16 };
@@ -73,30 +79,37 @@ static void gemm_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t l
                      k);
 }
 
-/* Copy rows [r0, r0 + rows), columns [c0, c0 + cols) of x to out as f32, without gaps. */
-static void pack(float *out, struct meg_mat x, int64_t r0, int64_t rows, int64_t c0, int64_t cols)
+/*
+ * Convert rows [r0, r0 + rows), columns [c0, c0 + cols) of x to f32; the rows of out begin ld elements apart.  Later
+ * rows are prefetched, because short rows end before a hardware prefetcher detects the sequence.
+ */
+static void pack(float *out, int64_t ld, struct meg_mat x, int64_t r0, int64_t rows, int64_t c0, int64_t cols)
 {
-    for (int64_t r = 0; r < rows; r++)
-        MEG_FN(to_f32)(out + r * cols, element(x, r0 + r, c0), x.dtype, cols);
+    for (int64_t r = 0; r < rows; r++) {
+        const char *next = element(x, r0 + r + PREFETCH_ROWS, c0), *end = element(x, r0 + r + PREFETCH_ROWS, c0 + cols);
+
+        for (; next < end; next += CACHE_LINE)
+            __builtin_prefetch(next);
+        MEG_FN(to_f32)(out + r * ld, element(x, r0 + r, c0), x.dtype, cols);
+    }
 }
 
 static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
                        float beta, float *c, int64_t ldc)
 {
     float pa[PANEL_A] __attribute__((aligned(64))), pb[PANEL_B] __attribute__((aligned(64)));
-    const int64_t step = min64(PANEL_A / m, PANEL_B / n) & ~(int64_t)15;
-    for (int64_t k0 = 0; k0 < k; k0 += step) {
-        const int64_t depth = min64(step, k - k0);
+    for (int64_t k0 = 0; k0 < k; k0 += PANEL_DEPTH) {
+        const int64_t depth = min64(PANEL_DEPTH, k - k0);
+        const int64_t lda = (ta == 'N' ? depth : m) + PAD, ldb = (tb == 'N' ? n : depth) + PAD;
         if (ta == 'N')
-            pack(pa, a, 0, m, k0, depth);
+            pack(pa, lda, a, 0, m, k0, depth);
         else
-            pack(pa, a, k0, depth, 0, m);
+            pack(pa, lda, a, k0, depth, 0, m);
         if (tb == 'N')
-            pack(pb, b, k0, depth, 0, n);
+            pack(pb, ldb, b, k0, depth, 0, n);
         else
-            pack(pb, b, 0, n, k0, depth);
-        meg_cpu_gemm(ta, tb, m, n, depth, 1.0f, pa, ta == 'N' ? depth : m, pb, tb == 'N' ? n : depth, k0 ? 1.0f : beta,
-                     c, ldc);
+            pack(pb, ldb, b, 0, n, k0, depth);
+        meg_cpu_gemm(ta, tb, m, n, depth, 1.0f, pa, lda, pb, ldb, k0 ? 1.0f : beta, c, ldc);
     }
 }
 
@@ -111,10 +124,10 @@ static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a,
     float pb[16 * 512] __attribute__((aligned(64)));
     for (int64_t k0 = 0; k0 < k; k0 += 512) {
         const int64_t depth = min64(512, k - k0);
-        pack(pa, a, 0, m, k0, depth);
+        pack(pa, depth, a, 0, m, k0, depth);
         for (int64_t j = 0; j < n; j += 16) {
             const int64_t cols = min64(16, n - j);
-            pack(pb, b, j, cols, k0, depth);
+            pack(pb, depth, b, j, cols, k0, depth);
             gemm_dots(m, cols, depth, pa, depth, pb, depth, c + j, ldc);
         }
     }
