@@ -1,5 +1,5 @@
 /* isa: baseline v3 v4 */
-/* adamw.c - AdamW in one pass over the arrays: scale the gradient, update, store the copy, and zero the gradient. */
+/* adamw.c - AdamW in one pass over the arrays: scale the gradient, update, and store the copy. */
 #include <math.h>
 #include "cpu/update.h"
 
@@ -26,14 +26,15 @@ void MEG_FN(adamw)(struct meg_stream *st, const struct meg_update_arrays *x, con
                    int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step)
 {
     (void)st;
+    if (step->skip)
+        return;
 #pragma omp parallel
     for (int i = 0; i < nranges; i++) {
 #pragma omp for schedule(static) nowait
         for (int64_t at = range[i].begin; at < range[i].end; at += COL_BLOCK) {
             struct update_block b;
 
-            if (!update_begin(&b, x, &range[i], at, step->skip))
-                continue;
+            update_begin(&b, x, &range[i], at);
             adamw_block(&b, &range[i], adam, step);
             update_end(&b, x, &range[i], step->update);
         }

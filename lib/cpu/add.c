@@ -21,7 +21,7 @@ void MEG_FN(add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, 
 }
 
 void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
-                     const struct meg_drop *d)
+                     const struct meg_drop *d, bool accumulate)
 {
     const struct dropout drop = drop_begin(d);
     const struct meg_mat none = { 0 };
@@ -32,7 +32,7 @@ void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum
         for (int64_t r = 0; r < dz.rows; r++)
             add_row(dy, none, dz, none, d, &drop, r);
     if (dbias)
-        MEG_FN(add_column_sums)(row_vector(dbias, grad, dy.cols), dy);
+        MEG_FN(column_sums)(row_vector(dbias, grad, dy.cols), dy, accumulate);
 }
 
 void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,

@@ -35,6 +35,14 @@ static int is_among(int32_t v, const int32_t *list, int64_t n)
     return found;
 }
 
+/* Set a table of gradients to zero, in parallel.  All threads of a parallel region call this function. */
+static void zero_rows(struct meg_mat table)
+{
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < table.rows; r++)
+        memset(element(table, r, 0), 0, (size_t)table.cols * meg_dtype_size(table.dtype));
+}
+
 /*
  * For each row r of dx, in order, add columns [c0, c0 + n) to row index[r] - v0 of table.  A bf16 or f16 table is
  * updated in blocks of 512 rows of dx: rows of a block with the same index are summed in f32 and rounded once.
@@ -62,13 +70,19 @@ static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *inde
     }
 }
 
-void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token)
+void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
+                       bool accumulate)
 {
     (void)st;
     MEG_ASSERT_EQ(dword.cols, dx.cols);
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t c0 = 0; c0 < dx.cols; c0 += COLS)
-        scatter(dword, dx, token, v0, c0, min64(COLS, dx.cols - c0));
+#pragma omp parallel
+    {
+        if (!accumulate)
+            zero_rows(dword);
+#pragma omp for schedule(dynamic)
+        for (int64_t c0 = 0; c0 < dx.cols; c0 += COLS)
+            scatter(dword, dx, token, v0, c0, min64(COLS, dx.cols - c0));
+    }
 }
 
 /* Compute row r of x = dropout(x + row v of pos).  If pos.p is NULL, add no position embedding. */
@@ -106,7 +120,7 @@ void MEG_FN(position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t
 }
 
 void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
-                          const struct meg_drop *d)
+                          const struct meg_drop *d, bool accumulate)
 {
     const struct dropout drop = drop_begin(d);
     const struct meg_mat none = { 0 };
@@ -114,6 +128,8 @@ void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg
     MEG_ASSERT(!dpos.p || dpos.cols == dx.cols);
 #pragma omp parallel
     {
+        if (dpos.p && !accumulate)
+            zero_rows(dpos);
 #pragma omp for schedule(static, ROWS)
         for (int64_t r = 0; r < dx.rows; r++) {
             MEG_ASSERT(!dpos.p || has_row(dpos, position[r]));

@@ -146,10 +146,10 @@ void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struc
 enum { GEMM_BLOCK_M = 256, GEMM_BLOCK_N = 384, GEMM_SKINNY_M = 16 };
 
 /*
- * Add the column sums of x to row 0 of out.  Rows are summed in blocks of 64, and the sums of the blocks are added in
- * order.
+ * Compute row 0 of out, the column sums of x.  If `accumulate` is true, add them to row 0 instead.  Rows are summed in
+ * blocks of 64, and the sums of the blocks are added in order.
  */
-void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x);
+void MEG_FN(column_sums)(struct meg_mat out, struct meg_mat x, bool accumulate);
 
 extern const struct meg_ops MEG_FN(ops);
 #endif

@@ -170,19 +170,20 @@ void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct
                       (struct block){ r0, c0, min64(b.m, dx.rows - r0), min64(b.n, dx.cols - c0) });
 }
 
-static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x, struct block b)
+static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x, bool accumulate, struct block b)
 {
     float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64)));
     const struct accum s = accum_of(dw, b, tile);
-    for (int64_t r = 0; r < b.m; r++)
+    for (int64_t r = 0; accumulate && r < b.m; r++)
         row_load(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
-    MEG_FN(gemm_block)('T', 'N', b.m, b.n, dy.rows, submat(dy, 0, b.r0), submat(x, 0, b.c0), 1.0f, s.p, s.ld);
+    MEG_FN(gemm_block)
+    ('T', 'N', b.m, b.n, dy.rows, submat(dy, 0, b.r0), submat(x, 0, b.c0), accumulate ? 1.0f : 0.0f, s.p, s.ld);
     for (int64_t r = 0; r < b.m; r++)
         row_store(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
 }
 
 void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
-                               struct meg_mat dy, struct meg_mat x)
+                               struct meg_mat dy, struct meg_mat x, bool accumulate)
 {
     const struct block_shape b = choose_block_shape(dw.rows, dw.cols, all_f32(dw, dy, x));
     (void)st;
@@ -190,7 +191,8 @@ void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, stru
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t r0 = 0; r0 < dw.rows; r0 += b.m)
         for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)
-            weight_block(dw, dy, x, (struct block){ r0, c0, min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0) });
+            weight_block(dw, dy, x, accumulate,
+                         (struct block){ r0, c0, min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0) });
     if (dbias)
-        MEG_FN(add_column_sums)(row_vector(dbias, dw.dtype, dw.rows), dy);
+        MEG_FN(column_sums)(row_vector(dbias, dw.dtype, dw.rows), dy, accumulate);
 }

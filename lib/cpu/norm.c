@@ -53,12 +53,12 @@ static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, 
     }
 }
 
-/* Add the gradients of w and b to columns [c0, c0 + n) of dw and db, n <= COLS. */
+/* Compute columns [c0, c0 + n) of dw and db, n <= COLS. */
 static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, struct meg_mat x, const float *mean,
-                     const float *rstd, int64_t c0, int64_t n)
+                     const float *rstd, bool accumulate, int64_t c0, int64_t n)
 {
-    float xb[COLS], dyb[COLS], dwb[COLS], dbb[COLS], *w = row_load(dw, 0, c0, n, dwb);
-    float *b = db.p ? row_load(db, 0, c0, n, dbb) : NULL;
+    float xb[COLS], dyb[COLS], dwb[COLS], dbb[COLS], *w = row_sum(dw, 0, c0, n, dwb, accumulate);
+    float *b = db.p ? row_sum(db, 0, c0, n, dbb, accumulate) : NULL;
     for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
         float sw[COLS] = { 0 }, sb[COLS] = { 0 };
         for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
@@ -83,7 +83,7 @@ static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, st
 
 void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                       enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
-                      const float *mean, const float *rstd)
+                      const float *mean, const float *rstd, bool accumulate)
 {
     (void)st;
     MEG_ASSERT(!db == (type == MEG_NORM_RMS));
@@ -100,7 +100,7 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat 
                     rstd[r], r);
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)
-            bwd_cols(row_vector(dw, grad, x.cols), row_vector(db, grad, x.cols), dy, x, mean, rstd, c0,
+            bwd_cols(row_vector(dw, grad, x.cols), row_vector(db, grad, x.cols), dy, x, mean, rstd, accumulate, c0,
                      min64(COLS, x.cols - c0));
     }
 }

@@ -7,12 +7,12 @@
 
 enum { COLS = 128, PARTS = 1024 };
 
-void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x)
+void MEG_FN(column_sums)(struct meg_mat out, struct meg_mat x, bool accumulate)
 {
 #pragma omp parallel for schedule(dynamic)
     for (int64_t c0 = 0; c0 < x.cols; c0 += COLS) {
         const int64_t n = min64(COLS, x.cols - c0);
-        float xb[COLS], outb[COLS], *o = row_load(out, 0, c0, n, outb);
+        float xb[COLS], outb[COLS], *o = row_sum(out, 0, c0, n, outb, accumulate);
         for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
             float sum[COLS] = { 0 };
             for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {

@@ -38,6 +38,17 @@ static inline float *row_load(struct meg_mat m, int64_t r, int64_t c0, int64_t n
     return row_out(m, r, c0, buf);
 }
 
+/* Like row_load, but if `accumulate` is false, the returned array [n] is zero. */
+static inline float *row_sum(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf, bool accumulate)
+{
+    float *sum = row_out(m, r, c0, buf);
+
+    if (accumulate)
+        return row_load(m, r, c0, n, buf);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    return sum;
+}
+
 static inline void row_store(struct meg_mat m, int64_t r, int64_t c0, int64_t n, const float *v)
 {
     if (m.dtype != MEG_DTYPE_F32)

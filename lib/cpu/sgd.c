@@ -1,5 +1,5 @@
 /* isa: baseline v3 v4 */
-/* sgd.c - SGD with momentum.  One pass updates the parameters, stores the copy and zeroes the gradient. */
+/* sgd.c - SGD with momentum.  One pass updates the parameters and stores the copy. */
 #include "cpu/update.h"
 
 static void sgd_block(struct update_block *b, const struct meg_update_range *range, float momentum,
@@ -23,14 +23,15 @@ void MEG_FN(sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const
                  int nranges, float momentum, const struct meg_step_hparams *step)
 {
     (void)st;
+    if (step->skip)
+        return;
 #pragma omp parallel
     for (int i = 0; i < nranges; i++) {
 #pragma omp for schedule(static) nowait
         for (int64_t at = range[i].begin; at < range[i].end; at += COL_BLOCK) {
             struct update_block b;
 
-            if (!update_begin(&b, x, &range[i], at, step->skip))
-                continue;
+            update_begin(&b, x, &range[i], at);
             sgd_block(&b, &range[i], momentum, step);
             update_end(&b, x, &range[i], step->update);
         }

@@ -22,28 +22,18 @@ static inline float *update_load(struct meg_array x, int64_t at, int64_t n, floa
     return x.p ? row_load(row_vector(x.p, x.dtype, at + n), 0, at, n, buf) : NULL;
 }
 
-static inline void update_zero_grad(const struct meg_update_arrays *x, int64_t at, int64_t n)
-{
-    memset(meg_element(x->g.p, at, x->g.dtype), 0, (size_t)n * meg_dtype_size(x->g.dtype));
-}
-
-/* Load the block of the range that begins at `at`.  If the step is skipped, zero its gradients and return false. */
-static inline bool update_begin(struct update_block *b, const struct meg_update_arrays *x,
-                                const struct meg_update_range *r, int64_t at, bool is_skipped)
+/* Load the block of the range that begins at `at`. */
+static inline void update_begin(struct update_block *b, const struct meg_update_arrays *x,
+                                const struct meg_update_range *r, int64_t at)
 {
     const int64_t n = min64(COL_BLOCK, r->end - at);
 
-    if (is_skipped) {
-        update_zero_grad(x, at, n);
-        return false;
-    }
     b->at = at;
     b->n = n;
     b->w = update_load(x->w, at, n, b->buf[0]);
     b->g = update_load(x->g, at, n, b->buf[1]);
     for (int i = 0; i < 2; i++)
         b->state[i] = update_load(x->state[i], at, n, b->buf[2 + i]);
-    return true;
 }
 
 /* Round x to bf16 after adding a number of 16 random bits to the bits that bf16 drops.  NaN and Inf do not change. */
@@ -93,7 +83,7 @@ static inline void update_store(const struct update_block *b, struct meg_array t
     }
 }
 
-/* Store w, its copy and the state, and zero the gradients. */
+/* Store w, its copy and the state. */
 static inline void update_end(const struct update_block *b, const struct meg_update_arrays *x,
                               const struct meg_update_range *r, int64_t update)
 {
@@ -102,7 +92,6 @@ static inline void update_end(const struct update_block *b, const struct meg_upd
     update_store(b, x->w, 0, b->w, x, r, update);
     for (int i = 0; i < 2; i++)
         update_store(b, x->state[i], 1 + (uint32_t)i, b->state[i], x, r, update);
-    update_zero_grad(x, b->at, b->n);
 }
 
 MEG_END_DECLS

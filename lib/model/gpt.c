@@ -166,6 +166,7 @@ static void bind_all(struct meg_gpt *g)
         if (!meg_gpt_is_rotary(&g->conf))
             bind_mat(g, &st->embed.pos, &st->embed.dpos, "embedding.", "position_embeddings.weight");
         st->embed.v0 = st->dim.v0;
+        st->embed.is_tied = !g->conf.is_untied && st->dim.has_head;
         st->embed.dropout = g->conf.hidden_dropout;
     }
     for (int64_t chunk = 0; chunk < st->dim.chunks; chunk++) {

@@ -23,7 +23,7 @@ struct meg_gpt_hooks {
      * this one, or -1.  If is_backward, the pass computes gradients of this group.
      */
     void (*params_needed)(void *user, int layer_group, int next, bool is_backward);
-    /* Called when the backward pass of a micro-batch has added all its gradients of a layer group. */
+    /* Called when the backward pass of a micro-batch has computed all its gradients of a layer group. */
     void (*grads_ready)(void *user, int layer_group);
 };
 
@@ -61,6 +61,11 @@ void meg_gpt_close(struct meg_gpt *g);
  */
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 
+/*
+ * Set all gradients to zero.  This does not write them: the next backward pass through each layer group overwrites the
+ * group's gradients.  Later passes add to them or, with run.shards_grads, overwrite them again.
+ */
+void meg_gpt_zero_grads(struct meg_gpt *g);
 /* Set *loss_sum to 0. */
 void meg_gpt_zero_loss(struct meg_gpt *g);
 /* Wait for the operations that are queued on the compute stream, and return *loss_sum. */

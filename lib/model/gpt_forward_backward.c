@@ -35,7 +35,7 @@ static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct gpt_acts *a, s
     meg_add_fwd(c, y, a->residual, sublayer_out, &mlp);
 }
 
-/* Compute dx, the gradient of x, from dy, the gradient of y, and add to the parameter gradients. */
+/* Compute dx, the gradient of x, and the parameter gradients from dy, the gradient of y. */
 static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct gpt_grads *d,
                       const struct gpt_acts *a, const struct gpt_layer *l, double dropout)
 {
@@ -50,7 +50,7 @@ static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, s
     meg_norm_bwd(c, dx, d->x, d->ln, a->x, &a->ln1_stats, &l->norm1);
 }
 
-/* Add the weight gradients that layer_bwd deferred (zero-bubble schedules). */
+/* Compute the weight gradients that layer_bwd deferred (zero-bubble schedules). */
 static void layer_bwd_weight(struct meg_ctx *c, const struct gpt_grads *d, const struct gpt_acts *a,
                              const struct gpt_layer *l)
 {
@@ -224,6 +224,25 @@ static void head_params_needed(const struct meg_gpt *g, bool is_backward)
         params_needed(g, 0, -1, is_backward);
 }
 
+void meg_gpt_zero_grads(struct meg_gpt *g)
+{
+    struct meg_gpt_state *st = g->state;
+
+    for (int64_t i = 0; i < st->dim.chunks * st->dim.layers; i++)
+        st->layer[i].has_grads = st->layer[i].has_wgrads = false;
+    st->embed_has_grads = st->head_has_grads = false;
+}
+
+/*
+ * Choose whether the following backward calls add to the gradients to which has_grads belongs, or overwrite them.  With
+ * ZeRO-2/3 they always overwrite, because each pass is reduce-scattered and added to the shards (optim/zero).
+ */
+static void begin_grads(struct meg_gpt *g, bool *has_grads)
+{
+    g->state->ctx.accumulates_grads = *has_grads;
+    *has_grads = !g->run.shards_grads;
+}
+
 /* Run forward of layers [begin, end) of a chunk; the last layer of the chunk writes to y. */
 static void run_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end,
                        struct meg_mat y)
@@ -306,6 +325,7 @@ static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, str
         if (gpt_recompute_range(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
             recompute_layers(g, chunk, q, begin, end);
         params_needed(g, group_of(g, chunk, i), next_bwd_group(g, chunk, i), true);
+        begin_grads(g, &layers_of(g, chunk)[i].has_grads);
         layer_bwd(&st->ctx, i > 0 ? st->grads.x : dx, dy, &q->grads[i], &q->acts[i], &layers_of(g, chunk)[i],
                   g->conf.hidden_dropout);
         if (!g->run.defers_wgrad)
@@ -347,8 +367,8 @@ void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot)
 }
 
 /*
- * Compute the losses of a slot, and d_last_out, the gradient of the output of the last layer.  Add to the gradients of
- * the head and to *loss_sum.
+ * Compute the losses of a slot, d_last_out, the gradient of the output of the last layer, and the gradients of the
+ * head.  Add to *loss_sum.
  */
 static void head_bwd(struct meg_gpt *g, const struct gpt_slot *q, struct meg_mat d_last_out)
 {
@@ -358,6 +378,7 @@ static void head_bwd(struct meg_gpt *g, const struct gpt_slot *q, struct meg_mat
     const struct meg_mat none = { 0 };
 
     head_params_needed(g, true);
+    begin_grads(g, &st->head_has_grads);
     meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
     meg_lm_head_fwd_bwd(c, st->loss, st->grads.ln, st->lnf, q->labels, weight, &st->head);
     meg_norm_bwd(c, d_last_out, none, st->grads.ln, q->last_out, &st->lnf_stats, &st->final_norm);
@@ -380,6 +401,7 @@ void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void
         head_bwd(g, q, st->grads.x);
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->grads.x : boundary_rows(g, q, d_out));
     if (has_embedding(g, chunk)) {
+        begin_grads(g, &st->embed_has_grads);
         meg_embed_bwd(&st->ctx, dx, q->tokens, q->position_ids, &st->embed);
         grads_ready(g, 0);
     }
@@ -391,6 +413,7 @@ void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot)
 
     set_current_batch(g, q);
     for (int64_t i = g->state->dim.layers; i-- > 0;) {
+        begin_grads(g, &layers_of(g, chunk)[i].has_wgrads);
         layer_bwd_weight(&g->state->ctx, &q->grads[i], &q->acts[i], &layers_of(g, chunk)[i]);
         grads_ready(g, group_of(g, chunk, i));
     }

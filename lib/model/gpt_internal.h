@@ -21,6 +21,8 @@ struct gpt_layer {
     struct meg_norm_weights norm1, norm2;
     struct meg_attn attn;
     struct meg_mlp mlp;
+    bool has_grads;  /* backward has run since meg_gpt_zero_grads; false with run.shards_grads (begin_grads) */
+    bool has_wgrads; /* likewise, meg_gpt_backward_weight has run */
 };
 
 /* Activations of a layer, kept for its backward pass. */
@@ -88,8 +90,9 @@ struct meg_gpt_state {
     int ncp;
     struct meg_attn_workspace attn_workspace;
     struct meg_lm_head head;
-    struct meg_mat sublayer_out; /* [residual_rows, h] output of attention or MLP, before bias-dropout-add */
-    struct meg_mat lnf;          /* [residual_rows, h] output of the final norm */
+    bool embed_has_grads, head_has_grads; /* like gpt_layer.has_grads */
+    struct meg_mat sublayer_out;          /* [residual_rows, h] output of attention or MLP, before bias-dropout-add */
+    struct meg_mat lnf;                   /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
     struct gpt_grads grads;        /* gradients shared by all layers, unless a slot has its own (struct gpt_slot) */
     float *loss;                   /* [n], device */

@@ -53,12 +53,12 @@ struct meg_attn_grads {
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l);
 /*
- * Compute dx from dy and, unless c->defers_wgrad, add to the weight gradients.  The gradients of the activations are
+ * Compute dx from dy and, unless c->defers_wgrad, the weight gradients.  The gradients of the activations are
  * written to d.
  */
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                   const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l);
-/* Add the weight gradients that meg_attn_bwd deferred (c->defers_wgrad); pass the same arguments as to meg_attn_bwd. */
+/* Compute the weight gradients that meg_attn_bwd deferred (c->defers_wgrad); pass the arguments of meg_attn_bwd. */
 void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
                          const struct meg_attn_grads *d, const struct meg_attn *l);
 

@@ -18,6 +18,6 @@ void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const int32_t *token, c
 {
     const struct meg_drop drop = meg_ctx_drop(c, l->dropout, 0, MEG_DROP_EMBED);
 
-    c->op->position_bwd(c->stream, l->dpos, dx, position + meg_sp_first_row(c, dx), &drop);
-    c->op->embed_bwd(c->stream, l->dword, l->v0, meg_sp_gather(c, dx), token);
+    c->op->position_bwd(c->stream, l->dpos, dx, position + meg_sp_first_row(c, dx), &drop, c->accumulates_grads);
+    c->op->embed_bwd(c->stream, l->dword, l->v0, meg_sp_gather(c, dx), token, c->accumulates_grads || l->is_tied);
 }

@@ -13,7 +13,7 @@ void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat
 void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                                     const struct meg_linear_weights *l)
 {
-    c->op->linear_bwd_weight(c->stream, l->plan, l->dw, l->dbias, dy, meg_sp_gather(c, x));
+    c->op->linear_bwd_weight(c->stream, l->plan, l->dw, l->dbias, dy, meg_sp_gather(c, x), c->accumulates_grads);
 }
 
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
@@ -41,12 +41,12 @@ void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat d
     const struct meg_mat all = meg_sp_gather(c, dy);
 
     if (!c->defers_wgrad)
-        c->op->linear_bwd_weight(c->stream, l->plan, l->dw, NULL, all, x);
+        c->op->linear_bwd_weight(c->stream, l->plan, l->dw, NULL, all, x, c->accumulates_grads);
     c->op->linear_bwd_data(c->stream, l->plan, dx, all, l->w, pre, act);
 }
 
 void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                                  const struct meg_linear_weights *l)
 {
-    c->op->linear_bwd_weight(c->stream, l->plan, l->dw, NULL, meg_sp_gather(c, dy), x);
+    c->op->linear_bwd_weight(c->stream, l->plan, l->dw, NULL, meg_sp_gather(c, dy), x, c->accumulates_grads);
 }

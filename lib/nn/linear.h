@@ -5,8 +5,8 @@
  * linear shards its weight along `in`.  The input of a column-parallel linear and the output of a row-parallel linear
  * are rows of the residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
  *
- * The backward functions compute the gradient of the input and add to the gradient of w.  With c->defers_wgrad they
- * compute only the gradient of the input; *_bwd_weight, called later with the same dy and x, adds to the gradient of w.
+ * The backward functions compute the gradients of the input and of w.  With c->defers_wgrad they compute only the
+ * gradient of the input; *_bwd_weight, called later with the same dy and x, computes the gradient of w.
  */
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H
@@ -25,7 +25,7 @@ struct meg_linear_weights {
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act);
 /*
- * Compute dx, reduced over tensor-parallel ranks, from dy [n,out].  Unless c->defers_wgrad, add to the gradients of w
+ * Compute dx, reduced over tensor-parallel ranks, from dy [n,out].  Unless c->defers_wgrad, compute the gradients of w
  * and bias.
  */
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
@@ -36,7 +36,7 @@ void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct
 /* Compute y = x [n,in] w^T, reduced over tensor-parallel ranks.  The bias is added by bias-dropout-add (nn/norm.h). */
 void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear_weights *l);
 /*
- * Compute dx [n,in] = dy w * act'(pre), where x = act(pre) was the input.  Unless c->defers_wgrad, add to the gradient
+ * Compute dx [n,in] = dy w * act'(pre), where x = act(pre) was the input.  Unless c->defers_wgrad, compute the gradient
  * of w.
  */
 void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,

@@ -41,7 +41,7 @@ void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, stru
         const struct meg_mat y = chunk_logits(c, loss + i, xc, target + i, l);
 
         c->op->xent_bwd(c->stream, y, l->lse, target + i, l->v0, weight);
-        c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, NULL, y, xc);
+        c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, NULL, y, xc, c->accumulates_grads || i > 0);
         c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, none, MEG_ACT_NONE);
         weight.mask = weight.mask ? weight.mask + rows : NULL;
     }

@@ -25,8 +25,7 @@ void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const in
                       const struct meg_lm_head *l);
 
 /*
- * Compute `loss` as meg_lm_head_loss does, and the gradients of sum(weight * loss).  Write the gradient of x to dx, and
- * add the gradient of w to out.dw.
+ * Compute `loss` as meg_lm_head_loss does, and the gradients of sum(weight * loss): dx, the gradient of x, and out.dw.
  */
 void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
                          struct meg_loss_weight weight, const struct meg_lm_head *l);

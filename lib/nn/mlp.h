@@ -23,12 +23,12 @@ struct meg_mlp_acts {
 void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a,
                  const struct meg_mlp *l);
 /*
- * Compute dx from dy and, unless c->defers_wgrad, add to the weight gradients.  The gradients of the activations are
+ * Compute dx from dy and, unless c->defers_wgrad, the weight gradients.  The gradients of the activations are
  * written to d; d->mid is used only if gated.
  */
 void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                  const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l);
-/* Add the weight gradients that meg_mlp_bwd deferred (c->defers_wgrad); pass the same arguments as to meg_mlp_bwd. */
+/* Compute the weight gradients that meg_mlp_bwd deferred (c->defers_wgrad); pass the arguments of meg_mlp_bwd. */
 void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
                         const struct meg_mlp_acts *d, const struct meg_mlp *l);
 

@@ -10,7 +10,8 @@ void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l)
 {
-    c->op->norm_bwd(c->stream, l->type, dx, l->dw, l->db, c->grad_dtype, skip, dy, x, l->w, a->mean, a->rstd);
+    c->op->norm_bwd(c->stream, l->type, dx, l->dw, l->db, c->grad_dtype, skip, dy, x, l->w, a->mean, a->rstd,
+                    c->accumulates_grads);
 }
 
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
@@ -26,7 +27,7 @@ struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, str
     const struct meg_mat dy = is_dz ? dz : d_sublayer_out;
 
     if (!is_dz || r->dbias)
-        c->op->add_bwd(c->stream, dy, r->dbias, c->grad_dtype, dz, &r->drop);
+        c->op->add_bwd(c->stream, dy, r->dbias, c->grad_dtype, dz, &r->drop, c->accumulates_grads);
     return dy;
 }
 

@@ -34,7 +34,7 @@ struct meg_residual_epilogue {
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l);
 /*
- * Compute dx = skip + the gradient of x, given dy, the gradient of y; add to the gradients of w and b.  `skip` may be
+ * Compute dx = skip + the gradient of x, and the gradients of w and b, given dy, the gradient of y.  `skip` may be
  * dx.  If skip.p is NULL, dx is only the gradient of x.
  */
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
@@ -44,8 +44,8 @@ void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, str
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
                  const struct meg_residual_epilogue *r);
 /*
- * Return the gradient of sublayer_out, given dz, and add to the gradient of the bias.  The returned matrix is dz if the
- * gradient equals dz, because there is no dropout and the types are the same.  Otherwise, or if *_bwd_weight will
+ * Return the gradient of sublayer_out, given dz, and compute the gradient of the bias.  The returned matrix is dz if
+ * the gradient equals dz, because there is no dropout and the types are the same.  Otherwise, or if *_bwd_weight will
  * read the gradient later (c->defers_wgrad), it is written to d_sublayer_out, which is returned.
  */
 struct meg_mat meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,

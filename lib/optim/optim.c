@@ -300,6 +300,7 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed)
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 {
     o->op->zero(o->stream, &o->record->sums, sizeof o->record->sums);
+    meg_gpt_zero_grads(o->model);
     meg_nan_guard_begin(&o->nan_guard, check_finite);
     meg_zero_begin(&o->sync, num_passes);
 }
@@ -398,14 +399,6 @@ void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s)
     o->op->step_finish(o->stream, o->record, &conf);
 }
 
-static void zero_grads(struct meg_optim *o)
-{
-    const struct meg_gpt_run *run = &o->model->run;
-
-    o->op->zero(o->stream, run->shards_grads ? o->buf.grad_shards : o->model->g,
-                (size_t)(run->shards_grads ? o->shard.numel : o->params->flat_numel) * meg_dtype_size(run->grad_dtype));
-}
-
 static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     const struct meg_array param = param_shard(o, v);
@@ -426,8 +419,6 @@ void meg_optim_update(struct meg_optim *o)
 {
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);
-    if (o->mesh->dp_shard->size > 1)
-        zero_grads(o); /* adamw and sgd zero only the elements that they read */
     meg_zero_params_updated(&o->sync);
 }
 

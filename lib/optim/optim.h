@@ -145,8 +145,8 @@ void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg
  */
 
 /*
- * Begin a step of num_passes backward passes through each layer group.  If check_finite is true, check this rank's
- * gradients for NaN and Inf before they are reduced.
+ * Begin a step of num_passes backward passes through each layer group, with zero gradients (meg_gpt_zero_grads).  If
+ * check_finite is true, check this rank's gradients for NaN and Inf before they are reduced.
  */
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite);
 /* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h). */
@@ -182,8 +182,7 @@ struct meg_optim_step {
  */
 void meg_optim_decide(struct meg_optim *o, const struct meg_optim_step *s);
 /*
- * Update the parameters unless the step is skipped, zero the gradients, and distribute the updated parameters
- * (optim/zero/sync.h).
+ * Update the parameters unless the step is skipped, and distribute the updated parameters (optim/zero/sync.h).
  */
 void meg_optim_update(struct meg_optim *o);
 /* Set sums.param_sumsq, the sum of squares of the updated parameters. */

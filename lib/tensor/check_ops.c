@@ -201,14 +201,14 @@ static void linear_bwd_data(struct meg_stream *st, struct meg_linear *l, struct 
 }
 
 static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
-                              struct meg_mat dy, struct meg_mat x)
+                              struct meg_mat dy, struct meg_mat x, bool accumulate)
 {
     MEG_ASSERT(l);
     CHECK_MAT(x, x.rows, x.cols);
     CHECK_MAT(dy, x.rows, dy.cols);
     CHECK_MAT(dw, dy.cols, x.cols);
     CHECK_DISJOINT(2, dw, vector(dbias, dw.dtype, dw.rows), dy, x);
-    op->linear_bwd_weight(st, l, dw, dbias, dy, x);
+    op->linear_bwd_weight(st, l, dw, dbias, dy, x, accumulate);
 }
 
 static void swiglu_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x)
@@ -261,7 +261,7 @@ static void norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y
 
 static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
-                     const float *mean, const float *rstd)
+                     const float *mean, const float *rstd, bool accumulate)
 {
     const int64_t n = x.rows, h = x.cols;
 
@@ -279,7 +279,7 @@ static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat d
         CHECK_VECTOR(mean, n);
     CHECK_DISJOINT(3, dx, vector(dw, grad, h), vector(db, grad, h), unless_in_place(skip, dx), dy, x,
                    vector(w, dy.dtype, h), f32(rstd, n), f32(type == MEG_NORM_LAYER ? mean : NULL, n));
-    op->norm_bwd(st, type, dx, dw, db, grad, skip, dy, x, w, mean, rstd);
+    op->norm_bwd(st, type, dx, dw, db, grad, skip, dy, x, w, mean, rstd, accumulate);
 }
 
 static void add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
@@ -294,14 +294,14 @@ static void add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x, s
 }
 
 static void add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
-                    const struct meg_drop *drop)
+                    const struct meg_drop *drop, bool accumulate)
 {
     CHECK_DTYPE(grad);
     CHECK_MAT(dz, dz.rows, dz.cols);
     CHECK_MAT(dy, dz.rows, dz.cols);
     CHECK_DROP();
     CHECK_DISJOINT(2, dy, vector(dbias, grad, dy.cols), unless_in_place(dz, dy));
-    op->add_bwd(st, dy, dbias, grad, dz, drop);
+    op->add_bwd(st, dy, dbias, grad, dz, drop, accumulate);
 }
 
 static void add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
@@ -404,13 +404,14 @@ static void embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *to
     op->embed_fwd(st, x, token, word, v0);
 }
 
-static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token)
+static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
+                      bool accumulate)
 {
     CHECK_MAT(dx, dx.rows, dx.cols);
     CHECK_MAT(dword, dword.rows, dx.cols);
     CHECK_VECTOR(token, dx.rows);
     CHECK_DISJOINT(1, dword, dx, i32(token, dx.rows));
-    op->embed_bwd(st, dword, v0, dx, token);
+    op->embed_bwd(st, dword, v0, dx, token, accumulate);
 }
 
 static void position_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
@@ -426,7 +427,7 @@ static void position_fwd(struct meg_stream *st, struct meg_mat x, const int32_t 
 }
 
 static void position_bwd(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
-                         const struct meg_drop *drop)
+                         const struct meg_drop *drop, bool accumulate)
 {
     CHECK_MAT(dx, dx.rows, dx.cols);
     CHECK_OPTIONAL_MAT(dpos, dpos.rows, dx.cols);
@@ -434,7 +435,7 @@ static void position_bwd(struct meg_stream *st, struct meg_mat dpos, struct meg_
         CHECK_VECTOR(position, dx.rows);
     CHECK_DROP();
     CHECK_DISJOINT(2, dx, dpos);
-    op->position_bwd(st, dpos, dx, position, drop);
+    op->position_bwd(st, dpos, dx, position, drop, accumulate);
 }
 
 static void xent_partial(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)

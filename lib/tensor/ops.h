@@ -13,7 +13,8 @@
  * A parameter vector (void *) has the type of a matrix of the same call.  The bias of a linear layer has the type of w,
  * the bias of add_fwd the type of the sublayer's output, and w and b of a norm the type of y (norm_bwd: of dy).
  * Parameter gradients may be f32 or, to save memory, bf16 or f16; bf16 and f16 gradients are rounded at each
- * accumulation.
+ * accumulation.  An operation that computes parameter gradients adds them to their arrays if `accumulate` is true;
+ * otherwise it overwrites all elements, without reading them.
  *
  * Operations on tensors return nothing and allocate nothing unless a comment states it.  The caller owns the buffers, which must not overlap
  * unless a comment allows it.  A wrong shape is a bug in the caller; debug builds check shapes (tensor/check_ops.h).
@@ -201,9 +202,9 @@ struct meg_ops {
     /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]).  If act is MEG_ACT_NONE, pre is not read. */
     void (*linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
                             struct meg_mat w, struct meg_mat pre, enum meg_act act);
-    /* dw [o,i] += dy^T x.  Unless dbias [o] is NULL, add the column sums of dy to it; it has the type of dw. */
+    /* Compute the gradients dw [o,i] = dy^T x and, unless dbias [o] is NULL, dbias = column sums of dy, typed as dw. */
     void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
-                              struct meg_mat dy, struct meg_mat x);
+                              struct meg_mat dy, struct meg_mat x, bool accumulate);
 
     /* Gated linear unit (Shazeer 2020): y [n,f] = silu(gate) * up, x [n,2f] = [gate | up]. */
     void (*swiglu_fwd)(struct meg_stream *st, struct meg_mat y, struct meg_mat x);
@@ -229,22 +230,22 @@ struct meg_ops {
                      struct meg_mat x, const void *w, const void *b, float eps);
     /*
      * dx [n,h] = skip + the gradient of x, computed from dy, the gradient of y.  skip [n,h] may be dx; if skip.p is
-     * NULL, nothing is added.  Add the gradient of w to dw [h] and that of b to db [h], both of type `grad`; for
-     * RMSNorm, db is NULL.
+     * NULL, nothing is added.  Compute the gradients dw [h] of w and db [h] of b, both of type `grad`; for RMSNorm, db
+     * is NULL.
      */
     void (*norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
-                     const float *mean, const float *rstd);
+                     const float *mean, const float *rstd, bool accumulate);
 
     /* z [n,h] = x + dropout(y + bias), bias [h] or NULL.  z may be x.  If drop is NULL, there is no dropout. */
     void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
                     const struct meg_drop *drop);
     /*
-     * dy [n,h] = dz times the dropout factors of add_fwd; dy may be dz.  Add the column sums of dy to dbias [h] of type
-     * `grad`, unless dbias is NULL.
+     * dy [n,h] = dz times the dropout factors of add_fwd; dy may be dz.  Unless dbias is NULL, compute the gradient
+     * dbias [h] of type `grad`, the column sums of dy.
      */
     void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
-                    const struct meg_drop *drop);
+                    const struct meg_drop *drop, bool accumulate);
 
     /* Compute z = add_fwd(x, sublayer_out) and y = norm_fwd(z), in one pass if the backend can. */
     void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
@@ -291,19 +292,23 @@ struct meg_ops {
      * another shard and the row of x is zero.
      */
     void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
-    /* dword[token - v0] += dx [n,h], in the order of rows, for tokens of this shard; dword [v,h]. */
-    void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token);
+    /*
+     * Compute the gradient dword [v,h]: sum the rows of dx [n,h] to dword[token - v0], in their order, for tokens of
+     * this shard.
+     */
+    void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
+                      bool accumulate);
     /*
      * x [n,h] = dropout(x + pos[position]), in place; position [n] i32.  If pos.p is NULL, add no position embedding.
      */
     void (*position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
                          const struct meg_drop *drop);
     /*
-     * Multiply dx by the dropout factors of position_fwd, in place.  Unless dpos.p is NULL, dpos[position] += dx, in
-     * the order of rows; dpos [p,h].
+     * Multiply dx by the dropout factors of position_fwd, in place.  Unless dpos.p is NULL, compute the gradient dpos
+     * [p,h]: sum the rows of dx to dpos[position], in their order.
      */
     void (*position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
-                         const struct meg_drop *drop);
+                         const struct meg_drop *drop, bool accumulate);
 
     /*
      * Cross-entropy over a vocabulary that is split over ranks.  This rank has the logits [n,v] of ids [v0, v0 + v).
@@ -337,16 +342,16 @@ struct meg_ops {
     /*
      * One step of AdamW (Loshchilov and Hutter 2019; Apex's FusedAdam, as in Megatron) on the elements of the ranges:
      *   g' = g * step->grad_scale, m = beta1 * m + (1 - beta1) * g', v = beta2 * v + (1 - beta2) * g'^2,
-     *   w -= lr * (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd * w), copy = w, g = 0
+     *   w -= lr * (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd * w), copy = w
      * with lr = step->lr[lr_index] * lr_mult and wd = step->weight_decay * wd_mult.  range [nranges] and step are in
-     * device memory.  If step->skip is set, only set g to 0.
+     * device memory.  If step->skip is set, do nothing.
      */
     void (*adamw)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                   int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);
     /*
      * One step of SGD.  The arguments are those of adamw, with `momentum` instead of `adam`; buf is state[0]:
      *   g' = g * step->grad_scale + wd * w, buf = momentum * buf + g' (first update: buf = g'),
-     *   w -= lr * buf, copy = w, g = 0
+     *   w -= lr * buf, copy = w
      */
     void (*sgd)(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
                 int nranges, float momentum, const struct meg_step_hparams *step);

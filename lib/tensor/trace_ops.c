@@ -214,16 +214,17 @@ static void linear_bwd_data(struct meg_stream *st, struct meg_linear *linear, st
 }
 
 static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *linear, struct meg_mat dw, void *dbias,
-                              struct meg_mat dy, struct meg_mat x)
+                              struct meg_mat dy, struct meg_mat x, bool accumulate)
 {
     struct line l = start();
 
-    op->linear_bwd_weight(st, linear, dw, dbias, dy, x);
+    op->linear_bwd_weight(st, linear, dw, dbias, dy, x, accumulate);
     put_op(&l, "linear_bwd_weight");
     put_mat(&l, "dw", dw);
     put_vector(&l, "dbias", dbias, dw.dtype, dw.rows);
     put_mat(&l, "dy", dy);
     put_mat(&l, "x", x);
+    put_i64(&l, "accumulate", accumulate);
     print(&l);
 }
 
@@ -286,11 +287,11 @@ static void norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y
 
 static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
-                     const float *mean, const float *rstd)
+                     const float *mean, const float *rstd, bool accumulate)
 {
     struct line l = start();
 
-    op->norm_bwd(st, type, dx, dw, db, grad, skip, dy, x, w, mean, rstd);
+    op->norm_bwd(st, type, dx, dw, db, grad, skip, dy, x, w, mean, rstd, accumulate);
     put_op(&l, "norm_bwd");
     put_norm(&l, type);
     put_mat(&l, "dx", dx);
@@ -300,6 +301,7 @@ static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat d
     put_mat(&l, "dy", dy);
     put_mat(&l, "x", x);
     put_vector(&l, "w", w, dy.dtype, dx.cols);
+    put_i64(&l, "accumulate", accumulate);
     print(&l);
 }
 
@@ -319,16 +321,17 @@ static void add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x, s
 }
 
 static void add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
-                    const struct meg_drop *drop)
+                    const struct meg_drop *drop, bool accumulate)
 {
     struct line l = start();
 
-    op->add_bwd(st, dy, dbias, grad, dz, drop);
+    op->add_bwd(st, dy, dbias, grad, dz, drop, accumulate);
     put_op(&l, "add_bwd");
     put_mat(&l, "dy", dy);
     put_vector(&l, "dbias", dbias, grad, dy.cols);
     put_mat(&l, "dz", dz);
     put_drop(&l, drop);
+    put_i64(&l, "accumulate", accumulate);
     print(&l);
 }
 
@@ -443,15 +446,17 @@ static void embed_fwd(struct meg_stream *st, struct meg_mat x, const int32_t *to
     print(&l);
 }
 
-static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token)
+static void embed_bwd(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
+                      bool accumulate)
 {
     struct line l = start();
 
-    op->embed_bwd(st, dword, v0, dx, token);
+    op->embed_bwd(st, dword, v0, dx, token, accumulate);
     put_op(&l, "embed_bwd");
     put_mat(&l, "dword", dword);
     put_i64(&l, "v0", v0);
     put_mat(&l, "dx", dx);
+    put_i64(&l, "accumulate", accumulate);
     print(&l);
 }
 
@@ -469,15 +474,16 @@ static void position_fwd(struct meg_stream *st, struct meg_mat x, const int32_t 
 }
 
 static void position_bwd(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
-                         const struct meg_drop *drop)
+                         const struct meg_drop *drop, bool accumulate)
 {
     struct line l = start();
 
-    op->position_bwd(st, dpos, dx, position, drop);
+    op->position_bwd(st, dpos, dx, position, drop, accumulate);
     put_op(&l, "position_bwd");
     put_mat(&l, "dpos", dpos);
     put_mat(&l, "dx", dx);
     put_drop(&l, drop);
+    put_i64(&l, "accumulate", accumulate);
     print(&l);
 }
 

@@ -101,16 +101,16 @@ OP(zero, void *, size_t)
 OP(linear_fwd, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_mat, struct meg_mat, const void *,
    enum meg_act)
 OP(linear_bwd_data, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_mat, struct meg_mat, enum meg_act)
-OP(linear_bwd_weight, struct meg_linear *, struct meg_mat, void *, struct meg_mat, struct meg_mat)
+OP(linear_bwd_weight, struct meg_linear *, struct meg_mat, void *, struct meg_mat, struct meg_mat, bool)
 OP(swiglu_fwd, struct meg_mat, struct meg_mat)
 OP(swiglu_bwd, struct meg_mat, struct meg_mat, struct meg_mat)
 OP(rope, struct meg_heads, int64_t, int64_t, int64_t, int64_t, int64_t, int, const float *, const float *,
    const int32_t *, float)
 OP(norm_fwd, enum meg_norm, struct meg_mat, float *, float *, struct meg_mat, const void *, const void *, float)
 OP(norm_bwd, enum meg_norm, struct meg_mat, void *, void *, enum meg_dtype, struct meg_mat, struct meg_mat,
-   struct meg_mat, const void *, const float *, const float *)
+   struct meg_mat, const void *, const float *, const float *, bool)
 OP(add_fwd, struct meg_mat, struct meg_mat, struct meg_mat, const void *, const struct meg_drop *)
-OP(add_bwd, struct meg_mat, void *, enum meg_dtype, struct meg_mat, const struct meg_drop *)
+OP(add_bwd, struct meg_mat, void *, enum meg_dtype, struct meg_mat, const struct meg_drop *, bool)
 OP(add_norm_fwd, enum meg_norm, struct meg_mat, struct meg_mat, float *, float *, struct meg_mat, struct meg_mat,
    const void *, const struct meg_drop *, const void *, const void *, float)
 OP(attn_fwd, const struct meg_attn_geom *, struct meg_heads, float *, struct meg_heads, struct meg_heads,
@@ -120,9 +120,9 @@ OP(attn_delta, const struct meg_attn_geom *, float *, struct meg_heads, struct m
 OP(attn_bwd, const struct meg_attn_geom *, const struct meg_attn_bwd_args *, const struct meg_drop *)
 OP(copy_heads, struct meg_heads, struct meg_heads, int64_t, int64_t, int64_t, int64_t)
 OP(embed_fwd, struct meg_mat, const int32_t *, struct meg_mat, int64_t)
-OP(embed_bwd, struct meg_mat, int64_t, struct meg_mat, const int32_t *)
+OP(embed_bwd, struct meg_mat, int64_t, struct meg_mat, const int32_t *, bool)
 OP(position_fwd, struct meg_mat, const int32_t *, struct meg_mat, const struct meg_drop *)
-OP(position_bwd, struct meg_mat, struct meg_mat, const int32_t *, const struct meg_drop *)
+OP(position_bwd, struct meg_mat, struct meg_mat, const int32_t *, const struct meg_drop *, bool)
 OP(xent_partial, float *, struct meg_mat, const int32_t *, int64_t)
 OP(xent_combine, float *, float *, const float *, int64_t, int64_t)
 OP(xent_bwd, struct meg_mat, const float *, const int32_t *, int64_t, struct meg_loss_weight)
@@ -136,11 +136,44 @@ OP(adamw, const struct meg_update_arrays *, const struct meg_update_range *, int
 OP(sgd, const struct meg_update_arrays *, const struct meg_update_range *, int, float, const struct meg_step_hparams *)
 /* clang-format on */
 
+/*
+ * Set the gradients of an update to NaN.  The queue device does this after each update, because the next step must
+ * overwrite all gradients.
+ */
+static void fill_gradients_with_nan(const struct meg_update_arrays *x, const struct meg_update_range *range,
+                                    int nranges)
+{
+    for (int i = 0; i < nranges; i++)
+        memset(meg_element(x->g.p, range[i].begin, x->g.dtype), 0xff,
+               (size_t)(range[i].end - range[i].begin) * meg_dtype_size(x->g.dtype));
+}
+
+static const struct meg_ops *cpu_table;
+
+static void adamw_and_fill(struct meg_stream *st, const struct meg_update_arrays *x,
+                           const struct meg_update_range *range, int nranges, const struct meg_adam *adam,
+                           const struct meg_step_hparams *step)
+{
+    cpu_table->adamw(st, x, range, nranges, adam, step);
+    fill_gradients_with_nan(x, range, nranges);
+}
+
+static void sgd_and_fill(struct meg_stream *st, const struct meg_update_arrays *x, const struct meg_update_range *range,
+                         int nranges, float momentum, const struct meg_step_hparams *step)
+{
+    cpu_table->sgd(st, x, range, nranges, momentum, step);
+    fill_gradients_with_nan(x, range, nranges);
+}
+
 const struct meg_ops *queue_ops(const struct meg_ops *base)
 {
-    static struct meg_ops table;
+    static struct meg_ops table, filling;
 
-    cpu = base;
+    cpu_table = base;
+    filling = *base;
+    filling.adamw = adamw_and_fill;
+    filling.sgd = sgd_and_fill;
+    cpu = &filling;
     table = *base; /* supports, pinned memory, plans of linears */
     table.zero = zero;
     table.linear_fwd = linear_fwd;

@@ -128,8 +128,6 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
     arena.base = meg_new(arena.used);
     arena.used = 0;
     alloc_run(&r, &arena, cp, s, t);
-    memset(all->dwqkv, 0, sizeof all->dwqkv);
-    memset(all->dwproj, 0, sizeof all->dwproj);
     r.l = (struct meg_attn){ .rope = &rope,
                              .a = A,
                              .g = G,

@@ -122,6 +122,12 @@ static inline struct meg_mat rnd_mat(int64_t rows, int64_t cols, int64_t pad)
     return rnd_mat_of(MEG_DTYPE_F32, rows, cols, pad);
 }
 
+static inline void fill_mat(struct meg_mat m, float v)
+{
+    for (int64_t i = 0; i < m.rows * m.cols; i++)
+        put(m, i / m.cols, i % m.cols, v);
+}
+
 /* Return the elements of a matrix as f64 (dense64) or f32 (dense32), rows contiguous. */
 static inline double *dense64(struct meg_mat m)
 {

@@ -1,5 +1,6 @@
 /* layerwise.c - collectives of ZeRO-2 and ZeRO-3, one layer group at a time. */
 #include "optim/zero/layerwise.h"
+#include <string.h>
 #include "tensor/suballoc.h"
 
 enum { COLUMNS = 4096 };
@@ -46,6 +47,16 @@ static void accumulate(const struct meg_layer_reducer *q, char *sum, const char 
     }
 }
 
+/* Add x [n] to this rank's gradient shard of a layer group.  The first x of a step overwrites the shard. */
+static void add_to_shard(struct meg_layer_reducer *q, int group, const char *x, int64_t n)
+{
+    if (q->has_grads[group])
+        accumulate(q, grad_shard_of(q, group), x, n);
+    else
+        q->device->op->copy(q->device->compute, grad_shard_of(q, group), x, (size_t)n * meg_dtype_size(q->dtype));
+    q->has_grads[group] = true;
+}
+
 static void end_layer_reduce(struct meg_layer_reducer *q)
 {
     struct meg_comm *c = q->mesh->dp_shard;
@@ -58,9 +69,13 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
     q->work = NULL;
     g = buffer_of(q, q->group_in_flight);
     n = length(q->params, q->group_in_flight);
-    accumulate(q, grad_shard_of(q, q->group_in_flight), meg_element(g, c->rank * (n / c->size), q->dtype), n / c->size);
-    q->device->op->zero(q->device->compute, g, (size_t)n * meg_dtype_size(q->dtype));
+    add_to_shard(q, q->group_in_flight, meg_element(g, c->rank * (n / c->size), q->dtype), n / c->size);
     q->group_in_flight = -1;
+}
+
+void meg_layer_reducer_begin(struct meg_layer_reducer *q)
+{
+    memset(q->has_grads, 0, (size_t)q->params->nlayer_groups * sizeof *q->has_grads);
 }
 
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)

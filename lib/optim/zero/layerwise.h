@@ -28,16 +28,22 @@ struct meg_layer_reducer {
     const struct meg_device *device;
     struct meg_nan_guard *nan_guard;
     const struct meg_sp_grads *sp_grads;
-    /* [meg_params_unsharded_numel] gradients of type dtype; each buffer is zeroed after its reduce-scatter */
+    /*
+     * [meg_params_unsharded_numel] gradients of type dtype, overwritten by each pass.  Padding between parameters stays
+     * zero, because groups that share a buffer have equal shapes.
+     */
     char *g;
     enum meg_dtype dtype;
     void *grad_shards; /* this rank's gradient shards of type dtype, concatenated: sums over passes and ranks */
+    bool *has_grads;   /* [nlayer_groups] whether grad_shards contains gradients of this step */
     bool overlaps;     /* reduce-scatter a group during the backward pass of the next group */
     struct meg_work *work;
     int group_in_flight; /* layer group that is being reduce-scattered; -1: none */
 };
 
-/* Call this before the backward pass of a layer group.  Wait until the group's buffer is free and zero. */
+/* Call this at the begin of a step.  The first gradients of each layer group overwrite the group's shard. */
+void meg_layer_reducer_begin(struct meg_layer_reducer *q);
+/* Call this before the backward pass of a layer group.  Wait until the group's buffer is free. */
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group);
 /* Call this after the backward pass of a layer group.  Start the reduce-scatter of the group's gradients. */
 void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group);

@@ -1,4 +1,6 @@
 #include "optim/zero/sync.h"
+#include <stdlib.h>
+#include "base/mem.h"
 
 void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_gpt *model,
                         struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
@@ -23,6 +25,7 @@ void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, 
                                                    .g = (char *)model->g,
                                                    .dtype = run->grad_dtype,
                                                    .grad_shards = grad_shards,
+                                                   .has_grads = meg_new((size_t)p->nlayer_groups * sizeof(bool)),
                                                    .overlaps = c->overlap_grad_reduce,
                                                    .group_in_flight = -1 };
     z->layer_gatherer = (struct meg_layer_gatherer){ .mesh = m,
@@ -40,6 +43,7 @@ void meg_zero_sync_free(struct meg_zero_sync *z)
     if (z->layer_gatherer.mesh)
         meg_zero_finish_param_sync(z);
     meg_reducer_free(&z->reducer);
+    free(z->layer_reducer.has_grads);
 }
 
 static void poll(struct meg_zero_sync *z)
@@ -73,6 +77,7 @@ void meg_zero_grads_ready(struct meg_zero_sync *z, int group)
 void meg_zero_begin(struct meg_zero_sync *z, int64_t num_passes)
 {
     meg_reducer_begin(&z->reducer, num_passes);
+    meg_layer_reducer_begin(&z->layer_reducer);
 }
 
 void meg_zero_reduce_grads(struct meg_zero_sync *z)

@@ -42,27 +42,22 @@ static void embed_free(struct embed *e)
     free(e->dpos.p);
 }
 
-static void fill(struct meg_mat m, float v)
+static void embed_of(const struct meg_ops *ops, struct embed *e, bool accumulate)
 {
-    for (int64_t i = 0; i < m.rows * m.cols; i++)
-        put(m, i / m.cols, i % m.cols, v);
-}
-
-static void embed_of(const struct meg_ops *ops, struct embed *e)
-{
+    const double dword0 = accumulate ? 1.0 : 0.0, dpos0 = accumulate ? -1.0 : 0.0;
     const enum meg_dtype stream = e->x.dtype, grad = e->dword.dtype;
     uint64_t h[2] = { 0, 0 };
     double dword[V][H], dpos[P][H];
     e->drop.sample = e->sample;
     for (int k = 0; k < 2; k++) {
         omp_set_num_threads(k ? 2 : 1);
-        fill(e->dword, 1.0f);
-        fill(e->dpos, -1.0f);
+        fill_mat(e->dword, accumulate ? (float)dword0 : NAN);
+        fill_mat(e->dpos, accumulate ? (float)dpos0 : NAN);
         memcpy(e->kept.p, e->dx.p, (size_t)(N * e->dx.ld) * meg_dtype_size(stream));
         ops->embed_fwd(NULL, e->x, e->token, e->word, 0);
         ops->position_fwd(NULL, e->x, e->position, e->pos, &e->drop);
-        ops->position_bwd(NULL, e->dpos, e->kept, e->position, &e->drop);
-        ops->embed_bwd(NULL, e->dword, 0, e->kept, e->token);
+        ops->position_bwd(NULL, e->dpos, e->kept, e->position, &e->drop, accumulate);
+        ops->embed_bwd(NULL, e->dword, 0, e->kept, e->token, accumulate);
         digest_mat(h + k, e->x);
         digest_mat(h + k, e->dword);
         digest_mat(h + k, e->dpos);
@@ -70,9 +65,9 @@ static void embed_of(const struct meg_ops *ops, struct embed *e)
     assert_int_equal(h[0], h[1]);
     for (int64_t c = 0; c < H; c++) {
         for (int64_t v = 0; v < V; v++)
-            dword[v][c] = 1.0;
+            dword[v][c] = dword0;
         for (int64_t v = 0; v < P; v++)
-            dpos[v][c] = -1.0;
+            dpos[v][c] = dpos0;
         for (int64_t r = 0; r < N; r++) {
             const double f = drop_factor64(&e->drop, 9 + c, 2 + r / B, e->sample[r % B]);
             /* a sum below 2, a factor below 2 and a product below 4 are each rounded */
@@ -95,7 +90,8 @@ static void embed(const struct meg_ops *ops)
         for (size_t t = 0; t < LEN(mixes); t++)
             for (int k = 0; k < 2; k++) {
                 struct embed e = embed_new(p ? 0.4f : 0.0f, mixes[t], k ? mixes[t].branch : MEG_DTYPE_F32);
-                embed_of(ops, &e);
+                embed_of(ops, &e, true);
+                embed_of(ops, &e, false);
                 embed_free(&e);
             }
 }
@@ -110,8 +106,8 @@ static void frequent_words(const struct meg_ops *ops)
         int32_t token[MANY];
         for (int r = 0; r < MANY; r++)
             token[r] = r % 2;
-        fill(dx, 1.0f);
-        ops->embed_bwd(NULL, d, 0, dx, token);
+        fill_mat(dx, 1.0f);
+        ops->embed_bwd(NULL, d, 0, dx, token, true);
         for (int v = 0; v < 2; v++)
             for (int c = 0; c < 130; c++)
                 near(at(d, v, c), t == MEG_DTYPE_BF16 ? 552.0 : 550.0, 0.0, "dword", v, c);
@@ -126,14 +122,12 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
     struct embed e = embed_new(0.0f, mixes[0], MEG_DTYPE_F32);
     struct meg_mat part[2] = { meg_mat_rows(e.word, 0, 6), meg_mat_rows(e.word, 6, V - 6) };
     struct meg_mat y[2] = { rnd_mat(N, H, 0), rnd_mat(N, H, 0) };
-    struct meg_mat d[2] = { meg_mat(zeros(6 * H, 4), MEG_DTYPE_F32, 6, H),
-                            meg_mat(zeros((V - 6) * H, 4), MEG_DTYPE_F32, V - 6, H) };
-    memset(e.dword.p, 0, V * H * 4);
+    struct meg_mat d[2] = { rnd_mat(6, H, 0), rnd_mat(V - 6, H, 0) };
     ops->embed_fwd(NULL, e.x, e.token, e.word, 0);
-    ops->embed_bwd(NULL, e.dword, 0, e.dx, e.token);
+    ops->embed_bwd(NULL, e.dword, 0, e.dx, e.token, false);
     for (int k = 0; k < 2; k++) {
         ops->embed_fwd(NULL, y[k], e.token, part[k], 6 * k);
-        ops->embed_bwd(NULL, d[k], 6 * k, e.dx, e.token);
+        ops->embed_bwd(NULL, d[k], 6 * k, e.dx, e.token, false);
         assert_memory_equal(d[k].p, (float *)e.dword.p + 6 * k * H, (size_t)(d[k].rows * H) * 4);
     }
     for (int64_t i = 0; i < N * H; i++)

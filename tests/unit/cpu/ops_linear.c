@@ -144,7 +144,7 @@ static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act 
 {
     struct layer l = layer_new(ops, s, act, types);
     struct meg_mat dx = rnd_mat_of(types.x, s.n, s.in, 0);
-    struct meg_mat dw = meg_mat(zeros(s.out * s.in, 4), types.grad, s.out, s.in);
+    struct meg_mat dw = rnd_mat_of(types.grad, s.out, s.in, 0);
     struct loss a = { &l, dense64(l.x), dense64(l.w) };
     /* terms are at most 1, after gelu' at most 1.13; differences add 1e-9 */
     struct fd f = { loss, &a, 1.2 * dot_tol(s.out, (double)s.out) + 1e-7, types.x };
@@ -155,7 +155,8 @@ static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act 
     l.act = MEG_ACT_NONE;
     f.tol = dot_tol(s.n, (double)s.n) + 1e-7;
     f.type = types.grad;
-    ops->linear_bwd_weight(NULL, l.plan, dw, NULL, l.dy, l.x);
+    fill_mat(dw, NAN);
+    ops->linear_bwd_weight(NULL, l.plan, dw, NULL, l.dy, l.x, false);
     free(got);
     got = dense32(dw);
     fd_check(&f, a.w, s.out * s.in, got, 80, "dw");
@@ -176,22 +177,23 @@ static void backward(const struct meg_ops *ops)
                 backward_of(ops, shapes[i], (enum meg_act)act, types);
 }
 
-/* For shapes of several blocks, the sums agree with f64, are added to dw, and are equal for any number of threads. */
-static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types types)
+/*
+ * For shapes of several blocks, the sums agree with f64, are added to dw and dbias or overwrite NaN there, and are
+ * equal for any number of threads.
+ */
+static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types types, bool accumulate)
 {
+    const double dw0 = accumulate ? 2.0 : 0.0, db0 = accumulate ? 3.0 : 0.0;
     struct layer l = layer_new(ops, (struct shape){ 270, 400, 530 }, MEG_ACT_NONE, types);
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
         struct meg_mat dx = rnd_mat_of(types.x, l.s.n, l.s.in, 1), dw = rnd_mat_of(types.grad, l.s.out, l.s.in, 3);
         struct meg_mat db = rnd_mat_of(types.grad, 1, l.s.out, 0);
-        for (int64_t r = 0; r < l.s.out; r++) {
-            put(db, 0, r, 3.0f);
-            for (int64_t c = 0; c < l.s.in; c++)
-                put(dw, r, c, 2.0f);
-        }
+        fill_mat(dw, accumulate ? (float)dw0 : NAN);
+        fill_mat(db, accumulate ? (float)db0 : NAN);
         omp_set_num_threads(k ? 2 : 1);
         ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, no_mat, MEG_ACT_NONE);
-        ops->linear_bwd_weight(NULL, l.plan, dw, db.p, l.dy, l.x);
+        ops->linear_bwd_weight(NULL, l.plan, dw, db.p, l.dy, l.x, accumulate);
         digest_mat(h + k, dx);
         digest_mat(h + k, dw);
         digest_mat(h + k, db);
@@ -203,12 +205,12 @@ static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct types 
                 near_of(types.x, at(dx, r, c), want, dot_tol(l.s.out, (double)l.s.out / 4), "dx", r, c);
             }
         for (int64_t r = 0; k == 0 && r < l.s.out; r += 5) {
-            double want = 3.0;
+            double want = db0;
             for (int64_t t = 0; t < l.s.n; t++)
                 want += at(l.dy, t, r);
             near_of(types.grad, at(db, 0, r), want, dot_tol(l.s.n, (double)l.s.n / 2), "dbias", r, 0);
             for (int64_t c = 0; c < l.s.in; c++) {
-                want = 2.0;
+                want = dw0;
                 for (int64_t t = 0; t < l.s.n; t++)
                     want += (double)at(l.dy, t, r) * at(l.x, t, c);
                 near_of(types.grad, at(dw, r, c), want, dot_tol(l.s.n, (double)l.s.n / 4), "dw", r, c);
@@ -226,9 +228,11 @@ static void gradients_of_many_blocks(const struct meg_ops *ops)
 {
     for (size_t i = 0; i < LEN(mixes); i++) {
         const struct mix m = mixes[i];
-        gradients_of_many_blocks_of(ops, (struct types){ m.branch, m.branch, m.stream, m.branch });
-        if (m.stream != m.branch)
-            gradients_of_many_blocks_of(ops, (struct types){ m.branch, m.branch, m.branch, MEG_DTYPE_F32 });
+        for (int k = 0; k < 2; k++) {
+            gradients_of_many_blocks_of(ops, (struct types){ m.branch, m.branch, m.stream, m.branch }, k);
+            if (m.stream != m.branch)
+                gradients_of_many_blocks_of(ops, (struct types){ m.branch, m.branch, m.branch, MEG_DTYPE_F32 }, k);
+        }
     }
 }
 

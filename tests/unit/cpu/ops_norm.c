@@ -94,22 +94,17 @@ static void check_forward(const struct norm *m)
     }
 }
 
-static void clear(struct meg_mat m)
-{
-    memset(m.p, 0, (size_t)(m.rows * m.ld) * meg_dtype_size(m.dtype));
-}
-
 static void norm_of(const struct meg_ops *ops, struct norm *m)
 {
     const int has_b = m->type == MEG_NORM_LAYER;
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
         omp_set_num_threads(k ? 2 : 1);
-        clear(m->dw);
-        clear(m->db);
+        fill_mat(m->dw, NAN);
+        fill_mat(m->db, NAN);
         ops->norm_fwd(NULL, m->type, m->y, m->mean, m->rstd, m->x, m->w.p, has_b ? m->b.p : NULL, (float)eps);
         ops->norm_bwd(NULL, m->type, m->dx, m->dw.p, has_b ? m->db.p : NULL, m->dw.dtype, no_mat, m->dy, m->x, m->w.p,
-                      m->mean, m->rstd);
+                      m->mean, m->rstd, false);
         digest_mat(h + k, m->y);
         digest_mat(h + k, m->dx);
         digest_mat(h + k, m->dw);
@@ -169,15 +164,11 @@ static void norm_bwd_adds(const struct meg_ops *ops)
         struct meg_mat dw = rnd_mat_of(mixes[t].branch, 1, 40, 0), db = rnd_mat_of(mixes[t].branch, 1, 40, 0);
         float *skip = dense32(m.skip);
         ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w.p, m.b.p, (float)eps);
-        clear(m.dw);
-        clear(m.db);
         ops->norm_bwd(NULL, MEG_NORM_LAYER, alone, m.dw.p, m.db.p, MEG_DTYPE_F32, no_mat, m.dy, m.x, m.w.p, m.mean,
-                      m.rstd);
-        for (int64_t c = 0; c < 40; c++) {
-            put(dw, 0, c, 1.0f);
-            put(db, 0, c, 1.0f);
-        }
-        ops->norm_bwd(NULL, MEG_NORM_LAYER, dx, dw.p, db.p, dw.dtype, dx, m.dy, m.x, m.w.p, m.mean, m.rstd);
+                      m.rstd, false);
+        fill_mat(dw, 1.0f);
+        fill_mat(db, 1.0f);
+        ops->norm_bwd(NULL, MEG_NORM_LAYER, dx, dw.p, db.p, dw.dtype, dx, m.dy, m.x, m.w.p, m.mean, m.rstd, true);
         for (int64_t c = 0; c < 40; c++) {
             const double w = at(m.dw, 0, c), b = at(m.db, 0, c);
             near_of(dw.dtype, at(dw, 0, c), 1.0 + w, 8 * EPS * (1.0 + fabs(w)), "dw", 0, c);
@@ -202,14 +193,16 @@ static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, 
     struct meg_mat x = rnd_mat_of(t.stream, n, h, 1), y = rnd_mat_of(t.branch, n, h, 2);
     struct meg_mat z = rnd_mat_of(t.stream, n, h, 0), dz = rnd_mat_of(t.stream, n, h, 0);
     struct meg_mat dy = rnd_mat_of(t.branch, n, h, 3), bias = rnd_mat_of(t.branch, 1, h, 0);
-    struct meg_mat db = rnd_mat_of(t.branch, 1, h, 0);
+    struct meg_mat db = rnd_mat_of(t.branch, 1, h, 0), sum = rnd_mat_of(t.branch, 1, h, 0);
     float *x0 = dense32(x);
     uint64_t hash[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
-        clear(db);
+        fill_mat(db, NAN);
+        fill_mat(sum, 4.0f);
         omp_set_num_threads(k ? 2 : 1);
         ops->add_fwd(NULL, z, x, y, bias.p, &d);
-        ops->add_bwd(NULL, dy, db.p, db.dtype, dz, &d);
+        ops->add_bwd(NULL, dy, db.p, db.dtype, dz, &d, false);
+        ops->add_bwd(NULL, dy, sum.p, sum.dtype, dz, &d, true);
         digest_mat(hash + k, z);
         digest_mat(hash + k, dy);
         digest_mat(hash + k, db);
@@ -217,7 +210,8 @@ static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, 
     assert_int_equal(hash[0], hash[1]);
     ops->add_fwd(NULL, x, x, y, NULL, &d); /* in place, no bias */
     for (int64_t c = 0; c < h; c++) {
-        double sum = 0.0;
+        const double tol = (4.0 + 2.0 * sqrt((double)n)) * EPS * 2.0 * (double)n;
+        double want = 0.0;
         for (int64_t r = 0; r < n; r++) {
             const double f = drop_factor64(&d, 13 + c, 40 + r / 3, sample[r % 3]), xv = x0[r * h + c];
             near_of(t.stream, at(z, r, c), xv + f * ((double)at(y, r, c) + at(bias, 0, c)), 8 * EPS, "z", r, c);
@@ -225,13 +219,13 @@ static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, 
             if (t.branch == MEG_DTYPE_F32)
                 assert_true(at(dy, r, c) == at(dz, r, c) * (float)f); /* bit for bit */
             near_of(t.branch, at(dy, r, c), at(dz, r, c) * (double)(float)f, EPS * f, "dy", r, c);
-            sum += at(dy, r, c);
+            want += at(dy, r, c);
         }
-        near_of(t.branch, at(db, 0, c), sum, (4.0 + 2.0 * sqrt((double)n)) * EPS * 2.0 * (double)n, "dbias", 0, c);
+        near_of(t.branch, at(db, 0, c), want, tol, "dbias", 0, c);
+        near_of(t.branch, at(sum, 0, c), 4.0 + want, tol + 8 * EPS, "dbias, accumulated", 0, c);
     }
     if (t.branch == t.stream) { /* in place */
-        clear(db);
-        ops->add_bwd(NULL, dz, db.p, db.dtype, dz, &d);
+        ops->add_bwd(NULL, dz, db.p, db.dtype, dz, &d, false);
         hash[0] = 0;
         digest_mat(hash, z);
         digest_mat(hash, dz);
@@ -245,6 +239,7 @@ static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, 
     free(dy.p);
     free(bias.p);
     free(db.p);
+    free(sum.p);
     free(x0);
 }
 
@@ -320,7 +315,8 @@ static void nan_propagates_of(const struct meg_ops *ops, float bad, struct mix t
         put(m.dy, 2, c, bad);
     put(m.x, 3, 7, bad);
     ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w.p, m.b.p, (float)eps);
-    ops->norm_bwd(NULL, MEG_NORM_LAYER, m.dx, m.dw.p, m.db.p, t.branch, no_mat, m.dy, m.x, m.w.p, m.mean, m.rstd);
+    ops->norm_bwd(NULL, MEG_NORM_LAYER, m.dx, m.dw.p, m.db.p, t.branch, no_mat, m.dy, m.x, m.w.p, m.mean, m.rstd,
+                  false);
     for (int64_t c = 0; c < 50; c++) {
         assert_true(isnan(at(m.y, 3, c)) && isnan(at(m.dx, 3, c)));
         assert_false(isfinite(at(m.dx, 2, c)) || isfinite(at(m.dw, 0, c)) || isfinite(at(m.db, 0, c)));

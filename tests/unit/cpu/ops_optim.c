@@ -67,6 +67,7 @@ static void adamw(const struct meg_ops *ops)
         digest(h + k, s.w, N * 4);
         digest(h + k, s.m, N * 4);
         digest(h + k, s.v, N * 4);
+        assert_memory_equal(s.g, a.g, N * 4);
         for (int64_t i = 0; i < N; i++) {
             const struct meg_update_range *r = range_of(i);
             if (r) {
@@ -78,9 +79,8 @@ static void adamw(const struct meg_ops *ops)
                 near(s.m[i], m, 4 * EPS, "m", i, 0);
                 near(s.v[i], v, 4 * EPS, "v", i, 0);
                 near(s.w[i], a.w[i] - lr * u, 2 * EPS + 16 * EPS * lr * fabs(u), "w", i, 0);
-                assert_true(s.g[i] == 0.0f);
             } else {
-                assert_true(s.w[i] == a.w[i] && s.m[i] == a.m[i] && s.v[i] == a.v[i] && s.g[i] == a.g[i]);
+                assert_true(s.w[i] == a.w[i] && s.m[i] == a.m[i] && s.v[i] == a.v[i]);
             }
         }
         state_free(&s);
@@ -95,7 +95,6 @@ static void adamw(const struct meg_ops *ops)
         assert_memory_equal(s.w, a.w, N * 4);
         assert_memory_equal(s.m, a.m, N * 4);
         assert_memory_equal(s.v, a.v, N * 4);
-        assert_true(s.g[100] == 0.0f && s.g[20020] == a.g[20020]);
         state_free(&s);
         s = state_copy(&a);
         step.skip = 0;
@@ -126,6 +125,7 @@ static void sgd(const struct meg_ops *ops)
             ops->sgd(NULL, &x, ranges, LEN(ranges), 0.9f, &step);
             digest(h + k, s.w, N * 4);
             digest(h + k, s.m, N * 4);
+            assert_memory_equal(s.g, a.g, N * 4);
             for (int64_t i = 0; i < N; i++) {
                 const struct meg_update_range *r = range_of(i);
                 if (r) {
@@ -134,9 +134,8 @@ static void sgd(const struct meg_ops *ops)
                     const double b = first ? g : (double)0.9f * a.m[i] + g;
                     near(s.m[i], b, 6 * EPS, "buf", i, 0);
                     near(s.w[i], a.w[i] - lr * b, 2 * EPS, "w", i, 0);
-                    assert_true(s.g[i] == 0.0f);
                 } else {
-                    assert_true(s.w[i] == a.w[i] && s.m[i] == a.m[i] && s.g[i] == a.g[i]);
+                    assert_true(s.w[i] == a.w[i] && s.m[i] == a.m[i]);
                 }
             }
             state_free(&s);
@@ -149,7 +148,6 @@ static void sgd(const struct meg_ops *ops)
         ops->sgd(NULL, &x, ranges, LEN(ranges), 0.9f, &step);
         assert_memory_equal(s.w, a.w, N * 4);
         assert_memory_equal(s.m, a.m, N * 4);
-        assert_true(s.g[100] == 0.0f);
         state_free(&s);
     }
     state_free((struct state *)&a);
@@ -233,7 +231,6 @@ static void adamw_rounds_bf16_stochastically(const struct meg_ops *ops)
         assert_int_equal(s->w[i], stochastic(f.w[i], 0, i, 9));
         assert_int_equal(s->m[i], stochastic(f.m[i], 1, i, 9));
         assert_int_equal(s->v[i], stochastic(f.v[i], 2, i, 9));
-        assert_true(s->g[i] == 0);
     }
     s->g[3] = NAN;
     update_bf16(ops, s, all_of_m, 9);

@@ -212,6 +212,54 @@ static void gradients_accumulate_over_micro_batches(void **state)
     meg_gpt_close(g);
 }
 
+/* Set all parameter gradients to NaN, but not the padding between them. */
+static void fill_gradients_with_nan(struct meg_gpt *g)
+{
+    for (int i = 0; i < g->params.n; i++)
+        for (int64_t k = 0; k < g->params.row[i].numel; k++)
+            ((float *)g->g)[g->params.row[i].offset + k] = NAN;
+}
+
+/* Run two micro-batches, or as in zero-bubble schedules, both backward passes before both backward_weight passes. */
+static void two_micro_batches(struct meg_gpt *g, const struct meg_batch *x)
+{
+    for (int64_t slot = 0; slot < 2; slot++)
+        meg_gpt_forward(g, 0, slot, x, 1, NULL, NULL);
+    for (int64_t slot = 0; slot < 2; slot++)
+        meg_gpt_backward(g, 0, slot, NULL, NULL);
+    for (int64_t slot = 0; slot < 2 && g->run.defers_wgrad; slot++)
+        meg_gpt_backward_weight(g, 0, slot);
+}
+
+/* The first micro-batch after meg_gpt_zero_grads does not read the gradients, with any combination of options. */
+static void the_first_micro_batch_overwrites_all_gradients(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct meg_gpt_conf c = conf();
+        const struct meg_gpt_run run = {
+            .s = S, .b = B, .is_training = true, .microbatch_slots = 2, .defers_wgrad = i & 1
+        };
+        struct meg_gpt *g;
+        struct input in;
+        const struct meg_batch x = batch(&in);
+        float *want;
+
+        c.is_untied = i & 2;
+        if (i & 4)
+            c.normalization = MEG_NORM_RMS;
+        g = make_run(&c, &run);
+        two_micro_batches(g, &x);
+        want = copy_of_gradients(g);
+        fill_gradients_with_nan(g);
+        meg_gpt_zero_grads(g);
+        two_micro_batches(g, &x);
+        assert_memory_equal(g->g, want, (size_t)g->params.flat_numel * sizeof *want);
+        free(want);
+        meg_gpt_close(g);
+    }
+}
+
 static void dropout_depends_on_the_sample_id_only(void **state)
 {
     struct meg_gpt_conf c = conf();
@@ -440,6 +488,7 @@ int main(void)
         cmocka_unit_test(deferred_weight_gradients_are_the_same_bit_for_bit),
         cmocka_unit_test(chunks_of_logits_give_the_same_loss_and_gradients),
         cmocka_unit_test(gradients_accumulate_over_micro_batches),
+        cmocka_unit_test(the_first_micro_batch_overwrites_all_gradients),
         cmocka_unit_test(dropout_depends_on_the_sample_id_only),
         cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),
         cmocka_unit_test(initial_weights_depend_on_name_and_element_only),

@@ -81,7 +81,7 @@ static double gradients(struct meg_gpt *g, double scale, float *out)
         labels[r] = (r * 7 + 3) % V;
         position[r] = r / B;
     }
-    g->op->zero(NULL, g->g, (size_t)g->params.flat_numel * meg_dtype_size(g->run.grad_dtype));
+    meg_gpt_zero_grads(g);
     loss = meg_gpt_forward_backward(g, &x, scale / N) / N;
     g->op->cast(NULL, out, MEG_DTYPE_F32, g->g, g->run.grad_dtype, g->params.flat_numel);
     for (int64_t i = 0; i < g->params.flat_numel; i++)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "cpu/cpu.h"
+#include "model/gpt_internal.h"
 #include "optim/optim.h"
 
 enum { STEPS = 4 };
@@ -40,6 +41,8 @@ struct fixture {
     float *w, *g;
 };
 
+static struct meg_gpt_state no_layers;
+
 static void begin(struct fixture *f, enum meg_optimizer optimizer, double clip)
 {
     const struct meg_zero_conf zero = { .num_instances = 1 };
@@ -56,9 +59,13 @@ static void begin(struct fixture *f, enum meg_optimizer optimizer, double clip)
     f->conf.clip_grad = clip;
     f->w = op->alloc((size_t)f->params.flat_numel * sizeof(float));
     f->g = op->alloc((size_t)f->params.flat_numel * sizeof(float));
-    f->model = (struct meg_gpt){
-        .mesh = &meg_mesh_one, .params = f->params, .device = device, .op = op, .w = f->w, .g = f->g
-    };
+    f->model = (struct meg_gpt){ .mesh = &meg_mesh_one,
+                                 .params = f->params,
+                                 .device = device,
+                                 .op = op,
+                                 .w = f->w,
+                                 .g = f->g,
+                                 .state = &no_layers };
     assert_int_equal(meg_optim_create(&f->optim, &f->conf, &zero, &f->model, NULL), 0);
     for (int i = 0; i < f->params.n; i++)
         for (int64_t j = 0; j < f->params.row[i].numel; j++)
@@ -123,7 +130,6 @@ static void run(struct fixture *f, double grad_scale)
         for (int64_t i = 0; i < f->params.flat_numel; i++) {
             if (!(fabs(f->w[i] - w[i]) <= 2e-6 * (fabs(w[i]) + 1e-2)))
                 fail_msg("step %d, element %" PRId64 ": %.9g, expected %.9g", step, i, f->w[i], w[i]);
-            assert_true(f->g[i] == 0);
         }
     }
     free(w);

@@ -60,7 +60,7 @@ static void wrong_rows(void *arg)
 static void wrong_columns(void *arg)
 {
     (void)arg;
-    checked()->add_bwd(NULL, mat(0, N, F), NULL, MEG_DTYPE_F32, mat(1, N, F + 3), NULL);
+    checked()->add_bwd(NULL, mat(0, N, F), NULL, MEG_DTYPE_F32, mat(1, N, F + 3), NULL, false);
 }
 
 static void short_ld(void *arg)
