@@ -33,7 +33,8 @@ static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
 }
 
 /*
- * Return whether this run continues the run that saved the checkpoint, rather than starting a new run from its weights.
+ * Return whether this run continues the run that saved the checkpoint.  If not, the run starts at iteration 0, from the
+ * weights of the checkpoint or, without a checkpoint, from initial weights.
  */
 static bool is_resumed(const struct meg_trainer *t)
 {
@@ -118,7 +119,10 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
     return 0;
 }
 
-/* Append "SETTING A instead of B" for each setting that has the value A in the run and B in the checkpoint. */
+/*
+ * For each setting whose value A in the run differs from its value B in the checkpoint, append "SETTING A instead of
+ * B".
+ */
 static void append_differences(struct meg_str *out, json_t *run, const json_t *saved)
 {
     static const char *const option[][2] = {
@@ -145,8 +149,8 @@ static void append_differences(struct meg_str *out, json_t *run, const json_t *s
 }
 
 /*
- * Choose the schedule as --override-opt_param-scheduler or --use-checkpoint-opt_param-scheduler requests.  Without
- * these options, fail if the schedules of checkpoint and command line differ.
+ * Choose the schedule of the command line with --override-opt_param-scheduler, or that of the checkpoint with
+ * --use-checkpoint-opt_param-scheduler.  Without these options, return MEG_EUSAGE if the two schedules differ.
  */
 static int resolve_schedule(struct meg_trainer *t, const json_t *saved, const char *from, struct meg_err *e)
 {
@@ -266,7 +270,7 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
 
 enum { MAX_OPTIM_SHARDS = 4 };
 
-/* Describe the elements of the flat parameter buffer that this rank updates; the caller sets name and data. */
+/* Describe the elements of the flat parameter buffer that this rank updates; the caller sets name, data and dtype. */
 static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
 {
     return (struct meg_ckpt_shard){ .device = o->model->device,
@@ -277,8 +281,8 @@ static struct meg_ckpt_shard optim_shard(const struct meg_optim *o)
 }
 
 /*
- * Set `shard` to this rank's shards of the optimizer states and, unless the weights are f32, of the f32 main
- * parameters, if it has any.  Return the number of shards.
+ * Set `shard` to this rank's shards of the main parameters and of the optimizer states.  Main parameters are omitted if
+ * the optimizer has none, or if the weights are f32 and so equal to them.  Return the number of shards.
  */
 static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard shard[MAX_OPTIM_SHARDS])
 {
@@ -425,8 +429,8 @@ static bool sets_option(const char *line, const char *name)
 }
 
 /*
- * Return whether a line sets an option of parallel layout, memory use or communication.  Such options do not change the
- * results, so --use-checkpoint-args does not read them from a checkpoint.
+ * Return whether a line sets an option that depends on the machines of a run rather than on the model: parallel layout,
+ * recomputation, asynchronous saves, timeout.  --use-checkpoint-args does not read such options from a checkpoint.
  */
 static bool is_layout_option(const char *line)
 {

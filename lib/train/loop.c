@@ -216,8 +216,8 @@ static int stop_error(struct meg_trainer *t, struct meg_err *e)
 }
 
 /*
- * Save a checkpoint if one is due or if the run ends before its last iteration.  Set *is_over when an exit condition
- * ends the run; return MEG_ESTOP after a stop request.
+ * After an iteration other than the last one of the run, save a checkpoint if one is due or if the run ends now.  Set
+ * *is_over if an exit condition ends the run; return MEG_ESTOP after a stop request.
  */
 static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 {
@@ -244,7 +244,8 @@ static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 
 /*
  * Save a checkpoint, as Megatron does, before a step with a new number of micro-batches.  *num_micro is the number of
- * micro-batches of the last step, or 0 before the first step.  Set *num_micro to the number of the next step.
+ * micro-batches of the last step, or 0 before the first step of this process.  Set *num_micro to the number of the next
+ * step.
  */
 static int save_at_rampup(struct meg_trainer *t, int64_t *num_micro, struct meg_err *e)
 {
@@ -280,7 +281,7 @@ static int train(struct meg_trainer *t, bool *is_over, struct meg_err *e)
     while (t->state.iteration < t->spec.train_iters && !*is_over) {
         if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = measured_step(t, e)) < 0)
             return r;
-        /* an iteration after which the weights differ is not logged, but the iterations before it are */
+        /* an iteration after which replicas of a weight differ is not logged, but the iterations before it are */
         if (is_due(t->job->train.weight_hash_interval, t->state.iteration) &&
             ((r = finish_steps(t, 1, e)) < 0 || (r = meg_weight_hash_check(t, e)) < 0))
             return r;

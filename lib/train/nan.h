@@ -11,17 +11,18 @@ MEG_BEGIN_DECLS
 
 struct meg_trainer;
 
-enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* this many consecutive iterations with NaN or Inf end the run */
+enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* value of num_consecutive_nan (train/trainer.h) that ends the run */
 
 /*
  * Handle an iteration that was skipped because its loss or gradient norm is not finite, according to --on-nan.  One
- * rank reports the iteration, the loss and, if there is one, the first parameter in backward order whose gradient is
- * not finite.  The reporting rank is the lowest rank with a local loss or gradient that is not finite, or rank 0 if all
- * are finite.
+ * rank reports the iteration and what is not finite there: the loss, the gradient of a parameter (of several, the first
+ * in backward order), both, or only the sum of squared gradients.  The reporting rank is the lowest rank with a local
+ * loss or gradient that is not finite, or rank 0 if all are finite.
  *
- * Returns 0 if the run continues; with --on-nan rollback, weights and optimizer state are now those of the newest
- * checkpoint in --save.  If the run ends, the reporting rank returns MEG_EFAIL, and the other ranks do not return.  A
- * failure of the save in progress or of the rollback is returned as well.
+ * Returns 0 if the run continues; with --on-nan rollback, weights and optimizer state are now those of the last
+ * checkpoint that this run saved in --save or loaded from there.  If the run ends, the reporting rank returns
+ * MEG_EFAIL, and the other ranks do not return.  A failure of the save in progress or of the rollback is returned as
+ * well.
  */
 int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_step_record *record, struct meg_err *e);
 

@@ -1,6 +1,7 @@
 /*
  * Write progress.txt in Megatron's format: a line per job start and per checkpoint, with fields separated by tabs.
- * Cumulative throughput covers the jobs after the last job that had a different number of ranks than this run.
+ * Cumulative throughput covers the time since the start of the first job after the last job that had a different number
+ * of ranks.
  */
 #define _GNU_SOURCE /* strptime */
 #include <inttypes.h>
@@ -52,9 +53,9 @@ static double flops_until(const struct meg_trainer *t, const struct meg_train_st
 }
 
 /*
- * Read the progress log.  Find the first job after the last job that had a different number of ranks.  Set
- * *start to the start time of the job found, or 0 if there is none.  Set *flops to the model FLOPs of the run before
- * that job.
+ * Read the progress log.  Find the first job after the last job that had a different number of ranks than this one.
+ * Set *start to the start time of the job found, and *flops to the model FLOPs of the run before it.  If no job is
+ * found, set *start to 0; *flops is then meaningless.
  */
 static void find_first_job(const struct meg_trainer *t, time_t *start, double *flops)
 {

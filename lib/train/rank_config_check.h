@@ -26,6 +26,7 @@ int64_t meg_majority_value(const int64_t *v, int n);
 
 /*
  * Check that all ranks run the same program with the same options.  Options that name a cache or log files may differ.
+ * If ranks differ, fail as meg_rank_config_check does, with MEG_EUSAGE.
  */
 int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e);
 

@@ -22,9 +22,9 @@ static void add_tokenizer_file(struct meg_str *lines, int i, const struct meg_st
 }
 
 /*
- * Add the hash of one file of a checkpoint: manifest.json if the checkpoint is native, else config.json (Hugging Face).
- * A manifest contains the checksums of the other files.  If the file is missing, as in Megatron's format, add the path
- * of the checkpoint.
+ * Append the hash of one file of a checkpoint to `lines`: manifest.json if the checkpoint is native, else config.json
+ * (Hugging Face).  A manifest contains the checksums of the other files.  If the file is missing, as in Megatron's
+ * format, append the path of the checkpoint.
  */
 static void add_checkpoint(struct meg_str *lines, const struct meg_ckpt *c)
 {

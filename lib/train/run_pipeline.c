@@ -65,7 +65,10 @@ int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int
 
 /* ---- the schedule ------------------------------------------------------------------------------- */
 
-/* Return size and data type of the tensor that pipeline stages exchange: the hidden states of a micro-batch. */
+/*
+ * Return the number of elements and the dtype of the tensor that pipeline stages exchange: the hidden states of a
+ * micro-batch.
+ */
 static struct meg_pipe_tensor stage_boundary(const struct meg_gpt *g)
 {
     const enum meg_dtype type = g->run.residual_dtype;
@@ -74,7 +77,10 @@ static struct meg_pipe_tensor stage_boundary(const struct meg_gpt *g)
     return x;
 }
 
-/* Create the schedule for num_micro micro-batches and its buffers, unless they exist. */
+/*
+ * Create the schedule for num_micro micro-batches and its buffers, unless they exist.  Return MEG_EFAIL if device
+ * memory is exhausted.
+ */
 static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_forward_only, struct meg_err *e)
 {
     struct meg_train_pipeline *p = &t->pipeline;

@@ -96,7 +96,10 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
     return 0;
 }
 
-/* Refuse a run without training data: the training part of --split is 0, or the training paths are missing. */
+/*
+ * Return MEG_EUSAGE if the run trains but has no training data: the training part of --split is 0, or the training
+ * paths are missing.
+ */
 static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
 {
     const char *split = t->job->data.split;
@@ -118,8 +121,8 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
 }
 
 /*
- * Open the data files.  Compute the number of samples of each split, and the range of each file that the split reads.
- * build_data builds the index arrays.
+ * Open the data files.  Compute the number of samples of each split, and the sequences of each file that each split
+ * reads.  build_data builds the index arrays later.
  */
 static int plan_data(struct meg_trainer *t, struct meg_err *e)
 {
@@ -145,7 +148,10 @@ static int plan_data(struct meg_trainer *t, struct meg_err *e)
     return check_train_split(t, e);
 }
 
-/* Check all options, complete the run specification, and plan the data. */
+/*
+ * Open checkpoint, device and tokenizer, check all options, and complete the run specification.  Unless --plan is
+ * given, plan the data as well.
+ */
 static int check_and_plan(struct meg_trainer *t, struct meg_err *e)
 {
     int r;
@@ -197,7 +203,7 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
     return r;
 }
 
-/* Log each line of an option dump if -v is given. */
+/* Log the lines of an option dump, except comments, if -v is given. */
 static void debug_options(const char *text)
 {
     for (size_t n; *text; text += n + (text[n] == '\n')) {
@@ -297,7 +303,10 @@ static int run(struct meg_trainer *t, struct meg_err *e)
     return r;
 }
 
-/* Lock the --save directory on rank 0, before it is read: only one job at a time may use it. */
+/*
+ * Lock the --save directory on rank 0 before the directory is read, so that only one job at a time saves there.  Runs
+ * that save nothing (--skip-train, --dry-run, --plan) do not lock it.
+ */
 static int lock_save_dir(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;

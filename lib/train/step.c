@@ -9,10 +9,10 @@
 #include "watchdog/watchdog.h"
 
 /*
- * Compute the gradients of a global batch.  By default each micro-batch has the same weight: its loss is divided by the
- * number of its unmasked tokens, and by the total number of micro-batches on the data-parallel ranks.  With
- * --calculate-per-token-loss each token has the same weight: meg_optim_decide divides the gradients once by the number
- * of all unmasked tokens.
+ * Compute and reduce the gradients of a global batch, and sum the loss over ranks.  By default each micro-batch has the
+ * same weight: its loss is divided by the number of its unmasked tokens, and by the total number of micro-batches on
+ * the data-parallel ranks.  With --calculate-per-token-loss each token has the same weight: meg_optim_decide divides
+ * the gradients once by the number of all unmasked tokens.
  */
 static int forward_backward(struct meg_trainer *t, int64_t num_micro, struct meg_err *e)
 {

@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
  */
 void meg_stop_catch(void);
 
-/* Return the signal that was caught, or 0. */
+/* Return the last signal that was caught, or 0. */
 int meg_stop_signal(void);
 
 MEG_END_DECLS

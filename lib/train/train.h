@@ -10,9 +10,9 @@ MEG_BEGIN_DECLS
 
 /*
  * Run the job; groups are its option groups (meg_train_option_groups).  All options are checked before the model is
- * allocated or a checkpoint is written.  Returns 0 if training is complete or an exit condition holds.  Returns
- * MEG_ESTOP if a signal requested a stop and the state is saved.  With train.dry_run or train.plan, only the report is
- * printed.
+ * allocated or a checkpoint is written.  Returns 0 if training is complete, an exit condition holds, or the evaluation
+ * of --skip-train is complete.  Returns MEG_ESTOP if a signal requested a stop and the state is saved.  With
+ * train.dry_run or train.plan, only the report is printed.
  *
  * Every rank of world calls this function with the same options.  If ranks fail, one of them returns its error, and all
  * other ranks wait until the failing rank's meg_die ends them.  In a run with several ranks, an error after the memory

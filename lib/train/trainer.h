@@ -21,7 +21,10 @@ struct meg_train_state {
     int64_t iteration;
     int64_t consumed_train, consumed_valid; /* samples that the loaders skip when the run resumes */
     int64_t skipped_samples;                /* samples skipped by --decrease-batch-size-if-needed */
-    /* position in the learning-rate and weight-decay schedules, in samples; skipped iterations do not count */
+    /*
+     * position in the learning-rate and weight-decay schedules, in samples; skipped iterations do not count; stored in
+     * a checkpoint only with the optimizer state
+     */
     int64_t lr_steps;
 };
 
@@ -52,13 +55,13 @@ struct meg_queued_step {
 /* The result of one iteration. */
 struct meg_step_result {
     struct meg_batch_size batch;
-    struct meg_train_state state; /* state after the iteration */
-    double lm_loss, grad_norm, params_norm, seconds;
-    int64_t num_zeros;
-    bool is_skipped; /* no update, because of --on-nan or the loss scale */
+    struct meg_train_state state;                    /* state after the iteration */
+    double lm_loss, grad_norm, params_norm, seconds; /* a norm is NaN if it is not logged */
+    int64_t num_zeros;                               /* number of gradient elements that are zero; -1: not counted */
+    bool is_skipped;                                 /* no update, because of --on-nan or the loss scale */
 };
 
-/* Sums over the iterations since the last log line. */
+/* Sums on rank 0 over the iterations since the last log line; `loss` excludes skipped iterations. */
 struct meg_log_totals {
     int64_t n, nan, skipped;
     double loss, seconds, tokens, flops;
@@ -102,11 +105,11 @@ struct meg_trainer {
     int64_t checkpoint_optim_steps;         /* optimizer steps stored in that checkpoint */
     struct meg_ckpt_async_save *async_save; /* save in progress, or NULL */
     struct meg_train_state async_save_state;
-    int64_t last_saved;       /* last iteration that this run loaded from --save or began to save there; -1: none */
+    int64_t last_saved;       /* iteration of the save in progress, or else last_committed */
     int64_t last_committed;   /* last iteration that this run loaded from --save or finished saving there; -1: none */
     int64_t loaded_iteration; /* iteration in --save from which the run resumed; -1: none */
 
-    double comm_bytes[MEG_COST_GROUPS]; /* bytes that this rank sent in the last step */
+    double comm_bytes[MEG_COST_GROUPS]; /* bytes that this rank sent in the last step, per type of group */
     int64_t comm_num_micro;             /* micro-batches of the last step; 0: no step was run */
 };
 
@@ -128,8 +131,9 @@ int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
  */
 int meg_train_fail_on_rank0(const struct meg_trainer *t, int r);
 /*
- * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise the lowest rank that differs from
- * the majority returns MEG_EFORMAT and a message with the file name.  The other ranks do not return.
+ * Compare the tokenizer files, the checkpoint and the data files of all ranks (meg_rank_config_add_file).  Return 0 if
+ * they are equal.  Otherwise the lowest rank that differs from the majority returns MEG_EFORMAT and a message that
+ * names a file that differs.  The other ranks do not return.
  */
 int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e);
 /*
@@ -159,7 +163,8 @@ void meg_train_pipeline_free(struct meg_trainer *t);
 
 /*
  * Return whether --on-nan applies to a step with NaN or Inf.  --on-nan does not apply with
- * --no-check-for-nan-in-loss-and-grad, nor with a dynamic loss scale: after such a step, the scale is lowered instead.
+ * --no-check-for-nan-in-loss-and-grad, nor with a dynamic loss scale, which skips such steps itself
+ * (meg_scaler_update).
  */
 static inline bool meg_train_checks_nan(const struct meg_trainer *t)
 {
@@ -173,23 +178,23 @@ double meg_train_decoupled_lr(const struct meg_trainer *t, int64_t lr_steps);
 
 /*
  * Queue one iteration: forward and backward of a global batch, gradient clipping and the optimizer update.  The device
- * skips the update if the gradients or the loss are not finite.  Advances t->state, except lr_steps.
+ * decides whether to skip the update (meg_step_finish).  Advances t->state, except lr_steps.
  */
 int meg_train_step(struct meg_trainer *t, struct meg_err *e);
 /*
- * Return how many steps may have unread results when the next step is queued.  The number is 0 if the device computes
- * in the calling thread.  It is 0 with --on-nan rollback, which must act before the next step.
+ * Return how many steps may have unread results when the next step is queued: 0 if device memory is host memory, 0 with
+ * --on-nan rollback, which must act before the next step, and otherwise 1.
  */
 int meg_train_max_queued_steps(const struct meg_trainer *t);
 /*
- * Wait for the oldest queued step, and return its result in *out.  Advances t->state.lr_steps unless the step was
- * skipped; skipped steps are handled according to --on-nan and the loss scale.
+ * Wait for the oldest queued step, and set *out to its result.  Advances t->state.lr_steps unless the step was skipped.
+ * A skipped step is handled according to --on-nan and the loss scale; if it ends the run, an error is returned.
  */
 int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e);
 
 /*
- * Set *loss to the mean loss per unmasked token over --eval-iters global batches of loader l.  A stop request ends the
- * evaluation early, with *loss NaN and return value 0.
+ * Set *loss to the mean loss per unmasked token over --eval-iters global batches of loader l.  `split` names the data
+ * split in progress messages.  A stop request ends the evaluation early, with *loss NaN and return value 0.
  */
 int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const char *split, double *loss,
                        struct meg_err *e);
@@ -203,13 +208,16 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
 /* ---- checkpointing.c: save, load, resume ---- */
 
 /*
- * Open the --load checkpoint, if there is one.  With --use-checkpoint-args, and always if the checkpoint is not native,
- * set options from the checkpoint, except those on the command line.  The caller checks the options later.
+ * Open the checkpoint in the --load directory, if --load is given.  If the directory contains no checkpoint, return
+ * MEG_ENOENT with --exit-on-missing-checkpoint, and otherwise warn.  With --use-checkpoint-args, and always if the
+ * checkpoint is not native, set options from the checkpoint, except those on the command line.  The caller checks the
+ * options later.
  */
 int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e);
 /*
- * Check that the model of the checkpoint matches the options, which are already checked.  If the run resumes, read
- * t->state and the other run state from the checkpoint.
+ * Check that the model of the checkpoint, if there is one, matches the options, which are already checked.  If the run
+ * resumes, read t->state, the dropout seed, the loss scale and the learning-rate schedule from the checkpoint, except
+ * those that --no-load-rng, --no-load-optim or --skip-train exclude.
  */
 int meg_train_read_state(struct meg_trainer *t, struct meg_err *e);
 /*
@@ -224,24 +232,27 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e);
 int meg_train_load(struct meg_trainer *t, struct meg_err *e);
 /* Load weights and optimizer state from iteration t->last_saved in --save; t->state is unchanged. */
 int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e);
-/* These values determine what happens when a save fails. */
+/* The reaction to a failed save. */
 enum meg_save_failure {
     MEG_SAVE_MAY_FAIL,      /* warn, because a later save follows; with --exit-on-save-failure, end the run */
     MEG_SAVE_MUST_NOT_FAIL, /* end the run */
     MEG_SAVE_BEFORE_ERROR   /* warn, because another error is about to end the run */
 };
 
-/* Save a checkpoint atomically; with --async-save, only start the save. */
+/*
+ * Wait for the save in progress, if any.  Then save a checkpoint atomically; with --async-save, only start the save.
+ * Returns an error only if a failed save ends the run.
+ */
 int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e);
 /*
- * Save the current iteration because an error is about to end the run.  Does nothing without --save or before the first
- * iteration.  Pass the error of this rank in e, or NULL if another rank failed.  If the iteration is saved, the message
- * of e is extended to say so.
+ * Save the current iteration because an error is about to end the run.  Does nothing without --save, with --skip-train
+ * or before the first iteration.  Pass the error of this rank in e, or NULL if only other ranks failed.  If the
+ * iteration is saved, the message of e is extended to say so.
  */
 void meg_train_save_before_error(struct meg_trainer *t, struct meg_err *e);
 /*
- * Advance the asynchronous save in progress, if any; if wait is true, wait until it ends.  Collective over all ranks,
- * between steps.
+ * Advance the asynchronous save in progress, if any; if wait is true, wait until it ends.  If it fails, react as
+ * `failure` states.  Collective over all ranks, between steps.
  */
 int meg_train_save_poll(struct meg_trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e);
 
