@@ -145,7 +145,10 @@ static int simulate_start(struct simulation *p, struct stage *g, const struct me
     return 0;
 }
 
-/* Simulate a WAIT.  Return 1 if the peer has not started the transfer yet. */
+/*
+ * Simulate a WAIT.  Return 0 if the transfer ends, 1 if the peer has not started it yet, or MEG_EFAIL if the action is
+ * invalid.
+ */
 static int simulate_wait(struct simulation *p, struct stage *g, const struct meg_action *a)
 {
     const bool is_received = meg_edge_is_received(a->edge);

@@ -115,7 +115,7 @@ static double total(struct cost_comm s)
  * stage.  Without a distributed optimizer, a rank reduces all elements.  With a distributed optimizer, a rank reduces
  * only the elements of its shard.
  */
-static double tied_grad_nbytes(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
+static double tied_grad_numel(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
 {
     int b = 0;
 
@@ -192,7 +192,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
         if (row->shard_numel && l->has_sp && row->tp_axis < 0)
             s.sp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
         if (row->shard_numel && l->pp > 1 && row->reduce_group == MEG_PARAM_TIED)
-            s.embedding_grad += meg_comm_volume_all_reduce(2, tied_grad_nbytes(&params, row, l) * e);
+            s.embedding_grad += meg_comm_volume_all_reduce(2, tied_grad_numel(&params, row, l) * e);
     }
     if (l->zero.stage >= 2) {
         const double num_micro = (double)cost->schedule.microbatches;

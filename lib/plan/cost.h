@@ -1,9 +1,9 @@
 /*
  * cost.h - analytic cost model of a training run: memory, communication and time of a step.
  *
- * The cost model allocates no tensors.  It computes memory and communication for one rank each of up to three pipeline
- * stages (meg_cost_representatives), and time for each stage.  Layers are modeled as in Korthikanti et al. 2022,
- * pipelines as in Narayanan et al. 2021.
+ * The cost model allocates no tensors.  Memory and communication are computed for one rank, given by its coordinates;
+ * reports show the ranks that meg_cost_representatives selects.  The time of a step is computed from the times of all
+ * pipeline stages.  Layers are modeled as in Korthikanti et al. 2022, pipelines as in Narayanan et al. 2021.
  */
 #ifndef MEG_PLAN_COST_H
 #define MEG_PLAN_COST_H
@@ -60,8 +60,8 @@ enum meg_cost_memory_type {
 enum { MEG_COST_MEM_ARENAS = MEG_COST_MEM_COMM_WORKSPACE }; /* number of arenas */
 extern const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES];
 /*
- * Return the number of types, the first ones, that are in the memory that computes: all on a CPU, else the arenas.  The
- * others are in host memory.
+ * Return n such that the first n types are in device memory: all types on a CPU, only the arenas on a GPU.  The other
+ * types are in host memory.
  */
 static inline int meg_cost_num_device_types(bool is_cpu)
 {
@@ -70,7 +70,7 @@ static inline int meg_cost_num_device_types(bool is_cpu)
 
 /* Compute the bytes of each type of memory on the rank at coordinates `at`. */
 void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *cost, struct meg_rank_coords at);
-/* Return the total bytes of the rank that needs the most memory. */
+/* Return the largest number of bytes of device memory that one of the ranks of meg_cost_representatives needs. */
 double meg_cost_max_memory(const struct meg_cost_model *cost);
 
 /* ---- communication --------------------------------------------------------------------------- */

@@ -28,7 +28,10 @@ static void print_run(const struct meg_run_spec *s, FILE *f)
                 s->batch.increment, s->batch.rampup_samples);
 }
 
-/* Print a line for each group of parameters with the same weight decay and learning rate. */
+/*
+ * Print a line for each group of parameters with the same weight decay and learning rate, and a line for all
+ * parameters.
+ */
 static void print_params(const struct meg_params *p, FILE *f)
 {
     fprintf(f, "\n%-30s %8s %14s\n", "parameters", "tensors", "elements");
@@ -87,7 +90,7 @@ static void print_layout(const struct meg_layout *l, FILE *f)
     fputc('\n', f);
 }
 
-/* Print the memory of types [begin, end), without those of no stage. */
+/* Print the memory of types [begin, end).  Omit a type that needs no memory on any stage. */
 static void print_types(int begin, int end, const char *suffix, const struct stage_cost *c, int n, FILE *f)
 {
     for (int k = begin; k < end; k++) {

@@ -18,7 +18,7 @@ double meg_memory_overhead(const struct meg_run_spec *s);
 /* Return the available bytes of this machine, divided by `ranks` processes; 0 if unknown. */
 double meg_memory_available(int64_t ranks);
 
-/* Return the current and the peak resident set size of this process in bytes. */
+/* Return the current and the peak resident set size of this process in bytes; 0 if unknown. */
 double meg_memory_rss(void);
 double meg_memory_peak_rss(void);
 

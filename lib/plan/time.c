@@ -55,9 +55,9 @@ static double gemm_time(const struct rates *r, double n, double in, double out)
 }
 
 /*
- * Return the bytes/s that a rank sends in a group of `size` ranks.  The world ranks of the group are r, r + stride, r +
- * 2 * stride, and so on.  In a group over several nodes, the bandwidth is net_bw times the number of the group's ranks
- * in a node, but at most link_bw.
+ * Return the bytes/s that a rank sends in a group of `size` ranks.  The world ranks of the group are r, r + stride,
+ * ..., r + (size - 1) * stride.  In a group over several nodes, the bandwidth is net_bw times the number of the group's
+ * ranks in a node, but at most link_bw.
  */
 static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t size)
 {
@@ -68,7 +68,10 @@ static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t s
 
 /* ---- attention -------------------------------------------------------------------------------- */
 
-/* Estimate the time of attention of a micro-batch in one layer.  The causal mask leaves half of the scores. */
+/*
+ * Estimate the time of attention of a micro-batch in one layer.  FlashAttention computes only the half of the scores
+ * that the causal mask leaves.
+ */
 static struct pass_time attention_time(const struct rates *r, const struct meg_cost_model *cost, bool is_backward)
 {
     const struct meg_gpt_widths widths = meg_gpt_layer_widths(cost->model, cost->layout.tp);
@@ -221,8 +224,9 @@ double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pi
 }
 
 /*
- * Simulate the pipeline schedule, and return its time in seconds.  `each` has the times of the model's parts in order
- * (parallel/schedule.h): chunk 0 of each stage, then chunk 1 of each stage, ...
+ * Simulate the pipeline schedule, and return its time in seconds.  A transfer between two stages takes `transfer`
+ * seconds.  `each` has the times of the model's parts in order (parallel/schedule.h): chunk 0 of each stage, then chunk
+ * 1 of each stage, ...
  */
 static double simulate_pipeline(const struct meg_cost_model *cost, const struct chunk_time *each, double transfer)
 {
@@ -286,8 +290,9 @@ static double pipeline_time(struct pass_time *busy, const struct meg_cost_model 
 }
 
 /*
- * Return the bytes per element that an update with Adam reads and writes: 24 for the f32 weight and two f32 moments,
- * which are read and written; twice the gradient, which is read and zeroed; and once a bf16 or f16 weight.
+ * Return the bytes per element that an update with AdamW reads and writes if the optimizer has f32 main parameters and
+ * moments: 24 for the f32 weight and two f32 moments, which are read and written; twice the gradient, which is read and
+ * zeroed; and once a bf16 or f16 weight.
  */
 static double update_nbytes(const struct meg_cost_model *cost)
 {
