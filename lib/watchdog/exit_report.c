@@ -63,7 +63,9 @@ static int collect_ranks(struct rank_info **out, const struct watchdog_snapshot 
     return n;
 }
 
-/* Append the ranks of s for which is_in is true, as "rank 3" or "ranks 0, 2-5". */
+/*
+ * Append the ranks of s for which is_in is true, as "rank 3" or "ranks 0, 2-5"; after 20 ranges, append "..." instead.
+ */
 static void list_ranks(struct meg_str *out, const struct rank_info *s, const bool *is_in, int n)
 {
     int count = 0, shown = 0;

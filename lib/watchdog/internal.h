@@ -47,7 +47,7 @@ struct watchdog_welcome {
 
 struct watchdog_exit {
     int32_t status;
-    int32_t is_abort; /* the exiting rank aborts the run, so the receiver waits until the launcher ends it */
+    int32_t is_abort; /* the sender aborts the run: the receiver first waits for the launcher to end it (ABORT_S) */
     char reason[400];
 };
 
@@ -128,7 +128,7 @@ struct watchdog_snapshot {
     double timeout_s; /* timeout that has expired */
 };
 
-/* Append a report that the process at the other end of `lost` has exited. */
+/* Append a report that the process at the other end of `lost` has exited, and the states of the other ranks. */
 void watchdog_report_lost(struct meg_str *s, const struct watchdog_snapshot *v, const struct watchdog_conn *lost);
 /*
  * Append a report of a timeout: the ranks that did not reply.  If all ranks replied, report the ranks that do not wait
@@ -219,7 +219,10 @@ void watchdog_rendezvous(struct meg_watchdog *w);
 /* Print a message, and end all ranks with this status.  Only the monitor thread of rank 0 calls this function. */
 void watchdog_exit_all(struct meg_watchdog *w, int status, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(3, 4);
 
-/* Wake the monitor thread on events of fd.  tag identifies the source: a connection, &listen_fd or &wake_pipe. */
+/*
+ * Wake the monitor thread on events of fd.  Returns false with errno set on failure.  tag identifies the source: a
+ * connection, &listen_fd or &wake_pipe.
+ */
 bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag);
 /* Run the monitor thread; arg is the struct meg_watchdog. */
 void *watchdog_monitor(void *arg);

@@ -193,7 +193,11 @@ static bool all_replied(const struct meg_watchdog *w)
     return true;
 }
 
-/* Subtract `passed` seconds from the grace period of a scheduled exit, and exit when the period is over. */
+/*
+ * Subtract `passed` seconds from the grace period of a scheduled exit, and exit when the period is over.  If all peers
+ * have replied after a timeout, cancel the exit unless must_exit is set.  With must_exit, rank 0 then exits at once,
+ * and the other ranks give it time to report.
+ */
 static void check_exit(struct meg_watchdog *w, double passed)
 {
     if (w->cause == WATCHDOG_CAUSE_NONE)

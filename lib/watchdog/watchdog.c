@@ -161,7 +161,7 @@ static void exit_refused(const struct meg_watchdog *w, const void *payload)
 enum answer {
     ANSWER_WELCOME,
     ANSWER_NONE,   /* no process listens, or the connection was closed: retrying may succeed */
-    ANSWER_FOREIGN /* the listener is not a watchdog */
+    ANSWER_FOREIGN /* the listener sent no reply in time, or a reply that rank 0 would not send */
 };
 
 /* Connect to rank 0 and send a join request.  A refusal ends the process.  Sets errno unless the reply is a welcome. */

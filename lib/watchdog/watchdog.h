@@ -92,7 +92,10 @@ bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s);
  */
 void meg_watchdog_await_report(struct meg_watchdog *w);
 
-/* Make the other ranks exit: send the exit status of this process and the reason to them. */
+/*
+ * Make the other ranks exit: send them the exit status of this process and the reason.  Block for up to one second
+ * until the monitor thread has sent them.
+ */
 void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char *reason);
 
 MEG_END_DECLS
