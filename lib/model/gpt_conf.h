@@ -39,7 +39,7 @@ struct meg_gpt_conf {
     bool swiglu;
     bool has_bias; /* linear layers have biases; if false, only qkv has one, and only with add_qkv_bias */
     bool add_qkv_bias;
-    bool bias_gelu_fusion; /* use the tanh approximation of GELU if has_bias; else exact GELU */
+    bool bias_gelu_fusion; /* with has_bias, GELU is the tanh approximation; in all other cases, it is exact */
     double attention_dropout, hidden_dropout;
 };
 extern const struct meg_opt meg_gpt_opts[];

@@ -90,8 +90,8 @@ static int64_t round_up(int64_t n, int64_t unit)
 }
 
 /*
- * End the current bucket.  With a distributed optimizer, pad it, as Megatron does, to a multiple of 128 elements and of
- * the number of shards.
+ * End the current bucket, unless it is empty.  With a distributed optimizer, pad it, as Megatron does, to a multiple of
+ * 128 elements and of the number of shards.
  */
 static void end_bucket(struct meg_params *p, const struct meg_layout *l)
 {

@@ -83,7 +83,8 @@ struct meg_params {
 
 /*
  * Append a parameter and return its row, which is valid until the next call.  The name is formatted as by printf.  The
- * caller sets the other fields; tp_axis is initially -1, nblocks is 1, and all other fields are 0.
+ * arguments determine name, shape, numel and layer_group.  The caller sets the other fields: tp_axis is initially -1,
+ * nblocks is 1, and the rest are 0.
  */
 struct meg_param *meg_params_add(struct meg_params *p, int layer_group, int ndim, const int64_t *dim, const char *fmt,
                                  ...) __attribute__((format(printf, 5, 6)));

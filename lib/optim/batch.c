@@ -35,7 +35,8 @@ static int64_t nearest_multiple(int64_t n, int64_t unit)
 
 /*
  * Check that a global batch size is a multiple of the micro-batch size times the data-parallel size.  With
- * p->round_down, check only that it is at least this product.  The message begins with `what` and ends with `remedy`.
+ * p->round_down, check only that it is at least this product.  Return MEG_EUSAGE if not, with a message that begins
+ * with `what` and contains the advice `remedy`.
  */
 static int check_level(const struct meg_batch_schedule *p, int64_t global, const char *what, const char *remedy,
                        struct meg_err *e)

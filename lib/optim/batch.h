@@ -4,7 +4,8 @@
  * A ramp-up raises the batch size from A to the global batch size G, by increments of I, over N samples.  After
  * `consumed` samples, the batch size is
  *   A + I floor(consumed / L) while consumed <= N, and G afterwards.
- * There are (G - A) / I levels of L = N I / (G - A) samples each; L is a real number.
+ * There are (G - A) / I levels of L = N I / (G - A) samples each; L is a real number.  If A equals G, there is no
+ * ramp-up.
  */
 #ifndef MEG_OPTIM_BATCH_H
 #define MEG_OPTIM_BATCH_H

@@ -18,7 +18,10 @@ struct meg_nan_guard {
 
 /* Begin a step.  If is_on is false, this step's gradients are not checked. */
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on);
-/* Queue the check of a layer group: add the squares of its gradients, which begin at g, to the sums. */
+/*
+ * If is_on, queue the check of a layer group, whose gradients begin at g: add the sum of squares of each parameter's
+ * gradient to `sums`.
+ */
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype);
 MEG_END_DECLS
 #endif
