@@ -1,4 +1,4 @@
-/* meg-eval: measure how well a model predicts given tokens. */
+/* meg-eval: compute the perplexity of a text, or the log-probabilities of its tokens, under a model. */
 #include "eval/task.h"
 
 int main(int argc, char **argv)

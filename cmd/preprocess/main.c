@@ -31,7 +31,7 @@ int main(int argc, char **argv)
         meg_usage("--decode accepts only PREFIX and FIRST[:COUNT]");
     if (in.json && in.decode.n == 0 && !in.info)
         meg_usage("--json requires --decode or --info");
-    /* if no type is given, it is detected from the files */
+    /* without --tokenizer-type, the type is detected from the files */
     has_tokenizer = tc.type || tc.name_or_path || tc.tokenizer_model;
     if (in.decode.n > 0 && !in.json && !has_tokenizer)
         meg_usage("--decode requires --tokenizer-type to print text; with --json it prints token ids");

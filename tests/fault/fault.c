@@ -1,28 +1,28 @@
 /*
- * fault.c - fault injection by LD_PRELOAD: one system call of a write path fails, so that a test can let each of them
- * fail.
+ * fault.c - fault injection by LD_PRELOAD: make one chosen system call fail, so that a test can try every call of a
+ * program that writes files.
  *
  *     MEG_FAULT_COUNT=FILE LD_PRELOAD=fault.so COMMAND                   count the calls
  *     MEG_FAULT_AT=3 MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=fault.so COMMAND  let the third call fail
  *
- * The calls are counted from 1.  They are write, pwrite, fsync, fdatasync, ftruncate, posix_fallocate and close on
- * regular files that are open for writing and on directories, except stdout and stderr, and rename and renameat2; if
- * MEG_FAULT_NAMES is set, also link, unlink, mkdir and an open that creates a file.  Writes of stdio are not
- * intercepted.
+ * These calls are counted, from 1: write, pwrite, fsync, fdatasync, ftruncate, posix_fallocate and close on directories
+ * and on regular files that are open for writing, except stdin, stdout and stderr; rename and renameat2; if
+ * MEG_FAULT_NAMES is set, also link, unlink, mkdir and an open with O_CREAT.  Writes of stdio are not intercepted.
  *
  * MEG_FAULT_AT=n         let call n fail
- * MEG_FAULT_ERRNO=...    with ENOSPC or EIO; KILL: end the process by SIGKILL after half of a write; SHORT: write only
- * half
- *                        and return that; WAIT: wait at most 60 s until file MEG_FAULT_GO exists
+ * MEG_FAULT_ERRNO=...    type of the failure.  ENOSPC: fail with ENOSPC.  KILL: end the process by SIGKILL, after half
+ *                        of a write or before any other call.  SHORT: write only half of the bytes, and return their
+ *                        number; other calls succeed.  WAIT: wait at most 60 s until the file MEG_FAULT_GO exists, then
+ *                        make the call.  By default and for other values: fail with EIO.
  * MEG_FAULT_COUNT=FILE   write the number of calls to FILE when the process exits
- * MEG_FAULT_IN=TEXT      count only calls on files whose path contains TEXT
+ * MEG_FAULT_IN=TEXT      count only calls on open files whose path contains TEXT; do not count rename, renameat2 and
+ *                        the calls of MEG_FAULT_NAMES
  * MEG_FAULT_LOG=FILE     append a line per counted call to FILE, which processes may share: process id, call, path, and
- * the new
- *                        path of a rename
- * MEG_FAULT_NO_EXCHANGE  if set, let renameat2 fail as on file systems that cannot exchange two names
- * MEG_FAULT_PREAD=n      let the nth pread fail with MEG_FAULT_ERRNO, or return 0 if that is END
+ *                        the new path of a rename
+ * MEG_FAULT_NO_EXCHANGE  if set, let renameat2 with flags fail as on file systems that cannot exchange two names
+ * MEG_FAULT_PREAD=n      let the nth pread fail with EIO, or return 0 if MEG_FAULT_ERRNO is END
  * MEG_FAULT_RECV         if set, let a non-blocking recv return 0, as if the peer had closed the connection
- * MEG_FAULT_THREADS=n    let pthread_create fail after n threads
+ * MEG_FAULT_THREADS=n    let pthread_create fail with EAGAIN after n calls
  *
  * Programs built with ASan also need ASAN_OPTIONS=verify_asan_link_order=0.
  */
@@ -108,13 +108,13 @@ static void die(void)
     kill(getpid(), SIGKILL);
 }
 
-/* The intercepted function of libc, looked up once. */
+/* Declare `real`, the intercepted function of libc, which the first call looks up. */
 #define REAL(name)                                                                                                     \
     static __typeof__(&name) real;                                                                                     \
     if (!real)                                                                                                         \
     real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
-/* Define a call that is either made or fails with RESULT. */
+/* Make the call, or inject the fault: return `fail`, or end the process before the call.  SHORT has no effect. */
 #define ALL_OR_NOTHING(fault, fail, call)                                                                              \
     switch (fault) {                                                                                                   \
     case FAIL: return fail;                                                                                            \
@@ -122,7 +122,7 @@ static void die(void)
     default: return call;                                                                                              \
     }
 
-/* Define a call that can also write half of its bytes. */
+/* Make the call, or inject the fault: return -1, end the process after `half`, or only make the call `half`. */
 #define BY_HALVES(fault, half, call)                                                                                   \
     switch (fault) {                                                                                                   \
     case FAIL: return -1;                                                                                              \

@@ -9,7 +9,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* Write n bytes to file NAME in $TMPDIR; the returned path is valid until the next call. */
+/*
+ * Write n bytes to the file `name` in $TMPDIR, or in /tmp if TMPDIR is not set.  Return its path, which is valid until
+ * the next call.
+ */
 static inline const char *fuzz_file(const char *name, const uint8_t *bytes, size_t n)
 {
     static char path[512];

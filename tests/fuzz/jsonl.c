@@ -1,4 +1,4 @@
-/* Any UTF-8 as a JSON line is rejected, or both keys have texts and the line is an object. */
+/* Any UTF-8 as a JSON line is rejected, or the line is an object, and the strings of both keys are valid UTF-8. */
 #include <string.h>
 
 #include "fuzz.h"

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         if (meg_st_find(st, t->name) != t)
             abort();
         if (!data)
-            continue; /* no memory for its view */
+            continue; /* no memory for a copy of the tensor's view */
         for (int64_t k = 0; k < t->nbytes; k++)
             sum ^= data[k];
         free(block);

@@ -1,6 +1,6 @@
 /*
- * Any four parameter files and a text, separated by zero bytes, are rejected, or the sentences of the text are in order
- * and not empty; with keep_newlines they cover the text except for trailing whitespace.
+ * Any four parameter files and a text, separated by zero bytes, are rejected, or the sentences of the text, with and
+ * without keep_newlines, are in order, not empty and valid UTF-8.
  */
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #include "tokenizer/tokenizer.h"
 #include "unicode/utf8.h"
 
-/* Incremental decoding gives the same text as decoding all ids at once. */
+/* Check that incremental decoding gives the same text as decoding all ids at once. */
 static void decode_both(const struct meg_tokenizer *t, const struct meg_ids *ids)
 {
     struct meg_detok d = { .tok = t };

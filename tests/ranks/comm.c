@@ -1,6 +1,6 @@
 /*
- * Test of all collectives for each type and several sizes on the ranks of a launcher.  Values are functions of rank and
- * element, so that each rank can compute the expected result.  Rank 0 prints TAP.
+ * Test of all collectives for each dtype and several sizes on the ranks of a launcher.  Values are functions of rank
+ * and element, so that each rank can compute the expected result.  Rank 0 prints TAP.
  *
  * With the argument "host", test host collectives only.  With the arguments "loop S", count steps, each of which is a
  * barrier with a timeout of S seconds, until a signal ends the process.  With an argument N, also test a message and a
@@ -34,7 +34,7 @@ static void ok(int is_ok, const char *what)
         printf("%sok %d - %s\n", bad ? "not " : "", tests, what);
 }
 
-/* Return a small integer or half, which is exact in every type. */
+/* Return a small multiple of 0.5, which is exact in every floating-point type; integer types store its floor. */
 static double value(int rank, int64_t i)
 {
     return (double)((rank * 7 + i * 3) % 23) - 11 + 0.5 * (double)(i % 2);
@@ -392,7 +392,7 @@ int main(int argc, char **argv)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_F64, MEG_DTYPE_BF16,
                                             MEG_DTYPE_F16, MEG_DTYPE_I32, MEG_DTYPE_I64 };
-    /* 1025 f32 are more than MEG_ALL_REDUCE_SMALL. */
+    /* 1025 f32 have more than MEG_ALL_REDUCE_SMALL bytes. */
     static const int64_t sizes[] = { 1, 3, 1000, 1025 };
     const struct meg_device_conf conf = { MEG_DEVICE_AUTO };
     const int is_host = argc > 1 && strcmp(argv[1], "host") == 0;

@@ -1,7 +1,8 @@
 /*
  * Test of context-parallel attention, forward and backward, against attention of one rank: every communication type,
- * with dropout, rotary embedding, packed documents, grouped queries, in f32 and bf16.  Each rank also computes the
- * attention of complete sequences and compares its rows.  Rank 0 prints TAP.
+ * with dropout, rotary embedding and grouped queries, with and without packed documents, in f32 and bf16.  Each rank
+ * also computes the attention of complete sequences, and compares its rows and the summed weight gradients.  Rank 0
+ * prints TAP.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -172,7 +173,7 @@ static void run(struct tensors *all, const struct meg_cp *cp, const struct meg_l
     free(arena.base);
 }
 
-/* Return whether |got - want| <= tol * |want|. */
+/* Return whether |got - want| <= tol * |want| in the L2 norm; false if `want` is zero. */
 static bool near(const float *got, const float *want, int64_t n, double tol)
 {
     double diff = 0, norm = 0;
@@ -188,7 +189,7 @@ static void check(enum meg_cp_comm_type type, int64_t a2a_size, bool has_docs, b
 {
     static const char *const names[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
     static struct tensors want, got;
-    const double tol = t == MEG_DTYPE_F32 ? 1e-6 : 8e-3; /* bf16: sums in another order differ by two half ulps */
+    const double tol = t == MEG_DTYPE_F32 ? 1e-6 : 8e-3; /* bf16: sums in a different order differ by two half ulps */
     struct meg_layout layout = meg_layout_one;
     struct meg_mesh mesh;
     struct meg_cp cp;

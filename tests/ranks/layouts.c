@@ -5,11 +5,11 @@
  *
  *     mpirun -n 8 layouts sample|cover|full DIR [I/N]
  *
- * A cell is one value for each option below.  `full` runs all valid cells, or part I of N of them, drawn at random
- * with a fixed seed; `cover` a selection in which every valid triple of values occurs (a covering array of strength
- * 3, chosen greedily: Cohen et al. 1997); `sample` as many of those as take a minute or two.  The world is split into
- * groups of the size of a cell, which run cells concurrently.  Trains on DIR/ids_text_document (tests/train.sh), prints
- * TAP, and writes files to DIR.
+ * A cell is one value for each option below.  `full` runs all valid cells; with I/N, it runs part I of N random parts,
+ * drawn with a fixed seed.  `cover` runs a selection of cells that contains every triple of values of a valid cell (a
+ * covering array of strength 3, chosen greedily: Cohen et al. 1997).  `sample` runs the first SAMPLE cells of that
+ * selection (choose_sample).  The world is split into groups of as many ranks as a cell requires; the groups run cells
+ * concurrently.  Trains on DIR/ids_text_document (tests/train.sh), prints TAP, and writes files to DIR.
  */
 #include <jansson.h>
 #include <math.h>
@@ -178,7 +178,7 @@ static struct cell *all_cells(int world, int *n)
     return v;
 }
 
-/* A triple of values as an index. */
+/* Upper limit of the index of a triple: three options, and three values of 3 bits each. */
 enum { TRIPLES = OPTIONS * OPTIONS * OPTIONS * 512 };
 
 static int triple(const struct cell *c, int i, int j, int k)
@@ -209,7 +209,11 @@ static int random_below(unsigned *seed, int n)
     return (int)((*seed >> 8) % (unsigned)n);
 }
 
-/* Repeatedly choose the best cell among the first one that covers a new triple and TRIES random ones. */
+/*
+ * Choose cells until all triples are covered.  Each choice considers the first cell that covers a new triple and TRIES
+ * random cells, and chooses the one that covers the most new triples.  Set *n to the number of cells; the caller frees
+ * the array.
+ */
 static struct cell *cover(const struct cell *all, int nall, int *n)
 {
     char *wanted = meg_new(TRIPLES);
@@ -247,7 +251,10 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
     return v;
 }
 
-/* Choose the first SAMPLE cells; if none has uneven stages in f32, replace the last one with the first such cell. */
+/*
+ * Choose the first SAMPLE cells, and return their number.  If none of them has uneven stages in f32, replace the last
+ * one with the first later cell that has.
+ */
 static int choose_sample(struct cell *cell, int n)
 {
     int i = 0;
@@ -259,7 +266,10 @@ static int choose_sample(struct cell *cell, int n)
     return n < SAMPLE ? n : SAMPLE;
 }
 
-/* Return part i of the cells in random order, divided into parts parts. */
+/*
+ * Shuffle the cells with a fixed seed, and divide them into `parts` parts.  Return a copy of part i, counted from 1,
+ * and set *n to its number of cells.
+ */
 static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n)
 {
     const int begin = (int)((int64_t)nall * (i - 1) / parts), end = (int)((int64_t)nall * i / parts);
@@ -433,7 +443,7 @@ static struct mismatch find_mismatch(const struct meg_usage_vs_plan *a, int rank
     return (struct mismatch){ 0 };
 }
 
-/* Return the mismatch of the first rank that has one. */
+/* Return the mismatch of the first rank that has one; if no rank has one, the index of the result is 0. */
 static struct mismatch first_mismatch(struct meg_comm *ranks, const struct meg_usage_vs_plan *mine)
 {
     struct mismatch *all = meg_new((size_t)ranks->size * sizeof *all), s;
@@ -483,7 +493,7 @@ static void make_references(struct meg_comm *world)
     }
 }
 
-/* Compare two outcomes; the differences are infinite unless both have STEPS steps. */
+/* Compare two outcomes.  Unless both have STEPS steps, the differences of loss and gradient norm are infinite. */
 static void compare(struct result *r, const struct outcome *a, const struct outcome *b, int groups)
 {
     const bool is_complete = a->nlosses == STEPS && b->nlosses == STEPS;
@@ -493,7 +503,10 @@ static void compare(struct result *r, const struct outcome *a, const struct outc
     r->weights = weights_diff(a, b, groups);
 }
 
-/* Run the cells of one size, world / size of them concurrently; the first rank of each group sets result [n]. */
+/*
+ * Run the cells of `size` ranks, world->size / size of them concurrently.  The first rank of each group sets the
+ * elements of result [n] for the cells that the group runs.
+ */
 static void run_cells(struct meg_comm *world, const struct cell *cell, int n, int size, struct result *result)
 {
     const int groups = world->size / size, own_group = world->rank / size;
@@ -523,7 +536,10 @@ static void run_cells(struct meg_comm *world, const struct cell *cell, int n, in
     meg_host_barrier(world);
 }
 
-/* For each value of each option, print the number of its cells and their largest differences; bf16 is separate. */
+/*
+ * For each value of each option, print the number of its cells and their largest differences.  Only the line of bf16
+ * includes cells in bf16.
+ */
 static void print_table(FILE *f, const struct cell *cell, int n, const struct result *result)
 {
     fprintf(f, "# %-12s %6s %12s %14s %12s\n", "", "cells", "loss", "gradient norm", "weights");
