@@ -10,7 +10,10 @@
 MEG_BEGIN_DECLS
 
 struct meg_gpt_kv_cache;
-/* Allocate an empty cache for g, whose run.is_training must be false.  Fail with MEG_EFAIL if memory is exhausted. */
+/*
+ * Allocate an empty cache for g, whose run.is_training must be false.  s must be at most
+ * g->conf.max_position_embeddings.  Fail with MEG_EFAIL if memory is exhausted.
+ */
 int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e);
 void meg_gpt_kv_cache_close(struct meg_gpt_kv_cache *c);
 /* Remove all tokens from a slot. */

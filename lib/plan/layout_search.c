@@ -25,7 +25,7 @@ struct candidate {
     struct meg_layout_conf layout;
     int64_t micro;
     enum meg_recompute recompute;
-    double memory; /* bytes on the rank that needs the most memory */
+    double memory; /* bytes of device memory on the rank that needs the most */
     struct meg_cost_time time;
 };
 

@@ -20,7 +20,7 @@
 enum {
     HEADER = 2 * sizeof(uint32_t),
     MIN_PAYLOAD = sizeof(struct watchdog_exit), /* the largest payload of a frame of fixed length */
-    MAX_PAYLOAD = 16 << 20,                     /* of a result of the store; a gather of a million ranks has 8 MB */
+    MAX_PAYLOAD = 16 << 20, /* maximum for a result of the store; a gather of 8 bytes from a million ranks has 8 MB */
     CONNECT_MS = 10000
 };
 
@@ -260,7 +260,7 @@ static void queue_bytes(struct watchdog_conn *c, const void *bytes, size_t n)
     c->nout += n;
 }
 
-/* After an error, no frame can be sent; the receiving side detects that the connection is lost. */
+/* After an error, the queue is dropped: watchdog_recv on this connection will report that it is lost. */
 void watchdog_send_queued(struct watchdog_conn *c)
 {
     while (c->nsent < c->nout) {

@@ -500,7 +500,10 @@ static void handle_wakeup(struct meg_watchdog *w)
     watchdog_store_flush(w);
 }
 
-/* Return whether this thread must end: the process exits, or closes the watchdog and all frames are sent. */
+/*
+ * Return whether this thread must end: it has broadcast the exit of this process, or WATCHDOG_BYE and all earlier
+ * frames are sent.
+ */
 static bool is_over(const struct meg_watchdog *w)
 {
     bool is_closed = w->has_sent_bye;

@@ -1,4 +1,4 @@
-/* Host collectives through rank 0. */
+/* Host collectives over the watchdog: rank 0 collects the values of a group's ranks, and sends them the result. */
 #include "watchdog/store.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "watchdog/internal.h"
 
-/* A value on its way to rank 0, or a result that the main thread has not taken yet. */
+/* A value that this rank has not sent to rank 0 yet, or a result that the main thread has not taken yet. */
 struct watchdog_store_message {
     struct watchdog_store_message *next;
     struct meg_store_collective collective;
@@ -17,7 +17,7 @@ struct watchdog_store_message {
 /* A collective that waits on rank 0 for the values of some ranks. */
 struct watchdog_store_pending {
     struct watchdog_store_pending *next;
-    struct meg_store_collective first; /* as the first rank passed it */
+    struct meg_store_collective first; /* as passed by the rank whose value arrived first */
     int narrived;
     bool *has_arrived;           /* [size] */
     struct watchdog_conn **conn; /* [size] connections of the ranks; NULL for rank 0 */
@@ -54,7 +54,7 @@ static bool agree(const struct meg_store_collective *a, const struct meg_store_c
            a->combine == b->combine && a->nbytes == b->nbytes;
 }
 
-/* Return the size of the value that this rank sends. */
+/* Return the size in bytes of the value that rank c->rank sends. */
 static size_t value_nbytes(const struct meg_store_collective *c)
 {
     return c->op == MEG_STORE_BROADCAST && c->rank != c->root ? 0 : (size_t)c->nbytes;
@@ -108,7 +108,7 @@ static void add_result(struct meg_watchdog *w, const struct meg_store_collective
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Send the result of a collective, all of whose values have arrived, to its ranks. */
+/* Compute the result of a collective after all values have arrived, send it to the ranks of the group, and free p. */
 static void complete(struct meg_watchdog *w, struct watchdog_store_pending *p)
 {
     const struct meg_store_collective *c = &p->first;
@@ -125,7 +125,7 @@ static void complete(struct meg_watchdog *w, struct watchdog_store_pending *p)
     free_pending(w, p);
 }
 
-/* Return whether a value from a peer has a valid size and rank. */
+/* Return whether the members of a collective are in range, and the value has the size that they require. */
 static bool is_valid(const struct meg_watchdog *w, const struct meg_store_collective *c, size_t nbytes)
 {
     return c->size >= 1 && c->size <= w->size && c->rank >= 0 && c->rank < c->size && c->root >= 0 &&
@@ -133,7 +133,11 @@ static bool is_valid(const struct meg_watchdog *w, const struct meg_store_collec
            c->nbytes <= MEG_STORE_MAX_NBYTES && nbytes == value_nbytes(c);
 }
 
-/* Store the value of one rank; conn is NULL for rank 0 itself. */
+/*
+ * On rank 0, store the value of rank c->rank, and complete the collective after the last value.  conn is the connection
+ * of that rank, or NULL if it is rank 0 of the run.  Return false if the value is invalid.  End the run if two ranks of
+ * the group pass different collectives, or one rank passes two values.
+ */
 static bool receive_value(struct meg_watchdog *w, struct watchdog_conn *conn, const struct meg_store_collective *c,
                           const void *value, size_t nbytes)
 {

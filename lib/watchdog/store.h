@@ -2,8 +2,8 @@
  * store.h - host collectives over the connections of the watchdog: gather, reduce or broadcast small values.
  *
  * Each rank of a group sends its value to rank 0 of the run.  When all values have arrived, rank 0 sends the result to
- * the ranks of the group: one message in each direction.  The monitor thread of rank 0 does this, so it does not matter
- * whether rank 0 belongs to the group or is busy.
+ * the ranks of the group: one message in each direction.  The monitor thread of rank 0 receives and sends these
+ * messages.  The main thread of rank 0 may therefore be busy, and rank 0 need not belong to the group.
  */
 #ifndef MEG_WATCHDOG_STORE_H
 #define MEG_WATCHDOG_STORE_H
@@ -15,7 +15,10 @@ MEG_BEGIN_DECLS
 
 struct meg_watchdog;
 
-/* Largest value of a rank in bytes.  Rank 0 holds the values of all ranks of a collective. */
+/*
+ * Maximum size in bytes of one rank's value.  It is small because rank 0 stores the values of all ranks of a
+ * collective.
+ */
 enum { MEG_STORE_MAX_NBYTES = 1 << 14 };
 
 enum meg_store_op {

@@ -49,7 +49,10 @@ struct meg_watchdog_bootstrap {
     void (*all_reduce_max)(void *ctx, int64_t *values, int64_t n);
     void (*broadcast)(void *ctx, void *buf, int64_t nbytes); /* root is rank 0; nbytes is a multiple of 4 */
     void (*barrier)(void *ctx);
-    /* Reduce the values [size * nbytes] of the ranks to [nbytes] at their start.  The monitor thread calls it. */
+    /*
+     * Reduce the values [size * nbytes] of the ranks, and store the result [nbytes] at the start of `values`.  Only the
+     * monitor thread of rank 0 calls this function.
+     */
     void (*reduce)(void *values, const struct meg_store_collective *c);
 };
 

@@ -110,7 +110,10 @@ static void from_device(void *host, void *tensor, int64_t n, enum meg_dtype t)
     d->op->release(tensor);
 }
 
-/* The functions below have the arguments of the collectives in comm.h, but take buffers in host memory. */
+/*
+ * Each of the functions below copies its host buffers to the device, calls the collective of comm.h, and copies the
+ * result back.
+ */
 
 static void tensor_all_reduce(void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
 {
