@@ -105,8 +105,8 @@ void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbyt
 OP(linear_fwd);
 OP(linear_bwd_data);
 OP(linear_bwd_weight);
-OP(swiglu_fwd);
-OP(swiglu_bwd);
+OP(glu_fwd);
+OP(glu_bwd);
 OP(rope);
 OP(norm_fwd);
 OP(norm_bwd);

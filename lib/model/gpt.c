@@ -106,6 +106,7 @@ static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
     l->attn.dropout = c->attention_dropout;
     l->attn.recomputes_core = g->run.recompute == MEG_RECOMPUTE_SELECTIVE;
     l->mlp.is_gated = c->swiglu;
+    l->mlp.glu.type = MEG_GLU_SILU;
     l->mlp.act = c->swiglu ? MEG_ACT_NONE : c->bias_gelu_fusion && c->has_bias ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF;
 }
 

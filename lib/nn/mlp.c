@@ -7,7 +7,7 @@ void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct m
 {
     if (l->is_gated) {
         meg_column_parallel_fwd(c, a->pre, none, x, &l->fc1, MEG_ACT_NONE);
-        c->op->swiglu_fwd(c->stream, a->mid, a->pre);
+        c->op->glu_fwd(c->stream, &l->glu, a->mid, a->pre);
     } else {
         meg_column_parallel_fwd(c, a->mid, a->pre, x, &l->fc1, l->act);
     }
@@ -19,7 +19,7 @@ void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct
 {
     if (l->is_gated) {
         meg_row_parallel_bwd(c, d->mid, dy, a->mid, &l->fc2, none, MEG_ACT_NONE);
-        c->op->swiglu_bwd(c->stream, d->pre, d->mid, a->pre);
+        c->op->glu_bwd(c->stream, &l->glu, d->pre, d->mid, a->pre);
     } else {
         meg_row_parallel_bwd(c, d->pre, dy, a->mid, &l->fc2, a->pre, l->act);
     }

@@ -1,6 +1,6 @@
 /*
  * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2.  In a gated network, fc1's output is [gate | up] and
- * fc2's input is silu(gate) * up.
+ * fc2's input is that of a gated linear unit, such as SwiGLU's silu(gate) * up.
  */
 #ifndef MEG_NN_MLP_H
 #define MEG_NN_MLP_H
@@ -12,6 +12,7 @@ struct meg_mlp {
     struct meg_linear_weights fc1, fc2;
     enum meg_act act; /* MEG_ACT_NONE if gated */
     int is_gated;
+    struct meg_glu glu; /* the unit, if gated */
 };
 
 struct meg_mlp_acts {

@@ -211,21 +211,30 @@ static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *l, struc
     op->linear_bwd_weight(st, l, dw, dbias, dy, x, accumulate);
 }
 
-static void swiglu_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x)
+#define CHECK_GLU()                                                                                                    \
+    do {                                                                                                               \
+        MEG_ASSERT_LE(unit->type, MEG_GLU_SQUARED_RELU);                                                               \
+        MEG_ASSERT(unit->limit >= 0);                                                                                  \
+    } while (0)
+
+static void glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
 {
+    CHECK_GLU();
     CHECK_MAT(y, y.rows, y.cols);
     CHECK_MAT(x, y.rows, 2 * y.cols);
     CHECK_DISJOINT(1, y, x);
-    op->swiglu_fwd(st, y, x);
+    op->glu_fwd(st, unit, y, x);
 }
 
-static void swiglu_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x)
+static void glu_bwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat dx, struct meg_mat dy,
+                    struct meg_mat x)
 {
+    CHECK_GLU();
     CHECK_MAT(dy, dy.rows, dy.cols);
     CHECK_MAT(x, dy.rows, 2 * dy.cols);
     CHECK_MAT(dx, dy.rows, 2 * dy.cols);
     CHECK_DISJOINT(1, dx, dy, unless_in_place(x, dx));
-    op->swiglu_bwd(st, dx, dy, x);
+    op->glu_bwd(st, unit, dx, dy, x);
 }
 
 static void rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
@@ -575,8 +584,8 @@ static void check(const struct meg_ops *table)
     checked.linear_fwd = linear_fwd;
     checked.linear_bwd_data = linear_bwd_data;
     checked.linear_bwd_weight = linear_bwd_weight;
-    checked.swiglu_fwd = swiglu_fwd;
-    checked.swiglu_bwd = swiglu_bwd;
+    checked.glu_fwd = glu_fwd;
+    checked.glu_bwd = glu_bwd;
     checked.rope = rope;
     checked.norm_fwd = norm_fwd;
     checked.norm_bwd = norm_bwd;

@@ -56,6 +56,26 @@ struct meg_heads {
 enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
 
+/* The activation function of a gated linear unit. */
+enum meg_glu_type {
+    MEG_GLU_SILU,       /* SwiGLU: x / (1 + exp(-x)) */
+    MEG_GLU_QUICK_GELU, /* x / (1 + exp(-1.702 x)) */
+    MEG_GLU_GELU_TANH,  /* GEGLU, with the tanh form of GELU */
+    MEG_GLU_GELU_ERF,   /* GEGLU, with the exact form of GELU */
+    MEG_GLU_RELU,       /* ReGLU */
+    MEG_GLU_SQUARED_RELU
+};
+
+/*
+ * A gated linear unit (Shazeer 2020): y = act(gate) * (up + offset).  If limit is not 0, gate is first clamped to at
+ * most limit, and up to [-limit, limit]; the gradient of a clamped value is 0.  GPT-OSS has MEG_GLU_QUICK_GELU, limit 7
+ * and offset 1 (GptOssExperts in transformers; activation_func_clamp_value and glu_linear_offset in Megatron).
+ */
+struct meg_glu {
+    enum meg_glu_type type;
+    float limit, offset;
+};
+
 /*
  * Dropout parameters.  A dropout mask is a function of global indices, so it does not depend on the parallel layout.  A
  * unit is a column of a hidden state or one attention weight of a query.  Philox (base/philox.h) returns eight 16-bit
@@ -206,10 +226,11 @@ struct meg_ops {
     void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
                               struct meg_mat dy, struct meg_mat x, bool accumulate);
 
-    /* Gated linear unit (Shazeer 2020): y [n,f] = silu(gate) * up, x [n,2f] = [gate | up]. */
-    void (*swiglu_fwd)(struct meg_stream *st, struct meg_mat y, struct meg_mat x);
+    /* Compute the output y [n,f] of a gated linear unit from x [n,2f] = [gate | up]. */
+    void (*glu_fwd)(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x);
     /* Compute dx [n,2f] from dy [n,f] and x; dx may be x. */
-    void (*swiglu_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x);
+    void (*glu_bwd)(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat dx, struct meg_mat dy,
+                    struct meg_mat x);
 
     /*
      * Rotary position embedding (Su et al. 2021), in place, of the first 2*half columns of a head.  Rotate the pair

@@ -114,6 +114,17 @@ static void put_act(struct line *l, enum meg_act act)
     put_str(l, "act", name[act]);
 }
 
+static void put_glu(struct line *l, const struct meg_glu *unit)
+{
+    static const char *const name[] = { "silu", "quick_gelu", "gelu_tanh", "gelu_erf", "relu", "squared_relu" };
+
+    put_str(l, "type", name[unit->type]);
+    if (unit->limit > 0)
+        meg_json_set_f64(&l->json, "limit", (double)unit->limit);
+    if (unit->offset != 0)
+        meg_json_set_f64(&l->json, "offset", (double)unit->offset);
+}
+
 static void put_norm(struct line *l, enum meg_norm type)
 {
     put_str(l, "type", type == MEG_NORM_RMS ? "RMSNorm" : "LayerNorm");
@@ -228,23 +239,26 @@ static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *linear, 
     print(&l);
 }
 
-static void swiglu_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x)
+static void glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
 {
     struct line l = start();
 
-    op->swiglu_fwd(st, y, x);
-    put_op(&l, "swiglu_fwd");
+    op->glu_fwd(st, unit, y, x);
+    put_op(&l, "glu_fwd");
+    put_glu(&l, unit);
     put_mat(&l, "y", y);
     put_mat(&l, "x", x);
     print(&l);
 }
 
-static void swiglu_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x)
+static void glu_bwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat dx, struct meg_mat dy,
+                    struct meg_mat x)
 {
     struct line l = start();
 
-    op->swiglu_bwd(st, dx, dy, x);
-    put_op(&l, "swiglu_bwd");
+    op->glu_bwd(st, unit, dx, dy, x);
+    put_op(&l, "glu_bwd");
+    put_glu(&l, unit);
     put_mat(&l, "dx", dx);
     put_mat(&l, "dy", dy);
     put_mat(&l, "x", x);
@@ -606,8 +620,8 @@ static void trace(const struct meg_ops *table)
     traced.linear_fwd = linear_fwd;
     traced.linear_bwd_data = linear_bwd_data;
     traced.linear_bwd_weight = linear_bwd_weight;
-    traced.swiglu_fwd = swiglu_fwd;
-    traced.swiglu_bwd = swiglu_bwd;
+    traced.glu_fwd = glu_fwd;
+    traced.glu_bwd = glu_bwd;
     traced.rope = rope;
     traced.norm_fwd = norm_fwd;
     traced.norm_bwd = norm_bwd;

@@ -9,7 +9,7 @@
  * and the main arguments of the operation under their names in ops.h.  A matrix is printed as
  * {"dtype":"F32","shape":[rows,cols]}, a view of heads as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, a NULL pointer
  * as null, a size or an option as a number or a string.  For example:
- * {"op":"swiglu_fwd","rank":0,"time_us":14.1,"y":{"dtype":"F32","shape":[32,64]},"x":{"dtype":"F32","shape":[32,128]}}
+ * {"op":"sumsq","rank":0,"time_us":14.1,"x":{"dtype":"F32","shape":[4096]}}
  * These are not traced: the functions that allocate, release, create or destroy; copy; the functions on events.
  */
 #ifndef MEG_TENSOR_TRACE_OPS_H

@@ -10,6 +10,7 @@ static const struct meg_ops *cpu;
         const struct meg_drop *: keep(&(x), sizeof(struct meg_drop)),                                                  \
         const struct meg_attn_geom *: keep(&(x), sizeof(struct meg_attn_geom)),                                        \
         const struct meg_attn_bwd_args *: keep(&(x), sizeof(struct meg_attn_bwd_args)),                                \
+        const struct meg_glu *: keep(&(x), sizeof(struct meg_glu)),                                                    \
         const struct meg_adam *: keep(&(x), sizeof(struct meg_adam)),                                                  \
         const struct meg_step_conf *: keep(&(x), sizeof(struct meg_step_conf)),                                        \
         const struct meg_update_arrays *: keep(&(x), sizeof(struct meg_update_arrays)),                                \
@@ -102,8 +103,8 @@ OP(linear_fwd, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_m
    enum meg_act)
 OP(linear_bwd_data, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_mat, struct meg_mat, enum meg_act)
 OP(linear_bwd_weight, struct meg_linear *, struct meg_mat, void *, struct meg_mat, struct meg_mat, bool)
-OP(swiglu_fwd, struct meg_mat, struct meg_mat)
-OP(swiglu_bwd, struct meg_mat, struct meg_mat, struct meg_mat)
+OP(glu_fwd, const struct meg_glu *, struct meg_mat, struct meg_mat)
+OP(glu_bwd, const struct meg_glu *, struct meg_mat, struct meg_mat, struct meg_mat)
 OP(rope, struct meg_heads, int64_t, int64_t, int64_t, int64_t, int64_t, int, const float *, const float *,
    const int32_t *, float)
 OP(norm_fwd, enum meg_norm, struct meg_mat, float *, float *, struct meg_mat, const void *, const void *, float)
@@ -179,8 +180,8 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.linear_fwd = linear_fwd;
     table.linear_bwd_data = linear_bwd_data;
     table.linear_bwd_weight = linear_bwd_weight;
-    table.swiglu_fwd = swiglu_fwd;
-    table.swiglu_bwd = swiglu_bwd;
+    table.glu_fwd = glu_fwd;
+    table.glu_bwd = glu_bwd;
     table.rope = rope;
     table.norm_fwd = norm_fwd;
     table.norm_bwd = norm_bwd;

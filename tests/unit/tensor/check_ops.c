@@ -6,6 +6,7 @@
 
 enum { N = 3, F = 4 };
 
+static const struct meg_glu silu = { MEG_GLU_SILU, 0, 0 };
 static float data[4][N * 2 * F];
 
 static struct meg_mat mat(int i, int64_t rows, int64_t cols)
@@ -31,12 +32,12 @@ static void right_arguments_give_the_same_result(void **state)
 
     (void)state;
     fill();
-    meg_cpu_level(MEG_CPU_BASE)->swiglu_bwd(NULL, mat(0, N, 2 * F), mat(1, N, F), mat(2, N, 2 * F));
+    meg_cpu_level(MEG_CPU_BASE)->glu_bwd(NULL, &silu, mat(0, N, 2 * F), mat(1, N, F), mat(2, N, 2 * F));
     memcpy(want, data[0], sizeof want);
     fill();
-    checked()->swiglu_bwd(NULL, mat(0, N, 2 * F), mat(1, N, F), mat(2, N, 2 * F));
+    checked()->glu_bwd(NULL, &silu, mat(0, N, 2 * F), mat(1, N, F), mat(2, N, 2 * F));
     assert_memory_equal(data[0], want, sizeof want);
-    checked()->swiglu_bwd(NULL, mat(2, N, 2 * F), mat(1, N, F), mat(2, N, 2 * F)); /* dx may be x */
+    checked()->glu_bwd(NULL, &silu, mat(2, N, 2 * F), mat(1, N, F), mat(2, N, 2 * F)); /* dx may be x */
     assert_memory_equal(data[2], want, sizeof want);
     checked()->add_fwd(NULL, mat(0, N, F), mat(0, N, F), mat(1, N, F), NULL, NULL); /* z may be x */
 }
@@ -48,13 +49,13 @@ static void columns_of_one_matrix_are_disjoint(void **state)
 
     (void)state;
     fill();
-    checked()->swiglu_fwd(NULL, y, x);
+    checked()->glu_fwd(NULL, &silu, y, x);
 }
 
 static void wrong_rows(void *arg)
 {
     (void)arg;
-    checked()->swiglu_fwd(NULL, mat(0, N, F), mat(1, N + 2, 2 * F));
+    checked()->glu_fwd(NULL, &silu, mat(0, N, F), mat(1, N + 2, 2 * F));
 }
 
 static void wrong_columns(void *arg)
@@ -69,7 +70,7 @@ static void short_ld(void *arg)
 
     (void)arg;
     x.ld = 5;
-    checked()->swiglu_fwd(NULL, mat(0, N, F), x);
+    checked()->glu_fwd(NULL, &silu, mat(0, N, F), x);
 }
 
 static void wrong_dtype(void *arg)
@@ -78,7 +79,7 @@ static void wrong_dtype(void *arg)
 
     (void)arg;
     x.dtype = MEG_DTYPE_I64;
-    checked()->swiglu_fwd(NULL, mat(0, N, F), x);
+    checked()->glu_fwd(NULL, &silu, mat(0, N, F), x);
 }
 
 static void no_memory(void *arg)
@@ -93,7 +94,7 @@ static void overlap(void *arg)
 
     (void)arg;
     y.p = data[1] + F;
-    checked()->swiglu_fwd(NULL, y, mat(1, N, 2 * F));
+    checked()->glu_fwd(NULL, &silu, y, mat(1, N, 2 * F));
 }
 
 /* Columns 6 and 7 are written while columns 3 to 6 are read. */
@@ -102,7 +103,7 @@ static void overlap_of_columns(void *arg)
     struct meg_mat y = { data[0] + 6, MEG_DTYPE_F32, N, 2, 2 * F }, x = { data[0] + 3, MEG_DTYPE_F32, N, 4, 2 * F };
 
     (void)arg;
-    checked()->swiglu_fwd(NULL, y, x);
+    checked()->glu_fwd(NULL, &silu, y, x);
 }
 
 static void heads_that_overlap(void *arg)
