@@ -31,7 +31,8 @@ void MEG_FN(xent_partial)(struct meg_stream *st, float *part, struct meg_mat log
     }
 }
 
-void MEG_FN(xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n)
+void MEG_FN(xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, const int32_t *target,
+                          int64_t nparts, int64_t n, float z_loss)
 {
     (void)st;
     for (int64_t r = 0; r < n; r++) {
@@ -45,11 +46,15 @@ void MEG_FN(xent_combine)(struct meg_stream *st, float *loss, float *lse, const 
         }
         lse[r] = m + logf(s);
         loss[r] = lse[r] - target_logit;
+        if (z_loss != 0.0f)
+            loss[r] += z_loss * lse[r] * lse[r];
+        if (target[r] < 0)
+            loss[r] = 0.0f;
     }
 }
 
 void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                      struct meg_loss_weight weight)
+                      float z_loss, struct meg_loss_weight weight)
 {
     const double scale = weight.loss_scale ? weight.scale * *weight.loss_scale : weight.scale;
     (void)st;
@@ -59,9 +64,14 @@ void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float 
             const int64_t n = min64(VOCAB_BLOCK, logits.cols - c0), t = target[r] - v0 - c0;
             float buf[VOCAB_BLOCK], *x = row_load(logits, r, c0, n, buf);
             const float l = lse[r], w = (float)(weight.mask ? scale * (double)weight.mask[r] : scale);
+            const float w_softmax = z_loss != 0.0f ? w * (1.0f + 2.0f * z_loss * l) : w;
+            if (target[r] < 0) {
+                memset(x, 0, (size_t)n * sizeof *x);
+            } else {
 #pragma omp simd
-            for (int64_t c = 0; c < n; c++)
-                x[c] = w * vexp(x[c] - l);
+                for (int64_t c = 0; c < n; c++)
+                    x[c] = w_softmax * vexp(x[c] - l);
+            }
             if (t >= 0 && t < n)
                 x[t] -= w;
             row_store(logits, r, c0, n, x);

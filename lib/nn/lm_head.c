@@ -12,7 +12,7 @@ static struct meg_mat chunk_logits(struct meg_ctx *c, float *loss, struct meg_ma
     c->op->linear_fwd(c->stream, l->out.plan, y, none, x, l->out.w, NULL, MEG_ACT_NONE);
     c->op->xent_partial(c->stream, local_stats, y, target, l->v0);
     meg_all_gather(c->tp, c->stream, l->partial_stats, local_stats, 2 * x.rows, MEG_DTYPE_F32);
-    c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, c->tp->size, x.rows);
+    c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, target, c->tp->size, x.rows, 0);
     return y;
 }
 
@@ -40,7 +40,7 @@ void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, stru
         const struct meg_mat xc = meg_mat_rows(all, i, rows);
         const struct meg_mat y = chunk_logits(c, loss + i, xc, target + i, l);
 
-        c->op->xent_bwd(c->stream, y, l->lse, target + i, l->v0, weight);
+        c->op->xent_bwd(c->stream, y, l->lse, target + i, l->v0, 0, weight);
         c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, NULL, y, xc, c->accumulates_grads || i > 0);
         c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, none, MEG_ACT_NONE);
         weight.mask = weight.mask ? weight.mask + rows : NULL;

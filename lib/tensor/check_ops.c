@@ -458,18 +458,20 @@ static void xent_partial(struct meg_stream *st, float *part, struct meg_mat logi
     op->xent_partial(st, part, logits, target, v0);
 }
 
-static void xent_combine(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n)
+static void xent_combine(struct meg_stream *st, float *loss, float *lse, const float *part, const int32_t *target,
+                         int64_t nparts, int64_t n, float z_loss)
 {
     MEG_ASSERT_LT(0, nparts);
+    CHECK_VECTOR(target, n);
     CHECK_VECTOR(loss, n);
     CHECK_VECTOR(lse, n);
     CHECK_VECTOR(part, n);
-    CHECK_DISJOINT(2, f32(loss, n), f32(lse, n), f32(part, 2 * n * nparts));
-    op->xent_combine(st, loss, lse, part, nparts, n);
+    CHECK_DISJOINT(2, f32(loss, n), f32(lse, n), f32(part, 2 * n * nparts), i32(target, n));
+    op->xent_combine(st, loss, lse, part, target, nparts, n, z_loss);
 }
 
 static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                     struct meg_loss_weight weight)
+                     float z_loss, struct meg_loss_weight weight)
 {
     const int64_t n = logits.rows;
 
@@ -477,7 +479,7 @@ static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *
     CHECK_VECTOR(lse, n);
     CHECK_VECTOR(target, n);
     CHECK_DISJOINT(1, logits, f32(lse, n), i32(target, n), f32(weight.mask, weight.mask ? n : 0));
-    op->xent_bwd(st, logits, lse, target, v0, weight);
+    op->xent_bwd(st, logits, lse, target, v0, z_loss, weight);
 }
 
 static void cast(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,

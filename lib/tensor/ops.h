@@ -334,15 +334,21 @@ struct meg_ops {
     /*
      * Cross-entropy over a vocabulary that is split over ranks.  This rank has the logits [n,v] of ids [v0, v0 + v).
      * xent_partial writes two statistics of each row to part [2,n] f32: the log-sum-exp of the row, and the target's
-     * logit (0 if the target is on another rank).  target [n] i32 contains ids of the complete vocabulary.
-     * xent_combine computes lse [n] and loss [n] = lse - the target's logit, both f32, from part [nparts,2,n] of all
-     * ranks.
+     * logit (0 if the target is on another rank).  target [n] i32 contains ids of the complete vocabulary, or -1
+     * for a row that is ignored (as in BERT's and T5's masked positions).
+     * xent_combine computes lse [n] and loss [n], both f32, from part [nparts,2,n] of all ranks:
+     *   loss = lse - the target's logit + z_loss * lse^2, or 0 if the target is -1
+     * The last term is the z-loss (Chowdhery et al. 2022, PaLM, section 5), which keeps lse close to 0.
      */
     void (*xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
-    void (*xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
-    /* Replace the logits by their gradient: (softmax - onehot(target)) times the weight of the row. */
+    void (*xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, const int32_t *target,
+                         int64_t nparts, int64_t n, float z_loss);
+    /*
+     * Replace the logits by their gradient: (softmax * (1 + 2 * z_loss * lse) - onehot(target)) times the weight of the
+     * row, or 0 if the target is -1.
+     */
     void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                     struct meg_loss_weight weight);
+                     float z_loss, struct meg_loss_weight weight);
 
     /* dst [n] = src [n], converted to dst_type. */
     void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,

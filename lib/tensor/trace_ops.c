@@ -512,11 +512,12 @@ static void xent_partial(struct meg_stream *st, float *part, struct meg_mat logi
     print(&l);
 }
 
-static void xent_combine(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n)
+static void xent_combine(struct meg_stream *st, float *loss, float *lse, const float *part, const int32_t *target,
+                         int64_t nparts, int64_t n, float z_loss)
 {
     struct line l = start();
 
-    op->xent_combine(st, loss, lse, part, nparts, n);
+    op->xent_combine(st, loss, lse, part, target, nparts, n, z_loss);
     put_op(&l, "xent_combine");
     put_i64(&l, "nparts", nparts);
     put_i64(&l, "n", n);
@@ -524,14 +525,16 @@ static void xent_combine(struct meg_stream *st, float *loss, float *lse, const f
 }
 
 static void xent_bwd(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
-                     struct meg_loss_weight weight)
+                     float z_loss, struct meg_loss_weight weight)
 {
     struct line l = start();
 
-    op->xent_bwd(st, logits, lse, target, v0, weight);
+    op->xent_bwd(st, logits, lse, target, v0, z_loss, weight);
     put_op(&l, "xent_bwd");
     put_mat(&l, "logits", logits);
     put_i64(&l, "v0", v0);
+    if (z_loss != 0)
+        meg_json_set_f64(&l.json, "z_loss", (double)z_loss);
     print(&l);
 }
 

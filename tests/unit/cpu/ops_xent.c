@@ -1,11 +1,13 @@
 /* ops_xent.c - cross-entropy against f64, its gradient against central differences. */
 #include "ops.h"
 
+static const float Z = 1e-3f; /* coefficient of the z-loss */
+
 struct xent {
     int64_t n, v;
     double *x;
     int32_t *target;
-    float *weight;
+    float *weight, z_loss;
 };
 
 static double row64(const struct xent *a, int64_t r, double *lse)
@@ -17,7 +19,7 @@ static double row64(const struct xent *a, int64_t r, double *lse)
     for (int64_t c = 0; c < a->v; c++)
         s += exp(x[c] - m);
     *lse = m + log(s);
-    return *lse - x[a->target[r]];
+    return a->target[r] < 0 ? 0 : *lse - x[a->target[r]] + (double)a->z_loss * *lse * *lse;
 }
 
 static double loss(void *arg)
@@ -30,25 +32,25 @@ static double loss(void *arg)
 }
 
 static void unsharded(const struct meg_ops *ops, float *loss_of, float *lse, struct meg_mat logits,
-                      const int32_t *target)
+                      const int32_t *target, float z_loss)
 {
     float *part = rnd_new(2 * logits.rows);
 
     ops->xent_partial(NULL, part, logits, target, 0);
-    ops->xent_combine(NULL, loss_of, lse, part, 1, logits.rows);
+    ops->xent_combine(NULL, loss_of, lse, part, target, 1, logits.rows, z_loss);
     free(part);
 }
 
 /* Logits, and later their gradient, are rounded to type t. */
-static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, enum meg_dtype t)
+static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, enum meg_dtype t, float z_loss)
 {
     struct meg_mat x = rnd_mat_of(t, n, v, 3), y = x;
-    struct xent a = { n, v, NULL, zeros(n, 4), rnd_new(n) };
+    struct xent a = { n, v, NULL, zeros(n, 4), rnd_new(n), z_loss };
     float *got = rnd_new(n), *lse = rnd_new(n), *grad = NULL;
     uint64_t h[2] = { 0, 0 };
     for (int64_t r = 0; r < n; r++) {
-        a.target[r] = (int32_t)((r * 17 + 5) % v);
-        for (int64_t c = 0; big && c < v; c++) /* values up to 60, or around -300 */
+        a.target[r] = r % 4 == 2 ? -1 : (int32_t)((r * 17 + 5) % v); /* -1: ignored */
+        for (int64_t c = 0; big && c < v; c++)                       /* values up to 60, or around -300 */
             put(x, r, c, 60.0f * at(x, r, c) - 300.0f * (float)(r % 2));
     }
     a.x = dense64(x);
@@ -56,9 +58,9 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
         const size_t nbytes = (size_t)(n * x.ld) * meg_dtype_size(t);
         omp_set_num_threads(k ? 2 : 1);
         y.p = memcpy(malloc(nbytes), x.p, nbytes);
-        unsharded(ops, got, lse, y, a.target);
+        unsharded(ops, got, lse, y, a.target, z_loss);
         digest(h + k, got, (size_t)n * 4);
-        ops->xent_bwd(NULL, y, lse, a.target, 0, (struct meg_loss_weight){ a.weight, 1, NULL });
+        ops->xent_bwd(NULL, y, lse, a.target, 0, z_loss, (struct meg_loss_weight){ a.weight, 1, NULL });
         digest_mat(h + k, y);
         free(grad);
         grad = dense32(y);
@@ -68,10 +70,13 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
     for (int64_t r = 0; r < n; r++) {
         double l, want = row64(&a, r, &l);
         near(lse[r], l, 4 * EPS * (fabs(l) + 1.0), "lse", r, 0);
-        near(got[r], want, 8 * EPS * (fabs(l) + 1.0), "loss", r, 0);
+        near(got[r], want, 8 * EPS * (fabs(l) + 1.0 + (double)z_loss * l * l), "loss", r, 0);
+        for (int64_t c = 0; a.target[r] < 0 && c < v; c++)
+            assert_true(grad[r * v + c] == 0.0f);
     }
-    { /* the relative error of probabilities is the absolute error of lse */
-        struct fd f = { loss, &a, (big ? 8 * 360.0 : 16.0) * EPS + 1e-8, t };
+    { /* the relative error of probabilities is the absolute error of lse; z-loss multiplies probabilities */
+        const double most = big ? 360 : 10;
+        struct fd f = { loss, &a, (big ? 8 * 360.0 : 16.0) * EPS * (1 + 2 * (double)z_loss * most) + 1e-8, t };
         fd_check(&f, a.x, n * v, grad, 100, "dlogits");
     }
     free(x.p);
@@ -89,7 +94,8 @@ static void xent(const struct meg_ops *ops)
     for (size_t i = 0; i < LEN(shapes); i++)
         for (int big = 0; big < 2; big++)
             for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
-                xent_of(ops, shapes[i][0], shapes[i][1], big, (enum meg_dtype)t);
+                for (int z = 0; z < 2; z++)
+                    xent_of(ops, shapes[i][0], shapes[i][1], big, (enum meg_dtype)t, z ? 1e-2f : 0);
 }
 
 static void nan_propagates_of(const struct meg_ops *ops, enum meg_dtype t)
@@ -102,9 +108,9 @@ static void nan_propagates_of(const struct meg_ops *ops, enum meg_dtype t)
             const float weight[2] = { 1.0f, 1.0f };
             float loss_of[2], lse[2];
             put(x, 0, c, bad[i]);
-            unsharded(ops, loss_of, lse, x, target);
+            unsharded(ops, loss_of, lse, x, target, Z);
             assert_true(isnan(loss_of[0]) && isfinite(loss_of[1]));
-            ops->xent_bwd(NULL, x, lse, target, 0, (struct meg_loss_weight){ weight, 1, NULL });
+            ops->xent_bwd(NULL, x, lse, target, 0, Z, (struct meg_loss_weight){ weight, 1, NULL });
             assert_true(isnan(at(x, 0, 5)) && isfinite(at(x, 1, 5)));
             free(x.p);
         }
@@ -127,8 +133,8 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
 
     kept.p = copy_new(x.p, N * x.ld);
     for (int r = 0; r < N; r++)
-        target[r] = (int32_t)((r * 17 + 60) % V);
-    unsharded(ops, loss_of, lse, x, target);
+        target[r] = r == 4 ? -1 : (int32_t)((r * 17 + 60) % V);
+    unsharded(ops, loss_of, lse, x, target, Z);
     for (int k = 0; k < 3; k++) {
         struct meg_mat y = x;
 
@@ -136,18 +142,18 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
         y.cols = v0[k + 1] - v0[k];
         ops->xent_partial(NULL, part[k], y, target, v0[k]);
     }
-    ops->xent_combine(NULL, joined, joined_lse, part[0], 3, N);
+    ops->xent_combine(NULL, joined, joined_lse, part[0], target, 3, N, Z);
     for (int r = 0; r < N; r++) {
         near(joined_lse[r], lse[r], 4 * EPS * 6, "lse", r, 0);
         near(joined[r], loss_of[r], 8 * EPS * 6, "loss", r, 0);
     }
-    ops->xent_bwd(NULL, kept, lse, target, 0, (struct meg_loss_weight){ weight, 1, NULL });
+    ops->xent_bwd(NULL, kept, lse, target, 0, Z, (struct meg_loss_weight){ weight, 1, NULL });
     for (int k = 0; k < 3; k++) {
         struct meg_mat y = x;
 
         y.p = (float *)x.p + v0[k];
         y.cols = v0[k + 1] - v0[k];
-        ops->xent_bwd(NULL, y, lse, target, v0[k], (struct meg_loss_weight){ weight, 1, NULL });
+        ops->xent_bwd(NULL, y, lse, target, v0[k], Z, (struct meg_loss_weight){ weight, 1, NULL });
     }
     for (int r = 0; r < N; r++)
         for (int c = 0; c < V; c++)
@@ -170,9 +176,9 @@ static void weights_are_products(const struct meg_ops *ops)
     double sum = 1;
 
     y.p = copy_new(x.p, N * x.ld);
-    unsharded(ops, loss_of, lse, x, target);
-    ops->xent_bwd(NULL, x, lse, target, 0, one);
-    ops->xent_bwd(NULL, y, lse, target, 0, all);
+    unsharded(ops, loss_of, lse, x, target, Z);
+    ops->xent_bwd(NULL, x, lse, target, 0, Z, one);
+    ops->xent_bwd(NULL, y, lse, target, 0, Z, all);
     for (int r = 0; r < N; r++)
         for (int c = 0; c < V; c++)
             assert_true(at(y, r, c) == 256 * mask[r] * at(x, r, c));
