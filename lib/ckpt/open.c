@@ -13,8 +13,8 @@
 #include "io/json.h"
 
 /*
- * Return the malloc'ed path of the current contents of dir: dir itself, or a temporary name if a commit to dir was
- * interrupted.
+ * Return the malloc'ed path of the current contents of dir: dir without trailing slashes, or a temporary name if a
+ * commit to dir was interrupted.
  */
 static char *committed_folder(const char *dir)
 {
@@ -112,7 +112,7 @@ int ckpt_index_tensors(struct meg_ckpt *c, struct meg_err *e)
     return r;
 }
 
-/* Store the SAVE directory and the iteration for ckpt_suggest_older; a release is newer than any iteration. */
+/* Store the directory of the iterations and this iteration for ckpt_suggest_older; a release is newer than all. */
 static void set_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration)
 {
     free(c->save_dir);
@@ -120,7 +120,11 @@ static void set_iteration(struct meg_ckpt *c, const char *dir, int64_t iteration
     c->step = iteration == MEG_CKPT_RELEASE ? INT64_MAX : iteration;
 }
 
-/* Set c->path, the directory of the weights, from the directory that the user named. */
+/*
+ * Set c->path to the directory of the weights: dir itself, or the directory of an iteration in dir.  The iteration is
+ * step or, if step is MEG_UNSET, that of the tracker or, without a tracker, the newest complete one.  If dir is a
+ * single checkpoint, step must be MEG_UNSET.
+ */
 static int resolve_dir(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
     int64_t it = step;
@@ -181,7 +185,7 @@ static void set_defaults(struct meg_ckpt *c)
     c->seq_length = MEG_UNSET;
 }
 
-/* Open a checkpoint, and set *c, which must be { 0 }. */
+/* Open a checkpoint, and set *c, which must be { 0 }.  The caller closes *c, also after an error. */
 static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
     struct meg_params p = { 0 };

@@ -95,7 +95,7 @@ static struct mpi_args args_of(const struct meg_work *w, int64_t n)
     return a;
 }
 
-/* Check the status of the call that started a transfer.  MPI keeps a freed type until the transfer is complete. */
+/* Check the status of the call that started a transfer, and free a derived type; MPI keeps it during the transfer. */
 static void end_start(const struct meg_work *w, struct mpi_args *a, int status)
 {
     check(w->g, status, w->op_name);
@@ -236,7 +236,7 @@ static struct meg_comm *split(struct meg_comm_group *world, int color, const cha
 
 static bool is_aborting;
 
-/* Call MPI_Finalize at exit; otherwise, launchers report even a run of --help as failed. */
+/* Call MPI_Finalize at exit, unless it was called.  Otherwise, launchers report even a run of --help as failed. */
 static void finalize_at_exit(void)
 {
     int is_over = 0;
@@ -259,9 +259,10 @@ static void abort_all(int status, const char *why, void *world)
 }
 
 /*
- * If ranks on one machine have overlapping CPU affinity, divide the CPUs among the ranks: limit the number of OpenMP
- * threads of each rank.  Waits are ten times slower if threads of two ranks run on one core.  If OMP_NUM_THREADS is
- * set, the number of threads does not change.  All ranks must call this function in any case: it is collective.
+ * Set the number of OpenMP threads to the number of CPUs in the affinity mask of this rank, divided by the number of
+ * ranks on this machine, including this one, whose masks overlap with it; at least 1.  Waits are ten times slower if
+ * threads of two ranks run on one core.  If OMP_NUM_THREADS is set or the mask cannot be read, the number of threads
+ * does not change.  All ranks must call this function in any case: it is collective.
  */
 static void limit_threads(void)
 {
