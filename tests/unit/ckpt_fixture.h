@@ -40,7 +40,7 @@ static inline void free_fixture(struct ckpt_fixture *b)
     meg_params_free(&b->p);
 }
 
-/* Save asynchronously, polling without waiting. */
+/* Save asynchronously: begin, then poll without blocking until the save ends. */
 static inline int save_async(const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
     struct meg_ckpt_async_save *saving;
@@ -111,7 +111,7 @@ static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
     return c;
 }
 
-/* Load weights and optimizer state into b, which has other values. */
+/* Load the weights and the optimizer state of c into b. */
 static inline int load_fixture(struct ckpt_fixture *b, const struct meg_ckpt *c, struct meg_err *e)
 {
     const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .data = b->exp_avg },

@@ -11,7 +11,7 @@ struct pt_builder {
     size_t nbytes[64];
 };
 
-/* Add a native tensor under a foreign name. */
+/* Add the tensor `native` of b to the dict under the name `foreign`. */
 static inline void pt_add_param(struct pt_builder *f, const struct ckpt_fixture *b, const char *native,
                                 const char *foreign)
 {
@@ -37,7 +37,7 @@ static inline void pt_transpose_last(struct pt_builder *f, int32_t n)
     memcpy(at + 5, stride, 5);
 }
 
-/* End the dict and write the file. */
+/* End the dict, write the file and free the memory of f. */
 static inline void pt_end(struct pt_builder *f, const char *path)
 {
     struct meg_file file = { 0 };

@@ -49,7 +49,7 @@ static inline struct meg_str read_bytes(const char *path)
     return s;
 }
 
-/* Flip a bit of the byte at offset. */
+/* Flip the lowest bit of the byte at offset. */
 static inline void flip_byte(const char *path, size_t offset)
 {
     struct meg_str s = read_bytes(path);
@@ -102,7 +102,7 @@ static inline struct meg_gpt_conf small_gpt_conf(int64_t layers, int64_t hidden)
     return m;
 }
 
-/* Fill a flat buffer with values that are unique by element and seed. */
+/* Set element i of a flat buffer to i + 65536 * seed, and padding to 0. */
 static inline void fill_params(float *flat, const struct meg_params *p, int seed)
 {
     memset(flat, 0, (size_t)p->flat_numel * sizeof *flat);

@@ -1,8 +1,9 @@
 /*
- * Every write, fsync, close and rename of a save fails once: with ENOSPC, with EIO, or by the death of the process.
- * Afterwards a complete checkpoint is found in every case: the older one until the commit, then the newer one.  This
- * also holds for asynchronous saves, and if one of several ranks fails.  The test preloads tests/fault/fault.c; each
- * rank of each save is a separate process.  FULL=1: no call is skipped.
+ * Fault injection in checkpoint saves: each write, fsync, close and rename of a save fails in turn with ENOSPC or EIO,
+ * or the process is killed there.  Afterwards a complete checkpoint is found in every case: the older one until the
+ * commit, then the newer one.  This also holds for asynchronous saves, and if a call of one of several ranks fails.
+ * The test preloads tests/fault/fault.c; each rank of each save is a separate process.  Some tests skip calls to save
+ * time, except with FULL=1.
  */
 #include <dirent.h>
 #include <libgen.h>
@@ -14,8 +15,8 @@
 #include "shared_comm.h"
 
 /*
- * Run f in a child process in which call number at fails with the errno fault_errno (at 0: none); return its wait
- * status.
+ * Run f(arg) in a child process and return its wait status.  Unless at is 0, call number at has the fault fault_errno,
+ * a value of MEG_FAULT_ERRNO in tests/fault/fault.c.
  */
 static int in_child(void (*f)(const void *), const void *arg, const char *fault_errno, int at)
 {
@@ -108,7 +109,7 @@ static void save_as(struct shared_comm *world, const struct saving *s)
     free_fixture(&unsharded);
 }
 
-/* Save as several processes; exit with their status, which must be equal in all processes. */
+/* Save with one process per rank.  Exit with their common exit status, or with 99 if they differ or one is killed. */
 static void save_on_ranks(const void *arg)
 {
     const struct saving *s = arg;
@@ -136,7 +137,10 @@ static void save_on_ranks(const void *arg)
     exit(WEXITSTATUS(status[0]));
 }
 
-/* Verify the checkpoint and write its "ITERATION SEED" to a file, for assert_found. */
+/*
+ * Load and verify the checkpoint in d, and write "ITERATION SEED" or the error message to the file found.  SEED is -1
+ * if the weights and the optimizer state are not those of one seed.
+ */
 static void load(const void *arg)
 {
     struct meg_ckpt *c = NULL;
@@ -174,7 +178,7 @@ static void assert_found(char *text, size_t n)
     meg_str_free(&s);
 }
 
-/* Check that d has only checkpoints and the tracker. */
+/* Check that d has only checkpoints, the tracker and hidden files. */
 static void assert_tidy(int at)
 {
     DIR *d = opendir("d");
@@ -215,7 +219,10 @@ static int count_calls(save_fn *f, const struct saving *s)
     return n;
 }
 
-/* Fail every stride-th call of a save, one at a time. */
+/*
+ * Fail call 1, 1 + stride, ... of a save f(s), one in each save.  A load then finds the older or the new checkpoint,
+ * and only the new one from the commit on.  After a save that failed, the next save succeeds and leaves no other files.
+ */
 static void fail_every_nth_call(save_fn *f, const struct saving *s, const char *fault_errno, int stride)
 {
     const struct saving again = { .iteration = 30, .seed = 3 };
@@ -265,7 +272,7 @@ static void fail_each_call(const struct saving *s, const char *fault_errno)
     fail_every_nth_call(save, s, fault_errno, getenv("FULL") ? 1 : STRIDE);
 }
 
-/* Return the stride of a sweep that overlaps with another. */
+/* Return the stride for tests whose calls mostly fail in other tests too. */
 static int stride(void)
 {
     return getenv("FULL") ? 1 : PART_STRIDE;
@@ -400,7 +407,7 @@ static void record_call(struct unsynced *u, int pid, const char *call, const cha
     }
 }
 
-/* Each rank syncs its files before rank 0 renames the checkpoint. */
+/* Check that all ranks have synced all of their files when rank 0 renames the checkpoint directory. */
 static void assert_synced_before_commit(save_fn *f, const struct saving *s, int ranks)
 {
     struct unsynced u = { .n = 0 };
@@ -466,7 +473,7 @@ int main(int argc, char **argv)
         meg_str_printf(&so, "%s/../../fault.so", dirname(self));
         setenv("MEG_FAULT_LIBRARY", so.s, 1);
         preload(so.s);
-        setenv("OMP_NUM_THREADS", "1", 1); /* the order of calls is reproducible */
+        setenv("OMP_NUM_THREADS", "1", 1); /* makes the order of calls reproducible */
         setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
         execv("/proc/self/exe", argv);
         return 1;

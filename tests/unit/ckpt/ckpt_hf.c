@@ -1,4 +1,4 @@
-/* Hugging Face's GPT-2: layouts, conversion to f32, settings, refusals. */
+/* Import and export of Hugging Face GPT-2 checkpoints: tensor layouts, conversion to f32, settings, refusals. */
 #include "ckpt_fixture.h"
 
 #define CONFIG(more)                                                                                                   \
@@ -15,7 +15,7 @@ static void put_gpt2_config(const char *dir, const char *text)
     put_file(path, text, strlen(text));
 }
 
-/* Create a Hugging Face directory with these members in config.json. */
+/* Export b to a Hugging Face directory; unless config is NULL, it replaces config.json. */
 static void export_gpt2(struct ckpt_fixture *b, const char *dir, const char *config)
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
@@ -89,7 +89,7 @@ static void linear_weights_are_transposed(void **state)
 
 static void bf16_and_f16_convert_to_f32_exactly(void **state)
 {
-    /* IEEE 754: 1, -2, 65504, smallest normal, smallest subnormal, 3 times that, largest subnormal, -0, infinity */
+    /* IEEE 754: 1, -2, 65504, smallest normal, 1 and 3 times the smallest subnormal, largest subnormal, -0, inf, NaN */
     static const uint16_t f16[] = { 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x0003, 0x03ff, 0x8000, 0x7c00, 0x7e01 };
     static const float want[] = {
         1, -2, 65504, 0x1p-14f, 0x1p-24f, 3 * 0x1p-24f, 1023 * 0x1p-24f, -0.0f, __builtin_inff()
@@ -134,7 +134,10 @@ static void gpt2_round_trip_is_bit_identical(void **state)
     free_fixture(&b);
 }
 
-/* Old files have no prefix in names, have masks and a copy of the tied head; here they are shards in bf16. */
+/*
+ * Older files have names without "transformer.", attention masks, and a copy of the tied head.  Here they are two
+ * shards in bf16.
+ */
 static void reads_older_names_shards_and_missing_prefixes(void **state)
 {
     static const char mask[4] = { 0 };

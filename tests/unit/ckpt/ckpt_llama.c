@@ -1,7 +1,7 @@
-/* Hugging Face's Llama, Mistral and Qwen2: round trips and refusals. */
+/* Import and export of Hugging Face Llama, Mistral and Qwen2 checkpoints: round trips, settings, refusals. */
 #include "ckpt_fixture.h"
 
-/* Create a Llama of 2 layers and 4 heads in 2 groups; tune may modify its configuration before the check. */
+/* Create a Llama of 2 layers and 4 heads in 2 query groups; tune, unless NULL, modifies its configuration. */
 static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_gpt_conf *m))
 {
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
@@ -73,7 +73,7 @@ static void llama_round_trip_is_bit_identical(void **state)
 {
     static const struct {
         void (*tune)(struct meg_gpt_conf *m);
-        const char *config; /* expected members of config.json */
+        const char *config; /* strings expected in config.json, separated by | */
     } variant[] = {
         { unchanged, "\"LlamaForCausalLM\"|\"rope_theta\": 500000.0|\"rope_scaling\": null" },
         { tied_llama3, "\"rope_type\": \"llama3\"|\"factor\": 32.0|\"rms_norm_eps\": 1e-06" },
@@ -111,7 +111,7 @@ static void llama_round_trip_is_bit_identical(void **state)
     }
 }
 
-/* Members of config.json after the required ones. */
+/* config.json of a small model of a type, with `more` after the required members. */
 #define LLAMA(more) CONFIG("llama", more)
 #define LONG_MISTRAL                                                                                                   \
     "{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                          \

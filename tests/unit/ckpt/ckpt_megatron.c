@@ -1,4 +1,7 @@
-/* Megatron's per-rank files: round trips at all parallel sizes, older row orders, virtual stages, refusals. */
+/*
+ * Import and export of Megatron's per-rank checkpoints (mp_rank_XX): round trips at several parallel sizes, row orders
+ * of older versions, virtual pipeline stages, refusals.
+ */
 #define _GNU_SOURCE /* memmem */
 #include "ckpt_pt_builder.h"
 
@@ -29,7 +32,7 @@ static void export_ranks_ok(const struct ckpt_fixture *b, const char *dir, int64
         fail_msg("%s", e.msg);
 }
 
-/* Create a gated model of 4 layers with query groups, so that every type of sharding occurs. */
+/* Create a SwiGLU model of 4 layers with query groups, so that every type of sharding occurs. */
 static void make_gated(struct ckpt_fixture *b, int seed)
 {
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
@@ -93,7 +96,7 @@ static void every_parallel_size_has_the_same_weights(void **state)
     free_fixture(&b);
 }
 
-/* Replace the only occurrence of from [n] in a file with to [n]. */
+/* Replace the first occurrence of from [n] in a file with to [n]. */
 static void patch(const char *path, const void *from, const void *to, size_t n)
 {
     struct meg_str s = read_bytes(path);
@@ -105,7 +108,7 @@ static void patch(const char *path, const void *from, const void *to, size_t n)
     meg_str_free(&s);
 }
 
-/* Change an element of a tensor. */
+/* A changed element is detected when the tensor is loaded or verified, but not when the checkpoint is opened. */
 static void names_a_damaged_tensor(void **state)
 {
     struct meg_ckpt *c;
@@ -124,7 +127,10 @@ static void names_a_damaged_tensor(void **state)
     free_fixture(&a);
 }
 
-/* Padding rows are copies of the last row; they belong to the vocabulary unless its size is set. */
+/*
+ * Padding rows are copies of the last row.  If args has no true_vocab_size, they belong to the vocabulary until
+ * meg_ckpt_set_vocab_size sets a smaller size.
+ */
 static void pads_the_vocabulary(void **state)
 {
     struct meg_ckpt *c;
@@ -171,7 +177,7 @@ static int row0(int t, int r)
 
 static int row1(int t, int r)
 {
-    return t * 12 + r % 3 * 4 + r / 3; /* q, k, v of a channel */
+    return t * 12 + r % 3 * 4 + r / 3; /* q, k and v of channel 0, then of channel 1, ... */
 }
 
 static void qkv_rows_of_version_0_and_1_are_reordered(void **state)
@@ -206,7 +212,7 @@ static void qkv_rows_of_version_0_and_1_are_reordered(void **state)
     }
 }
 
-/* Megatron reorders query_key_value only, so a missing version has no effect on core names. */
+/* Megatron reorders only tensors named query_key_value, so a missing version has no effect on Megatron Core's names. */
 static void qkv_rows_with_core_names_are_not_reordered(void **state)
 {
     (void)state;
@@ -303,7 +309,7 @@ static void pt_begin(struct pt_builder *f, const struct ckpt_fixture *b)
     meg_pickle_put_int(&f->pickle, 3);
 }
 
-/* A weight whose storage is transposed. */
+/* The storage of linear_proj.weight is transposed, and the tensor is a transposed view of it. */
 static void a_transposed_view_is_loaded(void **state)
 {
     const struct meg_param *row;

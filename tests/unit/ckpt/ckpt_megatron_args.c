@@ -1,8 +1,11 @@
 /*
- * Settings in the args of Megatron's files: those that change the output are refused by name, all others are accepted.
- * tests/data/megatron_args_*.json are the args returned by Megatron's own parse_args and validate_args, of core
- * 0.10 (GPT-2 settings), 0.14 and 0.20 (Llama settings), those of ModelOpt and the values that training adds;
- * objects are {"global": "module.name"} and {"call": "module.class", "value": N}.
+ * Settings in the args of Megatron's checkpoints.  Settings that change the output of the model are refused by name, as
+ * are unknown settings that may change it.  All others are accepted.
+ *
+ * tests/data/megatron_args_*.json have the args that Megatron's own parse_args and validate_args return, in Megatron
+ * Core 0.10 with GPT-2 settings, and in 0.14 and 0.20 with Llama settings.  They also have the args of ModelOpt and the
+ * values that training adds.  A Python global is {"global": "module.name"}; an object created by class(N) is
+ * {"call": "module.class", "value": N}.
  */
 #include <jansson.h>
 
@@ -55,7 +58,7 @@ static void put_value(struct meg_pickle_writer *p, const json_t *v)
     }
 }
 
-/* Write at/mp_rank_00 with args and weights of the shapes that they define. */
+/* Write at/mp_rank_00/model_optim_rng.pt with args, and weights of a Llama if swiglu is true, else of a GPT-2. */
 static void write_with_args(const char *at, const json_t *args)
 {
     const bool is_llama = json_is_true(json_object_get(args, "swiglu"));
@@ -107,7 +110,7 @@ static void write_with_args(const char *at, const json_t *args)
     free_fixture(&b);
 }
 
-/* Open a checkpoint with args, to which name = value (JSON) is added unless name is NULL. */
+/* Write and open a checkpoint with args, to which name = value (JSON) is added unless name is NULL. */
 static int open_with_args(const json_t *args, const char *name, const char *value, struct meg_err *e)
 {
     json_t *changed = json_deep_copy(args);
@@ -141,7 +144,6 @@ static json_t *args_of(const char *release)
     return args;
 }
 
-/* Return the minimal args of a model. */
 static json_t *minimal_args(void)
 {
     return json_pack("{s:i,s:i,s:i,s:i}", "num_layers", 2, "hidden_size", 64, "num_attention_heads", 4,
@@ -156,7 +158,7 @@ static void accept(const json_t *args, const char *name, const char *value)
         fail_msg("%s = %s is refused: %s", name ? name : "args", name ? value : "as they are", e.msg);
 }
 
-/* Check that the message names the setting and the file. */
+/* Check that args with name = value are refused, and that the message names the setting and the file. */
 static void refuse(const json_t *args, const char *name, const char *value, const char *message)
 {
     struct meg_str want = { 0 };
@@ -192,7 +194,7 @@ static void complete_args_of_each_release_load(void **state)
     }
 }
 
-/* Every setting of TransformerConfig and args that changes the output, with neutral and other values. */
+/* Settings of TransformerConfig and args that change the output, with values that do not (neutral) and that do. */
 static const struct pair {
     const char *name, *neutral[3], *changed[2];
 } pairs[] = {
@@ -263,7 +265,7 @@ static void settings_that_change_the_model_are_refused_by_name(void **state)
     json_decref(args);
 }
 
-/* Write all settings to one file for each index of the list, since no setting may depend on another. */
+/* File k has neutral value k of each setting, or null if the setting has fewer neutral values. */
 static void neutral_settings_are_accepted(void **state)
 {
     (void)state;
@@ -291,7 +293,7 @@ static bool is_model_option(const char *name)
     return strcmp(name, "openai_gelu") == 0;
 }
 
-/* Every switch of a release is accepted, except the settings above and the options of the model. */
+/* All switches of a release are turned on, except the settings above and the options of the model. */
 static void switches_without_effect_are_accepted(void **state)
 {
     static const char *const release[] = { "0.10", "0.14", "0.20" };
@@ -318,7 +320,7 @@ static void switches_without_effect_are_accepted(void **state)
     }
 }
 
-/* A setting unknown to all releases is accepted if it is off or not about the model. */
+/* An unknown setting is accepted if it is off, or if its name or value shows that it is not about the model. */
 static void unknown_settings_are_accepted_only_when_off(void **state)
 {
     static const struct {
@@ -355,7 +357,7 @@ static void unknown_settings_are_accepted_only_when_off(void **state)
     json_decref(args);
 }
 
-/* The form of GELU that a checkpoint was trained with. */
+/* GELU is exact unless one of these args is true; then bias_gelu_fusion, the tanh approximation, is set. */
 static void gelu_is_exact_unless_an_option_selects_tanh(void **state)
 {
     static const char *const tanh_form[] = { "bias_gelu_fusion", "openai_gelu", "use_te_activation_func",

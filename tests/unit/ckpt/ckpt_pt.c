@@ -67,7 +67,7 @@ static void refuses_many_tensors_of_one_storage(void **state)
     assert_contains(e.msg, "many.bin: the tensors have more than|use the same storage");
 }
 
-/* Eight files with two views of 8 MiB each, of which copies would need 128 MiB. */
+/* Open a file with two views of 8 MiB eight times; copies would need 128 MiB. */
 static void views_take_no_memory_until_they_are_read(void **state)
 {
     struct meg_st *st[8];

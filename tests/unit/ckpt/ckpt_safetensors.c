@@ -1,9 +1,9 @@
-/* safetensors files: round trips, the bytes of the reference writer, refusals. */
+/* safetensors files: the bytes written, round trips, refusals of damaged headers. */
 #include "ckpt_util.h"
 
 static void writes_the_bytes_of_the_format(void **state)
 {
-    /* from the description of the format: larger elements first, then by name; padded with blanks to 8 bytes */
+    /* from the description of the format: larger elements first, then by name; padded with blanks to a multiple of 8 */
     static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
                                  "\"a.b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
                                  "\"z\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},"

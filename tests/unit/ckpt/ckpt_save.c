@@ -1,4 +1,4 @@
-/* Native checkpoints: save, load, replace, remove; messages about damage. */
+/* Native checkpoints: save, load, replace, remove; error messages for damaged checkpoints. */
 #include <sys/stat.h>
 
 #include "ckpt_fixture.h"
@@ -146,10 +146,10 @@ static void removes_leftovers_of_a_killed_save(void **state)
     make_fixture(&a, 1, 8, 1);
     make_fixture(&b, 1, 8, 2);
     save_ok(&a, "killed", 10, 0, -1);
-    /* killed while it replaced 10, on a file system without an exchange of names: committed but not renamed */
+    /* a save killed after the commit but before the rename, as it replaced 10 without renameat2(RENAME_EXCHANGE) */
     assert_int_equal(rename("killed/iter_0000010", "killed/iter_0000010.tmp.1.h"), 0);
     put_file("killed/iter_0000010.commit", LIST, strlen(LIST));
-    /* killed while it wrote another checkpoint */
+    /* a save killed while it wrote the files of iteration 15 */
     assert_int_equal(meg_mkdirs("killed/iter_0000015.tmp.1.h", &e), 0);
     put_file("killed/iter_0000015.tmp.1.h/model-0-embedding.safetensors", "x", 1);
     c = open_ok("killed", MEG_UNSET);
@@ -367,7 +367,7 @@ static void empty_file(const char *path)
     put_file(path, "?", 1);
 }
 
-/* Iterations 5, 10 and 15 are saved; a file of 15, the latest, is damaged. */
+/* Iterations 5, 10 and 15 are saved; then a file of 15, or the tracker, is damaged. */
 static void a_damaged_iteration_suggests_an_older_one(void **state)
 {
     static const struct {

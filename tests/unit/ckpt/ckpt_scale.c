@@ -1,9 +1,9 @@
 /*
- * The host work of a start and a save on one rank of 10,000 with 46,000 parameters: groups, parameter table, shards,
- * model, checkpoint.  Each simulated rank is a process, which prints its CPU time and memory; no network is used.
+ * The CPU time and memory that a start and a save need on one rank of 10,000 with 46,000 parameter tensors: groups,
+ * parameter table, shards, model, checkpoint.  Each simulated rank is a process; no network is used.
  *
- * The broadcasts of rank 0 are recorded in a file, which the other ranks replay.  Reductions return the rank's own
- * value, as if all ranks had the same.
+ * The broadcasts of rank 0 are recorded in a file, which the other ranks replay.  An all-reduce leaves the rank's own
+ * values unchanged.
  */
 #include "child.h"
 #include "ckpt_fixture.h"
@@ -16,7 +16,7 @@
 enum { WORLD = 10000, LAYERS = 3840, ROWS = 12 * LAYERS + 4 };
 #define BROADCASTS "broadcasts"
 
-/* Limit of the memory of a rank, and ranks and layouts to simulate.  Sanitizers use several times the memory. */
+/* Limit of the peak memory of a rank, and numbers of ranks and layouts to simulate.  Sanitizers need more memory. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { MAX_MIB = 4000, SIMULATED_RANKS = 1, SIMULATED_LAYOUTS = 1 };
 #else
@@ -80,7 +80,7 @@ static struct meg_gpt_conf deep_gpt(void)
     return m;
 }
 
-/* 10 stages with ZeRO-1, and ZeRO-3, whose every layer group is a bucket */
+/* ZeRO-1 with 10 pipeline stages, and ZeRO-3, in which each layer group is a bucket */
 static const struct meg_layout layouts[] = {
     { .tp = 8,
       .cp = 1,
@@ -124,7 +124,7 @@ static long peak_kib(void)
     return u.ru_maxrss;
 }
 
-/* Print the CPU time since the last call, or since start_s. */
+/* Print the CPU time since the last call in this process, or since its start. */
 static void lap(const char *what)
 {
     static double last_s;
@@ -134,7 +134,7 @@ static void lap(const char *what)
     last_s = now_s;
 }
 
-/* As many rows in few groups: 60 layers of 255 experts with three matrices each. */
+/* Build a table of about as many rows in few layer groups: 60 layers of 255 experts with three matrices each. */
 static void wide_params(struct meg_params *p, const struct meg_mesh *mesh)
 {
     static const char *const name[3] = { "gate", "up", "down" };
@@ -151,7 +151,7 @@ static void wide_params(struct meg_params *p, const struct meg_mesh *mesh)
     meg_params_shard(p, mesh);
 }
 
-/* List what the rank would write: the weights, and three states of its optimizer shards. */
+/* List the files and extents that the rank would write: the weights, and three optimizer states of its shards. */
 static void list_save(const struct meg_mesh *mesh, const struct meg_gpt_conf *m, const struct meg_params *p,
                       const struct meg_zero_shard *z)
 {

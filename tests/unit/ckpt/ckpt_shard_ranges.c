@@ -1,10 +1,11 @@
 /*
- * The ranks of every layout together write each byte of a checkpoint once, with equal contents, and load their shards.
+ * Shard ranges of checkpoints: in each parallel layout, the ranks together write each byte of a checkpoint once, the
+ * files equal those of one rank, and each rank loads its own shard.
  */
 #include "ckpt_fixture.h"
 #include "tensor/half.h"
 
-/* Return element k of a row. */
+/* Return the value of element k of an unsharded tensor. */
 static float value_of_element(const struct meg_param *row, int64_t k)
 {
     return (float)(strlen(row->name) % 7 * 2 + 1) * (float)(k % 64 + 1);
@@ -16,10 +17,13 @@ struct rank {
     struct meg_params p;
     struct meg_elem_range *span;
     int nspans;
-    float *flat, *packed; /* flat buffer, and the concatenated elements of its ranges */
+    float *flat, *packed; /* the rank's flat buffer, and the elements of the spans, concatenated */
 };
 
-/* Assign ranges of various sizes to the ranks, round-robin. */
+/*
+ * Divide the flat buffer into ranges of at most 101 elements, assign ranges i, i + n, i + 2 n, ... to r, and copy their
+ * elements to r->packed.
+ */
 static void assign_ranges(struct rank *r, int64_t i, int64_t n)
 {
     int64_t at = 0;
@@ -90,7 +94,7 @@ static struct meg_gpt_conf model(void)
     return m;
 }
 
-/* Write the files as the ranks of a layout do; times counts the writes of each byte. */
+/* Write the files to image as the ranks of a layout do, and check that each byte is written once. */
 static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct meg_gpt_conf *m,
                         const struct meg_layout *l)
 {
@@ -166,7 +170,10 @@ static void every_layout_writes_the_same_files(void **state)
         free(one[k]);
 }
 
-/* Load a checkpoint on the ranks of every layout: tensor shards, ranges, and rounded to bf16. */
+/*
+ * On each rank of each layout, load the weights rounded to bf16, ranges of the weights and, if nslots is 3, exp_avg,
+ * and compare them.
+ */
 static void load_shards(const struct meg_ckpt *c, const struct meg_gpt_conf *m, int nslots)
 {
     struct meg_err e;
@@ -205,7 +212,7 @@ static void load_shards(const struct meg_ckpt *c, const struct meg_gpt_conf *m, 
     }
 }
 
-/* Tested with native tensors, and with Megatron's tensors, which are sharded. */
+/* Load a native checkpoint, and a Megatron checkpoint with tensor-parallel size 2. */
 static void every_layout_reads_its_shards(void **state)
 {
     const struct meg_ckpt_megatron_conf to = {

@@ -1,5 +1,6 @@
 /*
- * Pickles as CPython 3.11 writes them, and checkpoints of torch.save with pickle_protocol=4.
+ * Reading of Python pickles: bytes that CPython 3.11 wrote, damaged bytes, and a checkpoint in protocol 4, as written
+ * by torch.save with pickle_protocol=4.  With shared = [1], the pickles of protocols 2, 4 and 5 below were written by
  *
  *     pickle.dumps({'ints': [0, 255, 65535, -1, 2**31, -2**63, 2**63], 'f': -0.5, 't': (1,), 't4': (1, 2, 3, 4),
  *                   'none': (None, True, False), 'od': collections.OrderedDict([('k', 'v')]),
@@ -120,7 +121,7 @@ static void reads_bytes_and_sets(void **state)
     reads(BYTES(protocol5), "{'b':00ff,'set':<7>,'frozen':<8>,'ba':6162}");
 }
 
-/* Tests LONG1 and LONG4 of any length, the long forms of strings, and memo indices above 255. */
+/* Tests LONG1 and LONG4, long forms of strings and bytes, a memo index above 255, and LIST and DICT. */
 static void reads_the_long_forms(void **state)
 {
     (void)state;
@@ -165,7 +166,7 @@ static void refuses_damaged_pickles(void **state)
     refuses(BYTES("\x80\4\xff."), "opcode 0xff at byte 2|unknown opcode");
 }
 
-/* ---- a checkpoint of another protocol ---- */
+/* ---- a checkpoint in protocol 4 ---- */
 
 static void put_short_string(struct meg_str *out, const char *s, size_t n)
 {
@@ -178,7 +179,7 @@ static void put_short_string(struct meg_str *out, const char *s, size_t n)
     meg_str_add(out, "\x94", 1);
 }
 
-/* Write "MODULE\nNAME\n" at p as STACK_GLOBAL; return its length. */
+/* Write "MODULE\nNAME\n" at p as STACK_GLOBAL; return the number of bytes read. */
 static size_t put_stack_global(struct meg_str *out, const char *p)
 {
     const size_t nmodule = strcspn(p, "\n"), nname = strcspn(p + nmodule + 1, "\n");
@@ -189,7 +190,7 @@ static size_t put_stack_global(struct meg_str *out, const char *p)
     return nmodule + nname + 2;
 }
 
-/* Translate the pickle of protocol 2 of an export to protocol 4, as CPython would write it. */
+/* Translate the pickle of an exported checkpoint from protocol 2 to protocol 4, without frames. */
 static void translate(struct meg_str *out, const char *p, size_t n)
 {
     meg_str_add(out, "\x80\4", 2);

@@ -1,6 +1,6 @@
 /*
- * ZIP containers of torch.save that exceed 32 bits.  Records are compared with bytes built by hand after
- * APPNOTE.TXT 6.3.  Files are sparse: only FULL=1 writes a member of 4 GiB.
+ * ZIP64 containers of torch.save: offsets and sizes beyond 32 bits, and more than 65535 members.  Expected bytes were
+ * written by hand from APPNOTE.TXT 6.3.  Large files are sparse; only the test that requires FULL=1 writes 4 GiB.
  */
 #include "ckpt_util.h"
 #include "ckpt/megatron/zip.h"
@@ -128,7 +128,7 @@ static void more_members_than_16_bits_count(void **state)
 
 static const char head[] = LOCAL, tail[] = "end" ENTRY END64 END;
 
-/* Open the container with n bytes at offset of its tail changed. */
+/* Write head and tail to the file big, with n bytes at offset of the tail replaced, and open the container. */
 static int open_changed(struct meg_zip *z, struct meg_mmap *map, size_t offset, const void *bytes, size_t n,
                         struct meg_err *e)
 {
@@ -198,7 +198,7 @@ static void damaged_zip64_fields_are_refused(void **state)
     }
 }
 
-/* The headers equal those above, except for padding and checksum. */
+/* Compare the version, sizes, name and ZIP64 field of the local header with those in head. */
 static void a_member_of_4_gib_is_written(void **state)
 {
     const size_t n = (size_t)(4 * GIB + 7);
