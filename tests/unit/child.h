@@ -27,7 +27,7 @@ static inline void child_read(FILE *f, char *text, size_t n)
     fclose(f);
 }
 
-/* Run fn(arg) in a child process, which exits with status 0 if fn returns. */
+/* Run fn(arg) in a child process, which exits with status 0 if fn returns.  Output beyond the arrays of c is lost. */
 static inline void child_run(struct child *c, void (*fn)(void *), void *arg)
 {
     FILE *out = tmpfile(), *err = tmpfile();
@@ -36,7 +36,7 @@ static inline void child_run(struct child *c, void (*fn)(void *), void *arg)
 
     assert_non_null(out);
     assert_non_null(err);
-    fflush(NULL); /* otherwise the child would print it again */
+    fflush(NULL); /* otherwise the child would print buffered output again */
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -52,7 +52,10 @@ static inline void child_run(struct child *c, void (*fn)(void *), void *arg)
     child_read(err, c->err, sizeof c->err);
 }
 
-/* Preload the library at path in programs that are started from here on.  LD_PRELOAD itself is split at spaces. */
+/*
+ * Preload a library, given by a path with a slash, in programs that are executed later.  LD_PRELOAD is split at spaces,
+ * so it has the file name only, and the directory is prepended to LD_LIBRARY_PATH.
+ */
 static inline void preload(const char *library)
 {
     const char *name = strrchr(library, '/') + 1, *before = getenv("LD_LIBRARY_PATH");
@@ -63,7 +66,7 @@ static inline void preload(const char *library)
     setenv("LD_PRELOAD", name, 1);
 }
 
-/* Create a temporary directory, and store its path in dir. */
+/* Create a temporary directory in TMPDIR or /tmp, and store its path in dir [n]. */
 static inline void make_dir(char dir[], size_t n)
 {
     const char *tmp = getenv("TMPDIR");

@@ -1,4 +1,4 @@
-/* tmp.h - temporary files and directories of tests, in TMPDIR. */
+/* tmp.h - temporary files and directories of tests, in TMPDIR or /tmp. */
 #ifndef TESTS_UNIT_TMP_H
 #define TESTS_UNIT_TMP_H
 

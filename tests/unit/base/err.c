@@ -57,7 +57,7 @@ static void die_of(void *how)
     switch (*(int *)how) {
     case 0: meg_die(MEG_EIO, "%s: bad", FORGED);
     case 1: meg_usage("'%s': bad", FORGED);
-    default: meg_die_err(&(struct meg_err){ MEG_EIO, "one\nerr: two" }); /* a message with its own newline */
+    default: meg_die_err(&(struct meg_err){ MEG_EIO, "one\nerr: two" }); /* prints newlines of a message as they are */
     }
 }
 

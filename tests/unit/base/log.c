@@ -1,4 +1,4 @@
-/* Log levels, the log of ranks, sanitized text, and the progress line on and off a terminal. */
+/* Log messages by level and rank, replaced control characters, and the progress line on and off a terminal. */
 #define _GNU_SOURCE /* posix_openpt */
 #include "child.h"
 

@@ -83,7 +83,7 @@ static void doubles_are_printed_as_python_repr(void **state)
 static void printed_doubles_parse_to_the_same_value(void **state)
 {
     char buf[MEG_DOUBLE_CHARS];
-    uint64_t bits = 88172645463325252u; /* xorshift: all exponents and signs */
+    uint64_t bits = 88172645463325252u; /* xorshift64: random signs, exponents and mantissas */
     double v, back;
     int i;
 

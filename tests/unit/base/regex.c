@@ -1,4 +1,4 @@
-/* Oniguruma patterns translated to PCRE2: accepted and rejected syntax, matches, and limits of time. */
+/* Oniguruma patterns translated to PCRE2: accepted and rejected syntax, matches, and the match limit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/regex.h"
 
-/* Check the matches in a text, separated by |. */
+/* Check that all matches of a pattern in text, joined with |, equal want. */
 static void finds(const char *pattern, const char *text, const char *want)
 {
     struct meg_regex *r;
@@ -46,7 +46,7 @@ static void the_dialect_is_accepted(void **state)
     finds("[]a]+", "b]a", "]a");
 }
 
-/* Syntax that is valid in PCRE2 with another meaning. */
+/* Most of these patterns are invalid in PCRE2 or have a different meaning there. */
 static void matches_equal_those_of_oniguruma(void **state)
 {
     (void)state;
@@ -126,7 +126,7 @@ static void a_text_that_takes_too_long_is_an_error(void **state)
 
 /* ---- searches with a growing window ---- */
 
-/* List the matches of PCRE2 on the complete text, for patterns that have the same meaning in PCRE2. */
+/* Append the matches of PCRE2 in text [n] to out.  The pattern must have the same meaning in PCRE2 and Oniguruma. */
 static void find_plainly(const char *pattern, const char *text, size_t n, struct meg_spans *out)
 {
     size_t at = 0, last = PCRE2_UNSET, *found;
@@ -150,7 +150,7 @@ static void find_plainly(const char *pattern, const char *text, size_t n, struct
     pcre2_code_free(code);
 }
 
-/* Create a text of about n bytes with repeated sequences of a few characters. */
+/* Fill text with runs of repeated short words, until it has n bytes or up to three more; return its size. */
 static size_t make_text(char *text, size_t n, uint32_t *seed)
 {
     static const char *const words[] = { "a", "b", "c", "ab", "\xC3\xA9", "\xF0\x9F\x98\x80", " ", "\n" };
@@ -235,7 +235,7 @@ static int find_in_repeated(const char *pattern, const char *word, size_t n, int
     return r;
 }
 
-/* Each pattern takes n^2 / 2 steps on n bytes: minutes for 1 MiB, and days for the longest line. */
+/* On n bytes without a c, each pattern takes about n^2 / 2 steps, which would be minutes for 1 MiB. */
 static void a_quadratic_search_is_an_error(void **state)
 {
     static const char *const patterns[] = { "[ab]+c|[ab]", "[ab]+c", "[ab]+(?=c)|a|b" };

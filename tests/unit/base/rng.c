@@ -1,6 +1,6 @@
 /*
- * Random numbers: Philox against the known answers of Random123, its streams against a few lines of Python, and the
- * Mersenne Twister against libstdc++, NumPy 1.24 and torch 1.13 (golden/data/rng).
+ * Random numbers: Philox against the known answers of Random123, its streams against numbers computed in Python, and
+ * the Mersenne Twister against libstdc++, Python 3.11, and NumPy 1.24 and torch 1.13 (golden/data/rng).
  */
 #include "golden.h"
 
@@ -124,7 +124,7 @@ static void draws_equal_those_of_numpy(void **state)
 
 /* ---- golden/data/rng ---- */
 
-/* Shuffle 0 .. n-1 and compare with an array. */
+/* Shuffle 0 .. n-1 as uint32, int32 and int64 from the same state of g, and compare each result with want. */
 static void same_shuffle(struct meg_mt19937 *g, const json_t *want)
 {
     size_t n = json_array_size(want), i;
@@ -243,7 +243,7 @@ static void draws_equal_those_of_python(void **state)
     for (int k = 0; k < 12; k++)
         assert_int_equal(meg_python_randrange(&g, 7), drawn[k]);
     assert_true(meg_mt19937_double(&g) == 0.7664809327917963);
-    assert_int_equal(meg_python_randrange(&g, 1), 0); /* repeats until the top bit of a word is zero */
+    assert_int_equal(meg_python_randrange(&g, 1), 0); /* draws words until the top bit of one is zero */
     assert_int_equal(meg_python_randrange(&g, 1), 0);
     assert_int_equal(meg_python_randrange(&g, 4), 0);
 }

@@ -12,7 +12,7 @@
 
 enum { MANY = 5000 }; /* the table grows several times */
 
-/* Print string k, which is empty, has zero bytes, or is a number; all strings differ. */
+/* Write string k to s and return its length: k zero bytes if k < 4, else k in decimal, for some k with a suffix. */
 static int64_t spell(char s[32], int64_t k)
 {
     if (k < 4) {

@@ -15,7 +15,10 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* Create different strings of at most max bytes from the first `letters` characters of the alphabet. */
+/*
+ * Create n random keys, each of 1 to max bytes out of the first `letters` bytes of the alphabet, and drop duplicates.
+ * Return the number of keys; key i has the value i.  The caller frees the strings.
+ */
 static int64_t make_keys(struct meg_trie_key *key, int64_t n, const unsigned char *alphabet, uint64_t letters,
                          uint64_t max, uint64_t *x)
 {
@@ -74,7 +77,7 @@ static void prefixes_equal_those_of_a_linear_search(void **state)
     for (int round = 0; round < 12; round++) {
         for (int i = 0; i < 256; i++)
             alphabet[i] = (unsigned char)i;
-        for (int i = 255; i > 0 && round > 0; i--) { /* round 0 uses bytes 0, 1, ... */
+        for (int i = 255; i > 0 && round > 0; i--) { /* round 0 keeps the order 0, 1, ... */
             uint64_t k = lcg(&x) % (uint64_t)(i + 1);
             unsigned char c = alphabet[i];
 

@@ -1,4 +1,4 @@
-/* Indices of blends, and sizes of their datasets. */
+/* Blends of datasets: blending indices, normalized weights, and the number of samples to build of each dataset. */
 #include "data_util.h"
 
 #include "data/blend.h"
@@ -58,7 +58,7 @@ static void an_exhaustive_blend_takes_each_sample_once(void **state)
     meg_blend_index_free(&x);
 }
 
-/* The sum of 1000 weights differs from that of a plain loop in the last bit; the expected one is from numpy 1.26. */
+/* The sum of 1000 weights differs from that of a plain loop in the last bit; expected weights are from NumPy 1.26. */
 static void weights_are_summed_pairwise(void **state)
 {
     double w[1000];

@@ -117,7 +117,10 @@ static void same_samples(const struct meg_dataset *ds, const json_t *x)
     }
 }
 
-/* The reference fails at the last of the three splits, but meg does not; the files of the other two are compared. */
+/*
+ * In cases with "error", Megatron-DeepSpeed failed at the last of the three splits.  meg does not fail there, so only
+ * the first two splits are built, and the names of their files are compared.
+ */
 static void golden_indices_and_file_names(void **state)
 {
     json_t *all = golden_data("fork/gpt_indices.json"), *names = golden_data("fork/cache_file_names.json"), *x, *name;
@@ -233,7 +236,7 @@ static void a_sample_past_the_end_of_a_blended_dataset_is_an_error(void **state)
     c.split = "1";
     d = opened(&c, &spec);
     ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
-    assert_int_equal(meg_dataset_len(ds), 18); /* 9 samples of each dataset, although 10 are needed */
+    assert_int_equal(meg_dataset_len(ds), 18); /* one epoch of each dataset, although 10 samples are requested */
     for (int64_t i = 0; i < 10; i++)
         assert_int_equal(meg_dataset_sample(ds, i, &got, &e), 0);
     assert_int_equal(meg_dataset_sample(ds, 17, &got, &e), MEG_EFAIL);
@@ -281,7 +284,7 @@ static void a_group_reads_ranges_of_files(void **state)
     assert_int_equal(access("ga_V1_indexmap_3ns_4sl_5s_sample_idx.npy", F_OK), 0);
     assert_int_equal(access("ga_X_indexmap_2ns_4sl_5s_sample_idx.npy", F_OK), 0);
 
-    /* Another range of documents has the same file name, but its arrays are not used. */
+    /* A different range of documents has the same file names; the arrays of the first range are not used for it. */
     valid[0] = "V1: 1 0.4:0.6 ga";
     for (int pass = 0; pass < 2; pass++) {
         d = opened(&c, &spec);

@@ -100,8 +100,8 @@ static void reset_options_and_loss_mask_follow_the_eod_token(void **state)
 }
 
 /*
- * As in Megatron-LM with a tokenizer that has a pad token, a pad token in the text becomes token 0 and is masked as a
- * label.
+ * As in Megatron-LM with a tokenizer that has a pad token, a pad token in the text becomes 0 in tokens and labels, and
+ * its loss is masked.
  */
 static void a_pad_token_in_the_text_is_masked(void **state)
 {
@@ -158,7 +158,10 @@ static void too_few_tokens_for_one_sample_are_an_error(void **state)
           "use a larger ratio, or 0 to omit this split");
 }
 
-/* As in Megatron-LM, a split with fewer tokens than a sample is repeated, with a warning. */
+/*
+ * As in Megatron-LM, a split with fewer tokens than a sample is repeated to get a requested number of samples.  If one
+ * epoch is requested, this is an error.
+ */
 static void a_short_split_is_repeated(void **state)
 {
     const int length[] = { 40, 5 };
@@ -391,7 +394,7 @@ static void a_cache_older_than_its_dataset_is_rebuilt(void **state)
     train_of(&d, "older", "older.cache");
     meg_data_splits_close(d);
     assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
-    make_dataset("older", other, 2); /* equal numbers of sequences and tokens: only the modification time differs */
+    make_dataset("older", other, 2); /* equal numbers of sequences and tokens: only the modification time reveals it */
     assert_null(train_of(&d, "older", "older.cache")->map[0].p);
     meg_data_splits_close(d);
 }
@@ -493,8 +496,9 @@ static void without_a_writable_cache_the_index_is_kept_in_memory(void **state)
 }
 
 /*
- * Open the dataset called race 20 times and read a sample; if `removed` is not NULL, unlink that file each time.  Runs
- * in a child process, where a failing assertion would continue with the next tests, so errors are returned.
+ * Open the dataset called race 20 times and read a sample; if `removed` is not NULL, unlink that file each time.
+ * Return 0, or another value after printing an error: the function runs in a child process, where a failed assertion
+ * would continue with the next tests.
  */
 static int read_in_a_race(const struct row *want, const char *removed)
 {
@@ -518,8 +522,8 @@ static int read_in_a_race(const struct row *want, const char *removed)
 }
 
 /*
- * For 20 samples and weights 3 and 7, release 0.10 builds each dataset larger and the blend as large as both datasets;
- * later releases keep the blend at the requested size.
+ * For 20 samples with weights 3 and 7, all releases build 7 and 15 samples of the datasets.  Release 0.10, which is the
+ * default, makes the blend as large as both datasets; later releases keep the requested size.
  */
 static void the_size_of_a_blend_depends_on_the_megatron_release(void **state)
 {
@@ -599,7 +603,7 @@ static void several_processes_may_build_one_index_at_once(void **state)
 
 /* ---- micro-batches -------------------------------------------------------------------------------- */
 
-/* Assert that sequence i of b equals the sample r at these positions, or with NULL at all. */
+/* Assert that sequence i of b, of two, equals the sample r at these positions, or, if NULL, at all positions. */
 static void check_sequence(const struct meg_batch *b, int i, const struct row *r, const int64_t *position)
 {
     for (int t = 0; t < b->s; t++) {
@@ -673,7 +677,7 @@ static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void *
         check_batches(ds, &c);
         c.has_doc_start = false;
         assert_int_equal(meg_data_loader_open(&l, ds, &c, &e), 0);
-        meg_data_loader_close(l); /* while its thread reads */
+        meg_data_loader_close(l); /* while its thread, if it has one, reads */
     }
     meg_data_splits_close(d);
 }

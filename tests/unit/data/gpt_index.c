@@ -77,9 +77,7 @@ static void mock_data_is_equal_on_every_machine(void **state)
     meg_source_close(m);
 }
 
-/*
- * int64 arrays have the same numbers as 32-bit arrays.  The test forces them, since only a huge dataset requires them.
- */
+/* The test sets the types of the arrays itself, since only a huge dataset requires int64. */
 static void int64_arrays_have_the_same_numbers(void **state)
 {
     const struct meg_gpt_index_conf cut = { 5, 1, false };
@@ -120,7 +118,10 @@ static void int64_arrays_have_the_same_numbers(void **state)
     meg_source_close(src);
 }
 
-/* As in Megatron-LM, indices of documents are int32, and the shuffle index is uint32 below 2^32 - 2 samples. */
+/*
+ * As in Megatron-LM, the sample index is int32 if the document index has less than 2^31 entries, and the shuffle index
+ * is uint32 below 2^32 - 2 samples.  Otherwise they are int64.
+ */
 static void arrays_are_int64_from_megatrons_limits_on(void **state)
 {
     struct meg_gpt_index_sizes p = { .elements = INT32_MAX, .epochs = 1, .samples = UINT32_MAX - 2 };

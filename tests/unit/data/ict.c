@@ -6,7 +6,10 @@
 
 enum { T = 12, CLS = 101, SEP = 102, PAD = 103 };
 
-/* Append document d of n sentences of these lengths; its ids are 10 d + the number of the sentence. */
+/*
+ * Create and open a dataset of n documents.  Document d has ndoc[d] sentences; length has the number of tokens of each
+ * sentence of all documents.  All ids of sentence s of document d are 10 d + s.
+ */
 static struct meg_indexed *make(const char *prefix, const int *ndoc, const int *length, int n)
 {
     struct meg_indexed_writer *w;

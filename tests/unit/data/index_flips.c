@@ -1,5 +1,5 @@
 /*
- * Single-bit flips in the files of the index cache: no run may read other samples than it does without flips.
+ * Single-bit flips in the files of the index cache: a run after a flip rebuilds the cache and reads the same samples.
  * MEG_FLIPS is the number of flips of each of the four tests (25), MEG_FLIPS_SEED the seed (1).
  */
 #include "data_util.h"
@@ -14,7 +14,10 @@
 
 enum { S = 8, MAX_FILES = 64 };
 
-/* Open the data with the index cache in "cache" and return the hash of all samples; called after each flip. */
+/*
+ * Open the data with the index cache in "cache" and return a hash of all samples; set *is_mapped to whether all indices
+ * were read from the cache.
+ */
 typedef uint64_t (*hash_samples)(bool *is_mapped);
 
 static uint64_t env_number(const char *name, uint64_t otherwise)
@@ -106,7 +109,7 @@ static uint64_t hash_deepspeed(bool *is_mapped)
     return hash_gpt(&c, is_mapped);
 }
 
-/* Hash the samples of BERT's sentence map, an array whose length is stored in its header only. */
+/* Hash BERT's sentence maps, which are arrays whose length is stored only in their header. */
 static uint64_t hash_sentences(bool *is_mapped)
 {
     const char *paths[] = { "s" };
@@ -134,12 +137,12 @@ static uint64_t hash_sentences(bool *is_mapped)
     return hash;
 }
 
-/* List the files of the cache, in an order that does not depend on the file system. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(a, b);
 }
 
+/* List the files of the cache in an order that does not depend on the file system; return their number. */
 static int list_cache(char name[MAX_FILES][256])
 {
     DIR *dir = opendir("cache");

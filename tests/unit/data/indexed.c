@@ -1,4 +1,4 @@
-/* Token datasets: bytes written, round trips, files of Megatron-LM, and damaged files. */
+/* Indexed datasets (.bin and .idx): bytes written, round trips, files of Megatron-LM, and damaged files. */
 #include "data_util.h"
 
 #include <inttypes.h>
@@ -97,8 +97,8 @@ static void sequences_larger_than_the_buffer_are_written(void **state)
 }
 
 /*
- * Two sequences have 2^31 bytes each, of which only the first and last tokens are written; a third has two tokens.  The
- * index is compared with bytes from meg-idx(5).
+ * Two sequences have 2^31 bytes each, and a third has two tokens.  Only the first token of the first sequence and the
+ * third sequence are written.  The index is compared with bytes from meg-idx(5).
  */
 static void offsets_beyond_2_gib_are_written(void **state)
 {
@@ -175,7 +175,7 @@ static void an_id_too_large_for_the_type_is_refused(void **state)
     assert_int_equal(file_size("wide.idx"), -1);
 }
 
-/* Ids are converted in place, for any number of ids; an id that is too large is found at any index. */
+/* 0 to 70 ids are converted, also in place; an id out of the range of the type is an error at every index. */
 static void ids_are_converted_to_the_type_of_the_file(void **state)
 {
     static const enum meg_idx_dtype types[] = { MEG_IDX_U8, MEG_IDX_U16, MEG_IDX_I32 };
@@ -242,7 +242,11 @@ static void the_token_type_follows_the_vocabulary_size(void **state)
 
 /* ---- damaged files -------------------------------------------------------------------------------- */
 
-/* Open a copy of the dataset of lengths 3, 1 (two documents) with some bytes of one file changed. */
+/*
+ * Create a dataset of two documents, of 3 tokens and 1 token; in its file with the extension ext, replace nbytes bytes
+ * at offset at.  Unless size is negative, truncate the file or append zeros to get this size.  Return the status of
+ * opening the dataset.
+ */
 static int open_changed(const char *ext, long at, const void *bytes, size_t nbytes, long size, struct meg_err *e)
 {
     const int length[] = { 3, 1 };
@@ -376,7 +380,7 @@ static double value_at(const struct meg_indexed *d, const unsigned char *p, int6
     return meg_indexed_dtype(d) == MEG_IDX_F32 ? f : meg_indexed_dtype(d) == MEG_IDX_F64 ? g : (double)v;
 }
 
-/* Each pair has the expected contents; writing the contents again results in the same bytes. */
+/* Each pair of .bin and .idx has the expected contents, and appending it to an empty dataset results in equal files. */
 static void golden_files_are_read_and_rewritten(void **state)
 {
     json_t *all = golden_data("indexed/datasets.json"), *want;

@@ -1,4 +1,4 @@
-/* The legacy index format, which --dataset-impl lazy and cached write. */
+/* Indexed datasets with the legacy index format (TNTIDX), which --dataset-impl lazy and cached write. */
 #include "data_util.h"
 
 /* An index file of two documents with the sequences 7 8, 9 and 5, int32; fields in file order. */

@@ -123,7 +123,7 @@ static void same_rows(const struct meg_dataset *ds, const json_t *want)
                              int_at(json_array_get(want, (size_t)i), (size_t)k));
 }
 
-/* Compare names and bytes of the cache files with the reference. */
+/* Compare the name and the text of the description file in the cache with the reference. */
 static void same_cache(const json_t *x, const char *class_name)
 {
     char path[512];
@@ -177,7 +177,7 @@ static void check_run(const json_t *x, enum meg_masked_type type)
         const struct meg_dataset *ds;
         const int r = meg_masked_data_open(&d, &conf, &spec, &c, &v, &e);
 
-        if (get_int(x, "length") == 0) { /* the reference counts epochs without end */
+        if (get_int(x, "length") == 0) { /* Megatron-LM's loop over the epochs does not end in this case */
             assert_int_equal(r, MEG_EFORMAT);
             assert_non_null(strstr(e.msg, "yields a sample"));
             return;
@@ -242,7 +242,7 @@ static struct meg_masked_vocab small_vocab(void)
                                       .nsentinel = 8 };
 }
 
-/* Write two documents of four sentences, each of n tokens with ids from 0. */
+/* Write two documents of four sentences.  Each sentence has the n tokens 0, 1, ... (modulo 50). */
 static void make_sentences(const char *prefix, int n)
 {
     struct meg_indexed_writer *w;
@@ -367,7 +367,7 @@ static void a_sample_too_large_for_the_decoder_is_refused(void **state)
     meg_data_splits_close(d);
 
     v = small_vocab();
-    v.size = 9; /* ids of the data and special ids exceed the vocabulary */
+    v.size = 9; /* the data has id 9, which is outside the vocabulary */
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
     assert_int_equal(meg_masked_data_open(&d, &conf, &spec, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);

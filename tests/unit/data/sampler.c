@@ -1,4 +1,4 @@
-/* The samples that each data-parallel rank reads. */
+/* Samplers (single and cyclic): the samples that each data-parallel rank reads. */
 #include "data_util.h"
 
 #include "data/sampler.h"
@@ -22,7 +22,7 @@ static void single_assigns_samples_to_ranks_in_order(void **state)
     meg_data_sampler_close(s);
 }
 
-/* Ten steps of 16 samples: each step consumes the same 16 samples for any sample_id of ranks. */
+/* Ten steps of 16 samples: each step consumes the same 16 samples for any number of ranks and micro-batch size. */
 static void every_layout_consumes_the_same_samples(void **state)
 {
     enum { STEPS = 10, GLOBAL = 16 };
@@ -55,7 +55,7 @@ static void every_layout_consumes_the_same_samples(void **state)
         }
 }
 
-/* Each epoch has every sample once, each rank reads its own range, and the order differs in the next epoch. */
+/* In two epochs, the ranks together read each sample twice, and the order in the second epoch differs. */
 static void cyclic_covers_each_epoch(void **state)
 {
     for (int type = MEG_DATA_SAMPLER_CYCLIC; type <= MEG_DATA_SAMPLER_CYCLIC_UNSHARDED; type++) {

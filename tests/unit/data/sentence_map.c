@@ -1,9 +1,9 @@
-/* Maps from samples to sentences: small ones, and those of Megatron-LM's helpers. */
+/* Sentence maps (BERT, T5) and block maps (ICT) from samples to sentences, against those of Megatron-LM's helpers. */
 #include "data_util.h"
 
 #include "data/masked/sentence_map.h"
 
-/* Write a dataset of sequences of these lengths, all tokens 0; docs: its document index. */
+/* Create and open a dataset of sequences of these lengths, with all tokens 0 and the document index docs. */
 static struct meg_indexed *dataset(const char *prefix, const json_t *lengths, const json_t *docs)
 {
     struct meg_indexed_writer *w;

@@ -42,7 +42,7 @@ static void an_invalid_split_is_refused(void **state)
     assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; ratios must be 0 or more");
 }
 
-/* Megatron-LM's search for digits finds 0 and 10 in the first value, and ignores the words of the others. */
+/* Megatron-LM uses all runs of digits and points, such as 0 and 10 in the first value, and ignores the rest. */
 static void a_word_that_is_not_a_decimal_number_is_refused(void **state)
 {
     static const char *const text[] = { "0x10,1", "nan,1,1", "1,inf", "1e2,1", "90%,10", "+9,1", ".,1", "90;10" };

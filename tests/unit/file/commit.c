@@ -133,8 +133,8 @@ static char state_for_readers(const struct writer *w)
 }
 
 /*
- * Read the files by their final names only: 'o' if all are old, 'n' if all are new, '-' if the last file, which is
- * opened first, is missing, else 'x'.
+ * Read the files by their final names only: '-' if the last file, which readers open first, is missing, 'o' if all are
+ * old, 'n' if all are new, else 'x'.  Missing files before the first existing one are ignored.
  */
 static char state_for_others(const struct writer *w)
 {
@@ -197,7 +197,7 @@ static int count_calls(struct run *run)
     return n;
 }
 
-/* Let each call in turn fail or kill the process; count the old and the new results. */
+/* Let each call in turn fail or kill the process.  Readers find all old or all new files, and the next run succeeds. */
 static void sweep(const struct writer *w, bool has_exchange)
 {
     static const char *const faults[] = { "ENOSPC", "EIO", "KILL" };

@@ -137,7 +137,7 @@ static void exceeding_the_file_size_limit_is_an_error(void **state)
 
 /* ---- writeback ---- */
 
-/* Intercepts the calls of sync_file_range, which must cover consecutive ranges. */
+/* End of the ranges passed to sync_file_range below, which must be consecutive. */
 static int64_t begun;
 
 int sync_file_range(int fd, off64_t offset, off64_t n, unsigned flags)
@@ -161,7 +161,7 @@ static void writeback_begins_before_the_commit(void **state)
     assert_int_equal(meg_file_pwrite(&f, "abc", 3, 0, NULL), 0);
     for (int64_t at = 0; at < ALL; at += PUT) {
         meg_file_writeback(&f, at, at + PUT);
-        assert_true(begun <= at); /* other writers may be just before it */
+        assert_true(begun <= at); /* a lag, since other writers may still write just before this range */
         assert_true(begun >= at - 24 * MIB);
     }
     assert_int_equal(meg_file_commit(&f, NULL), 0);
@@ -281,7 +281,7 @@ static void a_file_is_complete_whichever_call_fails(void **state)
 
 /* ---- a signal ends the process ---- */
 
-/* Create 40 files, more than the 32 slots, abandon one and commit one; then raise the signal. */
+/* Create 40 files, of which a signal removes the first 32, abandon one and commit one; then raise the signal. */
 static void end_by(void *sig)
 {
     struct meg_file f[40] = { 0 };

@@ -282,8 +282,8 @@ static void exit_releases_the_locks(void **state)
 enum { RACERS = 8, ROUNDS = 25 };
 
 /*
- * The shared counter is 1 while the lock is held, since there is one holder.  The racers wait for each other before and
- * after.
+ * Counters shared by the racing processes, which wait for each other before they acquire the lock and before they
+ * release it.  So one of them succeeds, and `inside` is at most 1.
  */
 struct shared {
     int ready, tried, inside, wins, overlaps;

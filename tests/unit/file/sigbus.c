@@ -28,7 +28,7 @@ static int clear(void **state)
     return meg_remove_tree(dir, NULL);
 }
 
-/* Restore, in a child process, the handler of SIGBUS, which cmocka replaces. */
+/* Restore the default action of SIGBUS in a child process, because cmocka installs a handler. */
 static void begin_child(void)
 {
     signal(SIGBUS, SIG_DFL);

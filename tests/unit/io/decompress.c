@@ -11,7 +11,7 @@
 
 #define TEXT "{\"text\":\"one\"}\n"
 
-/* Read a file with the content bytes [n] into *out; return 0 or an error. */
+/* Decompress bytes [n], from a file, to *out; return 0 or an error. */
 static int unpack(const void *bytes, size_t n, struct meg_str *out, struct meg_err *e)
 {
     FILE *f = tmpfile();
@@ -99,7 +99,7 @@ static void widen_xz(struct meg_str *s)
     memcpy(head + n - 4, &crc, 4);
 }
 
-/* Modify a stream without content size, whose byte 5 is the window size: 2^(10 + byte / 8). */
+/* Append TEXT as a zstd stream without content size; set its byte 5, so that the window has 2^window_log bytes. */
 static void add_zstd(struct meg_str *s, int window_log)
 {
     ZSTD_CCtx *c = ZSTD_createCCtx();
@@ -165,7 +165,7 @@ static void text_may_begin_like_a_compressed_format(void **state)
 
 /* ---- memory ---- */
 
-/* Limit the address space of this process to its current size and 64 MiB. */
+/* Limit the address space of this process to its current size plus 64 MiB. */
 static void limit_memory(void)
 {
     FILE *f = fopen("/proc/self/statm", "r");

@@ -1,4 +1,4 @@
-/* JSON: errors with their location, typed members, output that reads back. */
+/* JSON: parse errors with line and column, members of a required type, printed values. */
 #include "child.h"
 
 #include <math.h>

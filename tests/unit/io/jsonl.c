@@ -12,7 +12,7 @@
 
 static const char *const keys[] = { "text", "t\xC3\xA9" };
 
-/* Copy the line to memory of its exact size, so that ASan reports reads beyond it. */
+/* Read the texts from a copy of line [n], whose memory has its exact size, so that ASan reports reads beyond it. */
 static int read_n(struct meg_jsonl *j, int nkeys, const char *line, int64_t n, char **copy, struct meg_err *e)
 {
     *copy = malloc((size_t)n + (n == 0));
@@ -61,7 +61,7 @@ static void texts_of_a_key_are_found(void **state)
     texts("{\"text\":\"a\\u00e9b\\u4E2d\\ud83d\\uDE00c\"}", "a\xC3\xA9"
                                                             "b\xE4\xB8\xAD\xF0\x9F\x98\x80"
                                                             "c|");
-    /* the first and the last character of each plane that surrogate pairs encode */
+    /* the first and the last character of plane 1, of planes 2 to 15, and of plane 16 */
     texts("{\"text\":\"\\ud800\\udc00\\ud83f\\udfff\\ud840\\udc00\\udbbf\\udfff\\udbc0\\udc00\\udbff\\udfff\"}",
           "\xF0\x90\x80\x80\xF0\x9F\xBF\xBF\xF0\xA0\x80\x80\xF3\xBF\xBF\xBF\xF4\x80\x80\x80\xF4\x8F\xBF\xBF|");
     texts("{\"text\":\"sixteen bytes and some more \\n of them, then again a long run\"}",

@@ -1,6 +1,7 @@
 /*
- * Lines of many megabytes that are a single word, or whitespace only, are encoded within the memory limit of
- * meg-preprocess(1): 256 MiB and 64 MiB per worker.  Each line is encoded by a separate process.
+ * Peak memory of preprocessing lines of many megabytes, most of which are a single word or only whitespace.  It is
+ * within the limit of meg-preprocess(1), 256 MiB plus 64 MiB per worker.  Each test preprocesses in a process of its
+ * own.
  */
 #include "child.h"
 
@@ -19,7 +20,7 @@ enum { MIB = 1 << 20 };
 
 static char dir[4000];
 
-/* Write a file of `lines` lines of nbytes each that repeat `what`; return its path. */
+/* Write a file of `lines` JSON lines whose texts repeat `what` for about nbytes; return its path. */
 static const char *write_lines(const char *what, int64_t nbytes, int lines)
 {
     static char path[4100], text[1 << 16];
@@ -74,8 +75,8 @@ static void preprocess(void *arg)
 }
 
 /*
- * Check the memory limit for a tokenizer type.  file and with are names in data/tokenizers; with is a second file or
- * NULL.
+ * Check the memory limit for a tokenizer type on lines of mib MiB that repeat `what`; several lines use two workers.
+ * file and with are names in data/tokenizers; with is a second file or NULL.
  */
 static void keeps_to_the_bound(const char *type, const char *file, const char *with, const char *what, int64_t mib,
                                int lines)

@@ -36,7 +36,10 @@ static void copy(char *to, size_t cap, const unsigned char *p, uint64_t n)
     to[n] = '\0';
 }
 
-/* Read the fields of a message; the decimal digits of path are the field numbers of the enclosing messages. */
+/*
+ * Read the fields of a protobuf message to *ev; the decimal digits of path are the field numbers of the enclosing
+ * messages.
+ */
 static void read_message(struct event *ev, int path, const unsigned char *p, const unsigned char *end)
 {
     while (p < end) {
@@ -108,7 +111,7 @@ static int read_file(const char *path, struct event *ev, int max)
     return n;
 }
 
-/* Read the only file in dir. */
+/* Read the only event file in dir; return the number of its events. */
 static int read_events(const char *dir, struct event *ev, int max)
 {
     char pattern[TMP_PATH + 32];
@@ -194,7 +197,7 @@ static void write_foreign(const char *path)
     meg_str_free(&s);
 }
 
-/* Write iterations of four samples each to a file, and store its name in path. */
+/* Write events of iterations resumed + 1 to last, of four samples each; rename the file, and store its path. */
 static void write_run(const char *dir, int64_t resumed, int64_t last, char path[TMP_PATH])
 {
     struct meg_tensorboard *t;
@@ -241,7 +244,7 @@ static void a_resumed_run_removes_what_it_writes_again(void **state)
     assert_int_equal(size_of(text), 9);
     assert_int_equal(remove(foreign) | remove(text), 0);
 
-    assert_int_equal(read_file(second, ev, 32), 1); /* only the version, because this file begins after iteration 5 */
+    assert_int_equal(read_file(second, ev, 32), 1); /* the version: all other events are after iteration 5 */
     assert_string_equal(ev[0].version, "brain.Event:2");
     assert_int_equal(read_file(first, ev, 32), 12); /* version, text, and five iterations with two tags */
     assert_int_equal(ev[10].step, 5);
