@@ -16,7 +16,7 @@
 struct ref_gpt {
     const struct meg_gpt_conf *c;
     const struct meg_params *p;
-    const double *w;           /* [p->flat] */
+    const double *w;           /* [p->flat_numel] */
     uint32_t seed;             /* dropout seed */
     const struct meg_batch *x; /* no dropout if x->sample_id is NULL */
 };
@@ -37,8 +37,8 @@ static inline const double *ref_find(const struct ref_gpt *g, const char *fmt, .
 
 /*
  * Return the dropout factor of a unit at token t of sequence i: Philox with key (seed, 1 + 16 layer + site) and
- * counter (unit / 8, position, sample low, high) gives eight 16-bit lanes; a unit is kept iff its lane is at least
- * round(65536 p), and then scaled by that rounded p.
+ * counter (unit / 8, position, sample low, high) gives eight 16-bit lanes.  With q = round(65536 p), a unit is kept iff
+ * its lane is at least q, and then scaled by 65536 / (65536 - q).
  */
 static inline double ref_drop(const struct ref_gpt *g, double p, int layer, enum meg_drop_site site, int64_t unit,
                               int64_t t, int64_t i)
@@ -66,7 +66,7 @@ static inline void ref_add(const struct ref_gpt *g, double *to, const double *x,
         to[k] += x[k] * ref_drop(g, g->c->hidden_dropout, layer, site, k % h, k / h / b, k / h % b);
 }
 
-/* Compute y [n,out] = x [n,in] w^T + bias. */
+/* Compute y [n,out] = x [n,in] w^T + bias; bias may be NULL. */
 static inline void ref_linear(double *y, const double *x, const double *w, const double *bias, int64_t n, int64_t out,
                               int64_t in)
 {
@@ -110,7 +110,7 @@ static inline double ref_angle(const struct meg_gpt_conf *c, int64_t position, i
     return (double)position / (double)c->rotary_interpolation * freq;
 }
 
-/* Rotate one head of d columns in place. */
+/* Apply the rotary position embedding to one head at a position, in place. */
 static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t position)
 {
     const int64_t half = (int64_t)((double)c->kv_channels * c->rotary_percent) / 2;
@@ -125,7 +125,8 @@ static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t p
 }
 
 /*
- * Compute attention o [s,b,a d] from qkv [s,b,g (a/g + 2) d]; a row of qkv holds queries, key and value of each group.
+ * Compute attention o [s,b,a d] from qkv [s,b,g (a/g + 2) d]; a row of qkv has the queries, key and value of each
+ * group.  Queries and keys are rotated in place if the model has rotary embeddings.
  */
 static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv, int layer)
 {

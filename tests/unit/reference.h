@@ -1,5 +1,5 @@
 /*
- * reference.h - locate reference numbers: golden(NAME) in tests/data/golden of this repository, and shared(NAME), with
+ * reference.h - locate reference data: golden(NAME) in tests/data/golden of this repository, and shared(NAME), with
  * files of third parties, in the directory MEG_SHARED.
  */
 #ifndef TESTS_REFERENCE_H

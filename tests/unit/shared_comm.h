@@ -1,8 +1,8 @@
 /*
  * shared_comm.h - a communicator over shared memory, for unit tests of several ranks without a launcher.
  *
- * A test creates the communicator with shared_comm_new and forks its ranks, each of which calls shared_comm_join.  It
- * supports all-reduces of integers and broadcasts of at most SHARED_BYTES.
+ * A test creates the communicator with shared_comm_new and forks its ranks, each of which calls shared_comm_join.  The
+ * communicator supports all-reduces (sum and maximum) of int32 and int64, and broadcasts, of at most SHARED_BYTES.
  */
 #ifndef SHARED_COMM_H
 #define SHARED_COMM_H

@@ -1,4 +1,4 @@
-/* The choice of the device, and blocking copies to the host. */
+/* Selection of the device by --device, and blocking copies from the device to the host. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static void refuses_cuda_in_a_build_without_it(void **state)
     assert_null(d);
 }
 
-/* More than one staging buffer, and not a multiple of it. */
+/* The size exceeds that of the staging buffer, and is not a multiple of it. */
 static void reads_device_memory_of_any_size(void **state)
 {
     const struct meg_device *d = meg_device_cpu();

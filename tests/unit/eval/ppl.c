@@ -73,7 +73,7 @@ static void the_loss_is_the_sum_over_windows(void **state)
     assert_true(fabs(p.loss - want) < 1e-9);
     assert_true(fabs(meg_ppl_value(&p) - exp(want / (TOKENS - 1))) < 1e-9 * exp(want / (TOKENS - 1)));
 
-    want = 0; /* one token per window, each with up to POSITIONS - 1 tokens of context */
+    want = 0; /* one token per window, each with up to POSITIONS tokens of context */
     for (int64_t t = 1; t < TOKENS; t++) {
         int64_t first = t <= POSITIONS ? 0 : t - POSITIONS, n = t <= POSITIONS ? t + 1 : POSITIONS + 1;
         assert_int_equal(meg_score(&scorer, tokens + first, n, logprob, &e), MEG_OK);

@@ -84,8 +84,8 @@ static const struct meg_sampling greedy = { .greedy = true, .temperature = 1 };
 static const struct meg_sampling drawn = { .temperature = 1.2, .seed = 99 };
 
 /*
- * Decoding with the KV cache computes the same logits as a forward pass over prompt and continuation, up to the last
- * position.
+ * Decoding with the KV cache up to the last position computes the log-probabilities of a forward pass over prompt and
+ * continuation.
  */
 static void decoding_equals_a_forward_pass_over_the_full_sequence(void **state)
 {
@@ -134,7 +134,7 @@ static void greedy_takes_the_largest_logit(void **state)
     release(c);
 }
 
-/* Continuations are bit-identical for any content of the other slots and any start step. */
+/* Continuations are bit-identical for each number of slots, and thus in different batches and steps. */
 static void a_prompt_does_not_depend_on_its_batch(void **state)
 {
     const int64_t slots[] = { 2, 3, 7, 20 };
@@ -297,7 +297,7 @@ static void a_stopped_sequence_frees_its_slot(void **state)
     meg_continuation_free(&b);
 }
 
-/* The sampled id has the same float in both lists, so that clients can compare them. */
+/* A sampled id among the top ids has the same log-probability in both lists, so that clients can compare them. */
 static void the_top_logprobs_contain_the_sampled_id(void **state)
 {
     enum { TOP = 5 };
@@ -334,7 +334,7 @@ static void the_top_logprobs_contain_the_sampled_id(void **state)
     assert_true(nbest > 20 && nother > 0);
 }
 
-/* The vocabulary is so large that the LM head processes the rows of a sequence in two chunks. */
+/* The vocabulary is so large that the LM head processes the rows of a sequence in several chunks. */
 static void scores_list_the_top_logprobs_of_every_row(void **state)
 {
     enum { ROWS = 140, MANY = 150000 };

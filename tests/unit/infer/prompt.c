@@ -1,4 +1,4 @@
-/* infer/prompt.h and infer/reply.h: token ids and options of prompt lines, text of ids. */
+/* infer/prompt.h and infer/reply.h: prompt lines parsed to ids and options; decoded text, stop strings and JSON. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include "unicode/utf8.h"
 #include "tmp.h"
 
-/* Parse a line with a NullTokenizer of ids 0..99 and end-of-document id 100. */
+/* Parse a line with a NullTokenizer of ids 0..99 and end-of-document id 100, or without one if has_tok is false. */
 static int parse_as(struct meg_prompt_format format, const char *text, bool has_tok, struct meg_ids *ids,
                     struct meg_request *q, struct meg_err *e)
 {
@@ -252,7 +252,7 @@ static void messages_name_the_option_of_a_line(void **state)
     free(ids.v);
 }
 
-/* Open a tokenizer whose vocabulary is the 256 bytes. */
+/* Open a tokenizer whose ids 0 to 255 are the bytes, and 256 is <|endoftext|>. */
 static struct meg_tokenizer *bytes_tokenizer(void)
 {
     char dir[TMP_NAME], vocab[TMP_PATH], merges[TMP_PATH];
@@ -282,7 +282,7 @@ static struct meg_tokenizer *bytes_tokenizer(void)
     return tok;
 }
 
-/* For any bytes in any chunks, the text never ends within a character, and the complete text equals that of decode. */
+/* In chunks of 1 to 3 ids, the text grows by complete characters, and the complete text equals that of decode. */
 static void detokenized_text_grows_by_complete_characters(void **state)
 {
     static const char *const texts[] = {
@@ -410,7 +410,7 @@ static int64_t feed(const struct meg_tokenizer *tok, const char *prompt, const c
     for (; r.request.nstop < nstop; r.request.nstop++)
         meg_str_add(&r.request.stop[r.request.nstop], stop[r.request.nstop], strlen(stop[r.request.nstop]));
     r.c.ids = ids;
-    r.prompt_text.n = 0; /* the text of the prompt */
+    r.prompt_text.n = 0; /* discard the text of the prompt */
     for (int64_t n = (int64_t)strlen(text); !r.is_complete;) {
         if (r.c.n < n) {
             ids[r.c.n] = (unsigned char)text[r.c.n];
@@ -491,7 +491,7 @@ static void the_text_ends_before_a_stop_string(void **state)
     meg_tokenizer_close(tok);
 }
 
-/* Open a tokenizer of six words that buffers the last word, which later ids may continue. */
+/* Open a tokenizer of one, two and ##s, which buffers the last word, because later ids may continue it. */
 static struct meg_tokenizer *word_tokenizer(void)
 {
     char vocab[TMP_NAME];

@@ -27,7 +27,7 @@ static struct meg_gpt *make_on(const struct meg_device *device, const struct meg
 
     assert_int_equal(meg_gpt_create(&g, c, run, device, &meg_mesh_one, &e), 0);
     meg_gpt_init(g, 1234);
-    for (int i = 0; i < g->params.n; i++) /* random values also for biases and norm weights */
+    for (int i = 0; i < g->params.n; i++) /* vary biases and norm weights, which are constant initially */
         if (g->params.row[i].ndim == 1)
             for (int64_t j = 0; j < g->params.row[i].numel; j++)
                 ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
@@ -326,7 +326,7 @@ static void check_decoding(struct meg_gpt_conf c)
     }
     assert_int_equal(meg_gpt_kv_cache_len(cache, 2), 5);
 
-    /* the bits are the same if the other slot is unused */
+    /* the logits of a sequence have the same bits if it is decoded alone, in another slot */
     meg_gpt_kv_cache_clear(cache, 1);
     meg_gpt_prefill(g, cache, 1, one[1], 1, NULL);
     for (int t = 0; t < 2; t++)
@@ -375,7 +375,7 @@ static void initial_weights_depend_on_name_and_element_only(void **state)
     meg_params_free(&p);
 }
 
-/* Weights of the output of sublayers have std / sqrt(2 L) (Radford et al. 2019), all others std. */
+/* Weights of the output of sublayers have std / sqrt(2 L) (Radford et al. 2019), all other matrices std. */
 static void initial_weights_of_sublayer_outputs_are_smaller(void **state)
 {
     const struct meg_gpt_conf c = tiny_gpt(8, H, F, A, S, V);

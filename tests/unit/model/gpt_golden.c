@@ -1,7 +1,7 @@
 /*
  * gpt_golden.c - gpt2-tiny and llama-tiny against an independent float64 implementation (golden/models/README.md):
- * loss, logits, every gradient, and the loss and gradient norm under other options.  Tolerances are ten times the error
- * of the reference's own float32 run.
+ * loss, logits, every gradient, and the loss and gradient norm under other options.  The tolerances of logits and
+ * gradients are ten times the error of the reference's own float32 run.
  */
 #include <math.h>
 #include "golden.h"
@@ -124,7 +124,7 @@ static struct meg_gpt *tiny(const char *dir, struct meg_gpt_conf c)
     return g;
 }
 
-/* Fail unless |got - want| <= most, also for NaN. */
+/* Fail unless |got - want| <= most; NaN fails. */
 static void close_to(double got, double want, double most, const char *what)
 {
     if (!(fabs(got - want) <= most))

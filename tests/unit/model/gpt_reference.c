@@ -21,7 +21,8 @@ struct input {
 };
 
 /*
- * Create three sequences, two of which have two documents; positions are 700 apart, so that slow angles have an effect.
+ * Create three sequences, two of which have two documents; positions are 700 apart, so that low rotary frequencies have
+ * an effect.
  */
 static struct meg_batch batch(struct input *x)
 {
@@ -67,7 +68,7 @@ static struct meg_gpt *make(const struct meg_gpt_conf *c)
     if (meg_gpt_create(&g, c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
         fail_msg("%s", e.msg);
     meg_gpt_init(g, 1234);
-    for (int i = 0; i < g->params.n; i++) /* random biases and norm weights, so that they have an effect */
+    for (int i = 0; i < g->params.n; i++) /* vary biases and norm weights, so that they have an effect */
         for (int64_t j = 0; g->params.row[i].ndim == 1 && j < g->params.row[i].numel; j++)
             ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
     return g;
@@ -104,7 +105,7 @@ static void check_gradients(const char *name, const struct meg_gpt *g, struct re
     }
 }
 
-/* Check losses and gradients under options, which are lines of a configuration file; return the loss. */
+/* Check losses and, if has_gradients, gradients under options, lines of a config file; return the training loss. */
 static double check(const char *name, const char *options, bool has_gradients)
 {
     const struct meg_gpt_conf c = conf(options);

@@ -1,6 +1,6 @@
 /*
- * gpt_types.c - a GPT in bf16 and f16 against the same weights in f32: loss, all gradients with a loss scale, and equal
- * bits for any number of threads.
+ * gpt_types.c - a GPT in bf16 and f16 against the same weights in f32: loss, gradients of all tensors, with a loss
+ * scale if they are f16, and equal bits for one thread and several.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 enum { S = 40, B = 3, N = S * B, V = 97, H = 64, A = 4, L = 3, F = 160 };
 
-/* Types of parameters, residual stream and gradients, and the allowed relative error of a tensor's gradient. */
+/* Types of parameters, residual stream and gradients, and the allowed relative error of loss and gradients. */
 static const struct types {
     enum meg_dtype dtype, residual, grad;
     double tol;

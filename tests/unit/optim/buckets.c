@@ -243,7 +243,7 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
                 if (zero == 1)
                     assert_int_equal(((int64_t)(m.params + m.grads) + each) * d,
                                      n * (mode[i].replicated * d + mode[i].sharded));
-                /* ZeRO-2 shards all but the parameters, ZeRO-3 shards all; both have buffers of unsharded groups */
+                /* ZeRO-2 shards all but the parameters, ZeRO-3 shards all; both buffer unsharded layer groups */
                 if (zero == 2) {
                     assert_int_equal(m.params, (size_t)n * meg_dtype_size(run.dtype));
                     assert_int_equal(m.grads, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.grad_dtype));

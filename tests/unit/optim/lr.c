@@ -230,7 +230,7 @@ static struct meg_optim_conf conf_of(const char *options)
     return c;
 }
 
-/* Learning rate and weight decay after n samples, in a run of ten iterations of ten samples, or of 100 samples. */
+/* Learning rate and weight decay after n samples, in a run of ten iterations of ten samples, or, by_samples, of 100. */
 static const struct {
     const char *options;
     bool by_samples;

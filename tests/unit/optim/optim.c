@@ -80,7 +80,7 @@ static void end(struct fixture *f)
     meg_params_free(&f->params);
 }
 
-/* Compare STEPS steps of the optimizer with the same steps in double. */
+/* Compare STEPS steps of the optimizer, with a loss scale of 1 / grad_scale, with the same steps in double. */
 static void run(struct fixture *f, double grad_scale)
 {
     const struct meg_optim_rates rates = { 1e-2, 3e-2, 0.1 };
@@ -176,7 +176,7 @@ static void sgd_equals_its_formula(void **state)
     end(&f);
 }
 
-/* Run a step that only sums, and return its record. */
+/* Run a step that sums gradients and parameters without an update, and return its record. */
 static const struct meg_step_record *sums(struct fixture *f)
 {
     const struct meg_optim_step all = { .has_grad_norm = true, .skips_nonfinite = true };
@@ -217,7 +217,7 @@ static void finds_zero_and_nonfinite_gradients(void **state)
     end(&f);
 }
 
-/* The result of a step is that of its own turn, also if the next step is queued before it is read. */
+/* Both steps are queued before the first result is read; the results are still read in the order of the steps. */
 static void results_are_read_in_order(void **state)
 {
     const struct meg_optim_step step = { .rates = { { 1, 1, 0 }, { 2, 2, 0 } }, .has_grad_norm = true };

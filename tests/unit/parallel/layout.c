@@ -10,7 +10,7 @@
 
 enum { MAX_CHUNKS = 8 };
 
-/* Options, number of layers, and the expected number of layers of each chunk in the order of the model. */
+/* Options and number of layers; expected stages, chunks per stage, and layers of each chunk, in model order. */
 static const struct {
     const char *options;
     int64_t layers, stages, chunks, n[MAX_CHUNKS];

@@ -1,7 +1,7 @@
 /*
  * Pipeline schedules of 1-8 stages, 1-4 chunks and 1-32 micro-batches: the simulator accepts them, memory and bubble
  * equal the published formulas, and the orders are those of the papers' figures.  The simulator rejects damaged
- * lists.
+ * lists of actions.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -140,7 +140,10 @@ static void zb_h1_has_a_smaller_bubble_at_equal_memory(void **state)
 
 /* ---- orders and costs -------------------------------------------------------------------- */
 
-/* Assert the order of steps, written as "F0a b0a W0a": type (b: BWD_INPUT, W: BWD_WEIGHT), micro-batch, chunk. */
+/*
+ * Assert the order of steps, written as "F0a b0a W0a": type (F: forward, B: complete backward, b: BWD_INPUT,
+ * W: BWD_WEIGHT), micro-batch, chunk.
+ */
 static void assert_order(const struct meg_pipe_schedule_conf *c, int stage, const char *want)
 {
     struct meg_pipe_schedule s;
@@ -199,7 +202,7 @@ static void parts_may_have_different_durations(void **state)
 
     (void)state;
     meg_pipe_schedule_estimate(&c, &t, &cost);
-    assert_true(cost.busy == 2 * 3 * (1 + 3)); /* stage 0 has parts 0 and 2 */
+    assert_true(cost.busy == 2 * 3 * (1 + 3)); /* stage 0 has chunks 0 and 2 of the model */
     assert_true(cost.makespan - idle[0] == cost.busy);
     assert_true(cost.makespan - idle[1] == 2 * 3 * (2 + 1));
     assert_true(cost.bubble == (cost.makespan - cost.busy) / cost.busy && cost.bubble > 0);

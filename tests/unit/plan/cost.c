@@ -1,6 +1,6 @@
 /*
  * Test the cost model.  Predicted times are compared with published runs, with one row of rates per type of hardware;
- * FLOP, updates and schedules are compared with values computed in another way.
+ * FLOPs, updates and schedules are compared with values computed independently.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -28,7 +28,7 @@ struct layout_case {
 
 static struct meg_optim_conf adam;
 
-/* Create a cost model of this shape and layout, which borrows *model. */
+/* Set *model to this shape, and return its cost model for this layout, which keeps a pointer to *model. */
 static struct meg_cost_model make_cost_model(struct meg_gpt_conf *model, const struct shape *m,
                                              const struct layout_case *w)
 {
@@ -88,7 +88,7 @@ struct published {
     struct layout_case where;
     bool stores_scores;
     double seconds;
-    double less; /* 0: predicted within 15 percent; else 15 percent to this fraction too fast */
+    double less; /* 0: the prediction is within 15 percent; else 15 percent to this fraction too fast */
     const char *why;
 };
 
@@ -272,7 +272,7 @@ static const struct {
     enum meg_hardware_type hw;
     struct shape shape;
     struct layout_case where;
-    double peak, flops, params_per_rank, memory_bw; /* values of the step over all ranks; 0: not checked */
+    double peak, flops, params_per_rank, memory_bw; /* peak and FLOPs of all ranks; 0: not checked */
 } by_hand[] = {
     { "GPT-3 175B on 1,024 GPUs",
       MEG_HARDWARE_A100,

@@ -1,4 +1,4 @@
-/* check_ops.c - the checked table aborts on arguments that tensor/ops.h forbids, and passes others through. */
+/* The checked operation table aborts on arguments that tensor/ops.h forbids, and passes others to the backend. */
 #include "tensor/check_ops.h"
 #include <signal.h>
 #include "child.h"
@@ -42,7 +42,7 @@ static void right_arguments_give_the_same_result(void **state)
     checked()->add_fwd(NULL, mat(0, N, F), mat(0, N, F), mat(1, N, F), NULL, NULL); /* z may be x */
 }
 
-/* Columns of one matrix are disjoint although their memory interleaves. */
+/* The columns that are read and written do not overlap, although their memory interleaves. */
 static void columns_of_one_matrix_are_disjoint(void **state)
 {
     struct meg_mat y = { data[0], MEG_DTYPE_F32, N, 2, 2 * F }, x = { data[0] + 2, MEG_DTYPE_F32, N, 4, 2 * F };

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include "tensor/step.h"
 
-/* A record whose gradients have norm 5 before unscaling by 4. */
+/* Return a record whose gradients have norm 5 before they are divided by the loss scale, 4. */
 static struct meg_step_record record(enum meg_scaler_type type)
 {
     const struct meg_step_record r = {
@@ -69,7 +69,7 @@ static void candidates_follow_the_updates(void **state)
     (void)state;
     meg_step_finish(&r, &conf);
     assert_true(r.hparams.lr[0] == 1 && r.hparams.lr[1] == 2 && r.hparams.adam_c1 == 3);
-    meg_step_finish(&r, &conf); /* the host did not read that the first step was an update */
+    meg_step_finish(&r, &conf); /* the host has not read yet that the first step was an update */
     assert_true(r.hparams.lr[0] == 4 && r.hparams.lr[1] == 5 && r.hparams.adam_c1 == 6);
     r = record(MEG_SCALER_CONSTANT);
     r.sums.grad_sumsq = INFINITY;

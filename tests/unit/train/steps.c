@@ -107,8 +107,8 @@ static void hf_name(char *out, size_t n, const char *name)
 }
 
 /*
- * Return the sum of squares of a parameter; for a qkv bias, with rows q, k, v per head, only of the keys, or of all but
- * the keys.
+ * If keys is true, return the sum of squares of the keys of a qkv bias, whose rows are q, k, v of each head, or 0 for
+ * any other parameter; else return the sum of squares of all other elements.
  */
 static double squares(const struct meg_param *p, const float *w, bool keys)
 {

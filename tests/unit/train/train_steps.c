@@ -117,7 +117,7 @@ static void train(const char *options)
     free(job);
 }
 
-/* Return a number of the n-th line of the metrics, counting steps or evaluations. */
+/* Return a number of line n of the metrics, counted from 0 among those of steps or of evaluations. */
 static double logged(const char *key, int n, bool is_evaluation)
 {
     FILE *f = fopen("log", "r");
@@ -161,7 +161,10 @@ struct reference {
     struct ref_gpt ref;
 };
 
-/* Return an initial weight: N(0, 0.2), divided by sqrt(2 L) for residual branches, or uniform by fan-in and fan-out. */
+/*
+ * Return an initial value: 1 for norm weights and 0 for biases; for a matrix, normal with standard deviation 0.2,
+ * divided by sqrt(2 L) for outputs of sublayers, or, if r->is_xavier, Xavier-uniform.
+ */
 static double initial(const struct run *r, const struct meg_param *row, int64_t i)
 {
     const uint64_t name = meg_xxh3_64(row->name, strlen(row->name));
@@ -214,7 +217,7 @@ static double loss_of(struct reference *t, int step)
     return ref_loss(&t->ref) / (S * BATCH);
 }
 
-/* Compute the clipped gradients of a step; return their norm before clipping. */
+/* Compute the gradients of a step by central differences, and clip them; return their norm before clipping. */
 static double gradients(struct reference *t, const struct run *r, int step)
 {
     double sum = 0, norm;
