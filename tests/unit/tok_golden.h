@@ -1,8 +1,8 @@
 /*
  * tok_golden.h - compare a tokenizer with reference vectors.
  *
- * Each line of $MEG_SHARED/golden/tokenizers/NAME.jsonl is encoded twice (the second time from the cache), each line
- * of decode/NAME.jsonl is decoded at once and id by id.
+ * Each line of $MEG_SHARED/golden/tokenizers/NAME.jsonl is encoded twice (the second time with filled word caches),
+ * each line of decode/NAME.jsonl is decoded at once and id by id.
  */
 #ifndef TESTS_TOK_GOLDEN_H
 #define TESTS_TOK_GOLDEN_H
@@ -71,7 +71,7 @@ static inline int tok_decodes_one(struct meg_tokenizer *t, const json_t *text, c
     return bad;
 }
 
-/* Compare all lines of NAME.jsonl by fn; return their number. */
+/* Compare all lines of NAME.jsonl by fn, which returns 0 if equal; fail if a line differs; return their number. */
 static inline int tok_golden(struct meg_tokenizer *t, const char *name,
                              int (*fn)(struct meg_tokenizer *t, const json_t *text, const json_t *ids))
 {

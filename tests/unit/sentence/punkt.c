@@ -1,4 +1,4 @@
-/* Sentence boundaries against NLTK, cases that NLTK does not cover, and invalid parameter files. */
+/* Punkt sentence splitting: boundaries against NLTK, other cases, invalid parameter files, and lower case. */
 #include "data_util.h"
 
 #include "sentence/punkt.h"

@@ -125,7 +125,7 @@ static void merges_equal_the_definition(void **state)
 
     (void)state;
     for (int round = 0; round < 3000; round++) {
-        struct meg_bpe b = { 0 }, ties = { 0 }; /* ties: some pairs have equal ranks */
+        struct meg_bpe b = { 0 }, ties = { 0 }; /* ties: in two of three rounds, pairs have equal ranks */
         struct rule rules[PAIRS] = { { 0 } };
         int32_t rank[PAIRS];
         int letters = 1 + (int)(lcg(&x) % 4), n = 0;

@@ -45,7 +45,7 @@ static struct meg_tokenizer *open_tok(const struct meg_tok_conf *c)
     return t;
 }
 
-/* Export c, open the exported tokenizer, and return the parsed files. */
+/* Export c, return the tokenizer opened with the exported files, and store the parsed JSON files. */
 static struct meg_tokenizer *open_export(const struct meg_tok_conf *c, json_t **tokenizer, json_t **config)
 {
     const struct meg_tok_conf written = { .name_or_path = dir, .vocab_size = MEG_UNSET, .vocab_extra_ids = MEG_UNSET };
@@ -87,7 +87,7 @@ static int compare_ids(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* With a unigram model the same pieces in another order have equal scores, and rounding decides between them. */
+/* Sort ids.  In a unigram model, the same tokens in a different order have equal scores, and rounding decides. */
 static void sort_ids(struct meg_ids *ids)
 {
     if (ids->n > 0)
@@ -142,7 +142,10 @@ static const char *const texts[] = {
 /* Two accents on one letter, of which Hugging Face's Precompiled removes one: see tokenizer/export/spm.c. */
 #define TWO_ACCENTS "\xCC\x81\xCC\xA3"
 
-/* Compare the ids of sample texts and of the texts in a file of JSON lines; return the number of texts. */
+/*
+ * Compare the ids of sample texts and, unless file is NULL, of the texts in a file of JSON lines; return the number of
+ * texts.  Skip lines with special tokens or TWO_ACCENTS.
+ */
 static int same_texts(struct meg_tokenizer *a, struct meg_tokenizer *b, const json_t *tokenizer, const char *file)
 {
     char *line = NULL;
@@ -175,7 +178,7 @@ static int same_texts(struct meg_tokenizer *a, struct meg_tokenizer *b, const js
 
 /* ---- Byte-level BPE ---- */
 
-/* Train a vocabulary on a file of the repository, and write its files. */
+/* Train a byte-level BPE vocabulary on LICENSE; write vocab.json, merges.txt and a tiktoken file called ranks. */
 static void train(void)
 {
     struct meg_bpe_trainer l = { 0 };
@@ -323,7 +326,10 @@ static void add_piece(struct meg_str *out, const char *s, size_t n, float score,
     meg_str_free(&piece);
 }
 
-/* Write a BPE model of the trained tokens, with byte pieces and a user-defined piece. */
+/*
+ * Write a SentencePiece BPE model of the ASCII tokens of a trained vocabulary, with byte pieces and, unless is_llama, a
+ * user-defined piece.
+ */
 static void write_bpe_model(const char *name, bool is_llama)
 {
     struct meg_bpe_trainer l = { 0 };
@@ -430,7 +436,7 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
             }
             meg_tok_export_free(&x);
             b = open_export(&c, &tokenizer, &config);
-            /* <s> is prepended */
+            /* only Llama2Tokenizer prepends <s> */
             assert_int_equal(!json_is_null(json_object_get(tokenizer, "post_processor")), k == 1);
             assert_int_equal(json_is_true(json_object_get(config, "add_bos_token")), k == 1);
             compared += same_texts(a, b, tokenizer, lines);

@@ -186,7 +186,7 @@ static void byte_fallback_encodes_unknown_characters(void **state)
     meg_tokenizer_close(t);
 }
 
-/* A byte token that is not UTF-8 decodes to U+FFFD; a token that is not a byte decodes to itself, n bytes. */
+/* A byte token that is not UTF-8 decodes to U+FFFD; a token that is not a byte token decodes to itself. */
 static void byte_fallback_decodes_byte_tokens(void **state)
 {
     static const struct {
@@ -222,7 +222,7 @@ static void byte_fallback_decodes_byte_tokens(void **state)
     }
 }
 
-/* A step sees the tokens that the previous step joined as one. */
+/* A decoder step sees the tokens that the previous step joined as one token. */
 static void decoder_steps_see_joined_bytes(void **state)
 {
     static const struct {

@@ -62,7 +62,7 @@ static int collect(void *ctx, int32_t *ids, int64_t n, struct meg_err *e)
     meg_ids_reserve(&c->ids, n);
     memcpy(c->ids.v + c->ids.n, ids, (size_t)n * sizeof *ids);
     c->ids.n += n;
-    memset(ids, 0xFF, (size_t)n * sizeof *ids); /* the sink owns them */
+    memset(ids, 0xFF, (size_t)n * sizeof *ids); /* the sink may overwrite them */
     return 0;
 }
 

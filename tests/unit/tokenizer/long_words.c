@@ -1,7 +1,7 @@
 /*
- * Long texts without a split point, for every tokenizer type: encoding and decoding take O(n) or O(n log n) time.
- * A text of four times the length may need ten times the CPU time plus one second for a busy machine; a quadratic
- * algorithm would need sixteen times several seconds.
+ * Encoding and decoding of long texts without a split point take O(n) or O(n log n) time.  A text of four times the
+ * length may need ten times the CPU time plus one second for a busy machine; a quadratic algorithm would need sixteen
+ * times several seconds.
  */
 #include "tok_golden.h"
 
@@ -9,7 +9,7 @@
 
 enum { NBYTES = 200000 };
 
-/* Return nbytes of random characters out of `some` [n]. */
+/* Return a text of at least nbytes, of random strings out of `some` [n]. */
 static struct meg_str make_text(size_t nbytes, const char *const *some, uint32_t n)
 {
     struct meg_str s = { 0 };
@@ -46,7 +46,10 @@ static const struct {
 };
 enum { TEXTS = sizeof texts / sizeof *texts };
 
-/* Encode nbytes of text i, decode it at once and token by token, compare, and return the CPU seconds. */
+/*
+ * Encode nbytes of text i and decode it at once and token by token; return the CPU seconds.  Both results are equal
+ * and, if is_lossless, equal the text.
+ */
 static double seconds_of(struct meg_tokenizer *t, int i, size_t nbytes, bool is_lossless)
 {
     struct meg_str text = make_text(nbytes, texts[i].some, texts[i].n), complete = { 0 }, parts = { 0 };

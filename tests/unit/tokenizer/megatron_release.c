@@ -36,7 +36,7 @@ static const char *str(const json_t *j, const char *key)
     return json_string_value(json_object_get(j, key));
 }
 
-/* Open the tokenizer of an object { option: value } for a release. */
+/* Open the tokenizer of an object { option: value } for a release, or without --megatron-release if it is NULL. */
 static int open_as(struct meg_tokenizer **t, json_t *options, const char *release, struct meg_err *e)
 {
     struct meg_tok_conf c = { 0 };
@@ -246,7 +246,7 @@ static void blend_sizes_equal_each_release(void **state)
             cases++;
         }
     }
-    assert_int_equal(cases, 102); /* 6 blends in 10 releases, also with another surplus from 0.13 on */
+    assert_int_equal(cases, 102); /* 6 blends in 10 releases, also with a different surplus from 0.13 on */
     json_decref(all);
 }
 

@@ -1,4 +1,4 @@
-/* Compare the scanners with PCRE2, which executes the patterns (\s: see base/regex.h). */
+/* Pre-tokenizers: the hand-written scanners against PCRE2, which executes their patterns (\s: see base/regex.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,10 @@ static int release(void **state)
     return 0;
 }
 
-/* Copy n bytes to an allocation of exact size, so that ASan detects reads beyond it. */
+/*
+ * Check that each scanner splits text [n] as PCRE2 does.  The text is copied to an allocation of exact size, so that
+ * ASan detects reads beyond it.
+ */
 static void same_as_pcre2(const char *text, int64_t n)
 {
     char *s = malloc((size_t)n + (n == 0));
@@ -141,7 +144,7 @@ static uint64_t lcg(uint64_t *x)
     return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
 }
 
-/* Tests all lengths around the 64 bytes of a block, with random texts in which all pairs of characters are adjacent. */
+/* Tests random texts of many characters, or of few, which end anywhere in the scanner's blocks of 64 bytes. */
 static void splits_random_texts(void **state)
 {
     static const char *const parts[] = {

@@ -39,7 +39,10 @@ static json_t *next_line(FILE *f, char **line, size_t *cap)
     return getline(line, cap, f) > 0 ? json_loads(*line, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL) : NULL;
 }
 
-/* Check the remaining lines of a file: [ID...] of the next text, {"text", "ids"}, or {"decode": [ID...], "text"}. */
+/*
+ * Check the remaining lines of a file: [ID...], the ids of the next line of texts.jsonl, {"text", "ids"}, or
+ * {"decode": [ID...], "text"}.
+ */
 static void check_lines(FILE *f, const char *name, struct meg_tokenizer *t)
 {
     FILE *texts = fopen(FOLDER "texts.jsonl", "r");

@@ -110,7 +110,7 @@ static void check_encode(struct meg_tokenizer *t, const json_t *text, const json
     free(got.v);
 }
 
-/* Decode all ids at once, and one by one; text that was emitted must not change. */
+/* Decode all ids at once, and one by one; both results must equal text. */
 static void check_decode(struct meg_tokenizer *t, const json_t *text, const json_t *ids)
 {
     struct meg_str at_once = { 0 }, one_by_one = { 0 };
@@ -395,7 +395,10 @@ static void invalid_models_are_refused(void **state)
     meg_str_free(&trainer);
 }
 
-/* Append a character map of one block of units, one of them as given. */
+/*
+ * Append a precompiled character map: a trie of 256 units, of which unit `at` is as given and the others are 0, and the
+ * replacements texts [ntexts].
+ */
 static void add_map(struct meg_str *m, int at, uint32_t unit, const char *texts, size_t ntexts)
 {
     uint32_t block[257] = { 1024 };
@@ -432,7 +435,7 @@ static void invalid_character_maps_are_refused(void **state)
     meg_str_free(&m);
 }
 
-/* Compares special ids, vocabulary size, description, and the encoding and decoding of added tokens. */
+/* Compare special ids, vocabulary size, description, and the encoding and decoding of added tokens. */
 static void special_tokens_equal_megatron(void **state)
 {
     struct meg_str m = { 0 }, text = { 0 };

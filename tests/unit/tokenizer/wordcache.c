@@ -8,7 +8,7 @@
 
 #include "tokenizer/wordcache.h"
 
-/* Create word number k, of 1 to 60 bytes, and its 0 to 12 ids. */
+/* Create word number k, of 1 to 59 bytes, and its 0 to 12 ids; return the length of the word. */
 static int64_t word(int64_t k, char s[64], int32_t ids[16], int64_t *nids)
 {
     int n = snprintf(s, 64, "%llx", (unsigned long long)k * 0x9E3779B97F4A7C15u);

@@ -47,7 +47,7 @@ static void same_as_utf8proc(const char *text, int64_t n)
     }
 }
 
-/* Tests each character alone, and between marks, jamo and letters. */
+/* Tests each character below U+20000 and some beyond, after a mark, jamo or letter and between such characters. */
 static void each_character_equals_utf8proc(void **state)
 {
     static const int32_t around[] = { 'a', 0x301, 0x323, 0x1100, 0x1161, 0x11A8, 0x9BE, 0xFF76 };

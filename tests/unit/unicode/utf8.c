@@ -1,4 +1,4 @@
-/* UTF-8 against its definition, and the table of replacements of Unicode 15. */
+/* UTF-8 encoding, decoding and validation, replacement of invalid bytes as in Unicode 15, GPT-2's byte alphabet. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static void maximal_subparts_are_replaced_by_u_fffd(void **state)
     replaced("\xC3", R);
 }
 
-/* An invalid byte is found at each offset, among ASCII and among longer characters. */
+/* An invalid byte instead of the first byte of any character is found, in ASCII and in text of longer characters. */
 static void the_first_invalid_byte_is_found(void **state)
 {
     static const char *const good[] = { "a", "\xC3\xA9", "\xE4\xB8\xAD", "\xF0\x9F\x98\x80" };

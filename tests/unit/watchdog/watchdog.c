@@ -194,7 +194,7 @@ static void unauthenticated_connections_cannot_keep_a_rank_out(void **state)
     watchdog_close_conn(&c);
 }
 
-/* A process whose host name has control characters and no end tries to join the complete run. */
+/* Try to join the complete run, with a host name of control characters that has no zero byte; expect a refusal. */
 static void refused_as(int rank, int size)
 {
     struct watchdog_join_request j = join_of(rank);
