@@ -59,11 +59,6 @@ const struct meg_ops *meg_cpu_ops(void)
     return meg_trace_ops(t);
 }
 
-const char *meg_cpu_supports(enum meg_dtype dtype)
-{
-    return dtype <= MEG_DTYPE_F16 ? NULL : "the CPU supports only fp32, bf16 and fp16";
-}
-
 /* Return the largest multiple of 64 with at most 100 MiB of f32 logits, but at least 64. */
 int64_t meg_cpu_logits_rows(int64_t v)
 {
@@ -141,10 +136,17 @@ void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_
                        (char *)src.p + (size_t)(t * src.ld_s + i * src.ld_b + j * src.ld_g) * size, (size_t)d * size);
 }
 
-struct meg_linear *meg_cpu_linear_create(const struct meg_linear_desc *desc)
+struct meg_linear *meg_cpu_linear_create(const struct meg_linear_desc *desc, const char **why)
 {
-    struct meg_linear *l = meg_new(sizeof *l);
-    MEG_ASSERT(!meg_cpu_supports(desc->dtype));
+    const enum meg_dtype types[] = { desc->x, desc->w, desc->y, desc->dw };
+    struct meg_linear *l;
+
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i] > MEG_DTYPE_F16) {
+            *why = "the CPU supports only fp32, bf16 and fp16";
+            return NULL;
+        }
+    l = meg_new(sizeof *l);
     l->desc = *desc;
     meg_cpu_gemm_load();
     return l;

@@ -84,7 +84,6 @@ struct meg_linear {
 
 /* Declare the operations that need no vector code, with the types of struct meg_ops. */
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cpu_##name
-OP(supports);
 OP(logits_rows);
 OP(alloc);
 OP(zero);

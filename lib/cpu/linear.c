@@ -34,8 +34,13 @@ static struct block_shape choose_block_shape(int64_t m, int64_t n, int is_f32)
     return c;
 }
 
-static void check(const struct meg_linear *l, struct meg_mat y, struct meg_mat x, struct meg_mat w)
+/* Check shapes and types.  w is the weight, or its gradient of type w_type. */
+static void check(const struct meg_linear *l, struct meg_mat y, struct meg_mat x, struct meg_mat w,
+                  enum meg_dtype w_type)
 {
+    MEG_ASSERT_EQ(x.dtype, l->desc.x);
+    MEG_ASSERT_EQ(y.dtype, l->desc.y);
+    MEG_ASSERT_EQ(w.dtype, w_type);
     MEG_ASSERT_EQ(y.rows, x.rows);
     MEG_ASSERT_EQ(w.rows, y.cols);
     MEG_ASSERT_EQ(w.cols, x.cols);
@@ -131,7 +136,7 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
     const struct block_shape b = y.rows <= GEMM_SKINNY_M ? (struct block_shape){ GEMM_SKINNY_M, 64 }
                                                          : choose_block_shape(y.rows, y.cols, all_f32(y, x, w));
     (void)st;
-    check(l, y, x, w);
+    check(l, y, x, w, l->desc.w);
     if (act == MEG_ACT_NONE)
         pre.p = NULL;
     MEG_ASSERT(!pre.p || (pre.rows == y.rows && pre.cols == y.cols));
@@ -161,7 +166,7 @@ void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct
 {
     const struct block_shape b = choose_block_shape(dx.rows, dx.cols, all_f32(dx, dy, w));
     (void)st;
-    check(l, dy, dx, w);
+    check(l, dy, dx, w, l->desc.w);
     MEG_ASSERT(act == MEG_ACT_NONE || (pre.rows == dx.rows && pre.cols == dx.cols));
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t c0 = 0; c0 < dx.cols; c0 += b.n)
@@ -187,7 +192,7 @@ void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, stru
 {
     const struct block_shape b = choose_block_shape(dw.rows, dw.cols, all_f32(dw, dy, x));
     (void)st;
-    check(l, dy, x, dw);
+    check(l, dy, x, dw, l->desc.dw);
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t r0 = 0; r0 < dw.rows; r0 += b.m)
         for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)

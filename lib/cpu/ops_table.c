@@ -5,7 +5,6 @@
 const struct meg_ops MEG_FN(ops) = {
     .name = "cpu",
     .is_host_memory = true,
-    .supports = meg_cpu_supports,
     .logits_rows = meg_cpu_logits_rows,
     .alloc = meg_cpu_alloc,
     .release = free,

@@ -62,11 +62,25 @@ static void bind_norm(const struct meg_gpt *g, struct meg_norm_weights *l, const
         bind_vector(g, &l->b, &l->db, prefix, name, "bias");
 }
 
-static struct meg_linear *create_linear(const struct meg_gpt *g, struct meg_mat w)
+/* Create the plan of the linear layer whose weight is named prefix + name. */
+static int create_plan(const struct meg_gpt *g, struct meg_linear_weights *l, const char *prefix, const char *name,
+                       struct meg_err *e)
 {
-    const struct meg_linear_desc desc = { g->run.dtype, g->state->dim.n, w.cols, w.rows };
+    const enum meg_dtype t = g->run.dtype;
+    struct meg_linear_desc desc = { .n = g->state->dim.n, .x = t, .w = t, .y = t, .dw = g->run.grad_dtype };
+    const struct meg_param *row;
+    const char *why;
+    char full[96];
 
-    return g->op->linear_create(&desc);
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    row = meg_params_find(&g->params, full);
+    MEG_ASSERT(row && row->shard_numel);
+    desc.out = row->shard_dim[0];
+    desc.in = row->shard_dim[1];
+    if (!(l->plan = g->op->linear_create(&desc, &why)))
+        return meg_fail(e, MEG_EUSAGE, "%s backend: %s [%" PRId64 ",%" PRId64 "] in %s with gradients in %s: %s",
+                        g->op->name, full, desc.out, desc.in, meg_dtype_name(t), meg_dtype_name(desc.dw), why);
+    return 0;
 }
 
 static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, const char *prefix, const char *name,
@@ -76,7 +90,6 @@ static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, c
 
     snprintf(full, sizeof full, "%s.weight", name);
     bind_mat(g, &l->w, &l->dw, prefix, full);
-    l->plan = create_linear(g, l->w);
     if (has_bias)
         bind_vector(g, &l->bias, &l->dbias, prefix, name, "bias");
 }
@@ -153,13 +166,22 @@ static void bind_head(struct meg_gpt *g)
         bind_mat(g, &out->w, &out->dw, "output_layer.", "weight");
     else
         bind_mat(g, &out->w, &out->dw, "embedding.", "word_embeddings.weight");
-    out->plan = create_linear(g, out->w);
     st->head.v0 = st->dim.v0;
+}
+
+/* Return the global index of layer k of this rank, where chunk 0 has layers 0 to dim.layers - 1. */
+static int64_t layer_of(const struct meg_gpt *g, int64_t k)
+{
+    const int64_t layers = g->state->dim.layers;
+    int64_t first = 0, n;
+
+    if (g->mesh->layout.pp > 1)
+        meg_layout_layers(&g->mesh->layout, g->mesh->coords.pp, k / layers, &first, &n);
+    return first + k % layers;
 }
 
 static void bind_all(struct meg_gpt *g)
 {
-    const struct meg_layout *l = &g->mesh->layout;
     struct meg_gpt_state *st = g->state;
 
     if (g->mesh->coords.pp == 0) {
@@ -170,16 +192,32 @@ static void bind_all(struct meg_gpt *g)
         st->embed.is_tied = !g->conf.is_untied && st->dim.has_head;
         st->embed.dropout = g->conf.hidden_dropout;
     }
-    for (int64_t chunk = 0; chunk < st->dim.chunks; chunk++) {
-        int64_t first = 0, n;
-
-        if (l->pp > 1)
-            meg_layout_layers(l, g->mesh->coords.pp, chunk, &first, &n);
-        for (int64_t i = 0; i < st->dim.layers; i++)
-            bind_layer(g, &st->layer[chunk * st->dim.layers + i], first + i);
-    }
+    for (int64_t k = 0; k < st->dim.chunks * st->dim.layers; k++)
+        bind_layer(g, &st->layer[k], layer_of(g, k));
     if (st->dim.has_head)
         bind_head(g);
+}
+
+/* Create the plans of all linear layers, before any memory is allocated. */
+static int create_plans(struct meg_gpt *g, struct meg_err *e)
+{
+    struct meg_gpt_state *st = g->state;
+    int r = 0;
+
+    for (int64_t k = 0; r == 0 && k < st->dim.chunks * st->dim.layers; k++) {
+        struct gpt_layer *l = &st->layer[k];
+        char prefix[40];
+
+        snprintf(prefix, sizeof prefix, "decoder.layers.%" PRId64 ".", layer_of(g, k));
+        if ((r = create_plan(g, &l->attn.qkv, prefix, "self_attention.linear_qkv.weight", e)) == 0 &&
+            (r = create_plan(g, &l->attn.proj, prefix, "self_attention.linear_proj.weight", e)) == 0 &&
+            (r = create_plan(g, &l->mlp.fc1, prefix, "mlp.linear_fc1.weight", e)) == 0)
+            r = create_plan(g, &l->mlp.fc2, prefix, "mlp.linear_fc2.weight", e);
+    }
+    if (r == 0 && st->dim.has_head)
+        r = g->conf.is_untied ? create_plan(g, &st->head.out, "output_layer.", "weight", e)
+                              : create_plan(g, &st->head.out, "embedding.", "word_embeddings.weight", e);
+    return r;
 }
 
 /*
@@ -205,7 +243,6 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     struct meg_gpt *g = meg_new(sizeof *g);
     struct meg_suballoc activations = { 0 }, workspace = { 0 };
     const struct meg_ops *op = device->op;
-    const char *why = op->supports(run->dtype);
     struct meg_gpt_state *st;
     struct meg_gpt_memory m;
     int r = 0;
@@ -221,11 +258,8 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     g->state = st = gpt_state_new(c, run, op, mesh);
     st->ctx.stream = device->compute;
     st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
-    if (why) {
-        r = meg_fail(e, MEG_EUSAGE, "the %s backend does not support %s: %s", op->name, meg_dtype_name(run->dtype),
-                     why);
+    if ((r = create_plans(g, e)) < 0)
         goto out;
-    }
 
     meg_gpt_memory_size(&m, c, run, op, mesh);
     if (!(g->w = op->alloc(m.params)) || (m.grads && !(g->g = op->alloc(m.grads))) ||

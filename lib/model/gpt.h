@@ -49,7 +49,8 @@ struct meg_gpt {
 /*
  * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init is called
  * or a checkpoint is loaded into g->w.  device and mesh are borrowed until meg_gpt_close.  Fail with MEG_EFAIL if
- * memory is exhausted, and with MEG_EUSAGE if the backend does not support run->dtype.
+ * memory is exhausted.  Fail with MEG_EUSAGE, before memory is allocated, if the backend does not support the shape or
+ * the data types of a linear layer.
  */
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                    const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);

@@ -166,19 +166,19 @@ struct meg_loss_weight {
     const double *loss_scale; /* in device memory, where step_finish updates it; NULL means 1 */
 };
 
-/* A backend's plan of a linear layer y [n,out] = act(x [n,in] w^T + bias).  Calls may use smaller shapes. */
+/*
+ * A backend's plan of a linear layer y [n,out] = act(x [n,in] w^T + bias).  Calls may use smaller shapes, but have the
+ * data types of the plan: dx has the type of x, the bias that of w, pre and dy that of y, and dbias that of dw.
+ */
 struct meg_linear;
 struct meg_linear_desc {
-    enum meg_dtype dtype;
     int64_t n, in, out;
+    enum meg_dtype x, w, y, dw;
 };
 
 struct meg_ops {
     const char *name;    /* "cpu", "cuda" */
     bool is_host_memory; /* device memory is host memory, which the host may read and write between operations */
-
-    /* Return NULL if the backend supports dtype, else the reason. */
-    const char *(*supports)(enum meg_dtype dtype);
 
     /*
      * Return the number of rows of logits [rows,v] that the language-model head should compute at a time.  Fewer rows
@@ -210,7 +210,8 @@ struct meg_ops {
     void (*event_wait)(struct meg_stream *st, struct meg_event *event);
     bool (*event_is_done)(struct meg_event *event);
 
-    struct meg_linear *(*linear_create)(const struct meg_linear_desc *desc);
+    /* Create a plan.  If the backend does not support such a layer, return NULL and set *why to the reason. */
+    struct meg_linear *(*linear_create)(const struct meg_linear_desc *desc, const char **why);
     void (*linear_destroy)(struct meg_linear *l);
 
     /*

@@ -175,7 +175,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     filling.adamw = adamw_and_fill;
     filling.sgd = sgd_and_fill;
     cpu = &filling;
-    table = *base; /* supports, pinned memory, plans of linears */
+    table = *base; /* pinned memory, plans of linears */
     table.zero = zero;
     table.linear_fwd = linear_fwd;
     table.linear_bwd_data = linear_bwd_data;

@@ -100,12 +100,13 @@ static void alloc_run(struct run *r, struct meg_suballoc *arena, const struct me
 
 static struct meg_linear_weights linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)
 {
-    const struct meg_linear_desc desc = { t, S * B, in, out };
+    const struct meg_linear_desc desc = { S * B, in, out, t, t, t, MEG_DTYPE_F32 };
+    const char *why;
     struct meg_linear_weights l = { 0 };
 
     l.w = meg_mat(convert(weight, out * in, t), t, out, in);
     l.dw = meg_mat(dw, MEG_DTYPE_F32, out, in);
-    l.plan = op->linear_create(&desc);
+    l.plan = op->linear_create(&desc, &why);
     return l;
 }
 

@@ -43,14 +43,15 @@ struct layer {
 
 static struct layer layer_new(const struct meg_ops *ops, struct shape s, enum meg_act act, struct types k)
 {
-    const struct meg_linear_desc desc = { k.w, s.n, s.in, s.out };
+    const struct meg_linear_desc desc = { s.n, s.in, s.out, k.x, k.w, k.y, k.grad };
+    const char *why;
     struct layer l = { s,
                        act,
                        rnd_mat_of(k.x, s.n, s.in, 3),
                        rnd_mat_of(k.w, s.out, s.in, 1),
                        rnd_mat_of(k.y, s.n, s.out, 2),
                        rnd_mat_of(k.w, 1, s.out, 0),
-                       ops->linear_create(&desc) };
+                       ops->linear_create(&desc, &why) };
     return l;
 }
 
@@ -264,6 +265,19 @@ static void nan_and_infinity_propagate(const struct meg_ops *ops)
         nan_and_infinity_propagate_of(ops, (enum meg_dtype)t);
 }
 
+/* A plan with a type that the CPU lacks, at any position, is refused with a reason. */
+static void other_types_are_refused(const struct meg_ops *ops)
+{
+    for (int i = 0; i < 4; i++) {
+        enum meg_dtype t[4] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16, MEG_DTYPE_F32 };
+        const char *why = NULL;
+
+        t[i] = MEG_DTYPE_F64;
+        assert_null(ops->linear_create(&(struct meg_linear_desc){ 4, 3, 2, t[0], t[1], t[2], t[3] }, &why));
+        assert_non_null(strstr(why, "fp32, bf16 and fp16"));
+    }
+}
+
 int main(void)
 {
     static const struct ops_case cases[] = {
@@ -271,6 +285,7 @@ int main(void)
         { "gradients agree with central differences", backward },
         { "gradients of many blocks agree with f64", gradients_of_many_blocks },
         { "NaN and infinity propagate", nan_and_infinity_propagate },
+        { "plans of other types are refused", other_types_are_refused },
     };
     return run_cases(cases, LEN(cases));
 }

@@ -260,6 +260,20 @@ static void the_first_micro_batch_overwrites_all_gradients(void **state)
     }
 }
 
+static void types_that_the_backend_lacks_are_refused(void **state)
+{
+    const struct meg_gpt_conf c = conf();
+    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .grad_dtype = MEG_DTYPE_F64 };
+    struct meg_gpt *g = NULL;
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_gpt_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), MEG_EUSAGE);
+    assert_null(g);
+    assert_non_null(strstr(e.msg, "linear_qkv.weight [48,16]"));
+    assert_non_null(strstr(e.msg, "the CPU supports only fp32, bf16 and fp16"));
+}
+
 static void dropout_depends_on_the_sample_id_only(void **state)
 {
     struct meg_gpt_conf c = conf();
@@ -489,6 +503,7 @@ int main(void)
         cmocka_unit_test(chunks_of_logits_give_the_same_loss_and_gradients),
         cmocka_unit_test(gradients_accumulate_over_micro_batches),
         cmocka_unit_test(the_first_micro_batch_overwrites_all_gradients),
+        cmocka_unit_test(types_that_the_backend_lacks_are_refused),
         cmocka_unit_test(dropout_depends_on_the_sample_id_only),
         cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),
         cmocka_unit_test(initial_weights_depend_on_name_and_element_only),
