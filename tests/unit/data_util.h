@@ -116,7 +116,7 @@ static inline void make_dataset(const char *prefix, const int *length, int n)
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
 }
 
-/* Return the path of a file below tests/data/golden/data. */
+/* Return the path of a file below tests/data/golden/data, valid until the next call. */
 static inline const char *golden_path(const char *name)
 {
     char file[1024];

@@ -169,7 +169,7 @@ static void pads_the_vocabulary(void **state)
     free_fixture(&a);
 }
 
-/* Return the native row of row r of rank t in version 0, with 2 heads of 4 channels on 2 ranks. */
+/* Return the native row of row r of rank t in version 0 (row0) or 1 (row1), for 2 heads of 4 channels on 2 ranks. */
 static int row0(int t, int r)
 {
     return t * 12 + r; /* with one head per rank both orders are q, k, v */

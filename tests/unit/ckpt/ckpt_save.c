@@ -371,7 +371,7 @@ static void empty_file(const char *path)
 static void a_damaged_iteration_suggests_an_older_one(void **state)
 {
     static const struct {
-        const char *file, *too; /* another file to truncate, or NULL */
+        const char *file, *too; /* a second file to truncate, or NULL */
         void (*harm)(const char *path);
         const char *message;
     } cases[] = {
@@ -466,7 +466,7 @@ static void lists_all_changed_options(void **state)
     free_fixture(&b);
 }
 
-/* The bytes depend on the state only: they are equal in another directory and after other saves. */
+/* The bytes depend on the state only: they are equal in a different directory and after other saves. */
 static void files_are_reproducible(void **state)
 {
     static const char *const name[] = { "model-0-embedding.safetensors", "model-1-layer-00000.safetensors",

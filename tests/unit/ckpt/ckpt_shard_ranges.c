@@ -11,7 +11,7 @@ static float value_of_element(const struct meg_param *row, int64_t k)
     return (float)(strlen(row->name) % 7 * 2 + 1) * (float)(k % 64 + 1);
 }
 
-/* A simulated rank: its shard of the model, and of each optimizer state. */
+/* A simulated rank: its parameter table and the values of its shards. */
 struct rank {
     struct meg_mesh mesh;
     struct meg_params p;

@@ -117,7 +117,7 @@ static void more_members_than_16_bits_count(void **state)
 #define LOCAL                                                                                                          \
     "PK\3\4\55\0\0\10\0\0\0\0\41\0\0\0\0\0\377\377\377\377\377\377\377\377\1\0\24\0b" /* 20 bytes of field */          \
     "\1\0\20\0\7\0\0\0\1\0\0\0\7\0\0\0\1\0\0\0"
-/* The ZIP64 field of the entry, after another field: size, stored size and offset. */
+/* The ZIP64 field of the entry, after an unrelated field: size, stored size and offset. */
 #define FIELD "XX\1\0!\1\0\30\0\7\0\0\0\1\0\0\0\7\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0"
 #define ENTRY                                                                                                          \
     "PK\1\2\55\0\55\0\0\10\0\0\0\0\41\0\0\0\0\0\377\377\377\377\377\377\377\377\1\0\41\0\0\0\0\0\0\0\0\0\0\0"          \

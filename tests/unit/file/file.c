@@ -124,7 +124,7 @@ static void exceeding_the_file_size_limit_is_an_error(void **state)
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &was);
     few = was;
-    few.rlim_cur = NEW_BYTES / 2; /* the write that exceeds it is short, and the next one fails */
+    few.rlim_cur = NEW_BYTES / 2; /* the write that exceeds the limit is short, and the next one fails */
     setrlimit(RLIMIT_FSIZE, &few);
     r = meg_write_file(path, bytes, NEW_BYTES, &e);
     setrlimit(RLIMIT_FSIZE, &was);

@@ -51,7 +51,7 @@ static int count_names(void)
     return n;
 }
 
-/* Acquire the lock and end by SIGKILL, so that the file remains. */
+/* Acquire the lock, as Slurm job `job` unless it is NULL, and end by SIGKILL, so that the file remains. */
 static void take_and_die(void *job)
 {
     struct meg_lock l;

@@ -216,7 +216,7 @@ static void write_run(const char *dir, int64_t resumed, int64_t last, char path[
     assert_int_equal(g.gl_pathc, 1);
     snprintf(path, TMP_PATH, "%s/events.out.tfevents.x%d", dir, (int)last);
     assert_int_equal(rename(g.gl_pathv[0], path),
-                     0); /* the name that another process, or a later second, would have chosen */
+                     0); /* a name that a different process, or this one a second later, could choose */
     globfree(&g);
 }
 

@@ -89,7 +89,7 @@ static float *copy_of_gradients(const struct meg_gpt *g)
                   (size_t)g->params.flat_numel * sizeof(float));
 }
 
-/* Recomputed activations, including dropout, equal those of forward. */
+/* Recomputed activations, including dropout, equal those of the forward pass. */
 static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
 {
     static const struct {
@@ -340,7 +340,7 @@ static void check_decoding(struct meg_gpt_conf c)
     }
     assert_int_equal(meg_gpt_kv_cache_len(cache, 2), 5);
 
-    /* the logits of a sequence have the same bits if it is decoded alone, in another slot */
+    /* the logits of a sequence have the same bits if it is decoded alone, in a different slot */
     meg_gpt_kv_cache_clear(cache, 1);
     meg_gpt_prefill(g, cache, 1, one[1], 1, NULL);
     for (int t = 0; t < 2; t++)

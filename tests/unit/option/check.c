@@ -1,4 +1,4 @@
-/* Ranges and rules of option values: the values that pass, and the messages of those that do not. */
+/* Ranges and rules of option values: accepted values, and error messages for the others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

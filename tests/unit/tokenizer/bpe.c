@@ -24,7 +24,10 @@ struct rule {
     int32_t left, right, id;
 };
 
-/* Merge all occurrences of the adjacent pair of lowest rank, left to right, until no pair remains. */
+/*
+ * Merge all occurrences of the adjacent pair with the lowest index in rules, from left to right, until no pair is left;
+ * return the number of symbols.
+ */
 static int64_t merge_all(const struct rule *rules, int nrules, int32_t *sym, int64_t n)
 {
     for (;;) {
@@ -51,7 +54,10 @@ static int64_t merge_all(const struct rule *rules, int nrules, int32_t *sym, int
     }
 }
 
-/* Merge the leftmost occurrence of the adjacent pair of lowest rank, until no pair remains. */
+/*
+ * Merge the leftmost of the adjacent pairs with the lowest rank, where rules[i] has rank[i], until no pair is left;
+ * return the number of symbols.
+ */
 static int64_t merge_leftmost(const struct rule *rules, int nrules, const int32_t *rank, int32_t *sym, int64_t n)
 {
     for (;;) {
@@ -102,7 +108,7 @@ static int put_some(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
     return 0;
 }
 
-static int nuncut;
+static int nuncut; /* inputs that meg_bpe_stream rejects, because a window has no safe split point */
 
 static void streams_as(const struct meg_bpe *b, bool is_leftmost, int64_t window, const int32_t *sym, int64_t n,
                        const int32_t *want, int64_t nwant)

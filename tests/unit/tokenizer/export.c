@@ -65,7 +65,7 @@ static struct meg_tokenizer *open_export(const struct meg_tok_conf *c, json_t **
     return open_tok(&written);
 }
 
-/* Return true if text contains a special token, which only tokenizer.json matches. */
+/* Return true if text contains a special token, which only the exported tokenizer finds in text. */
 static bool contains_special(const json_t *tokenizer, const char *text)
 {
     size_t i;
@@ -424,7 +424,7 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
 
             c.type = type[k];
             if (meg_tokenizer_open(&a, &c, &e) < 0)
-                continue; /* it has no BOS piece */
+                continue; /* Llama2Tokenizer requires a BOS piece */
             if (meg_tok_export(&x, &c, &e) < 0) {
                 assert_int_equal(e.code, MEG_EUSAGE);
                 assert_non_null(strstr(e.msg, "tokenizer.json cannot represent"));

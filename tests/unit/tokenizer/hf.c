@@ -265,7 +265,7 @@ static void template_and_special_ids_are_read(void **state)
     encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
     assert_int_equal(meg_tokenizer_eod(t), 2);
     assert_int_equal(meg_tokenizer_special_ids(t)->bos, 1);
-    assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1); /* Megatron's class has it from core 0.15 on */
+    assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1); /* Megatron's class has a pad id only from Core 0.15 on */
     meg_tokenizer_close(t);
     write_in("tokenizer_config.json",
              "{\"tokenizer_class\": \"LlamaTokenizer\", \"eos_token\": \"b\", \"add_eos_token\": true}");

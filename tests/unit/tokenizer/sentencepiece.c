@@ -264,8 +264,10 @@ static int remove_dir(void **state)
     return meg_remove_tree(dir, NULL);
 }
 
-/* The two segmentations of "xy" differ by less than the rounding of a large score; so its ids depend on the text
- * before it, but they must not depend on texts that were encoded before. */
+/*
+ * The scores of the two segmentations of "xy" differ by less than the rounding error of a large score, so its ids
+ * depend on the text before it.  They must not depend on texts that were encoded earlier.
+ */
 static void rounding_does_not_enter_the_cache(void **state)
 {
     struct meg_str m = { 0 }, text = { 0 };

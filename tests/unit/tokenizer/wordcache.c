@@ -121,7 +121,7 @@ static void very_long_words_are_not_cached(void **state)
     meg_wordcache_free(&c);
 }
 
-/* Simulate two long words of equal hash. */
+/* Simulate two long words of equal hash and length. */
 static void long_words_are_compared(void **state)
 {
     static const char one[] = "a word of many bytes", other[] = "a word of more bytes";

@@ -100,7 +100,7 @@ static void random_texts_equal_utf8proc(void **state)
     }
 }
 
-/* A stable mark, and a mark that composes with the previous character, are around the end of a block of 64 bytes. */
+/* Around the end of a block of 64 bytes, a mark that does not compose precedes one that composes with the letter. */
 static void marks_at_the_end_of_a_block_are_composed(void **state)
 {
     static const int32_t steady[] = { 0x316, 0x5B0, 0x1DC2, 0x1D165 };
