@@ -59,27 +59,6 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
     return 0;
 }
 
-/*
- * Check that messages have at most INT32_MAX elements.  Pipeline and sequence parallelism exchange activations; context
- * parallelism exchanges keys and values.
- */
-static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
-{
-    const struct meg_train_conf *c = &s->job->train;
-    const struct meg_gpt_conf *m = &s->job->model;
-    const struct meg_layout *l = &s->layout;
-    const int64_t n = c->micro_batch_size * c->seq_length / l->cp;
-    const int64_t rows = l->pp > 1 || l->has_sp ? n / (l->has_sp ? l->tp : 1) * m->hidden_size : 0;
-    const int64_t kv = l->cp > 1 ? n * 2 * meg_gpt_layer_widths(m, l->tp).kv : 0;
-
-    if (rows <= INT32_MAX && kv <= INT32_MAX)
-        return 0;
-    return meg_fail(e, MEG_EUSAGE,
-                    "--micro-batch-size %" PRId64 ": with --seq-length %" PRId64 " and --hidden-size %" PRId64
-                    " a message between ranks would have %" PRId64 " elements; the limit is %d",
-                    c->micro_batch_size, c->seq_length, m->hidden_size, rows > kv ? rows : kv, INT32_MAX);
-}
-
 static struct meg_gpt_run make_model_run(const struct meg_run_spec *s)
 {
     const struct meg_train_conf *c = &s->job->train;
@@ -114,7 +93,7 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
 
     if ((r = meg_layout_set_model(l, &s->job->layout, &model, e)) < 0 ||
         (r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
-        (r = meg_train_recompute_check(c, l, e)) < 0 || (r = check_messages(s, e)) < 0)
+        (r = meg_train_recompute_check(c, l, e)) < 0)
         return r;
     const struct meg_optim_conf *o = &s->job->optim;
     const struct meg_opt_rule optim_rules[] = {

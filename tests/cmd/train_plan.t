@@ -32,6 +32,8 @@ like 'the bubble is 15 of 192 micro-batches, and the unequal first and last stag
 like 'the dry run estimates the time' "$(cat "$T/plan")" '^  all +[0-9]+$'
 estimate --dry-run --world-size 98304 --hardware h100 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 8 >"$T/plan"
 like '98,304 ranks are possible' "$(cat "$T/plan")" '^layout +98304 ranks: tensor 8, context 1, pipeline 8, data 1536$'
+status 'messages of more than 2^31 elements are possible' 0 estimate --dry-run --world-size 1024 --hardware h100 \
+    --pipeline-model-parallel-size 16 --context-parallel-size 2 --seq-length 524288 --max-position-embeddings 524288
 estimate --dry-run --world-size 8 --hardware h100 --tensor-model-parallel-size 8 >"$T/plan"
 like 'a layout that does not fit is marked' "$(cat "$T/plan")" '^  does not fit: a rank has 76294 MiB$'
 estimate --dry-run --world-size 8 --hardware cpu --tensor-model-parallel-size 8 --async-save --save "$T/ck" >"$T/plan"
