@@ -12,6 +12,7 @@ const struct meg_ops MEG_FN(ops) = {
     .release_pinned = free,
     .copy = meg_cpu_copy,
     .upload = meg_cpu_copy,
+    .upload_pinned = meg_cpu_copy,
     .download = meg_cpu_copy,
     .zero = meg_cpu_zero,
     .event_create = meg_cpu_event_create,

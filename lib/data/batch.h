@@ -3,11 +3,18 @@
 #define MEG_DATA_BATCH_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS
+
+/* Functions that allocate and release host memory; alloc returns NULL if memory is exhausted. */
+struct meg_batch_memory {
+    void *(*alloc)(size_t nbytes);
+    void (*release)(void *p);
+};
 
 /*
  * A micro-batch of b sequences, s tokens each.  Arrays are [s,b]: token t of sequence i is element t * b + i.  With
@@ -21,20 +28,24 @@ MEG_BEGIN_DECLS
  */
 struct meg_batch {
     int64_t s, b;
-    int32_t *tokens;       /* ids in [0, vocabulary); padding is 0 */
-    int32_t *labels;       /* target ids: the token after each token; NULL: no loss is computed */
-    int32_t *position_ids; /* position in the full sequence or, with reset_position_ids, in the document */
-    int32_t *doc_start;    /* position of the first key that each query may attend to; NULL: 0 */
-    float *loss_mask;      /* 1: the loss of the label counts; 0: it does not; NULL: all 1 */
-    int64_t *sample_id;    /* [b] global sample numbers; NULL: no dropout */
-    int64_t num_unmasked;  /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
+    int32_t *tokens;          /* ids in [0, vocabulary); padding is 0 */
+    int32_t *labels;          /* target ids: the token after each token; NULL: no loss is computed */
+    int32_t *position_ids;    /* position in the full sequence or, with reset_position_ids, in the document */
+    int32_t *doc_start;       /* position of the first key that each query may attend to; NULL: 0 */
+    float *loss_mask;         /* 1: the loss of the label counts; 0: it does not; NULL: all 1 */
+    int64_t *sample_id;       /* [b] global sample numbers; NULL: no dropout */
+    int64_t num_unmasked;     /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
+    bool is_pinned;           /* the arrays are in pinned memory (tensor/ops.h) */
+    void (*release)(void *p); /* releases the arrays of meg_batch_alloc */
 };
 
 /*
- * Allocate the arrays of a batch of b sequences, s tokens each; doc_start only if has_doc_start.  The values are
- * undefined.  Free with meg_batch_free.
+ * Allocate the arrays of a batch of b sequences, s tokens each; doc_start only if has_doc_start.  They are in the
+ * pinned memory that `pinned` allocates or, if it is NULL, in other memory.  The process ends if memory is exhausted.
+ * The values are undefined.  Free with meg_batch_free.
  */
-void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, bool has_doc_start);
+void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, bool has_doc_start,
+                     const struct meg_batch_memory *pinned);
 /* Free the arrays that meg_batch_alloc allocated and zero *x; a zeroed batch is accepted. */
 void meg_batch_free(struct meg_batch *x);
 

@@ -23,9 +23,11 @@ struct slot {
 struct meg_data_loader {
     const struct meg_dataset *ds;
     struct meg_data_sampler *sampler;
-    int64_t s, b;            /* tokens per sequence on this rank; sequences per micro-batch */
-    int64_t *position;       /* [s] copy of the configuration's array, or NULL */
-    int64_t *index;          /* [b] dataset indices of the samples in a micro-batch */
+    int64_t s, b;      /* tokens per sequence on this rank; sequences per micro-batch */
+    int64_t *position; /* [s] copy of the configuration's array, or NULL */
+    struct meg_batch_memory memory;
+    const struct meg_batch_memory *pinned; /* &memory, or NULL */
+    int64_t *index;                        /* [b] dataset indices of the samples in a micro-batch */
     struct meg_batch sample; /* buffer for one complete sequence; this rank's positions are copied to a slot */
     struct slot *slot;       /* [nslot] */
     int nslot, read_ahead;
@@ -132,7 +134,11 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     l->sampler = sampler;
     l->s = meg_dataset_seq_length(ds);
     l->b = c.micro_batch;
-    meg_batch_alloc(&l->sample, l->s, 1, conf->has_doc_start);
+    meg_batch_alloc(&l->sample, l->s, 1, conf->has_doc_start, NULL);
+    if (conf->pinned) {
+        l->memory = *conf->pinned;
+        l->pinned = &l->memory;
+    }
     if (conf->position) {
         l->s = conf->s;
         l->position = meg_realloc_array(NULL, (size_t)l->s, sizeof *l->position);
@@ -143,7 +149,7 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     l->nslot = l->read_ahead > 0 ? l->read_ahead : 1;
     l->slot = meg_new((size_t)l->nslot * sizeof *l->slot);
     for (int i = 0; i < l->nslot; i++)
-        meg_batch_alloc(&l->slot[i].batch, l->s, l->b, conf->has_doc_start);
+        meg_batch_alloc(&l->slot[i].batch, l->s, l->b, conf->has_doc_start, l->pinned);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     if (l->read_ahead > 0 && pthread_create(&l->thread, NULL, read_ahead_thread, l) != 0)
@@ -176,7 +182,7 @@ void meg_data_loader_close(struct meg_data_loader *l)
 }
 
 /* Swap *x and the slot's batch; if reading the batch failed, return the slot's error instead. */
-static int take_batch(struct slot *o, struct meg_batch *x, struct meg_err *e)
+static int take_batch(const struct meg_data_loader *l, struct slot *o, struct meg_batch *x, struct meg_err *e)
 {
     const struct meg_batch filled = o->batch;
 
@@ -186,7 +192,7 @@ static int take_batch(struct slot *o, struct meg_batch *x, struct meg_err *e)
         return o->status;
     }
     if (!x->tokens)
-        meg_batch_alloc(x, filled.s, filled.b, filled.doc_start);
+        meg_batch_alloc(x, filled.s, filled.b, filled.doc_start, l->pinned);
     MEG_ASSERT(x->s == filled.s && x->b == filled.b);
     o->batch = *x;
     *x = filled;
@@ -200,12 +206,12 @@ int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct 
 
     if (l->read_ahead == 0) {
         fill_slot(l, &l->slot[0]);
-        return take_batch(&l->slot[0], x, e);
+        return take_batch(l, &l->slot[0], x, e);
     }
     pthread_mutex_lock(&l->lock);
     while (l->produced <= l->consumed)
         pthread_cond_wait(&l->changed, &l->lock);
-    if ((r = take_batch(o, x, e)) == 0) {
+    if ((r = take_batch(l, o, x, e)) == 0) {
         l->consumed++; /* a failed batch is not consumed: the next call returns its error again */
         pthread_cond_broadcast(&l->changed);
     }

@@ -12,17 +12,19 @@
 MEG_BEGIN_DECLS
 
 struct meg_data_loader_conf {
-    struct meg_data_sampler_conf sampler; /* total is ignored: the length of the dataset is used */
-    int read_ahead;                       /* micro-batches that a thread prepares in advance; 0: no thread */
-    const int64_t *position;              /* [s] position in the complete sequence of each token that this
-                                             context-parallel rank loads; NULL: load the complete sequence */
-    int64_t s;                            /* number of positions; ignored if position is NULL */
-    bool has_doc_start;                   /* set doc_start of the micro-batches (--reset-attention-mask) */
+    struct meg_data_sampler_conf sampler;  /* total is ignored: the length of the dataset is used */
+    int read_ahead;                        /* micro-batches that a thread prepares in advance; 0: no thread */
+    const int64_t *position;               /* [s] position in the complete sequence of each token that this
+                                              context-parallel rank loads; NULL: load the complete sequence */
+    int64_t s;                             /* number of positions; ignored if position is NULL */
+    const struct meg_batch_memory *pinned; /* memory of the micro-batches; NULL: not pinned */
+    bool has_doc_start;                    /* set doc_start of the micro-batches (--reset-attention-mask) */
 };
 
 /*
  * meg_data_loader_open - load micro-batches of ds, beginning after sampler.consumed samples
- * ds must outlive the loader; conf and conf->position are copied.  Returns the errors of meg_data_sampler_open.
+ * ds must outlive the loader; conf, conf->position and conf->pinned are copied.  Returns the errors of
+ * meg_data_sampler_open.
  */
 struct meg_data_loader;
 int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset *ds,
@@ -32,7 +34,7 @@ void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
 /*
  * meg_data_loader_next - return the next micro-batch in *x
  *   x  in: zeroed, or the micro-batch of an earlier call; out: the micro-batch.  The loader reuses the arrays of an
- *      earlier micro-batch.  The caller frees the last one with meg_batch_free.
+ *      earlier micro-batch, whose queued uploads must be complete.  The caller frees the last one with meg_batch_free.
  * Returns MEG_EFAIL when too few samples are left for one micro-batch on each data-parallel rank.  Returns MEG_EIO when
  * the dataset file cannot be read.  Other errors are those of meg_dataset_sample.  On failure, *x is unchanged.
  */

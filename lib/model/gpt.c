@@ -237,6 +237,30 @@ static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum me
     return (size_t)most * meg_dtype_size(t);
 }
 
+static void create_events(struct meg_gpt *g)
+{
+    for (int64_t i = 0; i < g->state->dim.slots; i++)
+        for (int k = 0; k < 2; k++) {
+            struct gpt_inputs *x = &g->state->slot[i].inputs[k];
+
+            x->uploaded = g->op->event_create();
+            x->unused = g->op->event_create();
+        }
+}
+
+static void destroy_events(struct meg_gpt *g)
+{
+    for (int64_t i = 0; i < g->state->dim.slots; i++)
+        for (int k = 0; k < 2; k++) {
+            const struct gpt_inputs *x = &g->state->slot[i].inputs[k];
+
+            if (!x->uploaded)
+                continue;
+            g->op->event_destroy(x->uploaded);
+            g->op->event_destroy(x->unused);
+        }
+}
+
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                    const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e)
 {
@@ -273,6 +297,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         goto out;
     }
     gpt_buffers_suballoc(st, run, &activations, &workspace);
+    create_events(g);
     g->loss_sum = st->loss_sum;
     g->used.params = used_nbytes(&g->params, run->shards_params, run->dtype);
     g->used.grads = g->g ? used_nbytes(&g->params, run->shards_grads, run->grad_dtype) : 0;
@@ -315,6 +340,7 @@ void meg_gpt_close(struct meg_gpt *g)
         destroy_linear(g, &l->mlp.fc2);
     }
     destroy_linear(g, &st->head.out);
+    destroy_events(g);
     g->op->release(g->w);
     g->op->release(g->g);
     g->op->release(st->activations);

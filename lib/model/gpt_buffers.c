@@ -214,10 +214,21 @@ static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t
     suballoc_acts(&q->acts[i], a);
 }
 
+static void suballoc_inputs(struct gpt_inputs *x, const struct arena *a)
+{
+    const size_t n = (size_t)a->d->n;
+
+    x->tokens = meg_suballoc(a->mem, n * sizeof *x->tokens);
+    x->labels = meg_suballoc(a->mem, n * sizeof *x->labels);
+    x->position_ids = meg_suballoc(a->mem, n * sizeof *x->position_ids);
+    x->doc_start = meg_suballoc(a->mem, n * sizeof *x->doc_start);
+    x->loss_mask = meg_suballoc(a->mem, n * sizeof *x->loss_mask);
+    x->sample_id = meg_suballoc(a->mem, n * sizeof *x->sample_id);
+}
+
 static void suballoc_slot(struct meg_gpt_state *st, struct gpt_slot *q, const struct arena *a)
 {
     const struct gpt_dims *d = a->d;
-    const size_t n = (size_t)d->n;
 
     for (int64_t i = 0; i < d->layers; i++) {
         suballoc_layer(st, q, i, a);
@@ -228,12 +239,11 @@ static void suballoc_slot(struct meg_gpt_state *st, struct gpt_slot *q, const st
     q->embed_out = q->acts[0].x.p;
     if (d->has_head)
         q->last_out = a->run->is_training ? alloc_residual(a) : q->acts[0].x;
-    q->tokens = meg_suballoc(a->mem, n * sizeof *q->tokens);
-    q->labels = meg_suballoc(a->mem, n * sizeof *q->labels);
-    q->position_ids = meg_suballoc(a->mem, n * sizeof *q->position_ids);
-    q->doc_start = meg_suballoc(a->mem, n * sizeof *q->doc_start);
-    q->loss_mask = meg_suballoc(a->mem, n * sizeof *q->loss_mask);
-    q->sample_id = meg_suballoc(a->mem, n * sizeof *q->sample_id);
+    q->in = &q->inputs[0];
+    suballoc_inputs(&q->inputs[0], a);
+    q->inputs[1] = q->inputs[0];
+    if (!st->ctx.op->is_host_memory)
+        suballoc_inputs(&q->inputs[1], a);
 }
 
 static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)

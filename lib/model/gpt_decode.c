@@ -75,7 +75,7 @@ static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv,
     gpt_load_batch(g, 0, &x, 0, false);
     c->kv = kv;
     c->nkv = nkv;
-    meg_embed_fwd(c, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
+    meg_embed_fwd(c, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
     meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
     c->kv = NULL;

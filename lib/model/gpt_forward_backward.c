@@ -103,11 +103,37 @@ static void set_current_batch(struct meg_gpt *g, struct gpt_slot *q)
 
     c->s = q->s;
     c->b = q->b;
-    c->position_ids = q->position_ids;
-    c->sample_id = q->has_dropout ? q->sample_id : NULL;
-    c->doc_start = q->has_doc_start ? q->doc_start : NULL;
+    c->position_ids = q->in->position_ids;
+    c->sample_id = q->has_dropout ? q->in->sample_id : NULL;
+    c->doc_start = q->has_doc_start ? q->in->doc_start : NULL;
     resize_rows(g->state, q, q->s * q->b, q->s * q->b / (c->has_sp ? g->state->dim.tp : 1));
     set_global_positions(g);
+}
+
+/*
+ * Switch to the other inputs of a slot, and make the copy stream wait for the work that reads the micro-batch that they
+ * contain.  No work that is queued later reads the current inputs.
+ */
+static void start_upload(struct meg_gpt *g, struct gpt_slot *q)
+{
+    g->op->event_record(g->device->compute, q->in->unused);
+    q->in = &q->inputs[q->in == &q->inputs[0]];
+    g->op->event_wait(g->device->copy, q->in->unused);
+}
+
+static void upload_array(struct meg_gpt *g, const struct meg_batch *x, void *to, const void *from, int64_t nbytes)
+{
+    if (x->is_pinned)
+        g->op->upload_pinned(g->device->copy, to, from, (size_t)nbytes);
+    else
+        g->op->upload(g->device->copy, to, from, (size_t)nbytes);
+}
+
+/* Make the compute stream wait for the uploads. */
+static void finish_upload(struct meg_gpt *g, struct gpt_slot *q)
+{
+    g->op->event_record(g->device->copy, q->in->uploaded);
+    g->op->event_wait(g->device->compute, q->in->uploaded);
 }
 
 void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout)
@@ -125,16 +151,18 @@ void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, 
     q->has_dropout = has_dropout && x->sample_id;
     q->has_loss_mask = x->loss_mask && st->dim.has_head;
     q->scale = scale;
-    g->op->upload(st->ctx.stream, q->tokens, x->tokens, (size_t)n * sizeof *x->tokens);
-    g->op->upload(st->ctx.stream, q->position_ids, x->position_ids, (size_t)n * sizeof *x->position_ids);
+    start_upload(g, q);
+    upload_array(g, x, q->in->tokens, x->tokens, n * (int64_t)sizeof *x->tokens);
+    upload_array(g, x, q->in->position_ids, x->position_ids, n * (int64_t)sizeof *x->position_ids);
     if (q->has_doc_start)
-        g->op->upload(st->ctx.stream, q->doc_start, x->doc_start, (size_t)n * sizeof *x->doc_start);
+        upload_array(g, x, q->in->doc_start, x->doc_start, n * (int64_t)sizeof *x->doc_start);
     if (q->has_dropout)
-        g->op->upload(st->ctx.stream, q->sample_id, x->sample_id, (size_t)x->b * sizeof *x->sample_id);
+        upload_array(g, x, q->in->sample_id, x->sample_id, x->b * (int64_t)sizeof *x->sample_id);
     if (x->labels && st->dim.has_head)
-        g->op->upload(st->ctx.stream, q->labels, x->labels, (size_t)n * sizeof *x->labels);
+        upload_array(g, x, q->in->labels, x->labels, n * (int64_t)sizeof *x->labels);
     if (q->has_loss_mask)
-        g->op->upload(st->ctx.stream, q->loss_mask, x->loss_mask, (size_t)n * sizeof *x->loss_mask);
+        upload_array(g, x, q->in->loss_mask, x->loss_mask, n * (int64_t)sizeof *x->loss_mask);
+    finish_upload(g, q);
     set_current_batch(g, q);
 }
 
@@ -277,7 +305,7 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
     q->acts[0].x.p = has_embedding(g, chunk) ? q->embed_out : (void *)in;
     if (has_embedding(g, chunk)) {
         params_needed(g, 0, 1, false);
-        meg_embed_fwd(&st->ctx, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
+        meg_embed_fwd(&st->ctx, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
     }
     gpt_layers_fwd(g, chunk, slot, out);
 }
@@ -350,7 +378,7 @@ double meg_gpt_read_loss(struct meg_gpt *g)
 /* Add sum(loss * loss_mask) over the tokens of a slot to *loss_sum. */
 static void add_to_loss_sum(struct meg_gpt *g, const struct gpt_slot *q)
 {
-    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, q->has_loss_mask ? q->loss_mask : NULL,
+    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, q->has_loss_mask ? q->in->loss_mask : NULL,
                         q->s * q->b);
 }
 
@@ -362,7 +390,7 @@ void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot)
     set_current_batch(g, q);
     head_params_needed(g, false);
     meg_norm_fwd(&st->ctx, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
-    meg_lm_head_loss(&st->ctx, st->loss, st->lnf, q->labels, &st->head);
+    meg_lm_head_loss(&st->ctx, st->loss, st->lnf, q->in->labels, &st->head);
     add_to_loss_sum(g, q);
 }
 
@@ -374,13 +402,13 @@ static void head_bwd(struct meg_gpt *g, const struct gpt_slot *q, struct meg_mat
 {
     struct meg_gpt_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
-    const struct meg_loss_weight weight = { q->has_loss_mask ? q->loss_mask : NULL, q->scale, g->loss_scale };
+    const struct meg_loss_weight weight = { q->has_loss_mask ? q->in->loss_mask : NULL, q->scale, g->loss_scale };
     const struct meg_mat none = { 0 };
 
     head_params_needed(g, true);
     begin_grads(g, &st->head_has_grads);
     meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
-    meg_lm_head_fwd_bwd(c, st->loss, st->grads.ln, st->lnf, q->labels, weight, &st->head);
+    meg_lm_head_fwd_bwd(c, st->loss, st->grads.ln, st->lnf, q->in->labels, weight, &st->head);
     meg_norm_bwd(c, d_last_out, none, st->grads.ln, q->last_out, &st->lnf_stats, &st->final_norm);
     add_to_loss_sum(g, q);
     grads_ready(g, g->conf.num_layers + 1);
@@ -402,7 +430,7 @@ void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->grads.x : boundary_rows(g, q, d_out));
     if (has_embedding(g, chunk)) {
         begin_grads(g, &st->embed_has_grads);
-        meg_embed_bwd(&st->ctx, dx, q->tokens, q->position_ids, &st->embed);
+        meg_embed_bwd(&st->ctx, dx, q->in->tokens, q->in->position_ids, &st->embed);
         grads_ready(g, 0);
     }
 }
@@ -429,7 +457,7 @@ static void forward_no_dropout(struct meg_gpt *g, const struct meg_batch *x)
 
     gpt_load_batch(g, 0, x, 0, false);
     params_needed(g, 0, 1, false);
-    meg_embed_fwd(&st->ctx, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
+    meg_embed_fwd(&st->ctx, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
 }
 

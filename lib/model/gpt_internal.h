@@ -45,6 +45,15 @@ struct gpt_grads {
     struct meg_mlp_acts mlp;
 };
 
+/* The arrays of a micro-batch in device memory. */
+struct gpt_inputs {
+    int32_t *tokens, *labels, *position_ids, *doc_start; /* [n] */
+    float *loss_mask;                                    /* [n] */
+    int64_t *sample_id;                                  /* [b] */
+    struct meg_event *uploaded;                          /* recorded on the copy stream */
+    struct meg_event *unused;                            /* recorded on the compute stream after the last read */
+};
+
 /* Activation slot: the inputs and the activations of one micro-batch in one chunk of layers. */
 struct gpt_slot {
     int64_t s, b;
@@ -57,9 +66,12 @@ struct gpt_slot {
      */
     struct gpt_grads *grads;
     struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */
-    int32_t *tokens, *labels, *position_ids, *doc_start; /* [n], device */
-    float *loss_mask;                                    /* [n], device */
-    int64_t *sample_id;                                  /* [b], device */
+    /*
+     * The inputs of two micro-batches, so that one is uploaded while the other is computed.  In host memory, both use
+     * the same arrays.
+     */
+    struct gpt_inputs inputs[2];
+    struct gpt_inputs *in; /* those of the current micro-batch */
     bool has_doc_start, has_dropout, has_loss_mask;
     double scale; /* factor of the loss in the gradients (meg_gpt_forward_backward) */
 };

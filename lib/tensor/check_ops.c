@@ -158,6 +158,13 @@ static void upload(struct meg_stream *st, void *dev, const void *host, size_t nb
     op->upload(st, dev, host, nbytes);
 }
 
+static void upload_pinned(struct meg_stream *st, void *dev, const void *pinned, size_t nbytes)
+{
+    CHECK_VECTOR(dev, (int64_t)nbytes);
+    CHECK_VECTOR(pinned, (int64_t)nbytes);
+    op->upload_pinned(st, dev, pinned, nbytes);
+}
+
 static void download(struct meg_stream *st, void *host, const void *dev, size_t nbytes)
 {
     CHECK_VECTOR(host, (int64_t)nbytes);
@@ -581,6 +588,7 @@ static void check(const struct meg_ops *table)
     op = table;
     checked = *table; /* operations that are not replaced below are not checked */
     checked.upload = upload;
+    checked.upload_pinned = upload_pinned;
     checked.download = download;
     checked.zero = zero;
     checked.linear_fwd = linear_fwd;

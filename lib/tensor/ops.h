@@ -190,13 +190,18 @@ struct meg_ops {
     /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted. */
     void *(*alloc)(size_t nbytes);
     void (*release)(void *p);
-    /* Allocate zeroed host memory that download may write to (page-locked with CUDA); NULL if memory is exhausted. */
+    /*
+     * Allocate zeroed host memory for upload_pinned and download (page-locked with CUDA); NULL if memory is exhausted.
+     * release_pinned first waits until no queued copy uses the memory.
+     */
     void *(*alloc_pinned)(size_t nbytes);
     void (*release_pinned)(void *p);
     /* Copy nbytes within device memory; the two ranges must not overlap. */
     void (*copy)(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
     /* Copy host memory to device memory.  The caller may reuse `host` as soon as the function returns. */
     void (*upload)(struct meg_stream *st, void *dev, const void *host, size_t nbytes);
+    /* Copy pinned memory to device memory.  Before changing `pinned`, wait for an event recorded after this call. */
+    void (*upload_pinned)(struct meg_stream *st, void *dev, const void *pinned, size_t nbytes);
     /* Copy device memory to pinned memory.  Before reading the result, wait for an event recorded after this call. */
     void (*download)(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes);
     void (*zero)(struct meg_stream *st, void *dev, size_t nbytes);

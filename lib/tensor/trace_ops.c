@@ -173,6 +173,16 @@ static void upload(struct meg_stream *st, void *dev, const void *host, size_t nb
     print(&l);
 }
 
+static void upload_pinned(struct meg_stream *st, void *dev, const void *pinned, size_t nbytes)
+{
+    struct line l = start();
+
+    op->upload_pinned(st, dev, pinned, nbytes);
+    put_op(&l, "upload_pinned");
+    put_i64(&l, "nbytes", (int64_t)nbytes);
+    print(&l);
+}
+
 static void download(struct meg_stream *st, void *host, const void *dev, size_t nbytes)
 {
     struct line l = start();
@@ -618,6 +628,7 @@ static void trace(const struct meg_ops *table)
     op = table;
     traced = *table; /* operations that are not replaced below are not traced */
     traced.upload = upload;
+    traced.upload_pinned = upload_pinned;
     traced.download = download;
     traced.zero = zero;
     traced.linear_fwd = linear_fwd;

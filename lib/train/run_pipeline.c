@@ -51,11 +51,29 @@ static int read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_
     return 0;
 }
 
+/*
+ * If the previous step is still queued, keep its micro-batches, and reuse those of the step before it.  The record of
+ * that step has been read, so its uploads are complete.
+ */
+static void keep_queued_batches(struct meg_trainer *t)
+{
+    const struct meg_train_batches batches = t->batches;
+
+    MEG_ASSERT_LE(t->num_queued, 1);
+    if (t->num_queued == 0)
+        return;
+    t->batches = t->previous_batches;
+    t->previous_batches = batches;
+}
+
 int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
-    const int r = read_batches(t, l, num_micro, e);
-    int32_t is_failed = r < 0;
+    int32_t is_failed;
+    int r;
 
+    keep_queued_batches(t);
+    r = read_batches(t, l, num_micro, e);
+    is_failed = r < 0;
     meg_host_all_reduce(t->mesh.world, &is_failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     if (!is_failed)
         return 0;

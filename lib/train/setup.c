@@ -180,7 +180,8 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
 {
     const struct meg_dataset *ds = meg_data_splits_dataset(t->data, split);
     const struct meg_layout *layout = &t->mesh.layout;
-    struct meg_data_loader_conf c = { .read_ahead = 1 };
+    const struct meg_batch_memory pinned = { t->device->op->alloc_pinned, t->device->op->release_pinned };
+    struct meg_data_loader_conf c = { .read_ahead = 1, .pinned = &pinned };
     int64_t *position;
     int r;
 
@@ -359,6 +360,7 @@ out:
     meg_optim_close(t.optim);
     meg_train_pipeline_free(&t);
     meg_train_batches_free(&t.batches);
+    meg_train_batches_free(&t.previous_batches);
     meg_gpt_close(t.model);
     meg_data_splits_close(t.data);
     meg_ckpt_close(t.checkpoint);

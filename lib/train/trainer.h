@@ -84,6 +84,7 @@ struct meg_trainer {
     struct meg_gpt *model;
     struct meg_optim *optim; /* NULL with --skip-train */
     struct meg_train_batches batches;
+    struct meg_train_batches previous_batches; /* those of a queued step, which may still be uploaded */
     struct meg_train_pipeline pipeline;
     struct meg_logger *logger; /* NULL except on rank 0 */
     struct meg_straggler straggler;

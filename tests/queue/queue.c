@@ -388,6 +388,18 @@ static void upload(struct meg_stream *st, void *dev, const void *host, size_t nb
     push_copy(st, dev, queue_keep(host, nbytes), nbytes);
 }
 
+static void upload_pinned(struct meg_stream *st, void *dev, const void *pinned, size_t nbytes)
+{
+    MEG_ASSERT(is_device_memory(dev) && !is_device_memory(pinned));
+    push_copy(st, dev, pinned, nbytes);
+}
+
+static void release_pinned(void *p)
+{
+    run_all();
+    meg_cpu_ops()->release_pinned(p);
+}
+
 static void download(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes)
 {
     MEG_ASSERT(!is_device_memory(pinned) && is_device_memory(dev));
@@ -429,6 +441,8 @@ static void open_device(void)
     table.release = device_release;
     table.copy = copy;
     table.upload = upload;
+    table.upload_pinned = upload_pinned;
+    table.release_pinned = release_pinned;
     table.download = download;
     table.event_create = event_create;
     table.event_destroy = event_destroy;

@@ -65,6 +65,37 @@ static void upload_copies_at_once_and_reads_are_in_order(void **state)
     d->op->release(dev);
 }
 
+/* Upload i from pinned memory and replace it 100 times; return how often the replacement is uploaded. */
+static int early_replacements(bool waits)
+{
+    struct meg_event *event = d->op->event_create();
+    float *pinned = d->op->alloc_pinned(64 * sizeof *pinned), *dev = new_floats(64), host[64];
+    int early = 0;
+
+    meg_device_synchronize(d, d->compute);
+    for (int i = 0; i < 100; i++) {
+        pinned[1] = (float)i;
+        d->op->upload_pinned(d->copy, dev, pinned, 64 * sizeof *pinned);
+        d->op->event_record(d->copy, event);
+        if (waits)
+            meg_device_wait(d, event);
+        pinned[1] = -1;
+        meg_device_read(d, d->copy, host, dev, sizeof host);
+        early += host[1] != (float)i;
+    }
+    d->op->event_destroy(event);
+    d->op->release_pinned(pinned);
+    d->op->release(dev);
+    return early;
+}
+
+static void an_early_reuse_of_pinned_memory_gives_other_numbers(void **state)
+{
+    (void)state;
+    assert_int_equal(early_replacements(true), 0);
+    assert_true(early_replacements(false) > 10);
+}
+
 static void a_download_is_nan_until_it_is_waited_for(void **state)
 {
     float *pinned = d->op->alloc_pinned(64 * sizeof *pinned), *dev = new_floats(64);
@@ -118,6 +149,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_access_is_a_segmentation_fault),
         cmocka_unit_test(upload_copies_at_once_and_reads_are_in_order),
+        cmocka_unit_test(an_early_reuse_of_pinned_memory_gives_other_numbers),
         cmocka_unit_test(a_download_is_nan_until_it_is_waited_for),
         cmocka_unit_test(a_missing_wait_gives_other_numbers),
     };

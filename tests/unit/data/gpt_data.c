@@ -618,6 +618,20 @@ static void check_sequence(const struct meg_batch *b, int i, const struct row *r
     }
 }
 
+static int num_pinned; /* pinned arrays that exist */
+
+static void *alloc_pinned(size_t nbytes)
+{
+    num_pinned++;
+    return malloc(nbytes);
+}
+
+static void release_pinned(void *p)
+{
+    num_pinned--;
+    free(p);
+}
+
 static void check_batches(const struct meg_dataset *ds, const struct meg_data_loader_conf *c)
 {
     struct meg_data_loader *l;
@@ -632,6 +646,7 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
         assert_int_equal(meg_data_loader_next(l, x, &e), 0);
         assert_true(x->s == (c->position ? c->s : T) && x->b == 2);
         assert_int_equal(x->num_unmasked, 2 * T);
+        assert_true(x->is_pinned == (c->pinned != NULL));
         assert_true((x->doc_start != NULL) == c->has_doc_start);
         for (int i = 0; i < 2; i++) {
             assert_int_equal(x->sample_id[i], 4 + 4 * step + 2 + i);
@@ -650,13 +665,16 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
                    "data-parallel rank");
     }
     meg_data_loader_close(l);
+    assert_true((num_pinned > 0) == (c->pinned != NULL));
     meg_batch_free(&b[0]);
     meg_batch_free(&b[1]);
+    assert_int_equal(num_pinned, 0);
 }
 
 static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void **state)
 {
     static const int64_t first_and_last[] = { 0, 1, T - 2, T - 1 };
+    static const struct meg_batch_memory pinned = { alloc_pinned, release_pinned };
     const int length[] = { 50, 60, 70 };
     struct meg_data_loader_conf c = { .sampler = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 } };
     struct meg_data_splits *d;
@@ -670,7 +688,9 @@ static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void *
     assert_int_equal(meg_dataset_len(ds), 22);
     for (c.read_ahead = 0; c.read_ahead <= 2; c.read_ahead++) {
         c.position = NULL;
+        c.pinned = NULL;
         check_batches(ds, &c);
+        c.pinned = &pinned;
         c.position = first_and_last;
         c.s = 4;
         c.has_doc_start = true;

@@ -299,7 +299,14 @@ static void dropout_depends_on_the_sample_id_only(void **state)
             doc_start[t] = in.doc_start[t * B + i];
             mask[t] = in.mask[t * B + i];
         }
-        one = (struct meg_batch){ S, 1, tokens, labels, position, doc_start, mask, sample + i, 0 };
+        one = (struct meg_batch){ .s = S,
+                                  .b = 1,
+                                  .tokens = tokens,
+                                  .labels = labels,
+                                  .position_ids = position,
+                                  .doc_start = doc_start,
+                                  .loss_mask = mask,
+                                  .sample_id = sample + i };
         sum += meg_gpt_forward_backward(g, &one, 1);
     }
     close_to(sum, all, 1e-5 * all);
