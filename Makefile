@@ -120,7 +120,7 @@ endif
 use = $(filter 1,$(if $(filter auto,$($1)),$(if $(wildcard $2),1),$($1)))
 MPI_KIND := $(filter openmpi mpich,$(MPI))
 CUDA_HOME := $(abspath $(dir $(NVCC))/..)
-# lib/comm/nccl* are compiled with the headers only; the libraries are loaded at run time, under torchrun.
+# lib/comm/nccl* are compiled with the headers only; several ranks on GPUs load the library at run time.
 include_of = $(firstword $(wildcard $(CUDA_HOME)/include/$1 /usr/include/$1))
 NCCL_H := $(if $(call include_of,cuda_runtime.h),$(call include_of,nccl.h))
 USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,NCCL,$(NCCL_H)),NCCL) \
@@ -186,8 +186,10 @@ QUEUE := $(patsubst %,$(B)/tests/queue/bin/meg-%,train eval generate) $(B)/tests
 QUEUE += $(if $(RANKS),$(B)/tests/queue/layouts)
 # Ranks that communicate over the store only: built also without MPI.
 STORE := $(B)/tests/store/comm
-# A test double of NCCL and the CUDA runtime for machines without a GPU, and the test that uses it.
-DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nccl/comm)
+# A test double of NCCL and the CUDA runtime for machines without a GPU, and programs whose device is the double.
+NCCL_DOUBLE := $(B)/tests/nccl/libcudart-double.so
+NCCL_OBJS := $(B)/tests/nccl/device.c.o $(B)/tests/queue/queue_ops.c.o
+DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/comm $(B)/tests/nccl/bin/meg-train)
 
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(if $(DEBUG),-DMEG_DEBUG) $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
                 $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(call PKG_CONFIG,--cflags $(PKGS))
@@ -228,7 +230,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(NCCL_OBJS) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -268,13 +270,19 @@ $(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl)
 
-# One library serves as libnccl.so.2 and, through links, as libcudart.
-$(B)/tests/nccl/libnccl.so.2: tests/nccl/double.c $(B)/flags
+# One library is NCCL and the CUDA runtime.  Programs link with it as the latter, and lib/comm loads it as the former.
+$(NCCL_DOUBLE): tests/nccl/double.c $(B)/flags
 	@mkdir -p $(@D)
-	$(call run,$(CC) -g -O2 -Wall -Wextra -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC -o $@ $<)
-	@for n in 12 13 14; do ln -sf libnccl.so.2 $(@D)/libcudart.so.$$n; done
-$(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(B)/libmeg.a | $(B)/tests/nccl/libnccl.so.2
-	$(call ld)
+	$(call run,$(CC) -g -O2 -Wall -Wextra -Ilib -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC \
+	    -Wl$(comma)-soname$(comma)$(@F) -o $@ $< -lpthread)
+	@ln -sf $(@F) $(@D)/libnccl.so.2
+NCCL_LD = $(call ld,$(filter %.so,$^) '-Wl$(comma)-rpath$(comma)$$ORIGIN:$$ORIGIN/..' \
+    $(addprefix -Wl$(comma)--wrap=,meg_device_open meg_device_cpu meg_device_current))
+$(B)/tests/nccl/device.c.o: MODULE_FLAGS = -Itests/queue -isystem $(CUDA_HOME)/include
+$(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCCL_DOUBLE)
+	$(NCCL_LD)
+$(B)/tests/nccl/bin/meg-%: $(B)/cmd/%/main.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCCL_DOUBLE) | $(B)/tests/nccl/bin/
+	$(NCCL_LD)
 
 -include $(wildcard $(B)/lib/*/*.d $(B)/lib/*/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d $(B)/tests/*/*/*.d)
 

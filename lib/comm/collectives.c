@@ -55,35 +55,39 @@ static void die_on_timeout(const struct meg_work *w)
             g->c.rank, g->c.size, host, g->timeout_s, w->op_name, g->c.name);
 }
 
-/*
- * Poll until the transfer is complete.  Every 64 polls, yield the CPU and check the timeout.  An interval of a second
- * or more between two checks is not counted: this process was stopped.
- */
+void meg_comm_poll(struct meg_comm_poll *p)
+{
+    const struct meg_work *w = p->w;
+    struct meg_watchdog *watchdog = meg_comm_group_watchdog(w->g);
+    double now;
+
+    if (p->count++ % 64 != 63)
+        return;
+    sched_yield();
+    now = meg_now_s();
+    if (p->before_s == 0)
+        meg_watchdog_wait_begin(watchdog, w->op_name, w->g->c.name, w->op_number);
+    else if (now - p->before_s < 1)
+        p->waited_s += now - p->before_s;
+    p->before_s = now;
+    if (p->waited_s > w->g->timeout_s && !meg_watchdog_extends_timeout(watchdog, p->waited_s))
+        die_on_timeout(w);
+}
+
+void meg_comm_poll_end(struct meg_comm_poll *p)
+{
+    if (p->before_s != 0)
+        meg_watchdog_wait_end(meg_comm_group_watchdog(p->w->g));
+}
+
 static void wait_transfer(struct meg_work *w)
 {
-    struct meg_watchdog *watchdog = meg_comm_group_watchdog(w->g);
     const double start = meg_now_s();
-    double before = 0, waited = 0;
+    struct meg_comm_poll poll = { .w = w };
 
-    for (int tries = 0;; tries++) {
-        double now;
-
-        if (w->g->transport->is_done(w))
-            break;
-        if (tries % 64 != 63)
-            continue;
-        sched_yield();
-        now = meg_now_s();
-        if (before == 0)
-            meg_watchdog_wait_begin(watchdog, w->op_name, w->g->c.name, w->op_number);
-        else if (now - before < 1)
-            waited += now - before;
-        before = now;
-        if (waited > w->g->timeout_s && !meg_watchdog_extends_timeout(watchdog, waited))
-            die_on_timeout(w);
-    }
-    if (before != 0)
-        meg_watchdog_wait_end(watchdog);
+    while (!w->g->transport->is_done(w))
+        meg_comm_poll(&poll);
+    meg_comm_poll_end(&poll);
     meg_comm_add_wait(meg_now_s() - start);
 }
 

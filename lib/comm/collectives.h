@@ -80,6 +80,23 @@ static inline struct meg_watchdog *meg_comm_group_watchdog(const struct meg_comm
 void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world, const struct meg_transport *transport,
                          const char *name);
 
+/*
+ * A wait of the host for operation w, which may time out.  The caller sets w, sets the other members to zero, and calls
+ * meg_comm_poll repeatedly until the operation is complete, then meg_comm_poll_end.
+ */
+struct meg_comm_poll {
+    const struct meg_work *w;
+    int count;
+    double before_s, waited_s; /* time of the last check of the timeout; time waited until then */
+};
+
+/*
+ * Every 64 calls, yield the CPU and check the timeout of the group, at which the process ends with MEG_EPEER.  An
+ * interval of a second or more between two checks is not counted: this process was stopped.
+ */
+void meg_comm_poll(struct meg_comm_poll *p);
+void meg_comm_poll_end(struct meg_comm_poll *p);
+
 /* Set acc [n] to the sum or maximum of `size` consecutive parts of n elements.  A NaN makes the maximum NaN. */
 void meg_reduce_local(void *acc, const void *parts, int64_t n, int size, enum meg_dtype t, enum meg_reduce_op op);
 

@@ -1,8 +1,8 @@
 /*
  * comm.h - communicators: a group of ranks and the collectives over it, called through tables of function pointers.
  *
- * The transports are MPI, the watchdog's store (host collectives of ranks that torchrun started) and self.  A run
- * without a launcher uses self: one rank, and collectives that only copy.
+ * The transports are MPI, NCCL (tensors in GPU memory), the watchdog's store (host collectives of ranks that torchrun
+ * started) and self.  A run without a launcher uses self: one rank, and collectives that only copy.
  *
  * One call starts an operation, and another call waits for it, so that operations overlap with computation.  The first
  * call returns a handle, which the caller must wait for exactly once.  Until the wait is over, the caller must not
@@ -11,7 +11,8 @@
  * memory.  Buffers may overlap only if a comment says so.  Counts are in elements and may exceed INT32_MAX.
  *
  * Reductions combine the values of the ranks in rank order, and accumulate bf16 and f16 in f32.  The result therefore
- * does not depend on the transport.  If a peer is lost, or an operation takes longer than the group's timeout, the
+ * does not depend on the transport.  NCCL is the exception: it selects the order and the precision of its sums, and
+ * whether a maximum with a NaN is a NaN.  If a peer is lost, or an operation takes longer than the group's timeout, the
  * process ends with MEG_EPEER and a message.
  */
 #ifndef MEG_COMM_COMM_H
@@ -28,6 +29,7 @@ enum meg_reduce_op { MEG_REDUCE_SUM, MEG_REDUCE_MAX };
 
 struct meg_comm;
 struct meg_device;
+struct meg_nccl;
 struct meg_stream;
 struct meg_work;
 
@@ -60,7 +62,7 @@ struct meg_comm_ops {
                              int to);
     struct meg_work *(*recv)(struct meg_comm *c, struct meg_stream *st, void *buf, int64_t n, enum meg_dtype t,
                              int from);
-    /* Start a barrier, which is complete when every rank has started it. */
+    /* Start a barrier, which is complete when every rank has started it; meg_comm.host only. */
     struct meg_work *(*barrier)(struct meg_comm *c, struct meg_stream *st);
 
     void (*wait)(struct meg_work *w, struct meg_stream *st); /* frees w */
@@ -75,6 +77,7 @@ struct meg_comm {
     const struct meg_comm_ops *host; /* for values in host memory; streams are NULL, and waits block the host */
     const char *name;                /* name in messages, such as "world" or "tensor-parallel" */
     int rank, size;
+    struct meg_nccl *nccl;         /* NCCL communicators of `op`; NULL if op uses no NCCL */
     double nbytes_sent;            /* bytes that this rank has sent, counted by the formulas below */
     struct meg_watchdog *watchdog; /* watchdog of the world communicator; NULL in others, or if there is no watchdog */
 };
@@ -222,7 +225,10 @@ struct meg_comm_world {
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 /*
  * Prepare meg_comm.op of the world communicator, and of groups split from it later, for tensors in the memory of device
- * d; collective.  Tensors in host memory require MPI: under torchrun, this function returns MEG_EUSAGE.
+ * d; collective.  Tensors in host memory require MPI: under torchrun, this function returns MEG_EUSAGE.  Tensors in
+ * GPU memory require NCCL, which needs an open watchdog: without it, or if NCCL cannot be loaded, this function returns
+ * MEG_EFAIL; if this build has no NCCL, MEG_EUSAGE.  If only some ranks cannot load NCCL, the others return 0 without
+ * effect, so callers must agree on the result.  d must stay open until the communicators are closed.
  */
 int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e);
 /* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */

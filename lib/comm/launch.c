@@ -95,10 +95,14 @@ int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, st
                         "torchrun started %d ranks, but only mpirun and srun can start the ranks of a run on CPUs "
                         "(--device %s): there is no other transport for tensors in host memory",
                         world->size, d->op->name);
+#ifdef MEG_HAVE_NCCL
+    return meg_comm_open_nccl(world, d, e);
+#else
     return meg_fail(e, MEG_EUSAGE,
                     "this build has no NCCL, so it cannot run %d ranks with --device %s; install nccl.h and run make "
                     "again",
                     world->size, d->op->name);
+#endif
 }
 
 struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name)

@@ -1,6 +1,6 @@
 /*
- * nccl_lib.h - NCCL and the CUDA runtime, loaded with dlopen.  A run without torchrun requires neither library, and
- * starts faster.  This header is for C only: in C++, the CUDA headers overload some of the functions.
+ * nccl_lib.h - NCCL, loaded with dlopen: runs that do not use it need no library, and start faster.  This header is for
+ * C only: the CUDA headers overload functions in C++.
  */
 #ifndef MEG_COMM_NCCL_LIB_H
 #define MEG_COMM_NCCL_LIB_H
@@ -8,26 +8,20 @@
 #include "base/err.h"
 
 /* clang-format off */
-#define MEG_CUDA_CALLS(X)                                                                          \
-    X(cudaGetDeviceCount) X(cudaSetDevice) X(cudaGetErrorString) X(cudaStreamCreateWithFlags)      \
-    X(cudaStreamDestroy) X(cudaStreamQuery) X(cudaStreamSynchronize) X(cudaMallocAsync)            \
-    X(cudaFreeAsync) X(cudaMemcpyAsync)
 #define MEG_NCCL_CALLS(X)                                                                          \
-    X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError)    \
-    X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) X(ncclRecv) X(ncclCommFinalize) X(ncclCommDestroy)
+    X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit)            \
+    X(ncclCommGetAsyncError) X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort)               \
+    X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) X(ncclRecv) X(ncclAllReduce)                     \
+    X(ncclReduceScatter) X(ncclAllGather) X(ncclBroadcast)
 /* clang-format on */
 
 #define MEG_POINTER(f) __typeof__(&f) f;
 struct meg_nccl_lib {
-    MEG_CUDA_CALLS(MEG_POINTER)
     MEG_NCCL_CALLS(MEG_POINTER)
 };
 #undef MEG_POINTER
 
-/*
- * Return the loaded functions.  The first call loads the libraries and selects device local_rank.  If this fails, the
- * process ends.
- */
-const struct meg_nccl_lib *meg_nccl_lib(int local_rank);
+/* Load NCCL into *lib.  Returns MEG_EFAIL if the library or one of its functions is missing. */
+int meg_nccl_load(struct meg_nccl_lib *lib, struct meg_err *e);
 
 #endif

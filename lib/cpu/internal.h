@@ -90,6 +90,8 @@ OP(zero);
 OP(copy_heads);
 OP(linear_create);
 OP(linear_destroy);
+OP(stream_create);
+OP(stream_destroy);
 OP(event_create);
 OP(event_destroy);
 OP(step_finish);

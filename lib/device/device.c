@@ -45,8 +45,19 @@ const struct meg_device *meg_device_current(void)
     return current ? current : meg_device_cpu();
 }
 
+static void (*wait_function)(const struct meg_device *d, struct meg_event *event);
+
+void meg_device_on_wait(void (*wait)(const struct meg_device *d, struct meg_event *event))
+{
+    wait_function = wait;
+}
+
 void meg_device_wait(const struct meg_device *d, struct meg_event *event)
 {
+    if (wait_function) {
+        wait_function(d, event);
+        return;
+    }
     while (!d->op->event_is_done(event))
         sched_yield();
 }

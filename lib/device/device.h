@@ -42,7 +42,11 @@ const struct meg_device *meg_device_current(void);
 /* Return the CPU; the first call initializes it. */
 const struct meg_device *meg_device_cpu(void);
 
-/* Block until an event is complete. */
+/*
+ * Block until an event is complete.  meg_device_on_wait sets a function that waits instead, or NULL: it can also detect
+ * that an operation for which the event waits has failed.
+ */
+void meg_device_on_wait(void (*wait)(const struct meg_device *d, struct meg_event *event));
 void meg_device_wait(const struct meg_device *d, struct meg_event *event);
 /* Block until the work queued on st so far is complete. */
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);

@@ -206,6 +206,9 @@ struct meg_ops {
     void (*download)(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes);
     void (*zero)(struct meg_stream *st, void *dev, size_t nbytes);
 
+    /* Create a stream; `name` identifies it in profiles.  NULL on the CPU, whose operations are complete at once. */
+    struct meg_stream *(*stream_create)(const char *name);
+    void (*stream_destroy)(struct meg_stream *st); /* no work may be queued on st */
     /* Create an event.  Until it is recorded, event_is_done returns true. */
     struct meg_event *(*event_create)(void);
     void (*event_destroy)(struct meg_event *event);

@@ -168,6 +168,7 @@ struct meg_watchdog {
     int64_t nwaits, nsteps; /* number of waits and steps begun so far */
     struct watchdog_exit exit;
     bool is_exiting, has_sent_exit, is_closing;
+    void (*abort)(void);                                         /* function that aborts communication, or NULL */
     bool *has_joined;                                            /* [size] */
     int njoined;                                                 /* number of true elements in has_joined */
     struct watchdog_store_message *store_values, *store_results; /* to be sent to rank 0; to be taken */
@@ -201,6 +202,8 @@ struct meg_watchdog *watchdog_new(const struct meg_watchdog_bootstrap *b);
  * hold the lock.
  */
 double watchdog_timeout_s(const struct meg_watchdog *w);
+/* Call the function that meg_watchdog_set_abort has set, if any; the first call only. */
+void watchdog_abort(struct meg_watchdog *w);
 /* Wake the monitor thread. */
 void watchdog_wake(struct meg_watchdog *w);
 /* On rank 0, listen for connections and start the monitor thread.  Returns false with errno set on failure. */

@@ -70,6 +70,13 @@ static void print_line(const struct meg_watchdog *w, const char *text)
     meg_str_free(&s);
 }
 
+static void exit_now(struct meg_watchdog *w, int status) MEG_NORETURN;
+static void exit_now(struct meg_watchdog *w, int status)
+{
+    watchdog_abort(w);
+    meg_temporary_exit(status);
+}
+
 static void send_all(struct meg_watchdog *w, enum watchdog_frame_type type, const void *payload, size_t n)
 {
     for (int i = 0; i < w->nconns; i++)
@@ -85,7 +92,7 @@ static void exit_all(struct meg_watchdog *w, int status)
 
     if (watchdog_is_server(w))
         send_all(w, WATCHDOG_EXIT_ALL, &message, sizeof message);
-    meg_temporary_exit(status);
+    exit_now(w, status);
 }
 
 /* Exit because of a lost rank or a timeout; ranks up to FALLBACK_REPORTERS first print the report. */
@@ -102,7 +109,7 @@ static void report_and_exit(struct meg_watchdog *w)
     struct meg_str s = { 0 };
 
     if (w->rank > FALLBACK_REPORTERS)
-        meg_temporary_exit(meg_exit_status(MEG_EPEER));
+        exit_now(w, meg_exit_status(MEG_EPEER));
     if (w->cause == WATCHDOG_CAUSE_LOST && w->paused_s > w->timeout_s)
         meg_str_printf(&s, "rank %d of %d on %s was suspended for %.1f s, longer than the timeout of the other ranks; ",
                        w->rank, w->size, w->host, w->paused_s);
@@ -141,6 +148,7 @@ static void exit_on_sigterm(struct meg_watchdog *w)
     } else {
         send_all(w, WATCHDOG_EXITING, &message, sizeof message);
     }
+    watchdog_abort(w);
     meg_temporary_unlink_all();
     signal(SIGTERM, SIG_DFL);
     kill(getpid(), SIGTERM);
@@ -216,7 +224,7 @@ static void check_exit(struct meg_watchdog *w, double passed)
     if (w->cause == WATCHDOG_CAUSE_SIGTERM)
         exit_on_sigterm(w);
     if (w->cause == WATCHDOG_CAUSE_PEER_EXIT)
-        meg_temporary_exit(w->peer_status);
+        exit_now(w, w->peer_status);
     report_and_exit(w);
 }
 
@@ -347,7 +355,7 @@ static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn 
 static void exit_after_peer(struct meg_watchdog *w, const struct watchdog_exit *message)
 {
     if (!message->is_abort)
-        meg_temporary_exit(message->status);
+        exit_now(w, message->status);
     w->peer_status = message->status;
     meg_temporary_unlink_all(); /* the launcher may use SIGKILL */
     schedule_exit(w, WATCHDOG_CAUSE_PEER_EXIT, ABORT_S, ABORT_S);
@@ -481,7 +489,7 @@ static void handle_wakeup(struct meg_watchdog *w)
     while (read(w->wake_pipe[0], bytes, sizeof bytes) > 0)
         ;
     if (w->was_terminated && w->cause == WATCHDOG_CAUSE_PEER_EXIT)
-        meg_temporary_exit(w->peer_status);
+        exit_now(w, w->peer_status);
     if (w->was_terminated && w->cause == WATCHDOG_CAUSE_NONE) {
         w->cause = WATCHDOG_CAUSE_SIGTERM;
         w->grace_s = TERM_S;

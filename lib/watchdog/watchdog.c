@@ -328,6 +328,32 @@ void meg_watchdog_close(struct meg_watchdog *w)
     free(w);
 }
 
+bool meg_watchdog_is_open(const struct meg_watchdog *w)
+{
+    return w && w->is_open;
+}
+
+void meg_watchdog_set_abort(struct meg_watchdog *w, void (*abort)(void))
+{
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->abort = abort;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watchdog_abort(struct meg_watchdog *w)
+{
+    void (*abort)(void);
+
+    pthread_mutex_lock(&w->lock);
+    abort = w->abort;
+    w->abort = NULL;
+    pthread_mutex_unlock(&w->lock);
+    if (abort)
+        abort();
+}
+
 void meg_watchdog_set_step(struct meg_watchdog *w, int64_t step)
 {
     if (!w)
@@ -402,4 +428,5 @@ void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char 
     while (!w->has_sent_exit && pthread_cond_timedwait(&w->exit_sent_cond, &w->lock, &until) == 0)
         ;
     pthread_mutex_unlock(&w->lock);
+    watchdog_abort(w);
 }

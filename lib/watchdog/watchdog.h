@@ -76,6 +76,15 @@ void meg_watchdog_open(struct meg_watchdog **w, const struct meg_watchdog_bootst
  */
 void meg_watchdog_close(struct meg_watchdog *w);
 
+/* Return whether the watchdog monitors the ranks: w is not NULL, and all ranks have connected to rank 0. */
+bool meg_watchdog_is_open(const struct meg_watchdog *w);
+
+/*
+ * Set a function that aborts the communication of this process, or NULL.  It is called, by any thread, before the
+ * watchdog ends the process, and in meg_watchdog_broadcast_exit.
+ */
+void meg_watchdog_set_abort(struct meg_watchdog *w, void (*abort)(void));
+
 /* Set the current training step of this rank, which its heartbeats contain. */
 void meg_watchdog_set_step(struct meg_watchdog *w, int64_t step);
 

@@ -1,17 +1,23 @@
 /*
- * A test double of NCCL and the CUDA runtime, for machines without a GPU: the functions that lib/comm calls, for
- * processes with a common $TMPDIR.  Device memory is host memory, kernels progress whenever a stream is queried, and
- * ranks communicate over Unix sockets, whose path is the NCCL id.
+ * A test double of NCCL and of the CUDA runtime, for machines without a GPU: the functions that lib/comm and the test
+ * device (device.c) call, for processes with a common $TMPDIR.  Device memory is host memory.  A thread executes the
+ * streams in a random order within what their events allow.  Ranks communicate over Unix sockets, whose path is the
+ * NCCL id.  Sums are taken in rank order, in f32 for bf16 and f16.
  *
- * It is strict where the real libraries hang, corrupt data or fail only sometimes: host pointers instead of device
- * memory, copies on a busy stream, peers that disagree on type or count, groups that are not closed, a communicator
- * used before its last call is complete, resources not released at exit.  Each ends the process with a message and
- * SIGABRT. MEG_DOUBLE_DEVICES is the number of devices (default 16).
+ * It ends the process with a message and SIGABRT where the real libraries hang, corrupt data or fail only sometimes:
+ *   - two streams access memory, one of them writes, and no event orders them (vector clocks; the accesses of kernels
+ *     other than copies and collectives are known only by the addresses in their arguments)
+ *   - memory is freed before the host knows that a collective on it is complete
+ *   - ranks disagree on the operation, type, count or root of a collective
+ *   - a communicator is used on two streams, before its last call is complete, or after ncclCommFinalize
+ *   - groups of calls that are not closed, and communicators that are not destroyed at exit
+ * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
 #include <nccl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,64 +27,123 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "tensor/half.h"
 
 #define API __attribute__((visibility("default")))
 
+enum { MAX_STREAMS = 256 };
+
+/* Element i: number of tasks of stream i that are known to precede. */
+struct clock {
+    uint64_t at[MAX_STREAMS];
+};
+
+enum mode { READ, WRITE, TOUCH }; /* TOUCH: a kernel that reads or writes */
+
+struct access {
+    struct access *next;
+    const char *p;
+    size_t n;
+    enum mode mode;
+    bool is_collective;
+    int stream;
+    uint64_t seq;
+    const char *what;
+};
+
+enum call { NO_CALL, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, MESSAGES };
+
+/* What a message begins with: all ranks of a collective send the same, a sender what its receiver expects. */
 struct header {
-    uint32_t type, magic;
+    uint32_t magic, call, type, op;
+    int32_t root;
     uint64_t count;
 };
 
-struct op {
+struct transfer {
     bool is_send;
-    char *p;
-    size_t nbytes, moved; /* of the payload */
-    struct header header;
-    size_t header_moved;
     int peer;
+    char *p;
+    size_t nbytes, moved, header_moved;
+    struct header header;
 };
 
+/* One NCCL call, or the calls of a group. */
 struct launch {
     struct ncclComm *comm;
-    struct op *op;
+    cudaStream_t stream;
+    struct header header;
+    struct transfer *transfer;
     int n;
-    struct launch *next;
+    char *parts; /* [size] received parts of a reduction, or NULL */
+    char *out;
+    const char *own; /* this rank's part of a reduction or gather */
+    bool is_started;
+};
+
+struct task {
+    struct task *next;
+    enum { RECORD, WAIT, FUNCTION, COPY, SET, LAUNCH } type;
+    struct CUevent_st *event;
+    uint64_t number; /* of the record */
+    void (*fn)(void *arg);
+    void *arg, *to;
+    const void *from;
+    size_t n;
+    int value;
+    struct launch *launch;
 };
 
 struct CUstream_st {
-    struct launch *first;
     struct CUstream_st *next;
+    struct task *first, *last;
+    int index;
+    uint64_t seq;
+    struct clock clock;
+};
+
+struct CUevent_st {
+    uint64_t recorded, done; /* number of the last record that was queued, and that was executed */
+    struct clock clock;      /* of the last record */
 };
 
 struct ncclComm {
-    char name[80];
-    int rank, size, listen_fd, *fd;
-    bool is_joined, is_in_progress, is_finalized;
+    char name[90];
+    int rank, size, listen_fd, nsplits, polls, *fd;
+    bool is_joined, is_in_progress, is_finalized, is_aborted;
     ncclResult_t error;
+    cudaStream_t stream;                /* of the first call */
+    struct launch *launch;              /* call in progress: it is not in the stream yet */
+    struct ncclComm *child, **child_at; /* of the split in progress */
+    int nqueued;                        /* launches in the stream */
 };
 
 struct memory {
+    struct memory *next;
     char *p;
     size_t n;
-    struct memory *next;
 };
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct CUstream_st *streams;
+static int nstreams, ncomms, depth;
 static struct memory *memory;
-static int depth, comms;
-static struct launch *pending; /* of the open group */
-static struct CUstream_st *pending_stream;
+static struct access *accesses;
+static struct clock host_clock; /* tasks that the host knows to be complete */
+static struct launch *group;    /* of the open group of calls */
+static uint64_t random_state;
 
 static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void fail(const char *fmt, ...)
 {
+    char text[500];
     va_list ap;
 
-    fputs("NCCL double: ", stderr);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
+    dprintf(STDERR_FILENO, "NCCL double: %s\n", text);
     abort();
 }
 
@@ -90,7 +155,333 @@ static bool is_device(const void *p, size_t n)
     return false;
 }
 
-/* ---- transfers ------------------------------------------------------------------------------------- */
+/* ---- order of accesses; the caller holds the lock ------------------------------------------------- */
+
+static void merge(struct clock *to, const struct clock *from)
+{
+    for (int i = 0; i < nstreams; i++)
+        if (to->at[i] < from->at[i])
+            to->at[i] = from->at[i];
+}
+
+/* Remove the accesses that the host knows to be complete: whatever it queues from now on is ordered after them. */
+static void forget(void)
+{
+    for (struct access **link = &accesses; *link;) {
+        struct access *a = *link;
+
+        if (a->seq > host_clock.at[a->stream]) {
+            link = &a->next;
+            continue;
+        }
+        *link = a->next;
+        free(a);
+    }
+}
+
+/* Begin a task of a stream. */
+static void begin(struct CUstream_st *s)
+{
+    merge(&s->clock, &host_clock);
+    s->clock.at[s->index] = ++s->seq;
+}
+
+static void check_access(struct CUstream_st *s, const void *p, size_t n, enum mode mode, bool is_collective,
+                         const char *what)
+{
+    struct access *new;
+
+    if (!n)
+        return;
+    for (const struct access *a = accesses; a; a = a->next)
+        if (a->p < (const char *)p + n && (const char *)p < a->p + a->n && a->stream != s->index &&
+            (mode == WRITE || a->mode == WRITE) && s->clock.at[a->stream] < a->seq)
+            fail("%s of %zu bytes on stream %d is not ordered after %s on stream %d", what, n, s->index, a->what,
+                 a->stream);
+    new = malloc(sizeof *new);
+    *new = (struct access){ accesses, p, n, mode, is_collective, s->index, s->seq, what };
+    accesses = new;
+}
+
+/* ---- streams -------------------------------------------------------------------------------------- */
+
+static void *run_streams(void *arg);
+
+static void push(struct CUstream_st *s, struct task t)
+{
+    static bool is_running;
+    struct task *copy = malloc(sizeof *copy);
+    pthread_t thread;
+
+    if (!is_running) {
+        is_running = true;
+        random_state = (uint64_t)getpid() * 0x9e3779b97f4a7c15u + 1;
+        pthread_create(&thread, NULL, run_streams, NULL);
+    }
+    *copy = t;
+    if (s->first)
+        s->last->next = copy;
+    else
+        s->first = copy;
+    s->last = copy;
+    pthread_cond_broadcast(&changed);
+}
+
+static uint64_t next_random(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static bool progress_launch(struct launch *l);
+
+/* Execute a task; return whether it is finished.  Functions and copies run without the lock. */
+static bool run_task(struct task *t)
+{
+    switch (t->type) {
+    case RECORD: t->event->done = t->number; return true;
+    case WAIT: return t->event->done >= t->number;
+    case LAUNCH: return next_random() % 4 != 0 && progress_launch(t->launch);
+    case FUNCTION:
+    case COPY:
+    case SET: break;
+    }
+    pthread_mutex_unlock(&lock);
+    if (t->type == FUNCTION)
+        t->fn(t->arg);
+    else if (t->type == COPY)
+        memcpy(t->to, t->from, t->n);
+    else
+        memset(t->to, t->value, t->n);
+    pthread_mutex_lock(&lock);
+    return true;
+}
+
+/* Execute the first task of some stream; return whether one finished.  Begin with a stream that changes seldom. */
+static bool run_one(bool *is_launched)
+{
+    static int favorite;
+
+    *is_launched = false;
+    if (next_random() % 32 == 0)
+        favorite = (int)(next_random() % (uint64_t)nstreams);
+    for (int pass = 0; pass < 2; pass++)
+        for (struct CUstream_st *s = streams; s; s = s->next) {
+            struct task *t = s->first;
+
+            if (!t || (s->index >= favorite) != (pass == 0))
+                continue;
+            *is_launched |= t->type == LAUNCH;
+            if (!run_task(t))
+                continue;
+            s->first = t->next;
+            free(t);
+            return true;
+        }
+    return false;
+}
+
+static void *run_streams(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        bool is_launched;
+
+        if (run_one(&is_launched))
+            continue;
+        if (is_launched) {
+            pthread_mutex_unlock(&lock);
+            usleep(20);
+            pthread_mutex_lock(&lock);
+        } else {
+            pthread_cond_wait(&changed, &lock);
+        }
+    }
+    return NULL;
+}
+
+API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned int flags)
+{
+    if (flags != cudaStreamNonBlocking)
+        fail("a stream that synchronizes with the default stream");
+    *s = calloc(1, sizeof **s);
+    pthread_mutex_lock(&lock);
+    (*s)->index = nstreams++;
+    (*s)->next = streams;
+    streams = *s;
+    if (nstreams > MAX_STREAMS)
+        fail("more than %d streams", MAX_STREAMS);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    struct CUstream_st **link = &streams;
+
+    pthread_mutex_lock(&lock);
+    if (s->first)
+        fail("a stream is destroyed while work is queued on it");
+    while (*link != s)
+        link = &(*link)->next;
+    *link = s->next;
+    free(s);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+/* ---- events --------------------------------------------------------------------------------------- */
+
+API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned int flags)
+{
+    (void)flags;
+    *e = calloc(1, sizeof **e);
+    return cudaSuccess;
+}
+
+/* The event is not freed: queued tasks may refer to it. */
+API cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    (void)e;
+    return cudaSuccess;
+}
+
+API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+    pthread_mutex_lock(&lock);
+    begin(s);
+    e->clock = s->clock;
+    push(s, (struct task){ .type = RECORD, .event = e, .number = ++e->recorded });
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned int flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    begin(s);
+    merge(&s->clock, &e->clock);
+    push(s, (struct task){ .type = WAIT, .event = e, .number = e->recorded });
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+    bool is_done;
+
+    pthread_mutex_lock(&lock);
+    is_done = e->done == e->recorded;
+    if (is_done) {
+        merge(&host_clock, &e->clock);
+        forget();
+    }
+    pthread_mutex_unlock(&lock);
+    if (!is_done)
+        usleep(10); /* let the streams run */
+    return is_done ? cudaSuccess : cudaErrorNotReady;
+}
+
+/* ---- memory, copies and kernels ------------------------------------------------------------------- */
+
+API cudaError_t cudaMalloc(void **p, size_t n)
+{
+    struct memory *m = malloc(sizeof *m);
+
+    *m = (struct memory){ NULL, aligned_alloc(256, (n + 256) / 256 * 256), n };
+    *p = memset(m->p, 0xff, n);
+    pthread_mutex_lock(&lock);
+    m->next = memory;
+    memory = m;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+static bool is_idle(void)
+{
+    for (const struct CUstream_st *s = streams; s; s = s->next)
+        if (s->first)
+            return false;
+    return true;
+}
+
+/* Other work than collectives is waited for, as by the real function. */
+API cudaError_t cudaFree(void *p)
+{
+    struct memory **link = &memory, *m;
+
+    pthread_mutex_lock(&lock);
+    while (*link && (*link)->p != p)
+        link = &(*link)->next;
+    if (!(m = *link))
+        fail("free of memory that is not device memory");
+    for (const struct access *a = accesses; a; a = a->next)
+        if (a->is_collective && a->p < m->p + m->n && m->p < a->p + a->n)
+            fail("memory is freed before the host knows that %s on stream %d is complete", a->what, a->stream);
+    while (!is_idle()) {
+        pthread_mutex_unlock(&lock);
+        usleep(20);
+        pthread_mutex_lock(&lock);
+    }
+    *link = m->next;
+    pthread_mutex_unlock(&lock);
+    memset(m->p, 0xff, m->n);
+    free(m->p);
+    free(m);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+    pthread_mutex_lock(&lock);
+    if (is_device(to, n) != (kind != cudaMemcpyDeviceToHost) || is_device(from, n) != (kind != cudaMemcpyHostToDevice))
+        fail("a copy of %zu bytes does not match cudaMemcpyKind %d", n, (int)kind);
+    if (kind == cudaMemcpyDeviceToHost)
+        memset(to, 0xff, n);
+    begin(s);
+    check_access(s, from, n, READ, false, "a copy from memory");
+    check_access(s, to, n, WRITE, false, "a copy to memory");
+    push(s, (struct task){ .type = COPY, .to = to, .from = from, .n = n });
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s)
+{
+    pthread_mutex_lock(&lock);
+    begin(s);
+    check_access(s, to, n, WRITE, false, "a memset");
+    push(s, (struct task){ .type = SET, .to = to, .value = value, .n = n });
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
+{
+    pthread_mutex_lock(&lock);
+    begin(s);
+    push(s, (struct task){ .type = FUNCTION, .fn = fn, .arg = arg });
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+/* State that the next function on s accesses memory at p, if p is in device memory. */
+API void meg_double_touch(cudaStream_t s, const void *p);
+API void meg_double_touch(cudaStream_t s, const void *p)
+{
+    pthread_mutex_lock(&lock);
+    if (is_device(p, 1)) {
+        begin(s);
+        check_access(s, p, 1, TOUCH, false, "a kernel");
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- transfers between ranks; the caller holds the lock --------------------------------------------- */
 
 /* Send or receive as many of n bytes at p as possible without blocking; false: the peer has exited. */
 static bool move_bytes(int fd, bool is_send, char *p, size_t n, size_t *moved)
@@ -108,153 +499,120 @@ static bool move_bytes(int fd, bool is_send, char *p, size_t n, size_t *moved)
     return true;
 }
 
-static bool is_done(const struct op *o)
+static void progress_transfer(struct ncclComm *c, struct transfer *t)
 {
-    return o->header_moved == sizeof o->header && o->moved == o->nbytes;
-}
-
-static void progress_op(struct ncclComm *c, struct op *o)
-{
-    struct header want = o->header;
+    const struct header want = t->header;
+    struct header got = want;
     bool is_alive = true;
 
-    if (o->header_moved < sizeof o->header) {
-        is_alive = move_bytes(c->fd[o->peer], o->is_send, (char *)&o->header, sizeof o->header, &o->header_moved);
-        if (o->header_moved == sizeof o->header && memcmp(&want, &o->header, sizeof want) != 0)
-            fail("rank %d receives %" PRIu64 " elements of type %u from rank %d, which sends %" PRIu64 " of type %u",
-                 c->rank, want.count, want.type, o->peer, o->header.count, o->header.type);
-        if (!o->is_send && o->header_moved < sizeof o->header) {
-            if (o->header_moved)
-                fail("a header was received in parts");
-            o->header = want;
-        }
+    if (t->header_moved < sizeof got) {
+        is_alive = move_bytes(c->fd[t->peer], t->is_send, (char *)&got, sizeof got, &t->header_moved);
+        if (!t->is_send && t->header_moved == sizeof got && memcmp(&want, &got, sizeof want) != 0)
+            fail("rank %d calls operation %u on %" PRIu64 " elements of type %u (op %u, root %d), rank %d operation %u "
+                 "on %" PRIu64 " of type %u (op %u, root %d)",
+                 c->rank, want.call, want.count, want.type, want.op, want.root, t->peer, got.call, got.count, got.type,
+                 got.op, got.root);
+        if (t->header_moved && t->header_moved < sizeof got)
+            fail("a header was transferred in parts");
     }
-    if (is_alive && o->header_moved == sizeof o->header)
-        is_alive = move_bytes(c->fd[o->peer], o->is_send, o->p, o->nbytes, &o->moved);
+    if (is_alive && t->header_moved == sizeof got)
+        is_alive = move_bytes(c->fd[t->peer], t->is_send, t->p, t->nbytes, &t->moved);
     if (!is_alive)
         c->error = ncclRemoteError;
 }
 
-static void progress_stream(struct CUstream_st *s)
+static size_t size_of(uint32_t type)
 {
-    while (s->first) {
-        struct launch *l = s->first;
-        bool all_done = true;
+    static const size_t size[ncclNumTypes] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 };
 
-        for (int i = 0; i < l->n; i++) {
-            if (!is_done(&l->op[i]))
-                progress_op(l->comm, &l->op[i]);
-            all_done &= is_done(&l->op[i]);
-        }
-        if (!all_done)
-            return;
-        s->first = l->next;
-        free(l->op);
-        free(l);
+    return size[type];
+}
+
+#define REDUCE(type, acc_type, load, store)                                                                            \
+    for (uint64_t i = 0; i < h->count; i++) {                                                                          \
+        acc_type a = load(((const type *)l->parts)[i]);                                                                \
+                                                                                                                       \
+        for (int r = 1; r < l->comm->size; r++) {                                                                      \
+            const acc_type b = load(((const type *)l->parts)[(uint64_t)r * h->count + i]);                             \
+                                                                                                                       \
+            a = h->op == ncclSum ? a + b : b > a ? b : a;                                                              \
+        }                                                                                                              \
+        ((type *)l->out)[i] = store(a);                                                                                \
+    }
+
+static void reduce(const struct launch *l)
+{
+    const struct header *h = &l->header;
+
+    switch (h->type) {
+    case ncclFloat32: REDUCE(float, float, , ) break;
+    case ncclFloat64: REDUCE(double, double, , ) break;
+    case ncclBfloat16: REDUCE(uint16_t, float, meg_from_bf16, meg_to_bf16) break;
+    case ncclFloat16: REDUCE(uint16_t, float, meg_from_f16, meg_to_f16) break;
+    case ncclInt32: REDUCE(int32_t, int32_t, , ) break;
+    case ncclInt64: REDUCE(int64_t, int64_t, , ) break;
+    default: fail("a reduction of type %u", h->type);
     }
 }
 
-static void need_idle(const struct CUstream_st *s, const char *what)
+/* Copy this rank's part, which it does not send to itself. */
+static void copy_own(struct launch *l)
 {
-    if (s->first)
-        fail("%s on a stream where a kernel waits for a peer", what);
+    const size_t nbytes = (size_t)l->header.count * size_of(l->header.type);
+    char *to = (l->parts ? l->parts : l->out) + (size_t)l->comm->rank * nbytes;
+
+    if (l->header.call != ALL_REDUCE && l->header.call != REDUCE_SCATTER && l->header.call != ALL_GATHER)
+        return;
+    if (to != l->own)
+        memmove(to, l->own, nbytes);
 }
 
-/* ---- CUDA --------------------------------------------------------------------------------------- */
-
-API cudaError_t cudaGetDeviceCount(int *n)
+/* Copy the messages of a group from this rank to itself. */
+static void copy_self(struct launch *l)
 {
-    const char *text = getenv("MEG_DOUBLE_DEVICES");
+    struct transfer *from = NULL, *to = NULL;
 
-    *n = text ? atoi(text) : 16;
-    return *n ? cudaSuccess : cudaErrorNoDevice;
+    for (int i = 0; i < l->n; i++)
+        if (l->transfer[i].peer == l->comm->rank)
+            *(l->transfer[i].is_send ? &from : &to) = &l->transfer[i];
+    if (!from != !to)
+        fail("a message to the own rank without its counterpart");
+    if (from)
+        memcpy(to->p, from->p, from->nbytes);
 }
 
-API cudaError_t cudaSetDevice(int device)
+static bool progress_launch(struct launch *l)
 {
-    return device < 16 ? cudaSuccess : cudaErrorInvalidDevice;
+    bool is_done = true;
+
+    if (l->comm->is_aborted)
+        return false;
+    if (!l->is_started) {
+        copy_own(l);
+        copy_self(l);
+        l->is_started = true;
+    }
+    for (int i = 0; i < l->n; i++) {
+        struct transfer *t = &l->transfer[i];
+
+        if (t->peer == l->comm->rank)
+            continue;
+        if (t->header_moved < sizeof t->header || t->moved < t->nbytes)
+            progress_transfer(l->comm, t);
+        is_done &= t->header_moved == sizeof t->header && t->moved == t->nbytes;
+    }
+    if (!is_done)
+        return false;
+    if (l->parts)
+        reduce(l);
+    l->comm->nqueued--;
+    free(l->parts);
+    free(l->transfer);
+    free(l);
+    return true;
 }
 
-API const char *cudaGetErrorString(cudaError_t e)
-{
-    return e == cudaErrorNoDevice ? "no CUDA-capable device is detected" : "an error";
-}
-
-API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned int flags)
-{
-    if (flags != cudaStreamNonBlocking)
-        fail("a stream that synchronizes with the default stream");
-    *s = calloc(1, sizeof **s);
-    (*s)->next = streams;
-    streams = *s;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaStreamDestroy(cudaStream_t s)
-{
-    struct CUstream_st **link = &streams;
-
-    need_idle(s, "destroy");
-    while (*link != s)
-        link = &(*link)->next;
-    *link = s->next;
-    free(s);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaStreamQuery(cudaStream_t s)
-{
-    for (struct CUstream_st *i = streams; i; i = i->next)
-        progress_stream(i);
-    if (s->first && s->first->comm->is_in_progress)
-        fail("a stream is queried while a call on its communicator is in progress");
-    return s->first ? cudaErrorNotReady : cudaSuccess;
-}
-
-API cudaError_t cudaStreamSynchronize(cudaStream_t s)
-{
-    need_idle(s, "synchronize");
-    return cudaSuccess;
-}
-
-API cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s)
-{
-    struct memory *m = malloc(sizeof *m);
-
-    need_idle(s, "malloc");
-    m->p = malloc(n);
-    m->n = n;
-    m->next = memory;
-    memory = m;
-    *p = memset(m->p, 0xa5, n);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
-{
-    struct memory **link = &memory, *m;
-
-    need_idle(s, "free");
-    while (*link && (*link)->p != p)
-        link = &(*link)->next;
-    if (!(m = *link))
-        fail("free of memory that is not device memory");
-    *link = m->next;
-    free(m->p);
-    free(m);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
-{
-    need_idle(s, "copy");
-    if (is_device(to, n) != (kind == cudaMemcpyHostToDevice) || is_device(from, n) != (kind == cudaMemcpyDeviceToHost))
-        fail("a copy of %zu bytes does not match cudaMemcpyKind %d", n, (int)kind);
-    memcpy(to, from, n);
-    return cudaSuccess;
-}
-
-/* ---- communicators ------------------------------------------------------------------------------ */
+/* ---- communicators -------------------------------------------------------------------------------- */
 
 static struct sockaddr_un address_of(const struct ncclComm *c, int rank)
 {
@@ -264,29 +622,14 @@ static struct sockaddr_un address_of(const struct ncclComm *c, int rank)
     return a;
 }
 
-API const char *ncclGetErrorString(ncclResult_t r)
-{
-    return r == ncclRemoteError ? "remote process exited" : "an error";
-}
-
-API ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
-{
-    static int made;
-    const char *tmp = getenv("TMPDIR");
-
-    memset(id, 0, sizeof *id);
-    snprintf(id->internal, 80, "%s/meg-double.%d.%d", tmp ? tmp : "/tmp", (int)getpid(), made++);
-    return ncclSuccess;
-}
-
-API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
+static struct ncclComm *comm_new(const char *name, int rank, int size)
 {
     struct ncclComm *c = calloc(1, sizeof *c);
     struct sockaddr_un a;
 
-    if (config->magic != 0xcafebeef || config->blocking != 0 || size < 2 || rank < 0 || rank >= size || !*id.internal)
-        fail("a communicator of rank %d of %d with blocking = %d", rank, size, config->blocking);
-    memcpy(c->name, id.internal, sizeof c->name - 1);
+    if (size < 1 || rank < 0 || rank >= size || !*name)
+        fail("a communicator of rank %d of %d", rank, size);
+    snprintf(c->name, sizeof c->name, "%s", name);
     c->rank = rank;
     c->size = size;
     c->fd = malloc((size_t)size * sizeof *c->fd);
@@ -296,9 +639,8 @@ API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId
     c->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (bind(c->listen_fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(c->listen_fd, size) < 0)
         fail("%s: %s", a.sun_path, strerror(errno));
-    comms++;
-    *comm = c;
-    return ncclInProgress;
+    ncomms++;
+    return c;
 }
 
 /* Connect to the lower ranks and accept the higher ones, without blocking. */
@@ -331,26 +673,129 @@ static void connect_peers(struct ncclComm *c)
     }
 }
 
-/* The last call is reported as in progress once, so that callers that do not poll are detected. */
+/* Check that a call on c may begin. */
+static void check_call(const struct ncclComm *c)
+{
+    if (c->is_aborted)
+        fail("a communicator is used after ncclCommAbort");
+    if (!c->is_joined || c->is_in_progress || c->is_finalized)
+        fail("a communicator is used while a call is in progress, or after ncclCommFinalize");
+}
+
+API const char *ncclGetErrorString(ncclResult_t r)
+{
+    return r == ncclRemoteError ? "remote process exited" : "an error";
+}
+
+API ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    static int made;
+    const char *tmp = getenv("TMPDIR");
+
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, 64, "%s/nccl.%d.%d", tmp ? tmp : "/tmp", (int)getpid(), made++);
+    return ncclSuccess;
+}
+
+API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    if (config->magic != 0xcafebeef || config->blocking != 0)
+        fail("a communicator with blocking = %d", config->blocking);
+    pthread_mutex_lock(&lock);
+    *comm = comm_new(id.internal, rank, size);
+    pthread_mutex_unlock(&lock);
+    return ncclInProgress;
+}
+
+/* Block until all ranks of c have called the function: exchange colors over the sockets. */
+API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *new, ncclConfig_t *config)
+{
+    int own[2] = { color, key }, other[2], rank = 0, size = 1;
+    char name[sizeof c->name];
+
+    pthread_mutex_lock(&lock);
+    check_call(c);
+    if (config->blocking != 0 || c->nqueued || key != c->rank || color < 0)
+        fail("a split with color %d and key %d", color, key);
+    c->is_in_progress = true;
+    c->nsplits++;
+    pthread_mutex_unlock(&lock);
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank && send(c->fd[r], own, sizeof own, MSG_NOSIGNAL) != sizeof own)
+            c->error = ncclRemoteError;
+    for (int r = 0; r < c->size && !c->error; r++) {
+        if (r == c->rank)
+            continue;
+        if (recv(c->fd[r], other, sizeof other, MSG_WAITALL) != sizeof other) {
+            c->error = ncclRemoteError;
+        } else {
+            rank += other[0] == color && other[1] < key;
+            size += other[0] == color;
+        }
+    }
+    pthread_mutex_lock(&lock);
+    snprintf(name, sizeof name, "%.60s.s%d.%d", c->name, c->nsplits, color);
+    c->child = c->error ? NULL : comm_new(name, rank, size);
+    c->child_at = new;
+    *new = NULL;
+    pthread_mutex_unlock(&lock);
+    return ncclInProgress;
+}
+
+/* Complete the call in progress: put its operation into the stream, or return the communicator of a split. */
+static void complete_call(struct ncclComm *c)
+{
+    struct launch *l = c->launch;
+
+    c->is_in_progress = false;
+    if (c->child)
+        *c->child_at = c->child;
+    c->child = NULL;
+    if (!l)
+        return;
+    c->launch = NULL;
+    c->nqueued++;
+    begin(l->stream);
+    for (int i = 0; i < l->n; i++)
+        if (!l->parts || l->transfer[i].is_send)
+            check_access(l->stream, l->transfer[i].p, l->transfer[i].nbytes, l->transfer[i].is_send ? READ : WRITE,
+                         true, "a collective");
+    if (l->out && l->header.count)
+        check_access(l->stream, l->out,
+                     (l->header.call == ALL_GATHER ? (size_t)c->size : 1) * l->header.count * size_of(l->header.type),
+                     WRITE, true, "a collective");
+    push(l->stream, (struct task){ .type = LAUNCH, .launch = l });
+}
+
+/* A call is reported as in progress at the first polls, so that callers that do not poll are detected. */
 API ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *now)
 {
-    const bool was_in_progress = c->is_in_progress;
-
-    if (!c->is_joined)
+    pthread_mutex_lock(&lock);
+    if (!c->is_joined && !c->is_aborted)
         connect_peers(c);
-    c->is_in_progress = false;
-    *now = c->error ? c->error : was_in_progress || !c->is_joined ? ncclInProgress : ncclSuccess;
+    *now = c->error ? c->error : c->is_in_progress || !c->is_joined ? ncclInProgress : ncclSuccess;
+    if (c->is_in_progress && c->is_joined && ++c->polls % 3 == 0) {
+        complete_call(c);
+        *now = c->error;
+    }
+    pthread_mutex_unlock(&lock);
     return ncclSuccess;
 }
 
 API ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
+    pthread_mutex_lock(&lock);
+    check_call(c);
+    if (c->nqueued)
+        fail("a communicator is finalized before its operations are complete");
     c->is_finalized = c->is_in_progress = true;
+    pthread_mutex_unlock(&lock);
     return ncclInProgress;
 }
 
 API ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
+    pthread_mutex_lock(&lock);
     if (!c->is_finalized || c->is_in_progress)
         fail("a communicator is destroyed before it is finalized");
     for (int r = 0; r < c->size; r++)
@@ -358,11 +803,28 @@ API ncclResult_t ncclCommDestroy(ncclComm_t c)
             close(c->fd[r]);
     free(c->fd);
     free(c);
-    comms--;
+    ncomms--;
+    pthread_mutex_unlock(&lock);
     return ncclSuccess;
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------ */
+API ncclResult_t ncclCommAbort(ncclComm_t c)
+{
+    const char *path = getenv("MEG_DOUBLE_ABORTS");
+    FILE *f = path ? fopen(path, "a") : NULL;
+
+    if (f) {
+        fprintf(f, "%d\n", (int)getpid());
+        fclose(f);
+    }
+    pthread_mutex_lock(&lock);
+    c->is_aborted = true;
+    ncomms--;
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+/* ---- collectives ---------------------------------------------------------------------------------- */
 
 API ncclResult_t ncclGroupStart(void)
 {
@@ -371,62 +833,144 @@ API ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-API ncclResult_t ncclGroupEnd(void)
+/* Begin a call: it continues until ncclCommGetAsyncError has reported that it is complete. */
+static struct launch *launch_new(struct ncclComm *c, cudaStream_t s, struct header h)
 {
-    struct launch **link;
+    struct launch *l = calloc(1, sizeof *l);
 
-    if (--depth || !pending)
-        fail("the end of a group that is not open, or empty");
-    for (link = &pending_stream->first; *link; link = &(*link)->next)
-        ;
-    *link = pending;
-    pending->comm->is_in_progress = true;
-    pending = NULL;
+    check_call(c);
+    if (c->stream && c->stream != s)
+        fail("a communicator is used on two streams");
+    c->stream = s;
+    h.magic = 0x6d6567;
+    *l = (struct launch){ .comm = c, .stream = s, .header = h };
+    l->transfer = calloc(2 * (size_t)c->size, sizeof *l->transfer);
+    return l;
+}
+
+static void add_transfer(struct launch *l, bool is_send, int peer, const void *p, size_t nbytes)
+{
+    if (nbytes && !is_device(p, nbytes) && (!l->parts || is_send))
+        fail("a collective on memory that is not device memory");
+    l->transfer[l->n++] =
+        (struct transfer){ .is_send = is_send, .peer = peer, .p = (char *)p, .nbytes = nbytes, .header = l->header };
+}
+
+/*
+ * Launch a collective.  This rank sends nsend bytes to each other rank: to rank r, those at in + r * distance.  In a
+ * broadcast, nroot bytes are received from the root.
+ */
+static ncclResult_t collective(struct ncclComm *c, cudaStream_t s, struct header h, const void *in, size_t distance,
+                               size_t nsend, void *out, size_t nroot, bool is_reduction)
+{
+    const size_t nbytes = (size_t)h.count * size_of(h.type);
+    struct launch *l;
+
+    pthread_mutex_lock(&lock);
+    if (depth)
+        fail("a collective in a group of calls");
+    l = launch_new(c, s, h);
+    l->out = out;
+    l->own = (const char *)in + distance * (size_t)c->rank;
+    if (nbytes && !is_device(out, h.call == ALL_GATHER ? nbytes * (size_t)c->size : nbytes))
+        fail("the output of a collective is not device memory");
+    if (is_reduction)
+        l->parts = malloc(nbytes * (size_t)c->size + 1);
+    for (int r = 0; r < c->size; r++) {
+        const size_t nrecv = h.call == BROADCAST ? (r == h.root ? nroot : 0) : nbytes;
+        char *to = h.call == BROADCAST ? out : (l->parts ? l->parts : (char *)out) + (size_t)r * nbytes;
+
+        if (r == c->rank)
+            continue;
+        add_transfer(l, true, r, (const char *)in + distance * (size_t)r, nsend);
+        add_transfer(l, false, r, to, nrecv);
+    }
+    c->launch = l;
+    c->is_in_progress = true;
+    pthread_mutex_unlock(&lock);
     return ncclInProgress;
 }
 
-static ncclResult_t add(bool is_send, void *p, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
-                        cudaStream_t s)
+API ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c,
+                               cudaStream_t s)
 {
-    static const size_t size[ncclNumTypes] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 };
-    struct op *o;
+    const struct header h = { .call = ALL_REDUCE, .type = t, .op = op, .count = n };
 
-    if (depth != 1)
-        fail("send or receive outside of a group");
-    if (!c->is_joined || c->is_in_progress || c->is_finalized)
-        fail("a communicator is used while a call is in progress, or after ncclCommFinalize");
-    if (peer < 0 || peer >= c->size || peer == c->rank || (pending && (pending->comm != c || pending_stream != s)))
+    return collective(c, s, h, in, 0, n * size_of(t), out, 0, true);
+}
+
+API ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c,
+                                   cudaStream_t s)
+{
+    const struct header h = { .call = REDUCE_SCATTER, .type = t, .op = op, .count = n };
+
+    return collective(c, s, h, in, n * size_of(t), n * size_of(t), out, 0, true);
+}
+
+API ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t s)
+{
+    const struct header h = { .call = ALL_GATHER, .type = t, .count = n };
+
+    return collective(c, s, h, in, 0, n * size_of(t), out, 0, false);
+}
+
+API ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t t, int root, ncclComm_t c,
+                               cudaStream_t s)
+{
+    const struct header h = { .call = BROADCAST, .type = t, .root = root, .count = n };
+
+    if (in != out || root < 0 || root >= c->size)
+        fail("a broadcast of root %d", root);
+    return collective(c, s, h, in, 0, root == c->rank ? n * size_of(t) : 0, out, n * size_of(t), false);
+}
+
+static ncclResult_t message(bool is_send, const void *p, size_t n, ncclDataType_t t, int peer, ncclComm_t c,
+                            cudaStream_t s)
+{
+    const struct header h = { .call = MESSAGES, .type = t, .count = n };
+    const bool is_alone = depth == 0;
+
+    if (is_alone)
+        ncclGroupStart();
+    pthread_mutex_lock(&lock);
+    if (peer < 0 || peer >= c->size || (is_alone && peer == c->rank))
         fail("a message of rank %d to rank %d of %d", c->rank, peer, c->size);
-    if (!is_device(p, count * size[type]))
-        fail("%s of memory that is not device memory", is_send ? "send" : "receive");
-    if (!pending) {
-        pending = calloc(1, sizeof *pending);
-        pending->comm = c;
-        pending->op = calloc(2 * (size_t)c->size, sizeof *o);
-        pending_stream = s;
-    }
-    for (int i = 0; i < pending->n; i++)
-        if (pending->op[i].peer == peer && pending->op[i].is_send == is_send)
+    if (!group)
+        group = launch_new(c, s, h);
+    if (group->comm != c || group->stream != s)
+        fail("a group of calls on two communicators or streams");
+    for (int i = 0; i < group->n; i++)
+        if (group->transfer[i].peer == peer && group->transfer[i].is_send == is_send)
             fail("two messages to one rank in a group");
-    o = &pending->op[pending->n++];
-    *o = (struct op){ .is_send = is_send, .p = p, .nbytes = count * size[type], .peer = peer };
-    o->header = (struct header){ .type = (uint32_t)type, .magic = 0x6d6567, .count = count };
-    return ncclSuccess;
+    add_transfer(group, is_send, peer, p, n * size_of(t));
+    pthread_mutex_unlock(&lock);
+    return is_alone ? ncclGroupEnd() : ncclSuccess;
 }
 
-API ncclResult_t ncclSend(const void *p, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+API ncclResult_t ncclSend(const void *p, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s)
 {
-    return add(true, (void *)p, count, type, peer, c, s);
+    return message(true, p, n, t, peer, c, s);
 }
 
-API ncclResult_t ncclRecv(void *p, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+API ncclResult_t ncclRecv(void *p, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s)
 {
-    return add(false, p, count, type, peer, c, s);
+    return message(false, p, n, t, peer, c, s);
+}
+
+API ncclResult_t ncclGroupEnd(void)
+{
+    pthread_mutex_lock(&lock);
+    if (--depth || !group)
+        fail("the end of a group that is not open, or empty");
+    group->comm->launch = group;
+    group->comm->is_in_progress = true;
+    group = NULL;
+    pthread_mutex_unlock(&lock);
+    return ncclInProgress;
 }
 
 __attribute__((destructor)) static void check_released(void)
 {
-    if (memory || streams || comms || depth)
-        fail("not released: %s%s%s", memory ? "device memory " : "", streams ? "streams " : "",
-             comms ? "communicators" : "");
+    if (ncomms || depth)
+        fail("%d communicators are not destroyed", ncomms);
 }

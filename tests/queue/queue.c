@@ -444,6 +444,7 @@ static void open_device(void)
     table.upload_pinned = upload_pinned;
     table.release_pinned = release_pinned;
     table.download = download;
+    table.stream_create = queue_stream_create;
     table.event_create = event_create;
     table.event_destroy = event_destroy;
     table.event_record = event_record;

@@ -3,8 +3,9 @@
  * and element, so that each rank can compute the expected result.  Rank 0 prints TAP.
  *
  * With the argument "host", test host collectives only.  With the arguments "loop S", count steps, each of which is a
- * barrier with a timeout of S seconds, until a signal ends the process.  With an argument N, also test a message and a
- * broadcast of N elements.  For N = 2147483651, a rank requires 9 GB.
+ * barrier with a timeout of S seconds, until a signal ends the process.  With the arguments "stuck S", rank 1 does not
+ * call an all-reduce of the other ranks, which wait for its result for at most S seconds.  With an argument N, also
+ * test a message and a broadcast of N elements.  For N = 2147483651, a rank requires 9 GB.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -347,7 +348,17 @@ static void groups(void)
         want += r;
     meg_host_all_reduce(half, &sum, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
     ok(sum == want && half->rank == w->rank / 2, "a split group is in world order");
-    meg_comm_close(half);
+    if (d) { /* the group is closed while the operation is in progress */
+        int32_t tensor_sum = w->rank;
+        void *x = to_device(&tensor_sum, 1, MEG_DTYPE_I32);
+
+        meg_all_reduce(half, d->compute, x, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
+        meg_comm_close(half);
+        from_device(&tensor_sum, x, 1, MEG_DTYPE_I32);
+        ok(tensor_sum == want, "an operation is complete when its group is closed");
+    } else {
+        meg_comm_close(half);
+    }
 }
 
 /* Test that the bytes sent equal the formulas of comm.h. */
@@ -391,6 +402,22 @@ static void loop(struct meg_comm_world *world, double timeout_s)
     }
 }
 
+static void stuck(void) MEG_NORETURN;
+static void stuck(void)
+{
+    const float zero = 0;
+    void *x = to_device(&zero, 1, MEG_DTYPE_F32);
+
+    for (int64_t step = 1; step < 3; step++)
+        meg_watchdog_set_step(w->watchdog, step);
+    if (w->rank != 1) {
+        meg_all_reduce(w, d->compute, x, 1, MEG_DTYPE_F32, MEG_REDUCE_SUM);
+        meg_device_synchronize(d, d->compute);
+    }
+    for (;;)
+        pause();
+}
+
 int main(int argc, char **argv)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_F64, MEG_DTYPE_BF16,
@@ -398,7 +425,8 @@ int main(int argc, char **argv)
     /* 1025 f32 have more than MEG_ALL_REDUCE_SMALL bytes. */
     static const int64_t sizes[] = { 1, 3, 1000, 1025 };
     const struct meg_device_conf conf = { MEG_DEVICE_AUTO };
-    const int is_host = argc > 1 && strcmp(argv[1], "host") == 0;
+    const int is_host = argc > 1 && strcmp(argv[1], "host") == 0, is_stuck = argc > 2 && strcmp(argv[1], "stuck") == 0;
+    const double timeout_s = is_stuck ? strtod(argv[2], NULL) : 60;
     struct meg_comm_world world;
     struct meg_err e;
     float nan = 0;
@@ -408,10 +436,12 @@ int main(int argc, char **argv)
     w = world.world;
     if (argc > 2 && strcmp(argv[1], "loop") == 0)
         loop(&world, strtod(argv[2], NULL));
-    meg_comm_set_timeout(w, 60);
-    meg_comm_watchdog_open(&world, 60);
+    meg_comm_set_timeout(w, timeout_s);
+    meg_comm_watchdog_open(&world, timeout_s);
     if (!is_host && (meg_device_open(&d, &conf, &e) < 0 || meg_comm_open_tensors(w, d, &e) < 0))
         meg_die_err(&e);
+    if (is_stuck)
+        stuck();
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
             reductions(types[t], sizes[n]);
