@@ -136,6 +136,32 @@ static void closes_a_connection_whose_first_frame_is_no_join_request(void **stat
     watchdog_close_conn(&c);
 }
 
+/* Let a rank start many collectives before it reads the first result: more bytes than the sockets hold. */
+static void read_results_late(struct watchdog_conn *c)
+{
+    enum { N = 400 };
+    static char value[MEG_STORE_MAX_NBYTES], got[2 * MEG_STORE_MAX_NBYTES];
+    struct meg_store_collective own = { .group = 8, .op = MEG_STORE_GATHER, .size = 2, .nbytes = sizeof value };
+    struct meg_store_collective peer = own;
+
+    peer.rank = 1;
+    for (int i = 0; i < N; i++) {
+        own.number = peer.number = i;
+        memset(value, i % 100, sizeof value);
+        meg_store_start(w, &own, value);
+        watchdog_send_two(c, WATCHDOG_STORE_VALUE, &peer, sizeof peer, value, sizeof value);
+    }
+    for (int i = 0; i < N; i++) {
+        own.number = i;
+        memset(value, i % 100, sizeof value);
+        watchdog_send_queued(c);
+        assert_int_equal(next_frame(c), WATCHDOG_STORE_RESULT);
+        assert_memory_equal(c->buf + 8 + sizeof peer, value, sizeof value);
+        assert_true(meg_store_take(w, &own, got));
+        assert_memory_equal(got + sizeof value, value, sizeof value);
+    }
+}
+
 /* Ranks 0 and 2 are the ranks 0 and 1 of a group. */
 static void collectives_of_the_store_return_the_values_of_all_ranks(void **state)
 {
@@ -166,6 +192,7 @@ static void collectives_of_the_store_return_the_values_of_all_ranks(void **state
     assert_int_equal(next_frame(&c), WATCHDOG_STORE_RESULT);
     assert_true(meg_store_take(w, &own, got));
     assert_memory_equal(got, "root", 4);
+    read_results_late(&c);
     watchdog_send(&c, WATCHDOG_BYE, NULL, 0);
     watchdog_close_conn(&c);
 }
