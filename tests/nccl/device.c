@@ -37,6 +37,12 @@ static void device_release(void *p)
         CUDA(cudaFree(p));
 }
 
+static void release_pinned(void *p)
+{
+    CUDA(cudaDeviceSynchronize());
+    meg_cpu_ops()->release_pinned(p);
+}
+
 static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
 {
     CUDA(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDeviceToDevice, cuda_stream(st)));
@@ -54,6 +60,11 @@ static void upload(struct meg_stream *st, void *dev, const void *host, size_t nb
 
     CUDA(cudaMemcpyAsync(dev, staged, nbytes, cudaMemcpyHostToDevice, cuda_stream(st)));
     CUDA(cudaLaunchHostFunc(cuda_stream(st), free_staged, staged));
+}
+
+static void upload_pinned(struct meg_stream *st, void *dev, const void *pinned, size_t nbytes)
+{
+    CUDA(cudaMemcpyAsync(dev, pinned, nbytes, cudaMemcpyHostToDevice, cuda_stream(st)));
 }
 
 static void download(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes)
@@ -176,8 +187,10 @@ static void open_device(void)
     table.is_host_memory = false;
     table.alloc = device_alloc;
     table.release = device_release;
+    table.release_pinned = release_pinned;
     table.copy = copy;
     table.upload = upload;
+    table.upload_pinned = upload_pinned;
     table.download = download;
     table.zero = zero;
     table.stream_create = stream_create;

@@ -409,6 +409,23 @@ static bool is_idle(void)
     return true;
 }
 
+static void wait_idle(void)
+{
+    while (!is_idle()) {
+        pthread_mutex_unlock(&lock);
+        usleep(20);
+        pthread_mutex_lock(&lock);
+    }
+}
+
+API cudaError_t cudaDeviceSynchronize(void)
+{
+    pthread_mutex_lock(&lock);
+    wait_idle();
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
 /* Other work than collectives is waited for, as by the real function. */
 API cudaError_t cudaFree(void *p)
 {
@@ -422,11 +439,7 @@ API cudaError_t cudaFree(void *p)
     for (const struct access *a = accesses; a; a = a->next)
         if (a->is_collective && a->p < m->p + m->n && m->p < a->p + a->n)
             fail("memory is freed before the host knows that %s on stream %d is complete", a->what, a->stream);
-    while (!is_idle()) {
-        pthread_mutex_unlock(&lock);
-        usleep(20);
-        pthread_mutex_lock(&lock);
-    }
+    wait_idle();
     *link = m->next;
     pthread_mutex_unlock(&lock);
     memset(m->p, 0xff, m->n);
