@@ -22,11 +22,16 @@
  */
 enum { BQ = 128, BK = 256, TASK_ROWS = 2 * BQ, PACK_FLOATS = BK * 128 };
 
-/* One head of one sequence as a matrix; row t begins at element t*ld. */
+/*
+ * One head of one sequence as a matrix; row t begins at element t*ld.  In a paged KV cache (block is not NULL), row t
+ * begins at element block[t / block_size] * block_ld + t % block_size * ld.
+ */
 struct view {
     char *p;
     enum meg_dtype dtype;
     int64_t ld;
+    const int32_t *block;
+    int64_t block_size, block_ld;
 };
 
 static char *head_at(const void *p, enum meg_dtype dtype, int64_t i)
@@ -34,29 +39,41 @@ static char *head_at(const void *p, enum meg_dtype dtype, int64_t i)
     return (char *)p + i * (int64_t)meg_dtype_size(dtype);
 }
 
-static struct view query_head(const struct meg_attn_geom *ge, struct meg_heads x, int64_t i, int64_t j)
+static struct view query_head(const struct meg_attn_desc *desc, struct meg_heads x, int64_t i, int64_t j)
 {
-    const int64_t r = ge->a / ge->g;
-    return (struct view){ head_at(x.p, x.dtype, i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h), x.dtype, x.ld_s };
+    const int64_t r = desc->a / desc->g;
+    return (struct view){ .p = head_at(x.p, x.dtype, i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h),
+                          .dtype = x.dtype,
+                          .ld = x.ld_s };
 }
 
-static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
+static struct view key_head(const struct meg_attn_desc *desc, struct meg_heads x, int64_t i, int64_t grp)
 {
-    return (struct view){ head_at(x.p, x.dtype, i * x.ld_b + grp * x.ld_g), x.dtype, x.ld_s };
+    if (desc->block_table)
+        return (struct view){ .p = head_at(x.p, x.dtype, grp * x.ld_g),
+                              .dtype = x.dtype,
+                              .ld = x.ld_s,
+                              .block = desc->block_table + i * desc->blocks_per_seq,
+                              .block_size = desc->block_size,
+                              .block_ld = x.ld_b };
+    return (struct view){ .p = head_at(x.p, x.dtype, i * x.ld_b + grp * x.ld_g), .dtype = x.dtype, .ld = x.ld_s };
 }
 
 /*
- * Return the number of rows, of d floats each, in a packed operand.  It is the smaller of `most` and the largest
- * multiple of 8 rows that fits into PACK_FLOATS elements.
+ * Return the number of rows in a packed operand.  It is the smaller of `most` and the largest multiple of 8 rows, of
+ * max(d, d_v) floats each, that fits into PACK_FLOATS elements.
  */
-static int64_t rows_of_pack(int64_t most, int64_t d)
+static int64_t rows_of_pack(int64_t most, const struct meg_attn_desc *desc)
 {
+    const int64_t d = max64(desc->d, desc->d_v);
     MEG_ASSERT_LE(8 * d, PACK_FLOATS);
     return min64(most, PACK_FLOATS / d & ~(int64_t)7);
 }
 
 static void *row(struct view x, int64_t r)
 {
+    if (x.block)
+        return head_at(x.p, x.dtype, x.block[r / x.block_size] * x.block_ld + r % x.block_size * x.ld);
     return head_at(x.p, x.dtype, r * x.ld);
 }
 
@@ -77,23 +94,33 @@ struct key_range {
     int64_t lo, hi;
 };
 
-/* Return the keys that query t of sequence i attends to. */
-static struct key_range visible_keys(const struct meg_attn_geom *ge, int64_t t, int64_t i)
+/* Return the position of query t of sequence i. */
+static int64_t query_position(const struct meg_attn_desc *desc, int64_t t, int64_t i)
 {
-    struct key_range s = { 0, ge->s_k };
-    if (ge->doc_start)
-        s.lo = max64(s.lo, ge->doc_start[t * ge->b + i] - ge->k0);
-    if (ge->is_causal)
-        s.hi = min64(s.hi, ge->q0 + t + 1 - ge->k0);
+    return (desc->query_start ? desc->query_start[i] : desc->q0) + t;
+}
+
+/* Return the keys that query t of sequence i attends to. */
+static struct key_range visible_keys(const struct meg_attn_desc *desc, int64_t t, int64_t i)
+{
+    struct key_range s = { 0, desc->s_k };
+    if (desc->doc_start)
+        s.lo = max64(s.lo, desc->doc_start[t * desc->b + i] - desc->k0);
+    if (desc->key_length)
+        s.hi = min64(s.hi, desc->key_length[i] - desc->k0);
+    if (desc->window_left >= 0)
+        s.lo = max64(s.lo, query_position(desc, t, i) - desc->window_left - desc->k0);
+    if (desc->window_right >= 0)
+        s.hi = min64(s.hi, query_position(desc, t, i) + desc->window_right + 1 - desc->k0);
     return s;
 }
 
 /* Return the smallest range that contains all keys of queries [t0, t1).  Its lo is rounded down to a multiple of 8. */
-static struct key_range visible_to_any(const struct meg_attn_geom *ge, int64_t t0, int64_t t1, int64_t i)
+static struct key_range visible_to_any(const struct meg_attn_desc *desc, int64_t t0, int64_t t1, int64_t i)
 {
-    struct key_range s = { ge->s_k, 0 };
+    struct key_range s = { desc->s_k, 0 };
     for (int64_t t = t0; t < t1; t++) {
-        const struct key_range q = visible_keys(ge, t, i);
+        const struct key_range q = visible_keys(desc, t, i);
         s.lo = min64(s.lo, q.lo);
         s.hi = max64(s.hi, q.hi);
     }
@@ -107,20 +134,97 @@ struct tile {
 };
 
 /* Return the keys of the tile, relative to k0, that query t of the tile attends to. */
-static struct key_range visible_in_tile(const struct meg_attn_geom *ge, const struct tile *x, int64_t t)
+static struct key_range visible_in_tile(const struct meg_attn_desc *desc, const struct tile *x, int64_t t)
 {
-    struct key_range s = visible_keys(ge, x->t0 + t, x->i);
+    struct key_range s = visible_keys(desc, x->t0 + t, x->i);
     s.lo = min64(max64(s.lo - x->k0, 0), x->nk);
     s.hi = max64(min64(s.hi - x->k0, x->nk), s.lo);
     return s;
 }
 
 /* Return the dropout factors of row t of the tile; NULL without dropout. */
-static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_geom *ge, const struct meg_drop *d,
+static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_desc *desc, const struct meg_drop *d,
                                  const struct dropout *drop, const struct tile *x, int64_t t)
 {
-    const int64_t unit = (d->unit0 + x->j) * ((ge->s + 7) & ~(int64_t)7) + ge->k0 + x->k0;
-    return drop->threshold ? drop_factors(buf, drop, unit, x->nk, ge->q0 + x->t0 + t, d->sample[x->i]) : NULL;
+    const int64_t unit = (d->unit0 + x->j) * ((desc->s + 7) & ~(int64_t)7) + desc->k0 + x->k0;
+    return drop->threshold
+               ? drop_factors(buf, drop, unit, x->nk, query_position(desc, x->t0 + t, x->i), d->sample[x->i])
+               : NULL;
+}
+
+/* Return whether a score is scale * q.k. */
+static bool is_plain(const struct meg_attn_desc *desc)
+{
+    return desc->softcap == 0.0f && !desc->alibi_slope && !desc->rel_bias.p;
+}
+
+/* Return the bucket of a relative position, the position of a key minus that of a query (struct meg_attn_desc). */
+static int64_t rel_bias_bucket(const struct meg_attn_desc *desc, int64_t relative)
+{
+    const bool is_both = desc->rel_bias_is_bidirectional;
+    const int64_t n = desc->rel_bias.rows / (is_both ? 2 : 1), exact = n / 2, first = is_both && relative > 0 ? n : 0;
+    const int64_t distance = is_both && relative > 0 ? relative : max64(-relative, 0);
+    const float ratio = (float)distance / (float)exact, max = (float)desc->rel_bias_max_distance / (float)exact;
+    if (distance < exact)
+        return first + distance;
+    return first + min64(exact + (int64_t)(logf(ratio) / logf(max) * (float)(n - exact)), n - 1);
+}
+
+/*
+ * The bias of a score depends on the position of the key relative to the query.  A tile has nq + nk - 1 < RELATIVE
+ * relative positions, and element k - t + nq - 1 of an array of biases belongs to key k and query t of the tile.
+ */
+enum { RELATIVE = BQ + BK };
+
+/* Return the relative position of element 0, which belongs to key 0 and query nq - 1 of the tile. */
+static int64_t first_relative(const struct meg_attn_desc *desc, const struct tile *x)
+{
+    return desc->k0 + x->k0 - query_position(desc, x->t0 + x->nq - 1, x->i);
+}
+
+/* Compute the bias of each relative position in the tile. */
+static void bias_in_tile(float *bias, const struct meg_attn_desc *desc, const struct tile *x)
+{
+    const int64_t first = first_relative(desc, x);
+    for (int64_t n = 0; n < x->nq + x->nk - 1; n++) {
+        const int64_t relative = first + n;
+        bias[n] = 0.0f;
+        if (desc->rel_bias.p)
+            MEG_FN(to_f32)
+        (bias + n, element(desc->rel_bias, rel_bias_bucket(desc, relative), x->j), desc->rel_bias.dtype, 1);
+        if (desc->alibi_slope)
+            bias[n] -= desc->alibi_slope[x->j] * (float)(relative < 0 ? -relative : relative);
+    }
+}
+
+/* Replace q.k of one query by the scores.  slope is the derivative of a score with respect to q.k. */
+static void score_row(float *s, float *slope, const float *bias, struct key_range keys,
+                      const struct meg_attn_desc *desc)
+{
+    const float scale = desc->scale, cap = desc->softcap, r = cap > 0.0f ? scale / cap : 0.0f;
+    if (cap > 0.0f) {
+#pragma omp simd
+        for (int64_t k = keys.lo; k < keys.hi; k++) {
+            const float th = vtanh(r * s[k]);
+            s[k] = cap * th + bias[k];
+            slope[k] = scale * (1.0f - th * th);
+        }
+    } else {
+#pragma omp simd
+        for (int64_t k = keys.lo; k < keys.hi; k++) {
+            s[k] = scale * s[k] + bias[k];
+            slope[k] = scale;
+        }
+    }
+}
+
+/* Return the sink of head j, or -infinity without sinks. */
+static float sink_of(const struct meg_attn_desc *desc, int64_t j)
+{
+    float sink = -INFINITY;
+    if (desc->sink.p)
+        MEG_FN(to_f32)(&sink, element(row_vector(desc->sink.p, desc->sink.dtype, desc->a), 0, j), desc->sink.dtype, 1);
+    return sink;
 }
 
 /*
@@ -152,76 +256,82 @@ static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, in
 }
 
 /* Add the contribution of a tile to the output o, max and sum of its queries; q, k and v are packed. */
-static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float *o, const float *q, const float *k,
+static void fwd_tile(const struct meg_attn_desc *desc, const struct tile *x, float *o, const float *q, const float *k,
                      const float *v, float *max, float *sum, const struct meg_drop *d, const struct dropout *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64)));
+    float bias[RELATIVE], slope[BK];
+    const bool plain = is_plain(desc);
     struct drop_buf buf;
-    meg_cpu_gemm('N', 'T', x->nq, x->nk, ge->d, 1.0f, q, ge->d, k, ge->d, 0.0f, s, BK);
+    if (!plain)
+        bias_in_tile(bias, desc, x);
+    meg_cpu_gemm('N', 'T', x->nq, x->nk, desc->d, 1.0f, q, desc->d, k, desc->d, 0.0f, s, BK);
     for (int64_t t = 0; t < x->nq; t++) {
-        const struct key_range keys = visible_in_tile(ge, x, t);
+        const struct key_range keys = visible_in_tile(desc, x, t);
+        if (!plain)
+            score_row(s + t * BK, slope, bias + x->nq - 1 - t, keys, desc);
         if (keys.lo < keys.hi)
-            softmax_row(s + t * BK, o + t * ge->d, ge->d, keys, x->nk, ge->scale, max + t, sum + t,
-                        drop_in_tile(&buf, ge, d, drop, x, t));
+            softmax_row(s + t * BK, o + t * desc->d_v, desc->d_v, keys, x->nk, plain ? desc->scale : 1.0f, max + t,
+                        sum + t, drop_in_tile(&buf, desc, d, drop, x, t));
         else
             memset(s + t * BK, 0, (size_t)x->nk * sizeof *s);
     }
-    meg_cpu_gemm('N', 'N', x->nq, ge->d, x->nk, 1.0f, s, BK, v, ge->d, 1.0f, o, ge->d);
+    meg_cpu_gemm('N', 'N', x->nq, desc->d_v, x->nk, 1.0f, s, BK, v, desc->d_v, 1.0f, o, desc->d_v);
 }
 
 /* Compute attention for queries [t0, t1) of one head. */
-static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q, struct view k,
+static void fwd_task(const struct meg_attn_desc *desc, struct view o, float *lse, struct view q, struct view k,
                      struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1, const struct meg_drop *d,
                      const struct dropout *drop)
 {
     float kp[PACK_FLOATS] __attribute__((aligned(64))), vp[PACK_FLOATS] __attribute__((aligned(64)));
     float qp[PACK_FLOATS] __attribute__((aligned(64))), op[PACK_FLOATS] __attribute__((aligned(64)));
     float max[TASK_ROWS], sum[TASK_ROWS];
-    const struct key_range visible = visible_to_any(ge, t0, t1, i);
-    const int64_t bk = rows_of_pack(BK, ge->d);
+    const struct key_range visible = visible_to_any(desc, t0, t1, i);
+    const int64_t bk = rows_of_pack(BK, desc);
     for (int64_t t = 0; t < t1 - t0; t++) {
-        max[t] = -INFINITY;
-        sum[t] = 0.0f;
+        max[t] = sink_of(desc, j);
+        sum[t] = desc->sink.p ? 1.0f : 0.0f;
     }
-    memset(op, 0, (size_t)((t1 - t0) * ge->d) * sizeof *op);
-    pack(qp, q, t0, t1 - t0, ge->d);
+    memset(op, 0, (size_t)((t1 - t0) * desc->d_v) * sizeof *op);
+    pack(qp, q, t0, t1 - t0, desc->d);
     for (int64_t k0 = visible.lo; k0 < visible.hi; k0 += bk) {
-        pack(kp, k, k0, min64(bk, visible.hi - k0), ge->d);
-        pack(vp, v, k0, min64(bk, visible.hi - k0), ge->d);
+        pack(kp, k, k0, min64(bk, visible.hi - k0), desc->d);
+        pack(vp, v, k0, min64(bk, visible.hi - k0), desc->d_v);
         for (int64_t t = t0; t < t1; t += BQ) {
             const int64_t nq = min64(BQ, t1 - t);
-            const struct key_range mine = visible_to_any(ge, t, t + nq, i);
+            const struct key_range mine = visible_to_any(desc, t, t + nq, i);
             const struct tile x = { i, j, t, nq, k0, min64(bk, mine.hi - k0) };
             if (mine.lo < k0 + bk && x.nk > 0)
-                fwd_tile(ge, &x, op + (t - t0) * ge->d, qp + (t - t0) * ge->d, kp, vp, max + t - t0, sum + t - t0, d,
-                         drop);
+                fwd_tile(desc, &x, op + (t - t0) * desc->d_v, qp + (t - t0) * desc->d, kp, vp, max + t - t0,
+                         sum + t - t0, d, drop);
         }
     }
     for (int64_t t = 0; t < t1 - t0; t++) {
-        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* the sum is 0 if all keys are masked */
-        for (int64_t c = 0; c < ge->d; c++)
-            op[t * ge->d + c] *= r;
-        MEG_FN(from_f32)(row(o, t0 + t), o.dtype, op + t * ge->d, ge->d);
+        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* without a sink, the sum is 0 if all keys are masked */
+        for (int64_t c = 0; c < desc->d_v; c++)
+            op[t * desc->d_v + c] *= r;
+        MEG_FN(from_f32)(row(o, t0 + t), o.dtype, op + t * desc->d_v, desc->d_v);
         lse[t0 + t] = max[t] + logf(sum[t]);
     }
 }
 
-void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o, float *lse,
+void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                       struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d)
 {
     const struct dropout drop = drop_begin(d);
-    const int64_t task = rows_of_pack(TASK_ROWS, ge->d), ntasks = ceil_div(ge->s_q, task), r = ge->a / ge->g;
+    const int64_t task = rows_of_pack(TASK_ROWS, desc), ntasks = ceil_div(desc->s_q, task), r = desc->a / desc->g;
     (void)st;
-    MEG_ASSERT_EQ(ge->a % ge->g, 0);
-    MEG_ASSERT_LE(ge->k0 + ge->s_k, ge->s);
+    MEG_ASSERT_EQ(desc->a % desc->g, 0);
+    MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);
     meg_cpu_gemm_load();
 #pragma omp parallel for collapse(3) schedule(dynamic)
     for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest tasks first */
-        for (int64_t i = 0; i < ge->b; i++)
-            for (int64_t j = 0; j < ge->a; j++)
-                fwd_task(ge, query_head(ge, o, i, j), lse + (i * ge->a + j) * ge->s_q, query_head(ge, q, i, j),
-                         key_head(k, i, j / r), key_head(v, i, j / r), i, j, n * task, min64((n + 1) * task, ge->s_q),
-                         d, &drop);
+        for (int64_t i = 0; i < desc->b; i++)
+            for (int64_t j = 0; j < desc->a; j++)
+                fwd_task(desc, query_head(desc, o, i, j), lse + (i * desc->a + j) * desc->s_q,
+                         query_head(desc, q, i, j), key_head(desc, k, i, j / r), key_head(desc, v, i, j / r), i, j,
+                         n * task, min64((n + 1) * task, desc->s_q), d, &drop);
 }
 
 /*
@@ -240,19 +350,19 @@ static void merge_row(float *o, float *lse, const float *o_part, float lse_part,
     *lse = m + logf(sum);
 }
 
-void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o, float *lse,
+void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                         struct meg_heads o_part, const float *lse_part)
 {
     (void)st;
     MEG_ASSERT_EQ(o.dtype, MEG_DTYPE_F32);
     MEG_ASSERT_EQ(o_part.dtype, MEG_DTYPE_F32);
 #pragma omp parallel for collapse(2) schedule(static)
-    for (int64_t i = 0; i < ge->b; i++)
-        for (int64_t j = 0; j < ge->a; j++) {
-            const struct view to = query_head(ge, o, i, j), from = query_head(ge, o_part, i, j);
-            const int64_t at = (i * ge->a + j) * ge->s_q;
-            for (int64_t t = 0; t < ge->s_q; t++)
-                merge_row(row32(to, t), lse + at + t, row32(from, t), lse_part[at + t], ge->d);
+    for (int64_t i = 0; i < desc->b; i++)
+        for (int64_t j = 0; j < desc->a; j++) {
+            const struct view to = query_head(desc, o, i, j), from = query_head(desc, o_part, i, j);
+            const int64_t at = (i * desc->a + j) * desc->s_q;
+            for (int64_t t = 0; t < desc->s_q; t++)
+                merge_row(row32(to, t), lse + at + t, row32(from, t), lse_part[at + t], desc->d_v);
         }
 }
 
@@ -266,28 +376,32 @@ static float dot(const float *x, const float *y, int64_t d)
     return s;
 }
 
-void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, float *delta, struct meg_heads d_o,
+void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
                         struct meg_heads o)
 {
     (void)st;
 #pragma omp parallel for collapse(2) schedule(static)
-    for (int64_t i = 0; i < ge->b; i++)
-        for (int64_t j = 0; j < ge->a; j++) {
-            const struct view x = query_head(ge, d_o, i, j), y = query_head(ge, o, i, j);
+    for (int64_t i = 0; i < desc->b; i++)
+        for (int64_t j = 0; j < desc->a; j++) {
+            const struct view x = query_head(desc, d_o, i, j), y = query_head(desc, o, i, j);
             float a[PACK_FLOATS / 8], b[PACK_FLOATS / 8];
-            MEG_ASSERT_LE(8 * ge->d, PACK_FLOATS);
-            for (int64_t t = 0; t < ge->s_q; t++) {
-                pack(a, x, t, 1, ge->d);
-                pack(b, y, t, 1, ge->d);
-                delta[(i * ge->a + j) * ge->s_q + t] = dot(a, b, ge->d);
+            MEG_ASSERT_LE(8 * desc->d_v, PACK_FLOATS);
+            for (int64_t t = 0; t < desc->s_q; t++) {
+                pack(a, x, t, 1, desc->d_v);
+                pack(b, y, t, 1, desc->d_v);
+                delta[(i * desc->a + j) * desc->s_q + t] = dot(a, b, desc->d_v);
             }
         }
 }
 
-/* The operands of one head in the backward pass.  If delta is NULL, it is computed from d_o and o. */
+/*
+ * The operands of one head in the backward pass.  If delta is NULL, it is computed from d_o and o.  d_rel_bias
+ * [buckets] and d_sink are sums for this head and sequence; NULL if the gradient is not needed.
+ */
 struct bwd {
     struct view dq, dk, dv, d_o, o, q, k, v;
     const float *lse, *delta;
+    double *d_rel_bias, *d_sink;
 };
 
 /*
@@ -318,36 +432,71 @@ static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, floa
         s[k] = dp[k] = 0.0f;
 }
 
-/* Compute delta [n] of queries [t0, t0 + n) from the packed d_o and from o. */
-static void compute_delta(float *delta, const float *d_o, struct view o, int64_t t0, int64_t n, int64_t d)
+/* Return delta of query t, whose row of d_o is packed. */
+static float delta_of(const struct bwd *w, const float *d_o, int64_t t, int64_t d_v)
 {
-    float o_row[PACK_FLOATS / 8];
-    for (int64_t t = 0; t < n; t++) {
-        pack(o_row, o, t0 + t, 1, d);
-        delta[t] = dot(d_o + t * d, o_row, d);
+    float o[PACK_FLOATS / 8];
+    if (w->delta)
+        return w->delta[t];
+    pack(o, w->o, t, 1, d_v);
+    return dot(d_o, o, d_v);
+}
+
+/* Add the gradients of the bias of a tile to the sums of their buckets; d_bias has the order of bias_in_tile. */
+static void add_to_buckets(double *d_rel_bias, const float *d_bias, const struct meg_attn_desc *desc,
+                           const struct tile *x)
+{
+    const int64_t first = first_relative(desc, x);
+    for (int64_t n = 0; n < x->nq + x->nk - 1; n++)
+        d_rel_bias[rel_bias_bucket(desc, first + n)] += (double)d_bias[n];
+}
+
+/*
+ * Like bwd_row, for scores that are not scale * q.k.  Add the gradients of the scores to d_bias, and replace dp by the
+ * gradient of q.k.
+ */
+static void bwd_score_row(float *s, float *dp, float *d_bias, const float *bias, struct key_range keys, int64_t nk,
+                          const struct meg_attn_desc *desc, float lse, float delta, const float *factor)
+{
+    float slope[BK];
+    score_row(s, slope, bias, keys, desc);
+    bwd_row(s, dp, keys, nk, 1.0f, lse, delta, factor);
+#pragma omp simd
+    for (int64_t k = keys.lo; k < keys.hi; k++) {
+        d_bias[k] += dp[k];
+        dp[k] *= slope[k];
     }
 }
 
 /* Add the contribution of one tile to dq, dk and dv; k and v are packed. */
-static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x, const float *k,
+static void bwd_tile(const struct meg_attn_desc *desc, const struct bwd *w, const struct tile *x, const float *k,
                      const float *v, const struct meg_drop *d, const struct dropout *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
     float q[PACK_FLOATS] __attribute__((aligned(64))), d_o[PACK_FLOATS] __attribute__((aligned(64)));
-    float delta_buf[BQ];
+    float bias[RELATIVE], d_bias[RELATIVE] = { 0 };
+    const bool plain = is_plain(desc);
     struct drop_buf buf;
-    const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, n = ge->d;
-    const float *delta = w->delta ? w->delta + t0 : delta_buf;
+    const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, n = desc->d, n_v = desc->d_v;
+    if (!plain)
+        bias_in_tile(bias, desc, x);
     pack(q, w->q, t0, nq, n);
-    pack(d_o, w->d_o, t0, nq, n);
-    if (!w->delta)
-        compute_delta(delta_buf, d_o, w->o, t0, nq, n);
+    pack(d_o, w->d_o, t0, nq, n_v);
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, q, n, k, n, 0.0f, s, BK);
-    meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, d_o, n, v, n, 0.0f, dp, BK);
-    for (int64_t t = 0; t < nq; t++)
-        bwd_row(s + t * BK, dp + t * BK, visible_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], delta[t],
-                drop_in_tile(&buf, ge, d, drop, x, t));
-    meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, s, BK, d_o, n, 1.0f, row32(w->dv, x->k0), w->dv.ld);
+    meg_cpu_gemm('N', 'T', nq, nk, n_v, 1.0f, d_o, n_v, v, n_v, 0.0f, dp, BK);
+    for (int64_t t = 0; t < nq; t++) {
+        const struct key_range keys = visible_in_tile(desc, x, t);
+        const float delta = delta_of(w, d_o + t * n_v, t0 + t, n_v), lse = w->lse[t0 + t];
+        const float *factor = drop_in_tile(&buf, desc, d, drop, x, t);
+        if (plain)
+            bwd_row(s + t * BK, dp + t * BK, keys, nk, desc->scale, lse, delta, factor);
+        else
+            bwd_score_row(s + t * BK, dp + t * BK, d_bias + nq - 1 - t, bias + nq - 1 - t, keys, nk, desc, lse, delta,
+                          factor);
+    }
+    if (w->d_rel_bias)
+        add_to_buckets(w->d_rel_bias, d_bias, desc, x);
+    meg_cpu_gemm('T', 'N', nk, n_v, nq, 1.0f, s, BK, d_o, n_v, 1.0f, row32(w->dv, x->k0), w->dv.ld);
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, row32(w->dk, x->k0), w->dk.ld);
     meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, row32(w->dq, t0), w->dq.ld);
 }
@@ -358,7 +507,8 @@ static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const 
  */
 static struct view begin_sum(struct view x, float *buf, int64_t n, int64_t d, int accumulate)
 {
-    const struct view sum = x.dtype == MEG_DTYPE_F32 ? x : (struct view){ (char *)buf, MEG_DTYPE_F32, d };
+    const struct view sum =
+        x.dtype == MEG_DTYPE_F32 ? x : (struct view){ .p = (char *)buf, .dtype = MEG_DTYPE_F32, .ld = d };
     for (int64_t t = 0; t < n; t++)
         if (!accumulate)
             memset(row32(sum, t), 0, (size_t)d * sizeof(float));
@@ -374,67 +524,110 @@ static void end_sum(struct view x, struct view sum, int64_t n, int64_t d)
         MEG_FN(from_f32)(row(x, t), x.dtype, row32(sum, t), d);
 }
 
-static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_t i, int64_t j,
+static void bwd_head(const struct meg_attn_desc *desc, const struct bwd *w, int64_t i, int64_t j,
                      const struct meg_drop *d, const struct dropout *drop)
 {
     float kp[PACK_FLOATS] __attribute__((aligned(64))), vp[PACK_FLOATS] __attribute__((aligned(64)));
-    const int64_t bk = rows_of_pack(BK, ge->d), bq = rows_of_pack(BQ, ge->d);
-    for (int64_t k0 = 0; k0 < ge->s_k; k0 += bk) {
-        pack(kp, w->k, k0, min64(bk, ge->s_k - k0), ge->d);
-        pack(vp, w->v, k0, min64(bk, ge->s_k - k0), ge->d);
-        for (int64_t t0 = 0; t0 < ge->s_q; t0 += bq) {
-            const int64_t nq = min64(bq, ge->s_q - t0);
-            const struct key_range visible = visible_to_any(ge, t0, t0 + nq, i);
+    const int64_t bk = rows_of_pack(BK, desc), bq = rows_of_pack(BQ, desc);
+    for (int64_t k0 = 0; k0 < desc->s_k; k0 += bk) {
+        pack(kp, w->k, k0, min64(bk, desc->s_k - k0), desc->d);
+        pack(vp, w->v, k0, min64(bk, desc->s_k - k0), desc->d_v);
+        for (int64_t t0 = 0; t0 < desc->s_q; t0 += bq) {
+            const int64_t nq = min64(bq, desc->s_q - t0);
+            const struct key_range visible = visible_to_any(desc, t0, t0 + nq, i);
             const struct tile x = { i, j, t0, nq, k0, min64(bk, visible.hi - k0) };
             if (visible.lo < k0 + bk && x.nk > 0)
-                bwd_tile(ge, w, &x, kp, vp, d, drop);
+                bwd_tile(desc, w, &x, kp, vp, d, drop);
         }
     }
 }
 
-/* Compute the gradients of one group of sequence i; buf is the memory for sums of bf16 and f16 gradients. */
-static void bwd_group(const struct meg_attn_geom *ge, const struct meg_attn_bwd_args *x, int64_t i, int64_t grp,
-                      const struct meg_drop *d, const struct dropout *drop, float *buf)
+/* Add the gradient of the sink of head j. */
+static void bwd_sink(const struct meg_attn_desc *desc, const struct bwd *w, int64_t j)
 {
-    const int64_t r = ge->a / ge->g;
-    const struct view dk = key_head(x->dk, i, grp), dv = key_head(x->dv, i, grp);
-    float *dq_buf = buf, *dk_buf = dq_buf + ge->s_q * ge->d, *dv_buf = dk_buf + ge->s_k * ge->d;
-    struct bwd w = { .dk = begin_sum(dk, dk_buf, ge->s_k, ge->d, x->accumulate),
-                     .dv = begin_sum(dv, dv_buf, ge->s_k, ge->d, x->accumulate),
-                     .k = key_head(x->k, i, grp),
-                     .v = key_head(x->v, i, grp) };
-    for (int64_t j = grp * r; j < (grp + 1) * r; j++) {
-        const struct view dq = query_head(ge, x->dq, i, j);
-        w.dq = begin_sum(dq, dq_buf, ge->s_q, ge->d, x->accumulate);
-        w.d_o = query_head(ge, x->d_o, i, j);
-        w.q = query_head(ge, x->q, i, j);
-        w.lse = x->lse + (i * ge->a + j) * ge->s_q;
-        w.o = query_head(ge, x->o, i, j);
-        w.delta = x->delta ? x->delta + (i * ge->a + j) * ge->s_q : NULL;
-        bwd_head(ge, &w, i, j, d, drop);
-        end_sum(dq, w.dq, ge->s_q, ge->d);
+    const float sink = sink_of(desc, j);
+    float d_o[PACK_FLOATS / 8];
+    for (int64_t t = 0; t < desc->s_q; t++) {
+        pack(d_o, w->d_o, t, 1, desc->d_v);
+        *w->d_sink -= (double)(vexp(sink - w->lse[t]) * delta_of(w, d_o, t, desc->d_v));
     }
-    end_sum(dk, w.dk, ge->s_k, ge->d);
-    end_sum(dv, w.dv, ge->s_k, ge->d);
 }
 
-void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, const struct meg_attn_bwd_args *x,
+/*
+ * Compute the gradients of one group of sequence i; params is the memory for sums of the gradients of parameters [b, a,
+ * buckets + 1], buf that for sums of bf16 and f16 gradients.
+ */
+static void bwd_group(const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *x, int64_t i, int64_t grp,
+                      const struct meg_drop *d, const struct dropout *drop, double *params, float *buf)
+{
+    const int64_t r = desc->a / desc->g, buckets = desc->rel_bias.rows;
+    const struct view dk = key_head(desc, x->dk, i, grp), dv = key_head(desc, x->dv, i, grp);
+    float *dq_buf = buf, *dk_buf = dq_buf + desc->s_q * desc->d, *dv_buf = dk_buf + desc->s_k * desc->d;
+    struct bwd w = { .dk = begin_sum(dk, dk_buf, desc->s_k, desc->d, x->accumulate),
+                     .dv = begin_sum(dv, dv_buf, desc->s_k, desc->d_v, x->accumulate),
+                     .k = key_head(desc, x->k, i, grp),
+                     .v = key_head(desc, x->v, i, grp) };
+    for (int64_t j = grp * r; j < (grp + 1) * r; j++) {
+        const struct view dq = query_head(desc, x->dq, i, j);
+        w.dq = begin_sum(dq, dq_buf, desc->s_q, desc->d, x->accumulate);
+        w.d_o = query_head(desc, x->d_o, i, j);
+        w.q = query_head(desc, x->q, i, j);
+        w.lse = x->lse + (i * desc->a + j) * desc->s_q;
+        w.o = query_head(desc, x->o, i, j);
+        w.delta = x->delta ? x->delta + (i * desc->a + j) * desc->s_q : NULL;
+        w.d_rel_bias = x->d_rel_bias.p ? params + (i * desc->a + j) * (buckets + 1) : NULL;
+        w.d_sink = x->d_sink.p ? params + (i * desc->a + j) * (buckets + 1) + buckets : NULL;
+        bwd_head(desc, &w, i, j, d, drop);
+        if (w.d_sink)
+            bwd_sink(desc, &w, j);
+        end_sum(dq, w.dq, desc->s_q, desc->d);
+    }
+    end_sum(dk, w.dk, desc->s_k, desc->d);
+    end_sum(dv, w.dv, desc->s_k, desc->d_v);
+}
+
+/* Set grad [rows, a] to the sums of params [b, a, stride] over b, or add the sums if accumulate is set. */
+static void sum_params(const struct meg_attn_desc *desc, struct meg_mat grad, const double *params, int64_t stride,
+                       int accumulate)
+{
+    for (int64_t r = 0; r < grad.rows; r++)
+        for (int64_t j = 0; j < desc->a; j++) {
+            float value = 0.0f;
+            double sum = 0.0;
+            for (int64_t i = 0; i < desc->b; i++)
+                sum += params[(i * desc->a + j) * stride + r];
+            if (accumulate)
+                MEG_FN(to_f32)(&value, element(grad, r, j), grad.dtype, 1);
+            value += (float)sum;
+            MEG_FN(from_f32)(element(grad, r, j), grad.dtype, &value, 1);
+        }
+}
+
+void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *x,
                       const struct meg_drop *d)
 {
     const struct dropout drop = drop_begin(d);
     const bool is_f32 = x->dq.dtype == MEG_DTYPE_F32 && x->dk.dtype == MEG_DTYPE_F32 && x->dv.dtype == MEG_DTYPE_F32;
-    const int64_t rows = is_f32 ? 0 : ge->s_q + 2 * ge->s_k;
+    const int64_t nbuf = is_f32 ? 0 : desc->s_q * desc->d + desc->s_k * (desc->d + desc->d_v);
+    const int64_t buckets = desc->rel_bias.rows, nparams = desc->b * desc->a * (buckets + 1);
+    double *params = meg_new((size_t)(x->d_rel_bias.p || x->d_sink.p ? nparams : 0) * sizeof *params);
     (void)st;
-    MEG_ASSERT_EQ(ge->a % ge->g, 0);
-    MEG_ASSERT_LE(ge->k0 + ge->s_k, ge->s);
+    MEG_ASSERT_EQ(desc->a % desc->g, 0);
+    MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);
     meg_cpu_gemm_load();
 #pragma omp parallel
     {
-        float *buf = meg_new((size_t)(rows * ge->d) * sizeof *buf);
+        float *buf = meg_new((size_t)nbuf * sizeof *buf);
 #pragma omp for collapse(2) schedule(dynamic)
-        for (int64_t i = 0; i < ge->b; i++)
-            for (int64_t grp = 0; grp < ge->g; grp++)
-                bwd_group(ge, x, i, grp, d, &drop, buf);
+        for (int64_t i = 0; i < desc->b; i++)
+            for (int64_t grp = 0; grp < desc->g; grp++)
+                bwd_group(desc, x, i, grp, d, &drop, params, buf);
         free(buf);
     }
+    if (x->d_rel_bias.p)
+        sum_params(desc, x->d_rel_bias, params, buckets + 1, x->accumulate_params);
+    if (x->d_sink.p)
+        sum_params(desc, row_vector(x->d_sink.p, x->d_sink.dtype, desc->a), params + buckets, buckets + 1,
+                   x->accumulate_params);
+    free(params);
 }

@@ -1,7 +1,7 @@
 /*
- * vmath.h - exp and GELU without branches.  The compiler can therefore vectorize loops that call them.  The stated
- * errors are the largest measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The
- * polynomials are minimax approximations (Remez algorithm).
+ * vmath.h - exp, tanh and GELU without branches.  The compiler can therefore vectorize loops that call them.  The
+ * stated errors are the largest measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for
+ * NaN.  The polynomials are minimax approximations (Remez algorithm), unless a source is given.
  */
 #ifndef MEG_CPU_VMATH_H
 #define MEG_CPU_VMATH_H
@@ -45,6 +45,22 @@ static inline float vexp(float x)
     q = q * r + 0.499999940f;
     q = q * (r * r) + r + 1.0f;
     return q * vpow2i(i >> 1) * vpow2i(i - (i >> 1));
+}
+
+/*
+ * Return tanh(x) within 1.3 ulp: x + x^3 p(x^2) for |x| < 0.625, where p is that of Cephes' tanhf, otherwise
+ * 1 - 2 / (exp(2|x|) + 1) with the sign of x.
+ */
+static inline float vtanh(float x)
+{
+    const float a = x < 0.0f ? -x : x, x2 = x * x;
+    float large = 1.0f - 2.0f / (vexp(2.0f * a) + 1.0f), p = -5.70498872745e-3f;
+    p = p * x2 + 2.06390887954e-2f;
+    p = p * x2 - 5.37397155531e-2f;
+    p = p * x2 + 1.33314422036e-1f;
+    p = p * x2 - 3.33332819422e-1f;
+    large = x < 0.0f ? -large : large;
+    return a < 0.625f ? x + x * x2 * p : large;
 }
 
 /* Return GELU in its tanh form: x * s(2u) with the logistic function s and u = sqrt(2/pi) * (x + 0.044715 * x^3). */

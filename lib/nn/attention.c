@@ -34,18 +34,18 @@ struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t
     return heads(o, b, r, d, 0);
 }
 
-struct meg_attn_geom nn_causal_geom(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)
+struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)
 {
-    struct meg_attn_geom geom = { 0 };
+    struct meg_attn_desc desc = { 0 };
 
-    geom.s_q = geom.s_k = geom.s = s;
-    geom.b = b;
-    geom.a = a;
-    geom.g = g;
-    geom.d = d;
-    geom.is_causal = 1;
-    geom.scale = 1 / sqrtf((float)d);
-    return geom;
+    desc.s_q = desc.s_k = desc.s = s;
+    desc.b = b;
+    desc.a = a;
+    desc.g = g;
+    desc.d = desc.d_v = d;
+    desc.window_left = -1;
+    desc.scale = 1 / sqrtf((float)d);
+    return desc;
 }
 
 struct meg_mat nn_f32_sum(struct meg_mat m, float *buffer)
@@ -70,12 +70,12 @@ static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const stru
                     t->is_interleaved, t->cos, t->sin, c->position_ids, sign);
 }
 
-static struct meg_attn_geom geometry(const struct meg_ctx *c, const struct meg_attn *l)
+static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct meg_attn *l)
 {
-    struct meg_attn_geom geom = nn_causal_geom(c->s, c->b, l->a, l->g, l->d);
+    struct meg_attn_desc desc = nn_causal_desc(c->s, c->b, l->a, l->g, l->d);
 
-    geom.doc_start = c->doc_start;
-    return geom;
+    desc.doc_start = c->doc_start;
+    return desc;
 }
 
 static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l)
@@ -91,14 +91,14 @@ static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, stru
                           const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g;
-    const struct meg_attn_geom geom = geometry(c, l);
+    const struct meg_attn_desc desc = descriptor(c, l);
     const struct meg_drop drop = dropout(c, l);
     const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d);
 
     if (meg_cp_is_on(l->cp))
         nn_cp_attn_fwd(c, l, a, qkv);
     else
-        c->op->attn_fwd(c->stream, &geom, nn_output_heads(a->o, c->b, r, l->d), a->lse, h.q, h.k, h.v, &drop);
+        c->op->attn_fwd(c->stream, &desc, nn_output_heads(a->o, c->b, r, l->d), a->lse, h.q, h.k, h.v, &drop);
 }
 
 /* Compute d->qkv from d->o. */
@@ -106,7 +106,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
                           const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g;
-    const struct meg_attn_geom geom = geometry(c, l);
+    const struct meg_attn_desc desc = descriptor(c, l);
     const struct meg_drop drop = dropout(c, l);
     const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d), dh = nn_qkv_heads(d->qkv, c->b, r, l->d);
     struct meg_attn_bwd_args args = { 0 };
@@ -124,7 +124,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
         nn_cp_attn_bwd(c, l, a, d);
         return;
     }
-    c->op->attn_bwd(c->stream, &geom, &args, &drop);
+    c->op->attn_bwd(c->stream, &desc, &args, &drop);
 }
 
 /*
@@ -139,7 +139,7 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
     const struct meg_heads o = nn_output_heads(meg_mat_rows(a->o, kv->row0, kv->rows), 1, r, l->d);
     const struct meg_heads k = { kv->cache + (size_t)l->layer * kv->layer_bytes, c->dtype, ld, 0, 2 * l->d, 0 };
     const struct meg_drop none = { 0 };
-    struct meg_attn_geom geom = nn_causal_geom(kv->position0 + kv->rows, 1, l->a, l->g, l->d);
+    struct meg_attn_desc desc = nn_causal_desc(kv->position0 + kv->rows, 1, l->a, l->g, l->d);
     struct meg_heads v = k, new_k = k, new_v = k;
 
     v.p = meg_element(k.p, l->d, c->dtype);
@@ -148,9 +148,9 @@ static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, co
     c->op->copy_heads(c->stream, new_k, h.k, kv->rows, 1, l->g, l->d);
     c->op->copy_heads(c->stream, new_v, h.v, kv->rows, 1, l->g, l->d);
 
-    geom.s_q = kv->rows;
-    geom.q0 = kv->position0;
-    c->op->attn_fwd(c->stream, &geom, o, a->lse, h.q, k, v, &none);
+    desc.s_q = kv->rows;
+    desc.q0 = kv->position0;
+    c->op->attn_fwd(c->stream, &desc, o, a->lse, h.q, k, v, &none);
 }
 
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,

@@ -53,17 +53,17 @@ static void fetch_kv(struct nn_cp_attn *p, const struct nn_kv_exchange *exchange
     rank_chunks(p->k_chunk, p->nk_chunks, p->s, exchange->fetch(p, step, &p->kv), p->l->cp->ring_size);
 }
 
-static struct meg_attn_geom geometry(const struct nn_cp_attn *p, const struct nn_cp_chunk *q,
-                                     const struct nn_cp_chunk *k)
+static struct meg_attn_desc descriptor(const struct nn_cp_attn *p, const struct nn_cp_chunk *q,
+                                       const struct nn_cp_chunk *k)
 {
-    struct meg_attn_geom geom = nn_causal_geom(p->s * p->l->cp->ring_size, p->b, p->a, p->g, p->d);
+    struct meg_attn_desc desc = nn_causal_desc(p->s * p->l->cp->ring_size, p->b, p->a, p->g, p->d);
 
-    geom.s_q = q->s;
-    geom.s_k = k->s;
-    geom.q0 = q->position0;
-    geom.k0 = k->position0;
-    geom.doc_start = p->doc_start ? p->doc_start + q->row0 * p->b : NULL;
-    return geom;
+    desc.s_q = q->s;
+    desc.s_k = k->s;
+    desc.q0 = q->position0;
+    desc.k0 = k->position0;
+    desc.doc_start = p->doc_start ? p->doc_start + q->row0 * p->b : NULL;
+    return desc;
 }
 
 /* Return a view of x that starts at the given row of each sequence. */
@@ -102,16 +102,16 @@ static struct meg_mat a2a_shape(const struct meg_cp *cp, struct meg_mat m, void 
 static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, int64_t i, int64_t j, bool is_first)
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
-    const struct meg_attn_geom geom = geometry(p, q, k);
+    const struct meg_attn_desc desc = descriptor(p, q, k);
     const struct meg_attn_workspace *w = p->l->workspace;
     const struct meg_heads out = outputs(p, o, q->row0);
     const struct meg_heads part = outputs(p, meg_mat(w->o_part, MEG_DTYPE_F32, o.rows / 2, o.cols), 0);
     float *out_lse = lse + stats_offset(p, q);
 
-    p->c->op->attn_fwd(p->c->stream, &geom, is_first ? out : part, is_first ? out_lse : w->lse_part,
+    p->c->op->attn_fwd(p->c->stream, &desc, is_first ? out : part, is_first ? out_lse : w->lse_part,
                        queries(p, p->qkv, q->row0), rows_from(p->kv.k, k->row0), rows_from(p->kv.v, k->row0), &p->drop);
     if (!is_first)
-        p->c->op->attn_merge(p->c->stream, &geom, out, out_lse, part, w->lse_part);
+        p->c->op->attn_merge(p->c->stream, &desc, out, out_lse, part, w->lse_part);
 }
 
 void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, struct meg_mat qkv)
@@ -144,9 +144,9 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
     rank_chunks(p.q_chunk, 2, p.s, 0, 1);
     for (int64_t i = 0; i < 2; i++) {
         const struct nn_cp_chunk *q = &p.q_chunk[i];
-        const struct meg_attn_geom geom = geometry(&p, q, q);
+        const struct meg_attn_desc desc = descriptor(&p, q, q);
 
-        c->op->attn_delta(c->stream, &geom, delta + stats_offset(&p, q), outputs(&p, d_o, q->row0),
+        c->op->attn_delta(c->stream, &desc, delta + stats_offset(&p, q), outputs(&p, d_o, q->row0),
                           outputs(&p, o, q->row0));
     }
     nn_a2a_stats(c, l, delta);
@@ -157,7 +157,7 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
                            const float *lse, int64_t i, int64_t j)
 {
     const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
-    const struct meg_attn_geom geom = geometry(p, q, k);
+    const struct meg_attn_desc desc = descriptor(p, q, k);
     struct meg_attn_bwd_args args = { 0 };
 
     args.dq = queries(p, p->dqkv, q->row0);
@@ -170,7 +170,7 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
     args.q = queries(p, p->qkv, q->row0);
     args.k = rows_from(p->kv.k, k->row0);
     args.v = rows_from(p->kv.v, k->row0);
-    p->c->op->attn_bwd(p->c->stream, &geom, &args, &p->drop);
+    p->c->op->attn_bwd(p->c->stream, &desc, &args, &p->drop);
 }
 
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a,

@@ -19,8 +19,8 @@ struct nn_qkv nn_qkv_heads(struct meg_mat qkv, int64_t b, int64_t r, int64_t d);
 /* Return a view of the heads in rows of o [s b, a d], r = a/g. */
 struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t d);
 
-/* Return the geometry of causal attention over b sequences of s tokens. */
-struct meg_attn_geom nn_causal_geom(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
+/* Return the descriptor of causal attention over b sequences of s tokens. */
+struct meg_attn_desc nn_causal_desc(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d);
 
 /*
  * Return the matrix in which to accumulate m in f32: m itself if it is f32, else a matrix of equal shape in `buffer`.

@@ -50,32 +50,52 @@ static struct meg_ops checked;
         if (heads > 1)                                                                                                 \
             MEG_ASSERT_LE(nd, h.ld_h);                                                                                 \
     } while (0)
-#define CHECK_QUERY_HEADS(h)                                                                                           \
+#define CHECK_QUERY_HEADS(h, nd)                                                                                       \
     do {                                                                                                               \
         CHECK_DTYPE(h.dtype);                                                                                          \
-        CHECK_HEADS(h, geom->s_q, geom->b, geom->g, geom->a / geom->g, geom->d);                                       \
+        CHECK_HEADS(h, desc->s_q, desc->b, desc->g, desc->a / desc->g, nd);                                            \
     } while (0)
-#define CHECK_KEY_HEADS(h)                                                                                             \
+/* With a block table, ld_b is the stride of blocks, of which there is at least one. */
+#define CHECK_KEY_HEADS(h, nd)                                                                                         \
     do {                                                                                                               \
         CHECK_DTYPE(h.dtype);                                                                                          \
-        CHECK_HEADS(h, geom->s_k, geom->b, geom->g, 1, geom->d);                                                       \
+        if (desc->block_table)                                                                                         \
+            CHECK_HEADS(h, desc->block_size, 1, desc->g, 1, nd);                                                       \
+        else                                                                                                           \
+            CHECK_HEADS(h, desc->s_k, desc->b, desc->g, 1, nd);                                                        \
     } while (0)
 
 /* Check a log-sum-exp or delta vector [b,a,s_q]. */
-#define CHECK_LSE(v) CHECK_VECTOR(v, geom->b * geom->a * geom->s_q)
+#define CHECK_LSE(v) CHECK_VECTOR(v, desc->b * desc->a * desc->s_q)
 
-#define CHECK_GEOM()                                                                                                   \
+#define CHECK_DESC()                                                                                                   \
     do {                                                                                                               \
-        MEG_ASSERT(geom);                                                                                              \
-        MEG_ASSERT_LE(0, geom->s_q);                                                                                   \
-        MEG_ASSERT_LE(0, geom->s_k);                                                                                   \
-        MEG_ASSERT_LE(0, geom->b);                                                                                     \
-        MEG_ASSERT_LT(0, geom->g);                                                                                     \
-        MEG_ASSERT_EQ(geom->a % geom->g, 0);                                                                           \
-        MEG_ASSERT_LE(0, geom->q0);                                                                                    \
-        MEG_ASSERT_LE(0, geom->k0);                                                                                    \
-        MEG_ASSERT_LE(geom->q0 + geom->s_q, geom->s);                                                                  \
-        MEG_ASSERT_LE(geom->k0 + geom->s_k, geom->s);                                                                  \
+        MEG_ASSERT(desc);                                                                                              \
+        MEG_ASSERT_LE(0, desc->s_q);                                                                                   \
+        MEG_ASSERT_LE(0, desc->s_k);                                                                                   \
+        MEG_ASSERT_LE(0, desc->b);                                                                                     \
+        MEG_ASSERT_LT(0, desc->g);                                                                                     \
+        MEG_ASSERT_EQ(desc->a % desc->g, 0);                                                                           \
+        MEG_ASSERT_LE(0, desc->q0);                                                                                    \
+        MEG_ASSERT_LE(0, desc->k0);                                                                                    \
+        MEG_ASSERT_LE(desc->q0 + desc->s_q, desc->s);                                                                  \
+        MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);                                                                  \
+        MEG_ASSERT_LT(0, desc->d);                                                                                     \
+        MEG_ASSERT_LT(0, desc->d_v);                                                                                   \
+        MEG_ASSERT(desc->softcap >= 0);                                                                                \
+        CHECK_OPTIONAL_MAT(desc->rel_bias, desc->rel_bias.rows, desc->a);                                              \
+        if (desc->rel_bias.p) { /* e >= 1, and the logarithm of max_distance / e is positive */                        \
+            MEG_ASSERT_LE(desc->rel_bias_is_bidirectional ? 4 : 2, desc->rel_bias.rows);                               \
+            MEG_ASSERT_LT(desc->rel_bias.rows / (desc->rel_bias_is_bidirectional ? 4 : 2),                             \
+                          desc->rel_bias_max_distance);                                                                \
+        }                                                                                                              \
+        if (desc->sink.p)                                                                                              \
+            CHECK_DTYPE(desc->sink.dtype);                                                                             \
+        if (desc->block_table) {                                                                                       \
+            MEG_ASSERT_EQ(desc->k0, 0);                                                                                \
+            MEG_ASSERT_LT(0, desc->block_size);                                                                        \
+            MEG_ASSERT_LE(desc->s_k, desc->block_size * desc->blocks_per_seq);                                         \
+        }                                                                                                              \
     } while (0)
 
 /* Check the dropout parameters.  Without dropout (p = 0) the other fields are not used. */
@@ -342,62 +362,68 @@ static void add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_m
     op->add_norm_fwd(st, type, z, y, mean, rstd, x, sublayer_out, bias, drop, w, b, eps);
 }
 
-static void attn_fwd(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+static void attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
 {
-    CHECK_GEOM();
-    CHECK_QUERY_HEADS(o);
-    CHECK_QUERY_HEADS(q);
-    CHECK_KEY_HEADS(k);
-    CHECK_KEY_HEADS(v);
+    CHECK_DESC();
+    CHECK_QUERY_HEADS(o, desc->d_v);
+    CHECK_QUERY_HEADS(q, desc->d);
+    CHECK_KEY_HEADS(k, desc->d);
+    CHECK_KEY_HEADS(v, desc->d_v);
     CHECK_LSE(lse);
     CHECK_DROP();
     MEG_ASSERT(o.p != q.p && o.p != k.p && o.p != v.p);
-    op->attn_fwd(st, geom, o, lse, q, k, v, drop);
+    op->attn_fwd(st, desc, o, lse, q, k, v, drop);
 }
 
-static void attn_merge(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+static void attn_merge(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part)
 {
-    CHECK_GEOM();
+    CHECK_DESC();
     MEG_ASSERT_EQ(o.dtype, MEG_DTYPE_F32);
-    CHECK_QUERY_HEADS(o);
-    CHECK_QUERY_HEADS(o_part);
+    CHECK_QUERY_HEADS(o, desc->d_v);
+    CHECK_QUERY_HEADS(o_part, desc->d_v);
     CHECK_LSE(lse);
     CHECK_LSE(lse_part);
     MEG_ASSERT(o.p != o_part.p && lse != lse_part);
-    op->attn_merge(st, geom, o, lse, o_part, lse_part);
+    op->attn_merge(st, desc, o, lse, o_part, lse_part);
 }
 
-static void attn_delta(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
+static void attn_delta(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
                        struct meg_heads o)
 {
-    CHECK_GEOM();
+    CHECK_DESC();
     CHECK_LSE(delta);
-    CHECK_QUERY_HEADS(d_o);
-    CHECK_QUERY_HEADS(o);
-    op->attn_delta(st, geom, delta, d_o, o);
+    CHECK_QUERY_HEADS(d_o, desc->d_v);
+    CHECK_QUERY_HEADS(o, desc->d_v);
+    op->attn_delta(st, desc, delta, d_o, o);
 }
 
-static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, const struct meg_attn_bwd_args *args,
+static void attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
                      const struct meg_drop *drop)
 {
     MEG_ASSERT(args);
-    CHECK_GEOM();
-    CHECK_QUERY_HEADS(args->dq);
-    CHECK_KEY_HEADS(args->dk);
-    CHECK_KEY_HEADS(args->dv);
-    CHECK_QUERY_HEADS(args->d_o);
-    CHECK_QUERY_HEADS(args->q);
-    CHECK_KEY_HEADS(args->k);
-    CHECK_KEY_HEADS(args->v);
+    CHECK_DESC();
+    CHECK_QUERY_HEADS(args->dq, desc->d);
+    CHECK_KEY_HEADS(args->dk, desc->d);
+    CHECK_KEY_HEADS(args->dv, desc->d_v);
+    CHECK_QUERY_HEADS(args->d_o, desc->d_v);
+    CHECK_QUERY_HEADS(args->q, desc->d);
+    CHECK_KEY_HEADS(args->k, desc->d);
+    CHECK_KEY_HEADS(args->v, desc->d_v);
     CHECK_LSE(args->lse);
     if (!args->delta)
-        CHECK_QUERY_HEADS(args->o);
+        CHECK_QUERY_HEADS(args->o, desc->d_v);
     CHECK_DROP();
+    MEG_ASSERT(!desc->query_start && !desc->block_table);
+    CHECK_OPTIONAL_MAT(args->d_rel_bias, desc->rel_bias.rows, desc->a);
+    MEG_ASSERT(!args->d_rel_bias.p || desc->rel_bias.p);
+    MEG_ASSERT(!args->d_sink.p || desc->sink.p);
+    if (args->d_sink.p)
+        CHECK_DTYPE(args->d_sink.dtype);
     MEG_ASSERT(args->dq.p != args->dk.p && args->dq.p != args->dv.p && args->dk.p != args->dv.p);
     MEG_ASSERT(args->dq.p != args->q.p && args->dk.p != args->k.p && args->dv.p != args->v.p);
-    op->attn_bwd(st, geom, args, drop);
+    op->attn_bwd(st, desc, args, drop);
 }
 
 static void copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,

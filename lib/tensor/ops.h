@@ -16,10 +16,11 @@
  * accumulation.  An operation that computes parameter gradients adds them to their arrays if `accumulate` is true;
  * otherwise it overwrites all elements, without reading them.
  *
- * Operations on tensors return nothing and allocate nothing unless a comment states it.  The caller owns the buffers, which must not overlap
- * unless a comment allows it.  A wrong shape is a bug in the caller; debug builds check shapes (tensor/check_ops.h).
- * An operation is queued on its stream.  On the CPU, an operation is complete when it returns.  CPU results do not
- * depend on the number of threads: block sizes depend only on the shapes, and sums have a fixed order.
+ * Operations on tensors return nothing, and allocate nothing unless a comment states it.  The caller owns the buffers,
+ * which must not overlap unless a comment allows it.  A wrong shape is a bug in the caller; debug builds check shapes
+ * (tensor/check_ops.h).  An operation is queued on its stream.  On the CPU, an operation is complete when it returns.
+ * CPU results do not depend on the number of threads: block sizes depend only on the shapes, and sums have a fixed
+ * order.
  */
 #ifndef MEG_TENSOR_OPS_H
 #define MEG_TENSOR_OPS_H
@@ -84,7 +85,7 @@ struct meg_glu {
  * multiplied by 65536/(65536-T).  The global indices are:
  *   hidden dropout: unit = unit0 + column; position and sample are those of the row
  *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, where s is the length of the full
- *                   sequence (struct meg_attn_geom); position is the position of the query
+ *                   sequence (struct meg_attn_desc); position is the position of the query
  * With p = 0 there is no dropout.
  */
 enum meg_drop_site { MEG_DROP_EMBED, MEG_DROP_ATTN, MEG_DROP_ATTN_OUT, MEG_DROP_MLP_OUT };
@@ -100,31 +101,78 @@ struct meg_drop {
     const int32_t *position_of_row; /* [rows/b] in device memory: if not NULL, row r is position position_of_row[r/b] */
 };
 
-/* The shapes of attention over b complete sequences, or between a chunk of queries and a chunk of keys of each. */
-struct meg_attn_geom {
-    int64_t s_q, s_k, b;      /* queries and keys per sequence, number of sequences */
-    int64_t a, g, d;          /* query heads, key-value groups (a % g == 0), head size */
-    int64_t s;                /* length of the full sequence; used in indices of dropout units (struct meg_drop) */
-    int64_t q0, k0;           /* query t is at position q0 + t of its sequence, key j at k0 + j */
-    int is_causal;            /* a query at position t attends to the keys at positions 0..t */
-    float scale;              /* scores are scale * q.k */
+/* A flat array; p is NULL if it is absent. */
+struct meg_array {
+    void *p;
+    enum meg_dtype dtype;
+};
+
+/*
+ * Attention over b complete sequences, or between a chunk of queries and a chunk of keys of each.  The score of a query
+ * at position p and a key at position t, for query head j, is
+ *   cap(scale * q.k) - alibi_slope[j] * |p - t| + rel_bias[bucket(t - p), j]
+ * Absent terms are 0, and cap(x) = softcap * tanh(x / softcap), or x if softcap is 0 (Gemma 2).  A key is masked unless
+ * it satisfies the conditions of window_left, window_right, doc_start and key_length.  Pointers are to device memory.
+ *
+ * bucket is the function of T5 (Raffel et al. 2020), as in Hugging Face and Megatron.  Let B be the number of rows of
+ * rel_bias, or half of this number if rel_bias_is_bidirectional is set, and e = B/2, rounded down.  The distance n is
+ * max(p - t, 0), or |p - t| if rel_bias_is_bidirectional is set.
+ *   bucket = n if n < e, else min(B - 1, e + floor(log(n / e) / log(rel_bias_max_distance / e) * (B - e))), in f32
+ * If rel_bias_is_bidirectional is set, B is added for keys with t > p.
+ *
+ * Packed qkv [n, (a+2g)d] with a > g has no common stride between query heads, which kernels such as those of cuDNN
+ * require.  Such a kernel can treat group n of sequence i as sequence i*g + n of a batch of b*g sequences, each with
+ * a/g query heads and one key-value head.  The stride of this batch is ld_g: callers keep ld_b = g * ld_g in qkv and o,
+ * and lse and delta are contiguous.
+ */
+struct meg_attn_desc {
+    int64_t s_q, s_k, b; /* queries and keys per sequence, number of sequences */
+    int64_t a, g;        /* query heads, key-value groups (a % g == 0) */
+    int64_t d, d_v;      /* columns of a head of q and k, columns of a head of v and o */
+    int64_t s;           /* length of the full sequence; used in indices of dropout units (struct meg_drop) */
+    int64_t q0, k0;      /* query t is at position q0 + t of its sequence, key j at k0 + j */
+    float scale;
+    float softcap; /* 0: none */
+
+    /* A query at position p attends to positions p - window_left to p + window_right; -1: no limit, (-1, 0): causal. */
+    int64_t window_left, window_right;
     const int32_t *doc_start; /* [s_q, b] or NULL: position of the first visible key of a query (packed documents) */
+    const int32_t
+        *key_length; /* [b] or NULL: keys of sequence i are visible at positions below key_length[i] (padding) */
+
+    const float *alibi_slope; /* [a] or NULL (Press et al. 2022) */
+    struct meg_mat rel_bias;  /* relative attention bias [buckets, a]; p is NULL if absent */
+    int64_t rel_bias_max_distance;
+    int rel_bias_is_bidirectional;
+    /*
+     * Attention sinks [a]: exp(sink[j]) is added to the denominator of the softmax of head j, and to lse (GPT-OSS).  If
+     * the keys are in chunks, only one chunk has the sinks.
+     */
+    struct meg_array sink;
+
+    /* Decoding: forward only. */
+    const int32_t
+        *query_start; /* [b] or NULL: query t of sequence i is at position query_start[i] + t instead of q0 + t */
+    /*
+     * Paged KV cache: [b, blocks_per_seq] or NULL.  Key t of sequence i is row t % block_size of block
+     * block_table[i, t / block_size]; ld_b of k and v is the stride between blocks, and k0 is 0.  The entries of all
+     * visible keys and of earlier keys must be valid.
+     */
+    const int32_t *block_table;
+    int64_t block_size, blocks_per_seq;
 };
 
 /* The tensors of attn_bwd.  The gradient of a tensor has the shape of the tensor. */
 struct meg_attn_bwd_args {
     struct meg_heads dq, dk, dv; /* out; f32, bf16 or f16 */
     int accumulate;              /* add the gradients to dq, dk and dv instead of overwriting dq, dk and dv */
+    struct meg_mat d_rel_bias;   /* out [buckets, a]; p is NULL if this gradient is not needed */
+    struct meg_array d_sink;     /* out [a]; p is NULL if this gradient is not needed */
+    int accumulate_params;       /* add to d_rel_bias and d_sink instead of overwriting them */
     struct meg_heads d_o, o;     /* o is not read if delta is given */
     const float *lse;            /* of attn_fwd, over all keys */
     const float *delta;          /* of attn_delta, over all keys; NULL: attn_bwd computes delta from d_o and o */
     struct meg_heads q, k, v;    /* k and v may be a chunk of the keys */
-};
-
-/* A flat array; p is NULL if it is absent. */
-struct meg_array {
-    void *p;
-    enum meg_dtype dtype;
 };
 
 /*
@@ -283,31 +331,33 @@ struct meg_ops {
                          const struct meg_drop *drop, const void *w, const void *b, float eps);
 
     /*
-     * o = dropout(softmax(scale * q k^T, masked)) v; with r = a/g, query head j uses group j/r of k and v.  lse
-     * [b,a,s_q] f32, an output, is the log-sum-exp of each query's scores, before dropout.  A query for which all keys
-     * are masked has o = 0 and lse = -infinity.  o may be f32 when q, k and v are bf16 or f16.
+     * o = dropout(softmax(scores)) v (struct meg_attn_desc); with r = a/g, query head j uses group j/r of k and v.  lse
+     * [b,a,s_q] f32, an output, is the log-sum-exp of each query's scores and sink, before dropout.  A query for which
+     * all keys are masked has o = 0, and lse is the sink, or -infinity without sinks.  o may be f32 when q, k and v are
+     * bf16 or f16.
      */
-    void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+    void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
     /*
      * Merge (o, lse) over some keys with (o_part, lse_part) of the same queries over other keys, in place (Dao 2023,
      * section 3.1): o = sum of exp(lse_i - lse) * o_i with lse = log sum of exp(lse_i).  o and o_part are f32.  If all
      * keys of one part are masked for a query, the result is exactly the other part.
      */
-    void (*attn_merge)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+    void (*attn_merge)(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part);
     /*
-     * delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys.  A caller
-     * needs delta only if d_o and o of the heads of attn_bwd are on different ranks.
+     * delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys.  Only
+     * callers of attn_bwd that do not have o of all its heads need delta (all-to-all context parallelism).
      */
-    void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
+    void (*attn_delta)(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*
      * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  Sums are in f32; a gradient in bf16 or f16 is
      * rounded once per call.  For such gradients, the CPU backend allocates f32 sums of one group for each thread
-     * during the call: 4 * d * (s_q + 2 * s_k) bytes.
+     * during the call: 4 * (d * s_q + (d + d_v) * s_k) bytes.  For the gradients of rel_bias or sink, it
+     * allocates 8 * b * a * (buckets + 1) bytes.
      */
-    void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, const struct meg_attn_bwd_args *args,
+    void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
                      const struct meg_drop *drop);
 
     /*

@@ -135,18 +135,40 @@ static void put_drop(struct line *l, const struct meg_drop *drop)
     meg_json_set_f64(&l->json, "drop", drop ? nearbyint((double)drop->p * 1e6) / 1e6 : 0);
 }
 
-static void put_geom(struct line *l, const struct meg_attn_geom *geom)
+static void put_desc(struct line *l, const struct meg_attn_desc *desc)
 {
-    meg_json_add_key(&l->json, "geom");
+    const int64_t window[] = { desc->window_left, desc->window_right }, doc_start[] = { desc->s_q, desc->b };
+
+    meg_json_add_key(&l->json, "desc");
     meg_json_begin(&l->json, '{');
-    put_i64(l, "s_q", geom->s_q);
-    put_i64(l, "s_k", geom->s_k);
-    put_i64(l, "b", geom->b);
-    put_i64(l, "a", geom->a);
-    put_i64(l, "g", geom->g);
-    put_i64(l, "d", geom->d);
-    put_i64(l, "q0", geom->q0);
-    put_i64(l, "k0", geom->k0);
+    put_i64(l, "s_q", desc->s_q);
+    put_i64(l, "s_k", desc->s_k);
+    put_i64(l, "b", desc->b);
+    put_i64(l, "a", desc->a);
+    put_i64(l, "g", desc->g);
+    put_i64(l, "d", desc->d);
+    put_i64(l, "q0", desc->q0);
+    put_i64(l, "k0", desc->k0);
+    if (desc->d_v != desc->d)
+        put_i64(l, "d_v", desc->d_v);
+    if (desc->window_left >= 0 || desc->window_right >= 0)
+        put_dims(l, "window", window, 2);
+    if (desc->softcap > 0)
+        meg_json_set_f64(&l->json, "softcap", (double)desc->softcap);
+    if (desc->doc_start)
+        put_dims(l, "doc_start", doc_start, 2);
+    if (desc->key_length)
+        put_dims(l, "key_length", &desc->b, 1);
+    if (desc->alibi_slope)
+        put_vector(l, "alibi_slope", desc->alibi_slope, MEG_DTYPE_F32, desc->a);
+    if (desc->rel_bias.p)
+        put_mat(l, "rel_bias", desc->rel_bias);
+    if (desc->sink.p)
+        put_vector(l, "sink", desc->sink.p, desc->sink.dtype, desc->a);
+    if (desc->query_start)
+        put_dims(l, "query_start", &desc->b, 1);
+    if (desc->block_table)
+        put_i64(l, "block_size", desc->block_size);
     meg_json_end(&l->json, '}');
 }
 
@@ -379,14 +401,14 @@ static void add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_m
     print(&l);
 }
 
-static void attn_fwd(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+static void attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
 {
     struct line l = start();
 
-    op->attn_fwd(st, geom, o, lse, q, k, v, drop);
+    op->attn_fwd(st, desc, o, lse, q, k, v, drop);
     put_op(&l, "attn_fwd");
-    put_geom(&l, geom);
+    put_desc(&l, desc);
     put_heads(&l, "o", o);
     put_heads(&l, "q", q);
     put_heads(&l, "k", k);
@@ -395,43 +417,45 @@ static void attn_fwd(struct meg_stream *st, const struct meg_attn_geom *geom, st
     print(&l);
 }
 
-static void attn_merge(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+static void attn_merge(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part)
 {
     struct line l = start();
 
-    op->attn_merge(st, geom, o, lse, o_part, lse_part);
+    op->attn_merge(st, desc, o, lse, o_part, lse_part);
     put_op(&l, "attn_merge");
-    put_geom(&l, geom);
+    put_desc(&l, desc);
     put_heads(&l, "o", o);
     put_heads(&l, "o_part", o_part);
     print(&l);
 }
 
-static void attn_delta(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
+static void attn_delta(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
                        struct meg_heads o)
 {
     struct line l = start();
 
-    op->attn_delta(st, geom, delta, d_o, o);
+    op->attn_delta(st, desc, delta, d_o, o);
     put_op(&l, "attn_delta");
-    put_geom(&l, geom);
+    put_desc(&l, desc);
     put_heads(&l, "d_o", d_o);
     put_heads(&l, "o", o);
     print(&l);
 }
 
-static void attn_bwd(struct meg_stream *st, const struct meg_attn_geom *geom, const struct meg_attn_bwd_args *args,
+static void attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
                      const struct meg_drop *drop)
 {
     struct line l = start();
 
-    op->attn_bwd(st, geom, args, drop);
+    op->attn_bwd(st, desc, args, drop);
     put_op(&l, "attn_bwd");
-    put_geom(&l, geom);
+    put_desc(&l, desc);
     put_heads(&l, "dq", args->dq);
     put_heads(&l, "dk", args->dk);
     put_heads(&l, "dv", args->dv);
+    put_mat(&l, "d_rel_bias", args->d_rel_bias);
+    put_vector(&l, "d_sink", args->d_sink.p, args->d_sink.dtype, desc->a);
     put_heads(&l, "d_o", args->d_o);
     put_heads(&l, "o", args->o);
     put_heads(&l, "q", args->q);

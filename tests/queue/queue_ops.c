@@ -8,7 +8,7 @@ static const struct meg_ops *cpu;
 #define KEEP(x)                                                                                                        \
     _Generic((x),                                                                                                      \
         const struct meg_drop *: keep(&(x), sizeof(struct meg_drop)),                                                  \
-        const struct meg_attn_geom *: keep(&(x), sizeof(struct meg_attn_geom)),                                        \
+        const struct meg_attn_desc *: keep(&(x), sizeof(struct meg_attn_desc)),                                        \
         const struct meg_attn_bwd_args *: keep(&(x), sizeof(struct meg_attn_bwd_args)),                                \
         const struct meg_glu *: keep(&(x), sizeof(struct meg_glu)),                                                    \
         const struct meg_adam *: keep(&(x), sizeof(struct meg_adam)),                                                  \
@@ -114,11 +114,11 @@ OP(add_fwd, struct meg_mat, struct meg_mat, struct meg_mat, const void *, const 
 OP(add_bwd, struct meg_mat, void *, enum meg_dtype, struct meg_mat, const struct meg_drop *, bool)
 OP(add_norm_fwd, enum meg_norm, struct meg_mat, struct meg_mat, float *, float *, struct meg_mat, struct meg_mat,
    const void *, const struct meg_drop *, const void *, const void *, float)
-OP(attn_fwd, const struct meg_attn_geom *, struct meg_heads, float *, struct meg_heads, struct meg_heads,
+OP(attn_fwd, const struct meg_attn_desc *, struct meg_heads, float *, struct meg_heads, struct meg_heads,
    struct meg_heads, const struct meg_drop *)
-OP(attn_merge, const struct meg_attn_geom *, struct meg_heads, float *, struct meg_heads, const float *)
-OP(attn_delta, const struct meg_attn_geom *, float *, struct meg_heads, struct meg_heads)
-OP(attn_bwd, const struct meg_attn_geom *, const struct meg_attn_bwd_args *, const struct meg_drop *)
+OP(attn_merge, const struct meg_attn_desc *, struct meg_heads, float *, struct meg_heads, const float *)
+OP(attn_delta, const struct meg_attn_desc *, float *, struct meg_heads, struct meg_heads)
+OP(attn_bwd, const struct meg_attn_desc *, const struct meg_attn_bwd_args *, const struct meg_drop *)
 OP(copy_heads, struct meg_heads, struct meg_heads, int64_t, int64_t, int64_t, int64_t)
 OP(embed_fwd, struct meg_mat, const int32_t *, struct meg_mat, int64_t)
 OP(embed_bwd, struct meg_mat, int64_t, struct meg_mat, const int32_t *, bool)

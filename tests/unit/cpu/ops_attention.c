@@ -1,48 +1,56 @@
 /*
- * ops_attention.c - attention against f64: full and causal, packed documents, groups, dropout, decoding, bf16 and f16,
- * and chunks of the keys that are merged.  Gradients are checked against central differences.
+ * ops_attention.c - attention against f64: windows, packed documents, padding, groups, dropout, softcap, biases, sinks,
+ * decoding, bf16 and f16, and chunks of the keys that are merged.  Gradients are checked against central differences.
  */
 #include "ops.h"
 #include "tensor/half.h"
 
+/* Which arrays of struct meg_attn_desc a test problem has. */
+enum { DOCS = 1, LENGTHS = 2, ALIBI = 4, REL_BIAS = 8, SINK = 16 };
+
 /*
- * A test problem with queries, keys and values in rows, grouped as in a model.  The values of q, kv and d_o are exact
- * in dtype, the type that the operations read.
+ * A test problem with queries, keys and values in rows, grouped as in a model.  The values of q, kv, d_o, table and
+ * sink are exact in dtype, the type that the operations read.
  */
 struct attn {
-    struct meg_attn_geom ge;
+    struct meg_attn_desc desc;
     enum meg_dtype dtype;
     struct meg_drop drop;
     int64_t *sample;
-    int32_t *doc;
-    /* r: heads per group; ldq: elements per row of q and o; ldk: elements per row of k and v */
-    int64_t r, ldq, ldk;
+    int32_t *doc, *length;
+    float *slope;
+    /* r: heads per group; ldq, ldo, ldk: elements per row of q, of o, and of k and v; vk: of a group in this row */
+    int64_t r, ldq, ldo, ldk, vk;
     float *q, *kv, *o, *lse; /* a row of kv has a key and a value head for each group */
     float *d_o, *dq, *dkv, *delta;
-    double *q64, *kv64;
-    void *qt, *kvt, *d_ot; /* q, kv, d_o in dtype */
+    float *table, *sink, *d_table, *d_sink; /* [BUCKETS, a + 1] and [a] */
+    double *q64, *kv64, *table64, *sink64;
+    void *qt, *kvt, *d_ot, *tablet, *sinkt; /* q, kv, d_o, table, sink in dtype */
 };
 
-/* Return the geometry of s_q queries from position q0 on, in sequences of s_k keys. */
-static struct meg_attn_geom geom(int64_t s_q, int64_t s_k, int64_t b, int64_t a, int64_t g, int64_t d, int64_t q0,
-                                 int is_causal, float scale)
+enum { BUCKETS = 12, MAX_DISTANCE = 40 };
+
+/* Return the descriptor of s_q queries from position q0 on, in sequences of s_k keys. */
+static struct meg_attn_desc shape(int64_t s_q, int64_t s_k, int64_t b, int64_t a, int64_t g, int64_t d, int64_t q0,
+                                  int is_causal, float scale)
 {
-    return (struct meg_attn_geom){ .s_q = s_q,
+    return (struct meg_attn_desc){ .s_q = s_q,
                                    .s_k = s_k,
                                    .b = b,
                                    .a = a,
                                    .g = g,
                                    .d = d,
+                                   .d_v = d,
                                    .s = s_k,
                                    .q0 = q0,
-                                   .is_causal = is_causal,
-                                   .scale = scale };
+                                   .scale = scale,
+                                   .window_left = -1,
+                                   .window_right = is_causal ? 0 : -1 };
 }
 
 static struct meg_heads queries_in(const struct attn *a, void *p, enum meg_dtype t)
 {
-    const int64_t d = a->ge.d;
-    return (struct meg_heads){ p, t, a->ge.b * a->ldq, a->ldq, a->r * d, d };
+    return (struct meg_heads){ p, t, a->desc.b * a->ldq, a->ldq, a->r * a->desc.d, a->desc.d };
 }
 
 static struct meg_heads queries(const struct attn *a, float *p)
@@ -50,16 +58,25 @@ static struct meg_heads queries(const struct attn *a, float *p)
     return queries_in(a, p, MEG_DTYPE_F32);
 }
 
-static struct meg_heads keys_in(const struct attn *a, void *p, enum meg_dtype t, int64_t value)
+static struct meg_heads outputs_in(const struct attn *a, void *p, enum meg_dtype t)
 {
-    const int64_t d = a->ge.d;
-    return (
-        struct meg_heads){ (char *)p + (size_t)(value * d) * meg_dtype_size(t), t, a->ge.b * a->ldk, a->ldk, 2 * d, 0 };
+    return (struct meg_heads){ p, t, a->desc.b * a->ldo, a->ldo, a->r * a->desc.d_v, a->desc.d_v };
 }
 
-static struct meg_heads keys(const struct attn *a, float *p, int64_t value)
+static struct meg_heads outputs(const struct attn *a, float *p)
 {
-    return keys_in(a, p, MEG_DTYPE_F32, value);
+    return outputs_in(a, p, MEG_DTYPE_F32);
+}
+
+static struct meg_heads keys_in(const struct attn *a, void *p, enum meg_dtype t, int is_value)
+{
+    char *at = (char *)p + (size_t)(is_value ? a->desc.d : 0) * meg_dtype_size(t);
+    return (struct meg_heads){ at, t, a->desc.b * a->ldk, a->ldk, a->vk, 0 };
+}
+
+static struct meg_heads keys(const struct attn *a, float *p, int is_value)
+{
+    return keys_in(a, p, MEG_DTYPE_F32, is_value);
 }
 
 /* Return the heads from token t on. */
@@ -83,52 +100,78 @@ static void *round_to(float *x, int64_t n, enum meg_dtype t)
     return h;
 }
 
-static struct attn attn_in(enum meg_dtype t, struct meg_attn_geom ge, int has_docs, float p_drop)
+static struct attn attn_in(enum meg_dtype t, struct meg_attn_desc desc, int arrays, float p_drop)
 {
-    struct attn a = { .ge = ge, .dtype = t, .r = ge.a / ge.g };
-    const int64_t nq = ge.s_q * ge.b, nk = ge.s_k * ge.b;
-    a.ldq = ge.a * ge.d + 5;
-    a.ldk = ge.g * 2 * ge.d + 3;
+    struct attn a = { .desc = desc, .dtype = t, .r = desc.a / desc.g, .vk = desc.d + desc.d_v };
+    const int64_t nq = desc.s_q * desc.b, nk = desc.s_k * desc.b, ntable = BUCKETS * (desc.a + 1);
+    a.ldq = desc.a * desc.d + 5;
+    a.ldo = desc.a * desc.d_v + 5;
+    a.ldk = desc.g * a.vk + 3;
     a.q = rnd_new(nq * a.ldq);
-    a.d_o = rnd_new(nq * a.ldq);
+    a.d_o = rnd_new(nq * a.ldo);
     a.kv = rnd_new(nk * a.ldk);
     a.qt = round_to(a.q, nq * a.ldq, t);
-    a.d_ot = round_to(a.d_o, nq * a.ldq, t);
+    a.d_ot = round_to(a.d_o, nq * a.ldo, t);
     a.kvt = round_to(a.kv, nk * a.ldk, t);
-    a.o = rnd_new(nq * a.ldq);
+    a.o = rnd_new(nq * a.ldo);
     a.dq = rnd_new(nq * a.ldq);
     a.dkv = rnd_new(nk * a.ldk);
-    a.lse = rnd_new(ge.b * ge.a * ge.s_q);
-    a.delta = rnd_new(ge.b * ge.a * ge.s_q);
-    a.sample = zeros(ge.b, sizeof *a.sample);
-    for (int64_t i = 0; i < ge.b; i++)
+    a.lse = rnd_new(desc.b * desc.a * desc.s_q);
+    a.delta = rnd_new(desc.b * desc.a * desc.s_q);
+    a.sample = zeros(desc.b, sizeof *a.sample);
+    for (int64_t i = 0; i < desc.b; i++)
         a.sample[i] = 4294967296 * i + 77;
-    if (has_docs) { /* documents of 37 tokens, shifted by sequence */
+    if (arrays & DOCS) { /* documents of 37 tokens, shifted by sequence */
         a.doc = zeros(nq, sizeof *a.doc);
-        for (int64_t t0 = 0; t0 < ge.s_q; t0++)
-            for (int64_t i = 0; i < ge.b; i++) {
-                const int64_t start = (ge.q0 + t0 + i) / 37 * 37 - i;
-                a.doc[t0 * ge.b + i] = start > 0 ? (int32_t)start : 0;
+        for (int64_t t0 = 0; t0 < desc.s_q; t0++)
+            for (int64_t i = 0; i < desc.b; i++) {
+                const int64_t start = (desc.q0 + t0 + i) / 37 * 37 - i;
+                a.doc[t0 * desc.b + i] = start > 0 ? (int32_t)start : 0;
             }
-        a.ge.doc_start = a.doc;
+        a.desc.doc_start = a.doc;
     }
+    if (arrays & LENGTHS) { /* the first sequence has no keys */
+        a.length = zeros(desc.b, sizeof *a.length);
+        for (int64_t i = 0; i < desc.b; i++)
+            a.length[i] = (int32_t)(desc.s_k * i / desc.b);
+        a.desc.key_length = a.length;
+    }
+    if (arrays & ALIBI)
+        a.desc.alibi_slope = a.slope = rnd_new(desc.a);
+    a.table = rnd_new(ntable);
+    a.sink = rnd_new(desc.a);
+    a.d_table = rnd_new(ntable);
+    a.d_sink = rnd_new(desc.a);
+    a.tablet = round_to(a.table, ntable, t);
+    a.sinkt = round_to(a.sink, desc.a, t);
+    if (arrays & REL_BIAS) {
+        a.desc.rel_bias = (struct meg_mat){ a.tablet, t, BUCKETS, desc.a, desc.a + 1 };
+        a.desc.rel_bias_max_distance = MAX_DISTANCE;
+        a.desc.rel_bias_is_bidirectional = desc.window_right != 0;
+    }
+    if (arrays & SINK)
+        a.desc.sink = (struct meg_array){ a.sinkt, t };
     a.drop = (struct meg_drop){
-        .p = p_drop, .seed = 1234, .layer = 3, .site = MEG_DROP_ATTN, .unit0 = 6, .b = ge.b, .sample = a.sample
+        .p = p_drop, .seed = 1234, .layer = 3, .site = MEG_DROP_ATTN, .unit0 = 6, .b = desc.b, .sample = a.sample
     };
     a.q64 = to_f64(a.q, nq * a.ldq);
     a.kv64 = to_f64(a.kv, nk * a.ldk);
+    a.table64 = to_f64(a.table, ntable);
+    a.sink64 = to_f64(a.sink, desc.a);
     return a;
 }
 
-static struct attn attn_new(struct meg_attn_geom ge, int has_docs, float p_drop)
+static struct attn attn_new(struct meg_attn_desc desc, int arrays, float p_drop)
 {
-    return attn_in(MEG_DTYPE_F32, ge, has_docs, p_drop);
+    return attn_in(MEG_DTYPE_F32, desc, arrays, p_drop);
 }
 
 static void attn_free(struct attn *a)
 {
-    void *const all[] = { a->q,   a->kv,   a->o,  a->lse, a->d_o,  a->dq,     a->dkv, a->delta,
-                          a->q64, a->kv64, a->qt, a->kvt, a->d_ot, a->sample, a->doc };
+    void *const all[] = { a->q,      a->kv,      a->o,       a->lse,    a->d_o,    a->dq,     a->dkv,
+                          a->delta,  a->q64,     a->kv64,    a->qt,     a->kvt,    a->d_ot,   a->table,
+                          a->sink,   a->d_table, a->table64, a->sink64, a->d_sink, a->tablet, a->sinkt,
+                          a->sample, a->doc,     a->length,  a->slope };
     for (size_t i = 0; i < LEN(all); i++)
         free(all[i]);
 }
@@ -136,36 +179,69 @@ static void attn_free(struct attn *a)
 /* Return the dropout factor of a key, from the definition in tensor/ops.h. */
 static double keep64(const struct attn *a, int64_t t, int64_t i, int64_t j, int64_t k)
 {
-    return drop_factor64(&a->drop, (a->drop.unit0 + j) * ((a->ge.s_k + 7) / 8 * 8) + k, a->ge.q0 + t, a->sample[i]);
+    return drop_factor64(&a->drop, (a->drop.unit0 + j) * ((a->desc.s_k + 7) / 8 * 8) + k, a->desc.q0 + t, a->sample[i]);
 }
 
 static int sees(const struct attn *a, int64_t t, int64_t i, int64_t k)
 {
-    return (!a->ge.is_causal || k <= a->ge.q0 + t) && (!a->doc || k >= a->doc[t * a->ge.b + i]);
+    const struct meg_attn_desc *desc = &a->desc;
+    const int64_t position = desc->q0 + t;
+    return (desc->window_left < 0 || k >= position - desc->window_left) &&
+           (desc->window_right < 0 || k <= position + desc->window_right) &&
+           (!a->doc || k >= a->doc[t * desc->b + i]) && (!a->length || k < a->length[i]);
 }
 
-/* Compute one output row o [d] of head j and its log-sum-exp. */
+/*
+ * Return the bucket of T5, in the terms of tensor/ops.h: bucket e + m begins at the smallest distance that is at least
+ * e * (max / e)^(m / (B - e)).
+ */
+static int64_t bucket64(int64_t buckets, int64_t max, int is_bidirectional, int64_t relative)
+{
+    const int64_t n = is_bidirectional ? buckets / 2 : buckets, e = n / 2;
+    const int64_t distance = is_bidirectional ? llabs(relative) : relative < 0 ? -relative : 0;
+    int64_t bucket = distance < e ? distance : e;
+    while (distance >= e && bucket + 1 < n &&
+           (double)distance >= e * pow((double)max / e, (double)(bucket + 1 - e) / (n - e)) - 1e-9)
+        bucket++;
+    return bucket + (is_bidirectional && relative > 0 ? n : 0);
+}
+
+static double score64(const struct attn *a, double qk, int64_t t, int64_t j, int64_t k)
+{
+    const struct meg_attn_desc *desc = &a->desc;
+    const int64_t relative = k - desc->q0 - t;
+    double s = desc->scale * qk;
+    if (desc->softcap > 0)
+        s = desc->softcap * tanh(s / desc->softcap);
+    if (a->slope)
+        s -= (double)a->slope[j] * (double)llabs(relative);
+    if (desc->rel_bias.p)
+        s += a->table64[bucket64(BUCKETS, MAX_DISTANCE, desc->rel_bias_is_bidirectional, relative) * (desc->a + 1) + j];
+    return s;
+}
+
+/* Compute one output row o [d_v] of head j and its log-sum-exp. */
 static double row64(const struct attn *a, int64_t t, int64_t i, int64_t j, double *o)
 {
-    const struct meg_attn_geom *ge = &a->ge;
-    const double *q = a->q64 + (t * ge->b + i) * a->ldq + j * ge->d;
-    const double *kv = a->kv64 + i * a->ldk + j / a->r * 2 * ge->d;
-    double sum = 0.0;
-    memset(o, 0, (size_t)ge->d * sizeof *o);
-    for (int64_t k = 0; k < ge->s_k; k++) {
-        const double *key = kv + k * ge->b * a->ldk;
+    const struct meg_attn_desc *desc = &a->desc;
+    const double *q = a->q64 + (t * desc->b + i) * a->ldq + j * desc->d;
+    const double *kv = a->kv64 + i * a->ldk + j / a->r * a->vk;
+    double sum = desc->sink.p ? exp(a->sink64[j]) : 0.0;
+    memset(o, 0, (size_t)desc->d_v * sizeof *o);
+    for (int64_t k = 0; k < desc->s_k; k++) {
+        const double *key = kv + k * desc->b * a->ldk;
         double s = 0.0, p;
         if (!sees(a, t, i, k))
             continue;
-        for (int64_t c = 0; c < ge->d; c++)
+        for (int64_t c = 0; c < desc->d; c++)
             s += q[c] * key[c];
-        p = exp(ge->scale * s);
+        p = exp(score64(a, s, t, j, k));
         sum += p;
         p *= keep64(a, t, i, j, k);
-        for (int64_t c = 0; c < ge->d; c++)
-            o[c] += p * key[ge->d + c];
+        for (int64_t c = 0; c < desc->d_v; c++)
+            o[c] += p * key[desc->d + c];
     }
-    for (int64_t c = 0; c < ge->d; c++)
+    for (int64_t c = 0; sum > 0 && c < desc->d_v; c++)
         o[c] /= sum;
     return log(sum);
 }
@@ -174,12 +250,12 @@ static double loss(void *arg)
 {
     const struct attn *a = arg;
     double o[256], s = 0.0;
-    for (int64_t t = 0; t < a->ge.s_q; t++)
-        for (int64_t i = 0; i < a->ge.b; i++)
-            for (int64_t j = 0; j < a->ge.a; j++) {
+    for (int64_t t = 0; t < a->desc.s_q; t++)
+        for (int64_t i = 0; i < a->desc.b; i++)
+            for (int64_t j = 0; j < a->desc.a; j++) {
                 row64(a, t, i, j, o);
-                for (int64_t c = 0; c < a->ge.d; c++)
-                    s += o[c] * a->d_o[(t * a->ge.b + i) * a->ldq + j * a->ge.d + c];
+                for (int64_t c = 0; c < a->desc.d_v; c++)
+                    s += o[c] * a->d_o[(t * a->desc.b + i) * a->ldo + j * a->desc.d_v + c];
             }
     return s;
 }
@@ -192,64 +268,86 @@ static void backward(const struct meg_ops *ops, const struct attn *a, void *dq, 
                                             .dk = keys_in(a, dkv, t, 0),
                                             .dv = keys_in(a, dkv, t, 1),
                                             .accumulate = accumulate,
-                                            .d_o = queries_in(a, a->d_ot, a->dtype),
-                                            .o = queries(a, delta ? NULL : a->o),
+                                            .d_rel_bias = { a->desc.rel_bias.p ? a->d_table : NULL, MEG_DTYPE_F32,
+                                                            BUCKETS, a->desc.a, a->desc.a + 1 },
+                                            .d_sink = { a->desc.sink.p ? a->d_sink : NULL, MEG_DTYPE_F32 },
+                                            .d_o = outputs_in(a, a->d_ot, a->dtype),
+                                            .o = outputs(a, delta ? NULL : a->o),
                                             .lse = a->lse,
                                             .delta = delta,
                                             .q = queries_in(a, a->qt, a->dtype),
                                             .k = keys_in(a, a->kvt, a->dtype, 0),
                                             .v = keys_in(a, a->kvt, a->dtype, 1) };
-    ops->attn_bwd(NULL, &a->ge, &args, &a->drop);
+    ops->attn_bwd(NULL, &a->desc, &args, &a->drop);
 }
 
 static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
 {
-    const int64_t nq = a->ge.s_q * a->ge.b * a->ldq, nk = a->ge.s_k * a->ge.b * a->ldk;
+    const int64_t nq = a->desc.s_q * a->desc.b, nk = a->desc.s_k * a->desc.b * a->ldk;
     const struct meg_heads q = queries_in(a, a->qt, a->dtype);
     const struct meg_heads k = keys_in(a, a->kvt, a->dtype, 0), v = keys_in(a, a->kvt, a->dtype, 1);
-    ops->attn_fwd(NULL, &a->ge, queries(a, a->o), a->lse, q, k, v, &a->drop);
+    ops->attn_fwd(NULL, &a->desc, outputs(a, a->o), a->lse, q, k, v, &a->drop);
     backward(ops, a, a->dq, a->dkv, MEG_DTYPE_F32, 0, NULL);
-    digest(h, a->o, (size_t)nq * 4);
-    digest(h, a->lse, (size_t)(a->ge.b * a->ge.a * a->ge.s_q) * 4);
-    digest(h, a->dq, (size_t)nq * 4);
+    digest(h, a->o, (size_t)(nq * a->ldo) * 4);
+    digest(h, a->lse, (size_t)(a->desc.b * a->desc.a * a->desc.s_q) * 4);
+    digest(h, a->dq, (size_t)(nq * a->ldq) * 4);
     digest(h, a->dkv, (size_t)nk * 4);
+    digest(h, a->d_table, (size_t)(BUCKETS * (a->desc.a + 1)) * 4);
+    digest(h, a->d_sink, (size_t)a->desc.a * 4);
 }
 
 static void check_forward(const struct attn *a)
 {
+    const struct meg_attn_desc *desc = &a->desc;
     double want[256];
-    const double root = sqrt((double)a->ge.s_k);
-    for (int64_t t = 0; t < a->ge.s_q; t++)
-        for (int64_t i = 0; i < a->ge.b; i++)
-            for (int64_t j = 0; j < a->ge.a; j++) {
+    const double root = sqrt((double)desc->s_k);
+    /* bias [s_k] and softcap are added to scores, or rounded, at their own size */
+    const double range = (a->slope ? (double)desc->s_k : 0.0) + 4.0 * (double)desc->softcap;
+    for (int64_t t = 0; t < desc->s_q; t++)
+        for (int64_t i = 0; i < desc->b; i++)
+            for (int64_t j = 0; j < desc->a; j++) {
                 /* scores are below sqrt(d) and exact to d half ulps of that; so are the weights of the mean */
-                const double tol = (8.0 + root + (double)a->ge.d) * EPS;
+                const double tol = (8.0 + root + (double)desc->d + range) * EPS;
                 const double lse = row64(a, t, i, j, want);
-                near(a->lse[(i * a->ge.a + j) * a->ge.s_q + t], lse, tol * (1.0 + fabs(lse)), "lse", t, j);
-                for (int64_t c = 0; c < a->ge.d; c++)
-                    near(a->o[(t * a->ge.b + i) * a->ldq + j * a->ge.d + c], want[c], 2.0 * tol, "o", t, c);
+                const float got = a->lse[(i * desc->a + j) * desc->s_q + t];
+                if (isinf(lse))
+                    assert_true(got == lse);
+                else
+                    near(got, lse, tol * (1.0 + fabs(lse)), "lse", t, j);
+                for (int64_t c = 0; c < desc->d_v; c++)
+                    near(a->o[(t * desc->b + i) * a->ldo + j * desc->d_v + c], want[c], 2.0 * tol, "o", t, c);
             }
+}
+
+static int64_t random_below(int64_t n)
+{
+    return (int64_t)((rnd() + 1) / 2 * (double)n);
 }
 
 /* Columns of padding between rows are not part of any sum, and their gradients are not checked. */
 static void check_backward(struct attn *a, int64_t samples)
 {
-    const int64_t d = a->ge.d;
-    struct fd f = { loss, a, (64.0 + (double)(d + a->ge.s_q * a->r)) * EPS + 1e-8, MEG_DTYPE_F32 };
+    const struct meg_attn_desc *desc = &a->desc;
+    const double range = (a->slope ? (double)desc->s_k : 0.0) + 4.0 * (double)desc->softcap;
+    struct fd f = { loss, a, (64.0 + (double)(desc->d + desc->s_q * a->r) + range) * EPS + 1e-8, MEG_DTYPE_F32 };
     for (int64_t n = 0; n < samples; n++) {
-        const int64_t q = a->ge.s_q * a->ge.b, k = a->ge.s_k * a->ge.b;
-        const int64_t at_q =
-            (int64_t)((rnd() + 1) / 2 * (double)q) * a->ldq + (int64_t)((rnd() + 1) / 2 * (double)(a->ge.a * d));
-        const int64_t at_k =
-            (int64_t)((rnd() + 1) / 2 * (double)k) * a->ldk + (int64_t)((rnd() + 1) / 2 * (double)(a->ge.g * 2 * d));
+        const int64_t at_q = random_below(desc->s_q * desc->b) * a->ldq + random_below(desc->a * desc->d);
+        const int64_t at_k = random_below(desc->s_k * desc->b) * a->ldk + random_below(desc->g * a->vk);
         fd_check(&f, a->q64 + at_q, 1, a->dq + at_q, 1, "dq");
         fd_check(&f, a->kv64 + at_k, 1, a->dkv + at_k, 1, "dk or dv");
     }
+    f.tol *= (double)desc->b; /* parameters are in the scores of all sequences */
+    for (int64_t n = 0; desc->rel_bias.p && n < samples; n++) {
+        const int64_t at = random_below(BUCKETS) * (desc->a + 1) + random_below(desc->a);
+        fd_check(&f, a->table64 + at, 1, a->d_table + at, 1, "d_rel_bias");
+    }
+    if (desc->sink.p)
+        fd_check(&f, a->sink64, desc->a, a->d_sink, desc->a, "d_sink");
 }
 
-static void all_of(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop, int64_t samples)
+static void all_of(const struct meg_ops *ops, struct meg_attn_desc desc, int arrays, float p_drop, int64_t samples)
 {
-    struct attn a = attn_new(ge, has_docs, p_drop);
+    struct attn a = attn_new(desc, arrays, p_drop);
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
         omp_set_num_threads(k ? 2 : 1);
@@ -266,26 +364,26 @@ static void small(const struct meg_ops *ops)
     for (int causal = 0; causal < 2; causal++)
         for (int docs = 0; docs <= causal; docs++)
             for (int drop = 0; drop < 2; drop++) {
-                all_of(ops, geom(1, 1, 1, 1, 1, 1, 0, causal, 1.0f), docs, 0.0f, 1);
-                all_of(ops, geom(13, 13, 2, 4, 4, 7, 0, causal, 0.4f), docs, (float)drop * 0.1f, 60);
-                all_of(ops, geom(45, 45, 3, 6, 2, 16, 0, causal, 0.25f), docs, (float)drop * 0.3f, 30);
+                all_of(ops, shape(1, 1, 1, 1, 1, 1, 0, causal, 1.0f), docs, 0.0f, 1);
+                all_of(ops, shape(13, 13, 2, 4, 4, 7, 0, causal, 0.4f), docs, (float)drop * 0.1f, 60);
+                all_of(ops, shape(45, 45, 3, 6, 2, 16, 0, causal, 0.25f), docs, (float)drop * 0.3f, 30);
             }
 }
 
 static void many_tiles(const struct meg_ops *ops)
 {
-    all_of(ops, geom(530, 530, 1, 2, 1, 8, 0, 1, 0.3f), 0, 0.2f, 6);
-    all_of(ops, geom(530, 530, 2, 1, 1, 8, 0, 1, 0.3f), 1, 0.2f, 40);
-    all_of(ops, geom(140, 600, 1, 1, 1, 12, 0, 0, 0.3f), 0, 0.0f, 6);
+    all_of(ops, shape(530, 530, 1, 2, 1, 8, 0, 1, 0.3f), 0, 0.2f, 6);
+    all_of(ops, shape(530, 530, 2, 1, 1, 8, 0, 1, 0.3f), 1, 0.2f, 40);
+    all_of(ops, shape(140, 600, 1, 1, 1, 12, 0, 0, 0.3f), 0, 0.0f, 6);
 }
 
 /* Test queries at the end of sequences whose keys are in a cache. */
 static void decoding(const struct meg_ops *ops)
 {
-    all_of(ops, geom(1, 301, 2, 4, 2, 64, 300, 1, 0.125f), 0, 0.0f, 10);
-    all_of(ops, geom(1, 9, 3, 6, 6, 80, 8, 1, 0.125f), 0, 0.0f, 10);
-    all_of(ops, geom(5, 301, 1, 2, 2, 33, 296, 1, 0.125f), 1, 0.0f, 10);
-    all_of(ops, geom(1, 1000, 1, 2, 1, 16, 700, 1, 0.125f), 0, 0.0f, 10);
+    all_of(ops, shape(1, 301, 2, 4, 2, 64, 300, 1, 0.125f), 0, 0.0f, 10);
+    all_of(ops, shape(1, 9, 3, 6, 6, 80, 8, 1, 0.125f), 0, 0.0f, 10);
+    all_of(ops, shape(5, 301, 1, 2, 2, 33, 296, 1, 0.125f), 1, 0.0f, 10);
+    all_of(ops, shape(1, 1000, 1, 2, 1, 16, 700, 1, 0.125f), 0, 0.0f, 10);
 }
 
 /*
@@ -295,55 +393,64 @@ static void decoding(const struct meg_ops *ops)
 static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_t t0, int64_t t1, const int64_t *bound,
                                int nchunks)
 {
-    struct meg_attn_geom ge = a->ge;
-    const int64_t n = t1 - t0, rows = ge.b * ge.a;
-    float *o_part = rnd_new(ge.s_q * ge.b * a->ldq), *stats = rnd_new(3 * rows * n);
+    struct meg_attn_desc desc = a->desc;
+    const int64_t n = t1 - t0, rows = desc.b * desc.a;
+    float *o_part = rnd_new(desc.s_q * desc.b * a->ldo), *stats = rnd_new(3 * rows * n);
     float *lse = stats, *lse_part = stats + rows * n, *delta = stats + 2 * rows * n;
-    const struct meg_heads q = heads_from(queries_in(a, a->qt, a->dtype), t0), o = heads_from(queries(a, a->o), t0);
-    const struct meg_heads d_o = heads_from(queries_in(a, a->d_ot, a->dtype), t0);
+    const struct meg_heads q = heads_from(queries_in(a, a->qt, a->dtype), t0), o = heads_from(outputs(a, a->o), t0);
+    const struct meg_heads d_o = heads_from(outputs_in(a, a->d_ot, a->dtype), t0);
 
-    ge.s_q = n;
-    ge.q0 += t0;
-    ge.doc_start = a->doc ? a->doc + t0 * ge.b : NULL;
+    const struct meg_mat d_rel_bias = { desc.rel_bias.p ? a->d_table : NULL, MEG_DTYPE_F32, BUCKETS, desc.a,
+                                        desc.a + 1 };
+
+    desc.s_q = n;
+    desc.q0 += t0;
+    desc.doc_start = a->doc ? a->doc + t0 * desc.b : NULL;
     for (int bwd = 0; bwd < 2; bwd++) {
         for (int p = nchunks - 2; p >= 0; p--) {
             const struct meg_heads k = heads_from(keys_in(a, a->kvt, a->dtype, 0), bound[p]);
             const struct meg_heads v = heads_from(keys_in(a, a->kvt, a->dtype, 1), bound[p]);
-            ge.k0 = bound[p];
-            ge.s_k = bound[p + 1] - bound[p];
+            desc.k0 = bound[p];
+            desc.s_k = bound[p + 1] - bound[p];
+            desc.sink = p == nchunks - 2 ? a->desc.sink : (struct meg_array){ NULL, MEG_DTYPE_F32 };
             if (bwd) {
                 const struct meg_attn_bwd_args args = { .dq = heads_from(queries(a, a->dq), t0),
                                                         .dk = heads_from(keys(a, a->dkv, 0), bound[p]),
                                                         .dv = heads_from(keys(a, a->dkv, 1), bound[p]),
                                                         .accumulate = 1,
+                                                        .d_rel_bias = d_rel_bias,
+                                                        .d_sink = { desc.sink.p ? a->d_sink : NULL, MEG_DTYPE_F32 },
+                                                        .accumulate_params = 1,
                                                         .d_o = d_o,
                                                         .lse = lse,
                                                         .delta = delta,
                                                         .q = q,
                                                         .k = k,
                                                         .v = v };
-                ops->attn_bwd(NULL, &ge, &args, &a->drop);
+                ops->attn_bwd(NULL, &desc, &args, &a->drop);
             } else if (p == nchunks - 2) {
-                ops->attn_fwd(NULL, &ge, o, lse, q, k, v, &a->drop);
+                ops->attn_fwd(NULL, &desc, o, lse, q, k, v, &a->drop);
             } else {
-                ops->attn_fwd(NULL, &ge, queries(a, o_part), lse_part, q, k, v, &a->drop);
-                ops->attn_merge(NULL, &ge, o, lse, queries(a, o_part), lse_part);
+                ops->attn_fwd(NULL, &desc, outputs(a, o_part), lse_part, q, k, v, &a->drop);
+                ops->attn_merge(NULL, &desc, o, lse, outputs(a, o_part), lse_part);
             }
         }
-        ops->attn_delta(NULL, &ge, delta, d_o, o);
+        ops->attn_delta(NULL, &desc, delta, d_o, o);
     }
     for (int64_t r = 0; r < rows; r++)
-        memcpy(a->lse + r * a->ge.s_q + t0, lse + r * n, (size_t)n * sizeof *lse);
+        memcpy(a->lse + r * a->desc.s_q + t0, lse + r * n, (size_t)n * sizeof *lse);
     free(o_part);
     free(stats);
 }
 
-static void in_chunks(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop,
+static void in_chunks(const struct meg_ops *ops, struct meg_attn_desc desc, int arrays, float p_drop,
                       const int64_t *bound, int nchunks, int64_t samples)
 {
-    struct attn a = attn_new(ge, has_docs, p_drop);
-    memset(a.dq, 0, (size_t)(ge.s_q * ge.b * a.ldq) * sizeof *a.dq);
-    memset(a.dkv, 0, (size_t)(ge.s_k * ge.b * a.ldk) * sizeof *a.dkv);
+    struct attn a = attn_new(desc, arrays, p_drop);
+    memset(a.dq, 0, (size_t)(desc.s_q * desc.b * a.ldq) * sizeof *a.dq);
+    memset(a.dkv, 0, (size_t)(desc.s_k * desc.b * a.ldk) * sizeof *a.dkv);
+    memset(a.d_table, 0, (size_t)(BUCKETS * (desc.a + 1)) * sizeof *a.d_table);
+    memset(a.d_sink, 0, (size_t)desc.a * sizeof *a.d_sink);
     for (int p = 0; p < nchunks - 1; p++)
         run_rows_in_chunks(ops, &a, bound[p], bound[p + 1], bound, nchunks);
     check_forward(&a);
@@ -357,22 +464,29 @@ static void chunks_of_keys_merge(const struct meg_ops *ops)
     static const int64_t long_ones[] = { 0, 300, 620 };
     for (int causal = 0; causal < 2; causal++)
         for (int docs = 0; docs <= causal; docs++) {
-            in_chunks(ops, geom(32, 32, 2, 8, 4, 8, 0, causal, 0.35f), docs, 0.2f, fours, LEN(fours), 40);
-            in_chunks(ops, geom(61, 61, 3, 2, 2, 7, 0, causal, 0.4f), docs, 0.1f, odd, LEN(odd), 40);
+            in_chunks(ops, shape(32, 32, 2, 8, 4, 8, 0, causal, 0.35f), docs, 0.2f, fours, LEN(fours), 40);
+            in_chunks(ops, shape(61, 61, 3, 2, 2, 7, 0, causal, 0.4f), docs, 0.1f, odd, LEN(odd), 40);
         }
-    in_chunks(ops, geom(620, 620, 1, 2, 1, 16, 0, 1, 0.25f), 0, 0.1f, long_ones, LEN(long_ones), 3);
+    for (int causal = 0; causal < 2; causal++) {
+        struct meg_attn_desc desc = shape(61, 61, 3, 4, 2, 7, 0, causal, 0.4f);
+        desc.d_v = 5;
+        desc.window_left = 23;
+        desc.softcap = 1.5f;
+        in_chunks(ops, desc, LENGTHS | ALIBI | REL_BIAS | SINK | DOCS * causal, 0.1f, odd, LEN(odd), 40);
+    }
+    in_chunks(ops, shape(620, 620, 1, 2, 1, 16, 0, 1, 0.25f), 0, 0.1f, long_ones, LEN(long_ones), 3);
 }
 
 /* Queries without a visible key have o = 0 and lse = -infinity, and merging these changes nothing. */
 static void keys_that_no_query_sees(const struct meg_ops *ops)
 {
-    struct meg_attn_geom ge = geom(9, 12, 2, 4, 2, 8, 0, 1, 0.35f);
-    struct attn a = attn_new(ge, 0, 0.1f);
+    struct meg_attn_desc desc = shape(9, 12, 2, 4, 2, 8, 0, 1, 0.35f);
+    struct attn a = attn_new(desc, 0, 0.1f);
     const int64_t nq = 9 * 2 * a.ldq, nlse = 2 * 4 * 9;
     float *o = rnd_new(nq), *lse = rnd_new(nlse), *o_before = copy_new(o, nq), *lse_before = copy_new(lse, nlse);
     uint64_t h = 0;
-    a.ge.s = 24;
-    a.ge.k0 = 9;
+    a.desc.s = 24;
+    a.desc.k0 = 9;
     run(ops, &a, &h);
     for (int64_t i = 0; i < nlse; i++)
         assert_true(a.lse[i] == -INFINITY);
@@ -382,14 +496,14 @@ static void keys_that_no_query_sees(const struct meg_ops *ops)
     for (int64_t t = 0; t < 12 * 2; t++)
         for (int64_t c = 0; c < 2 * 2 * 8; c++)
             assert_true(a.dkv[t * a.ldk + c] == 0.0f);
-    ops->attn_merge(NULL, &a.ge, queries(&a, o), lse, queries(&a, a.o), a.lse);
+    ops->attn_merge(NULL, &a.desc, outputs(&a, o), lse, outputs(&a, a.o), a.lse);
     assert_memory_equal(o, o_before, (size_t)nq * sizeof *o);
     assert_memory_equal(lse, lse_before, (size_t)nlse * sizeof *lse);
-    ops->attn_merge(NULL, &a.ge, queries(&a, a.o), a.lse, queries(&a, o), lse); /* in the reverse order */
+    ops->attn_merge(NULL, &a.desc, outputs(&a, a.o), a.lse, outputs(&a, o), lse); /* in the reverse order */
     for (int64_t t = 0; t < 9 * 2; t++)
         assert_memory_equal(a.o + t * a.ldq, o + t * a.ldq, 4 * 8 * sizeof *o);
     assert_memory_equal(a.lse, lse, (size_t)nlse * sizeof *lse);
-    ops->attn_merge(NULL, &a.ge, queries(&a, o), lse, queries(&a, a.o),
+    ops->attn_merge(NULL, &a.desc, outputs(&a, o), lse, outputs(&a, a.o),
                     a.lse); /* the merge of equal outputs is their mean */
     for (int64_t i = 0; i < nlse; i++)
         near(lse[i], a.lse[i] + log(2.0), 4 * EPS, "lse of equals", i, 0);
@@ -405,19 +519,19 @@ static void half_types(const struct meg_ops *ops)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_BF16, MEG_DTYPE_F16 };
     for (size_t n = 0; n < LEN(types); n++) {
-        struct attn a = attn_in(types[n], geom(300, 300, 2, 4, 2, 24, 0, 1, 0.25f), 1, 0.1f);
+        struct attn a = attn_in(types[n], shape(300, 300, 2, 4, 2, 24, 0, 1, 0.25f), 1, 0.1f);
         const int64_t nq = 300 * 2 * a.ldq;
         void *o = zeros(nq, 2), *want;
         uint64_t h = 0;
         run(ops, &a, &h);
         check_forward(&a);
         check_backward(&a, 5);
-        ops->attn_fwd(NULL, &a.ge, queries_in(&a, o, types[n]), a.lse, queries_in(&a, a.qt, types[n]),
+        ops->attn_fwd(NULL, &a.desc, outputs_in(&a, o, types[n]), a.lse, queries_in(&a, a.qt, types[n]),
                       keys_in(&a, a.kvt, types[n], 0), keys_in(&a, a.kvt, types[n], 1), &a.drop);
         want = round_to(a.o, nq, types[n]);
         for (int64_t t = 0; t < 300 * 2; t++)
             assert_memory_equal((uint16_t *)o + t * a.ldq, (uint16_t *)want + t * a.ldq, 4 * 24 * 2);
-        ops->attn_delta(NULL, &a.ge, a.delta, queries_in(&a, a.d_ot, types[n]), queries_in(&a, o, types[n]));
+        ops->attn_delta(NULL, &a.desc, a.delta, outputs_in(&a, a.d_ot, types[n]), outputs_in(&a, o, types[n]));
         for (int64_t r = 0; r < 300 * 2 * 4; r++) {
             const int64_t t = r % 300, at = (t * 2 + r / 300 / 4) * a.ldq + r / 300 % 4 * 24;
             double sum = 0.0;
@@ -441,7 +555,7 @@ static void half_gradients(const struct meg_ops *ops)
     for (size_t n = 0; n < LEN(types); n++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             const enum meg_dtype t = types[n];
-            struct attn a = attn_in(t, geom(300, 300, 2, 6, 2, 24, 0, 1, 0.25f), 1, 0.1f);
+            struct attn a = attn_in(t, shape(300, 300, 2, 6, 2, 24, 0, 1, 0.25f), DOCS | REL_BIAS | SINK, 0.1f);
             const int64_t nq = 300 * 2 * a.ldq, nk = 300 * 2 * a.ldk;
             void *dq = round_to(a.dq, nq, t), *dkv = round_to(a.dkv, nk, t), *dq_want, *dkv_want;
             float *dq32 = copy_new(a.dq, nq), *dkv32 = copy_new(a.dkv, nk);
@@ -467,12 +581,12 @@ static void half_gradients(const struct meg_ops *ops)
 /* The gradients are the same whether attn_delta or attn_bwd computes delta. */
 static void delta_given(const struct meg_ops *ops)
 {
-    struct attn a = attn_new(geom(300, 300, 2, 6, 2, 24, 0, 1, 0.25f), 1, 0.1f);
+    struct attn a = attn_new(shape(300, 300, 2, 6, 2, 24, 0, 1, 0.25f), 1, 0.1f);
     const int64_t nq = 300 * 2 * a.ldq, nk = 300 * 2 * a.ldk;
     float *dq = copy_new(a.dq, nq), *dkv = copy_new(a.dkv, nk);
     uint64_t h = 0;
     run(ops, &a, &h);
-    ops->attn_delta(NULL, &a.ge, a.delta, queries(&a, a.d_o), queries(&a, a.o));
+    ops->attn_delta(NULL, &a.desc, a.delta, outputs(&a, a.d_o), outputs(&a, a.o));
     backward(ops, &a, dq, dkv, MEG_DTYPE_F32, 0, a.delta);
     assert_memory_equal(dq, a.dq, (size_t)nq * sizeof *dq);
     assert_memory_equal(dkv, a.dkv, (size_t)nk * sizeof *dkv);
@@ -481,22 +595,150 @@ static void delta_given(const struct meg_ops *ops)
     attn_free(&a);
 }
 
+/* Each field of the descriptor alone and combinations of them, in short sequences and in sequences of many tiles. */
+static void fields(const struct meg_ops *ops)
+{
+    static const struct {
+        int64_t window_left, window_right, d_v;
+        float softcap, p_drop;
+        int arrays;
+    } c[] = {
+        { 5, 0, 12, 0.0f, 0.0f, 0 },
+        { 3, 4, 12, 0.0f, 0.0f, 0 },
+        { 0, -1, 12, 0.0f, 0.0f, 0 },
+        { -1, -1, 12, 0.0f, 0.0f, LENGTHS },
+        { -1, 0, 20, 0.0f, 0.0f, 0 },
+        { -1, -1, 5, 0.0f, 0.0f, 0 },
+        { -1, 0, 12, 0.7f, 0.0f, 0 },
+        { -1, 0, 12, 0.0f, 0.0f, ALIBI },
+        { -1, -1, 12, 0.0f, 0.0f, ALIBI },
+        { -1, 0, 12, 0.0f, 0.0f, REL_BIAS },
+        { -1, -1, 12, 0.0f, 0.0f, REL_BIAS },
+        { -1, 0, 12, 0.0f, 0.0f, SINK },
+        { 20, 0, 12, 0.0f, 0.0f, DOCS | SINK },
+        { -1, -1, 12, 0.9f, 0.2f, REL_BIAS },
+        { 30, 9, 7, 0.8f, 0.1f, LENGTHS | ALIBI | REL_BIAS | SINK },
+        { 40, 0, 16, 0.8f, 0.1f, DOCS | ALIBI | REL_BIAS | SINK },
+    };
+    for (size_t n = 0; n < LEN(c); n++)
+        for (int is_long = 0; is_long < 2; is_long++) {
+            struct meg_attn_desc desc =
+                is_long ? shape(300, 300, 2, 2, 1, 12, 0, 0, 0.3f) : shape(45, 45, 3, 6, 2, 12, 0, 0, 0.3f);
+            desc.window_left = c[n].window_left;
+            desc.window_right = c[n].window_right;
+            desc.d_v = c[n].d_v;
+            desc.softcap = c[n].softcap;
+            all_of(ops, desc, c[n].arrays, c[n].p_drop, is_long ? 4 : 12);
+        }
+}
+
+/* The buckets begin at the distances at which those of Hugging Face's T5 begin. */
+static void buckets(const struct meg_ops *ops)
+{
+    /* the first distances of buckets 8 to 15 of 32 bidirectional, and of buckets 16 to 31 of 32 causal; both of 128 */
+    static const int64_t both[] = { 8, 12, 16, 23, 32, 46, 64, 91 };
+    static const int64_t past[] = { 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113 };
+    enum { N = 200, B = 32 };
+    for (int is_both = 0; is_both < 2; is_both++) {
+        struct meg_attn_desc desc = shape(1, 1, 1, 1, 1, 1, 0, 0, 0.0f);
+        const struct meg_drop none = { 0 };
+        float table[B], q = 0.0f, o, lse;
+        for (int n = 0; n < B; n++)
+            table[n] = (float)n;
+        desc.rel_bias = (struct meg_mat){ table, MEG_DTYPE_F32, B, 1, 1 };
+        desc.rel_bias_max_distance = 128;
+        desc.rel_bias_is_bidirectional = is_both;
+        desc.s = N;
+        for (int64_t relative = 1 - N; relative < N; relative++) {
+            const struct meg_heads x = { &q, MEG_DTYPE_F32, 1, 1, 1, 1 }, out = { &o, MEG_DTYPE_F32, 1, 1, 1, 1 };
+            const int64_t distance = is_both ? llabs(relative) : relative < 0 ? -relative : 0;
+            const int64_t exact = is_both ? 8 : 16, *first = is_both ? both : past;
+            int64_t want = distance < exact ? distance : exact - 1;
+            for (int64_t n = 0; n < exact && distance >= exact; n++)
+                want += distance >= first[n];
+            desc.q0 = relative < 0 ? -relative : 0;
+            desc.k0 = relative > 0 ? relative : 0;
+            ops->attn_fwd(NULL, &desc, out, &lse, x, x, x, &none);
+            near(lse, (double)(want + (is_both && relative > 0 ? 16 : 0)), 0.0, "bucket", relative, is_both);
+        }
+    }
+}
+
+/* Sequences of different lengths with keys in blocks give the outputs of one sequence with contiguous keys. */
+static void paged_cache(const struct meg_ops *ops)
+{
+    static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+    enum { BLOCK = 16, PER_SEQ = 20, SEQS = 3, S_Q = 2, D = 24, D_V = 8, A = 4, G = 2, ROW = G * (D + D_V) };
+    static const int32_t start[SEQS] = { 0, 37, 300 };
+    for (size_t n = 0; n < LEN(types); n++) {
+        const enum meg_dtype t = types[n];
+        const size_t size = meg_dtype_size(t);
+        struct meg_attn_desc desc = shape(S_Q, BLOCK * PER_SEQ, SEQS, A, G, D, 0, 1, 0.2f);
+        int32_t table[SEQS * PER_SEQ], length[SEQS];
+        struct attn a;
+        char *pool = zeros((SEQS * PER_SEQ + 1) * BLOCK * ROW, size);
+        struct meg_heads k = { pool, t, ROW, BLOCK * ROW, D + D_V, 0 }, v = k;
+        float *o;
+
+        desc.d_v = D_V;
+        desc.window_left = 150;
+        a = attn_in(t, desc, ALIBI | REL_BIAS | SINK, 0.0f);
+        o = rnd_new(S_Q * SEQS * a.ldo);
+        v.p = pool + D * size;
+        for (int i = 0; i < SEQS * PER_SEQ; i++)
+            table[i] = 1 + i * 7 % (SEQS * PER_SEQ); /* 7 and 60 have no common factor: a permutation */
+        for (int64_t i = 0; i < SEQS; i++) {
+            length[i] = start[i] + S_Q;
+            for (int64_t s = 0; s < length[i]; s++)
+                memcpy(pool + (size_t)((table[i * PER_SEQ + s / BLOCK] * BLOCK + s % BLOCK) * ROW) * size,
+                       (char *)a.kvt + (size_t)((s * SEQS + i) * a.ldk) * size, ROW * size);
+        }
+        a.desc.query_start = start;
+        a.desc.key_length = length;
+        a.desc.block_table = table;
+        a.desc.block_size = BLOCK;
+        a.desc.blocks_per_seq = PER_SEQ;
+        ops->attn_fwd(NULL, &a.desc, outputs(&a, a.o), a.lse, queries_in(&a, a.qt, t), k, v, &a.drop);
+        for (int64_t i = 0; i < SEQS; i++) {
+            struct meg_heads one_o = outputs(&a, o), one_q = queries_in(&a, a.qt, t);
+            struct meg_heads one_k = keys_in(&a, a.kvt, t, 0), one_v = keys_in(&a, a.kvt, t, 1);
+            float lse[A * S_Q];
+            desc = a.desc;
+            desc.b = 1;
+            desc.q0 = start[i];
+            desc.s_k = length[i];
+            desc.query_start = desc.key_length = desc.block_table = NULL;
+            one_o.p = o + i * a.ldo;
+            one_q.p = (char *)one_q.p + (size_t)(i * a.ldq) * size;
+            one_k.p = (char *)one_k.p + (size_t)(i * a.ldk) * size;
+            one_v.p = (char *)one_v.p + (size_t)(i * a.ldk) * size;
+            ops->attn_fwd(NULL, &desc, one_o, lse, one_q, one_k, one_v, &a.drop);
+            assert_memory_equal(lse, a.lse + i * A * S_Q, sizeof lse);
+            for (int64_t s = 0; s < S_Q; s++)
+                assert_memory_equal(o + (s * SEQS + i) * a.ldo, a.o + (s * SEQS + i) * a.ldo, A * D_V * sizeof *o);
+        }
+        free(pool);
+        free(o);
+        attn_free(&a);
+    }
+}
+
 /* Half of the heads, computed with their global index, have the same outputs as among all heads. */
 static void shard_of_heads(const struct meg_ops *ops)
 {
-    struct attn a = attn_new(geom(50, 50, 2, 4, 2, 8, 0, 1, 0.35f), 0, 0.25f);
+    struct attn a = attn_new(shape(50, 50, 2, 4, 2, 8, 0, 1, 0.35f), 0, 0.25f);
     struct attn b = a;
     uint64_t h = 0;
     float *o;
     run(ops, &a, &h);
     o = copy_new(a.o, 50 * 2 * a.ldq);
-    b.ge.a = 2;
-    b.ge.g = 1;
+    b.desc.a = 2;
+    b.desc.g = 1;
     b.drop.unit0 += 2;
     b.q += 2 * 8;
     b.kv += 2 * 8;
     b.o += 2 * 8;
-    ops->attn_fwd(NULL, &b.ge, queries(&b, b.o), b.lse, queries(&b, b.q), keys(&b, b.kv, 0), keys(&b, b.kv, 1),
+    ops->attn_fwd(NULL, &b.desc, outputs(&b, b.o), b.lse, queries(&b, b.q), keys(&b, b.kv, 0), keys(&b, b.kv, 1),
                   &b.drop);
     assert_memory_equal(o, a.o, (size_t)(50 * 2 * a.ldq) * 4);
     free(o);
@@ -505,7 +747,7 @@ static void shard_of_heads(const struct meg_ops *ops)
 
 static void nan_propagates(const struct meg_ops *ops)
 {
-    struct attn a = attn_new(geom(40, 40, 1, 1, 1, 8, 0, 1, 0.35f), 0, 0.0f);
+    struct attn a = attn_new(shape(40, 40, 1, 1, 1, 8, 0, 1, 0.35f), 0, 0.0f);
     float *kv = a.kvt;
     const float bad[] = { NAN, INFINITY, -INFINITY };
     for (size_t n = 0; n < LEN(bad); n++) {
@@ -543,6 +785,9 @@ int main(void)
         { "bf16 and f16 outputs are rounded once", half_types },
         { "bf16 and f16 gradients are rounded once", half_gradients },
         { "delta may be given or computed from o", delta_given },
+        { "windows, padding, softcap, biases and sinks agree with f64", fields },
+        { "relative positions have the buckets of T5", buckets },
+        { "a paged cache gives the outputs of contiguous keys", paged_cache },
         { "a shard of the heads gives the same outputs as all heads", shard_of_heads },
         { "NaN propagates to outputs and gradients", nan_propagates },
     };

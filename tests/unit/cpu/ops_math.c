@@ -41,6 +41,22 @@ static void exp_is_within_its_error(void **state)
     assert_true(vexp(0.0f) == 1.0f && vexp(INFINITY) == INFINITY && vexp(-INFINITY) == 0.0f);
 }
 
+static void tanh_is_within_its_error(void **state)
+{
+    double worst = 0.0;
+    (void)state;
+    for (uint64_t u = 0; u < 1ull << 32; u += 397) {
+        const float x = of_bits((uint32_t)u), y = vtanh(x);
+        if (isnan(x))
+            assert_true(isnan(y));
+        else
+            worst = worse(worst, fabs(y - tanh(x)) / ulp(tanh(x)));
+    }
+    print_message("# tanh: %.3f ulp\n", worst);
+    assert_true(worst <= 1.3);
+    assert_true(vtanh(INFINITY) == 1.0f && vtanh(-INFINITY) == -1.0f);
+}
+
 static double tanh64(double x)
 {
     return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
@@ -100,6 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_its_error),
+        cmocka_unit_test(tanh_is_within_its_error),
         cmocka_unit_test(gelu_is_within_its_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,6 +114,66 @@ static void heads_that_overlap(void *arg)
     checked()->copy_heads(NULL, dst, src, 2, 1, 2, 4);
 }
 
+static struct meg_attn_desc attn_desc(void)
+{
+    return (struct meg_attn_desc){ .s_q = 2,
+                                   .s_k = 2,
+                                   .b = 1,
+                                   .a = 1,
+                                   .g = 1,
+                                   .d = 2,
+                                   .d_v = 2,
+                                   .s = 2,
+                                   .rel_bias = { data[3], MEG_DTYPE_F32, 8, 1, 1 },
+                                   .rel_bias_max_distance = 16 };
+}
+
+static void call_attn_bwd(const struct meg_attn_desc *desc, struct meg_mat d_rel_bias)
+{
+    const struct meg_heads h = { data[0], MEG_DTYPE_F32, 2, 2, 2, 2 }, g = { data[1], MEG_DTYPE_F32, 2, 2, 2, 2 };
+    const struct meg_attn_bwd_args args = { .dq = g,
+                                            .dk = h,
+                                            .dv = g,
+                                            .d_rel_bias = d_rel_bias,
+                                            .d_o = h,
+                                            .lse = data[2],
+                                            .delta = data[2],
+                                            .q = h,
+                                            .k = g,
+                                            .v = h };
+
+    checked()->attn_bwd(NULL, desc, &args, NULL);
+}
+
+static void distance_of_no_logarithm(void *arg)
+{
+    struct meg_attn_desc desc = attn_desc();
+
+    (void)arg;
+    desc.rel_bias_max_distance = 4;
+    call_attn_bwd(&desc, mat(3, 8, 1));
+}
+
+static void wrong_buckets(void *arg)
+{
+    const struct meg_attn_desc desc = attn_desc();
+
+    (void)arg;
+    call_attn_bwd(&desc, mat(3, 9, 1));
+}
+
+static void gradient_through_a_cache(void *arg)
+{
+    const int32_t block = 0;
+    struct meg_attn_desc desc = attn_desc();
+
+    (void)arg;
+    desc.block_table = &block;
+    desc.block_size = 2;
+    desc.blocks_per_seq = 1;
+    call_attn_bwd(&desc, mat(3, 8, 1));
+}
+
 static void range_reversed(void *arg)
 {
     const struct meg_update_range range = { .begin = 5, .end = 2, .cols = 1 };
@@ -140,6 +200,10 @@ static void a_wrong_argument_aborts_and_names_both_values(void **state)
         { overlap, "no overlap between y, x does not hold" },
         { overlap_of_columns, "no overlap between y, x does not hold" },
         { heads_that_overlap, "d <= dst.ld_g does not hold (4 and 2)" },
+        { distance_of_no_logarithm, "desc->rel_bias.rows / (desc->rel_bias_is_bidirectional ? 4 : 2) < "
+                                    "desc->rel_bias_max_distance does not hold (4 and 4)" },
+        { wrong_buckets, "args->d_rel_bias.rows == desc->rel_bias.rows does not hold (9 and 8)" },
+        { gradient_through_a_cache, "!desc->query_start && !desc->block_table does not hold" },
         { range_reversed, "begin <= end does not hold (5 and 2)" },
     };
 
