@@ -78,7 +78,7 @@ refused 'context-parallel-size 2: twice this size, 4, must divide --seq-length 3
 refused 'cp-comm-type: found 2 values, expected 1 or one per layer (--num-layers 4)' --cp-comm-type p2p a2a
 refused 'cp-comm-type a2a: the size of the all-to-all group, 2, must divide the number of query groups .*, 1' \
     --cp-comm-type a2a --num-query-groups 1
-refused 'a2a+p2p requires --hierarchical-context-parallel-sizes' --cp-comm-type a2a+p2p
+refused 'a2a+p2p: requires --hierarchical-context-parallel-sizes' --cp-comm-type a2a+p2p
 refused 'sizes 2 2: the product must equal --context-parallel-size 2' --cp-comm-type a2a+p2p \
     --hierarchical-context-parallel-sizes 2 2
 refused "sizes: 'two' is not a positive integer" --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes two 1

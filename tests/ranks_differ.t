@@ -57,9 +57,9 @@ is 'equal ranks train' "$each_status" 0
 each 2 'set -- "$@" --data-cache-path other'
 is '--data-cache-path may differ' "$each_status" 0
 each 3 'set -- "$@" --lr 1e-2'
-reported 'another value of an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* differs from rank 0: --lr = 0.01 here, --lr = 0.001 there; all ranks must have the same'
+reported 'another value of an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* differs from rank 0: --lr = 0.01 on rank 1, --lr = 0.001 on rank 0; all ranks must have the same'
 each 3 'set -- "$@" --exit-interval 3'
-reported 'an option that only one rank has' 2 'rank 1 of 3 .*: --exit-interval = 3 here, nothing there'
+reported 'an option that only one rank has' 2 'rank 1 of 3 .*: --exit-interval = 3 on rank 1, nothing on rank 0'
 each 3 : --nonsense 1
 is 'an unknown option: the status is 2' "$each_status" 2
 is 'an unknown option: reported once' "$(grep '^meg-train' "$T/err")" 'meg-train: unknown option --nonsense'

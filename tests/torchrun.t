@@ -33,7 +33,7 @@ is 'one rank trains on the CPU' "$statuses" 0
 torchrun 2 meg-train --config "$T/conf"
 is 'two ranks on the CPU end with status 2' "$statuses" '2 2'
 like 'the message names mpirun' "$(cat "$T/err.0" "$T/err.1")" \
-    'torchrun started 2 ranks, but only mpirun and srun can start the ranks of a run on CPUs'
+    'torchrun started 2 ranks, but with --device cpu ranks exchange tensors through MPI; start them with mpirun or srun'
 is 'one rank prints the message' "$(cat "$T/err.0" "$T/err.1" | grep -c 'torchrun started')" 1
 torchrun 2 meg-train --config "$T/conf" --dry-run
 is 'two ranks estimate a run' "$statuses" '0 0'
@@ -50,7 +50,7 @@ torchrun_meanwhile=kill_one
 torchrun 4 "$comm" loop 60
 is 'a rank is killed: the others exit with status 69' "$statuses" '69 69 137 69'
 like 'rank 0 names the killed rank' "$(cat "$T/err.0")" \
-    "rank 2 of 4 on $(hostname) exited or was killed .* step [0-9]"
+    "rank 2 of 4 on $(hostname) exited or was killed, possibly for lack of memory; .* step [0-9]"
 stop_one() {
     after_step_3
     kill -STOP "$(cat "$T/pid.1")"
@@ -167,7 +167,7 @@ like 'both ranks with different WORLD_SIZE report it' "$(tr '\n' ' ' <"$T/fewer.
 like 'two processes with one rank are refused' "$(tr '\n' ' ' <"$T/twice.0")" \
     'two processes claim to be rank 1, .* status 2'
 like 'a rank of another run is refused' "$(tr '\n' ' ' <"$T/another.1")" \
-    'rank 1 of 3 on .* was refused by .*: another run uses this port; set another MASTER_PORT.* status 2'
+    'rank 1 of 3 on .* was refused by .*: another run uses this port; set a different MASTER_PORT.* status 2'
 like 'a rank of another job of Open MPI is refused' "$(tr '\n' ' ' <"$T/another.2")" 'rank 2 .* was refused by .*another run .* status 2'
 like 'rank 0 does not count refused ranks' "$(cat "$T/another.0")" 'for ranks 1-2 of 3; rank 0 joined'
 
@@ -176,7 +176,7 @@ like 'rank 0 does not count refused ranks' "$(cat "$T/another.0")" 'for ranks 1-
     next_port
     listen_at "$torchrun_port" 'sleep'
     status 'a port in use is a usage error' 2 as_rank 0 2 $patient
-    like 'the message names the port in use' "$(cat "$T/err")" "port $torchrun_port of .*: Address already in use; set another MASTER_PORT"
+    like 'the message names the port in use' "$(cat "$T/err")" "port $torchrun_port of .*: Address already in use; set a different MASTER_PORT"
     as_agent() { as_rank "$1" 2 env TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=none "$comm" host >"$T/agent.$1" 2>&1; }
     as_agent 1 &
     agent=$!

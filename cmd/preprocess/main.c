@@ -1,4 +1,6 @@
 /* meg-preprocess - tokenize JSON lines into token datasets, and inspect token datasets. */
+#include <inttypes.h>
+
 #include "base/err.h"
 #include "data/indexed/inspect.h"
 #include "option/opt.h"
@@ -28,7 +30,7 @@ int main(int argc, char **argv)
     if ((c.input.n > 0) + (in.decode.n > 0) + (in.info != NULL) > 1)
         meg_usage("specify only one of --input, --decode and --info");
     if (in.decode.n > 2)
-        meg_usage("--decode accepts only PREFIX and FIRST[:COUNT]");
+        meg_usage("--decode: found %" PRId64 " values, expected PREFIX and optionally FIRST[:COUNT]", in.decode.n);
     if (in.json && in.decode.n == 0 && !in.info)
         meg_usage("--json requires --decode or --info");
     /* without --tokenizer-type, the type is detected from the files */

@@ -70,8 +70,9 @@ static int run(const struct conf *c, struct meg_err *e)
     if ((r = meg_lock_check(&lock, e)) < 0 || (r = meg_bpe_vocab_write(&vocab, c->output_dir, e)) < 0)
         goto out;
     if (vocab.tokens.n < c->vocab_size)
-        meg_warn("the text yields only %" PRId64 " tokens instead of the %" PRId64 " of --vocab-size", vocab.tokens.n,
-                 c->vocab_size);
+        meg_warn("the text yields only %" PRId64 " tokens instead of the %" PRId64
+                 " of --vocab-size; use more text or a smaller --vocab-size",
+                 vocab.tokens.n, c->vocab_size);
     meg_info("%s: %" PRId64 " tokens from %.1f MB of text with %" PRId64 " different words, in %.1f s", c->output_dir,
              vocab.tokens.n, (double)nbytes / 1e6, trainer.words.n, meg_now_s() - start_s);
 out:

@@ -84,7 +84,7 @@ static int check_chunk(const struct expected_chunk *k, struct meg_err *e)
     return meg_fail(e, MEG_EFORMAT,
                     "%s: tensor %s, chunk %" PRId64 " of %" PRId64 " (bytes %" PRId64 " to %" PRId64
                     " of the file): the checksum is %s, but manifest.json has %s; the file is damaged: copy it "
-                    "again, or load another iteration with --ckpt-step",
+                    "again, or load a different iteration with --ckpt-step",
                     k->m->st->path, t->name, k->i + 1, k->n, t->file_offset + k->c.first,
                     t->file_offset + k->c.first + k->c.n - 1, hash, k->expected ? k->expected : "none");
 }

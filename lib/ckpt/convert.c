@@ -24,7 +24,7 @@ const struct meg_opt meg_convert_opts[] = {
     { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
       "format to write; auto: mcore with --target-tensor-parallel-size or --target-pipeline-parallel-size, else hf for "
       "a native source, else native" },
-    { "model-type", 0, MEG_STR(C, model_type), "GPT", "GPT", "model type" },
+    { "model-type", 0, MEG_STR(C, model_type), "GPT", "GPT", "type of the model; only GPT is supported" },
     { "target-tensor-parallel-size", 0, MEG_I64(C, tensor), "N", NULL,
       "tensor-parallel size of the checkpoint to write; default: that of the source" },
     { "target-pipeline-parallel-size", 0, MEG_I64(C, pipeline), "N", NULL,
@@ -35,7 +35,7 @@ const struct meg_opt meg_convert_opts[] = {
     { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL,
       "JSON vocabulary; its number of tokens is used as --true-vocab-size" },
     { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",
-      "with --saver mcore: Megatron layer implementation whose names are used for the norm tensors" },
+      "with --saver mcore: name the norm tensors as this layer implementation of Megatron does" },
     { "params-dtype", 0, MEG_STR(C, dtype), "auto|fp32|bf16|fp16", "auto",
       "dtype of the weights with --saver hf or native; auto: that of the source" },
     { "max-shard-size", 0, MEG_STR(C, shard_size), "SIZE", "5GB",
@@ -133,8 +133,8 @@ static int check_loader(const struct meg_convert_conf *c, const struct meg_ckpt 
         expected = "hf";
     if (strcmp(expected, "auto") == 0 || strcmp(expected, format) == 0)
         return 0;
-    return meg_fail(e, MEG_EFORMAT, "%s: --loader is %s, but the format of the checkpoint is %s", meg_ckpt_path(ckpt),
-                    c->loader, format);
+    return meg_fail(e, MEG_EFORMAT, "%s: --loader is %s, but the format of the checkpoint is %s; use --loader auto",
+                    meg_ckpt_path(ckpt), c->loader, format);
 }
 
 /* Set the size of the vocabulary from --true-vocab-size or --vocab-file. */

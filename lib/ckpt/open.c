@@ -95,8 +95,8 @@ static int index_file(struct ckpt_tensor_index *x, struct meg_st *st, struct meg
         const int64_t i = meg_strtab_add(&x->names, st->t[k].name, (int64_t)strlen(st->t[k].name));
 
         if (i < n)
-            return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is also in %s", st->path, st->t[k].name,
-                            x->v[i].st->path);
+            return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is also in %s; expected each tensor in only one file",
+                            st->path, st->t[k].name, x->v[i].st->path);
         x->v[i] = (struct ckpt_mapped_tensor){ st, &st->t[k] };
     }
     return 0;

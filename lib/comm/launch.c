@@ -92,8 +92,8 @@ int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, st
         return 0;
     if (d->op->is_host_memory)
         return meg_fail(e, MEG_EUSAGE,
-                        "torchrun started %d ranks, but only mpirun and srun can start the ranks of a run on CPUs "
-                        "(--device %s): there is no other transport for tensors in host memory",
+                        "torchrun started %d ranks, but with --device %s ranks exchange tensors through MPI; start "
+                        "them with mpirun or srun",
                         world->size, d->op->name);
 #ifdef MEG_HAVE_NCCL
     return meg_comm_open_nccl(world, d, e);

@@ -290,8 +290,11 @@ int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e)
 {
     int provided;
 
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
-        return meg_fail(e, MEG_EFAIL, "the MPI library failed to initialize, or does not support MPI_THREAD_FUNNELED");
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+        return meg_fail(e, MEG_EFAIL, "MPI_Init_thread failed; check the MPI library and the launcher");
+    if (provided < MPI_THREAD_FUNNELED)
+        return meg_fail(e, MEG_EFAIL,
+                        "the MPI library does not support MPI_THREAD_FUNNELED; use one built with thread support");
     limit_threads();
     *world = group_new(MPI_COMM_WORLD, NULL, "world");
     meg_on_die(abort_all, *world);

@@ -51,7 +51,7 @@ const struct meg_opt meg_data_opts[] = {
       "store the document, sample and shuffle indexes in DIR; default: PREFIX/cache/GPTDataset_indices, for the "
       "dataset PREFIX.bin" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
-      "use the number of samples built from each dataset of a blend as its weight; requires --megatron-release 0.10" },
+      "weight each dataset of a blend by the number of samples built from it; requires --megatron-release 0.10" },
     { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "FRACTION", NULL,
       "build (1 + FRACTION) times as many samples of each dataset in a blend as its weight requires; requires "
       "--megatron-release 0.11 or later; default: 0.005" },
@@ -143,7 +143,7 @@ static int parse_blend(struct meg_data_blend *b, const struct word_list *w, cons
                         origin, numbers, n / 2);
     step = numbers > 0 ? 2 : 1;
     if (n / step > MEG_MAX_BLEND_DATASETS)
-        return meg_fail(e, MEG_EUSAGE, "%s: %" PRId64 " datasets; at most %d can be blended", origin, n / step,
+        return meg_fail(e, MEG_EUSAGE, "%s: found %" PRId64 " datasets, expected at most %d", origin, n / step,
                         MEG_MAX_BLEND_DATASETS);
     b->n = (int)(n / step);
     b->prefix = meg_new((size_t)b->n * sizeof *b->prefix);

@@ -79,7 +79,7 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
                             origin, (int)(comma - s), s);
     }
     if (b->n > MEG_MAX_BLEND_DATASETS)
-        return meg_fail(e, MEG_EUSAGE, "%s: %d datasets; at most %d can be blended", origin, b->n,
+        return meg_fail(e, MEG_EUSAGE, "%s: found %d datasets, expected at most %d", origin, b->n,
                         MEG_MAX_BLEND_DATASETS);
     return meg_blend_check_weights(b->weight, b->n, origin, e);
 }

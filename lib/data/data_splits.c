@@ -122,7 +122,7 @@ static int plan_split(struct meg_data_splits *d, int split, const struct meg_dat
         g->is_blend = b->n > 1 || (g->is_weighted && !blends->is_per_split);
         if (g->is_blend && g->is_weighted && g->num_samples == MEG_ONE_EPOCH)
             return meg_fail(e, MEG_EUSAGE,
-                            "--data-path: weights are not supported when each sample is read once; specify prefixes "
+                            "weights of datasets are not supported when each sample is read once; specify prefixes "
                             "without weights");
         r = plan_blend(d, split, b, e);
     }
@@ -293,7 +293,9 @@ static int check_blend(const struct meg_data_splits *d, const struct meg_dataset
     for (int64_t i = 0; i < ds->blend.n; i++) {
         int k = ds->blend.dataset[i];
         if (k < 0 || k >= ds->nmember || ds->blend.sample[i] < 0)
-            return meg_fail(e, MEG_EFORMAT, "the cached index of the blend does not match its datasets; remove %s",
+            return meg_fail(e, MEG_EFORMAT,
+                            "the cached index of the blend does not match its datasets; remove the .npy files of the "
+                            "index in %s",
                             d->cache_dir);
         if (ds->blend.sample[i] >= ds->member[k]->len && !d->is_deepspeed)
             return meg_dataset_exhausted(ds->member[k], e);

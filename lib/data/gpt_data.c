@@ -28,13 +28,13 @@ static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_m
                         p->name, all, needed, d->spec.seq_length);
     if (p->tokens == 0 && !d->split_string)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: the range BEGIN:END for %s has no tokens (%" PRId64 " of %" PRId64
-                        " sequences), but one sample needs %" PRId64 " tokens; use a larger range",
+                        "%s: the range BEGIN:END for %s has %" PRId64 " of %" PRId64
+                        " sequences and no tokens, but one sample needs %" PRId64 " tokens; use a larger range",
                         p->name, meg_split_names[p->split], p->end - p->begin, n, needed);
     if (p->tokens == 0)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: the %s split of %s has no tokens (%" PRId64 " of %" PRId64
-                        " sequences), but one sample needs %" PRId64
+                        "--split %s: the %s split of %s has %" PRId64 " of %" PRId64
+                        " sequences and no tokens, but one sample needs %" PRId64
                         " tokens; use a larger ratio, or 0 to omit this split",
                         d->split_string, meg_split_names[p->split], p->name, p->end - p->begin, n, needed);
     if (p->tokens < needed) {

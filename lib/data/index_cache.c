@@ -151,7 +151,7 @@ static bool has_checksums(const struct meg_index_cache_entry *c, const struct me
     for (int i = 0; i < n; i++)
         add_checksum(&sums, &a[i]);
     if (meg_mmap_open(&kept, path, NULL) < 0)
-        meg_info("%s: no such file (Megatron-LM does not write it); rebuilding the index to check it", path);
+        meg_info("%s: no such checksum file, as in an index of Megatron-LM; rebuilding the index to check it", path);
     else if (!(has = kept.n == sums.n && memcmp(kept.p, sums.s, sums.n) == 0))
         meg_warn("%s: the arrays of the index do not match these checksums: a file was damaged or changed; rebuilding "
                  "the index",

@@ -87,8 +87,8 @@ static void fill_slot(struct meg_data_loader *l, struct slot *o)
 
     if (!meg_data_sampler_next(l->sampler, l->index, o->batch.sample_id))
         o->status = meg_fail(&o->err, MEG_EFAIL,
-                             "the dataset was built for a shorter run: %" PRId64
-                             " samples, too few for another micro-batch on each data-parallel rank",
+                             "the dataset was built for a shorter run: its %" PRId64
+                             " samples are too few for one more micro-batch on each data-parallel rank",
                              meg_dataset_len(l->ds));
     else
         o->status = meg_sigbus_guard(read_batch, &a, &o->err);

@@ -45,9 +45,10 @@ int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_s
         if (c->total < step)
             return meg_fail(e, MEG_EUSAGE,
                             "--dataloader-type cyclic: the dataset has %" PRId64
-                            " samples, but one micro-batch on each data-parallel rank needs %" PRId64
-                            " (micro-batch size %" PRId64 " x %" PRId64 " ranks)",
-                            c->total, step, c->micro_batch, c->ranks);
+                            " samples, but one micro-batch of %" PRId64 " samples on each of %" PRId64
+                            " data-parallel ranks needs %" PRId64
+                            "; use a larger dataset or a smaller --micro-batch-size",
+                            c->total, c->micro_batch, c->ranks, step);
         if (c->consumed % (c->total - c->total % step) % step)
             return meg_fail(e, MEG_EUSAGE,
                             "--dataloader-type cyclic: the checkpoint has consumed %" PRId64

@@ -56,7 +56,8 @@ static int read_dataset(void *ctx, int64_t first, int64_t count, int32_t *out, s
             if (out[i] < 0 || out[i] >= r->vocab_size)
                 return meg_fail(e, MEG_EFORMAT,
                                 "%s.bin: the id at offset %" PRId64 " of sequence %" PRId64
-                                " (both counted from 0) is %d; the vocabulary of the model has ids 0 to %" PRId64,
+                                " (both counted from 0) is %d; the vocabulary of the model has ids 0 to %" PRId64
+                                "; preprocess the text with the tokenizer of the model",
                                 meg_indexed_prefix(r->d), (first - begin + i), seq, out[i], r->vocab_size - 1);
         first += n;
         out += n;

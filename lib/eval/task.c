@@ -32,8 +32,10 @@ int meg_eval_check(const struct meg_eval_conf *c, const struct meg_token_output_
 {
     const bool is_ppl = c->task == MEG_EVAL_PPL;
 
-    if (c->data_path && (meg_opt_was_given(&c->input) || !is_ppl))
-        return meg_fail(e, MEG_EUSAGE, "--data-path requires --task ppl and cannot be combined with --input");
+    if (c->data_path && !is_ppl)
+        return meg_fail(e, MEG_EUSAGE, "--data-path requires --task ppl");
+    if (c->data_path && meg_opt_was_given(&c->input))
+        return meg_fail(e, MEG_EUSAGE, "--data-path cannot be combined with --input; use only one of them");
     if (!is_ppl && (c->seq_length != MEG_UNSET || c->overlapping_eval != MEG_UNSET))
         return meg_fail(e, MEG_EUSAGE, "--seq-length and --overlapping-eval require --task ppl");
     if (is_ppl && (output->return_tokens || output->top_n_logprobs > 0))

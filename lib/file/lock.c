@@ -179,7 +179,7 @@ static int fail_locked(const char *path, const char *output, const struct holder
                         output, path);
     return meg_fail(e, MEG_EIO,
                     "%s: %s on host %s, process %s, started %s, is writing to this output; wait until that process "
-                    "ends, or choose another output%s%s%s",
+                    "ends, or choose a different output%s%s%s",
                     output, h->value[PROGRAM], h->value[HOST], h->value[PID], h->value[STARTED],
                     is_running ? "" : " (if that process is dead, remove ", is_running ? "" : path,
                     is_running ? "" : ")");

@@ -10,11 +10,13 @@
 
 const struct meg_opt meg_sampling_opts[] = {
     { "greedy", 0, MEG_BOOL(struct meg_sampling, greedy), NULL, "no", "always choose the most likely token" },
-    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0", "divide the logits by T; 0: greedy" },
+    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0",
+      "divide the logits by T; 0: always choose the most likely token" },
     { "top_k", 0, MEG_I64(struct meg_sampling, top_k), "K", "0",
-      "sample from the K most likely tokens; 0: from all; 1: greedy" },
+      "sample from the K most likely tokens; 0: sample from all tokens" },
     { "top_p", 0, MEG_F64(struct meg_sampling, top_p), "P", "0.0",
-      "sample from the smallest set of most likely tokens whose probabilities sum to more than P; 0 and 1: from all" },
+      "sample from the smallest set of most likely tokens whose probabilities sum to more than P; "
+      "0 or 1: sample from all tokens" },
     { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234",
       "random seed of sampling; -1: choose a seed at random" },
     MEG_ALIAS("random-seed", "seed"),

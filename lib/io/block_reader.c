@@ -123,7 +123,7 @@ static int64_t complete_lines(const char *s, int64_t n)
 /* Fail with MEG_EFORMAT because line `index` of the next block, counted from 0, is too long. */
 static int fail_long_line(const struct meg_block_reader *in, int64_t index, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": longer than %d MiB; split the line", name_of(in),
+    return meg_fail(e, MEG_EFORMAT, "%s: line %" PRId64 ": the line is longer than %d MiB; split the line", name_of(in),
                     (in->first_line_in_file + index), MEG_MAX_LINE_BYTES >> 20);
 }
 

@@ -53,7 +53,7 @@ static int find_resume_offset(const char *path, int64_t resumed, int64_t *end, s
         int64_t iteration = iteration_of(line);
         if (iteration < 0) {
             r = meg_fail(e, MEG_EFORMAT,
-                         "--log-json %s: line %" PRId64 ": not a JSON object of metrics; choose another file", path,
+                         "--log-json %s: line %" PRId64 ": not a JSON object of metrics; choose a different file", path,
                          in.line);
             break;
         }

@@ -123,7 +123,8 @@ static int check_rotary(struct meg_gpt_conf *c, struct meg_err *e)
     if (rotated % 2)
         return meg_fail(e, MEG_EUSAGE,
                         "--rotary-percent %g: this fraction of the %" PRId64
-                        " channels of a head is an odd number, but channels are rotated in pairs; use another fraction",
+                        " channels of a head is an odd number, but channels are rotated in pairs; use a different "
+                        "fraction",
                         c->rotary_percent, c->kv_channels);
     return 0;
 }

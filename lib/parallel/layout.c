@@ -223,8 +223,7 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
         int64_t a2a_size = type == MEG_CP_A2A ? cp : 1;
 
         if (type == MEG_CP_A2A_P2P && c->hierarchical_cp_sizes.n == 0)
-            return refuse("context-parallel-size", cp, e,
-                          "--cp-comm-type a2a+p2p requires --hierarchical-context-parallel-sizes");
+            return meg_fail(e, MEG_EUSAGE, "--cp-comm-type a2a+p2p: requires --hierarchical-context-parallel-sizes");
         if (type == MEG_CP_A2A_P2P)
             a2a_size = l->a2a_size = size[0];
         if (groups % a2a_size)

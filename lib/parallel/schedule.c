@@ -50,13 +50,16 @@ static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *
             "batch size",
             m, m == 1 ? "" : "es", CHUNKS, c->chunks, STAGES, c->stages);
     if (group < c->stages || group > m)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be from %d (%s) to %" PRId64 " (micro-batches per step)",
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s %" PRId64 ": must be from %d, the value of %s, to %" PRId64
+                        ", the number of micro-batches per step",
                         GROUP, group, c->stages, STAGES, m);
     if (left > 0 && left < c->stages)
         return meg_fail(e, MEG_EUSAGE,
-                        "a step has %" PRId64 " micro-batches; groups of %" PRId64 " (%s) leave a remainder of %" PRId64
-                        ", which must be 0 or at least %d (%s)",
-                        m, group, GROUP, left, c->stages, STAGES);
+                        "%s %" PRId64 ": dividing the %" PRId64
+                        " micro-batches of a step by this group size leaves a remainder of %" PRId64
+                        ", which must be 0 or at least %d, the value of %s; change the group size or the batch size",
+                        GROUP, group, m, left, c->stages, STAGES);
     return 0;
 }
 

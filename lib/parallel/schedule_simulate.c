@@ -131,7 +131,7 @@ static int simulate_start(struct simulation *p, struct stage *g, const struct me
     struct messages *q;
 
     if (a->peer < 0 || a->peer >= g->s->conf.stages || a->peer == g->s->stage)
-        return fail_at(p, g, "the peer is not another stage");
+        return fail_at(p, g, "the peer is not one of the other stages");
     if (meg_edge_is_received(a->edge)) {
         if (!acquire(c, i, IN_TRANSFER, a))
             return fail_at(p, g, "the destination buffer is not free");
@@ -168,7 +168,7 @@ static int simulate_wait(struct simulation *p, struct stage *g, const struct meg
     s = &l->sent.v[k];
     r = &l->received.v[k];
     if (s->received_as != r->received_as || s->part != r->part || s->microbatch != r->microbatch)
-        return fail_at(p, g, "the matching message of the peer is for another tensor");
+        return fail_at(p, g, "the matching message of the peer is for a different tensor");
     end = (s->time > r->time ? s->time : r->time) + p->t->transfer;
     if (g->clock < end)
         g->clock = end;

@@ -286,7 +286,7 @@ int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, 
     if (s.nbest == 0)
         return meg_fail(e, MEG_EFAIL,
                         "--plan: none of %" PRId64 " layouts of %" PRId64 " ranks on %s is valid and fits in %.1f GiB "
-                        "per rank; use more ranks, a smaller model or sequence, or another --global-batch-size",
+                        "per rank; use more ranks, a smaller model or sequence, or a different --global-batch-size",
                         s.num_tried, world_size, hw->name, s.memory / (1 << 30));
     fprintf(f, "the fastest layouts of %" PRId64 " ranks on %s (%s), of %" PRId64 " tried; batch %" PRId64 "\n\n",
             world_size, hw->name, hw->description, s.num_tried, spec->job->train.global_batch_size);

@@ -90,7 +90,8 @@ static int encode_line(struct preprocess_worker *w, const char *line, int64_t n,
         n = (int64_t)w->repaired.n;
         if (n > MEG_MAX_LINE_BYTES)
             return meg_fail(e, MEG_EFORMAT,
-                            "longer than %d MiB after invalid bytes are replaced with U+FFFD; split the line",
+                            "the line is longer than %d MiB after invalid bytes are replaced with U+FFFD; split the "
+                            "line",
                             MEG_MAX_LINE_BYTES >> 20);
     }
     if ((r = meg_jsonl_read(&w->jsonl, line, n, e)) < 0)

@@ -24,7 +24,8 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("attention-backend", "flash|fused|unfused|local|auto", "there is one implementation of attention"),
     MEG_IGNORED("use-flash-attn", NULL, "there is one implementation of attention"),
     MEG_IGNORED("attention-softmax-in-fp32", NULL, "softmax is always computed in fp32"),
-    MEG_IGNORED("apply-query-key-layer-scaling", NULL, "attention scores are fp32 and require no scaling"),
+    MEG_IGNORED("apply-query-key-layer-scaling", NULL,
+                "attention scores are fp32 and require no scaling by the layer number"),
     MEG_IGNORED("fp16-lm-cross-entropy", NULL, "the loss is always computed in fp32"),
     MEG_IGNORED("grad-reduce-in-bf16", NULL,
                 "--main-grads-dtype sets the dtype in which gradients of --bf16 are reduced"),
@@ -66,7 +67,7 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("log-timers-to-tensorboard", NULL, "it configures Megatron's timers"),
     MEG_IGNORED("no-barrier-with-level-1-timing", NULL, "it configures Megatron's timers"),
     MEG_IGNORED("log-memory-to-tensorboard", NULL, "memory use is constant; see --dry-run"),
-    MEG_IGNORED("log-world-size-to-tensorboard", NULL, "all options are written to TensorBoard as text"),
+    MEG_IGNORED("log-world-size-to-tensorboard", NULL, "a run of several ranks prints their number when it starts"),
     MEG_IGNORED("logging-level", "N", "-q and -v set the verbosity"),
     MEG_IGNORED("tensorboard-queue-size", "N", "events are written immediately"),
     { 0 }

@@ -259,7 +259,7 @@ int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
     if (!is_resumed(t) || !is_same_dir(c->load, c->save))
         return meg_fail(e, MEG_EUSAGE,
                         "--save %s: the directory contains checkpoints of another run, up to iteration %" PRId64
-                        "; resume it with --load %s, save to another directory, or use --overwrite-checkpoints",
+                        "; resume it with --load %s, save to a different directory, or use --overwrite-checkpoints",
                         c->save, newest, c->save);
     if (newest > t->state.iteration && c->ckpt_step != MEG_UNSET && meg_train_is_rank0(t))
         meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64

@@ -98,22 +98,23 @@ static const char *first_difference(const char *a, const char *b)
     return NULL;
 }
 
-static void append_line(struct meg_str *s, const char *line, const char *where)
+static void append_line(struct meg_str *s, const char *line, int rank)
 {
     if (line)
-        meg_str_printf(s, "%.*s %s", (int)line_length(line), line, where);
+        meg_str_printf(s, "%.*s on rank %d", (int)line_length(line), line, rank);
     else
-        meg_str_printf(s, "nothing %s", where);
+        meg_str_printf(s, "nothing on rank %d", rank);
 }
 
-static void append_difference(struct meg_str *s, const char *own, const char *expected)
+static void append_difference(struct meg_str *s, const char *own, int own_rank, const char *expected, int expected_rank)
 {
     const char *own_line = first_difference(own, expected);
     const char *expected_line =
         own_line ? find_line(expected, own_line, name_length(own_line)) : first_difference(expected, own);
 
-    append_line(s, own_line, "here, ");
-    append_line(s, expected_line, "there");
+    append_line(s, own_line, own_rank);
+    meg_str_printf(s, ", ");
+    append_line(s, expected_line, expected_rank);
 }
 
 int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e)
@@ -143,7 +144,7 @@ int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, c
     gethostname(host, sizeof host - 1);
     if (differing > 1)
         snprintf(others, sizeof others, ", as do %d others", differing - 1);
-    append_difference(&difference, lines, expected);
+    append_difference(&difference, lines, world->rank, expected, root);
     meg_fail(e, code, "rank %d of %d on %s differs from rank %d%s: %s; %s", first, world->size, host, root, others,
              difference.s, rule);
     meg_str_free(&difference);

@@ -126,8 +126,8 @@ void watchdog_report_lost(struct meg_str *out, const struct watchdog_snapshot *v
     format_state(text, &lost->state);
     for (int i = 0; i < n; i++)
         is_done[i] = s[i].rank == lost->rank;
-    meg_str_printf(out, "rank %d of %d on %s exited or was killed (out of memory?); its last state: %s", lost->rank,
-                   v->size, lost->host, text);
+    meg_str_printf(out, "rank %d of %d on %s exited or was killed, possibly for lack of memory; its last state: %s",
+                   lost->rank, v->size, lost->host, text);
     list_states(out, s, is_done, n);
     free(is_done);
     free(s);

@@ -273,8 +273,8 @@ static void refuse_late_join(struct meg_watchdog *w, struct watchdog_conn *c, in
     struct meg_str s = { 0 };
 
     refuse(c,
-           "all %d ranks of another run have already joined at this address; start this run with another MASTER_PORT "
-           "or --rdzv-id",
+           "all %d ranks of another run have already joined at this address; start this run with a different "
+           "MASTER_PORT or --rdzv-id",
            w->size);
     if (w->has_warned)
         return;
@@ -305,7 +305,7 @@ static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const s
     if (!watchdog_is_server(w) || c->rank >= 0)
         return false;
     if (!has_token(w, j)) {
-        refuse(c, "another run uses this port; set another MASTER_PORT, or the same --rdzv-id for all ranks");
+        refuse(c, "another run uses this port; set a different MASTER_PORT, or the same --rdzv-id for all ranks");
         return false;
     }
     watchdog_copy_name(c->host, j->host, sizeof c->host);

@@ -44,13 +44,13 @@ void watchdog_rendezvous(struct meg_watchdog *w)
         meg_die(MEG_EUSAGE, "MASTER_ADDR is '%s': %s", r->host, failure);
     if (watchdog_is_server(w)) {
         if (!watchdog_serve(w, r->is_local, r->port))
-            meg_die(MEG_EUSAGE, "rank 0 cannot listen on port %d of %s: %s; set another MASTER_PORT", r->port, w->host,
-                    strerror(errno));
+            meg_die(MEG_EUSAGE, "rank 0 cannot listen on port %d of %s: %s; set a different MASTER_PORT", r->port,
+                    w->host, strerror(errno));
         wait_for_all(w);
     } else if (!watchdog_join(w, w->timeout_s)) {
         if (w->conn[0].fd >= 0)
             meg_die(MEG_EPEER,
-                    "the process that listens on port %d of %s is not rank 0 of this run; set another MASTER_PORT",
+                    "the process that listens on port %d of %s is not rank 0 of this run; set a different MASTER_PORT",
                     r->port, host);
         meg_die(MEG_EPEER, "rank %d of %d on %s could not connect to rank 0 on port %d of %s within %.1f s: %s",
                 w->rank, w->size, w->host, r->port, host, w->timeout_s, strerror(errno));

@@ -182,7 +182,7 @@ refused 'a truncated .zst' 'cut.in: the zstd data is truncated' --input cut.in
 xz -c big.jsonl | head -c 5000 >cut.in
 refused 'a truncated .xz' 'cut.in: the xz data is truncated' --input cut.in
 { gzip -c in.jsonl; echo tail; } >cut.in
-refused 'a .gz with trailing garbage' 'cut.in: corrupt gzip data' --input cut.in
+refused 'a .gz with trailing garbage' 'cut.in: the gzip data is corrupt' --input cut.in
 printf 'BZh91AY&SY\000' >bz2.in
 refused 'a .bz2 file' 'bz2.in: the file is in bzip2 format, which is not supported; decompress it first: bzip2 -dc' --input bz2.in
 { cat big.jsonl; echo oops; } >input
@@ -204,7 +204,7 @@ echo '{"text":"low lower!"}' | gpt2 g --input - --append-eod
 is 'vocab.json and merges.txt determine the ids' "$(tokens g_text_document)" '265 268 1 0'
 status 'a text file as SentencePiece model ends with 65' 65 \
     gpt2 x --input in.jsonl --tokenizer-type Llama2Tokenizer --tokenizer-model vocab.json
-like 'the message suggests the tokenizer type' "$(cat err)" 'vocab.json: a text file, not a SentencePiece model; use TikTokenizer'
+like 'the message suggests the tokenizer type' "$(cat err)" 'vocab.json: this is a text file, not a SentencePiece model; use TikTokenizer'
 : >empty.txt
 status 'an empty merges file ends with 65' 65 gpt2 x --input in.jsonl --merge-file empty.txt
 status 'a model name instead of a file ends with 66' 66 gpt2 x --input in.jsonl --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2
@@ -306,10 +306,10 @@ vocabulary() { # NAME MESSAGE OPTION...: check that an invalid vocabulary ends w
 }
 (cat merges.txt; echo 'q z') >m.txt
 vocabulary 'a merge whose result is not a token' \
-    "m.txt does not match vocab.json; tokens of 1 of [0-9]+ merges are not in the vocabulary: line [0-9]+: 'q' \+ 'z' requires 'qz'\$" --merge-file m.txt
+    "m.txt does not match vocab.json; 1 of [0-9]+ merges require tokens that are not in the vocabulary: line [0-9]+: 'q' \+ 'z' requires 'qz'\$" --merge-file m.txt
 (cat merges.txt; echo 'low xyz'; for i in 1 2 3 4 5 6; do echo "q$i z"; done) >m.txt
 vocabulary 'merges of tokens that are not in the vocabulary' \
-    "m.txt does not match vocab.json; tokens of 7 of .*'low' \\+ 'xyz' requires 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
+    "m.txt does not match vocab.json; 7 of .* merges require tokens .*'low' \\+ 'xyz' requires 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
 (cat merges.txt; echo 'l o w') >m.txt
 vocabulary 'a line of three tokens' 'm.txt: line [0-9]+: expected two tokens' --merge-file m.txt
 vocabulary 'a vocabulary file as merges file' \
@@ -501,7 +501,7 @@ fi
 { echo '{"text":"1"}'; printf '{"text":"'; yes | tr -d '\n' | head -c 1073741824; echo '"}'; } 2>&1 |
     null bad --input - 2>err
 is 'a line of a gigabyte ends with 65' $? 65
-is 'the message names the line' "$(cat err)" 'meg-preprocess: standard input: line 2: longer than 64 MiB; split the line'
+is 'the message names the line' "$(cat err)" 'meg-preprocess: standard input: line 2: the line is longer than 64 MiB; split the line'
 is 'an invalid input leaves no file' "$(echo bad*)" 'bad*'
 { echo '{"text":"1"}'; head -c 68000000 /dev/zero | tr '\0' ' '; echo; } >spaces.jsonl
 status 'a line of 64 MiB that fits the block ends with 65' 65 null bad --input spaces.jsonl

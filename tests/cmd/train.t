@@ -179,7 +179,7 @@ like 'the message suggests the name of the dataset' "$(cat "$T/err")" '/ids\.idx
 status 'a text file as dataset ends with 66' 66 train --data-path "$T/ids.jsonl"
 like 'the message says how to make a dataset' "$(cat "$T/err")" '/ids\.jsonl is not a dataset; convert text to a dataset with meg-preprocess\(1\)'
 status 'a missing weight in a blend ends with 66' 66 train --data-path 0.3 "$T/ids_text_document" "$T/ids_text_document"
-like 'the message says which of the two is missing' "$(cat "$T/err")" '0\.3\.idx: no such file; specify a weight before every dataset or before none'
+like 'the message says which of the two is missing' "$(cat "$T/err")" '0\.3\.idx: no such file; if 0.3 is a weight, specify a weight before every dataset'
 : >"$T/afile"
 status '--save below a file ends with 74' 74 train --save "$T/afile/run"
 is 'the message comes before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" \
@@ -188,7 +188,7 @@ refuses 'a negative split' "--split: '90,-8,2' has a minus sign" --split 90,-8,2
 awk 'BEGIN { for (i = 0; i < 32767; i++) print "p" i }' >"$T/many"
 grep -v data-path "$T/conf" >"$T/nodata"
 status 'more datasets than a blend index counts end with 2' 2 meg-train -q --config "$T/nodata" --data-args-path "$T/many"
-like 'more datasets than a blend index counts: the message has both numbers' "$(cat "$T/err")" 'many: 32767 datasets; at most 32766 can be blended'
+like 'more datasets than a blend index counts: the message has both numbers' "$(cat "$T/err")" 'many: found 32767 datasets, expected at most 32766'
 refuses 'a split that rounds to no documents' '--split' --split 9999,1,0
 for split in 0,100,0 0,0,100; do
     refuses "--split $split" "--split $split: leaves no documents for training; increase the first number" --split "$split"

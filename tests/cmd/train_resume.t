@@ -70,7 +70,7 @@ for options in '--train-iters 7 --keep-last-n 1' "--load $T/full_run --finetune"
     # shellcheck disable=SC2086
     status "saving over another run ends with 2: ${options#--load */}" 2 train --save "$T/halves" $options
     is 'the message comes before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" "0 meg-train: --save $T/halves: the directory contains \
-checkpoints of another run, up to iteration 10; resume it with --load $T/halves, save to another directory, or use \
+checkpoints of another run, up to iteration 10; resume it with --load $T/halves, save to a different directory, or use \
 --overwrite-checkpoints"
 done
 is 'a refused save changes nothing' "$(cd "$T/halves" && ls -l)" "$before"

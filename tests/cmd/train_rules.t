@@ -23,7 +23,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
 {
     refuses 4 "$tp 3 times .* is 3, which does not divide the number of ranks, 4" $tp 3
     refuses 6 'is 4, which does not divide the number of ranks, 6' $tp 2 $pp 2
-    refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64 .* 2147483648 elements; the limit is' $pp 2 \
+    refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64, .* 2147483648 elements, but the limit is' $pp 2 \
         --micro-batch-size 16 --seq-length 2097152 --max-position-embeddings 2097152
     refuses 2147483647 'is 18446744073709551616, which does not divide' $tp 2097152 $pp 2097152 $cp 4194304
     refuses 8 "$tp 16: must be at most 8, the number of ranks" $tp 16
@@ -35,7 +35,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --seq-length 30
     refuses 4 "$cp 4: twice this size, 8, must divide --seq-length 20" $cp 4 --seq-length 20
     refuses 4 '--cp-comm-type: found 2 values, expected 1 or one per layer .--num-layers 8.' $cp 2 --cp-comm-type p2p a2a
-    refuses 4 "$cp 4: --cp-comm-type a2a\+p2p requires --hierarchical" $cp 4 --cp-comm-type a2a+p2p
+    refuses 4 '--cp-comm-type a2a\+p2p: requires --hierarchical' $cp 4 --cp-comm-type a2a+p2p
     refuses 4 '--hierarchical-context-parallel-sizes 2 3: the product must equal' $cp 4 --cp-comm-type a2a+p2p \
         --hierarchical-context-parallel-sizes 2 3
     refuses 8 '--cp-comm-type a2a: the size of the all-to-all group, 8, must divide the number of query groups .*, 4' $cp 8 \
@@ -59,7 +59,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --num-layers-per-virtual-pipeline-stage 1
     refuses 4 'a step has 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
         --global-batch-size 3
-    refuses 4 'groups of 4 .* leave a remainder of 1' $pp 4 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 5
+    refuses 4 'stage 4: dividing the 5 micro-batches of a step by this group size leaves a remainder of 1' $pp 4 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 5
     refuses 4 '--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4' $pp 4 \
         --num-layers-per-virtual-pipeline-stage 1 --microbatch-group-size-per-virtual-pipeline-stage 3
     refuses 4 '--pipeline-schedule interleaved: requires --num-virtual-stages' $pp 4 --pipeline-schedule interleaved

@@ -47,7 +47,7 @@ meg-vocab -q --input 'parts/p.*' --input-format jsonl --vocab-size 261 --output-
 ok 'several files are one corpus' cmp -s j/merges.txt globbed/merges.txt
 
 meg-vocab --input text --vocab-size 1000 --output-dir all 2>err
-like 'warns if the text yields fewer tokens' "$(cat err)" '^meg-vocab: .*the text yields only 263 tokens instead of the 1000 of --vocab-size$'
+like 'warns if the text yields fewer tokens' "$(cat err)" '^meg-vocab: .*the text yields only 263 tokens instead of the 1000 of --vocab-size; use more text or a smaller --vocab-size$'
 meg-vocab -q --input text --min-frequency 3 --output-dir min 2>err
 is 'stops at --min-frequency' "$(sed 1d min/merges.txt)" "$(printf 'x x\nĠ xx\n')"
 

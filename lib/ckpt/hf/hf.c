@@ -66,8 +66,8 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
             return ckpt_add_file(c, candidates[i][1], "", "", e);
     }
     return meg_fail(e, MEG_ENOENT,
-                    "%s: found config.json, but no weights; expected " WEIGHTS ", pytorch_model.bin or the "
-                    "index.json of either",
+                    "%s: found config.json, but no weights; expected " INDEX ", " WEIGHTS
+                    ", pytorch_model.bin.index.json or pytorch_model.bin",
                     c->path);
 }
 

@@ -23,7 +23,7 @@ static const struct rule {
     { "num_experts", "", "a mixture of experts" },
     { "num_moe_experts", "", "a mixture of experts" },
     { "multi_latent_attention", "False", "multi-latent attention" },
-    { "experimental_attention_variant", "", "another type of attention" },
+    { "experimental_attention_variant", "", "a different type of attention" },
     { "linear_attention_type", "", "linear attention" },
     { "linear_attention_freq", "0", "linear attention" },
     { "attention_output_gate", "False", "a gate on the attention output" },
@@ -35,8 +35,8 @@ static const struct rule {
     { "qk_l2_norm", "False", "normalized queries and keys" },
     { "export_qk_l2_norm", "False", "normalized queries and keys" },
     { "no_rope_freq", "0", "layers without RoPE" },
-    { "rope_type", "rope", "another type of RoPE scaling" },
-    { "enable_gpt_oss", "False", "another type of RoPE scaling" },
+    { "rope_type", "rope", "a different type of RoPE scaling" },
+    { "enable_gpt_oss", "False", "a different type of RoPE scaling" },
     { "mrope_section", "", "multimodal RoPE" },
     { "apply_layernorm_1p", "False", "norms that multiply by 1 + weight" },
     { "layernorm_zero_centered_gamma", "False", "norms that multiply by 1 + weight" },
@@ -204,7 +204,7 @@ static const struct rule *find_rule(const char *name)
 /*
  * Append a value in the notation of `neutral`: as Python prints it, but without quotes, blanks and ".0", and a list as
  * a tuple.  Long strings, long tuples and nested tuples are truncated.  An object is printed as "an object of CLASS".
- * For any other type, such as a dict, "a value of another type" is appended.
+ * For any other type, such as a dict, "a value of a different type" is appended.
  */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {
@@ -230,7 +230,7 @@ static void print(struct meg_str *out, const struct meg_py *v, int depth)
         meg_str_printf(out, "an object of ");
         print(out, v->fn, depth + 1);
         break;
-    default: meg_str_printf(out, "a value of another type");
+    default: meg_str_printf(out, "a value of a different type");
     }
 }
 

@@ -393,8 +393,10 @@ static int find_vocab(struct reader *rd, struct meg_err *e)
                         INT32_MAX);
     rd->c->vocab_rows = t->dim[0] * rd->tp;
     if (rd->c->vocab_size > rd->c->vocab_rows)
-        return meg_fail(e, MEG_EFORMAT, "%s: true_vocab_size in args is %" PRId64 ", but %s has %" PRId64 " rows",
-                        rd->first, rd->c->vocab_size, word, rd->c->vocab_rows);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: true_vocab_size in args is %" PRId64 ", expected at most %" PRId64
+                        ", the number of rows of %s",
+                        rd->first, rd->c->vocab_size, rd->c->vocab_rows, word);
     if (!rd->c->vocab_size)
         rd->c->vocab_size = rd->c->vocab_rows;
     return 0;

@@ -53,7 +53,7 @@ static struct meg_py *node(struct vm *m, enum meg_py_type type)
 static int push(struct vm *m, struct meg_py *o)
 {
     if (!o)
-        return broken(m, "too many objects");
+        return broken(m, "the pickle has too many objects");
     if (m->nstack == m->stack_cap) {
         m->stack_cap = m->stack_cap ? 2 * m->stack_cap : 64;
         m->stack = meg_realloc_array(m->stack, m->stack_cap, sizeof(struct meg_py *));
@@ -96,7 +96,7 @@ static void add(struct meg_py *o, const struct meg_py *member)
 static int take(struct vm *m, size_t n, const unsigned char **out)
 {
     if (n > m->n - m->at)
-        return broken(m, "truncated");
+        return broken(m, "the pickle is truncated");
     *out = m->p + m->at;
     m->at += n;
     return 0;
@@ -171,7 +171,7 @@ static int line(struct vm *m, const char **s, size_t *n)
     const unsigned char *from = m->p + m->at, *end = memchr(from, '\n', m->n - m->at);
 
     if (!end)
-        return broken(m, "truncated");
+        return broken(m, "the pickle is truncated");
     *s = (const char *)from;
     *n = (size_t)(end - from);
     m->at += *n + 1;
@@ -226,7 +226,7 @@ static int gather(struct vm *m, enum meg_py_type type, size_t n)
 static int pop_mark(struct vm *m, size_t *n)
 {
     if (!m->nmarks)
-        return broken(m, "no MARK on the stack");
+        return broken(m, "the stack has no MARK");
     *n = m->nstack - m->mark[--m->nmarks];
     return 0;
 }
@@ -237,7 +237,7 @@ static int gather_marked(struct vm *m, enum meg_py_type type)
     int r = pop_mark(m, &n);
 
     if (r == 0 && type == MEG_PY_DICT && n % 2)
-        r = broken(m, "a key without a value");
+        r = broken(m, "a key has no value");
     return r < 0 ? r : gather(m, type, n);
 }
 
@@ -249,7 +249,7 @@ static int fill(struct vm *m, size_t n, bool is_pairs)
     if (m->nstack - floor_of(m) < n + 1)
         return broken(m, "stack underflow");
     if (is_pairs && n % 2)
-        return broken(m, "a key without a value");
+        return broken(m, "a key has no value");
     o = m->stack[m->nstack - n - 1];
     if (o->type != MEG_PY_OBJECT && o->type != MEG_PY_DICT && o->type != MEG_PY_LIST && o->type != MEG_PY_SET)
         return broken(m, "items are added to an object without members");
@@ -315,7 +315,7 @@ static int put(struct vm *m, uint64_t i)
     if (r < 0)
         return r;
     if (i >= MEG_PICKLE_NODES)
-        return broken(m, "memo index too large");
+        return broken(m, "the memo index is too large");
     if (i >= m->memo_cap) {
         const size_t cap = 2 * (size_t)i + 64;
 
@@ -331,7 +331,7 @@ static int put(struct vm *m, uint64_t i)
 static int get(struct vm *m, uint64_t i)
 {
     if (i >= m->memo_cap || !m->memo[i])
-        return broken(m, "empty memo entry");
+        return broken(m, "the memo entry is empty");
     return push(m, m->memo[i]);
 }
 
@@ -441,7 +441,7 @@ static int step(struct vm *m, unsigned char op)
     case 0x92: return call(m, 2);
     case 'b': return build(m);
     case 'Q': return persid(m);
-    default: return broken(m, "unknown opcode: not a pickle, or not of protocol 2 to 5");
+    default: return broken(m, "unknown opcode; expected a pickle of protocol 2 to 5");
     }
 }
 

@@ -164,7 +164,7 @@ static int find_storage(struct view *v, const struct meg_py *id)
     while (i < NSTORAGES && !meg_py_is_global(t->v[1], "torch", storages[i].torch))
         i++;
     if (i == NSTORAGES)
-        return bad(v, "unsupported storage type");
+        return bad(v, "the storage type is not supported; convert the tensor to float32, float16 or bfloat16");
     v->t.dtype = storages[i].name;
     v->nbytes = storages[i].nbytes;
     meg_str_printf(&name, "%sdata/%.*s", v->pt->folder, (int)(t->v[2]->n < 100 ? t->v[2]->n : 100), t->v[2]->s);
@@ -227,7 +227,7 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     int r;
 
     if (args->nv < 4 || !meg_py_int(args->v[1], &v.first) || v.first < 0)
-        return bad(&v, "not in the format of torch.save");
+        return bad(&v, "the entry in data.pkl is not in the format of torch.save");
     v.t.ndim = sizes(args->v[2], v.t.dim);
     if (v.t.ndim < 0 || sizes(args->v[3], v.stride) != v.t.ndim)
         return bad(&v, "size and stride must have equal lengths of at most 8");

@@ -119,7 +119,7 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
     if (n != want && n != want + nseq)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, expected %" PRIu64 " for %" PRIu64 " sequences and %" PRIu64
-                        " document index entries (%" PRIu64 " with modes)",
+                        " document index entries, or %" PRIu64 " if the sequences have modes",
                         p, n, want, nseq, ndoc_entries, want + nseq);
     d->dtype = h[17];
     d->size = types[d->dtype].size;
@@ -216,7 +216,8 @@ static void suggest_prefix(const char *prefix, const char *missing, struct meg_e
                  "%s: no such file; %s is not a dataset; convert text to a dataset with meg-preprocess(1)", missing,
                  prefix);
     else if (meg_parse_f64(prefix, &weight))
-        meg_fail(e, MEG_ENOENT, "%s: no such file; specify a weight before every dataset or before none", missing);
+        meg_fail(e, MEG_ENOENT, "%s: no such file; if %s is a weight, specify a weight before every dataset", missing,
+                 prefix);
     meg_str_free(&guess);
 }
 

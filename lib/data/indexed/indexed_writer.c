@@ -142,9 +142,8 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < lo || ids[i] > hi)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s.bin: token id %" PRId32
-                            " is out of the range of %s; the vocabulary is larger than declared",
-                            w->prefix, ids[i], meg_idx_dtype_name(w->dtype));
+                            "%s.bin: token id %" PRId32 " is out of the range of %s, %" PRId64 " to %" PRId64,
+                            w->prefix, ids[i], meg_idx_dtype_name(w->dtype), lo, hi);
     }
     return 0;
 }
@@ -260,9 +259,11 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
             "%s.idx: the dtype is %s, but the datasets before it have %s; preprocess all datasets with one vocabulary",
             meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)), meg_idx_dtype_name(w->dtype));
     if (first > 0 && n > 0 && meg_indexed_has_modes(d) != has_modes(w))
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: %s, but the datasets before it %s", meg_indexed_prefix(d),
-                        meg_indexed_has_modes(d) ? "has modes" : "has no modes",
-                        has_modes(w) ? "have modes" : "have none");
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: the sequences have %s, but those of the datasets before it have %s; merge the "
+                        "datasets with modes separately",
+                        meg_indexed_prefix(d), meg_indexed_has_modes(d) ? "modes" : "no modes",
+                        has_modes(w) ? "modes" : "no modes");
     if (n > 0 && (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0),
                                      (size_t)meg_indexed_tokens(d) * meg_idx_dtype_size(w->dtype), e)) < 0)
         return r;

@@ -36,13 +36,14 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
         return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 " of the legacy format, expected 1", name, v[0]);
     if (v[1] < MEG_IDX_U8 || v[1] > MEG_IDX_U16 || v[2] != meg_idx_dtype_size((enum meg_idx_dtype)v[1]))
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: dtype code %" PRIu64 " with %" PRIu64
-                        " bytes per token at byte 16; meg-idx(5) lists the codes and their sizes",
+                        "%s.idx: found dtype code %" PRIu64 " with %" PRIu64
+                        " bytes per token at byte 16, expected a code with its size as in meg-idx(5)",
                         name, v[1], v[2]);
     if (v[3] != v[4])
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %" PRIu64 " items with %" PRIu64 " dimension sizes; the items must be one-dimensional",
-                        name, v[3], v[4]);
+                        "%s.idx: found %" PRIu64 " dimension sizes for %" PRIu64
+                        " sequences, expected one for each sequence",
+                        name, v[4], v[3]);
     nwords = (n - LEGACY_HEADER) / 8;
     if ((n - LEGACY_HEADER) % 8 || v[3] > nwords || v[5] > nwords || 3 * v[3] + 2 + v[5] != nwords)
         return meg_fail(e, MEG_EFORMAT,
@@ -80,8 +81,8 @@ int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const vo
                             name, i, size, load_i64(dims, i), load_i64(dims, i + 1), i, i + 1);
         if (start < 0 || start > INT64_MAX / 8)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s.idx: sequence %" PRIu64 " starts at token %" PRId64 ", which is out of range", name, i,
-                            start);
+                            "%s.idx: sequence %" PRIu64 " starts at token %" PRId64 ", expected 0 to %" PRId64, name, i,
+                            start, INT64_MAX / 8);
     }
     return 0;
 }

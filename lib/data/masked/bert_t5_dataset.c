@@ -105,8 +105,8 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
     return meg_fail(
         e, MEG_EFORMAT,
         "%s: none of the %" PRId64
-        " documents of the %s split yields a sample; a sample requires a document of at least %d sentence%s; if "
-        "it has several, each must have at most %d tokens; preprocess the text with --split-sentences",
+        " documents of the %s split yields a sample; a sample requires a document of at least %d sentence%s, and in a "
+        "document of several sentences, each must have at most %d tokens; preprocess the text with --split-sentences",
         p->name, p->end - p->begin, meg_split_names[p->split], map_conf.min_sentences,
         map_conf.min_sentences == 1 ? "" : "s", MEG_LONG_SENTENCE);
 }

@@ -259,8 +259,9 @@ static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, 
         meg_warn("%s: the last line has no newline and is ignored, as in Megatron-LM", path);
     if (m.nbad > 0)
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s does not match %s; tokens of %" PRId64 " of %d merges are not in the vocabulary:%s%s", path,
-                     vocab->path, m.nbad, m.rank, m.bad.s, m.nbad > MAX_REPORTED ? "; ..." : "");
+                     "%s does not match %s; %" PRId64
+                     " of %d merges require tokens that are not in the vocabulary:%s%s",
+                     path, vocab->path, m.nbad, m.rank, m.bad.s, m.nbad > MAX_REPORTED ? "; ..." : "");
 out:
     meg_str_free(&m.both);
     meg_str_free(&m.bad);

@@ -160,7 +160,7 @@ int meg_export_tiktoken(struct meg_export_builder *b, struct meg_err *e)
             r = meg_fail(
                 e, MEG_EUSAGE,
                 "%s: the special token '%.*s' equals the byte-level spelling of token %" PRId64
-                ", so tokenizer.json cannot represent both; choose another name with --tiktoken-special-tokens",
+                ", so tokenizer.json cannot represent both; choose a different name with --tiktoken-special-tokens",
                 b->conf->tokenizer_model, (int)text.n, text.s, is_ranked ? id : other_id);
             json_decref(vocab);
             goto out;

@@ -288,7 +288,7 @@ int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *
     while (i < sizeof exporters / sizeof *exporters && strcmp(exporters[i].class->name, b.tok->type->name) != 0)
         i++;
     if (i == sizeof exporters / sizeof *exporters) {
-        r = meg_fail(e, MEG_EUSAGE, "%s cannot be converted to tokenizer.json", b.tok->type->name);
+        r = meg_fail(e, MEG_EUSAGE, "tokenizer.json cannot represent tokenizers of type %s", b.tok->type->name);
         goto out;
     }
     b.added = meg_new((size_t)meg_tokenizer_vocab_size(b.tok) * sizeof *b.added);

@@ -326,8 +326,8 @@ static int check_not_text(const struct meg_mmap *file, const char *path, struct 
     if (!isalnum(first) && !memchr("{[+/", first, 4))
         return 0;
     return meg_fail(e, MEG_EFORMAT,
-                    "%s: a text file, not a SentencePiece model; use TikTokenizer for lines of base64 and rank, "
-                    "or HuggingFaceTokenizer for tokenizer.json",
+                    "%s: this is a text file, not a SentencePiece model; use TikTokenizer for lines of base64 and "
+                    "rank, or HuggingFaceTokenizer for tokenizer.json",
                     path);
 }
 

@@ -463,10 +463,11 @@ static void refuses_damaged_and_unsupported_files(void **state)
         { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\0"), "is 0, expected 1 to" },
         { CHANGE("pipeline_model_parallel_sizeJ\x01", "pipeline_model_parallel_sizeJ\x02"),
           "args has pipeline-parallel size 2" },
-        { CHANGE("FloatStorage", "FloatStorags"), "unsupported storage type" },
+        { CHANGE("FloatStorage", "FloatStorags"), "the storage type is not supported" },
         { CHANGE("X\1\0\0\0\x30", "X\1\0\0\0\x7a"),
           "tensor embedding.word_embeddings.weight: the ZIP file has no member model_optim_rng/data/z" },
-        { CHANGE("true_vocab_sizeJ\x0b", "true_vocab_sizeJ\x0c"), "true_vocab_size in args is 12" },
+        { CHANGE("true_vocab_sizeJ\x0b", "true_vocab_sizeJ\x0c"),
+          "true_vocab_size in args is 12, expected at most 11" },
         { CHANGE("learned_absolute", "learned_absoluti"), "learned_absoluti" },
         { CHANGE("swiglu\x88", "swiglu\x89"), "mlp.linear_fc1.weight has shape [12,16], expected [6,16]" },
         { CHANGE("decoder.final_layernorm.w", "decoder.fatal_layernorm.w"),
@@ -475,7 +476,7 @@ static void refuses_damaged_and_unsupported_files(void **state)
         { CHANGE("\x80\2}(X", "\x80\2}(?"), "member model_optim_rng/data.pkl: pickle, opcode 0x3f at byte 4" },
         { CHANGE("}(X\4\0\0\0args", "}(X\4\0\0\x7f"
                                     "args"),
-          "opcode 0x58 at byte 4: truncated" },
+          "opcode 0x58 at byte 4: the pickle is truncated" },
         { CHANGE("PK\5\6", "PK\5\7"), "no end record of a ZIP file" },
     };
     struct meg_err e;

@@ -154,7 +154,7 @@ static void too_few_tokens_for_one_sample_are_an_error(void **state)
     c.data_path = words(ten);
     c.split = "949,50,1";
     FAILS(&c, &spec, MEG_EUSAGE,
-          "--split 949,50,1: the test split of ten has no tokens (0 of 10 sequences), but one sample needs 9 tokens; "
+          "--split 949,50,1: the test split of ten has 0 of 10 sequences and no tokens, but one sample needs 9 tokens; "
           "use a larger ratio, or 0 to omit this split");
 }
 
@@ -661,8 +661,9 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
     for (int again = 0; again < 2; again++) {
         assert_int_equal(meg_data_loader_next(l, &b[0], &e), MEG_EFAIL);
         assert_string_equal(
-            e.msg, "the dataset was built for a shorter run: 22 samples, too few for another micro-batch on each "
-                   "data-parallel rank");
+            e.msg,
+            "the dataset was built for a shorter run: its 22 samples are too few for one more micro-batch on each "
+            "data-parallel rank");
     }
     meg_data_loader_close(l);
     assert_true((num_pinned > 0) == (c->pinned != NULL));

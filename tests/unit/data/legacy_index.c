@@ -69,10 +69,12 @@ static void refuses_a_damaged_index(void **state)
             "document index entries");
     REFUSES(all, x.version = 2, "old.idx: version 2 of the legacy format, expected 1");
     REFUSES(all, x.type = 9,
-            "old.idx: dtype code 9 with 4 bytes per token at byte 16; meg-idx(5) lists the codes and their sizes");
+            "old.idx: found dtype code 9 with 4 bytes per token at byte 16, expected a code with its size as in "
+            "meg-idx(5)");
     REFUSES(all, x.type = 8,
-            "old.idx: dtype code 8 with 4 bytes per token at byte 16; meg-idx(5) lists the codes and their sizes");
-    REFUSES(all, x.sizes = 6, "old.idx: 3 items with 6 dimension sizes; the items must be one-dimensional");
+            "old.idx: found dtype code 8 with 4 bytes per token at byte 16, expected a code with its size as in "
+            "meg-idx(5)");
+    REFUSES(all, x.sizes = 6, "old.idx: found 6 dimension sizes for 3 sequences, expected one for each sequence");
     REFUSES(all, x.dims[1] = 2,
             "old.idx: sequence 0 has length 2 and dimension offsets 0 and 2; expected a length from 0 to 2147483647 "
             "and offsets 0 and 1");
@@ -83,7 +85,7 @@ static void refuses_a_damaged_index(void **state)
             "old.idx: sequence 1 has length 4294967297 and dimension offsets 1 and 2; expected a length from 0 to "
             "2147483647 and offsets 1 and 2");
     REFUSES(all, x.starts[2] = INT64_MAX,
-            "old.idx: sequence 2 starts at token 9223372036854775807, which is out of range");
+            "old.idx: sequence 2 starts at token 9223372036854775807, expected 0 to 1152921504606846975");
     REFUSES(all, x.starts[2] = 2,
             "old.idx: sequence 2 starts at byte 8 of .bin, but the sequences before it end at byte 12");
     REFUSES(all, x.documents[2] = 2, "old.idx: the document index ends at sequence 2, expected 3");

@@ -94,8 +94,9 @@ static void too_few_samples_and_partial_steps_are_refused(void **state)
 
     (void)state;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, but one micro-batch on each "
-                               "data-parallel rank needs 6 (micro-batch size 2 x 3 ranks)");
+    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, but one micro-batch of 2 "
+                               "samples on each of 3 data-parallel ranks needs 6; use a larger dataset or a smaller "
+                               "--micro-batch-size");
     c.total = 50;
     c.consumed = 9;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);

@@ -232,18 +232,18 @@ static void invalid_configurations_are_reported(void **state)
           "a step has 3 micro-batches; with --num-virtual-stages-per-pipeline-rank 2, it must have at least one per "
           "pipeline stage (--pipeline-model-parallel-size 4); use a larger batch size" },
         { { MEG_PIPE_AUTO, 4, 2, 8, 3, false },
-          "--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4 (--pipeline-model-parallel-size) to "
-          "8 (micro-batches per step)" },
+          "--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4, the value of "
+          "--pipeline-model-parallel-size, to 8, the number of micro-batches per step" },
         { { MEG_PIPE_AUTO, 4, 2, 8, 9, false },
-          "--microbatch-group-size-per-virtual-pipeline-stage 9: must be from 4 (--pipeline-model-parallel-size) to "
-          "8 (micro-batches per step)" },
+          "--microbatch-group-size-per-virtual-pipeline-stage 9: must be from 4, the value of "
+          "--pipeline-model-parallel-size, to 8, the number of micro-batches per step" },
         { { MEG_PIPE_AUTO, 4, 2, 8, -1, false },
-          "--microbatch-group-size-per-virtual-pipeline-stage -1: must be from 4 (--pipeline-model-parallel-size) to "
-          "8 (micro-batches per step)" },
+          "--microbatch-group-size-per-virtual-pipeline-stage -1: must be from 4, the value of "
+          "--pipeline-model-parallel-size, to 8, the number of micro-batches per step" },
         { { MEG_PIPE_AUTO, 4, 2, 6, 0, false },
-          "a step has 6 micro-batches; groups of 4 "
-          "(--microbatch-group-size-per-virtual-pipeline-stage) leave a remainder of 2, which must be 0 or at least 4 "
-          "(--pipeline-model-parallel-size)" },
+          "--microbatch-group-size-per-virtual-pipeline-stage 4: dividing the 6 micro-batches of a step by this group "
+          "size leaves a remainder of 2, which must be 0 or at least 4, the value of --pipeline-model-parallel-size; "
+          "change the group size or the batch size" },
     };
 
     (void)state;
@@ -375,7 +375,7 @@ static void errors_name_stage_and_action(void **state)
     all = make_all(&two); /* two receives are swapped */
     swap(find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 0), find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 1));
     assert_error(all, "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the matching message of the peer is "
-                      "for another tensor");
+                      "for a different tensor");
     all = make_all(&two);
     all[1].slots++;
     assert_error(all, "stage 1: the schedule has 2 buffers (activation slots), but uses at most 1 at once");
