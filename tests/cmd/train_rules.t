@@ -23,8 +23,6 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
 {
     refuses 4 "$tp 3 times .* is 3, which does not divide the number of ranks, 4" $tp 3
     refuses 6 'is 4, which does not divide the number of ranks, 6' $tp 2 $pp 2
-    refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64, .* 2147483648 elements, but the limit is' $pp 2 \
-        --micro-batch-size 16 --seq-length 2097152 --max-position-embeddings 2097152
     refuses 2147483647 'is 18446744073709551616, which does not divide' $tp 2097152 $pp 2097152 $cp 4194304
     refuses 8 "$tp 16: must be at most 8, the number of ranks" $tp 16
     refuses 8 "$tp 0: must be at least 1" $tp 0
