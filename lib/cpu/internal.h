@@ -109,6 +109,8 @@ OP(linear_bwd_weight);
 OP(glu_fwd);
 OP(glu_bwd);
 OP(rope);
+OP(qk_norm_fwd);
+OP(qk_norm_bwd);
 OP(norm_fwd);
 OP(norm_bwd);
 OP(add_fwd);

@@ -1,8 +1,12 @@
 /* isa: baseline v3 v4 */
-/* rope.c - rotary position embedding. */
-#include "cpu/internal.h"
+/* rope.c - rotary position embedding, alone or after the norm of a head. */
+#include <math.h>
+#include "cpu/row.h"
 
-enum { MAX_HEAD = 4096 }; /* maximum rotated columns per head in bf16 or f16; attention has this limit on d */
+enum {
+    ROWS = 8,       /* rows per task of QK-norm */
+    MAX_HEAD = 4096 /* maximum rotated columns per head in bf16 or f16, and head size of QK-norm; as in attention */
+};
 
 static void rotate_pairs(float *x, int64_t half, int is_interleaved, const float *cos, const float *sin, float sign)
 {
@@ -38,4 +42,109 @@ void MEG_FN(rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t 
                 }
             }
     }
+}
+
+/* ---- QK-norm: RMSNorm of each head, then rotation ---- */
+
+/* Rotate a head of a row. */
+static void rotate_head(const struct meg_qk_norm *q, float *x, int64_t row, float sign)
+{
+    const int64_t at = q->half ? q->position[row] * q->half : 0;
+
+    rotate_pairs(x, q->half, q->is_interleaved, q->cos + at, q->sin + at, sign);
+}
+
+/* Return a head of a view, head k of group j in a row, as a matrix of one row. */
+static struct meg_mat head_row(struct meg_heads x, const struct meg_qk_norm *q, int64_t row, int64_t j, int64_t k)
+{
+    const int64_t first = row / q->b * x.ld_s + row % q->b * x.ld_b + j * x.ld_g + k * x.ld_h;
+
+    return row_vector((char *)x.p + (size_t)first * meg_dtype_size(x.dtype), x.dtype, q->d);
+}
+
+void MEG_FN(qk_norm_fwd)(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads y, float *rstd,
+                         struct meg_heads x, const void *w)
+{
+    (void)st;
+    MEG_ASSERT_LE(q->d, MAX_HEAD);
+#pragma omp parallel for schedule(static, ROWS)
+    for (int64_t row = 0; row < q->s * q->b; row++) {
+        float wb[MAX_HEAD], xb[MAX_HEAD], yb[MAX_HEAD];
+        const float *wr = row_read(row_vector(w, y.dtype, q->d), 0, 0, q->d, wb);
+
+        for (int64_t i = 0; i < q->g * q->heads; i++) {
+            const struct meg_mat out = head_row(y, q, row, i / q->heads, i % q->heads);
+            const float *xr = row_read(head_row(x, q, row, i / q->heads, i % q->heads), 0, 0, q->d, xb);
+            float *yr = row_out(out, 0, 0, yb), s2 = 0.0f, rs;
+
+#pragma omp simd reduction(+ : s2)
+            for (int64_t c = 0; c < q->d; c++)
+                s2 += xr[c] * xr[c];
+            rs = rstd[row * q->g * q->heads + i] = 1.0f / sqrtf(s2 / (float)q->d + q->eps);
+#pragma omp simd
+            for (int64_t c = 0; c < q->d; c++)
+                yr[c] = xr[c] * rs * wr[c];
+            rotate_head(q, yr, row, 1.0f);
+            row_store(out, 0, 0, q->d, yr);
+        }
+    }
+}
+
+/*
+ * Compute the gradient of one head and add that of w to dw.  With g = dy rotated back * w and n = x * rstd:
+ * dx = rstd * (g - n * mean(g * n)).
+ */
+static void bwd_head(const struct meg_qk_norm *q, struct meg_mat dx, float *dw, struct meg_mat dy, struct meg_mat x,
+                     const float *w, float rstd, int64_t row)
+{
+    float xb[MAX_HEAD], dyb[MAX_HEAD], dxb[MAX_HEAD], mean = 0.0f;
+    const float *xr = row_read(x, 0, 0, q->d, xb), *dyr = row_read(dy, 0, 0, q->d, dyb);
+    float *g = row_out(dx, 0, 0, dxb);
+
+    if (g != dyr)
+        memcpy(g, dyr, (size_t)q->d * sizeof *g);
+    rotate_head(q, g, row, -1.0f);
+#pragma omp simd reduction(+ : mean)
+    for (int64_t c = 0; c < q->d; c++) {
+        const float n = xr[c] * rstd;
+        dw[c] += g[c] * n;
+        mean += g[c] * w[c] * n;
+    }
+    mean /= (float)q->d;
+#pragma omp simd
+    for (int64_t c = 0; c < q->d; c++)
+        g[c] = rstd * (g[c] * w[c] - xr[c] * rstd * mean);
+    row_store(dx, 0, 0, q->d, g);
+}
+
+/* The gradient of w is summed in blocks of ROWS rows, which are added in order. */
+void MEG_FN(qk_norm_bwd)(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads dx, void *dw,
+                         enum meg_dtype grad, struct meg_heads dy, struct meg_heads x, const void *w, const float *rstd,
+                         bool accumulate)
+{
+    const struct meg_mat sum = row_vector(dw, grad, q->d);
+    float sumb[MAX_HEAD], *sums = row_out(sum, 0, 0, sumb);
+    (void)st;
+    MEG_ASSERT_LE(q->d, MAX_HEAD);
+    if (accumulate)
+        row_load(sum, 0, 0, q->d, sumb);
+    else
+        memset(sums, 0, (size_t)q->d * sizeof *sums);
+#pragma omp parallel for ordered schedule(static, 1)
+    for (int64_t r0 = 0; r0 < q->s * q->b; r0 += ROWS) {
+        float wb[MAX_HEAD], part[MAX_HEAD] = { 0 };
+        const float *wr = row_read(row_vector(w, dy.dtype, q->d), 0, 0, q->d, wb);
+
+        for (int64_t row = r0; row < min64(r0 + ROWS, q->s * q->b); row++)
+            for (int64_t i = 0; i < q->g * q->heads; i++) {
+                const int64_t j = i / q->heads, k = i % q->heads;
+
+                bwd_head(q, head_row(dx, q, row, j, k), part, head_row(dy, q, row, j, k), head_row(x, q, row, j, k), wr,
+                         rstd[row * q->g * q->heads + i], row);
+            }
+#pragma omp ordered
+        for (int64_t c = 0; c < q->d; c++)
+            sums[c] += part[c];
+    }
+    row_store(sum, 0, 0, q->d, sums);
 }

@@ -277,6 +277,45 @@ static void rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b
     op->rope(st, x, s, b, g, heads, half, is_interleaved, cos, sin, position, sign);
 }
 
+#define CHECK_QK_NORM()                                                                                                \
+    do {                                                                                                               \
+        MEG_ASSERT_LE(2 * q->half, q->d);                                                                              \
+        if (q->half) {                                                                                                 \
+            CHECK_VECTOR(q->cos, q->half);                                                                             \
+            CHECK_VECTOR(q->sin, q->half);                                                                             \
+            CHECK_VECTOR(q->position, q->s * q->b);                                                                    \
+        }                                                                                                              \
+        CHECK_VECTOR(w, q->d);                                                                                         \
+        CHECK_VECTOR(rstd, q->s * q->b * q->g * q->heads);                                                             \
+    } while (0)
+#define CHECK_NORMALIZED_HEADS(h)                                                                                      \
+    do {                                                                                                               \
+        CHECK_DTYPE(h.dtype);                                                                                          \
+        CHECK_HEADS(h, q->s, q->b, q->g, q->heads, q->d);                                                              \
+    } while (0)
+
+static void qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads y, float *rstd,
+                        struct meg_heads x, const void *w)
+{
+    CHECK_QK_NORM();
+    CHECK_NORMALIZED_HEADS(y);
+    CHECK_NORMALIZED_HEADS(x);
+    op->qk_norm_fwd(st, q, y, rstd, x, w);
+}
+
+static void qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads dx, void *dw,
+                        enum meg_dtype grad, struct meg_heads dy, struct meg_heads x, const void *w, const float *rstd,
+                        bool accumulate)
+{
+    CHECK_QK_NORM();
+    CHECK_DTYPE(grad);
+    CHECK_VECTOR(dw, q->d);
+    CHECK_NORMALIZED_HEADS(dx);
+    CHECK_NORMALIZED_HEADS(dy);
+    CHECK_NORMALIZED_HEADS(x);
+    op->qk_norm_bwd(st, q, dx, dw, grad, dy, x, w, rstd, accumulate);
+}
+
 static void norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps)
 {
@@ -623,6 +662,8 @@ static void check(const struct meg_ops *table)
     checked.glu_fwd = glu_fwd;
     checked.glu_bwd = glu_bwd;
     checked.rope = rope;
+    checked.qk_norm_fwd = qk_norm_fwd;
+    checked.qk_norm_bwd = qk_norm_bwd;
     checked.norm_fwd = norm_fwd;
     checked.norm_bwd = norm_bwd;
     checked.add_fwd = add_fwd;

@@ -175,6 +175,16 @@ struct meg_attn_bwd_args {
     struct meg_heads q, k, v;    /* k and v may be a chunk of the keys */
 };
 
+/* The arguments that qk_norm_fwd and qk_norm_bwd have in common. */
+struct meg_qk_norm {
+    int64_t s, b, g, heads, d; /* shape of the heads */
+    float eps;
+    int64_t half; /* the arguments of rope; half 0: no rotation, and the pointers are not read */
+    int is_interleaved;
+    const float *cos, *sin;
+    const int32_t *position;
+};
+
 /*
  * The arrays of an optimizer step.  Element k of each array belongs to the same element of the model.  g and `copy` are
  * f32, bf16 or f16; the other arrays are f32 or bf16.
@@ -298,6 +308,21 @@ struct meg_ops {
     void (*rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
                  int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
                  float sign);
+
+    /*
+     * QK-norm with rotary position embedding (Qwen3): RMSNorm over the d columns of each head, y = rope(x * rstd * w),
+     * rstd = 1/sqrt(mean(x^2) + eps).  x and y are views of [s, b, g, heads, d] with r = heads (struct meg_heads), the
+     * query heads or the key heads; w [d] has the type of y; rstd [s,b,g,heads] f32 is an output, kept for qk_norm_bwd.
+     */
+    void (*qk_norm_fwd)(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads y, float *rstd,
+                        struct meg_heads x, const void *w);
+    /*
+     * Compute dx, the gradient of x, from dy, the gradient of y; dx may be dy.  Write the gradient of w to dw [d] of
+     * type `grad` or, if accumulate, add it.  w has the type of dy.
+     */
+    void (*qk_norm_bwd)(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads dx, void *dw,
+                        enum meg_dtype grad, struct meg_heads dy, struct meg_heads x, const void *w, const float *rstd,
+                        bool accumulate);
 
     /*
      * LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), with the biased variance.

@@ -316,6 +316,47 @@ static void rope(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b
     print(&l);
 }
 
+static void put_qk_norm(struct line *l, const struct meg_qk_norm *q)
+{
+    const int64_t shape[] = { q->s, q->b, q->g, q->heads, q->d };
+
+    put_dims(l, "shape", shape, 5);
+    put_i64(l, "half", q->half);
+    put_i64(l, "is_interleaved", q->is_interleaved);
+}
+
+static void qk_norm_fwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads y, float *rstd,
+                        struct meg_heads x, const void *w)
+{
+    struct line l = start();
+
+    op->qk_norm_fwd(st, q, y, rstd, x, w);
+    put_op(&l, "qk_norm_fwd");
+    put_qk_norm(&l, q);
+    put_heads(&l, "y", y);
+    put_heads(&l, "x", x);
+    put_vector(&l, "w", w, y.dtype, q->d);
+    print(&l);
+}
+
+static void qk_norm_bwd(struct meg_stream *st, const struct meg_qk_norm *q, struct meg_heads dx, void *dw,
+                        enum meg_dtype grad, struct meg_heads dy, struct meg_heads x, const void *w, const float *rstd,
+                        bool accumulate)
+{
+    struct line l = start();
+
+    op->qk_norm_bwd(st, q, dx, dw, grad, dy, x, w, rstd, accumulate);
+    put_op(&l, "qk_norm_bwd");
+    put_qk_norm(&l, q);
+    put_heads(&l, "dx", dx);
+    put_vector(&l, "dw", dw, grad, q->d);
+    put_heads(&l, "dy", dy);
+    put_heads(&l, "x", x);
+    put_vector(&l, "w", w, dy.dtype, q->d);
+    put_i64(&l, "accumulate", accumulate);
+    print(&l);
+}
+
 static void norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps)
 {
@@ -661,6 +702,8 @@ static void trace(const struct meg_ops *table)
     traced.glu_fwd = glu_fwd;
     traced.glu_bwd = glu_bwd;
     traced.rope = rope;
+    traced.qk_norm_fwd = qk_norm_fwd;
+    traced.qk_norm_bwd = qk_norm_bwd;
     traced.norm_fwd = norm_fwd;
     traced.norm_bwd = norm_bwd;
     traced.add_fwd = add_fwd;

@@ -11,6 +11,7 @@ static const struct meg_ops *cpu;
         const struct meg_attn_desc *: keep(&(x), sizeof(struct meg_attn_desc)),                                        \
         const struct meg_attn_bwd_args *: keep(&(x), sizeof(struct meg_attn_bwd_args)),                                \
         const struct meg_glu *: keep(&(x), sizeof(struct meg_glu)),                                                    \
+        const struct meg_qk_norm *: keep(&(x), sizeof(struct meg_qk_norm)),                                            \
         const struct meg_adam *: keep(&(x), sizeof(struct meg_adam)),                                                  \
         const struct meg_step_conf *: keep(&(x), sizeof(struct meg_step_conf)),                                        \
         const struct meg_update_arrays *: keep(&(x), sizeof(struct meg_update_arrays)),                                \
@@ -107,6 +108,9 @@ OP(glu_fwd, const struct meg_glu *, struct meg_mat, struct meg_mat)
 OP(glu_bwd, const struct meg_glu *, struct meg_mat, struct meg_mat, struct meg_mat)
 OP(rope, struct meg_heads, int64_t, int64_t, int64_t, int64_t, int64_t, int, const float *, const float *,
    const int32_t *, float)
+OP(qk_norm_fwd, const struct meg_qk_norm *, struct meg_heads, float *, struct meg_heads, const void *)
+OP(qk_norm_bwd, const struct meg_qk_norm *, struct meg_heads, void *, enum meg_dtype, struct meg_heads,
+   struct meg_heads, const void *, const float *, bool)
 OP(norm_fwd, enum meg_norm, struct meg_mat, float *, float *, struct meg_mat, const void *, const void *, float)
 OP(norm_bwd, enum meg_norm, struct meg_mat, void *, void *, enum meg_dtype, struct meg_mat, struct meg_mat,
    struct meg_mat, const void *, const float *, const float *, bool)
@@ -183,6 +187,8 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.glu_fwd = glu_fwd;
     table.glu_bwd = glu_bwd;
     table.rope = rope;
+    table.qk_norm_fwd = qk_norm_fwd;
+    table.qk_norm_bwd = qk_norm_bwd;
     table.norm_fwd = norm_fwd;
     table.norm_bwd = norm_bwd;
     table.add_fwd = add_fwd;
