@@ -19,12 +19,13 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat 
 }
 
 /*
- * With g = dy * w and n = (x - mean) * rstd: dx = skip + rstd * (g - mean(g) - n * mean(g * n)); RMSNorm lacks the term
+ * With g = dy * (w + offset) and n = (x - mean) * rstd: dx = skip + rstd * (g - mean(g) - n * mean(g * n)); RMSNorm lacks the term
  * mean(g).
  */
 static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                     struct meg_mat w, float mean, float rstd, int64_t r)
 {
+    const float offset = norm_offset(type);
     float xb[COL_BLOCK], wb[COL_BLOCK], dyb[COL_BLOCK], skipb[COL_BLOCK], dxb[COL_BLOCK], sg = 0.0f, sgn = 0.0f;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
         const int64_t n = min64(COL_BLOCK, x.cols - c0);
@@ -32,12 +33,12 @@ static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, 
         const float *dyr = row_read(dy, r, c0, n, dyb);
 #pragma omp simd reduction(+ : sg, sgn)
         for (int64_t c = 0; c < n; c++) {
-            const float g = dyr[c] * wr[c];
+            const float g = dyr[c] * (wr[c] + offset);
             sg += g;
             sgn += g * ((xr[c] - mean) * rstd);
         }
     }
-    sg = type == MEG_NORM_RMS ? 0.0f : sg / (float)x.cols;
+    sg = meg_norm_is_rms(type) ? 0.0f : sg / (float)x.cols;
     sgn /= (float)x.cols;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
         const int64_t n = min64(COL_BLOCK, x.cols - c0);
@@ -46,7 +47,7 @@ static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, 
         float *dxr = row_out(dx, r, c0, dxb);
 #pragma omp simd
         for (int64_t c = 0; c < n; c++) {
-            const float v = rstd * (dyr[c] * wr[c] - sg - (xr[c] - mean) * rstd * sgn);
+            const float v = rstd * (dyr[c] * (wr[c] + offset) - sg - (xr[c] - mean) * rstd * sgn);
             dxr[c] = skipr ? skipr[c] + v : v;
         }
         row_store(dx, r, c0, n, dxr);
@@ -86,7 +87,7 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat 
                       const float *mean, const float *rstd, bool accumulate)
 {
     (void)st;
-    MEG_ASSERT(!db == (type == MEG_NORM_RMS));
+    MEG_ASSERT(!db == meg_norm_is_rms(type));
     MEG_ASSERT_EQ(dx.rows, x.rows);
     MEG_ASSERT_EQ(dx.cols, x.cols);
     MEG_ASSERT_EQ(dy.rows, x.rows);
@@ -96,7 +97,7 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat 
     {
 #pragma omp for schedule(static, ROWS)
         for (int64_t r = 0; r < x.rows; r++)
-            bwd_row(type, dx, skip, dy, x, row_vector(w, dy.dtype, x.cols), type == MEG_NORM_RMS ? 0.0f : mean[r],
+            bwd_row(type, dx, skip, dy, x, row_vector(w, dy.dtype, x.cols), meg_norm_is_rms(type) ? 0.0f : mean[r],
                     rstd[r], r);
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)

@@ -84,12 +84,19 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
     }
 }
 
+/* Return what is added to the stored weights of a norm. */
+static inline float norm_offset(enum meg_norm type)
+{
+    return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P ? 1.0f : 0.0f;
+}
+
 /* Compute row r of norm_fwd.  RMSNorm uses mean 0 and no bias, and does not write mean. */
 static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
                             struct meg_mat w, struct meg_mat b, float eps, int64_t r)
 {
+    const float offset = norm_offset(type);
     float xb[COL_BLOCK], yb[COL_BLOCK], wb[COL_BLOCK], bb[COL_BLOCK], s = 0.0f, s2 = 0.0f, mu = 0.0f, rs;
-    if (type == MEG_NORM_LAYER) {
+    if (!meg_norm_is_rms(type)) {
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
             const int64_t n = min64(COL_BLOCK, x.cols - c0);
             const float *xr = row_read(x, r, c0, n, xb);
@@ -114,7 +121,7 @@ static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, f
         float *yr = row_out(y, r, c0, yb);
 #pragma omp simd
         for (int64_t c = 0; c < n; c++) {
-            const float v = (xr[c] - mu) * rs * wr[c];
+            const float v = (xr[c] - mu) * rs * (wr[c] + offset);
             yr[c] = br ? v + br[c] : v;
         }
         row_store(y, r, c0, n, yr);

@@ -321,15 +321,15 @@ static void norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_mat y
 {
     const int64_t n = x.rows, h = x.cols;
 
-    MEG_ASSERT_LE(type, MEG_NORM_RMS);
-    MEG_ASSERT_EQ(!b, type == MEG_NORM_RMS);
+    MEG_ASSERT_LE(type, MEG_NORM_RMS_1P);
+    MEG_ASSERT_EQ(!b, meg_norm_is_rms(type));
     CHECK_MAT(x, n, h);
     CHECK_MAT(y, n, h);
     CHECK_VECTOR(w, h);
     CHECK_VECTOR(rstd, n);
-    if (type == MEG_NORM_LAYER)
+    if (!meg_norm_is_rms(type))
         CHECK_VECTOR(mean, n);
-    CHECK_DISJOINT(3, y, f32(rstd, n), f32(type == MEG_NORM_LAYER ? mean : NULL, n), x, vector(w, y.dtype, h),
+    CHECK_DISJOINT(3, y, f32(rstd, n), f32(meg_norm_is_rms(type) ? NULL : mean, n), x, vector(w, y.dtype, h),
                    vector(b, y.dtype, h));
     op->norm_fwd(st, type, y, mean, rstd, x, w, b, eps);
 }
@@ -340,8 +340,8 @@ static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat d
 {
     const int64_t n = x.rows, h = x.cols;
 
-    MEG_ASSERT_LE(type, MEG_NORM_RMS);
-    MEG_ASSERT_EQ(!db, type == MEG_NORM_RMS);
+    MEG_ASSERT_LE(type, MEG_NORM_RMS_1P);
+    MEG_ASSERT_EQ(!db, meg_norm_is_rms(type));
     CHECK_DTYPE(grad);
     CHECK_MAT(x, n, h);
     CHECK_MAT(dy, n, h);
@@ -350,10 +350,10 @@ static void norm_bwd(struct meg_stream *st, enum meg_norm type, struct meg_mat d
     CHECK_VECTOR(dw, h);
     CHECK_VECTOR(w, h);
     CHECK_VECTOR(rstd, n);
-    if (type == MEG_NORM_LAYER)
+    if (!meg_norm_is_rms(type))
         CHECK_VECTOR(mean, n);
     CHECK_DISJOINT(3, dx, vector(dw, grad, h), vector(db, grad, h), unless_in_place(skip, dx), dy, x,
-                   vector(w, dy.dtype, h), f32(rstd, n), f32(type == MEG_NORM_LAYER ? mean : NULL, n));
+                   vector(w, dy.dtype, h), f32(rstd, n), f32(meg_norm_is_rms(type) ? NULL : mean, n));
     op->norm_bwd(st, type, dx, dw, db, grad, skip, dy, x, w, mean, rstd, accumulate);
 }
 
@@ -385,8 +385,8 @@ static void add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_m
 {
     const int64_t n = x.rows, h = x.cols;
 
-    MEG_ASSERT_LE(type, MEG_NORM_RMS);
-    MEG_ASSERT_EQ(!b, type == MEG_NORM_RMS);
+    MEG_ASSERT_LE(type, MEG_NORM_RMS_1P);
+    MEG_ASSERT_EQ(!b, meg_norm_is_rms(type));
     CHECK_MAT(x, n, h);
     CHECK_MAT(sublayer_out, n, h);
     CHECK_MAT(z, n, h);
@@ -394,9 +394,9 @@ static void add_norm_fwd(struct meg_stream *st, enum meg_norm type, struct meg_m
     CHECK_DROP();
     CHECK_VECTOR(w, h);
     CHECK_VECTOR(rstd, n);
-    if (type == MEG_NORM_LAYER)
+    if (!meg_norm_is_rms(type))
         CHECK_VECTOR(mean, n);
-    CHECK_DISJOINT(4, z, y, f32(rstd, n), f32(type == MEG_NORM_LAYER ? mean : NULL, n), unless_in_place(x, z),
+    CHECK_DISJOINT(4, z, y, f32(rstd, n), f32(meg_norm_is_rms(type) ? NULL : mean, n), unless_in_place(x, z),
                    sublayer_out, vector(bias, sublayer_out.dtype, h), vector(w, y.dtype, h), vector(b, y.dtype, h));
     op->add_norm_fwd(st, type, z, y, mean, rstd, x, sublayer_out, bias, drop, w, b, eps);
 }

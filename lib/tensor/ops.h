@@ -55,7 +55,13 @@ struct meg_heads {
 };
 
 enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
-enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
+
+/* The types with 1P store a weight as its difference from 1 (Megatron's --apply-layernorm-1p; RMSNorm of Gemma). */
+enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS, MEG_NORM_LAYER_1P, MEG_NORM_RMS_1P };
+static inline bool meg_norm_is_rms(enum meg_norm type)
+{
+    return type == MEG_NORM_RMS || type == MEG_NORM_RMS_1P;
+}
 
 /* The activation function of a gated linear unit. */
 enum meg_glu_type {
@@ -327,7 +333,7 @@ struct meg_ops {
     /*
      * LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), with the biased variance.
      * RMSNorm (Zhang and Sennrich 2019): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); b is NULL and mean is not
-     * written.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for norm_bwd.
+     * written.  With a 1P type, 1 + w replaces w.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for norm_bwd.
      */
     void (*norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps);

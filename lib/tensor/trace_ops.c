@@ -127,7 +127,9 @@ static void put_glu(struct line *l, const struct meg_glu *unit)
 
 static void put_norm(struct line *l, enum meg_norm type)
 {
-    put_str(l, "type", type == MEG_NORM_RMS ? "RMSNorm" : "LayerNorm");
+    static const char *const name[] = { "LayerNorm", "RMSNorm", "LayerNorm1p", "RMSNorm1p" };
+
+    put_str(l, "type", name[type]);
 }
 
 static void put_drop(struct line *l, const struct meg_drop *drop)

@@ -56,15 +56,22 @@ static void row64(const struct norm *m, int64_t r, double *mean, double *rstd)
     double s = 0.0, s2 = 0.0;
     for (int64_t c = 0; c < m->h; c++)
         s += x[c];
-    *mean = m->type == MEG_NORM_RMS ? 0.0 : s / (double)m->h;
+    *mean = meg_norm_is_rms(m->type) ? 0.0 : s / (double)m->h;
     for (int64_t c = 0; c < m->h; c++)
         s2 += (x[c] - *mean) * (x[c] - *mean);
     *rstd = 1.0 / sqrt(s2 / (double)m->h + eps);
 }
 
+/* Return what is added to the stored weights, which are below 1. */
+static double offset64(const struct norm *m)
+{
+    return m->type == MEG_NORM_LAYER_1P || m->type == MEG_NORM_RMS_1P ? 1.0 : 0.0;
+}
+
 static double y64(const struct norm *m, int64_t r, int64_t c, double mean, double rstd)
 {
-    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] + (m->type == MEG_NORM_RMS ? 0.0 : m->b64[c]);
+    return (m->x64[r * m->h + c] - mean) * rstd * (m->w64[c] + offset64(m)) +
+           (meg_norm_is_rms(m->type) ? 0.0 : m->b64[c]);
 }
 
 static double loss(void *arg)
@@ -86,17 +93,18 @@ static void check_forward(const struct norm *m)
     for (int64_t r = 0; r < m->n; r++) {
         double mean, rstd;
         row64(m, r, &mean, &rstd);
-        if (m->type == MEG_NORM_LAYER)
+        if (!meg_norm_is_rms(m->type))
             near(m->mean[r], mean, 8 * EPS, "mean", r, 0);
         near(m->rstd[r], rstd, 16 * EPS * rstd * (1.0 + rstd), "rstd", r, 0);
         for (int64_t c = 0; c < m->h; c++)
-            near_of(m->y.dtype, at(m->y, r, c), y64(m, r, c, mean, rstd), 16 * EPS * (1.0 + rstd), "y", r, c);
+            near_of(m->y.dtype, at(m->y, r, c), y64(m, r, c, mean, rstd), 16 * EPS * (1.0 + rstd) * (1.0 + offset64(m)),
+                    "y", r, c);
     }
 }
 
 static void norm_of(const struct meg_ops *ops, struct norm *m)
 {
-    const int has_b = m->type == MEG_NORM_LAYER;
+    const int has_b = !meg_norm_is_rms(m->type);
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
         omp_set_num_threads(k ? 2 : 1);
@@ -120,7 +128,7 @@ static void norm_of(const struct meg_ops *ops, struct norm *m)
             row64(m, r, &mean, &rstd);
             most = fmax(most, rstd);
         }
-        f.tol = (32.0 + 2.0 * sqrt((double)m->n)) * EPS * (1.0 + most * most) + 1e-7;
+        f.tol = (32.0 + 2.0 * sqrt((double)m->n)) * EPS * (1.0 + most * most) * (1.0 + offset64(m)) + 1e-7;
         fd_check(&f, m->x64, m->n * m->h, dx, 60, "dx");
         f.tol *= sqrt((double)m->n);
         f.type = m->dw.dtype;
@@ -148,11 +156,13 @@ static void norm(const struct meg_ops *ops, enum meg_norm type)
 static void layer_norm(const struct meg_ops *ops)
 {
     norm(ops, MEG_NORM_LAYER);
+    norm(ops, MEG_NORM_LAYER_1P);
 }
 
 static void rms_norm(const struct meg_ops *ops)
 {
     norm(ops, MEG_NORM_RMS);
+    norm(ops, MEG_NORM_RMS_1P);
 }
 
 /* The skip is added to dx, also in place, and gradients of weights are accumulated. */
@@ -279,7 +289,7 @@ static void check_add_norm(const struct meg_ops *ops, enum meg_norm type, struct
     const int64_t sample[1] = { 3 };
     const struct meg_drop d = { 0.2f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample, NULL };
     struct norm m = norm_new(type, 11, 50, t, MEG_DTYPE_F32), n = norm_new(type, 11, 50, t, MEG_DTYPE_F32);
-    const void *b = type == MEG_NORM_LAYER ? n.b.p : NULL;
+    const void *b = meg_norm_is_rms(type) ? NULL : n.b.p;
     struct meg_mat z = rnd_mat_of(t.stream, 11, 50, 0);
     ops->add_fwd(NULL, z, m.x, m.dy, m.b.p, &d);
     ops->norm_fwd(NULL, type, m.y, m.mean, m.rstd, z, m.w.p, b, (float)eps);
@@ -303,6 +313,8 @@ static void add_norm_is_add_then_norm(const struct meg_ops *ops)
     for (size_t t = 0; t < LEN(mixes); t++) {
         check_add_norm(ops, MEG_NORM_LAYER, mixes[t]);
         check_add_norm(ops, MEG_NORM_RMS, mixes[t]);
+        check_add_norm(ops, MEG_NORM_LAYER_1P, mixes[t]);
+        check_add_norm(ops, MEG_NORM_RMS_1P, mixes[t]);
     }
 }
 
