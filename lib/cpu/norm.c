@@ -19,8 +19,8 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat 
 }
 
 /*
- * With g = dy * (w + offset) and n = (x - mean) * rstd: dx = skip + rstd * (g - mean(g) - n * mean(g * n)); RMSNorm lacks the term
- * mean(g).
+ * With g = dy * (w + offset) and n = (x - mean) * rstd: dx = skip + rstd * (g - mean(g) - n * mean(g * n)); RMSNorm
+ * lacks the term mean(g).
  */
 static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                     struct meg_mat w, float mean, float rstd, int64_t r)

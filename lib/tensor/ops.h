@@ -333,7 +333,8 @@ struct meg_ops {
     /*
      * LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), with the biased variance.
      * RMSNorm (Zhang and Sennrich 2019): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); b is NULL and mean is not
-     * written.  With a 1P type, 1 + w replaces w.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for norm_bwd.
+     * written.  With a 1P type, 1 + w replaces w.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 are outputs, kept for
+     * norm_bwd.
      */
     void (*norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps);

@@ -207,12 +207,14 @@ static bool is_due(int64_t interval, int64_t iteration)
 
 static int stop_error(struct meg_trainer *t, struct meg_err *e)
 {
-    const char *dir = t->job->ckpt.save;
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    const bool has_step = c->ckpt_step != MEG_UNSET;
 
     return meg_fail(e, MEG_ESTOP,
                     "stopped by a signal; iteration %" PRId64 " is saved in %s; to resume, run the same command with "
-                    "--load %s",
-                    t->state.iteration, dir, dir);
+                    "--load %s%s%s%s",
+                    t->state.iteration, c->save, c->save, c->finetune || has_step ? ", without" : "",
+                    c->finetune ? " --finetune" : "", has_step ? " --ckpt-step" : "");
 }
 
 /*

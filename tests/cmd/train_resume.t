@@ -136,8 +136,8 @@ train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 
 is 'the run resumes from the last step' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
 
 # SIGHUP that is ignored at the start of the process
-nohup meg-train -q --config "$T/conf" --save "$T/nohup" --train-iters 1000000 --lr-decay-iters 10 \
-    >"$T/nohup.log" 2>/dev/null &
+nohup meg-train -q --config "$T/conf" --load "$T/sig" --ckpt-step "$last" --finetune --save "$T/nohup" \
+    --train-iters 1000000 --lr-decay-iters 10 >"$T/nohup.log" 2>"$T/err" &
 pid=$!
 until_true 60 grep -q 'consumed samples' "$T/nohup.log"
 kill -HUP $pid
@@ -146,6 +146,8 @@ ok 'under nohup a run continues after SIGHUP' until_true 60 sh -c "[ \$(wc -l <'
 kill -TERM $pid
 wait $pid
 is 'under nohup SIGTERM ends the run with 75' $? 75
+like 'the message says how to resume' "$(tail -n 1 "$T/err")" \
+    "is saved in $T/nohup; to resume, run the same command with --load $T/nohup, without --finetune --ckpt-step\$"
 
 # A signal during set-up: opening the pipe of the metrics blocks until there is a reader.
 mkfifo "$T/pipe"

@@ -53,7 +53,10 @@ struct access {
 
 enum call { NO_CALL, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, MESSAGES };
 
-/* What a message begins with: all ranks of a collective send the same, a sender what its receiver expects. */
+/*
+ * The header of each message.  The receiver compares it with the header of its own call, and the process ends with a
+ * message if they differ.  All ranks of a collective send the same header.
+ */
 struct header {
     uint32_t magic, call, type, op;
     int32_t root;

@@ -4,7 +4,10 @@
 
 static const struct meg_ops *cpu;
 
-/* The value of an argument that the task keeps: a copy of what a pointer to a small host struct points to. */
+/*
+ * What the task stores for argument x.  If x points to a small host struct, the task stores a pointer to a copy of the
+ * struct, which the caller may change before the task runs.  Otherwise, it stores x.
+ */
 #define KEEP(x)                                                                                                        \
     _Generic((x),                                                                                                      \
         const struct meg_drop *: keep(&(x), sizeof(struct meg_drop)),                                                  \

@@ -127,9 +127,9 @@ static int check_window(const struct meg_gpt_conf *m, const json_t *config, cons
     return meg_fail(e, MEG_EFORMAT,
                     "%s: sliding-window attention over %" PRId64
                     " tokens is not supported, because max_position_embeddings, %" PRId64
-                    ", is larger; if no text is longer than the window, set sliding_window "
-                    "to null",
-                    from, tokens, m->max_position_embeddings);
+                    ", is larger; if no text is longer than the window, set %s",
+                    from, tokens, m->max_position_embeddings,
+                    strcmp(type, "qwen2") == 0 ? "use_sliding_window to false" : "sliding_window to null");
 }
 
 /*

@@ -86,8 +86,8 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum
  */
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
- * Append in steps; several threads can write at once.  The order of calls is `convert`, then `reserve` or `extend`,
- * then `pwrite`.  These functions must not be called on a writer on which `append` was called.
+ * Append in steps; several threads can write at once.  Call `convert`, and `reserve` or `extend`, before `pwrite`.
+ * These functions must not be called on a writer on which `append` was called.
  *   convert  checks `ids` and converts them to the token type; `out` [n] may be the array `ids` if the type has at most
  *            4 bytes
  *   reserve  adds a sequence of n tokens and returns its byte offset in .bin; one thread at a time

@@ -11,8 +11,8 @@
 
 const struct meg_opt meg_inspect_opts[] = {
     { "decode", 0, MEG_LIST(struct meg_inspect_conf, decode), "PREFIX...", NULL,
-      "PREFIX [FIRST[:COUNT]]: print all documents of dataset PREFIX, or COUNT (default: 1) starting at document "
-      "FIRST" },
+      "print all documents of dataset PREFIX; with a second argument FIRST[:COUNT], print COUNT documents (default: 1) "
+      "from document FIRST" },
     { "info", 0, MEG_STR(struct meg_inspect_conf, info), "PREFIX", NULL,
       "print statistics of dataset PREFIX: dtype, numbers of documents, sequences and tokens, and the mean and maximum "
       "length of documents and sequences in tokens" },
