@@ -15,10 +15,10 @@
 #include "cpu/vmath.h"
 
 /*
- * BQ is the number of queries per tile, BK the number of keys per tile.  TASK_ROWS is the number of queries per forward
- * task.  GEMM operands are packed into contiguous f32 rows.  Before packing, the stride between rows of one head is
- * often near a power of two.  The rows then map to the same cache sets, and GEMM reaches 175 instead of 215 GFLOP/s.  A
- * packed operand has at most PACK_FLOATS elements; for large head sizes it has fewer rows.
+ * The maximum numbers of queries and keys per tile, and of queries per forward task.  GEMM operands are packed into
+ * contiguous f32 rows: the stride between rows of one head is often near a power of two, so that unpacked rows map to
+ * the same cache sets, and GEMM reaches 175 instead of 215 GFLOP/s.  A packed operand has at most PACK_FLOATS elements;
+ * for large head sizes it has fewer rows.
  */
 enum { BQ = 128, BK = 256, TASK_ROWS = 2 * BQ, PACK_FLOATS = BK * 128 };
 
@@ -115,7 +115,7 @@ static struct key_range visible_keys(const struct meg_attn_desc *desc, int64_t t
     return s;
 }
 
-/* Return the smallest range that contains all keys of queries [t0, t1).  Its lo is rounded down to a multiple of 8. */
+/* Return a range that contains all keys that queries [t0, t1) attend to.  Its lo is a multiple of 8. */
 static struct key_range visible_to_any(const struct meg_attn_desc *desc, int64_t t0, int64_t t1, int64_t i)
 {
     struct key_range s = { desc->s_k, 0 };
@@ -197,7 +197,7 @@ static void bias_in_tile(float *bias, const struct meg_attn_desc *desc, const st
     }
 }
 
-/* Replace q.k of one query by the scores.  slope is the derivative of a score with respect to q.k. */
+/* For one query and the keys of a range, replace q.k in s by the score, and set slope to d score / d q.k. */
 static void score_row(float *s, float *slope, const float *bias, struct key_range keys,
                       const struct meg_attn_desc *desc)
 {
@@ -337,6 +337,7 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_desc *desc, s
 /*
  * Merge the attention of one query over two sets of keys:
  *   o = (w * o + w_part * o_part) / (w + w_part), w = exp(lse - m), w_part = exp(lse_part - m), m = max(lse, lse_part)
+ * If m is -infinity, o and lse do not change.
  */
 static void merge_row(float *o, float *lse, const float *o_part, float lse_part, int64_t d)
 {
@@ -405,8 +406,8 @@ struct bwd {
 };
 
 /*
- * For one query, replace the scores s [nk] by the attention weights after dropout.  Replace dp = d_o v^T by the
- * gradient of the scores.
+ * For one query whose scores are scale * s, s [nk], replace s by the attention weights after dropout, and dp = d_o v^T
+ * by the gradient of s.  Both are 0 outside `keys`.
  */
 static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, float scale, float lse, float delta,
                     const float *factor)
@@ -452,8 +453,7 @@ static void add_to_buckets(double *d_rel_bias, const float *d_bias, const struct
 }
 
 /*
- * Like bwd_row, for scores that are not scale * q.k.  Add the gradients of the scores to d_bias, and replace dp by the
- * gradient of q.k.
+ * Like bwd_row, for s = q.k and scores that are not scale * q.k.  Also add the gradients of the scores to d_bias.
  */
 static void bwd_score_row(float *s, float *dp, float *d_bias, const float *bias, struct key_range keys, int64_t nk,
                           const struct meg_attn_desc *desc, float lse, float delta, const float *factor)
@@ -468,7 +468,7 @@ static void bwd_score_row(float *s, float *dp, float *d_bias, const float *bias,
     }
 }
 
-/* Add the contribution of one tile to dq, dk and dv; k and v are packed. */
+/* Add the contribution of one tile to dq, dk, dv and, unless it is NULL, d_rel_bias; k and v are packed. */
 static void bwd_tile(const struct meg_attn_desc *desc, const struct bwd *w, const struct tile *x, const float *k,
                      const float *v, const struct meg_drop *d, const struct dropout *drop)
 {
@@ -517,7 +517,7 @@ static struct view begin_sum(struct view x, float *buf, int64_t n, int64_t d, in
     return sum;
 }
 
-/* Round the sums of begin_sum to the type of x. */
+/* Round `sum` into x, unless begin_sum returned x itself. */
 static void end_sum(struct view x, struct view sum, int64_t n, int64_t d)
 {
     for (int64_t t = 0; t < n && sum.p != x.p; t++)
@@ -542,7 +542,7 @@ static void bwd_head(const struct meg_attn_desc *desc, const struct bwd *w, int6
     }
 }
 
-/* Add the gradient of the sink of head j. */
+/* Add the gradient of the sink of head j to w->d_sink. */
 static void bwd_sink(const struct meg_attn_desc *desc, const struct bwd *w, int64_t j)
 {
     const float sink = sink_of(desc, j);
@@ -554,8 +554,8 @@ static void bwd_sink(const struct meg_attn_desc *desc, const struct bwd *w, int6
 }
 
 /*
- * Compute the gradients of one group of sequence i; params is the memory for sums of the gradients of parameters [b, a,
- * buckets + 1], buf that for sums of bf16 and f16 gradients.
+ * Compute the gradients of one group of sequence i.  params [b, a, buckets + 1] receives the sums of d_rel_bias and
+ * d_sink, in the last column.  buf is memory for f32 sums of bf16 or f16 dq, dk and dv.
  */
 static void bwd_group(const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *x, int64_t i, int64_t grp,
                       const struct meg_drop *d, const struct dropout *drop, double *params, float *buf)

@@ -1,6 +1,6 @@
 /*
  * cpu.c - select the table of operations for this machine, and implement the operations that need no vector code:
- * memory, events, copies of heads, plans of linear layers, and step_finish.
+ * memory, copies, streams and events, plans of linear layers, logits_rows, and step_finish.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -59,7 +59,7 @@ const struct meg_ops *meg_cpu_ops(void)
     return meg_trace_ops(t);
 }
 
-/* Return the largest multiple of 64 with at most 100 MiB of f32 logits, but at least 64. */
+/* Return the largest multiple of 64 rows whose f32 logits take at most 100 MiB, but at least 64 rows. */
 int64_t meg_cpu_logits_rows(int64_t v)
 {
     return max64((INT64_C(25) << 20) / v / 64 * 64, 64);

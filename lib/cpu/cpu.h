@@ -10,7 +10,7 @@ MEG_BEGIN_DECLS
  * are NULL.  Operations run on OpenMP's threads, and their results are bit-identical for any number of threads.
  *
  * The first call binds each OpenMP thread except the caller to one processor, if the process may use exactly as many
- * processors as it has threads, and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY is set.  Two unbound threads
+ * processors as OpenMP has threads, and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY is set.  Two unbound threads
  * occasionally run on one processor, and a GEMM then takes twice as long.  The calling thread keeps its affinity mask,
  * so threads that it creates later are not bound.  Processes that share processors (MPI ranks) must be bound by their
  * launcher or run with fewer threads.

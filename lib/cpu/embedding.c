@@ -44,8 +44,9 @@ static void zero_rows(struct meg_mat table)
 }
 
 /*
- * For each row r of dx, in order, add columns [c0, c0 + n) to row index[r] - v0 of table.  A bf16 or f16 table is
- * updated in blocks of 512 rows of dx: rows of a block with the same index are summed in f32 and rounded once.
+ * For each row r of dx, in order, add columns [c0, c0 + n) to row index[r] - v0 of table, if the table has this row.  A
+ * bf16 or f16 table is updated in blocks of 512 rows of dx: rows of a block with the same index are added in f32, and
+ * the result is rounded once.
  */
 static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *index, int64_t v0, int64_t c0, int64_t n)
 {

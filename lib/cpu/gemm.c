@@ -4,8 +4,8 @@
  * about 25 ms, and some programs compute no GEMM.
  *
  * oneDNN uses one thread inside an active parallel region, and all threads outside.  Callers call oneDNN inside a
- * parallel region, once per block of their output.  Block sizes depend only on the shape, so the result does not depend
- * on the number of threads.
+ * parallel region, for one block of their output at a time.  Block sizes depend only on the shape, so the result does
+ * not depend on the number of threads.
  */
 #include <dlfcn.h>
 #include <inttypes.h>

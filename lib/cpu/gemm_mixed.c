@@ -1,12 +1,12 @@
 /* isa: baseline v3 v4 */
 /*
- * gemm_mixed.c - compute one block of a GEMM with f32, bf16 or f16 operands and f32 sums.  If both operands are f32,
- * oneDNN's sgemm multiplies them.  If both are bf16 and the CPU has bf16 instructions, oneDNN's bf16 GEMM multiplies
- * them, twice as fast.  Other operands are first converted into f32 panels.
+ * gemm_mixed.c - compute one block of a GEMM with f32, bf16 or f16 operands and f32 sums.  In general, oneDNN's sgemm
+ * multiplies f32 operands.  If the CPU and oneDNN support bf16, oneDNN's bf16 GEMM multiplies bf16 operands, twice as
+ * fast as sgemm.  Other operands are converted into f32 panels for sgemm.
  *
- * For at most GEMM_SKINNY_M rows (decoding), reading the weights b takes most of the time of a linear layer.  oneDNN
- * would copy the weights first, so such a GEMM a b^T is computed here as dot products.  The result of a row does not
- * depend on the number of rows.
+ * A GEMM c = a b^T of at most GEMM_SKINNY_M rows (decoding) is computed here as dot products.  Such a linear layer
+ * spends most of its time reading the weights b, and oneDNN would also copy them.  The result of a row does not depend
+ * on the number of rows, if there are at most GEMM_SKINNY_M.
  */
 #include "cpu/internal.h"
 

@@ -19,8 +19,8 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat 
 }
 
 /*
- * With g = dy * (w + offset) and n = (x - mean) * rstd: dx = skip + rstd * (g - mean(g) - n * mean(g * n)); RMSNorm
- * lacks the term mean(g).
+ * Compute row r of dx = skip + rstd * (g - mean(g) - n * mean(g * n)), where g = dy * (w + offset) and
+ * n = (x - mean) * rstd.  RMSNorm has mean 0 and lacks the term mean(g).  If skip.p is NULL, nothing is added.
  */
 static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                     struct meg_mat w, float mean, float rstd, int64_t r)
@@ -54,7 +54,7 @@ static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, 
     }
 }
 
-/* Compute columns [c0, c0 + n) of dw and db, n <= COLS. */
+/* Compute columns [c0, c0 + n) of dw and, unless db.p is NULL, of db, n <= COLS. */
 static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, struct meg_mat x, const float *mean,
                      const float *rstd, bool accumulate, int64_t c0, int64_t n)
 {

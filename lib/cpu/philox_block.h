@@ -20,8 +20,9 @@ static inline struct philox_words philox_round(struct philox_words c, uint32_t k
 }
 
 /*
- * Compute n blocks of eight 16-bit numbers: block i has counter (first.c0 + i, first.c1, first.c2, first.c3).  Number
- * j of a block is half j % 2 (0: low) of its word j / 2, which is word[j / 2][i].
+ * Compute n blocks of eight 16-bit numbers: block i has counter (first.c0 + i, first.c1, first.c2, first.c3).  Words 0
+ * to 3 of block i are stored in w0[i] to w3[i].  Number j of a block is the low half of word j / 2 if j is even, else
+ * the high half.
  */
 static inline void philox_blocks(uint32_t *w0, uint32_t *w1, uint32_t *w2, uint32_t *w3, struct philox_words first,
                                  uint32_t key0, uint32_t key1, int64_t n)

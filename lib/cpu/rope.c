@@ -91,8 +91,8 @@ void MEG_FN(qk_norm_fwd)(struct meg_stream *st, const struct meg_qk_norm *q, str
 }
 
 /*
- * Compute the gradient of one head and add that of w to dw.  With g = dy rotated back * w and n = x * rstd:
- * dx = rstd * (g - n * mean(g * n)).
+ * Compute dx of one head, and add the gradient of w to dw.  Let r be dy rotated back, g = r * w and n = x * rstd.  Then
+ * dx = rstd * (g - n * mean(g * n)), and the gradient of w is r * n.
  */
 static void bwd_head(const struct meg_qk_norm *q, struct meg_mat dx, float *dw, struct meg_mat dy, struct meg_mat x,
                      const float *w, float rstd, int64_t row)

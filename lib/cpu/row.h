@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
  */
 enum { COL_BLOCK = 1024 };
 
-/* Return columns [c0, c0 + n) of row r as f32: in place, or converted into buf [n].  NULL if m.p is NULL. */
+/* Return columns [c0, c0 + n) of row r as f32: in place, or converted into buf [n].  Return NULL if m.p is NULL. */
 static inline const float *row_read(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf)
 {
     if (m.dtype == MEG_DTYPE_F32)
@@ -84,7 +84,7 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
     }
 }
 
-/* Return what is added to the stored weights of a norm. */
+/* Return the number that is added to each stored weight of a norm: 1 for the 1P types, else 0. */
 static inline float norm_offset(enum meg_norm type)
 {
     return type == MEG_NORM_LAYER_1P || type == MEG_NORM_RMS_1P ? 1.0f : 0.0f;

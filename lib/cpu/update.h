@@ -8,8 +8,8 @@
 MEG_BEGIN_DECLS
 
 /*
- * Elements [at, at + n), n <= COL_BLOCK.  w, g and state point to the elements: in place if they are f32, else to a
- * converted copy.
+ * Elements [at, at + n), n <= COL_BLOCK.  w, g and state point to the elements in place if the array is f32, else to a
+ * converted copy.  The pointer to an absent array is NULL.
  */
 struct update_block {
     int64_t at, n;
@@ -22,7 +22,7 @@ static inline float *update_load(struct meg_array x, int64_t at, int64_t n, floa
     return x.p ? row_load(row_vector(x.p, x.dtype, at + n), 0, at, n, buf) : NULL;
 }
 
-/* Load the block of the range that begins at `at`. */
+/* Load a block of range r, which begins at element `at` of the arrays. */
 static inline void update_begin(struct update_block *b, const struct meg_update_arrays *x,
                                 const struct meg_update_range *r, int64_t at)
 {
@@ -36,7 +36,10 @@ static inline void update_begin(struct update_block *b, const struct meg_update_
         b->state[i] = update_load(x->state[i], at, n, b->buf[2 + i]);
 }
 
-/* Round x to bf16 after adding a number of 16 random bits to the bits that bf16 drops.  NaN and Inf do not change. */
+/*
+ * Round x to bf16 stochastically: add `random`, a number of 16 bits, to the 16 bits that bf16 lacks, and truncate.  NaN
+ * and Inf remain NaN and Inf.
+ */
 static inline uint16_t round_stochastic(float x, uint32_t random)
 {
     const uint32_t u = meg_bits_of(x);
@@ -64,7 +67,10 @@ static inline void round_consecutive(uint16_t *out, const float *v, int64_t n, u
         out[i] = round_stochastic(v[i], random[element % 8 + i]);
 }
 
-/* Store v [b->n] in `to`, array number `array` of struct meg_update_arrays.  f32 arrays were computed in place. */
+/*
+ * Round v [b->n] stochastically to `to`, array number `array` of struct meg_update_arrays.  Do nothing if `to` is
+ * absent, or f32 and therefore updated in place.
+ */
 static inline void update_store(const struct update_block *b, struct meg_array to, uint32_t array, const float *v,
                                 const struct meg_update_arrays *x, const struct meg_update_range *r, int64_t update)
 {
@@ -83,7 +89,7 @@ static inline void update_store(const struct update_block *b, struct meg_array t
     }
 }
 
-/* Store w, its copy and the state. */
+/* Store w, the state and, if it is present, the copy of w. */
 static inline void update_end(const struct update_block *b, const struct meg_update_arrays *x,
                               const struct meg_update_range *r, int64_t update)
 {

@@ -55,7 +55,7 @@ static struct meg_ops checked;
         CHECK_DTYPE(h.dtype);                                                                                          \
         CHECK_HEADS(h, desc->s_q, desc->b, desc->g, desc->a / desc->g, nd);                                            \
     } while (0)
-/* With a block table, ld_b is the stride of blocks, of which there is at least one. */
+/* With a block table, check the strides inside one block; ld_b, the stride between blocks, is not checked. */
 #define CHECK_KEY_HEADS(h, nd)                                                                                         \
     do {                                                                                                               \
         CHECK_DTYPE(h.dtype);                                                                                          \
@@ -143,7 +143,11 @@ static int is_empty(struct meg_mat m)
     return !m.p || m.rows <= 0 || m.cols <= 0;
 }
 
-/* Return whether a and b have a byte in common.  Disjoint column ranges of one larger matrix do not overlap. */
+/*
+ * Return whether the memory from the first to the last element of a intersects that of b.  Exception: two matrices of
+ * several rows and the same row stride in bytes, for example disjoint column ranges of one larger matrix, overlap only
+ * if they have a byte in common.
+ */
 static int overlaps(struct meg_mat a, struct meg_mat b)
 {
     const char *pa = a.p, *pb = b.p;

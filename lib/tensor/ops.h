@@ -7,8 +7,9 @@
  *
  * Data types: a matrix or view of heads has a field for its type (f32, bf16 or f16), and the types of one call may
  * differ.  For example, the residual stream may be f32 while parameters and the outputs of sublayers are bf16.  An
- * operation converts its inputs to f32, computes in f32 (sumsq and weighted_sum in f64), and rounds a stored result
- * once, to nearest even.  Statistics, losses and log-sum-exps are f32.
+ * operation converts its inputs to f32, computes in f32 or f64, and rounds stored results to nearest even.  Only bf16
+ * parameters and states of an optimizer step are rounded stochastically (struct meg_update_arrays).  Statistics, losses
+ * and log-sum-exps are f32.
  *
  * A parameter vector (void *) has the type of a matrix of the same call.  The bias of a linear layer has the type of w,
  * the bias of add_fwd the type of the sublayer's output, and w and b of a norm the type of y (norm_bwd: of dy).
@@ -74,7 +75,7 @@ enum meg_glu_type {
 };
 
 /*
- * A gated linear unit (Shazeer 2020): y = act(gate) * (up + offset).  If limit is not 0, gate is first clamped to at
+ * A gated linear unit (Shazeer 2020): y = act(gate) * (up + offset).  If limit is above 0, gate is first clamped to at
  * most limit, and up to [-limit, limit]; the gradient of a clamped value is 0.  GPT-OSS has MEG_GLU_QUICK_GELU, limit 7
  * and offset 1 (GptOssExperts in transformers; activation_func_clamp_value and glu_linear_offset in Megatron).
  */
@@ -151,8 +152,9 @@ struct meg_attn_desc {
     int64_t rel_bias_max_distance;
     int rel_bias_is_bidirectional;
     /*
-     * Attention sinks [a]: exp(sink[j]) is added to the denominator of the softmax of head j, and to lse (GPT-OSS).  If
-     * the keys are in chunks, only one chunk has the sinks.
+     * Attention sinks [a] (GPT-OSS): exp(sink[j]) is added to the sum of the exponentials of the scores of each query
+     * of head j.  This sum is the denominator of the softmax and exp(lse).  If the keys are in chunks, pass the sinks
+     * with one chunk only.
      */
     struct meg_array sink;
 
@@ -185,7 +187,7 @@ struct meg_attn_bwd_args {
 struct meg_qk_norm {
     int64_t s, b, g, heads, d; /* shape of the heads */
     float eps;
-    int64_t half; /* the arguments of rope; half 0: no rotation, and the pointers are not read */
+    int64_t half; /* this and the following are arguments of rope; half 0: no rotation, and no pointer is read */
     int is_interleaved;
     const float *cos, *sin;
     const int32_t *position;
@@ -246,8 +248,8 @@ struct meg_ops {
 
     /*
      * Return the number of rows of logits [rows,v] that the language-model head should compute at a time.  Fewer rows
-     * use less memory, but the head reads and writes its weight gradient once for each chunk of rows.  The result
-     * depends only on v.
+     * use less memory, but each chunk of rows updates the complete weight gradient of the head.  The result depends
+     * only on v.
      */
     int64_t (*logits_rows)(int64_t v);
 
@@ -270,7 +272,7 @@ struct meg_ops {
     void (*download)(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes);
     void (*zero)(struct meg_stream *st, void *dev, size_t nbytes);
 
-    /* Create a stream; `name` identifies it in profiles.  NULL on the CPU, whose operations are complete at once. */
+    /* Create a stream; `name` identifies it in profiles.  The CPU backend has no streams and returns NULL. */
     struct meg_stream *(*stream_create)(const char *name);
     void (*stream_destroy)(struct meg_stream *st); /* no work may be queued on st */
     /* Create an event.  Until it is recorded, event_is_done returns true. */
@@ -288,14 +290,17 @@ struct meg_ops {
 
     /*
      * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.  Also write x w^T + bias to pre [n,o], for the
-     * backward pass, unless pre.p is NULL or act is MEG_ACT_NONE.  pre and y must not overlap.
+     * backward pass, unless pre.p is NULL or act is MEG_ACT_NONE.
      */
     void (*linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act);
     /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]).  If act is MEG_ACT_NONE, pre is not read. */
     void (*linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
                             struct meg_mat w, struct meg_mat pre, enum meg_act act);
-    /* Compute the gradients dw [o,i] = dy^T x and, unless dbias [o] is NULL, dbias = column sums of dy, typed as dw. */
+    /*
+     * Compute the gradients dw [o,i] = dy^T x and, unless dbias is NULL, dbias [o] = column sums of dy.  dbias has the
+     * type of dw.
+     */
     void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
                               struct meg_mat dy, struct meg_mat x, bool accumulate);
 
@@ -372,22 +377,23 @@ struct meg_ops {
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
     /*
      * Merge (o, lse) over some keys with (o_part, lse_part) of the same queries over other keys, in place (Dao 2023,
-     * section 3.1): o = sum of exp(lse_i - lse) * o_i with lse = log sum of exp(lse_i).  o and o_part are f32.  If all
-     * keys of one part are masked for a query, the result is exactly the other part.
+     * section 3.1): o = sum of exp(lse_i - lse) * o_i with lse = log sum of exp(lse_i).  o and o_part are f32.  If
+     * one of the two lse is -infinity for a query (all keys masked, no sink), the result is exactly the other part.
      */
     void (*attn_merge)(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part);
     /*
-     * delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys.  Only
-     * callers of attn_bwd that do not have o of all its heads need delta (all-to-all context parallelism).
+     * delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys.  A
+     * caller that has o passes o to attn_bwd instead of delta.  With context parallelism, a rank may have o of fewer
+     * heads than those of its attn_bwd.
      */
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
                        struct meg_heads o);
     /*
-     * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  Sums are in f32; a gradient in bf16 or f16 is
-     * rounded once per call.  For such gradients, the CPU backend allocates f32 sums of one group for each thread
-     * during the call: 4 * (d * s_q + (d + d_v) * s_k) bytes.  For the gradients of rel_bias or sink, it
-     * allocates 8 * b * a * (buckets + 1) bytes.
+     * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  A gradient in bf16 or f16 is rounded once per
+     * call.  The CPU backend allocates memory during the call.  If dq, dk or dv is bf16 or f16, each thread allocates
+     * 4 * (d * s_q + (d + d_v) * s_k) bytes for f32 sums of dq of one head, and of dk and dv of one group.  For
+     * d_rel_bias or d_sink, 8 * b * a * (buckets + 1) bytes are allocated for f64 sums.
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
                      const struct meg_drop *drop);
@@ -405,8 +411,8 @@ struct meg_ops {
      */
     void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
     /*
-     * Compute the gradient dword [v,h]: sum the rows of dx [n,h] to dword[token - v0], in their order, for tokens of
-     * this shard.
+     * Compute the gradient dword [v,h] of word: add each row of dx [n,h], in order, to row token - v0 of dword.  Skip
+     * rows of dx whose token is on another shard.
      */
     void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token,
                       bool accumulate);
@@ -416,8 +422,8 @@ struct meg_ops {
     void (*position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
                          const struct meg_drop *drop);
     /*
-     * Multiply dx by the dropout factors of position_fwd, in place.  Unless dpos.p is NULL, compute the gradient dpos
-     * [p,h]: sum the rows of dx to dpos[position], in their order.
+     * Multiply dx by the dropout factors of position_fwd, in place.  Unless dpos.p is NULL, then compute the gradient
+     * dpos [positions,h] of pos: add each row of dx, in order, to row `position` of dpos.
      */
     void (*position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
                          const struct meg_drop *drop, bool accumulate);

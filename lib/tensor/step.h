@@ -60,11 +60,11 @@ struct meg_step_hparams {
     float weight_decay;     /* weight decay before multiplication by wd_mult of a range */
     float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
     float grad_scale;       /* factor that unscales, averages and clips gradients */
-    int32_t skip;           /* skip the update: only zero the gradients */
+    int32_t skip;           /* adamw and sgd change nothing */
     int64_t update;         /* number of this update, from 1; sgd does not read the momentum in update 1 */
 };
 
-/* Sums of one step, which the host zeroes before the step. */
+/* Sums of one step, zero when the step begins. */
 struct meg_step_sums {
     double loss;                    /* sum of loss * loss_mask */
     double num_tokens;              /* number of unmasked tokens */
@@ -93,7 +93,7 @@ struct meg_step_conf {
     float clip_grad;        /* limit of the gradient norm; 0: none */
     bool has_grad_norm;     /* grad_sumsq is valid */
     bool is_per_token;      /* divide the gradients by num_tokens */
-    bool skips_nonfinite;   /* skip the update if the loss or the norm is not finite, whatever the scaler's type */
+    bool skips_nonfinite;   /* if the loss or the norm is not finite, skip the update and leave the scaler unchanged */
     const double *grad_sum; /* [num_params] in device memory: sum of squares of each local gradient; NULL: none */
     int64_t num_params;
 };
