@@ -43,15 +43,16 @@ const struct meg_device *meg_device_current(void);
 const struct meg_device *meg_device_cpu(void);
 
 /*
- * Block until an event is complete.  meg_device_on_wait sets a function that waits instead, or NULL: it can also detect
- * that an operation for which the event waits has failed.
+ * Set the function by which meg_device_wait waits, or NULL for the default, which polls event_is_done.  The function of
+ * lib/comm/nccl.c also detects collectives that failed or timed out.
  */
 void meg_device_on_wait(void (*wait)(const struct meg_device *d, struct meg_event *event));
+/* Block until an event is complete. */
 void meg_device_wait(const struct meg_device *d, struct meg_event *event);
 /* Block until the work queued on st so far is complete. */
 void meg_device_synchronize(const struct meg_device *d, struct meg_stream *st);
 /*
- * Copy nbytes from device memory to host memory, which need not be pinned, after the work queued on st.  Blocks until
+ * Copy nbytes from device memory to host memory, which need not be pinned, after the work queued on st.  Block until
  * the copy is complete.
  */
 void meg_device_read(const struct meg_device *d, struct meg_stream *st, void *host, const void *dev, size_t nbytes);

@@ -63,7 +63,7 @@ void meg_gpt_close(struct meg_gpt *g);
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 
 /*
- * Set all gradients to zero.  This does not write them: the next backward pass through each layer group overwrites the
+ * Begin new sums of gradients, without writing g->g.  The next backward pass through a layer group overwrites the
  * group's gradients.  Later passes add to them or, with run.shards_grads, overwrite them again.
  */
 void meg_gpt_zero_grads(struct meg_gpt *g);

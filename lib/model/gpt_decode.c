@@ -60,8 +60,8 @@ int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot)
 }
 
 /*
- * Run `rows` tokens through all layers and the final norm.  kv [nkv] assigns rows to sequences.  Append each row's keys
- * and values to the cache of its sequence.
+ * Run `rows` tokens through all layers and the final norm.  kv [nkv] assigns rows to sequences; rows of no sequence are
+ * padding.  Append the keys and values of each sequence's rows to the cache of the sequence.
  */
 static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
                            const int32_t *position, int64_t rows)

@@ -22,7 +22,7 @@ static struct meg_residual_epilogue mlp_epilogue(const struct meg_ctx *c, const 
     return epilogue(c, &l->mlp.fc2, p, l->attn.layer, MEG_DROP_MLP_OUT);
 }
 
-/* y = m + drop(mlp(norm(m))), m = x + drop(attn(norm(x))) */
+/* Compute y = m + drop(mlp(norm(m))), where m = x + drop(attn(norm(x))). */
 static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct gpt_acts *a, struct meg_mat sublayer_out,
                       const struct gpt_layer *l, double dropout)
 {
@@ -79,7 +79,7 @@ static void resize_rows(struct meg_gpt_state *st, struct gpt_slot *q, int64_t n,
     q->last_out.rows = st->lnf.rows = st->sublayer_out.rows = st->grads.x.rows = st->grads.ln.rows = residual_rows;
 }
 
-/* With sequence or context parallelism, upload the global position of each row of the residual stream. */
+/* With sequence or context parallelism, upload the global positions of the rows of the residual stream. */
 static void set_global_positions(struct meg_gpt *g)
 {
     const struct meg_layout *l = &g->mesh->layout;
@@ -111,8 +111,8 @@ static void set_current_batch(struct meg_gpt *g, struct gpt_slot *q)
 }
 
 /*
- * Switch to the other inputs of a slot, and make the copy stream wait for the work that reads the micro-batch that they
- * contain.  No work that is queued later reads the current inputs.
+ * Prepare the upload of the next micro-batch.  Record the end of the work that reads the slot's current inputs, then
+ * make the slot's other inputs current.  Uploads to them wait until the work that reads their old contents is complete.
  */
 static void start_upload(struct meg_gpt *g, struct gpt_slot *q)
 {
@@ -395,8 +395,8 @@ void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot)
 }
 
 /*
- * Compute the losses of a slot, d_last_out, the gradient of the output of the last layer, and the gradients of the
- * head.  Add to *loss_sum.
+ * Compute the losses of a slot, and add sum(loss * loss_mask) to *loss_sum.  Compute the gradients of the head, and
+ * d_last_out, the gradient of the output of the last layer.
  */
 static void head_bwd(struct meg_gpt *g, const struct gpt_slot *q, struct meg_mat d_last_out)
 {

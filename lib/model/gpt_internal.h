@@ -22,7 +22,7 @@ struct gpt_layer {
     struct meg_attn attn;
     struct meg_mlp mlp;
     bool has_grads;  /* backward has run since meg_gpt_zero_grads; false with run.shards_grads (begin_grads) */
-    bool has_wgrads; /* likewise, meg_gpt_backward_weight has run */
+    bool has_wgrads; /* meg_gpt_backward_weight has run since meg_gpt_zero_grads */
 };
 
 /* Activations of a layer, kept for its backward pass. */
@@ -67,11 +67,11 @@ struct gpt_slot {
     struct gpt_grads *grads;
     struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */
     /*
-     * The inputs of two micro-batches, so that one is uploaded while the other is computed.  In host memory, both use
-     * the same arrays.
+     * The inputs of two micro-batches, so that one is uploaded while the other is computed.  If device memory is host
+     * memory, both use the same arrays.
      */
     struct gpt_inputs inputs[2];
-    struct gpt_inputs *in; /* those of the current micro-batch */
+    struct gpt_inputs *in; /* inputs of the current micro-batch, &inputs[0] or &inputs[1] */
     bool has_doc_start, has_dropout, has_loss_mask;
     double scale; /* factor of the loss in the gradients (meg_gpt_forward_backward) */
 };

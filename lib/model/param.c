@@ -1,4 +1,4 @@
-/* param.c - the parameter table: shards, buckets, hyper-parameter ranges and initial weights. */
+/* param.c - the parameter table: shards, buckets and initial weights. */
 #include "model/param.h"
 #include <math.h>
 #include <stdarg.h>

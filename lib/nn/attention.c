@@ -86,7 +86,7 @@ static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l
     return drop;
 }
 
-/* o = dropout(softmax(q k^T / sqrt(d), causal)) v; lse = log-sum-exp of the scores of each query */
+/* Compute a->o = dropout(softmax(q k^T / sqrt(d), causal)) v, and a->lse, the log-sum-exp of each query's scores. */
 static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, struct meg_mat qkv,
                           const struct meg_attn *l)
 {

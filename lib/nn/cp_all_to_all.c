@@ -38,8 +38,8 @@ struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat m)
 }
 
 /*
- * Copy between full_seq and blocks [h, n].  The rows of full_seq are in sequence order.  Block j has the n elements of
- * the rows of rank j.
+ * Copy blocks [h, n] to full_seq if to_full_seq is set, else full_seq to blocks.  The rows of full_seq are in sequence
+ * order.  Block j has the n elements of the rows of rank j.
  */
 static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *full_seq, void *blocks, int64_t n,
                          bool to_full_seq)
@@ -55,7 +55,10 @@ static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *f
         }
 }
 
-/* Copy between `rows` and blocks [h, rows, cols/h].  `rows` has all heads, block j only the heads of rank j. */
+/*
+ * Copy blocks [h, rows, cols/h] to `rows` if to_rows is set, else `rows` to blocks.  `rows` has all heads, block j only
+ * the heads of rank j.
+ */
 static void reorder_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *blocks, bool to_rows)
 {
     const int64_t w = rows.cols / h;

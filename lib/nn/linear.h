@@ -5,8 +5,9 @@
  * linear shards its weight along `in`.  The input of a column-parallel linear and the output of a row-parallel linear
  * are rows of the residual stream, which sequence parallelism shards over the ranks (nn/sequence_parallel.h).
  *
- * The backward functions compute the gradients of the input and of w.  With c->defers_wgrad they compute only the
- * gradient of the input; *_bwd_weight, called later with the same dy and x, computes the gradient of w.
+ * The backward functions compute the gradients of the input, of w and, if column-parallel, of the bias.  With
+ * c->defers_wgrad they compute only the gradient of the input; *_bwd_weight, called later with the same dy and x,
+ * computes the others.
  */
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H
@@ -15,13 +16,13 @@
 MEG_BEGIN_DECLS
 
 struct meg_linear_weights {
-    struct meg_mat w, dw; /* [out, in] shard of this rank and its gradient; dw.p is NULL when not training */
-    void *bias;           /* [out], or NULL */
-    void *dbias;
+    struct meg_mat w, dw;    /* [out, in] shard of this rank and its gradient; dw.p is NULL when not training */
+    void *bias;              /* [out], or NULL */
+    void *dbias;             /* gradient of bias, or NULL */
     struct meg_linear *plan; /* plan of the backend (linear_create) */
 };
 
-/* Compute y [n,out] = act(x w^T + bias) and keep x w^T + bias in pre unless pre.p is NULL. */
+/* Compute y [n,out] = act(x w^T + bias).  Keep x w^T + bias in pre, unless pre.p is NULL or act is MEG_ACT_NONE. */
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act);
 /*

@@ -11,7 +11,10 @@
 
 MEG_BEGIN_DECLS
 
-/* Return all rows of x, all-gathered with sequence parallelism.  They are valid until the next call. */
+/*
+ * Return all rows of x.  With sequence parallelism, all-gather the rows to a buffer, whose contents are valid until the
+ * next call.  Otherwise return x itself.
+ */
 struct meg_mat meg_sp_gather(struct meg_ctx *c, struct meg_mat x);
 /*
  * Return the matrix in which to compute this rank's partial sum of all rows of y: a buffer, valid until meg_sp_reduce,
