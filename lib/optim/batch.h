@@ -27,7 +27,7 @@ struct meg_batch_size {
     int64_t num_micro; /* number of micro-batches per rank: effective / (micro * dp_size) */
 };
 
-/* Check the global batch size and the ramp-up.  Return MEG_EUSAGE if a batch size is invalid. */
+/* Check the global batch size and the ramp-up.  Return MEG_EUSAGE if one of them is invalid. */
 int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err *e);
 
 /* Return the batch size after `consumed` samples. */

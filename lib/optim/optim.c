@@ -320,8 +320,8 @@ static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 }
 
 /*
- * Compute in *sum, which must be 0, the sum of squares of the model's parameters or gradients over all ranks of the
- * model.  shard() returns this rank's array.  A parameter that is replicated on several ranks is counted once.
+ * Compute in *sum, which must be 0, the sum of squares of the complete model's parameters or gradients.  shard()
+ * returns the array of one bucket shard of this rank.  An element that several ranks have is counted once.
  */
 static void sum_squares(struct meg_optim *o, double *sum,
                         struct meg_array (*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
@@ -367,7 +367,7 @@ void meg_optim_sum_loss(struct meg_optim *o, double num_tokens)
 
 /* ---- the step ------------------------------------------------------------------------------------ */
 
-/* Return the hyper-parameters of the step'th update. */
+/* Return the hyper-parameters of update number `step`, counted from 1. */
 static struct meg_step_hparams hparams(const struct meg_optim *o, const struct meg_optim_rates *r, int64_t step)
 {
     const struct meg_step_hparams h = {

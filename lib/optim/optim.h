@@ -61,7 +61,7 @@ struct meg_optim_memory {
 /* Arrays [shard.numel] in device memory, each of which concatenates this rank's bucket shards. */
 struct meg_optim_buffers {
     void *state[2];     /* state_name[0] and state_name[1], initially zero; state[1] is NULL with SGD */
-    float *main;        /* f32 main parameters; NULL: the optimizer updates the model's parameters in place */
+    float *main;        /* f32 main parameters; NULL: the optimizer updates parameters of the model's dtype in place */
     void *param_shards; /* ZeRO-3 with bf16 or f16 parameters: shards in this dtype; else NULL */
     void *grad_shards;  /* ZeRO-2/3 with bf16 or f16 gradients: shards in this dtype; else NULL */
 };
@@ -145,8 +145,8 @@ void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg
  */
 
 /*
- * Begin a step of num_passes backward passes through each layer group, with zero gradients (meg_gpt_zero_grads).  If
- * check_finite is true, check this rank's gradients for NaN and Inf before they are reduced.
+ * Begin a step of num_passes backward passes through each layer group: set sums and gradients to zero
+ * (meg_gpt_zero_grads).  If check_finite is true, check this rank's gradients for NaN and Inf before they are reduced.
  */
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite);
 /* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h). */
@@ -173,7 +173,7 @@ struct meg_optim_step {
     struct meg_optim_rates rates[2];
     bool has_grad_norm;   /* compute the gradient norm */
     bool is_per_token;    /* divide the gradients by sums.num_tokens */
-    bool skips_nonfinite; /* skip the update if loss or norm are not finite, even without loss scaling */
+    bool skips_nonfinite; /* skip the update if the loss or the norm is not finite, even without loss scaling */
 };
 
 /*

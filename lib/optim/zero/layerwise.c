@@ -31,7 +31,7 @@ static char *grad_shard_of(const struct meg_layer_reducer *q, int group)
     return meg_element(q->grad_shards, q->params->layer_group[group].begin / q->mesh->dp_shard->size, q->dtype);
 }
 
-/* sum [n] += x [n] */
+/* Add x [n] to sum [n]. */
 static void accumulate(const struct meg_layer_reducer *q, char *sum, const char *x, int64_t n)
 {
     const struct meg_drop none = { 0 };

@@ -41,7 +41,7 @@ struct meg_layer_reducer {
     int group_in_flight; /* layer group that is being reduce-scattered; -1: none */
 };
 
-/* Call this at the begin of a step.  The first gradients of each layer group overwrite the group's shard. */
+/* Call this before the first pass of a step.  The first gradients of each layer group overwrite the group's shard. */
 void meg_layer_reducer_begin(struct meg_layer_reducer *q);
 /* Call this before the backward pass of a layer group.  Wait until the group's buffer is free. */
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group);

@@ -102,7 +102,10 @@ int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout
     return l->zero.nshards ? p->flat_numel / l->zero.nshards : p->flat_numel;
 }
 
-/* Append the parts of parameters that are in bucket shard k.  *row is the first row, in backward order, to look at. */
+/*
+ * Append the element ranges of parameters that are in bucket shard k.  Rows are read in backward order from *row on.
+ * Set *row to the row from which to continue with the next bucket shard.
+ */
 static void add_param_ranges(struct meg_zero_shard *s, const struct meg_params *p, int k, int *row)
 {
     struct meg_zero_bucket_shard *v = &s->bucket_shard[k];

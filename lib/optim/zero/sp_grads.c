@@ -1,3 +1,4 @@
+/* sp_grads.c - all-reduce the gradients of replicated parameters over the tensor-parallel ranks. */
 #include "optim/zero/sp_grads.h"
 
 static bool is_summed(const struct meg_param *row)

@@ -4,7 +4,8 @@
  * Tensor-parallel ranks process different positions, so the gradients of replicated parameters (norms, and biases added
  * to the residual stream) are summed over these ranks.
  *
- * A layer group has one all-reduce.  The gradients of several parameters are first copied to one buffer.
+ * A layer group has one all-reduce.  The gradients of several parameters are copied to one buffer, reduced there, and
+ * copied back.
  */
 #ifndef MEG_OPTIM_ZERO_SP_GRADS_H
 #define MEG_OPTIM_ZERO_SP_GRADS_H

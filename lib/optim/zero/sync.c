@@ -1,3 +1,4 @@
+/* sync.c - call the collectives of grad_reduce.c and layerwise.c that the ZeRO stage requires. */
 #include "optim/zero/sync.h"
 #include <stdlib.h>
 #include "base/mem.h"
