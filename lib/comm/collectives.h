@@ -1,6 +1,6 @@
 /*
- * collectives.h - collectives of several ranks, in code that is common to all transports: waits with timeouts, counts
- * of sent bytes, and reductions.  A transport (mpi.c, store.c) transfers bytes.
+ * collectives.h - collectives of several ranks: waits with timeouts, counts of sent bytes, and reductions, in code that
+ * is common to the transports of bytes (mpi.c, store.c).  nccl.c uses only the structs and the waits.
  */
 #ifndef MEG_COMM_COLLECTIVES_H
 #define MEG_COMM_COLLECTIVES_H
@@ -16,8 +16,8 @@ struct meg_work {
     struct meg_comm_group *g;
     const char *op_name;
     int64_t op_number; /* number of operations that this rank has started in the group, including this one */
-    void *buf;         /* buffer of an all-reduce, or output of a reduce-scatter */
-    int64_t n, offset; /* number of elements in buf; element offset of the current chunk */
+    void *buf;         /* buffer of an all-reduce, or output of a reduce-scatter; in nccl.c, buffer or output */
+    int64_t n, offset; /* count of the operation (struct meg_comm_ops); element offset of the current chunk */
     enum meg_dtype dtype;
     enum meg_reduce_op op;
     /* Start the next transfer and return true, or return false if w is complete.  NULL if w has only one transfer. */
@@ -91,13 +91,17 @@ struct meg_comm_poll {
 };
 
 /*
- * Every 64 calls, yield the CPU and check the timeout of the group, at which the process ends with MEG_EPEER.  An
- * interval of a second or more between two checks is not counted: this process was stopped.
+ * Every 64 calls, yield the CPU and check the timeout of the group.  At the timeout, end the process with MEG_EPEER,
+ * unless the watchdog extends the wait.  An interval of a second or more between two checks is not counted: this
+ * process was stopped.
  */
 void meg_comm_poll(struct meg_comm_poll *p);
 void meg_comm_poll_end(struct meg_comm_poll *p);
 
-/* Set acc [n] to the sum or maximum of `size` consecutive parts of n elements.  A NaN makes the maximum NaN. */
+/*
+ * Set acc [n] to the sum or maximum of `size` consecutive parts of n elements.  A NaN makes the maximum NaN.  acc may
+ * be `parts`.
+ */
 void meg_reduce_local(void *acc, const void *parts, int64_t n, int size, enum meg_dtype t, enum meg_reduce_op op);
 
 MEG_END_DECLS

@@ -4,11 +4,12 @@
  * The transports are MPI, NCCL (tensors in GPU memory), the watchdog's store (host collectives of ranks that torchrun
  * started) and self.  A run without a launcher uses self: one rank, and collectives that only copy.
  *
- * One call starts an operation, and another call waits for it, so that operations overlap with computation.  The first
- * call returns a handle, which the caller must wait for exactly once.  Until the wait is over, the caller must not
- * access the buffers of the operation.  All ranks of a group call its collectives in the same order.  The functions of
- * meg_comm.op take buffers in device memory of the backend in use.  The functions of meg_comm.host take buffers in host
- * memory.  Buffers may overlap only if a comment says so.  Counts are in elements and may exceed INT32_MAX.
+ * One call starts an operation, and a second call waits for it, so that operations overlap with computation.  The first
+ * call returns a handle, which `wait` or a successful `test` frees: every handle needs exactly one of them.  Until
+ * then, the caller must not access the buffers of the operation.  All ranks of a group call its collectives in the same
+ * order.  The functions of meg_comm.op take buffers in device memory of the backend in use.  The functions of
+ * meg_comm.host take buffers in host memory and NULL as stream, and their waits block the host.  Buffers may overlap
+ * only if a comment says so.  Counts are in elements and may exceed INT32_MAX.
  *
  * Reductions combine the values of the ranks in rank order, and accumulate bf16 and f16 in f32.  The result therefore
  * does not depend on the transport.  NCCL is the exception: it selects the order and the precision of its sums, and
@@ -73,8 +74,8 @@ struct meg_comm_ops {
 };
 
 struct meg_comm {
-    const struct meg_comm_ops *op;   /* for tensors in device memory */
-    const struct meg_comm_ops *host; /* for values in host memory; streams are NULL, and waits block the host */
+    const struct meg_comm_ops *op;   /* for tensors in device memory; see meg_comm_open_tensors */
+    const struct meg_comm_ops *host; /* all_reduce, all_gather, broadcast and barrier for values in host memory */
     const char *name;                /* name in messages, such as "world" or "tensor-parallel" */
     int rank, size;
     struct meg_nccl *nccl;         /* NCCL communicators of `op`; NULL if op uses no NCCL */
@@ -104,10 +105,10 @@ static inline double meg_comm_volume_sharded(int64_t size, double nbytes)
 /* The communicator of a run with one rank. */
 extern struct meg_comm meg_comm_self;
 
-/* An all-reduce of at most this many bytes gathers the buffers of all ranks. */
+/* An all-reduce over MPI of at most this many bytes gathers the buffers of all ranks. */
 enum { MEG_ALL_REDUCE_SMALL = 4096 };
 
-/* An all-reduce is split into chunks of at most min(size, 64) times this many elements. */
+/* A larger all-reduce over MPI is split into chunks of at most min(size, 64) times this many elements. */
 enum { MEG_ALL_REDUCE_CHUNK = 16 << 20 };
 
 static inline int64_t meg_all_reduce_chunk(int64_t size)
@@ -116,9 +117,10 @@ static inline int64_t meg_all_reduce_chunk(int64_t size)
 }
 
 /*
- * Return the bytes of host memory that a rank allocates for received parts in a group of `size` ranks.  An all-reduce
- * of n elements requires at most one chunk.  A small all-reduce requires the buffers of all ranks.  A reduce-scatter of
- * n elements per part requires `size` parts.  A group keeps its largest allocation.
+ * Estimate the bytes of host memory that a rank allocates for received parts in a group of `size` ranks over MPI.  An
+ * all-reduce of n elements requires at most one chunk, rounded up to equal parts.  A small all-reduce requires the
+ * buffers of all ranks.  A reduce-scatter of n elements per part requires `size` parts.  A group keeps its largest
+ * allocation.
  */
 static inline double meg_comm_workspace_all_reduce(int64_t size, double n, enum meg_dtype t)
 {
@@ -134,7 +136,7 @@ static inline double meg_comm_workspace_reduce_scatter(int64_t size, double n, e
     return size > 1 ? (double)size * n * (double)meg_dtype_size(t) : 0;
 }
 
-/* Let st wait for a started operation; NULL is an operation that is already complete. */
+/* Make work that is queued on st later wait for operation w, and free w.  NULL: the operation is already complete. */
 static inline void meg_comm_wait(struct meg_comm *c, struct meg_stream *st, struct meg_work *w)
 {
     if (w)
@@ -145,8 +147,9 @@ static inline void meg_comm_wait(struct meg_comm *c, struct meg_stream *st, stru
 double meg_comm_waited_s(void);
 
 /*
- * Progress a started operation without blocking, and set *w to NULL once it is complete.  Reductions and gathers
- * progress only in meg_comm_test and meg_comm_wait.  A group may have only one reduction or gather in progress.
+ * Progress operation *w without blocking.  If it is complete, free it and set *w to NULL.  Do nothing if *w is NULL.
+ * Over MPI, reductions and gathers progress only in meg_comm_test and meg_comm_wait.  A group may have only one
+ * reduction or gather in progress.
  */
 static inline void meg_comm_test(struct meg_comm *c, struct meg_work **w)
 {
@@ -212,23 +215,26 @@ static inline void meg_host_barrier(struct meg_comm *c)
 struct meg_comm_world {
     struct meg_comm *world;
     const char *launcher; /* name of the program that started the ranks, such as "mpirun (Open MPI)", or "none" */
-    bool has_rendezvous;  /* the ranks have no communicator yet (torchrun) */
+    bool has_rendezvous;  /* torchrun started the ranks, and meg_comm_watchdog_open connects them */
     struct meg_rendezvous rendezvous; /* address at which the ranks connect if has_rendezvous */
 };
 
 /*
  * Detect the launcher (mpirun, srun or torchrun) from the environment and join its ranks, over MPI or, for torchrun,
- * over the connections of the watchdog; without a launcher the world is meg_comm_self.  Returns MEG_EUSAGE if the
- * environment is inconsistent, or if an MPI launcher started several ranks and this build lacks MPI.  Returns MEG_EFAIL
- * if MPI cannot be initialized.  Ranks of torchrun must call meg_comm_watchdog_open before their first operation.
+ * over the connections of the watchdog.  Without a launcher, or if it started one rank, the world is meg_comm_self.
+ * Return MEG_EUSAGE if the environment is inconsistent, or if an MPI launcher started several ranks and this build
+ * lacks MPI.  Return MEG_EFAIL if MPI cannot be initialized.  Ranks of torchrun must call meg_comm_watchdog_open before
+ * their first operation.
  */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
 /*
  * Prepare meg_comm.op of the world communicator, and of groups split from it later, for tensors in the memory of device
- * d; collective.  Tensors in host memory require MPI: under torchrun, this function returns MEG_EUSAGE.  Tensors in
- * GPU memory require NCCL, which needs an open watchdog: without it, or if NCCL cannot be loaded, this function returns
- * MEG_EFAIL; if this build has no NCCL, MEG_EUSAGE.  If only some ranks cannot load NCCL, the others return 0 without
- * effect, so callers must agree on the result.  d must stay open until the communicators are closed.
+ * d; collective.  With one rank, do nothing.
+ *
+ * Several ranks with tensors in host memory require MPI: under torchrun, return MEG_EUSAGE.  With tensors in GPU memory
+ * they require NCCL and an open watchdog.  Return MEG_EUSAGE if this build has no NCCL, and MEG_EFAIL if NCCL cannot be
+ * loaded or the watchdog is not open.  If only some ranks cannot load NCCL, the others return 0 without effect, so
+ * callers must agree on the result.  d must stay open until the communicators are closed.
  */
 int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e);
 /* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */
@@ -245,7 +251,7 @@ void meg_comm_set_timeout(struct meg_comm *c, double seconds);
  * order of their world ranks.  `name` is borrowed until the group is closed.
  */
 struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name);
-/* Close a communicator; the world must be closed last.  Accepts NULL and meg_comm_self. */
+/* Close a communicator; the world must be closed last.  Do nothing for NULL and meg_comm_self. */
 void meg_comm_close(struct meg_comm *c);
 
 MEG_END_DECLS

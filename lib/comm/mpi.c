@@ -40,7 +40,7 @@ static MPI_Request *request_of(struct meg_work *w)
     return &((struct mpi_work *)w)->request;
 }
 
-/* End the process if an MPI call failed; a watchdog that knows the lost rank reports it first. */
+/* End the process if an MPI call failed.  If a rank was lost, the watchdog reports it first. */
 static void check(const struct meg_comm_group *g, int status, const char *op_name)
 {
     char text[MPI_MAX_ERROR_STRING];
@@ -236,7 +236,10 @@ static struct meg_comm *split(struct meg_comm_group *world, int color, const cha
 
 static bool is_aborting;
 
-/* Call MPI_Finalize at exit, unless it was called.  Otherwise, launchers report even a run of --help as failed. */
+/*
+ * Call MPI_Finalize at exit, unless it was called or the run is being aborted.  Without MPI_Finalize, launchers report
+ * even a run of --help as failed.
+ */
 static void finalize_at_exit(void)
 {
     int is_over = 0;

@@ -1,14 +1,15 @@
 /*
  * Tensor collectives over NCCL.
  *
- * A channel is an NCCL communicator with a stream of its own.  A group has one channel for collectives, split from that
- * of the world.  Two ranks that exchange messages have one channel for each direction: NCCL executes the operations of
- * a communicator in order, so with one channel a message could wait for one in the other direction that the peer sends
- * later.
+ * A channel is an NCCL communicator with a stream of its own.  A group has one channel for collectives; those of groups
+ * are split from that of the world.  Two ranks that exchange messages have one channel for each direction: NCCL
+ * executes the operations of a communicator in order.  With one channel for both directions, a send could wait for a
+ * receive whose message the peer sends only later.
  *
- * An operation starts when the work that its caller's stream has queued is complete: an event of the caller's stream
- * makes the channel's stream wait.  The same event is then recorded behind the operation; meg_comm.op->wait makes a
- * stream wait for it.  No call blocks the host until an operation is complete.
+ * An operation starts when the work that its caller has queued on a stream is complete: an event, recorded on that
+ * stream, makes the channel's stream wait.  The same event is then recorded behind the operation, and meg_comm.op->wait
+ * makes a stream wait for it.  Only meg_comm_close and waits for events (meg_device_wait) block the host until
+ * operations are complete.
  *
  * Communicators are non-blocking (ncclConfig_t.blocking = 0): a call that connects to peers continues in the
  * background, and its operation is not in the stream before the call is complete.  Until then, the operation and all
@@ -55,16 +56,16 @@ struct channel {
     struct meg_comm_group *group;
     int rank, size; /* rank of this process in the channel, number of ranks */
     ncclComm_t comm;
-    bool is_open;
+    bool is_open; /* the call that creates comm is complete */
     struct meg_stream *stream;
     struct nccl_work *first, *last;       /* operations that are not done, in order */
-    struct meg_store_collective exchange; /* of the NCCL id of a message channel; nbytes is 0 until it has started */
+    struct meg_store_collective exchange; /* broadcast of a message channel's NCCL id; nbytes is 0 before it starts */
 };
 
 /* The channels of a group. */
 struct meg_nccl {
-    uint64_t id; /* equal on the ranks of the group, and different from those of other groups */
-    int64_t nsplits;
+    uint64_t id;     /* equal on the ranks of the group, and different from those of other groups; world: 0 */
+    int64_t nsplits; /* number of splits of this communicator */
     struct channel *collectives;
     struct channel **send, **recv; /* [size] elements are NULL until the first message */
 };
@@ -89,7 +90,7 @@ static pthread_mutex_t channels_lock = PTHREAD_MUTEX_INITIALIZER; /* the watchdo
 
 static atomic_bool is_aborted;
 
-/* After abort_all, this thread must make no call: another thread is about to end the process. */
+/* After abort_all, block until the thread that called abort_all ends the process: NCCL cannot be used any more. */
 static void stop_if_aborted(void)
 {
     while (is_aborted)
@@ -245,7 +246,7 @@ static void work_free(struct nccl_work *n)
     free(n);
 }
 
-/* Advance operation n as far as possible without blocking.  The operations before it on c are in the stream. */
+/* Advance operation n of c as far as possible without blocking.  All earlier operations of c must be STARTED. */
 static void advance(struct channel *c, struct nccl_work *n)
 {
     if (n->progress == QUEUED && ensure_open(c)) {
@@ -357,7 +358,7 @@ static struct meg_work *broadcast(struct meg_comm *c, struct meg_stream *st, voi
                                      .w = { .op_name = "broadcast", .buf = buf, .n = n, .dtype = t } });
 }
 
-/* Return the channel of the messages from one rank of a group to another, which is created at the first message. */
+/* Return the channel of the messages from rank `from` to rank `to` of a group.  Create it for the first message. */
 static struct channel *message_channel(struct meg_comm *c, int from, int to)
 {
     struct channel **at = from == c->rank ? &c->nccl->send[to] : &c->nccl->recv[from];
@@ -392,7 +393,7 @@ static struct meg_work *recv(struct meg_comm *c, struct meg_stream *st, void *bu
 
 /* ---- waits -------------------------------------------------------------------------------------- */
 
-/* Make st wait for the operation.  The host waits only until the operation is in the stream of its channel. */
+/* Make st wait for the operation.  Block the host only until the operation is in the stream of its channel. */
 static void wait_work(struct meg_work *w, struct meg_stream *st)
 {
     struct nccl_work *n = (struct nccl_work *)w;
@@ -432,13 +433,13 @@ static const struct nccl_work *oldest_work(void)
 }
 
 /*
- * Block until an event of the device is complete (meg_device_on_wait).  The host may wait because an operation does: it
- * times out if the oldest operation is not done within the timeout of its group.
+ * Block until an event of the device is complete (meg_device_on_wait).  The event may depend on operations: time out if
+ * the oldest operation in progress is not done within the timeout of its group.
  */
 static void wait_event(const struct meg_device *d, struct meg_event *event)
 {
     struct meg_comm_poll poll = { 0 };
-    struct meg_work copy; /* of the oldest operation, which is freed when it is done */
+    struct meg_work copy; /* copy of the oldest operation, which may be freed during the wait */
     int64_t seq = 0;
 
     while (!d->op->event_is_done(event)) {
@@ -544,7 +545,10 @@ static void for_each_channel(const struct meg_comm *c, void (*f)(struct channel 
     }
 }
 
-/* Finalize all channels, and only then wait for each: ranks opened the message channels in different orders. */
+/*
+ * Start to finalize all channels before waiting for any, because ranks may have opened the message channels in
+ * different orders.
+ */
 static void close_comm(struct meg_comm *c)
 {
     struct meg_nccl *n = c->nccl;

@@ -1,6 +1,6 @@
 /*
- * The store transport: host collectives of ranks that torchrun started, through rank 0 (watchdog/store.h).  A value
- * above MEG_STORE_MAX_NBYTES is exchanged in chunks, one after another.  Tensors need another transport.
+ * The store transport: host collectives of ranks that torchrun started, through rank 0 (watchdog/store.h).  A large
+ * value is exchanged in chunks, one after the other.  The store transfers no tensors (meg_comm_open_tensors).
  */
 #include "watchdog/store.h"
 #include <stdio.h>
@@ -23,9 +23,9 @@ struct store_work {
     struct meg_store_collective chunk; /* the chunk in progress */
     const char *in;
     char *out;
-    void *result;           /* [size * max_chunk] of a gather, else [max_chunk] */
-    int64_t nbytes, offset; /* size of the value; byte offset of the chunk in it */
-    int64_t max_chunk;
+    void *result;           /* result of a chunk: [size * max_chunk] bytes of a gather, else [max_chunk] bytes */
+    int64_t nbytes, offset; /* size of this rank's value; byte offset of the chunk in the value */
+    int64_t max_chunk;      /* maximum size of a chunk in bytes */
 };
 
 static struct store_group *store_group_of(const struct meg_work *w)
@@ -42,7 +42,7 @@ static void start_chunk(struct store_work *s)
     meg_store_start(meg_comm_group_watchdog(s->w.g), &s->chunk, s->in + s->offset);
 }
 
-/* Start a collective whose value on this rank is in [n] elements. */
+/* Start a collective with the value in [n] of this rank; out [n], or [size * n] of a gather, receives the result. */
 static void start(struct meg_work *w, enum meg_store_op op, void *out, const void *in, int64_t n, int root)
 {
     struct store_work *s = (struct store_work *)w;
@@ -59,7 +59,7 @@ static void start(struct meg_work *w, enum meg_store_op op, void *out, const voi
     s->out = out;
     s->nbytes = n * (int64_t)meg_dtype_size(w->dtype);
     s->max_chunk = MEG_STORE_MAX_NBYTES;
-    if (op == MEG_STORE_GATHER) /* at least 8 bytes: a multiple of the size of an element */
+    if (op == MEG_STORE_GATHER) /* a multiple of 8 bytes, so that no element is split; at least 8 */
         s->max_chunk = size < MEG_STORE_MAX_NBYTES / 8 ? MEG_STORE_MAX_NBYTES / size / 8 * 8 : 8;
     s->result = meg_new((size_t)(s->max_chunk * (op == MEG_STORE_GATHER ? size : 1)));
     start_chunk(s);
