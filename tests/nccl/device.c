@@ -53,7 +53,7 @@ static void free_staged(void *p)
     free(p);
 }
 
-/* The caller may reuse `host`: copy it first. */
+/* Copy `host` at once, because the caller may reuse it on return. */
 static void upload(struct meg_stream *st, void *dev, const void *host, size_t nbytes)
 {
     void *staged = memcpy(meg_new(nbytes + 1), host, nbytes);
@@ -134,7 +134,7 @@ struct function {
     _Alignas(16) char args[];
 };
 
-static struct copied *copied; /* those of the operation being queued */
+static struct copied *copied; /* copies of queue_keep for the next operation to be queued */
 
 void *queue_keep(const void *bytes, size_t nbytes)
 {
@@ -158,7 +158,10 @@ static void run_function(void *arg)
     free(f);
 }
 
-/* Each address in the arguments may be one that the operation accesses. */
+/*
+ * Queue a function.  Pass each pointer-sized value of the arguments to meg_double_touch: it may be an address that the
+ * operation accesses.
+ */
 void queue_push(struct meg_stream *st, bool (*run)(void *args), const void *args, size_t nbytes)
 {
     struct function *f = meg_new(sizeof *f + nbytes);

@@ -8,7 +8,7 @@
  *   - two streams access memory, one of them writes, and no event orders them (vector clocks; the accesses of kernels
  *     other than copies and collectives are known only by the addresses in their arguments)
  *   - memory is freed before the host knows that a collective on it is complete
- *   - ranks disagree on the operation, type, count or root of a collective
+ *   - ranks disagree on the operation, type, count, reduction or root of a collective
  *   - a communicator is used on two streams, before its last call is complete, or after ncclCommFinalize
  *   - groups of calls that are not closed, and communicators that are not destroyed at exit
  * ncclCommAbort appends a line to the file that MEG_DOUBLE_ABORTS names.
@@ -33,7 +33,7 @@
 
 enum { MAX_STREAMS = 256 };
 
-/* Element i: number of tasks of stream i that are known to precede. */
+/* A vector clock.  Element i is the number of tasks of stream i that are known to precede. */
 struct clock {
     uint64_t at[MAX_STREAMS];
 };
@@ -182,7 +182,7 @@ static void forget(void)
     }
 }
 
-/* Begin a task of a stream. */
+/* Advance the clock of a stream for its next task, which is after all tasks that the host knows to be complete. */
 static void begin(struct CUstream_st *s)
 {
     merge(&s->clock, &host_clock);
@@ -240,7 +240,7 @@ static uint64_t next_random(void)
 
 static bool progress_launch(struct launch *l);
 
-/* Execute a task; return whether it is finished.  Functions and copies run without the lock. */
+/* Execute a task; return whether it is finished.  Functions, copies and memsets run without the lock. */
 static bool run_task(struct task *t)
 {
     switch (t->type) {
@@ -262,7 +262,10 @@ static bool run_task(struct task *t)
     return true;
 }
 
-/* Execute the first task of some stream; return whether one finished.  Begin with a stream that changes seldom. */
+/*
+ * Try the first task of each stream until one finishes; return whether one did.  Begin with a stream that changes
+ * seldom.  Set *is_launched to whether an NCCL operation was tried.
+ */
 static bool run_one(bool *is_launched)
 {
     static int favorite;
@@ -429,7 +432,7 @@ API cudaError_t cudaDeviceSynchronize(void)
     return cudaSuccess;
 }
 
-/* Other work than collectives is waited for, as by the real function. */
+/* Wait until all streams are idle, as the real function does, but fail if a collective may still access the memory. */
 API cudaError_t cudaFree(void *p)
 {
     struct memory **link = &memory, *m;
@@ -499,7 +502,10 @@ API void meg_double_touch(cudaStream_t s, const void *p)
 
 /* ---- transfers between ranks; the caller holds the lock --------------------------------------------- */
 
-/* Send or receive as many of n bytes at p as possible without blocking; false: the peer has exited. */
+/*
+ * Send or receive as many of n bytes at p as possible without blocking, and add them to *moved.  Return false if the
+ * peer has exited.
+ */
 static bool move_bytes(int fd, bool is_send, char *p, size_t n, size_t *moved)
 {
     while (*moved < n) {

@@ -29,8 +29,8 @@ static uint64_t next_random(void)
 enum { PAGE = 4096 };
 #define RESERVED ((size_t)64 << 30)
 static struct {
-    char *base, *end; /* the range that is left for blocks that exist at the same time */
-    size_t used;      /* a multiple of PAGE */
+    char *base, *end; /* the reserved addresses that are not used up */
+    size_t used;      /* bytes from base on that blocks, allocated or freed, occupy; a multiple of PAGE */
     int unlocked;
 } memory;
 
@@ -81,8 +81,8 @@ static void *device_alloc(size_t nbytes)
 static void run_all(void);
 
 /*
- * Run the queued work, as cudaFree does, and fill the block with NaN.  Its addresses are not used again.  After the
- * last block, free the pages: locking and unlocking take time for each page.
+ * Run the queued work, as cudaFree does, and fill the block with NaN.  Its addresses are not used again.  When no block
+ * is left, free the pages of all: locking and unlocking take time for each page.
  */
 static void device_release(void *p)
 {
@@ -130,7 +130,7 @@ struct meg_stream {
 static struct meg_stream *streams;
 static int nstreams;
 
-static struct copied *copied; /* those of the task being pushed */
+static struct copied *copied; /* copies of queue_keep for the next task to be pushed */
 static bool is_running;
 
 struct meg_stream *queue_stream_create(const char *name)
@@ -186,7 +186,7 @@ void queue_push(struct meg_stream *st, bool (*run)(void *args), const void *args
         queue_progress();
 }
 
-/* Run the first task of a stream; return whether it is finished. */
+/* Run the first task of a stream, if any; return whether a task finished. */
 static bool run_first(struct meg_stream *st)
 {
     struct task *t = st->first;
@@ -247,7 +247,7 @@ static bool is_idle(void)
     return true;
 }
 
-/* Tensor collectives wait for other ranks, so no progress in one pass is no deadlock. */
+/* Run all queued work.  A pass without progress is not a deadlock, because tensor collectives wait for other ranks. */
 static void run_all(void)
 {
     queue_unlock_memory();
@@ -260,10 +260,10 @@ static void run_all(void)
 /* ---- events ---- */
 
 struct meg_event {
-    int64_t recorded, done; /* number of the latest record queued; of the latest one that ran */
+    int64_t recorded, done; /* number of the latest record that was queued, and of the latest that ran */
     int64_t waited;         /* number of the latest record that the host waited for */
-    int npending;           /* records and waits queued */
-    bool is_destroyed;      /* to be freed after the last of these */
+    int npending;           /* number of records and waits in queues */
+    bool is_destroyed;      /* free the event when npending is 0 */
 };
 
 /* Downloads, and host waits for events, of this process. */
@@ -328,8 +328,8 @@ static void event_wait(struct meg_stream *st, struct meg_event *event)
 }
 
 /*
- * The host calls this until it returns true, and does nothing else: run a random number of tasks, and wait for the
- * other ranks' parts of collectives.
+ * Run a random number of tasks, and return whether the event is done.  A host that waits calls only this function, so
+ * it runs the streams.  While no task can run, it yields the CPU to other ranks, whose collectives this rank may need.
  */
 static bool event_is_done(struct meg_event *event)
 {

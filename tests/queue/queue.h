@@ -3,9 +3,9 @@
  *
  * It finds errors that would otherwise appear on a GPU only.  Device memory is inaccessible to the host except while
  * queued work runs, so that a host access is a segmentation fault.  Streams advance in a random order within what their
- * events allow, so that a missing event changes the numbers.  The target of a download is NaN until the copy runs,
- * freed memory is NaN, gradients are NaN after an update, upload copies host memory at once, and upload_pinned copies
- * pinned memory when it runs, as their contracts demand.
+ * events allow, so that a missing event can change the numbers.  The target of a download is NaN until the copy runs.
+ * Freed memory is NaN, and gradients are NaN after an update.  upload copies host memory at once; upload_pinned copies
+ * pinned memory when it runs.
  *
  * MEG_QUEUE_SEED=N in the environment selects the device and the order; without it, programs use the CPU as usual.
  * MEG_QUEUE_LOGITS_ROWS=N: the language-model head computes N rows of logits at a time, on the queue device and on the
@@ -17,7 +17,7 @@
 #include "comm/comm.h"
 #include "device/device.h"
 
-/* The device, or NULL if MEG_QUEUE_SEED is not set. */
+/* Return the device; NULL if MEG_QUEUE_SEED is not set. */
 const struct meg_device *queue_device(void);
 
 /*
@@ -31,13 +31,16 @@ void queue_stream_destroy(struct meg_stream *st); /* runs the queued work of all
 /* Return a copy of nbytes of host memory that exists until the next task to be pushed has run. */
 void *queue_keep(const void *bytes, size_t nbytes);
 
-/* The operations, which queue those of base. */
+/* Return a table of operations that queue calls of the operations of base. */
 const struct meg_ops *queue_ops(const struct meg_ops *base);
 
-/* Run some of the queued work. */
+/* Run a random number of queued tasks, at most 3. */
 void queue_progress(void);
 
-/* Make device memory accessible to the host, for calls that may progress tensor collectives; calls nest. */
+/*
+ * Make device memory accessible to the host, or undo this; pairs of calls nest.  They enclose host code that may
+ * progress tensor collectives.
+ */
 void queue_unlock_memory(void);
 void queue_lock_memory(void);
 

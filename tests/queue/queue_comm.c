@@ -1,7 +1,7 @@
 /*
- * queue_comm.c - communicators of the queue device.  A tensor collective is queued work: it starts behind the work of
- * the stream that it is given and runs on another stream; its wait makes a stream wait for an event.  The collectives
- * of a communicator run in order, as do the messages of each direction between two ranks.
+ * queue_comm.c - communicators of the queue device.  A tensor collective is queued work.  It starts after the work that
+ * is queued on the caller's stream, and runs on a stream of the communicator.  Its wait makes a stream wait for an
+ * event.  The collectives of a communicator run in order, as do the messages of each direction between two ranks.
  *
  * A host collective runs queued work while it waits, since other ranks may wait for this rank's tensor collectives.
  */
@@ -19,8 +19,8 @@ struct queue_comm {
 
 struct meg_work {
     const struct queue_comm *q;
-    struct meg_event *done; /* of a tensor collective */
-    struct meg_work *base;  /* of a host collective */
+    struct meg_event *done; /* tensor collective: recorded behind it */
+    struct meg_work *base;  /* host collective: work of the base communicator, or NULL */
 };
 
 enum op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST, SEND, RECV, BARRIER };
@@ -168,7 +168,7 @@ static void wait_on_stream(struct meg_work *w, struct meg_stream *st)
     free(w);
 }
 
-/* The work that waits for the collective may not be queued yet: without this, wait still has to be called. */
+/* Return false even if the collective is complete, so that the caller calls wait, which orders streams by the event. */
 static bool is_complete(struct meg_work *w)
 {
     (void)w;

@@ -5,8 +5,8 @@
 static const struct meg_ops *cpu;
 
 /*
- * What the task stores for argument x.  If x points to a small host struct, the task stores a pointer to a copy of the
- * struct, which the caller may change before the task runs.  Otherwise, it stores x.
+ * Return what the task stores for argument x: a pointer to a copy if x points to one of these host structs, which the
+ * caller may change before the task runs, else x.
  */
 #define KEEP(x)                                                                                                        \
     _Generic((x),                                                                                                      \
@@ -20,7 +20,7 @@ static const struct meg_ops *cpu;
         const struct meg_update_arrays *: keep(&(x), sizeof(struct meg_update_arrays)),                                \
         default: (x))
 
-/* Copy what the pointer at p points to, unless it is NULL. */
+/* p is the address of a pointer.  Copy the nbytes to which the pointer points; return NULL if the pointer is NULL. */
 static void *keep(const void *p, size_t nbytes)
 {
     const void *target;
@@ -29,7 +29,7 @@ static void *keep(const void *p, size_t nbytes)
     return target ? queue_keep(target, nbytes) : NULL;
 }
 
-/* OP(name, types): an operation that queues a call of the CPU's with arguments of these types. */
+/* OP(name, types) defines operation `name`, which queues a call of the CPU's operation; `types` are its arguments. */
 #define OP(name, ...) OP_(name, COUNT(__VA_ARGS__), __VA_ARGS__)
 #define OP_(name, n, ...) OP__(name, n, __VA_ARGS__)
 #define OP__(name, n, ...)                                                                                             \
@@ -182,7 +182,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     filling.adamw = adamw_and_fill;
     filling.sgd = sgd_and_fill;
     cpu = &filling;
-    table = *base; /* pinned memory, plans of linears */
+    table = *base; /* operations that are not replaced below, such as linear_create, are not queued */
     table.zero = zero;
     table.linear_fwd = linear_fwd;
     table.linear_bwd_data = linear_bwd_data;

@@ -1,4 +1,4 @@
-/* The queue device finds what it is made to find: host accesses, early reads, and missing waits between streams. */
+/* Test that the queue device detects host accesses to device memory, early reads, and missing waits for events. */
 #include <math.h>
 #include <signal.h>
 #include "queue.h"
@@ -7,13 +7,13 @@
 
 static const struct meg_device *d;
 
-/* Make the device, and device memory of n floats that are i. */
+/* Open the device, and return device memory with the floats 0, 1, ..., n - 1. */
 static float *new_floats(int n)
 {
     float host[64];
     float *dev;
 
-    signal(SIGSEGV, SIG_DFL); /* cmocka has a handler */
+    signal(SIGSEGV, SIG_DFL); /* remove cmocka's handler */
     setenv("MEG_QUEUE_SEED", "1", 1);
     d = queue_device();
     dev = d->op->alloc((size_t)n * sizeof *dev);
@@ -65,7 +65,10 @@ static void upload_copies_at_once_and_reads_are_in_order(void **state)
     d->op->release(dev);
 }
 
-/* Upload i from pinned memory and replace it 100 times; return how often the replacement is uploaded. */
+/*
+ * Upload i from pinned memory and replace it 100 times, after an event of the upload if `waits`; return how often the
+ * replacement is uploaded.
+ */
 static int early_replacements(bool waits)
 {
     struct meg_event *event = d->op->event_create();
@@ -113,7 +116,10 @@ static void a_download_is_nan_until_it_is_waited_for(void **state)
     d->op->release(dev);
 }
 
-/* Double an element on one stream and read it on another, 100 times; return how often it is not doubled yet. */
+/*
+ * Double an element on one stream and read it on a second stream, which waits for an event if `waits`, 100 times;
+ * return how often the element was not doubled yet.
+ */
 static int early_reads(bool waits)
 {
     struct meg_event *event = d->op->event_create();

@@ -155,7 +155,7 @@ static const struct mix {
 
 static const struct meg_mat no_mat __attribute__((unused)) = { NULL, MEG_DTYPE_F32, 0, 0, 0 };
 
-/* Update h, the FNV-1a hash of the elements of matrices without padding. */
+/* Update the FNV-1a hash h with nbytes, or with the elements of a matrix without the padding between its rows. */
 static inline void digest(uint64_t *h, const void *p, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++)
@@ -168,7 +168,7 @@ static inline void digest_mat(uint64_t *h, struct meg_mat m)
         digest(h, (char *)m.p + (size_t)(r * m.ld) * meg_dtype_size(m.dtype), (size_t)m.cols * meg_dtype_size(m.dtype));
 }
 
-/* Fail unless |got - want| <= tol, also for NaN. */
+/* Fail unless |got - want| <= tol; a NaN fails. */
 static inline void near(double got, double want, double tol, const char *what, int64_t r, int64_t c)
 {
     if (!(fabs(got - want) <= tol))
@@ -188,8 +188,8 @@ static inline void near_of(enum meg_dtype t, double got, double want, double tol
 }
 
 /*
- * Compares samples of a gradient with (loss(x + h) - loss(x - h)) / 2h.  loss computes in f64 from the values at x.
- * tol is absolute, before rounding to the type of the gradient.
+ * Arguments of fd_check, which compares samples of grad [n] with (loss(x + h) - loss(x - h)) / 2h.  loss(arg) computes
+ * in f64 from the values at x.  tol is absolute, before rounding to `type`, the type of the gradient.
  */
 struct fd {
     double (*loss)(void *arg);

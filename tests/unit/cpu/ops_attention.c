@@ -19,7 +19,7 @@ struct attn {
     int64_t *sample;
     int32_t *doc, *length;
     float *slope;
-    /* r: heads per group; ldq, ldo, ldk: elements per row of q, of o, and of k and v; vk: of a group in this row */
+    /* r: query heads per group; ldq, ldo, ldk: elements per row of q, o and kv; vk: elements per group of a kv row */
     int64_t r, ldq, ldo, ldk, vk;
     float *q, *kv, *o, *lse; /* a row of kv has a key and a value head for each group */
     float *d_o, *dq, *dkv, *delta;
@@ -220,7 +220,7 @@ static double score64(const struct attn *a, double qk, int64_t t, int64_t j, int
     return s;
 }
 
-/* Compute one output row o [d_v] of head j and its log-sum-exp. */
+/* Compute the output o [d_v] of query t of sequence i and head j, and return its log-sum-exp. */
 static double row64(const struct attn *a, int64_t t, int64_t i, int64_t j, double *o)
 {
     const struct meg_attn_desc *desc = &a->desc;
@@ -301,12 +301,12 @@ static void check_forward(const struct attn *a)
     const struct meg_attn_desc *desc = &a->desc;
     double want[256];
     const double root = sqrt((double)desc->s_k);
-    /* bias [s_k] and softcap are added to scores, or rounded, at their own size */
+    /* the bias of ALiBi is up to s_k, and scores are up to softcap: rounding errors are proportional to these */
     const double range = (a->slope ? (double)desc->s_k : 0.0) + 4.0 * (double)desc->softcap;
     for (int64_t t = 0; t < desc->s_q; t++)
         for (int64_t i = 0; i < desc->b; i++)
             for (int64_t j = 0; j < desc->a; j++) {
-                /* scores are below sqrt(d) and exact to d half ulps of that; so are the weights of the mean */
+                /* a score is below sqrt(d) and sums d products; the relative error of a weight is that of a score */
                 const double tol = (8.0 + root + (double)desc->d + range) * EPS;
                 const double lse = row64(a, t, i, j, want);
                 const float got = a->lse[(i * desc->a + j) * desc->s_q + t];
@@ -387,8 +387,8 @@ static void decoding(const struct meg_ops *ops)
 }
 
 /*
- * Attend queries [t0, t1) to chunks of the keys: merge the outputs, sum the gradients.  The first chunks may be
- * invisible to the queries.
+ * Compute the attention of queries [t0, t1) chunk by chunk of the keys: merge the outputs, sum the gradients.  All keys
+ * of the first chunks may be masked.
  */
 static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_t t0, int64_t t1, const int64_t *bound,
                                int nchunks)

@@ -3,7 +3,7 @@
 
 static const int64_t shapes[][2] = { { 1, 1 }, { 3, 5 }, { 17, 33 }, { 3, 1100 } };
 
-/* No limit is a bf16 or f16 value, so that no random value is at a limit, where the derivative is not defined. */
+/* The limits are not bf16 or f16 values: no random value of these types is at a limit, where the derivative jumps. */
 static const struct meg_glu units[] = {
     { MEG_GLU_SILU, 0, 0 },      { MEG_GLU_QUICK_GELU, 0, 0 },
     { MEG_GLU_GELU_TANH, 0, 0 }, { MEG_GLU_GELU_ERF, 0, 0 },

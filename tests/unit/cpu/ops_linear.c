@@ -21,8 +21,8 @@ struct types {
 };
 
 /*
- * Advance to the next combination of types: all 27 for small shapes, the three uniform ones for others.  Return false
- * at the end.
+ * Set *k to combination i of types: all 27 of x, w and y for small shapes, the three of equal types for others.  Return
+ * false at the end.
  */
 static int next_kinds(struct types *k, const struct shape *s, int i)
 {
@@ -76,7 +76,7 @@ static double dot64(const struct layer *l, int64_t r, int64_t c, int has_bias, d
     return s;
 }
 
-/* A sum of k products rounds at most k times with errors of either sign: allow 4 sqrt(k). */
+/* A sum of k products is rounded k times with errors of either sign: allow 4 + 2 sqrt(k) half ulps of `size`. */
 static double dot_tol(int64_t k, double size)
 {
     return (4.0 + 2.0 * sqrt((double)k)) * EPS * size;
@@ -121,7 +121,7 @@ static void forward(const struct meg_ops *ops)
                     forward_of(ops, shapes[i], (enum meg_act)act, types, opt & 1, opt & 2);
 }
 
-/* Return sum dy (act(pre) w^T), a function of pre or of w. */
+/* Arguments of loss, which returns the sum of dy * (act(pre) w^T), a function of pre and of w. */
 struct loss {
     struct layer *l;
     double *pre, *w;

@@ -1,4 +1,4 @@
-/* ops_norm.c - LayerNorm, RMSNorm and the residual addition before one against f64; gradients against differences. */
+/* ops_norm.c - LayerNorm, RMSNorm and residual addition against f64, gradients against central differences. */
 #include "ops.h"
 
 static const int64_t shapes[][2] = { { 1, 1 }, { 2, 3 }, { 7, 33 }, { 70, 130 }, { 9, 768 } };
@@ -62,7 +62,7 @@ static void row64(const struct norm *m, int64_t r, double *mean, double *rstd)
     *rstd = 1.0 / sqrt(s2 / (double)m->h + eps);
 }
 
-/* Return what is added to the stored weights, which are below 1. */
+/* Return the number that is added to each stored weight, 1 for the 1P types. */
 static double offset64(const struct norm *m)
 {
     return m->type == MEG_NORM_LAYER_1P || m->type == MEG_NORM_RMS_1P ? 1.0 : 0.0;
@@ -195,7 +195,7 @@ static void norm_bwd_adds(const struct meg_ops *ops)
     }
 }
 
-/* Check residual addition and its dropout mask bit for bit against the definition. */
+/* Check residual addition and its dropout against the definition, in f32 the dropout factors bit for bit. */
 static void add_of(const struct meg_ops *ops, int64_t n, int64_t h, float rate, struct mix t)
 {
     const int64_t sample[3] = { 5, 1ll << 40, 0 };

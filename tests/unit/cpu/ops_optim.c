@@ -246,7 +246,9 @@ static void rounding_does_not_depend_on_shards(const struct meg_ops *ops)
 {
     enum { C0 = 11, C1 = 40, WIDTH = C1 - C0 };
     const struct meg_update_range columns = { 0, ROWS * WIDTH, 1.0f, 1.0f, 0, 5, 0, C0, WIDTH, COLS };
-    const struct meg_update_range part = { 2, 902, 1.0f, 1.0f, 0, 5, 100, 0, M, 0 }; /* elements 100 to 999, at 2 */
+    const struct meg_update_range part = {
+        2, 902, 1.0f, 1.0f, 0, 5, 100, 0, M, 0
+    }; /* elements 100 to 999, stored from 2 on */
     struct state_bf16 *all = calloc(1, sizeof *all), *s = calloc(1, sizeof *s), *t = calloc(1, sizeof *t);
 
     fill(all);
@@ -278,7 +280,7 @@ static void rounding_does_not_depend_on_shards(const struct meg_ops *ops)
     free(t);
 }
 
-/* The mean over many updates of what is stored is the exact value: small changes are not lost. */
+/* The mean of the stored values over many updates is the exact value: small changes are not lost. */
 static void rounding_is_unbiased(const struct meg_ops *ops)
 {
     enum { UPDATES = 4000 };
@@ -286,7 +288,7 @@ static void rounding_is_unbiased(const struct meg_ops *ops)
     double sum = 0, want = 0, step = 0;
 
     fill(begin);
-    for (int i = 0; i < M; i++) { /* v = 1 decays to 0.999 + 0.001 g^2, closer to 1 than the next bf16 */
+    for (int i = 0; i < M; i++) { /* v = 1 decays to 0.999, which is nearer to 1 than the next lower bf16 */
         begin->v[i] = meg_to_bf16(1);
         begin->g[i] = 0;
     }

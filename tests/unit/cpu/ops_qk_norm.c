@@ -123,7 +123,7 @@ static void check(const struct meg_ops *ops, int64_t d, int64_t half, int is_int
     once = dense32(dw);
     fd_check(&fw, a.w, d, once, d, "dw");
 
-    ops->qk_norm_bwd(NULL, &a.q, dy, dw.p, grad, dy, x, w.p, rstd, true); /* in place; dw is added */
+    ops->qk_norm_bwd(NULL, &a.q, dy, dw.p, grad, dy, x, w.p, rstd, true); /* in place, adding to dw */
     free(dxs);
     dxs = dense_heads(dx, d);
     free(dys);
@@ -160,7 +160,7 @@ static void all_types(const struct meg_ops *ops)
         }
 }
 
-/* Heads side by side are rows of norm_fwd. */
+/* With the heads as rows of a matrix, the result is that of norm_fwd and rope. */
 static void equals_norm_and_rope(const struct meg_ops *ops)
 {
     enum { D = 24 };
