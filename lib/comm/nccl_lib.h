@@ -21,7 +21,7 @@ struct meg_nccl_lib {
 };
 #undef MEG_POINTER
 
-/* Load NCCL into *lib.  Returns MEG_EFAIL if the library or one of its functions is missing. */
+/* Load NCCL into *lib.  Return MEG_EFAIL if the library or one of its functions is missing. */
 int meg_nccl_load(struct meg_nccl_lib *lib, struct meg_err *e);
 
 #endif

@@ -12,10 +12,10 @@ struct meg_torchrun {
 };
 
 /*
- * Read WORLD_SIZE, RANK, MASTER_ADDR, MASTER_PORT and, if set, LOCAL_WORLD_SIZE.  If LOCAL_WORLD_SIZE
- * equals WORLD_SIZE, the ranks connect over loopback.  The port is MASTER_PORT, or the next port if torchrun's agent
- * itself listens at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE).  If WORLD_SIZE is 1, only size is set.  Fails with
- * MEG_EUSAGE and a message that names the variable.
+ * Read WORLD_SIZE, RANK, MASTER_ADDR, MASTER_PORT and, if set, LOCAL_WORLD_SIZE.  If LOCAL_WORLD_SIZE equals
+ * WORLD_SIZE, the ranks connect over loopback.  The port is MASTER_PORT, or the next port if torchrun's agent itself
+ * listens at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE).  If WORLD_SIZE is 1, only size is set.  Return MEG_EUSAGE,
+ * with a message that names the variable, if one is missing or invalid.
  */
 int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e);
 

@@ -2,8 +2,8 @@
 /*
  * attention.c - tiled attention (Milakov and Gimelshein 2018; Dao et al. 2022).  A tile of scores fits in cache, and
  * each query has a running maximum and sum.  Forward keeps only the log-sum-exp of each query's scores, and backward
- * recomputes the scores.  Completely masked tiles are skipped, which nearly halves the cost of causal attention over
- * long sequences.
+ * recomputes the scores.  Tiles before the first or after the last key that their queries attend to are skipped, which
+ * nearly halves the cost of causal attention over long sequences.
  *
  * A task of the forward pass is a block of queries of one head.  A task of the backward pass is one key-value group of
  * one sequence, with all query heads of the group.  A single thread therefore sums the group's dk and dv, in a fixed

@@ -44,7 +44,7 @@ const struct meg_device *meg_device_cpu(void);
 
 /*
  * Set the function by which meg_device_wait waits, or NULL for the default, which polls event_is_done.  The function of
- * lib/comm/nccl.c also detects collectives that failed or timed out.
+ * comm/nccl.c also detects collectives that failed or timed out.
  */
 void meg_device_on_wait(void (*wait)(const struct meg_device *d, struct meg_event *event));
 /* Block until an event is complete. */

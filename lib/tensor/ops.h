@@ -383,9 +383,9 @@ struct meg_ops {
     void (*attn_merge)(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
                        struct meg_heads o_part, const float *lse_part);
     /*
-     * delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys.  A
-     * caller that has o passes o to attn_bwd instead of delta.  With context parallelism, a rank may have o of fewer
-     * heads than those of its attn_bwd.
+     * delta [b,a,s_q] f32 = sum of d_o * o over the columns of a head; o is the attention output over all keys.
+     * attn_bwd computes delta itself unless it is given.  With all-to-all context parallelism, a rank computes delta of
+     * its own rows and redistributes delta by heads, because o is larger.
      */
     void (*attn_delta)(struct meg_stream *st, const struct meg_attn_desc *desc, float *delta, struct meg_heads d_o,
                        struct meg_heads o);

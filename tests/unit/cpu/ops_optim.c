@@ -246,9 +246,8 @@ static void rounding_does_not_depend_on_shards(const struct meg_ops *ops)
 {
     enum { C0 = 11, C1 = 40, WIDTH = C1 - C0 };
     const struct meg_update_range columns = { 0, ROWS * WIDTH, 1.0f, 1.0f, 0, 5, 0, C0, WIDTH, COLS };
-    const struct meg_update_range part = {
-        2, 902, 1.0f, 1.0f, 0, 5, 100, 0, M, 0
-    }; /* elements 100 to 999, stored from 2 on */
+    /* elements 100 to 999 of the parameter, stored from index 2 on */
+    const struct meg_update_range part = { 2, 902, 1.0f, 1.0f, 0, 5, 100, 0, M, 0 };
     struct state_bf16 *all = calloc(1, sizeof *all), *s = calloc(1, sizeof *s), *t = calloc(1, sizeof *t);
 
     fill(all);
