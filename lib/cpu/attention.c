@@ -10,7 +10,7 @@
  * order.
  */
 #include <math.h>
-#include "base/mem.h"
+#include <omp.h>
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
@@ -502,6 +502,28 @@ static void bwd_tile(const struct meg_attn_desc *desc, const struct bwd *w, cons
 }
 
 /*
+ * Return the number of f32 sums that a thread needs for gradients of type `grad`: sums of dq of one head, and of dk and
+ * dv of one group.
+ */
+static int64_t sums_per_thread(const struct meg_attn_desc *desc, enum meg_dtype grad)
+{
+    return grad == MEG_DTYPE_F32 ? 0 : desc->s_q * desc->d + desc->s_k * (desc->d + desc->d_v);
+}
+
+/* Return the number of f64 sums of parameter gradients [b, a, buckets + 1]: of d_rel_bias, and of d_sink. */
+static int64_t num_param_sums(const struct meg_attn_desc *desc)
+{
+    return desc->b * desc->a * (desc->rel_bias.rows + 1);
+}
+
+size_t MEG_FN(attn_bwd_nbytes)(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads)
+{
+    const int64_t threads = min64(omp_get_max_threads(), desc->b * desc->g);
+    return (size_t)(has_param_grads ? num_param_sums(desc) : 0) * sizeof(double) +
+           (size_t)(threads * sums_per_thread(desc, grad)) * sizeof(float);
+}
+
+/*
  * Return the f32 view in which to sum n rows of the gradient x: x itself if x is f32, else buf [n,d].  The sums begin
  * with the values of x if accumulate is set, and with 0 otherwise.
  */
@@ -555,7 +577,7 @@ static void bwd_sink(const struct meg_attn_desc *desc, const struct bwd *w, int6
 
 /*
  * Compute the gradients of one group of sequence i.  params [b, a, buckets + 1] receives the sums of d_rel_bias and
- * d_sink, in the last column.  buf is memory for f32 sums of bf16 or f16 dq, dk and dv.
+ * d_sink, in the last column.  buf is memory for sums_per_thread f32 sums of bf16 or f16 dq, dk and dv.
  */
 static void bwd_group(const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *x, int64_t i, int64_t grp,
                       const struct meg_drop *d, const struct dropout *drop, double *params, float *buf)
@@ -607,27 +629,32 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, c
                       const struct meg_drop *d)
 {
     const struct dropout drop = drop_begin(d);
-    const bool is_f32 = x->dq.dtype == MEG_DTYPE_F32 && x->dk.dtype == MEG_DTYPE_F32 && x->dv.dtype == MEG_DTYPE_F32;
-    const int64_t nbuf = is_f32 ? 0 : desc->s_q * desc->d + desc->s_k * (desc->d + desc->d_v);
-    const int64_t buckets = desc->rel_bias.rows, nparams = desc->b * desc->a * (buckets + 1);
-    double *params = meg_new((size_t)(x->d_rel_bias.p || x->d_sink.p ? nparams : 0) * sizeof *params);
+    const int64_t nbuf = sums_per_thread(desc, x->dq.dtype), buckets = desc->rel_bias.rows;
+    const int64_t nparams = x->d_rel_bias.p || x->d_sink.p ? num_param_sums(desc) : 0;
+    double *params = x->workspace.p;
+    float *bufs = (float *)(params + nparams);
+    int64_t nthreads = 0; /* threads with work */
     (void)st;
     MEG_ASSERT_EQ(desc->a % desc->g, 0);
     MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);
     meg_cpu_gemm_load();
+    memset(params, 0, (size_t)nparams * sizeof *params);
 #pragma omp parallel
     {
-        float *buf = meg_new((size_t)nbuf * sizeof *buf);
+        int64_t thread = -1;
 #pragma omp for collapse(2) schedule(dynamic)
         for (int64_t i = 0; i < desc->b; i++)
-            for (int64_t grp = 0; grp < desc->g; grp++)
-                bwd_group(desc, x, i, grp, d, &drop, params, buf);
-        free(buf);
+            for (int64_t grp = 0; grp < desc->g; grp++) {
+                if (thread < 0) {
+#pragma omp atomic capture
+                    thread = nthreads++;
+                }
+                bwd_group(desc, x, i, grp, d, &drop, params, bufs + thread * nbuf);
+            }
     }
     if (x->d_rel_bias.p)
         sum_params(desc, x->d_rel_bias, params, buckets + 1, x->accumulate_params);
     if (x->d_sink.p)
         sum_params(desc, row_vector(x->d_sink.p, x->d_sink.dtype, desc->a), params + buckets, buckets + 1,
                    x->accumulate_params);
-    free(params);
 }

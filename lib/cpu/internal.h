@@ -120,6 +120,7 @@ OP(attn_fwd);
 OP(attn_merge);
 OP(attn_delta);
 OP(attn_bwd);
+OP(attn_bwd_nbytes);
 OP(embed_fwd);
 OP(embed_bwd);
 OP(position_fwd);

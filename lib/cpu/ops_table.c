@@ -42,6 +42,7 @@ const struct meg_ops MEG_FN(ops) = {
     .attn_merge = MEG_FN(attn_merge),
     .attn_delta = MEG_FN(attn_delta),
     .attn_bwd = MEG_FN(attn_bwd),
+    .attn_bwd_nbytes = MEG_FN(attn_bwd_nbytes),
     .embed_fwd = MEG_FN(embed_fwd),
     .embed_bwd = MEG_FN(embed_bwd),
     .position_fwd = MEG_FN(position_fwd),

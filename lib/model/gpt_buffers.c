@@ -283,7 +283,8 @@ static void suballoc_workspace(struct meg_gpt_state *st, const struct arena *a)
 {
     const struct meg_gpt_run *run = a->run;
     const struct gpt_dims *d = a->d;
-    const struct meg_attn_size attn = { run->dtype, d->n, d->width.a, d->width.g, d->width.d, run->is_training };
+    const struct meg_gpt_widths *w = &d->width;
+    const struct meg_attn_size attn = { run->dtype, d->n, d->s, d->b, w->a, w->g, w->d, run->is_training };
     const size_t rope_nbytes = (size_t)(d->positions * d->rope_half) * sizeof(float);
     const size_t sp_nbytes = (size_t)(d->n * d->width.h) * meg_dtype_size(run->residual_dtype);
 
@@ -292,7 +293,7 @@ static void suballoc_workspace(struct meg_gpt_state *st, const struct arena *a)
         st->ctx.sp_buffer[i] = meg_suballoc(a->mem, sp_nbytes);
     if (d->has_head)
         suballoc_head(st, a);
-    meg_attn_workspace_suballoc(&st->attn_workspace, a->mem, &attn, st->cp, st->ncp);
+    meg_attn_workspace_suballoc(&st->attn_workspace, a->mem, st->ctx.op, &attn, st->cp, st->ncp);
     st->loss = meg_suballoc(a->mem, (size_t)d->n * sizeof *st->loss);
     st->loss_sum = meg_suballoc(a->mem, sizeof *st->loss_sum);
     st->position_of_row = meg_suballoc(a->mem, (size_t)d->s * sizeof *st->position_of_row);

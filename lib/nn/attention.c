@@ -120,6 +120,7 @@ static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, con
     args.q = h.q;
     args.k = h.k;
     args.v = h.v;
+    args.workspace = l->workspace->bwd;
     if (meg_cp_is_on(l->cp)) {
         nn_cp_attn_bwd(c, l, a, d);
         return;

@@ -170,7 +170,21 @@ static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, 
     args.q = queries(p, p->qkv, q->row0);
     args.k = rows_from(p->kv.k, k->row0);
     args.v = rows_from(p->kv.v, k->row0);
+    args.workspace = p->l->workspace->bwd;
     p->c->op->attn_bwd(p->c->stream, &desc, &args, &p->drop);
+}
+
+size_t nn_attn_bwd_nbytes(const struct meg_ops *op, const struct meg_attn_size *size, const struct meg_cp *cp)
+{
+    const int64_t s = size->s * cp->a2a_size;
+    struct meg_attn_desc desc =
+        nn_causal_desc(s * cp->ring_size, size->b, size->a / cp->a2a_size, size->g / cp->a2a_size, size->d);
+
+    if (!meg_cp_is_on(cp))
+        return op->attn_bwd_nbytes(&desc, size->dtype, false);
+    desc.s_q = s / 2;
+    desc.s_k = cp->ring_size > 1 ? s / 2 : s;
+    return op->attn_bwd_nbytes(&desc, MEG_DTYPE_F32, false);
 }
 
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a,

@@ -1,5 +1,5 @@
 /* cp_groups.c - groups and workspace of context parallelism. */
-#include "nn/cp_groups.h"
+#include "nn/internal.h"
 
 const struct meg_cp meg_cp_one = { false, 1, 1, &meg_comm_self, &meg_comm_self };
 
@@ -19,7 +19,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena,
+void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena, const struct meg_ops *op,
                                  const struct meg_attn_size *size, const struct meg_cp *cp, int n)
 {
     const int64_t rows = size->n, qkv = (size->a + 2 * size->g) * size->d, o = size->a * size->d;
@@ -53,6 +53,12 @@ void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suball
         w->o = meg_suballoc(arena, (size_t)(rows * o) * sizeof *w->o);
     if (!size->is_training)
         return;
+    for (int i = 0; i < n; i++) {
+        const size_t nbytes = nn_attn_bwd_nbytes(op, size, &cp[i]);
+
+        w->bwd.nbytes = nbytes > w->bwd.nbytes ? nbytes : w->bwd.nbytes;
+    }
+    w->bwd.p = meg_suballoc(arena, w->bwd.nbytes);
     if (ring_size > 1)
         w->dkv = meg_suballoc(arena, (size_t)(dkv_blocks * kv) * sizeof *w->dkv);
     if (a2a_size > 1 || ring_size > 1)

@@ -41,7 +41,8 @@ static inline bool meg_cp_is_on(const struct meg_cp *cp)
 /* Sizes of attention on one rank. */
 struct meg_attn_size {
     enum meg_dtype dtype;
-    int64_t n, a, g, d; /* rows of a micro-batch; query heads and groups before any all-to-all; head size */
+    int64_t n, s, b; /* rows, positions and sequences of a micro-batch; for inference, n >= s * b */
+    int64_t a, g, d; /* query heads and groups before any all-to-all; head size */
     bool is_training;
 };
 
@@ -54,10 +55,11 @@ struct meg_attn_workspace {
     float *o_part, *lse_part;  /* partial o and lse of one query chunk and one key chunk, before merging */
     float *delta;              /* sum of d_o * o over the columns of each head, with the shape of lse */
     float *o, *dqkv;           /* f32 sums [n, a d] and [n, (a+2g)d] over chunks; NULL if dtype is f32 */
+    struct meg_workspace bwd;  /* workspace of attn_bwd */
 };
 
-/* Sub-allocate a workspace that is large enough for each of cp[0] to cp[n - 1]. */
-void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena,
+/* Sub-allocate a workspace that is large enough for each of cp[0] to cp[n - 1] with the operations op. */
+void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena, const struct meg_ops *op,
                                  const struct meg_attn_size *size, const struct meg_cp *cp, int n);
 
 MEG_END_DECLS

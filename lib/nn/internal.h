@@ -36,6 +36,8 @@ void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum);
  * heads to a->qkv, or a->qkv itself if that already has this rank's heads.
  */
 void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a, struct meg_mat qkv);
+/* Return the size in bytes of the workspace of attn_bwd that a layer needs, with or without context parallelism. */
+size_t nn_attn_bwd_nbytes(const struct meg_ops *op, const struct meg_attn_size *size, const struct meg_cp *cp);
 /* Compute d->qkv from d->o; d->o is overwritten. */
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, const struct meg_attn_acts *a,
                     const struct meg_attn_grads *d);

@@ -464,8 +464,11 @@ static void attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, co
     MEG_ASSERT(!args->d_sink.p || desc->sink.p);
     if (args->d_sink.p)
         CHECK_DTYPE(args->d_sink.dtype);
+    MEG_ASSERT(args->dk.dtype == args->dq.dtype && args->dv.dtype == args->dq.dtype);
     MEG_ASSERT(args->dq.p != args->dk.p && args->dq.p != args->dv.p && args->dk.p != args->dv.p);
     MEG_ASSERT(args->dq.p != args->q.p && args->dk.p != args->k.p && args->dv.p != args->v.p);
+    MEG_ASSERT_LE(op->attn_bwd_nbytes(desc, args->dq.dtype, args->d_rel_bias.p || args->d_sink.p),
+                  args->workspace.nbytes);
     op->attn_bwd(st, desc, args, drop);
 }
 

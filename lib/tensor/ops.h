@@ -17,11 +17,11 @@
  * accumulation.  An operation that computes parameter gradients adds them to their arrays if `accumulate` is true;
  * otherwise it overwrites all elements, without reading them.
  *
- * Operations on tensors return nothing, and allocate nothing unless a comment states it.  The caller owns the buffers,
- * which must not overlap unless a comment allows it.  A wrong shape is a bug in the caller; debug builds check shapes
- * (tensor/check_ops.h).  An operation is queued on its stream.  On the CPU, an operation is complete when it returns.
- * CPU results do not depend on the number of threads: block sizes depend only on the shapes, and sums have a fixed
- * order.
+ * Operations on tensors return nothing and allocate no memory; an operation that needs more device memory than its
+ * arguments has a workspace (struct meg_workspace).  The caller owns the buffers, which must not overlap unless a
+ * comment allows it.  A wrong shape is a bug in the caller; debug builds check shapes (tensor/check_ops.h).  An
+ * operation is queued on its stream.  On the CPU, an operation is complete when it returns.  CPU results do not depend
+ * on the number of threads: block sizes depend only on the shapes, and sums have a fixed order.
  */
 #ifndef MEG_TENSOR_OPS_H
 #define MEG_TENSOR_OPS_H
@@ -108,6 +108,16 @@ struct meg_drop {
     const int32_t *position_of_row; /* [rows/b] in device memory: if not NULL, row r is position position_of_row[r/b] */
 };
 
+/*
+ * Device memory that an operation may overwrite while it runs.  The table has a function that returns the necessary
+ * size for given shapes.  Such a function needs no open device and reads no tensor, and its result does not decrease if
+ * a shape grows.
+ */
+struct meg_workspace {
+    void *p;
+    size_t nbytes;
+};
+
 /* A flat array; p is NULL if it is absent. */
 struct meg_array {
     void *p;
@@ -172,15 +182,16 @@ struct meg_attn_desc {
 
 /* The tensors of attn_bwd.  The gradient of a tensor has the shape of the tensor. */
 struct meg_attn_bwd_args {
-    struct meg_heads dq, dk, dv; /* out; f32, bf16 or f16 */
-    int accumulate;              /* add the gradients to dq, dk and dv instead of overwriting dq, dk and dv */
-    struct meg_mat d_rel_bias;   /* out [buckets, a]; p is NULL if this gradient is not needed */
-    struct meg_array d_sink;     /* out [a]; p is NULL if this gradient is not needed */
-    int accumulate_params;       /* add to d_rel_bias and d_sink instead of overwriting them */
-    struct meg_heads d_o, o;     /* o is not read if delta is given */
-    const float *lse;            /* of attn_fwd, over all keys */
-    const float *delta;          /* of attn_delta, over all keys; NULL: attn_bwd computes delta from d_o and o */
-    struct meg_heads q, k, v;    /* k and v may be a chunk of the keys */
+    struct meg_heads dq, dk, dv;    /* out; f32, bf16 or f16, of one type */
+    int accumulate;                 /* add the gradients to dq, dk and dv instead of overwriting dq, dk and dv */
+    struct meg_mat d_rel_bias;      /* out [buckets, a]; p is NULL if this gradient is not needed */
+    struct meg_array d_sink;        /* out [a]; p is NULL if this gradient is not needed */
+    int accumulate_params;          /* add to d_rel_bias and d_sink instead of overwriting them */
+    struct meg_heads d_o, o;        /* o is not read if delta is given */
+    const float *lse;               /* of attn_fwd, over all keys */
+    const float *delta;             /* of attn_delta, over all keys; NULL: attn_bwd computes delta from d_o and o */
+    struct meg_heads q, k, v;       /* k and v may be a chunk of the keys */
+    struct meg_workspace workspace; /* at least attn_bwd_nbytes */
 };
 
 /* The arguments that qk_norm_fwd and qk_norm_bwd have in common. */
@@ -391,12 +402,17 @@ struct meg_ops {
                        struct meg_heads o);
     /*
      * Compute the gradients of attn_fwd (Dao et al. 2022, appendix B).  A gradient in bf16 or f16 is rounded once per
-     * call.  The CPU backend allocates memory during the call.  If dq, dk or dv is bf16 or f16, each thread allocates
-     * 4 * (d * s_q + (d + d_v) * s_k) bytes for f32 sums of dq of one head, and of dk and dv of one group.  For
-     * d_rel_bias or d_sink, 8 * b * a * (buckets + 1) bytes are allocated for f64 sums.
+     * call.
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
                      const struct meg_drop *drop);
+    /*
+     * Return the size in bytes of the workspace of attn_bwd.  Only the shapes in desc are read.  dq, dk and dv have
+     * type `grad`; has_param_grads states whether d_rel_bias or d_sink is computed.  On the CPU, the workspace contains
+     * f64 sums of d_rel_bias and d_sink, and f32 sums of bf16 or f16 dq, dk and dv for each thread that has work.  The
+     * number of OpenMP threads must not increase between this call and attn_bwd.
+     */
+    size_t (*attn_bwd_nbytes)(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads);
 
     /*
      * Copy key or value heads [s, b, g, d], for example into a KV cache.  dst and src have the same data type, which

@@ -4,8 +4,8 @@
  * It finds errors that would otherwise appear on a GPU only.  Device memory is inaccessible to the host except while
  * queued work runs, so that a host access is a segmentation fault.  Streams advance in a random order within what their
  * events allow, so that a missing event can change the numbers.  The target of a download is NaN until the copy runs.
- * Freed memory is NaN, and gradients are NaN after an update.  upload copies host memory at once; upload_pinned copies
- * pinned memory when it runs.
+ * Freed memory is NaN, gradients are NaN after an update, and a workspace is NaN when its operation begins.  upload
+ * copies host memory at once; upload_pinned copies pinned memory when it runs.
  *
  * MEG_QUEUE_SEED=N in the environment selects the device and the order; without it, programs use the CPU as usual.
  * MEG_QUEUE_LOGITS_ROWS=N: the language-model head computes N rows of logits at a time, on the queue device and on the

@@ -173,6 +173,23 @@ static void sgd_and_fill(struct meg_stream *st, const struct meg_update_arrays *
     fill_gradients_with_nan(x, range, nranges);
 }
 
+/* The queue device also has a workspace for f32 gradients, as kernels of a GPU have for sums of dq in a fixed order. */
+static size_t attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads)
+{
+    return cpu_table->attn_bwd_nbytes(desc, grad, has_param_grads) +
+           (size_t)(desc->b * desc->a * desc->s_q * desc->d) * sizeof(float);
+}
+
+static void fill_workspace_and_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
+                                        const struct meg_attn_bwd_args *args, const struct meg_drop *drop)
+{
+    const bool has_param_grads = args->d_rel_bias.p || args->d_sink.p;
+
+    MEG_ASSERT_LE(attn_bwd_nbytes(desc, args->dq.dtype, has_param_grads), args->workspace.nbytes);
+    memset(args->workspace.p, 0xff, args->workspace.nbytes);
+    cpu_table->attn_bwd(st, desc, args, drop);
+}
+
 const struct meg_ops *queue_ops(const struct meg_ops *base)
 {
     static struct meg_ops table, filling;
@@ -181,6 +198,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     filling = *base;
     filling.adamw = adamw_and_fill;
     filling.sgd = sgd_and_fill;
+    filling.attn_bwd = fill_workspace_and_attn_bwd;
     cpu = &filling;
     table = *base; /* operations that are not replaced below, such as linear_create, are not queued */
     table.zero = zero;
@@ -201,6 +219,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.attn_merge = attn_merge;
     table.attn_delta = attn_delta;
     table.attn_bwd = attn_bwd;
+    table.attn_bwd_nbytes = attn_bwd_nbytes;
     table.copy_heads = copy_heads;
     table.embed_fwd = embed_fwd;
     table.embed_bwd = embed_bwd;

@@ -84,7 +84,7 @@ struct run {
 /* Allocate the tensors of a run of s positions from arena, or count their bytes if its base is NULL. */
 static void alloc_run(struct run *r, struct meg_suballoc *arena, const struct meg_cp *cp, int64_t s, enum meg_dtype t)
 {
-    const struct meg_attn_size size = { t, s * B, A, G, D, true };
+    const struct meg_attn_size size = { t, s * B, s, B, A, G, D, true };
 
     r->x = meg_suballoc_mat(arena, t, s * B, H);
     r->y = meg_suballoc_mat(arena, t, s * B, H);
@@ -95,7 +95,7 @@ static void alloc_run(struct run *r, struct meg_suballoc *arena, const struct me
     r->acts.lse = meg_suballoc(arena, (size_t)(s * B * A) * sizeof(float));
     r->grads.qkv = meg_suballoc_mat(arena, t, s * B, QKV);
     r->grads.o = meg_suballoc_mat(arena, t, s * B, A * D);
-    meg_attn_workspace_suballoc(&r->workspace, arena, &size, cp, 1);
+    meg_attn_workspace_suballoc(&r->workspace, arena, op, &size, cp, 1);
 }
 
 static struct meg_linear_weights linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)

@@ -260,9 +260,30 @@ static double loss(void *arg)
     return s;
 }
 
+/*
+ * Call attn_bwd with a workspace of NaN that has exactly the size that attn_bwd_nbytes returns.  Return the number of
+ * bytes of the workspace up to the last one that was written.
+ */
+static size_t call_attn_bwd(const struct meg_ops *ops, const struct meg_attn_desc *desc, struct meg_attn_bwd_args args,
+                            const struct meg_drop *drop)
+{
+    const bool has_param_grads = args.d_rel_bias.p || args.d_sink.p;
+    const size_t nbytes = ops->attn_bwd_nbytes(desc, args.dq.dtype, has_param_grads), more = 4096;
+    unsigned char *p = zeros((int64_t)(nbytes + more), 1);
+    size_t used = nbytes + more;
+    args.workspace = (struct meg_workspace){ p, nbytes };
+    memset(p, 0xff, used);
+    ops->attn_bwd(NULL, desc, &args, drop);
+    while (used > 0 && p[used - 1] == 0xff)
+        used--;
+    free(p);
+    assert_true(used <= nbytes);
+    return used;
+}
+
 /* Compute the gradients dq and dkv of type t from o and lse; if delta is not NULL, from delta instead of o. */
-static void backward(const struct meg_ops *ops, const struct attn *a, void *dq, void *dkv, enum meg_dtype t,
-                     int accumulate, const float *delta)
+static size_t backward(const struct meg_ops *ops, const struct attn *a, void *dq, void *dkv, enum meg_dtype t,
+                       int accumulate, const float *delta)
 {
     const struct meg_attn_bwd_args args = { .dq = queries_in(a, dq, t),
                                             .dk = keys_in(a, dkv, t, 0),
@@ -278,7 +299,7 @@ static void backward(const struct meg_ops *ops, const struct attn *a, void *dq, 
                                             .q = queries_in(a, a->qt, a->dtype),
                                             .k = keys_in(a, a->kvt, a->dtype, 0),
                                             .v = keys_in(a, a->kvt, a->dtype, 1) };
-    ops->attn_bwd(NULL, &a->desc, &args, &a->drop);
+    return call_attn_bwd(ops, &a->desc, args, &a->drop);
 }
 
 static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
@@ -427,7 +448,7 @@ static void run_rows_in_chunks(const struct meg_ops *ops, struct attn *a, int64_
                                                         .q = q,
                                                         .k = k,
                                                         .v = v };
-                ops->attn_bwd(NULL, &desc, &args, &a->drop);
+                call_attn_bwd(ops, &desc, args, &a->drop);
             } else if (p == nchunks - 2) {
                 ops->attn_fwd(NULL, &desc, o, lse, q, k, v, &a->drop);
             } else {
@@ -576,6 +597,45 @@ static void half_gradients(const struct meg_ops *ops)
             free(dkv_want);
             attn_free(&a);
         }
+}
+
+/*
+ * A workspace has f32 sums of one group for each thread that has work, and f64 sums of parameter gradients for each
+ * head of each sequence.  One thread uses all of its workspace.
+ */
+static void workspace(const struct meg_ops *ops)
+{
+    enum { D = 24, D_V = 16, S_Q = 30, S_K = 50, SUMS = 4 * (S_Q * D + S_K * (D + D_V)), PARAMS = 8 * 2 * 4 };
+    static const struct {
+        int arrays;
+        enum meg_dtype grad;
+        size_t params;
+        int has_sums;
+    } c[] = {
+        { 0, MEG_DTYPE_F32, 0, 0 },
+        { 0, MEG_DTYPE_BF16, 0, 1 },
+        { 0, MEG_DTYPE_F16, 0, 1 },
+        { SINK, MEG_DTYPE_F32, PARAMS, 0 },
+        { REL_BIAS | SINK, MEG_DTYPE_F32, PARAMS * (BUCKETS + 1), 0 },
+        { REL_BIAS | SINK, MEG_DTYPE_BF16, PARAMS * (BUCKETS + 1), 1 },
+    };
+    struct meg_attn_desc desc = shape(S_Q, S_K, 2, 4, 2, D, 20, 1, 0.2f);
+    desc.d_v = D_V;
+    for (size_t n = 0; n < LEN(c); n++) {
+        struct attn a = attn_new(desc, c[n].arrays, 0.0f);
+        uint64_t h = 0;
+        for (int threads = 1; threads <= 8; threads++) { /* two groups of two sequences: work for four threads */
+            omp_set_num_threads(threads);
+            assert_int_equal(ops->attn_bwd_nbytes(&a.desc, c[n].grad, c[n].params > 0),
+                             c[n].params + (size_t)(c[n].has_sums * (threads < 4 ? threads : 4) * SUMS));
+        }
+        omp_set_num_threads(1);
+        run(ops, &a, &h);
+        assert_int_equal(backward(ops, &a, a.dq, a.dkv, c[n].grad, 0, NULL),
+                         c[n].params + (size_t)(c[n].has_sums * SUMS));
+        attn_free(&a);
+    }
+    omp_set_num_threads(2);
 }
 
 /* The gradients are the same whether attn_delta or attn_bwd computes delta. */
@@ -790,6 +850,7 @@ int main(void)
         { "a paged cache gives the outputs of contiguous keys", paged_cache },
         { "a shard of the heads gives the same outputs as all heads", shard_of_heads },
         { "NaN propagates to outputs and gradients", nan_propagates },
+        { "attn_bwd uses the workspace that attn_bwd_nbytes states", workspace },
     };
     return run_cases(cases, LEN(cases));
 }

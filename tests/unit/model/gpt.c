@@ -194,6 +194,38 @@ static void chunks_of_logits_give_the_same_loss_and_gradients(void **state)
     meg_gpt_close(two);
 }
 
+static size_t one_mebibyte(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads)
+{
+    assert_true(desc->s_q == S && desc->s_k == S && desc->b == B && desc->a == A && grad == MEG_DTYPE_BF16);
+    assert_false(has_param_grads);
+    return 1 << 20;
+}
+
+static size_t no_workspace(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads)
+{
+    (void)desc, (void)grad, (void)has_param_grads;
+    return 0;
+}
+
+static void memory_of_training_includes_the_workspace_of_attention(void **state)
+{
+    struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .dtype = MEG_DTYPE_BF16 };
+    const struct meg_gpt_conf c = conf();
+    struct meg_ops with = *meg_device_cpu()->op, without = with;
+    struct meg_gpt_memory m, least;
+
+    (void)state;
+    with.attn_bwd_nbytes = one_mebibyte;
+    without.attn_bwd_nbytes = no_workspace;
+    for (int training = 1; training >= 0; training--) {
+        run.is_training = training;
+        meg_gpt_memory_size(&m, &c, &run, &with, &meg_mesh_one);
+        meg_gpt_memory_size(&least, &c, &run, &without, &meg_mesh_one);
+        assert_int_equal(m.workspace, least.workspace + (training ? 1 << 20 : 0));
+        assert_int_equal(m.activations, least.activations);
+    }
+}
+
 static void gradients_accumulate_over_micro_batches(void **state)
 {
     const struct meg_gpt_conf c = conf();
@@ -508,6 +540,7 @@ int main(void)
         cmocka_unit_test(recomputation_gives_the_same_gradients_bit_for_bit),
         cmocka_unit_test(deferred_weight_gradients_are_the_same_bit_for_bit),
         cmocka_unit_test(chunks_of_logits_give_the_same_loss_and_gradients),
+        cmocka_unit_test(memory_of_training_includes_the_workspace_of_attention),
         cmocka_unit_test(gradients_accumulate_over_micro_batches),
         cmocka_unit_test(the_first_micro_batch_overwrites_all_gradients),
         cmocka_unit_test(types_that_the_backend_lacks_are_refused),

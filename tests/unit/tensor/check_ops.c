@@ -133,7 +133,7 @@ static void call_attn_bwd(const struct meg_attn_desc *desc, struct meg_mat d_rel
     const struct meg_heads h = { data[0], MEG_DTYPE_F32, 2, 2, 2, 2 }, g = { data[1], MEG_DTYPE_F32, 2, 2, 2, 2 };
     const struct meg_attn_bwd_args args = { .dq = g,
                                             .dk = h,
-                                            .dv = g,
+                                            .dv = { data[2] + 2, MEG_DTYPE_F32, 2, 2, 2, 2 },
                                             .d_rel_bias = d_rel_bias,
                                             .d_o = h,
                                             .lse = data[2],
@@ -160,6 +160,14 @@ static void wrong_buckets(void *arg)
 
     (void)arg;
     call_attn_bwd(&desc, mat(3, 9, 1));
+}
+
+static void no_workspace(void *arg)
+{
+    const struct meg_attn_desc desc = attn_desc();
+
+    (void)arg;
+    call_attn_bwd(&desc, mat(3, 8, 1));
 }
 
 static void gradient_through_a_cache(void *arg)
@@ -203,6 +211,7 @@ static void a_wrong_argument_aborts_and_names_both_values(void **state)
         { distance_of_no_logarithm, "desc->rel_bias.rows / (desc->rel_bias_is_bidirectional ? 4 : 2) < "
                                     "desc->rel_bias_max_distance does not hold (4 and 4)" },
         { wrong_buckets, "args->d_rel_bias.rows == desc->rel_bias.rows does not hold (9 and 8)" },
+        { no_workspace, "args->workspace.nbytes does not hold (72 and 0)" },
         { gradient_through_a_cache, "!desc->query_start && !desc->block_table does not hold" },
         { range_reversed, "begin <= end does not hold (5 and 2)" },
     };
