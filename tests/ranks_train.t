@@ -143,4 +143,17 @@ kill $reader 2>/dev/null
 last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/out" | tail -n 1)
 is 'one rank reports the truncated file' "$(grep -c "^meg-train.*: $T/cut.bin: byte .*; iteration $last is saved in $T/cutrun\$" "$T/err")" 1
 is 'the last step before the truncation is saved' "$(cat "$T/cutrun/latest_checkpointed_iteration.txt")" "$last"
+
+# While rank 0 waits in a write of the index, it logs the build.  If it is stopped during the build, the run ends.
+slow="export LD_PRELOAD=fault.so MEG_FAULT_IN=/slow/ MEG_FAULT_AT=1 MEG_FAULT_ERRNO=WAIT MEG_FAULT_GO='$T/go' \
+    ASAN_OPTIONS=verify_asan_link_order=0"
+start_ranks 2 sh -c "if [ $rank_of_launcher = 0 ]; then $slow; fi; "'exec "$@"' sh meg-train --config "$T/conf" \
+    --data-cache-path "$T/slow" --distributed-timeout-minutes 0.05
+building='^meg-train: rank 0 of 2 on .* is loading or building the index of ids_text_document, for 1[0-9] s so far; '
+ok 'rank 0 logs a build of an index that takes 10 s' until_true 60 grep -q "$building" "$T/err"
+kill -STOP "$(cat "$T/pid.0")"
+wait $launcher
+is 'a rank is stopped during the build: the run ends with 69' $? 69
+like 'the message names the rank and the index' "$(cat "$T/err")" \
+    'rank 0 of 2 on .* sent no heartbeat .* before the first step, loading or building the index of ids_text_document'
 done_testing

@@ -63,6 +63,45 @@ torchrun_meanwhile=
 is 'a rank is stopped: the others exit with status 69' "$statuses" '69 137 69'
 like 'rank 0 names the stopped rank' "$(cat "$T/err.0")" "rank 1 of 3 on .* sent no heartbeat .* ranks 0, 2 .*waiting in barrier"
 
+# A task of any rank may take longer than the timeout.  After the task, the timeout applies again.
+# waits_for_task RANK SECONDS: rank RANK of three runs a task of SECONDS seconds, with a timeout of 2 s
+waits_for_task() {
+    torchrun 3 "$comm" task 2 "$2" "$1"
+    is "a task of rank $1 takes longer than the timeout: the other ranks wait for it" "$(tail -n 1 "$T/out.$1")" ended
+    is "a task of rank $1 has ended: a wait for the rank times out with status 69" "$statuses" '69 69 69'
+    like "rank 0 names rank $1" "$(cat "$T/err.0")" "rank $1 of 3 on .* did not join an operation within 2\.0 s"
+}
+waits_for_task 0 5
+waits_for_task 2 12
+like 'rank 0 logs a task that takes 10 s' "$(cat "$T/err.0")" \
+    'rank 2 of 3 on .* is building the index of x, for 1[0-2] s so far; '
+
+# signal_in_task SIGNAL: send SIGNAL to rank 2 during its task
+signal_in_task() {
+    until_true 20 grep -q '^begun$' "$T/out.2"
+    sleep 1
+    kill -"$1" "$(cat "$T/pid.2")"
+}
+kill_in_task() {
+    signal_in_task KILL
+}
+stop_in_task() {
+    signal_in_task STOP
+    until_true 20 grep -q 'sent no heartbeat' "$T/err.0"
+    kill -KILL "$(cat "$T/pid.2")"
+}
+torchrun_meanwhile=kill_in_task
+torchrun 3 "$comm" task 2 60 2
+is 'a rank is killed during its task: the others exit with status 69' "$statuses" '69 69 137'
+like 'rank 0 names the killed rank and its task' "$(cat "$T/err.0")" \
+    'rank 2 of 3 on .* exited or was killed, .* last state: at step 2, building the index of x; '
+torchrun_meanwhile=stop_in_task
+torchrun 3 "$comm" task 2 60 2
+torchrun_meanwhile=
+is 'a rank is stopped during its task: the others exit with status 69' "$statuses" '69 69 137'
+like 'rank 0 names the stopped rank and its task' "$(cat "$T/err.0")" \
+    'rank 2 of 3 on .* sent no heartbeat .* last state: at step 2, building the index of x; '
+
 # A second job with the same port and run id is refused, and the first continues.
 second="$comm loop 60"
 second_job() {

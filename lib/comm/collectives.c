@@ -67,7 +67,7 @@ void meg_comm_poll(struct meg_comm_poll *p)
     now = meg_now_s();
     if (p->before_s == 0)
         meg_watchdog_wait_begin(watchdog, w->op_name, w->g->c.name, w->op_number);
-    else if (now - p->before_s < 1)
+    else if (now - p->before_s < 1 && !meg_watchdog_task_is_running(watchdog))
         p->waited_s += now - p->before_s;
     p->before_s = now;
     if (p->waited_s > w->g->timeout_s && !meg_watchdog_extends_timeout(watchdog, p->waited_s))

@@ -92,8 +92,8 @@ struct meg_comm_poll {
 
 /*
  * Every 64 calls, yield the CPU and check the timeout of the group.  At the timeout, end the process with MEG_EPEER,
- * unless the watchdog extends the wait.  An interval of a second or more between two checks is not counted: this
- * process was stopped.
+ * unless the watchdog extends the wait.  Two intervals are not counted: that of a second or more between two checks,
+ * as this process was stopped, and the time of tasks (meg_watchdog_task_begin).
  */
 void meg_comm_poll(struct meg_comm_poll *p);
 void meg_comm_poll_end(struct meg_comm_poll *p);

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,7 +176,7 @@ int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d
 
 int meg_data_splits_open(struct meg_data_splits **out, struct meg_data_splits *d, struct meg_err *e)
 {
-    return close_on_error(out, d, meg_data_splits_build(d, e));
+    return close_on_error(out, d, meg_data_splits_build(d, NULL, NULL, e));
 }
 
 /* ---- build ------------------------------------------------------------------------------------ */
@@ -215,6 +216,12 @@ static void megatron_dir(const struct meg_data_splits *d, const struct meg_mid_d
         meg_str_printf(dir, "%s/cache/%s_indices", p->name, d->type->name);
 }
 
+static void begin_index(const struct meg_data_splits *d, const char *name)
+{
+    if (d->on_index)
+        d->on_index(d->on_index_ctx, name);
+}
+
 static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct meg_dataset **out, struct meg_err *e)
 {
     const struct meg_mid_dataset *p = &d->mid[mid];
@@ -225,6 +232,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     bool is_cached;
     int r;
 
+    begin_index(d, p->name);
     ds->conf = d->sample_conf;
     ds->src = d->mid_src[mid];
     is_cached = meg_source_indexed(ds->src) != NULL;
@@ -309,7 +317,10 @@ static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds, 
     double *w = meg_realloc_array(NULL, (size_t)g->n, sizeof *w);
     int64_t *count = meg_realloc_array(NULL, (size_t)g->n, sizeof *count), sum = 0, size;
     const bool is_exhaustive = !g->is_weighted && g->num_samples == MEG_ONE_EPOCH;
+    char name[32];
 
+    snprintf(name, sizeof name, "the %s blend", split);
+    begin_index(d, name);
     for (int i = 0; i < g->n; i++) {
         const struct meg_mid_dataset *p = &d->mid[g->first + i];
         const int64_t len = ds->member[i]->len;
@@ -347,9 +358,13 @@ static int build_split(struct meg_data_splits *d, int split, struct meg_err *e)
     return r < 0 ? r : build_blend(d, ds, g, meg_split_names[split], e);
 }
 
-int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e)
+int meg_data_splits_build(struct meg_data_splits *d, void (*on_index)(void *ctx, const char *name), void *ctx,
+                          struct meg_err *e)
 {
     int r;
+
+    d->on_index = on_index;
+    d->on_index_ctx = ctx;
     for (int i = 0; i < MEG_NUM_SPLITS; i++)
         if ((r = build_split(d, i, e)) < 0)
             return r;

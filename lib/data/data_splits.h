@@ -49,13 +49,16 @@ struct meg_mid_dataset {
 
 /*
  * meg_data_splits_build - load the index arrays of all splits from the cache, or build them and try to store them
+ *   on_index  called before an index is loaded or built, with `ctx` and the name of the index: the prefix of a dataset
+ *             or, for a blend, for example "the train blend"; may be NULL
  * Returns MEG_EFORMAT when a cached blend does not match its datasets, or no document yields a BERT or T5 sample.
  * Returns MEG_EFAIL when a blend takes more samples from a dataset than the dataset has.  In Megatron-DeepSpeed's
  * order, meg_dataset_sample returns this error instead.
  * After a failure, the caller must still close d.
  */
 struct meg_data_splits;
-int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e);
+int meg_data_splits_build(struct meg_data_splits *d, void (*on_index)(void *ctx, const char *name), void *ctx,
+                          struct meg_err *e);
 void meg_data_splits_close(struct meg_data_splits *d); /* accepts NULL */
 
 /*

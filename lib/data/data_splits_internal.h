@@ -52,6 +52,8 @@ struct meg_data_splits {
     struct meg_source **mid_src; /* [nmid] source of each mid-level dataset, borrowed from src */
     struct meg_split_members members[MEG_NUM_SPLITS];
     struct meg_dataset *ds[MEG_NUM_SPLITS];
+    void (*on_index)(void *ctx, const char *name); /* arguments of meg_data_splits_build */
+    void *on_index_ctx;
 };
 
 /*

@@ -1,5 +1,6 @@
 /* Set up a run: check the options, plan the data, allocate model and optimizer.  Release the memory at the end. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
@@ -14,6 +15,7 @@
 #include "train/stop.h"
 #include "train/train.h"
 #include "train/trainer.h"
+#include "watchdog/watchdog.h"
 
 /* ---- checks of options, before large allocations ---- */
 
@@ -228,6 +230,25 @@ static int open_logger(struct meg_trainer *t, struct meg_err *e)
     return r < 0 ? r : meg_train_progress_log_start(t, e);
 }
 
+/* Inform the watchdog that this rank loads or builds an index. */
+static void begin_index(void *watchdog, const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    char task[256];
+
+    snprintf(task, sizeof task, "loading or building the index of %s", slash ? slash + 1 : name);
+    meg_watchdog_task_begin(watchdog, task);
+}
+
+static int build_indexes(struct meg_trainer *t, struct meg_err *e)
+{
+    struct meg_watchdog *watchdog = t->mesh.world->watchdog;
+    const int r = meg_data_splits_build(t->data, begin_index, watchdog, e);
+
+    meg_watchdog_task_end(watchdog);
+    return r;
+}
+
 /*
  * Build the index arrays on rank 0, which caches them.  After that, the other ranks read the cache, or build their own
  * arrays.
@@ -236,10 +257,10 @@ static int build_data(struct meg_trainer *t, struct meg_err *e)
 {
     int r = 0;
 
-    if (meg_train_is_rank0(t) && (r = meg_data_splits_build(t->data, e)) < 0)
+    if (meg_train_is_rank0(t) && (r = build_indexes(t, e)) < 0)
         return r;
     meg_host_barrier(t->mesh.world);
-    return meg_train_is_rank0(t) ? 0 : meg_data_splits_build(t->data, e);
+    return meg_train_is_rank0(t) ? 0 : build_indexes(t, e);
 }
 
 static int open_loaders(struct meg_trainer *t, struct meg_err *e)

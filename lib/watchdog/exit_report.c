@@ -30,6 +30,8 @@ static void format_state(char *out, const struct watchdog_rank_state *p)
     if (p->is_waiting)
         snprintf(out, STATE_LEN, "%s, waiting in %.*s (operation %" PRId64 " of group %.*s)", step, (int)sizeof p->op,
                  p->op, p->op_number, (int)sizeof p->group, p->group);
+    else if (p->task[0])
+        snprintf(out, STATE_LEN, "%s, %.*s", step, (int)sizeof p->task, p->task);
     else
         snprintf(out, STATE_LEN, "%s, not waiting", step);
 }

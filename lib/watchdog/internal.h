@@ -12,12 +12,15 @@
 
 MEG_BEGIN_DECLS
 
-/* The step of a rank, and the operation in which it waits. */
+/* The step of a rank, the operation in which it waits, and its task. */
 struct watchdog_rank_state {
     int64_t step;      /* training step; -1 before the first step */
     int64_t op_number; /* number of the operation in its group */
     int32_t is_waiting;
     char op[20], group[20]; /* names of the operation and its group */
+    char task[96];          /* empty if the rank runs no task */
+    double task_s;          /* time since the task began */
+    int32_t run_has_task;   /* in heartbeats of rank 0: any rank runs a task */
 };
 
 /* ---- frame.c: frames over TCP ---- */
@@ -178,6 +181,7 @@ struct meg_watchdog {
     int nconns;
     int64_t naccepted;
     double since_heartbeat_s, waited_s, paused_s, since_pause_s; /* paused_s: length of the last stop of this process */
+    double until_task_log_s;                                     /* time until rank 0 logs a task that still runs */
     int64_t last_wait;                                           /* value of nwaits at the last check */
     enum watchdog_exit_cause cause;                              /* cause of the exit that is due in grace_s */
     double grace_s;

@@ -23,6 +23,9 @@ enum { FALLBACK_REPORTERS = 3 }; /* if rank 0 prints no report, rank 1 does; if 
 #define ABORT_S 2.0 /* time limit for the launcher to end this process after another rank aborted the run */
 #define TERM_S 0.3  /* delay from SIGTERM until this process exits, unless a rank is lost meanwhile */
 #define PAUSE_S 5.0 /* for this time after a pause of this process, a report of a lost rank mentions the pause */
+/* Rank 0 logs a task if tasks have run for TASK_LOG_S without interruption, and then every TASK_LOG_AGAIN_S. */
+#define TASK_LOG_S 10.0
+#define TASK_LOG_AGAIN_S 60.0
 
 static bool is_peer(const struct watchdog_conn *c)
 {
@@ -535,18 +538,67 @@ static void check_heartbeats(struct meg_watchdog *w, double passed)
     }
 }
 
-/* Accumulate the time of this process's current wait, and check its timeout. */
+/*
+ * Return the lowest of the peers that run a task, or NULL.  On other ranks than 0, the only peer is rank 0, which
+ * informs them of the tasks of all ranks.
+ */
+static const struct watchdog_conn *peer_with_task(const struct meg_watchdog *w)
+{
+    const struct watchdog_conn *peer = NULL;
+
+    for (int i = 0; i < w->nconns; i++) {
+        const struct watchdog_conn *c = &w->conn[i];
+
+        if (is_peer(c) && (c->state.task[0] || (c->rank == 0 && c->state.run_has_task)) &&
+            (!peer || c->rank < peer->rank))
+            peer = c;
+    }
+    return peer;
+}
+
+/* Log the task of this rank or, if it has none, of the peer. */
+static void log_task(const struct meg_watchdog *w, const struct watchdog_rank_state *own,
+                     const struct watchdog_conn *peer)
+{
+    const struct watchdog_rank_state *state = own->task[0] ? own : &peer->state;
+
+    meg_info("rank %d of %d on %s is %.*s, for %.0f s so far; other ranks wait for it without a timeout",
+             own->task[0] ? w->rank : peer->rank, w->size, own->task[0] ? w->host : peer->host, (int)sizeof state->task,
+             state->task, state->task_s);
+}
+
+/* Update the time of this rank's task and whether any rank runs a task.  On rank 0, log a task that takes long. */
+static void check_tasks(struct meg_watchdog *w, double passed)
+{
+    const struct watchdog_conn *peer = peer_with_task(w);
+    struct watchdog_rank_state own;
+
+    pthread_mutex_lock(&w->lock);
+    w->state.task_s += passed;
+    w->state.run_has_task = w->state.task[0] || peer;
+    own = w->state;
+    pthread_mutex_unlock(&w->lock);
+    w->until_task_log_s = own.run_has_task ? w->until_task_log_s - passed : TASK_LOG_S;
+    if (w->until_task_log_s > 0)
+        return;
+    w->until_task_log_s = TASK_LOG_AGAIN_S;
+    if (watchdog_is_server(w))
+        log_task(w, &own, peer);
+}
+
+/* Accumulate the time of this process's current wait, without the time of tasks, and check its timeout. */
 static void check_wait_timeout(struct meg_watchdog *w, double passed)
 {
     double timeout_s;
-    bool is_same;
+    bool is_same, has_task;
 
     pthread_mutex_lock(&w->lock);
     timeout_s = watchdog_timeout_s(w);
+    has_task = w->state.run_has_task;
     is_same = w->state.is_waiting && w->nwaits == w->last_wait;
     w->last_wait = w->nwaits;
     pthread_mutex_unlock(&w->lock);
-    w->waited_s = is_same ? w->waited_s + passed : 0;
+    w->waited_s = is_same ? w->waited_s + (has_task ? 0 : passed) : 0;
     if (w->waited_s > timeout_s)
         on_timeout(w, true);
 }
@@ -578,6 +630,7 @@ static void tick(struct meg_watchdog *w, double passed)
         w->since_heartbeat_s = 0;
     }
     check_heartbeats(w, passed);
+    check_tasks(w, passed);
     check_wait_timeout(w, passed);
     check_exit(w, passed);
 }

@@ -369,6 +369,33 @@ double watchdog_timeout_s(const struct meg_watchdog *w)
     return w->nsteps < 2 && w->timeout_s < STARTUP_TIMEOUT_S ? STARTUP_TIMEOUT_S : w->timeout_s;
 }
 
+void meg_watchdog_task_begin(struct meg_watchdog *w, const char *task)
+{
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    snprintf(w->state.task, sizeof w->state.task, "%s", task);
+    w->state.task_s = 0;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void meg_watchdog_task_end(struct meg_watchdog *w)
+{
+    meg_watchdog_task_begin(w, "");
+}
+
+bool meg_watchdog_task_is_running(struct meg_watchdog *w)
+{
+    bool is_running;
+
+    if (!w)
+        return false;
+    pthread_mutex_lock(&w->lock);
+    is_running = w->state.run_has_task;
+    pthread_mutex_unlock(&w->lock);
+    return is_running;
+}
+
 bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s)
 {
     bool is_extended;

@@ -9,7 +9,8 @@
  *     is stopped;
  *   - a collective takes longer than timeout_s.  The server queries the state of all ranks, and reports the ranks that
  *     do not reply.  If all ranks reply, the server reports the ranks that do not wait in a collective.  Until the
- *     first step is complete, this timeout is at least one minute: some ranks may still be initializing.
+ *     first step is complete, this timeout is at least one minute: some ranks may still be initializing.  The time in
+ *     which any rank runs a task (meg_watchdog_task_begin) does not count toward this timeout.
  * The report states the rank, host, step and operation of a rank that is lost or late, and the state of the other
  * ranks.  Rank 0 prints the report.  If rank 0 is lost, the lowest of ranks 1 to 3 that still runs prints the report.
  * After a rank is lost, a launcher sends SIGTERM to the remaining ranks.  These ranks delay the signal, so that the
@@ -94,6 +95,18 @@ void meg_watchdog_set_step(struct meg_watchdog *w, int64_t step);
  */
 void meg_watchdog_wait_begin(struct meg_watchdog *w, const char *op, const char *group, int64_t op_number);
 void meg_watchdog_wait_end(struct meg_watchdog *w);
+
+/*
+ * Record that this rank begins a task that may take longer than timeout_s, or that the task has ended.  Until then, no
+ * collective of any rank times out, but lost and stopped processes are still detected.  `task` completes the sentence
+ * "rank 1 is ...", for example "building the index of corpus"; it is copied, and truncated to 95 bytes.  A new task
+ * replaces the current one.  Rank 0 logs the task if tasks run for 10 seconds, and then every minute.  If the watchdog
+ * is not open, tasks have no effect.
+ */
+void meg_watchdog_task_begin(struct meg_watchdog *w, const char *task);
+void meg_watchdog_task_end(struct meg_watchdog *w);
+/* Return whether any rank runs a task.  Other ranks learn of a change from heartbeats. */
+bool meg_watchdog_task_is_running(struct meg_watchdog *w);
 
 /* Return whether a wait of waited_s seconds may continue past its timeout because start-up is still in progress. */
 bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s);

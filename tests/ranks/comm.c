@@ -4,8 +4,10 @@
  *
  * With the argument "host", test host collectives only.  With the arguments "loop S", count steps, each of which is a
  * barrier with a timeout of S seconds, until a signal ends the process.  With the arguments "stuck S", rank 1 does not
- * call an all-reduce of the other ranks, which wait for its result for at most S seconds.  With an argument N, also
- * test a message and a broadcast of N elements.  For N = 2147483651, a rank requires 9 GB.
+ * call an all-reduce of the other ranks, which wait for its result for at most S seconds.  With the arguments "task S N
+ * R", the other ranks wait in a barrier with a timeout of S seconds while rank R runs a task of N seconds.  After that
+ * barrier, rank R calls the next one only after 30 seconds.  With an argument N, also test a message and a broadcast of
+ * N elements.  For N = 2147483651, a rank requires 9 GB.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/mem.h"
 #include "comm/comm.h"
 #include "comm/internal.h"
@@ -402,6 +405,32 @@ static void loop(struct meg_comm_world *world, double timeout_s)
     }
 }
 
+static void task(struct meg_comm_world *world, double timeout_s, double task_s, int in_task) MEG_NORETURN;
+static void task(struct meg_comm_world *world, double timeout_s, double task_s, int in_task)
+{
+    meg_comm_set_timeout(w, timeout_s);
+    meg_comm_watchdog_open(world, timeout_s);
+    for (int64_t step = 1; step < 3; step++)
+        meg_watchdog_set_step(w->watchdog, step);
+    meg_host_barrier(w);
+    if (w->rank == in_task) {
+        meg_watchdog_task_begin(w->watchdog, "building the index of x");
+        printf("begun\n");
+        fflush(stdout);
+        for (const double start = meg_now_s(); meg_now_s() - start < task_s;)
+            usleep(10000);
+        meg_watchdog_task_end(w->watchdog);
+    }
+    meg_host_barrier(w);
+    if (w->rank == in_task) {
+        printf("ended\n");
+        fflush(stdout);
+        sleep(30);
+    }
+    meg_host_barrier(w);
+    exit(0);
+}
+
 static void stuck(void) MEG_NORETURN;
 static void stuck(void)
 {
@@ -436,6 +465,8 @@ int main(int argc, char **argv)
     w = world.world;
     if (argc > 2 && strcmp(argv[1], "loop") == 0)
         loop(&world, strtod(argv[2], NULL));
+    if (argc > 4 && strcmp(argv[1], "task") == 0)
+        task(&world, strtod(argv[2], NULL), strtod(argv[3], NULL), atoi(argv[4]));
     meg_comm_set_timeout(w, timeout_s);
     meg_comm_watchdog_open(&world, timeout_s);
     if (!is_host && (meg_device_open(&d, &conf, &e) < 0 || meg_comm_open_tensors(w, d, &e) < 0))
