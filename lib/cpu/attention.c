@@ -638,7 +638,8 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, c
     MEG_ASSERT_EQ(desc->a % desc->g, 0);
     MEG_ASSERT_LE(desc->k0 + desc->s_k, desc->s);
     meg_cpu_gemm_load();
-    memset(params, 0, (size_t)nparams * sizeof *params);
+    if (nparams)
+        memset(params, 0, (size_t)nparams * sizeof *params);
 #pragma omp parallel
     {
         int64_t thread = -1;
