@@ -1,5 +1,5 @@
 /* isa: baseline v3 v4 */
-/* adamw.c - AdamW in one pass over the arrays: scale the gradient, update, and store the copy. */
+/* adamw.c - AdamW in one pass over the arrays: scale the gradient, update, store a copy if requested. */
 #include <math.h>
 #include "cpu/update.h"
 

@@ -1,5 +1,5 @@
 /* isa: baseline v3 v4 */
-/* sgd.c - SGD with momentum.  One pass updates the parameters and stores the copy. */
+/* sgd.c - SGD with momentum.  One pass updates the parameters and, if requested, stores a copy of another type. */
 #include "cpu/update.h"
 
 static void sgd_block(struct update_block *b, const struct meg_update_range *range, float momentum,

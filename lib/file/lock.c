@@ -174,9 +174,11 @@ static int fail_locked(const char *path, const char *output, const struct holder
     const bool is_running = is_visible(h, self);
 
     if (!*h->value[PID])
-        return meg_fail(e, MEG_EIO,
-                        "%s: %s is not a lock file of meg; remove that file if no process is writing to this output",
-                        output, path);
+        return meg_fail(
+            e, MEG_EIO,
+            "%s: the lock file %s is empty, unreadable or not of meg; remove it if no process is writing to this "
+            "output",
+            output, path);
     return meg_fail(e, MEG_EIO,
                     "%s: %s on host %s, process %s, started %s, is writing to this output; wait until that process "
                     "ends, or choose a different output%s%s%s",

@@ -25,7 +25,8 @@ const struct meg_opt meg_train_ckpt_opts[] = {
       "use the value of --seed as the dropout seed instead of the seed in the checkpoint" },
     { "async-save", 0, MEG_BOOL(C, async_save), NULL, "no",
       "save each checkpoint in the background, from a copy in memory, while training continues" },
-    { "no-save-optim", 0, MEG_STORE_FALSE(C, save_optim), NULL, "no", "save without the optimizer state" },
+    { "no-save-optim", 0, MEG_STORE_FALSE(C, save_optim), NULL, "no",
+      "save without the optimizer state and the learning-rate schedule" },
     { "no-save-rng", 0, MEG_STORE_FALSE(C, save_rng), NULL, "no", "save without the dropout seed" },
     { "use-checkpoint-args", 0, MEG_BOOL(C, use_checkpoint_args), NULL, "no",
       "take the model and tokenizer options and --seq-length from the checkpoint, except those "

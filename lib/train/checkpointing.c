@@ -240,7 +240,7 @@ int meg_train_read_state(struct meg_trainer *t, struct meg_err *e)
     meg_str_printf(&from, "%s/state.json", meg_ckpt_path(t->checkpoint));
     t->state.iteration = meg_ckpt_iteration(t->checkpoint);
     if (!meg_ckpt_run_state(t->checkpoint))
-        r = missing_error(from.s, "training state", "--no-load-optim --no-load-rng", e);
+        r = meg_fail(e, MEG_EFORMAT, "%s has no training state; use --finetune to load only the weights", from.s);
     else
         r = read_state(t, meg_ckpt_run_state(t->checkpoint), from.s, e);
     if (is_same_dir(t->job->ckpt.load, t->job->ckpt.save))

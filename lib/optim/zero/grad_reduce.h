@@ -71,7 +71,7 @@ struct meg_gatherer {
 
 void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group,
                        struct meg_stream *stream, void *w, enum meg_dtype dtype);
-/* Start to gather the last bucket.  When the wait for a bucket ends, the all-gather of the bucket before it starts. */
+/* Start to gather the last bucket.  When the wait for bucket i ends, the all-gather of bucket i - 1 starts. */
 void meg_gatherer_begin(struct meg_gatherer *q);
 /* Wait for the buckets that contain a layer group's parameters, and start to gather the next bucket, if any. */
 void meg_gatherer_wait(struct meg_gatherer *q, int group);

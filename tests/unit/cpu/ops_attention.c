@@ -524,8 +524,7 @@ static void keys_that_no_query_sees(const struct meg_ops *ops)
     for (int64_t t = 0; t < 9 * 2; t++)
         assert_memory_equal(a.o + t * a.ldq, o + t * a.ldq, 4 * 8 * sizeof *o);
     assert_memory_equal(a.lse, lse, (size_t)nlse * sizeof *lse);
-    ops->attn_merge(NULL, &a.desc, outputs(&a, o), lse, outputs(&a, a.o),
-                    a.lse); /* the merge of equal outputs is their mean */
+    ops->attn_merge(NULL, &a.desc, outputs(&a, o), lse, outputs(&a, a.o), a.lse); /* with itself: lse + log(2) */
     for (int64_t i = 0; i < nlse; i++)
         near(lse[i], a.lse[i] + log(2.0), 4 * EPS, "lse of equals", i, 0);
     free(o);

@@ -215,8 +215,8 @@ static void write_run(const char *dir, int64_t resumed, int64_t last, char path[
     assert_int_equal(glob(to, 0, NULL, &g), 0);
     assert_int_equal(g.gl_pathc, 1);
     snprintf(path, TMP_PATH, "%s/events.out.tfevents.x%d", dir, (int)last);
-    assert_int_equal(rename(g.gl_pathv[0], path),
-                     0); /* a name that a different process, or this one a second later, could choose */
+    /* without this, the next run of this process in the same second would choose the same name */
+    assert_int_equal(rename(g.gl_pathv[0], path), 0);
     globfree(&g);
 }
 
