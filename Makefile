@@ -291,7 +291,7 @@ $(B)/tests/nccl/bin/meg-%: $(B)/cmd/%/main.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCCL
 build-tests: $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(QUEUE) $(B)/tests/fault.so
 
 # The tests that start ranks by mpirun.
-RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
+RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t tests/torchrun.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
 # Tests of threads other than OpenMP's: ThreadSanitizer reports each OpenMP barrier as a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/*.t tests/cmd/*.t))
