@@ -632,7 +632,7 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_desc *desc, c
     const int64_t nbuf = sums_per_thread(desc, x->dq.dtype), buckets = desc->rel_bias.rows;
     const int64_t nparams = x->d_rel_bias.p || x->d_sink.p ? num_param_sums(desc) : 0;
     double *params = x->workspace.p;
-    float *bufs = (float *)(params + nparams);
+    float *bufs = (void *)(params + nparams);
     int64_t nthreads = 0; /* threads with work */
     (void)st;
     MEG_ASSERT_EQ(desc->a % desc->g, 0);
