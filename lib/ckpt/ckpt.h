@@ -32,7 +32,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "file/lock.h"
-#include "model/gpt.h"
+#include "model/model.h"
 #include "optim/optim.h"
 #include "option/opt.h"
 #include "parallel/mesh.h"
@@ -41,7 +41,7 @@
 MEG_BEGIN_DECLS
 
 /*
- * This rank's shard of one array in the layout of the flat parameter buffer (model/param.h): the weights, the f32 main
+ * This rank's shard of one array in the layout of the flat parameter buffer (nn/param.h): the weights, the f32 main
  * parameters, or one state of the optimizer.  Saving writes the shard to files, and loading fills it.  The ranges of a
  * shard need not end at parameter boundaries.
  */
@@ -117,10 +117,10 @@ struct meg_ckpt_save_args {
     const char *dir; /* SAVE; created if missing */
     /* lock on dir, held by rank 0 and checked before files are replaced; NULL: none */
     const struct meg_lock *lock;
-    int64_t iteration;                /* iteration number; MEG_CKPT_RELEASE: initial weights for later runs */
-    const char *options;              /* dump (meg_opt_dump) of the options that are independent of the layout */
-    const char *run_conf;             /* contents of run.conf; NULL: not saved */
-    const struct meg_gpt_conf *model; /* checked by meg_gpt_conf_check */
+    int64_t iteration;                  /* iteration number; MEG_CKPT_RELEASE: initial weights for later runs */
+    const char *options;                /* dump (meg_opt_dump) of the options that are independent of the layout */
+    const char *run_conf;               /* contents of run.conf; NULL: not saved */
+    const struct meg_model_conf *model; /* checked by meg_model_conf_check */
     const struct meg_mesh *mesh;
     const struct meg_params *params; /* parameter table, sharded over mesh */
     struct meg_ckpt_shard weights;
@@ -241,7 +241,7 @@ int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e);
 const char *meg_ckpt_options(const struct meg_ckpt *c);
 
 /* Get the complete and checked configuration of the checkpoint's model. */
-int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct meg_err *e);
+int meg_ckpt_model_conf(const struct meg_ckpt *c, struct meg_model_conf *out, struct meg_err *e);
 
 /*
  * Set tok to the checkpoint's tokenizer options and saved files.  The strings remain valid until c is closed.  If
@@ -256,7 +256,7 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
  * vocabulary size need only be at most the number of rows with padding.  Otherwise returns MEG_EUSAGE; the message
  * lists both values of each difference.
  */
-int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e);
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *model, struct meg_err *e);
 
 /* Return whether the checkpoint has the optimizer state called name. */
 bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);

@@ -286,7 +286,7 @@ static int write_target(const struct meg_convert_conf *c, const struct meg_ckpt 
 }
 
 struct source {
-    struct meg_gpt_conf model;
+    struct meg_model_conf model;
     struct meg_tok_conf tok;
     struct meg_ckpt_tokenizer files;
     struct meg_params params;
@@ -298,14 +298,14 @@ struct source {
 static int load_source(struct source *src, struct meg_ckpt_save_args *save, const struct meg_convert_conf *c,
                        const struct meg_ckpt *ckpt, enum target_format to, struct meg_err *e)
 {
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &src->model },
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &src->model },
                                            { "tokenizer", meg_tok_opts, &src->tok },
                                            { 0 } };
     size_t nbytes;
     int r;
 
     meg_ckpt_tok_conf(ckpt, &src->tok);
-    meg_gpt_params(&src->params, &src->model, &meg_mesh_one);
+    meg_model_params(&src->params, &src->model, &meg_mesh_one);
     nbytes = (size_t)src->params.flat_numel * sizeof(float);
     meg_opt_dump(groups, &src->options);
     if (meg_ckpt_seq_length(ckpt) != MEG_UNSET)
@@ -351,7 +351,7 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
         goto out;
     to = target_format_of(c, meg_ckpt_is_native(ckpt));
     if ((r = lock_target(&lock, target, to, e)) < 0 || (r = check_target(c, target, to, e)) < 0 ||
-        (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_gpt_conf(ckpt, &src.model, e)) < 0 ||
+        (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_model_conf(ckpt, &src.model, e)) < 0 ||
         (r = load_source(&src, &save, c, ckpt, to, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, e)) == 0)

@@ -43,15 +43,15 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
 {
     json_t *o, *tensors;
     struct meg_ckpt optim;
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     struct meg_params p = { 0 };
     int r;
 
-    if ((r = meg_ckpt_gpt_conf(c, &m, e)) < 0 || (r = ckpt_open_optim(&optim, c, e)) < 0)
+    if ((r = meg_ckpt_model_conf(c, &m, e)) < 0 || (r = ckpt_open_optim(&optim, c, e)) < 0)
         return r;
     o = json_object();
     tensors = json_array();
-    meg_gpt_params(&p, &m, &meg_mesh_one);
+    meg_model_params(&p, &m, &meg_mesh_one);
     json_object_set_new(o, "format", json_string(c->format->name));
     json_object_set_new(o, "path", json_string_nocheck(c->path));
     json_object_set_new(o, "iteration", c->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(c->iteration));

@@ -125,7 +125,7 @@ bool ckpt_is_ignored(const struct ckpt_format *f, const char *foreign);
  * embedding, with padding.
  */
 struct ckpt_tp_shard {
-    const struct meg_gpt_conf *model;
+    const struct meg_model_conf *model;
     int64_t tp_rank, tp_size, vocab_rows;
 };
 
@@ -358,10 +358,10 @@ int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_e
 struct ckpt_hf_family {
     const char *const *model_types; /* list that ends with NULL; messages print the first name */
     const struct ckpt_format *format;
-    int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
+    int (*read_config)(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e);
     /* Return the reason why the family cannot represent a model, or NULL if it can. */
-    const char *(*unsupported_reason)(const struct meg_gpt_conf *m);
-    json_t *(*make_config)(const struct meg_gpt_conf *m); /* config.json without the members common to all families */
+    const char *(*unsupported_reason)(const struct meg_model_conf *m);
+    json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
 };
 extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 
@@ -371,7 +371,7 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
  * Check that the tensors of the files match the parameters p of model m in name, shape and dtype.  Otherwise returns
  * MEG_EFORMAT; the message lists as many of the differences as fit.
  */
-int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+int ckpt_match_model(const struct meg_ckpt *c, const struct meg_model_conf *m, const struct meg_params *p,
                      struct meg_err *e);
 
 MEG_END_DECLS

@@ -83,7 +83,7 @@ struct sources {
     int n, cap;
 };
 
-static struct ckpt_tp_shard tp_shard_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m,
+static struct ckpt_tp_shard tp_shard_of(const struct meg_ckpt *c, const struct meg_model_conf *m,
                                         const struct meg_param *row, int64_t tp)
 {
     return (struct ckpt_tp_shard){
@@ -271,7 +271,7 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
  * if a tensor is missing or mismatched, or if there are weights that the model does not have.  The caller frees out->v.
  * The elements of out->v refer to m.
  */
-static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_gpt_conf *m,
+static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_model_conf *m,
                  const struct meg_params *p, const struct meg_ckpt_shard *shard, struct meg_err *e)
 {
     struct issues is = { { "missing", { 0 }, 0 }, { "mismatched", { 0 }, 0 }, { "unknown", { 0 }, 0 } };
@@ -299,7 +299,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
     return r;
 }
 
-int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+int ckpt_match_model(const struct meg_ckpt *c, const struct meg_model_conf *m, const struct meg_params *p,
                      struct meg_err *e)
 {
     struct sources all = { 0 };
@@ -500,7 +500,7 @@ static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *sh
            (strcmp(shard->name, MEG_CKPT_MAIN_PARAMS) == 0 && !meg_ckpt_has_optim_state(c, shard->name));
 }
 
-static int load_shard(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+static int load_shard(const struct meg_ckpt *c, const struct meg_model_conf *m, const struct meg_params *p,
                       const struct meg_comm *world, const struct meg_ckpt_shard *shard, struct meg_err *e)
 {
     const struct target to = { p, shard };
@@ -527,13 +527,13 @@ out:
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e)
 {
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     struct meg_err local_error;
     int r;
 
     if (!e)
         e = &local_error;
-    r = meg_ckpt_gpt_conf(c, &m, e);
+    r = meg_ckpt_model_conf(c, &m, e);
     for (int i = 0; r == 0 && i < n; i++)
         r = load_shard(c, &m, p, mesh->world, &shard[i], e);
     return ckpt_agree(mesh->world, r, e);

@@ -189,18 +189,18 @@ static void set_defaults(struct meg_ckpt *c)
 static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
     struct meg_params p = { 0 };
-    struct meg_gpt_conf model;
+    struct meg_model_conf model;
     int r;
 
     set_defaults(c);
     if ((r = resolve_dir(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = ckpt_index_tensors(c, e)) < 0 ||
-        (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
+        (r = meg_ckpt_model_conf(c, &model, e)) < 0)
         return r;
     if (c->is_native && step != MEG_UNSET && c->iteration != step)
         return meg_fail(e, MEG_EFORMAT,
                         "%s/state.json: iteration is %" PRId64 ", expected %" PRId64 " from the name of the directory",
                         c->path, c->iteration, step);
-    meg_gpt_params(&p, &model, &meg_mesh_one);
+    meg_model_params(&p, &model, &meg_mesh_one);
     r = ckpt_match_model(c, &model, &p, e);
     meg_params_free(&p);
     return r;
@@ -437,7 +437,7 @@ const char *meg_ckpt_options(const struct meg_ckpt *c)
 }
 
 /* Check that each size is from 1 to its limit; the limit of the number of layers is the number of tensors. */
-static int check_sizes(const struct meg_ckpt *c, const struct meg_gpt_conf *m, struct meg_err *e)
+static int check_sizes(const struct meg_ckpt *c, const struct meg_model_conf *m, struct meg_err *e)
 {
     const struct {
         const char *name;
@@ -464,16 +464,16 @@ static int check_sizes(const struct meg_ckpt *c, const struct meg_gpt_conf *m, s
     return 0;
 }
 
-int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct meg_err *e)
+int meg_ckpt_model_conf(const struct meg_ckpt *c, struct meg_model_conf *out, struct meg_err *e)
 {
-    struct meg_gpt_conf m = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { 0 } };
+    struct meg_model_conf m = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &m }, { 0 } };
     struct meg_err why;
     int r;
 
     meg_opt_defaults(groups);
     m.vocab_size = c->vocab_size;
-    if (meg_opt_apply(groups, c->options, "options", &why) < 0 || meg_gpt_conf_check(&m, &why) < 0)
+    if (meg_opt_apply(groups, c->options, "options", &why) < 0 || meg_model_conf_check(&m, &why) < 0)
         return meg_fail(e, MEG_EFORMAT, "%s: invalid model options: %s", c->path, why.msg);
     if ((r = check_sizes(c, &m, e)) < 0)
         return r;
@@ -534,7 +534,7 @@ int64_t meg_ckpt_seq_length(const struct meg_ckpt *c)
     return n;
 }
 
-int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e)
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *model, struct meg_err *e)
 {
     /* the options that determine the set of tensors and their shapes */
     static const char *const shaping[] = { "num-layers",
@@ -550,11 +550,11 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
                                            "disable-bias-linear",
                                            "add-qkv-bias",
                                            "untie-embeddings-and-output-weights" };
-    struct meg_gpt_conf saved, current = *model;
-    const struct meg_optgroup group[2][2] = { { { "model", meg_gpt_opts, &saved }, { 0 } },
-                                              { { "model", meg_gpt_opts, &current }, { 0 } } };
+    struct meg_model_conf saved, current = *model;
+    const struct meg_optgroup group[2][2] = { { { "model", meg_model_opts, &saved }, { 0 } },
+                                              { { "model", meg_model_opts, &current }, { 0 } } };
     struct meg_str dump[2] = { { 0 } }, diff = { 0 };
-    int r = meg_ckpt_gpt_conf(c, &saved, e);
+    int r = meg_ckpt_model_conf(c, &saved, e);
 
     if (r < 0)
         return r;

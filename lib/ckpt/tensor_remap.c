@@ -17,7 +17,7 @@ static bool is_transposed(enum ckpt_remap remap)
 /* Return the number of rows of a foreign tensor before any transposition. */
 static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_param *row, enum ckpt_remap remap)
 {
-    const struct meg_gpt_widths w = meg_gpt_layer_widths(shard->model, 1);
+    const struct meg_model_widths w = meg_model_layer_widths(shard->model, 1);
 
     switch (remap) {
     case CKPT_Q: return w.q;
@@ -61,7 +61,7 @@ static struct ckpt_row_map row_map(int64_t n, int64_t src, int64_t dst, int64_t 
  */
 static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *shard, enum ckpt_remap remap)
 {
-    const struct meg_gpt_widths w = meg_gpt_layer_widths(shard->model, 1);
+    const struct meg_model_widths w = meg_model_layer_widths(shard->model, 1);
     const int64_t d = w.d, groups = w.g / shard->tp_size, q = w.q / w.g, group = w.qkv / w.g;
     const int64_t dst = shard->tp_rank * groups * group;
 

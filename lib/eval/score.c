@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g)
+void meg_scorer_init(struct meg_scorer *s, struct meg_model *g)
 {
     int64_t i;
 
@@ -34,7 +34,7 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
 
     MEG_ASSERT_LE(2, n);
     MEG_ASSERT_LE(n - 1, s->g->run.s);
-    meg_gpt_loss(s->g, &x, logprob);
+    meg_model_loss(s->g, &x, logprob);
     for (i = 0; i < n - 1; i++) {
         if (!isfinite(logprob[i]))
             return meg_fail(e, MEG_EFAIL,
@@ -49,7 +49,7 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
 int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
                   int64_t ntop, struct meg_err *e)
 {
-    const int64_t v = s->g->conf.vocab_size, chunk = meg_gpt_logit_rows(s->g);
+    const int64_t v = s->g->conf.vocab_size, chunk = meg_model_logit_rows(s->g);
     int64_t i, j, rows;
     int r = meg_score(s, ids, n, logprob, e);
 
@@ -61,7 +61,7 @@ int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *lo
     }
     for (i = 0; i < n - 1; i += rows) {
         rows = chunk < n - 1 - i ? chunk : n - 1 - i;
-        meg_gpt_loss_logits(s->g, i, rows, s->logits);
+        meg_model_loss_logits(s->g, i, rows, s->logits);
         for (j = 0; j < rows; j++)
             meg_top_logprobs(top + (i + j) * ntop, ntop, s->logits + j * v, v, ids[i + j + 1], logprob[i + j], s->heap);
     }

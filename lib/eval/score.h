@@ -2,18 +2,18 @@
 #ifndef MEG_EVAL_SCORE_H
 #define MEG_EVAL_SCORE_H
 #include "infer/sample.h"
-#include "model/gpt.h"
+#include "model/model.h"
 
 MEG_BEGIN_DECLS
 
 /* A scorer evaluates one sequence per micro-batch, so that results do not depend on other sequences. */
 struct meg_scorer {
-    struct meg_gpt *g; /* borrowed; run.s >= length of the longest sequence - 1 */
-    int32_t *position; /* [run.s] 0, 1, … */
-    float *logits;     /* [meg_gpt_logit_rows,v] scratch of meg_score_top, NULL until its first call */
-    int32_t *heap;     /* [v] scratch of meg_score_top, NULL until its first call */
+    struct meg_model *g; /* borrowed; run.s >= length of the longest sequence - 1 */
+    int32_t *position;   /* [run.s] 0, 1, … */
+    float *logits;       /* [meg_model_logit_rows,v] scratch of meg_score_top, NULL until its first call */
+    int32_t *heap;       /* [v] scratch of meg_score_top, NULL until its first call */
 };
-void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g);
+void meg_scorer_init(struct meg_scorer *s, struct meg_model *g);
 void meg_scorer_free(struct meg_scorer *s);
 
 /*

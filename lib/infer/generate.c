@@ -6,8 +6,8 @@
 #include "base/mem.h"
 
 struct meg_generator {
-    struct meg_gpt *g;
-    struct meg_gpt_kv_cache *cache;
+    struct meg_model *g;
+    struct meg_model_kv_cache *cache;
     struct meg_token_sampler sampler;
     int64_t slots, active, ntop;
     const struct meg_ids *eos_ids;
@@ -18,7 +18,7 @@ struct meg_generator {
     int32_t *heap;                  /* [v] scratch */
 };
 
-int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab,
+int meg_generator_open(struct meg_generator **out, struct meg_model *g, int64_t unpadded_vocab,
                        const struct meg_ids *eos_ids, int64_t slots, int64_t ntop, struct meg_err *e)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
@@ -40,7 +40,7 @@ int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t un
     gen->input_token = meg_new((size_t)slots * sizeof *gen->input_token);
     gen->logits = meg_new((size_t)(slots * v) * sizeof *gen->logits);
     gen->heap = meg_new((size_t)v * sizeof *gen->heap);
-    if ((r = meg_gpt_kv_cache_create(&gen->cache, g, g->conf.max_position_embeddings, slots, e)) < 0)
+    if ((r = meg_model_kv_cache_create(&gen->cache, g, g->conf.max_position_embeddings, slots, e)) < 0)
         goto out;
     *out = gen;
     gen = NULL;
@@ -53,7 +53,7 @@ void meg_generator_close(struct meg_generator *gen)
 {
     if (!gen)
         return;
-    meg_gpt_kv_cache_close(gen->cache);
+    meg_model_kv_cache_close(gen->cache);
     meg_token_sampler_free(&gen->sampler);
     free(gen->slot);
     free(gen->active_slot);
@@ -106,7 +106,7 @@ static int sample_next(struct meg_generator *gen, int64_t slot, const float *log
 {
     struct meg_continuation *c = gen->slot[slot];
     const struct meg_request *q = c->request;
-    int64_t len = meg_gpt_kv_cache_len(gen->cache, slot);
+    int64_t len = meg_model_kv_cache_len(gen->cache, slot);
     double logprob;
     int32_t id = meg_sample_token(&gen->sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &logprob);
     int r = 0;
@@ -138,8 +138,8 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
         slot++;
     gen->slot[slot] = c;
     gen->active++;
-    meg_gpt_kv_cache_clear(gen->cache, slot);
-    meg_gpt_prefill(gen->g, gen->cache, slot, ids, n, gen->logits);
+    meg_model_kv_cache_clear(gen->cache, slot);
+    meg_model_prefill(gen->g, gen->cache, slot, ids, n, gen->logits);
     return sample_next(gen, slot, gen->logits, e);
 }
 
@@ -155,7 +155,7 @@ int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
         }
     if (n == 0)
         return 0;
-    meg_gpt_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n, gen->logits);
+    meg_model_decode(gen->g, gen->cache, gen->active_slot, gen->input_token, n, gen->logits);
     for (i = 0; i < n; i++)
         if ((r = sample_next(gen, gen->active_slot[i], gen->logits + i * v, e)) < 0)
             return r;

@@ -7,7 +7,7 @@
 #ifndef MEG_INFER_GENERATE_H
 #define MEG_INFER_GENERATE_H
 #include "infer/request.h"
-#include "model/gpt_decode.h"
+#include "model/decode.h"
 #include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS
@@ -38,7 +38,7 @@ struct meg_continuation {
  *   ntop            number of most likely ids to keep for each position, from 0 to the model's vocabulary size
  */
 struct meg_generator;
-int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab,
+int meg_generator_open(struct meg_generator **out, struct meg_model *g, int64_t unpadded_vocab,
                        const struct meg_ids *eos_ids, int64_t slots, int64_t ntop, struct meg_err *e);
 void meg_generator_close(struct meg_generator *gen);
 

@@ -55,7 +55,7 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
     return 0;
 }
 
-static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct meg_err *e)
+static int load_weights(struct meg_model *g, const struct meg_ckpt *ckpt, struct meg_err *e)
 {
     const struct meg_ckpt_shard w = { .data = g->w, .device = g->device, .dtype = g->run.dtype };
 
@@ -65,20 +65,20 @@ static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct m
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
                    struct meg_err *e)
 {
-    struct meg_gpt_run run = { .b = 1 };
+    struct meg_model_run run = { .b = 1 };
     const struct meg_device *device;
     struct meg_ckpt *ckpt = NULL;
-    struct meg_gpt_conf model;
+    struct meg_model_conf model;
     int r;
 
     *m = (struct meg_loaded_model){ 0 };
     if ((r = meg_device_open(&device, &conf->device, e)) < 0 ||
         (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
-        (r = meg_ckpt_gpt_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
+        (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
     set_eos_ids(m, ckpt);
     run.s = model.max_position_embeddings;
-    if ((r = meg_gpt_create(&m->g, &model, &run, device, &meg_mesh_one, e)) < 0 ||
+    if ((r = meg_model_create(&m->g, &model, &run, device, &meg_mesh_one, e)) < 0 ||
         (r = load_weights(m->g, ckpt, e)) < 0)
         goto out;
     meg_debug("%s: %" PRId64 " parameters, %" PRId64 " token ids%s", meg_ckpt_path(ckpt), m->g->params.numel,
@@ -92,7 +92,7 @@ out:
 
 void meg_unload_model(struct meg_loaded_model *m)
 {
-    meg_gpt_close(m->g);
+    meg_model_close(m->g);
     meg_tokenizer_close(m->tok);
     free(m->eos_ids.v);
     *m = (struct meg_loaded_model){ 0 };

@@ -1,7 +1,7 @@
 /* model_load.h - load a trained model and its tokenizer for inference. */
 #ifndef MEG_INFER_MODEL_LOAD_H
 #define MEG_INFER_MODEL_LOAD_H
-#include "model/gpt.h"
+#include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS
@@ -14,7 +14,7 @@ struct meg_load_conf {
 extern const struct meg_opt meg_load_opts[];
 
 struct meg_loaded_model {
-    struct meg_gpt *g;
+    struct meg_model *g;
     struct meg_tokenizer *tok; /* NULL if neither the checkpoint nor the options name a tokenizer */
     int32_t eod;               /* end-of-document id, or -1 */
     struct meg_ids eos_ids;    /* ids that end a continuation, eod included */
@@ -25,7 +25,7 @@ struct meg_loaded_model {
  * meg_load_model - load the model in conf->load; a batch is one sequence of at most max_position_embeddings tokens
  *   tc  tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer is loaded
  * Returns MEG_EUSAGE if the tokenizer's vocabulary is larger than the model's, and the errors of meg_device_open,
- * meg_ckpt_open, meg_ckpt_gpt_conf, meg_tokenizer_open, meg_gpt_create and meg_ckpt_load.
+ * meg_ckpt_open, meg_ckpt_model_conf, meg_tokenizer_open, meg_model_create and meg_ckpt_load.
  */
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
                    struct meg_err *e);

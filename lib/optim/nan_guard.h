@@ -5,7 +5,7 @@
 #ifndef MEG_OPTIM_NAN_GUARD_H
 #define MEG_OPTIM_NAN_GUARD_H
 #include "device/device.h"
-#include "model/param.h"
+#include "nn/param.h"
 
 MEG_BEGIN_DECLS
 

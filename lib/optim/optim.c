@@ -5,7 +5,7 @@
 #include "base/mem.h"
 
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
-                           const struct meg_layout *l, const struct meg_gpt_run *run)
+                           const struct meg_layout *l, const struct meg_model_run *run)
 {
     const size_t n = (size_t)meg_zero_shard_numel(params, l);
     const bool has_main = run->dtype == MEG_DTYPE_F32 ? run->shards_params : c->main_params_dtype == MEG_DTYPE_F32;
@@ -162,7 +162,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
 }
 
 int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_zero_conf *zero,
-                     struct meg_gpt *model, struct meg_err *e)
+                     struct meg_model *model, struct meg_err *e)
 {
     struct meg_optim *o = meg_new(sizeof *o);
     int r;
@@ -202,7 +202,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     upload_ranges(o);
     meg_optim_restore(o, 0, &(struct meg_scaler){ .type = MEG_SCALER_NONE, .scale = 1 });
     model->loss_scale = &o->record->scaler.scale;
-    model->hooks = (struct meg_gpt_hooks){ o, on_params_needed, on_grads_ready };
+    model->hooks = (struct meg_model_hooks){ o, on_params_needed, on_grads_ready };
     *out = o;
     return 0;
 }
@@ -291,7 +291,7 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed)
     if (o->model->run.shards_params)
         init_shard(o, seed);
     else
-        meg_gpt_init(o->model, seed);
+        meg_model_init(o->model, seed);
     convert_main(o, true);
 }
 
@@ -300,7 +300,7 @@ void meg_optim_init(struct meg_optim *o, uint32_t seed)
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 {
     o->op->zero(o->stream, &o->record->sums, sizeof o->record->sums);
-    meg_gpt_zero_grads(o->model);
+    meg_model_zero_grads(o->model);
     meg_nan_guard_begin(&o->nan_guard, check_finite);
     meg_zero_begin(&o->sync, num_passes);
 }

@@ -1,7 +1,7 @@
 /*
  * optim.h - the optimizer of a run: options, state, and the step from gradients to weights.
  *
- * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (model/param.h).  In stages 1 to 3, it
+ * In ZeRO stage 0, a rank updates all elements of the flat parameter buffer (nn/param.h).  In stages 1 to 3, it
  * updates its shard of each bucket (optim/zero/shard.h).  AdamW keeps exp_avg and exp_avg_sq in f32 or bf16; SGD keeps
  * its momentum in f32.  If the parameters are bf16 or f16, the optimizer updates f32 main parameters and rounds the
  * result to the model's dtype; with --main-params-dtype bf16, it updates bf16 parameters in place.  An f32 run has main
@@ -9,7 +9,7 @@
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
-#include "model/gpt.h"
+#include "model/model.h"
 #include "optim/batch.h"
 #include "optim/lr.h"
 #include "optim/nan_guard.h"
@@ -71,7 +71,7 @@ enum { MEG_MAX_QUEUED_STEPS = 2 };
 struct meg_optim {
     const struct meg_ops *op;
     struct meg_stream *stream;
-    struct meg_gpt *model; /* borrowed, with its parameters and gradients */
+    struct meg_model *model; /* borrowed, with its parameters and gradients */
     const struct meg_mesh *mesh;
     const struct meg_params *params;
 
@@ -107,14 +107,14 @@ enum meg_dtype meg_optim_state_dtype(const struct meg_optim_conf *c, int i);
 
 /* Compute the sizes of the buffers that meg_optim_create allocates.  meg_zero_fit must have set l->zero. */
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
-                           const struct meg_layout *l, const struct meg_gpt_run *run);
+                           const struct meg_layout *l, const struct meg_model_run *run);
 
 /*
  * Create the optimizer of a model and install its callbacks in model->hooks.  The model must outlive the optimizer.
  * Return MEG_EFAIL if device memory is exhausted.
  */
 int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_zero_conf *zero,
-                     struct meg_gpt *model, struct meg_err *e);
+                     struct meg_model *model, struct meg_err *e);
 void meg_optim_close(struct meg_optim *o);
 
 /* Initialize the model's parameters from the seed, and the main parameters from the model's. */
@@ -146,7 +146,7 @@ void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg
 
 /*
  * Begin a step of num_passes backward passes through each layer group: set sums and gradients to zero
- * (meg_gpt_zero_grads).  If check_finite is true, check this rank's gradients for NaN and Inf before they are reduced.
+ * (meg_model_zero_grads).  If check_finite is true, check this rank's gradients for NaN and Inf before they are reduced.
  */
 void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite);
 /* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h). */

@@ -52,7 +52,7 @@ struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i)
 {
     const struct meg_layout *l = &cost->layout;
     const enum meg_cp_comm_type type = meg_layout_cp_comm_type(l, i);
-    const struct meg_gpt_widths w = meg_gpt_layer_widths(cost->model, l->tp);
+    const struct meg_model_widths w = meg_model_layer_widths(cost->model, l->tp);
     const double n = (double)cost_local_rows(cost).rows, e = size_of(cost->run.dtype);
     const int64_t a2a_size = type == MEG_CP_A2A ? l->cp : type == MEG_CP_A2A_P2P ? l->a2a_size : 1;
     const int64_t ring_size = l->cp / a2a_size;
@@ -91,7 +91,7 @@ struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
     return (struct cost_comm){ 0, (cost->layout.has_sp ? 2 : 1) * once + softmax, 0 };
 }
 
-int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t *inputs)
+int64_t cost_recomputed_layers(const struct meg_model_run *run, int64_t n, int64_t *inputs)
 {
     const int64_t k = run->recompute_num_layers;
 
@@ -145,7 +145,7 @@ static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const str
 
 /*
  * ZeRO-3: return the bytes of all all-gathers of layer groups in a step.  The loops follow the order in which
- * model/gpt_forward_backward.c reads the groups.
+ * model/forward_backward.c reads the groups.
  */
 static double zero3_gather_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
 {
@@ -177,7 +177,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
     struct meg_mesh mesh;
 
     meg_mesh_init_dry(&mesh, l, meg_layout_rank(l, at));
-    meg_gpt_params(&params, cost->model, &mesh);
+    meg_model_params(&params, cost->model, &mesh);
     s.num_updated = (double)meg_zero_shard_numel(&params, l);
     if (l->zero.nshards) {
         s.grad_reduce = meg_comm_volume_sharded(l->zero.nshards, s.num_updated * e) +
@@ -214,7 +214,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, st
 static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, int64_t stage)
 {
     const struct meg_layout *l = &cost->layout;
-    const struct meg_gpt_run run = meg_run_spec_stage(&cost->run, &cost->schedule, stage);
+    const struct meg_model_run run = meg_run_spec_stage(&cost->run, &cost->schedule, stage);
     const struct cost_comm tensor = cost_tp_comm(cost, run.defers_wgrad);
     const double saved = meg_comm_volume_sharded(
         l->tp,

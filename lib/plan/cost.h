@@ -13,12 +13,12 @@
 MEG_BEGIN_DECLS
 
 struct meg_cost_model {
-    const struct meg_gpt_conf *model; /* configuration that meg_gpt_conf_check has accepted */
+    const struct meg_model_conf *model; /* configuration that meg_model_conf_check has accepted */
     const struct meg_optim_conf *optim;
     const struct meg_ops *op;               /* backend, which chooses the sizes of some buffers */
     struct meg_layout layout;               /* layout after meg_layout_set_model and meg_zero_fit */
     struct meg_pipe_schedule_conf schedule; /* pipeline schedule of one iteration */
-    struct meg_gpt_run run;                 /* runtime configuration of all stages; see meg_run_spec_stage */
+    struct meg_model_run run;               /* runtime configuration of all stages; see meg_run_spec_stage */
     bool overlaps_grad_reduce;              /* reduce gradients during the last backward pass */
     bool overlaps_param_gather;             /* all-gather parameters during the next forward pass */
     bool uses_host_comm;                    /* ranks are processes that communicate through host memory (MPI) */

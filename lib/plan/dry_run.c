@@ -13,7 +13,7 @@ static double mib(double nbytes)
 static void print_run(const struct meg_run_spec *s, FILE *f)
 {
     const struct meg_train_conf *c = &s->job->train;
-    const struct meg_gpt_conf *m = &s->job->model;
+    const struct meg_model_conf *m = &s->job->model;
 
     fprintf(f,
             "model        GPT: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64
@@ -216,7 +216,7 @@ static void print_ranks(const struct meg_run_spec *s, FILE *f)
 static void print_work(const struct meg_run_spec *s, FILE *f)
 {
     const struct meg_train_conf *c = &s->job->train;
-    double flops = meg_gpt_flops(&s->job->model, 1, c->seq_length);
+    double flops = meg_model_flops(&s->job->model, 1, c->seq_length);
     int64_t samples = c->train_samples == MEG_UNSET ? s->train_iters * s->batch.global : c->train_samples;
 
     if (c->skip_train)
@@ -279,7 +279,7 @@ void meg_plan_print_dry_run(const struct meg_run_spec *s, const struct meg_data_
 {
     struct meg_params p = { 0 };
 
-    meg_gpt_params(&p, &s->job->model, &meg_mesh_one);
+    meg_model_params(&p, &s->job->model, &meg_mesh_one);
     print_run(s, f);
     print_layout(&s->layout, f);
     print_params(&p, f);

@@ -58,7 +58,7 @@ struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost);
  * Return how many of a chunk's n layers are fully recomputed.  Set *inputs to the number of layer inputs that are
  * stored for the recomputation.
  */
-int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t *inputs);
+int64_t cost_recomputed_layers(const struct meg_model_run *run, int64_t n, int64_t *inputs);
 
 /* Bytes that a rank sends per step to reduce gradients and to all-gather parameters, and the size of its update. */
 struct cost_step_comm {

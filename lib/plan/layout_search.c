@@ -222,11 +222,11 @@ static void search(struct search *s)
 
 static double weight_nbytes(const struct meg_run_spec *s)
 {
-    const struct meg_gpt_run *run = &s->model_run;
+    const struct meg_model_run *run = &s->model_run;
     struct meg_params params;
     double n;
 
-    meg_gpt_params(&params, &s->job->model, &meg_mesh_one);
+    meg_model_params(&params, &s->job->model, &meg_mesh_one);
     n = (double)params.numel * (double)(meg_dtype_size(run->dtype) + meg_dtype_size(run->grad_dtype));
     meg_params_free(&params);
     return n;

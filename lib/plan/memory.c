@@ -70,7 +70,7 @@ static double comm_workspace_nbytes(const struct meg_cost_model *cost, const str
     const struct meg_layout *l = &cost->layout;
     const int64_t nshards = l->zero.nshards, dp_replicas = l->dp * l->cp, n = cost_local_rows(cost).rows;
     const enum meg_dtype grad = cost->run.grad_dtype;
-    const double kv = (double)(n * 2 * meg_gpt_layer_widths(cost->model, l->tp).kv);
+    const double kv = (double)(n * 2 * meg_model_layer_widths(cost->model, l->tp).kv);
     double bucket = 0, tied = 0, kv_gather = 0, sum;
 
     for (int i = 0; i < params->nbuckets; i++)
@@ -94,15 +94,15 @@ static double comm_workspace_nbytes(const struct meg_cost_model *cost, const str
 
 void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *cost, struct meg_rank_coords at)
 {
-    const struct meg_gpt_run run = meg_run_spec_stage(&cost->run, &cost->schedule, at.pp);
-    struct meg_gpt_memory m;
+    const struct meg_model_run run = meg_run_spec_stage(&cost->run, &cost->schedule, at.pp);
+    struct meg_model_memory m;
     struct meg_optim_memory o = { 0 };
     struct meg_params params;
     struct meg_mesh mesh;
 
     meg_mesh_init_dry(&mesh, &cost->layout, meg_layout_rank(&cost->layout, at));
-    meg_gpt_memory_size(&m, cost->model, &run, cost->op, &mesh);
-    meg_gpt_params(&params, cost->model, &mesh);
+    meg_model_memory_size(&m, cost->model, &run, cost->op, &mesh);
+    meg_model_params(&params, cost->model, &mesh);
     nbytes[MEG_COST_MEM_PARAMS] = (double)m.params;
     nbytes[MEG_COST_MEM_GRADS] = (double)m.grads;
     if (run.is_training)

@@ -74,7 +74,7 @@ static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t s
  */
 static struct pass_time attention_time(const struct rates *r, const struct meg_cost_model *cost, bool is_backward)
 {
-    const struct meg_gpt_widths widths = meg_gpt_layer_widths(cost->model, cost->layout.tp);
+    const struct meg_model_widths widths = meg_model_layer_widths(cost->model, cost->layout.tp);
     const double n = (double)cost_local_rows(cost).rows, s = (double)cost->run.s, d = (double)widths.d;
     const double heads = (double)widths.a, scores = n * s * heads;
     const double rate = is_backward ? r->hw->attention_bwd_efficiency : r->hw->attention_fwd_efficiency;
@@ -96,11 +96,11 @@ static struct pass_time attention_time(const struct rates *r, const struct meg_c
 static struct chunk_time layer_time(const struct rates *r, const struct meg_cost_model *cost, int64_t i)
 {
     const struct meg_layout *l = &cost->layout;
-    const struct meg_gpt_conf *c = cost->model;
-    const struct meg_gpt_widths w = meg_gpt_layer_widths(c, l->tp);
+    const struct meg_model_conf *c = cost->model;
+    const struct meg_model_widths w = meg_model_layer_widths(c, l->tp);
     const double n = (double)cost_local_rows(cost).rows, h = (double)w.h, q = (double)w.q, qkv = (double)w.qkv;
     const double f = (double)w.f, fc1 = (double)w.fc1, rows = (double)cost_local_rows(cost).residual_rows * h;
-    const double rotated = meg_gpt_is_rotary(c) ? 2 * n * (double)(w.q + w.kv) : 0;
+    const double rotated = meg_model_is_rotary(c) ? 2 * n * (double)(w.q + w.kv) : 0;
     const double gemm =
         gemm_time(r, n, h, qkv) + gemm_time(r, n, q, h) + gemm_time(r, n, h, fc1) + gemm_time(r, n, f, h);
     const struct cost_comm tensor = cost_tp_comm(cost, false), context = cost_cp_comm(cost, i);
@@ -361,6 +361,6 @@ void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *co
     t->bubble = cost->layout.pp > 1 ? seconds / (m * total(busy)) - 1 : 0;
     t->grad_reduce = step_comm_time(cost, hw, total(busy) * 2 / 3, total(busy) / 3, &t->update);
     t->step = seconds + t->grad_reduce + t->update;
-    t->mfu = meg_gpt_flops(cost->model, 1, cost->run.s) * samples /
+    t->mfu = meg_model_flops(cost->model, 1, cost->run.s) * samples /
              (t->step * r.flops * (double)meg_layout_world(&cost->layout));
 }

@@ -14,7 +14,7 @@ void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], s
         { "optimizer", meg_optim_opts, &job->optim },
         { "distributed optimizer", meg_zero_opts, &job->zero },
         { "precision", meg_precision_opts, &job->precision },
-        { "network", meg_gpt_opts, &job->model },
+        { "network", meg_model_opts, &job->model },
         { "data", meg_data_opts, &job->data },
         { "tokenizer", meg_tok_opts, &job->tok },
         { "checkpoints", meg_train_ckpt_opts, &job->ckpt },

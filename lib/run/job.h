@@ -4,7 +4,7 @@
 #include "data/data_conf.h"
 #include "device/device.h"
 #include "logging/log_conf.h"
-#include "model/gpt_conf.h"
+#include "model/conf.h"
 #include "optim/optim.h"
 #include "optim/precision.h"
 #include "option/opt.h"
@@ -25,7 +25,7 @@ struct meg_train_job {
     struct meg_optim_conf optim;
     struct meg_zero_conf zero;
     struct meg_precision_conf precision;
-    struct meg_gpt_conf model;
+    struct meg_model_conf model;
     struct meg_data_conf data;
     struct meg_tok_conf tok;
     struct meg_usage_vs_plan *usage; /* struct that each rank fills at the end of the run; NULL: none */

@@ -26,10 +26,10 @@ struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s
     return c;
 }
 
-struct meg_gpt_run meg_run_spec_stage(const struct meg_gpt_run *run, const struct meg_pipe_schedule_conf *schedule,
-                                      int64_t stage)
+struct meg_model_run meg_run_spec_stage(const struct meg_model_run *run, const struct meg_pipe_schedule_conf *schedule,
+                                        int64_t stage)
 {
-    struct meg_gpt_run r = *run;
+    struct meg_model_run r = *run;
 
     r.microbatch_slots = run->is_training ? meg_pipe_schedule_in_flight(schedule, (int)stage) : 1;
     r.defers_wgrad = run->is_training && stage > 0 && meg_pipe_schedule_splits_backward(schedule);
@@ -59,29 +59,29 @@ static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
     return 0;
 }
 
-static struct meg_gpt_run make_model_run(const struct meg_run_spec *s)
+static struct meg_model_run make_model_run(const struct meg_run_spec *s)
 {
     const struct meg_train_conf *c = &s->job->train;
     const struct meg_layout *l = &s->layout;
 
-    return (struct meg_gpt_run){ .s = c->seq_length,
-                                 .b = c->micro_batch_size,
-                                 .is_training = !c->skip_train,
-                                 .seed = (uint32_t)c->seed,
-                                 .shards_grads = !c->skip_train && l->zero.stage >= 2,
-                                 .shards_params = !c->skip_train && l->zero.stage >= 3,
-                                 .dtype = s->precision.params,
-                                 .residual_dtype = s->precision.residual,
-                                 .grad_dtype = s->precision.grads,
-                                 .recompute = meg_train_recompute(c),
-                                 .recompute_num_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers,
-                                 .distribute_saved_activations = c->distribute_saved_activations };
+    return (struct meg_model_run){ .s = c->seq_length,
+                                   .b = c->micro_batch_size,
+                                   .is_training = !c->skip_train,
+                                   .seed = (uint32_t)c->seed,
+                                   .shards_grads = !c->skip_train && l->zero.stage >= 2,
+                                   .shards_params = !c->skip_train && l->zero.stage >= 3,
+                                   .dtype = s->precision.params,
+                                   .residual_dtype = s->precision.residual,
+                                   .grad_dtype = s->precision.grads,
+                                   .recompute = meg_train_recompute(c),
+                                   .recompute_num_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers,
+                                   .distribute_saved_activations = c->distribute_saved_activations };
 }
 
 int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_train_conf *c = &s->job->train;
-    const struct meg_gpt_conf *m = &s->job->model;
+    const struct meg_model_conf *m = &s->job->model;
     const struct meg_layout_model model = { .layers = m->num_layers,
                                             .s = c->seq_length,
                                             .heads = m->num_attention_heads,

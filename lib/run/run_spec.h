@@ -18,7 +18,7 @@ struct meg_run_spec {
     struct meg_batch_schedule batch;
     int64_t train_iters;
     struct meg_pipe_schedule_conf schedule; /* schedule of a step with the largest global batch of the run */
-    struct meg_gpt_run model_run;           /* fields common to all stages; meg_run_spec_stage sets the others */
+    struct meg_model_run model_run;         /* fields common to all stages; meg_run_spec_stage sets the others */
 };
 
 /*
@@ -28,7 +28,7 @@ struct meg_run_spec {
 int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, int64_t world_size, struct meg_err *e);
 
 /*
- * Complete the specification for the model in s->job, which must have passed meg_gpt_conf_check.  Return MEG_EUSAGE if
+ * Complete the specification for the model in s->job, which must have passed meg_model_conf_check.  Return MEG_EUSAGE if
  * layout, optimizer sharding, schedule and recomputation cannot be combined with the model or with each other.
  */
 int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e);
@@ -40,8 +40,8 @@ struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s
  * Return a copy of *run for one stage, with microbatch_slots and defers_wgrad set to the values that the schedule
  * requires there.
  */
-struct meg_gpt_run meg_run_spec_stage(const struct meg_gpt_run *run, const struct meg_pipe_schedule_conf *schedule,
-                                      int64_t stage);
+struct meg_model_run meg_run_spec_stage(const struct meg_model_run *run, const struct meg_pipe_schedule_conf *schedule,
+                                        int64_t stage);
 
 MEG_END_DECLS
 #endif

@@ -4,7 +4,7 @@
  */
 #ifndef MEG_RUN_TRAIN_CONF_H
 #define MEG_RUN_TRAIN_CONF_H
-#include "model/gpt_run.h"
+#include "model/run.h"
 #include "optim/batch.h"
 #include "option/opt.h"
 

@@ -23,7 +23,7 @@ static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
     struct meg_opt seq_length[2];
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &job->model },
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &job->model },
                                            { "training", seq_length, &job->train },
                                            { 0 } };
 
@@ -387,7 +387,7 @@ int meg_train_load(struct meg_trainer *t, struct meg_err *e)
         if (t->optim)
             meg_optim_init(t->optim, (uint32_t)t->job->train.seed);
         else
-            meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
+            meg_model_init(t->model, (uint32_t)t->job->train.seed);
         return 0;
     }
     if ((r = load(t, t->checkpoint, with_optim, e)) < 0)

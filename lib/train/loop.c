@@ -33,7 +33,7 @@ static struct meg_iteration_stats iteration_stats(const struct meg_trainer *t, c
         .iteration_ms = s->seconds * 1e3,
         .tokens_per_s = (double)(s->batch.effective * job->train.seq_length) / s->seconds,
         .ranks = t->mesh.world->size,
-        .flops = meg_gpt_flops(&job->model, s->batch.effective, job->train.seq_length),
+        .flops = meg_model_flops(&job->model, s->batch.effective, job->train.seq_length),
     };
 }
 

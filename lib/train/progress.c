@@ -49,7 +49,7 @@ static int append_line(const struct meg_trainer *t, const char *text, struct meg
 
 static double flops_until(const struct meg_trainer *t, const struct meg_train_state *state)
 {
-    return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)state->consumed_train;
+    return meg_model_flops(&t->job->model, 1, t->job->train.seq_length) * (double)state->consumed_train;
 }
 
 /*

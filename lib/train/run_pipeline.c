@@ -87,10 +87,10 @@ int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int
  * Return the number of elements and the dtype of the tensor that pipeline stages exchange: the hidden states of a
  * micro-batch.
  */
-static struct meg_pipe_tensor stage_boundary(const struct meg_gpt *g)
+static struct meg_pipe_tensor stage_boundary(const struct meg_model *g)
 {
     const enum meg_dtype type = g->run.residual_dtype;
-    const struct meg_pipe_tensor x = { (int64_t)(meg_gpt_boundary_nbytes(g) / meg_dtype_size(type)), type };
+    const struct meg_pipe_tensor x = { (int64_t)(meg_model_boundary_nbytes(g) / meg_dtype_size(type)), type };
 
     return x;
 }
@@ -149,22 +149,22 @@ static void forward(void *user, const struct meg_pipe_step *s)
 {
     struct meg_trainer *t = user;
 
-    meg_gpt_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch], t->batches.scale[s->microbatch],
-                    first_tensor(s->x), first_tensor(s->y));
+    meg_model_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch], t->batches.scale[s->microbatch],
+                      first_tensor(s->x), first_tensor(s->y));
 }
 
 static void backward_input(void *user, const struct meg_pipe_step *s)
 {
     struct meg_trainer *t = user;
 
-    meg_gpt_backward(t->model, s->chunk, s->slot, first_tensor(s->dy), first_tensor(s->dx));
+    meg_model_backward(t->model, s->chunk, s->slot, first_tensor(s->dy), first_tensor(s->dx));
 }
 
 static void backward_weight(void *user, const struct meg_pipe_step *s)
 {
     struct meg_trainer *t = user;
 
-    meg_gpt_backward_weight(t->model, s->chunk, s->slot);
+    meg_model_backward_weight(t->model, s->chunk, s->slot);
 }
 
 static void backward(void *user, const struct meg_pipe_step *s)
@@ -182,9 +182,9 @@ static void evaluate(void *user, const struct meg_pipe_step *s)
     struct meg_batch x = t->batches.micro[s->microbatch];
 
     x.sample_id = NULL; /* disables dropout */
-    meg_gpt_forward(t->model, s->chunk, s->slot, &x, 1, first_tensor(s->x), first_tensor(s->y));
+    meg_model_forward(t->model, s->chunk, s->slot, &x, 1, first_tensor(s->x), first_tensor(s->y));
     if (meg_layout_is_last(&t->mesh.layout, t->mesh.coords.pp, s->chunk))
-        meg_gpt_slot_loss(t->model, s->slot);
+        meg_model_slot_loss(t->model, s->slot);
 }
 
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, struct meg_err *e)
@@ -195,7 +195,7 @@ int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_tra
 
     if ((r = set_up_schedule(t, num_micro, !is_training, e)) < 0)
         return r;
-    meg_gpt_zero_loss(t->model);
+    meg_model_zero_loss(t->model);
     meg_pipe_run(&t->pipeline.pipe, is_training ? &train : &eval, t);
     return 0;
 }

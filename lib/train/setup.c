@@ -90,7 +90,7 @@ static int open_tokenizer(struct meg_trainer *t, struct meg_err *e)
         (t->checkpoint && (r = meg_ckpt_tokenizer_inherit(&t->tok_files, t->checkpoint, e)) < 0))
         return r;
     job->model.vocab_size = meg_tokenizer_vocab_size(t->tokenizer);
-    if ((r = meg_gpt_conf_check(&job->model, e)) < 0)
+    if ((r = meg_model_conf_check(&job->model, e)) < 0)
         return r;
     if (job->model.max_position_embeddings < job->train.seq_length)
         return meg_fail(e, MEG_EUSAGE, "--max-position-embeddings %" PRId64 ": must be at least --seq-length %" PRId64,
@@ -169,8 +169,8 @@ static int check_and_plan(struct meg_trainer *t, struct meg_err *e)
 
 static int open_model(struct meg_trainer *t, struct meg_err *e)
 {
-    const struct meg_gpt_run run = meg_run_spec_stage(&t->spec.model_run, &t->spec.schedule, t->mesh.coords.pp);
-    int r = meg_gpt_create(&t->model, &t->job->model, &run, t->device, &t->mesh, e);
+    const struct meg_model_run run = meg_run_spec_stage(&t->spec.model_run, &t->spec.schedule, t->mesh.coords.pp);
+    int r = meg_model_create(&t->model, &t->job->model, &run, t->device, &t->mesh, e);
 
     if (r < 0 || t->job->train.skip_train)
         return r;
@@ -279,7 +279,7 @@ static int open_loaders(struct meg_trainer *t, struct meg_err *e)
 /* Collect the memory used in each arena and the bytes that this rank sent in the last step. */
 static struct meg_usage_vs_plan measure_usage(const struct meg_trainer *t)
 {
-    const struct meg_gpt_memory *m = &t->model->used;
+    const struct meg_model_memory *m = &t->model->used;
     struct meg_usage_vs_plan u = { .memory = { [MEG_COST_MEM_PARAMS] = (double)m->params,
                                                [MEG_COST_MEM_GRADS] = (double)m->grads,
                                                [MEG_COST_MEM_ACTIVATIONS] = (double)m->activations,
@@ -382,7 +382,7 @@ out:
     meg_train_pipeline_free(&t);
     meg_train_batches_free(&t.batches);
     meg_train_batches_free(&t.previous_batches);
-    meg_gpt_close(t.model);
+    meg_model_close(t.model);
     meg_data_splits_close(t.data);
     meg_ckpt_close(t.checkpoint);
     meg_ckpt_tokenizer_free(&t.tok_files);

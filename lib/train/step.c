@@ -184,7 +184,7 @@ int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const c
         if ((r = meg_train_read_batches(t, l, num_micro, e)) < 0 ||
             (r = meg_train_run_pipeline(t, num_micro, false, e)) < 0)
             return r;
-        sum[0] += meg_gpt_read_loss(t->model);
+        sum[0] += meg_model_read_loss(t->model);
         sum[1] += t->batches.tokens;
         if (meg_train_is_rank0(t))
             meg_logger_eval_progress(t->logger, split, i, total);

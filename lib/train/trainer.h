@@ -81,7 +81,7 @@ struct meg_trainer {
     struct meg_dataset_spec dataset_spec;
     struct meg_data_splits *data;
     struct meg_data_loader *train, *valid; /* NULL: this run does not read the split */
-    struct meg_gpt *model;
+    struct meg_model *model;
     struct meg_optim *optim; /* NULL with --skip-train */
     struct meg_train_batches batches;
     struct meg_train_batches previous_batches; /* those of a queued step, which may still be uploaded */

@@ -7,7 +7,7 @@
 #include "train/trainer.h"
 
 /* Return a hash of each parameter [params.n], 0 if this rank has no shard of it; the caller frees the array. */
-static int64_t *hash_weights(const struct meg_gpt *g)
+static int64_t *hash_weights(const struct meg_model *g)
 {
     const struct meg_params *p = &g->params;
     const size_t size = meg_dtype_size(g->run.dtype);

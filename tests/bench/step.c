@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
-#include "model/gpt.h"
+#include "model/model.h"
 #include "optim/optim.h"
 #include "optim/precision.h"
 
@@ -63,21 +63,21 @@ int main(int argc, char **argv)
     const int steps = (int)arg(argv, argc, 3, 5);
     const char *dtype = argc > 4 ? argv[4] : "f32";
     const double dropout = argc > 9 ? atof(argv[9]) : 0.0;
-    struct meg_gpt_conf c;
+    struct meg_model_conf c;
     struct meg_optim_conf oc;
     struct meg_precision_conf pc;
     struct meg_precision precision;
     struct meg_scaler scaler;
     const struct meg_zero_conf zero = { .num_instances = 1 };
-    const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &c },
+    const struct meg_optgroup groups[] = { { "network", meg_model_opts, &c },
                                            { "optimizer", meg_optim_opts, &oc },
                                            { "precision", meg_precision_opts, &pc },
                                            { 0 } };
     const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1 };
     const struct meg_optim_step step = { .rates = { rates, rates }, .has_grad_norm = true };
-    struct meg_gpt_run run = { .s = t, .b = b, .is_training = true, .seed = 1 };
+    struct meg_model_run run = { .s = t, .b = b, .is_training = true, .seed = 1 };
     struct meg_batch x = { .s = t, .b = b };
-    struct meg_gpt *g;
+    struct meg_model *g;
     struct meg_optim *o;
     struct meg_err e;
     struct rusage usage;
@@ -98,7 +98,7 @@ int main(int argc, char **argv)
     run.dtype = precision.params;
     run.residual_dtype = precision.residual;
     run.grad_dtype = precision.grads;
-    if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0 ||
+    if (meg_model_conf_check(&c, &e) < 0 || meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0 ||
         meg_optim_create(&o, &oc, &zero, g, &e) < 0)
         meg_die_err(&e);
     meg_optim_init(o, 1);
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
         }
         at[0] = meg_now_s();
         meg_optim_begin(o, 1, false);
-        loss = meg_gpt_forward_backward(g, &x, 1.0 / (double)n) / (double)n;
+        loss = meg_model_forward_backward(g, &x, 1.0 / (double)n) / (double)n;
         at[1] = meg_now_s();
         meg_optim_reduce_grads(o);
         meg_optim_decide(o, &step);
@@ -151,6 +151,6 @@ int main(int argc, char **argv)
     free(token);
     free(sample);
     meg_optim_close(o);
-    meg_gpt_close(g);
+    meg_model_close(g);
     return meg_close_stdout();
 }

@@ -351,14 +351,14 @@ static void read_weights(struct outcome *o, const char *name)
 {
     struct meg_ckpt_shard slot = { .dtype = MEG_DTYPE_F32 };
     struct meg_ckpt *c = NULL;
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     struct meg_err e;
     char path[512];
 
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (meg_ckpt_open(&c, path, MEG_UNSET, &e) < 0 || meg_ckpt_gpt_conf(c, &m, &e) < 0)
+    if (meg_ckpt_open(&c, path, MEG_UNSET, &e) < 0 || meg_ckpt_model_conf(c, &m, &e) < 0)
         meg_die_err(&e);
-    meg_gpt_params(&o->params, &m, &meg_mesh_one);
+    meg_model_params(&o->params, &m, &meg_mesh_one);
     o->w = meg_new((size_t)o->params.flat_numel * sizeof *o->w);
     slot.data = o->w;
     if (meg_ckpt_load(c, &o->params, &meg_mesh_one, &slot, 1, &e) < 0)

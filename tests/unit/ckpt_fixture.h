@@ -4,7 +4,7 @@
 #include "ckpt_util.h"
 
 struct ckpt_fixture {
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     const struct meg_mesh *mesh; /* NULL: one rank */
     bool is_async;               /* saved asynchronously */
     struct meg_params p;
@@ -26,7 +26,7 @@ static inline void make_fixture(struct ckpt_fixture *b, int64_t layers, int64_t 
     b->mesh = &meg_mesh_one;
     b->is_async = false;
     b->lock = NULL;
-    meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
+    meg_model_params(&b->p, &b->m, &meg_mesh_one);
     b->w = new_params(&b->p, seed);
     b->exp_avg = new_params(&b->p, 100 + seed);
     b->exp_avg_sq = new_params(&b->p, 200 + seed);
@@ -61,7 +61,7 @@ static inline int save_fixture(struct ckpt_fixture *b, const char *dir, int64_t 
                                 .merge_file = "m",
                                 .vocab_size = MEG_UNSET,
                                 .vocab_extra_ids = MEG_UNSET };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m },
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m },
                                            { "tokenizer", meg_tok_opts, &tok },
                                            { 0 } };
     struct meg_ckpt_tokenizer files = { .file = { [MEG_TOK_FILE_VOCAB] = { .s = "{}", .n = 2 },

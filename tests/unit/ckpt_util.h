@@ -86,10 +86,10 @@ static inline void put_tensors(const char *path, struct meg_st_tensor *t, int n,
     meg_str_free(&s);
 }
 
-static inline struct meg_gpt_conf small_gpt_conf(int64_t layers, int64_t hidden)
+static inline struct meg_model_conf small_gpt_conf(int64_t layers, int64_t hidden)
 {
-    struct meg_gpt_conf m = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { 0 } };
+    struct meg_model_conf m = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &m }, { 0 } };
     struct meg_err e;
 
     meg_opt_defaults(groups);
@@ -98,7 +98,7 @@ static inline struct meg_gpt_conf small_gpt_conf(int64_t layers, int64_t hidden)
     m.num_attention_heads = 2;
     m.max_position_embeddings = 6;
     m.vocab_size = 11;
-    assert_int_equal(meg_gpt_conf_check(&m, &e), 0);
+    assert_int_equal(meg_model_conf_check(&m, &e), 0);
     return m;
 }
 

@@ -11,10 +11,10 @@
 #include <string.h>
 #include "base/mem.h"
 #include "base/philox.h"
-#include "model/gpt.h"
+#include "model/model.h"
 
 struct ref_gpt {
-    const struct meg_gpt_conf *c;
+    const struct meg_model_conf *c;
     const struct meg_params *p;
     const double *w;           /* [p->flat_numel] */
     uint32_t seed;             /* dropout seed */
@@ -98,7 +98,7 @@ static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x,
 }
 
 /* Return the angle of column pair i of half at a position (Su et al. 2021; Llama 3's scaling of long wavelengths). */
-static inline double ref_angle(const struct meg_gpt_conf *c, int64_t position, int64_t i, int64_t half)
+static inline double ref_angle(const struct meg_model_conf *c, int64_t position, int64_t i, int64_t half)
 {
     double freq = pow(c->rotary_base, -(double)i / (double)half);
     const double length = 2 * M_PI / freq, t = (8192 / length - 1) / (4 - 1);
@@ -111,7 +111,7 @@ static inline double ref_angle(const struct meg_gpt_conf *c, int64_t position, i
 }
 
 /* Apply the rotary position embedding to one head at a position, in place. */
-static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t position)
+static inline void ref_rotate(const struct meg_model_conf *c, double *x, int64_t position)
 {
     const int64_t half = (int64_t)((double)c->kv_channels * c->rotary_percent) / 2;
 
@@ -130,13 +130,13 @@ static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t p
  */
 static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv, int layer)
 {
-    const struct meg_gpt_conf *c = m->c;
+    const struct meg_model_conf *c = m->c;
     const struct meg_batch *x = m->x;
     const int64_t a = c->num_attention_heads, g = c->num_query_groups, d = c->kv_channels, r = a / g;
     const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
-    for (int64_t n = 0; n < x->s * x->b && meg_gpt_is_rotary(c); n++)
+    for (int64_t n = 0; n < x->s * x->b && meg_model_is_rotary(c); n++)
         for (int64_t j = 0; j < g * (r + 1); j++)
             ref_rotate(c, qkv + n * ld + (j / (r + 1) * (r + 2) + j % (r + 1)) * d, x->position_ids[n]);
     for (int64_t n = 0; n < x->s * x->b; n++)
@@ -167,7 +167,7 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
 }
 
 /* Apply the SiLU gate, tanh GELU or exact GELU to fc1's output x; y is [n,f]. */
-static inline void ref_activation(const struct meg_gpt_conf *c, double *y, const double *x, int64_t n)
+static inline void ref_activation(const struct meg_model_conf *c, double *y, const double *x, int64_t n)
 {
     const int64_t f = c->ffn_hidden_size;
 
@@ -192,7 +192,7 @@ static inline double *ref_rows(const struct ref_gpt *g, int64_t cols)
 static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 {
 #define P(name) ref_find(g, "decoder.layers.%d." name, l)
-    const struct meg_gpt_conf *c = g->c;
+    const struct meg_model_conf *c = g->c;
     const int64_t n = g->x->s * g->x->b, hidden = c->hidden_size, ad = c->num_attention_heads * c->kv_channels;
     const int64_t qkv_cols = ad + 2 * c->num_query_groups * c->kv_channels, f = c->ffn_hidden_size;
     const int64_t fc1 = c->swiglu ? 2 * f : f;
@@ -221,7 +221,7 @@ static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 /* Return the sum of loss * mask. */
 static inline double ref_loss(const struct ref_gpt *g)
 {
-    const struct meg_gpt_conf *c = g->c;
+    const struct meg_model_conf *c = g->c;
     const struct meg_batch *x = g->x;
     const int64_t n = x->s * x->b, hidden = c->hidden_size, v = c->vocab_size;
     const double *word = ref_find(g, "embedding.word_embeddings.weight"), *out = ref_find(g, "output_layer.weight");

@@ -1,14 +1,14 @@
 /* tiny_gpt.h - the configuration of a small model for tests: default options, no dropout, large initial weights. */
 #ifndef TESTS_TINY_GPT_H
 #define TESTS_TINY_GPT_H
-#include "model/gpt_conf.h"
+#include "model/conf.h"
 #include "option/opt.h"
 
-static inline struct meg_gpt_conf tiny_gpt(int64_t layers, int64_t hidden, int64_t ffn, int64_t heads,
-                                           int64_t positions, int64_t vocabulary)
+static inline struct meg_model_conf tiny_gpt(int64_t layers, int64_t hidden, int64_t ffn, int64_t heads,
+                                             int64_t positions, int64_t vocabulary)
 {
-    struct meg_gpt_conf c = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &c }, { 0 } };
+    struct meg_model_conf c = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &c }, { 0 } };
     struct meg_err e;
 
     meg_opt_defaults(groups);
@@ -20,7 +20,7 @@ static inline struct meg_gpt_conf tiny_gpt(int64_t layers, int64_t hidden, int64
     c.vocab_size = vocabulary;
     c.init_method_std = 0.3;
     c.attention_dropout = c.hidden_dropout = 0;
-    if (meg_gpt_conf_check(&c, &e) < 0)
+    if (meg_model_conf_check(&c, &e) < 0)
         meg_die_err(&e);
     return c;
 }

@@ -46,7 +46,7 @@ static const struct {
               { "scale_attn_by_inverse_layer_idx", false },
               { "add_cross_attention", false } };
 
-static int read_activation(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
+static int read_activation(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     const char *name = "gelu_new";
     int r = meg_json_get_str(config, "activation_function", MEG_JSON_OPTIONAL, &name, from, e);
@@ -63,7 +63,7 @@ static int read_activation(struct meg_gpt_conf *m, const json_t *config, const c
     return 0;
 }
 
-static int read_config(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
+static int read_config(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     double embd_dropout;
     bool is_tied = true;
@@ -104,7 +104,7 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
     return 0;
 }
 
-static const char *unsupported_reason(const struct meg_gpt_conf *m)
+static const char *unsupported_reason(const struct meg_model_conf *m)
 {
     if (m->kv_channels * m->num_attention_heads != m->hidden_size)
         return "GPT-2 requires --kv-channels equal to --hidden-size / --num-attention-heads";
@@ -115,7 +115,7 @@ static const char *unsupported_reason(const struct meg_gpt_conf *m)
     return NULL;
 }
 
-static json_t *make_config(const struct meg_gpt_conf *m)
+static json_t *make_config(const struct meg_model_conf *m)
 {
     json_t *c = json_object();
 

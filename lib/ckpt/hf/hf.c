@@ -220,9 +220,11 @@ static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, 
 static int read_config(struct meg_ckpt *c, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, "config.json");
-    struct meg_gpt_conf m = { 0 };
+    struct meg_model_conf m = { 0 };
     struct meg_tok_conf tok = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &m },
+                                           { "tokenizer", meg_tok_opts, &tok },
+                                           { 0 } };
     struct meg_str options = { 0 }, known = { 0 };
     const struct ckpt_hf_family *f;
     const char *type = NULL;
@@ -364,9 +366,9 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
  * Choose the family by the position embedding.  Return MEG_EUSAGE, with the reason, if the family cannot represent the
  * model.
  */
-static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m, struct meg_err *e)
+static int choose_family(const struct ckpt_hf_family **out, const struct meg_model_conf *m, struct meg_err *e)
 {
-    const struct ckpt_hf_family *f = meg_gpt_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
+    const struct ckpt_hf_family *f = meg_model_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
     const char *why = f->unsupported_reason(m);
 
     if (why)

@@ -52,7 +52,7 @@ static int check_number(const json_t *o, const char *key, double expected, const
 }
 
 /* Read the object rope_scaling, or rope_parameters, its name in newer versions of transformers. */
-static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *from, struct meg_err *e)
+static int read_scaling(struct meg_model_conf *m, const json_t *o, const char *from, struct meg_err *e)
 {
     const char *type = "default";
     double factor = 1;
@@ -84,7 +84,7 @@ static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *fro
     return check_number(o, "original_max_position_embeddings", 8192, from, e);
 }
 
-static int read_positions(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
+static int read_positions(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     static const char *const key[] = { "rope_scaling", "rope_parameters" };
     int r;
@@ -108,7 +108,7 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
  * window in tokens, by default 4096.  Mistral has no window if sliding_window is null; Qwen2 has a window only if
  * use_sliding_window is true; Llama never has one.
  */
-static int check_window(const struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
+static int check_window(const struct meg_model_conf *m, const json_t *config, const char *type, const char *from,
                         struct meg_err *e)
 {
     const json_t *window = json_object_get(config, "sliding_window");
@@ -136,7 +136,7 @@ static int check_window(const struct meg_gpt_conf *m, const json_t *config, cons
  * Read the bias settings.  Llama is supported with biases in all linear layers or in none.  Qwen2 has only biases of
  * queries, keys and values.
  */
-static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
+static int read_biases(struct meg_model_conf *m, const json_t *config, const char *type, const char *from,
                        struct meg_err *e)
 {
     bool attention = false, mlp = false;
@@ -156,7 +156,7 @@ static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char 
     return 0;
 }
 
-static int read_config(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
+static int read_config(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     const struct {
         const char *key;
@@ -199,7 +199,7 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
     return 0;
 }
 
-static const char *unsupported_reason(const struct meg_gpt_conf *m)
+static const char *unsupported_reason(const struct meg_model_conf *m)
 {
     if (m->normalization != MEG_NORM_RMS || !m->swiglu)
         return "the format requires RMSNorm and SwiGLU";
@@ -210,7 +210,7 @@ static const char *unsupported_reason(const struct meg_gpt_conf *m)
     return NULL;
 }
 
-static json_t *make_rope_scaling(const struct meg_gpt_conf *m)
+static json_t *make_rope_scaling(const struct meg_model_conf *m)
 {
     if (m->use_rope_scaling)
         return json_pack("{s:f,s:f,s:f,s:i,s:s}", "factor", m->rope_scaling_factor, "high_freq_factor", 4.0,
@@ -220,7 +220,7 @@ static json_t *make_rope_scaling(const struct meg_gpt_conf *m)
     return json_null();
 }
 
-static json_t *make_config(const struct meg_gpt_conf *m)
+static json_t *make_config(const struct meg_model_conf *m)
 {
     const bool is_qwen = !m->has_bias && m->add_qkv_bias;
     json_t *c = json_object();

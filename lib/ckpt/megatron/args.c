@@ -182,7 +182,7 @@ static bool is_option(const char *name)
 {
     char buf[64];
 
-    for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
+    for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
         const char *arg = ckpt_arg_name(buf, row);
 
         if (arg && strcmp(arg, name) == 0)

@@ -80,7 +80,7 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
     const bool is_grouped = is_true(meg_py_attr(rd->args, "group_query_attention"));
     char buf[64];
 
-    for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
+    for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
         const char *name = ckpt_arg_name(buf, row);
         const struct meg_py *v = name ? meg_py_attr(rd->args, name) : NULL;
 
@@ -103,9 +103,11 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
 
 static int read_options(const struct reader *rd, struct meg_err *e)
 {
-    struct meg_gpt_conf m = { 0 };
+    struct meg_model_conf m = { 0 };
     struct meg_tok_conf tok = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &m },
+                                           { "tokenizer", meg_tok_opts, &tok },
+                                           { 0 } };
     struct meg_str text = { 0 }, dump = { 0 };
     struct meg_err why;
     int r;
@@ -408,8 +410,8 @@ static int find_vocab(struct reader *rd, struct meg_err *e)
  */
 static int check_tp_size(const struct reader *rd, struct meg_err *e)
 {
-    struct meg_gpt_conf m;
-    int r = meg_ckpt_gpt_conf(rd->c, &m, e);
+    struct meg_model_conf m;
+    int r = meg_ckpt_model_conf(rd->c, &m, e);
 
     if (r == 0 && m.num_query_groups % rd->tp)
         r = meg_fail(e, MEG_EFORMAT,

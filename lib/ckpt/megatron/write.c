@@ -41,7 +41,7 @@ static int check_divides(const char *option, int64_t n, const char *what, int64_
 static int check(const struct export *x, struct meg_err *e)
 {
     static const char tensor[] = "target-tensor-parallel-size", pipeline[] = "target-pipeline-parallel-size";
-    const struct meg_gpt_conf *m = x->s->model;
+    const struct meg_model_conf *m = x->s->model;
     const struct meg_ckpt_megatron_conf *to = x->to;
     int r;
 
@@ -176,11 +176,11 @@ static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
 }
 
 /* Write the options of the model under their attribute names. */
-static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *m)
+static void put_options(struct meg_pickle_writer *p, const struct meg_model_conf *m)
 {
     char buf[64];
 
-    for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
+    for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
         const char *name = ckpt_arg_name(buf, row);
         const void *field = (const char *)m + row->offset;
 
@@ -194,7 +194,7 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *
             else
                 meg_pickle_put_int(p, *(const int64_t *)field);
             break;
-        case MEG_OPT_ENUM: meg_pickle_put_str(p, meg_opt_choice(meg_gpt_opts, row->name, m)); break;
+        case MEG_OPT_ENUM: meg_pickle_put_str(p, meg_opt_choice(meg_model_opts, row->name, m)); break;
         case MEG_OPT_F64: meg_pickle_put_float(p, *(const double *)field); break;
         case MEG_OPT_BOOL:
         case MEG_OPT_STORE_FALSE: meg_pickle_put_bool(p, *(const bool *)field); break;
@@ -205,13 +205,13 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *
 
 static void put_args(struct meg_pickle_writer *p, const struct export *x)
 {
-    const struct meg_gpt_conf *m = x->s->model;
+    const struct meg_model_conf *m = x->s->model;
 
     meg_pickle_put_str(p, "args");
     meg_pickle_put_namespace_begin(p);
     put_options(p, m);
     put_int(p, "seq_length", x->to->seq_length == MEG_UNSET ? m->max_position_embeddings : x->to->seq_length);
-    put_bool(p, "add_position_embedding", !meg_gpt_is_rotary(m));
+    put_bool(p, "add_position_embedding", !meg_model_is_rotary(m));
     put_int(p, "tensor_model_parallel_size", x->to->tensor);
     put_int(p, "pipeline_model_parallel_size", x->to->pipeline);
     put_int(p, "make_vocab_size_divisible_by", x->to->vocab_multiple);

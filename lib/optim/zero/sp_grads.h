@@ -10,7 +10,7 @@
 #ifndef MEG_OPTIM_ZERO_SP_GRADS_H
 #define MEG_OPTIM_ZERO_SP_GRADS_H
 #include "device/device.h"
-#include "model/param.h"
+#include "nn/param.h"
 
 MEG_BEGIN_DECLS
 

@@ -3,13 +3,13 @@
 #include <stdlib.h>
 #include "base/mem.h"
 
-void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_gpt *model,
+void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_model *model,
                         struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
                         void *grad_shards)
 {
     const struct meg_mesh *m = model->mesh;
     const struct meg_params *p = &model->params;
-    const struct meg_gpt_run *run = &model->run;
+    const struct meg_model_run *run = &model->run;
 
     z->shards_grads = run->shards_grads;
     z->shards_params = run->shards_params;

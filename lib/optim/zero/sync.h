@@ -7,12 +7,12 @@
  *     2       reduce-scatter a layer after its backward     all-gather each bucket after the update
  *     3       reduce-scatter a layer after its backward     all-gather a layer before its forward and backward
  *
- * A layer here is a layer group of model/param.h.  optim/zero/grad_reduce.h implements the collectives on buckets,
+ * A layer here is a layer group of nn/param.h.  optim/zero/grad_reduce.h implements the collectives on buckets,
  * optim/zero/layerwise.h the collectives on layers.
  */
 #ifndef MEG_OPTIM_ZERO_SYNC_H
 #define MEG_OPTIM_ZERO_SYNC_H
-#include "model/gpt.h"
+#include "model/model.h"
 #include "optim/zero/grad_reduce.h"
 #include "optim/zero/layerwise.h"
 #include "optim/zero/shard.h"
@@ -33,13 +33,13 @@ struct meg_zero_sync {
  * Prepare the collectives on a model's parameters and gradients.  param_shards (used in stage 3 only) and grad_shards
  * (used in stages 2 and 3 only) are this rank's shards, in the dtypes of model->run.  All pointers are borrowed.
  */
-void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_gpt *model,
+void meg_zero_sync_init(struct meg_zero_sync *z, const struct meg_zero_conf *c, const struct meg_model *model,
                         struct meg_nan_guard *nan_guard, const struct meg_sp_grads *sp_grads, void *param_shards,
                         void *grad_shards);
 /* Wait for the collectives in flight and free the memory of z, which may be zero-initialized. */
 void meg_zero_sync_free(struct meg_zero_sync *z);
 
-/* Implement the callbacks of struct meg_gpt_hooks. */
+/* Implement the callbacks of struct meg_model_hooks. */
 void meg_zero_params_needed(struct meg_zero_sync *z, int group, int next, bool is_backward);
 void meg_zero_grads_ready(struct meg_zero_sync *z, int group);
 

@@ -99,7 +99,7 @@ static void save_as(struct shared_comm *world, const struct saving *s)
     b = unsharded;
     b.mesh = &mesh;
     b.is_async = s->is_async;
-    meg_gpt_params(&b.p, &b.m, &mesh);
+    meg_model_params(&b.p, &b.m, &mesh);
     b.w = shard_copy(&b.p, &unsharded.p, unsharded.w);
     b.exp_avg = shard_copy(&b.p, &unsharded.p, unsharded.exp_avg);
     b.exp_avg_sq = shard_copy(&b.p, &unsharded.p, unsharded.exp_avg_sq);

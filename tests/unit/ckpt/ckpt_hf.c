@@ -48,7 +48,7 @@ static void qkv_rows_are_interleaved_by_head(void **state)
      */
     float foreign[3 * 12], native[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
-    const struct meg_gpt_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
+    const struct meg_model_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
     const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .tp_axis = -1 };
     const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .tp_axis = -1 };
@@ -72,7 +72,7 @@ static void qkv_rows_are_interleaved_by_head(void **state)
 static void linear_weights_are_transposed(void **state)
 {
     static float foreign[37 * 5], native[5 * 37], back[37 * 5];
-    const struct meg_gpt_conf m = { 0 };
+    const struct meg_model_conf m = { 0 };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_size = 1 };
     const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .tp_axis = -1 };
 
@@ -109,7 +109,7 @@ static void gpt2_round_trip_is_bit_identical(void **state)
 {
     struct ckpt_fixture a, b;
     struct meg_ckpt *c;
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     struct meg_err e;
 
     (void)state;
@@ -117,7 +117,7 @@ static void gpt2_round_trip_is_bit_identical(void **state)
     make_fixture(&b, 1, 8, 2);
     a.m.bias_gelu_fusion = false;
     export_gpt2(&a, "out", NULL);
-    if (meg_ckpt_open(&c, "out", MEG_UNSET, &e) < 0 || meg_ckpt_gpt_conf(c, &m, &e) < 0 ||
+    if (meg_ckpt_open(&c, "out", MEG_UNSET, &e) < 0 || meg_ckpt_model_conf(c, &m, &e) < 0 ||
         load_f32_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
@@ -274,7 +274,7 @@ static void refuses_unsupported_gpt2_settings(void **state)
 static void refuses_to_export_what_gpt2_cannot_express(void **state)
 {
     struct meg_ckpt_save_args s = { .dir = "wide" };
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     struct meg_err e;
 
     (void)state;

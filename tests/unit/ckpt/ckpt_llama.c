@@ -2,9 +2,9 @@
 #include "ckpt_fixture.h"
 
 /* Create a Llama of 2 layers and 4 heads in 2 query groups; tune, unless NULL, modifies its configuration. */
-static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_gpt_conf *m))
+static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_model_conf *m))
 {
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m }, { 0 } };
     struct meg_err e;
 
     memset(b, 0, sizeof *b);
@@ -25,9 +25,9 @@ static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg
     b->m.attention_dropout = b->m.hidden_dropout = 0;
     if (tune)
         tune(&b->m);
-    if (meg_gpt_conf_check(&b->m, &e) < 0)
+    if (meg_model_conf_check(&b->m, &e) < 0)
         fail_msg("%s", e.msg);
-    meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
+    meg_model_params(&b->p, &b->m, &meg_mesh_one);
     b->w = new_params(&b->p, seed);
 }
 
@@ -38,12 +38,12 @@ static int export_llama(const struct ckpt_fixture *b, const char *dir, struct me
     return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
 }
 
-static void unchanged(struct meg_gpt_conf *m)
+static void unchanged(struct meg_model_conf *m)
 {
     m->rotary_base = 500000;
 }
 
-static void tied_llama3(struct meg_gpt_conf *m)
+static void tied_llama3(struct meg_model_conf *m)
 {
     m->is_untied = false;
     m->use_rope_scaling = true;
@@ -51,18 +51,18 @@ static void tied_llama3(struct meg_gpt_conf *m)
     m->norm_epsilon = 1e-6;
 }
 
-static void wide_heads_interpolated(struct meg_gpt_conf *m)
+static void wide_heads_interpolated(struct meg_model_conf *m)
 {
     m->kv_channels = 8;
     m->rotary_interpolation = 2;
 }
 
-static void all_biases(struct meg_gpt_conf *m)
+static void all_biases(struct meg_model_conf *m)
 {
     m->has_bias = true;
 }
 
-static void qwen(struct meg_gpt_conf *m)
+static void qwen(struct meg_model_conf *m)
 {
     m->add_qkv_bias = true;
     m->group_query_attention = false;
@@ -72,7 +72,7 @@ static void qwen(struct meg_gpt_conf *m)
 static void llama_round_trip_is_bit_identical(void **state)
 {
     static const struct {
-        void (*tune)(struct meg_gpt_conf *m);
+        void (*tune)(struct meg_model_conf *m);
         const char *config; /* strings expected in config.json, separated by | */
     } variant[] = {
         { unchanged, "\"LlamaForCausalLM\"|\"rope_theta\": 500000.0|\"rope_scaling\": null" },
@@ -96,11 +96,11 @@ static void llama_round_trip_is_bit_identical(void **state)
         config = read_bytes("out/config.json");
         assert_contains(config.s, variant[i].config);
         c = open_ok("out", MEG_UNSET);
-        if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
+        if (meg_ckpt_model_conf(c, &b.m, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);
         assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
-        meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);
-        meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &b.m }, { 0 } }, &is);
+        meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, &a.m }, { 0 } }, &was);
+        meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, &b.m }, { 0 } }, &is);
         assert_string_equal(was.s, is.s);
         meg_ckpt_close(c);
         meg_str_free(&config);
@@ -198,17 +198,17 @@ static void refuses_unsupported_llama_settings(void **state)
     free_fixture(&b);
 }
 
-static void interleaved(struct meg_gpt_conf *m)
+static void interleaved(struct meg_model_conf *m)
 {
     m->rotary_interleaved = true;
 }
 
-static void layer_norm(struct meg_gpt_conf *m)
+static void layer_norm(struct meg_model_conf *m)
 {
     m->normalization = MEG_NORM_LAYER;
 }
 
-static void learned(struct meg_gpt_conf *m)
+static void learned(struct meg_model_conf *m)
 {
     m->position_embedding_type = MEG_POSITION_LEARNED;
 }
@@ -216,7 +216,7 @@ static void learned(struct meg_gpt_conf *m)
 static void refuses_to_export_what_llama_cannot_express(void **state)
 {
     static const struct {
-        void (*tune)(struct meg_gpt_conf *m);
+        void (*tune)(struct meg_model_conf *m);
         const char *message;
     } bad[] = {
         { interleaved, "Hugging Face's llama|halves" },

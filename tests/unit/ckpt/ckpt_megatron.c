@@ -35,7 +35,7 @@ static void export_ranks_ok(const struct ckpt_fixture *b, const char *dir, int64
 /* Create a SwiGLU model of 4 layers with query groups, so that every type of sharding occurs. */
 static void make_gated(struct ckpt_fixture *b, int seed)
 {
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m }, { 0 } };
     struct meg_err e;
 
     memset(b, 0, sizeof *b);
@@ -49,9 +49,9 @@ static void make_gated(struct ckpt_fixture *b, int seed)
     b->m.max_position_embeddings = 6;
     b->m.vocab_size = 11;
     b->m.swiglu = true;
-    if (meg_gpt_conf_check(&b->m, &e) < 0)
+    if (meg_model_conf_check(&b->m, &e) < 0)
         fail_msg("%s", e.msg);
-    meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
+    meg_model_params(&b->p, &b->m, &meg_mesh_one);
     b->w = new_params(&b->p, seed);
 }
 
@@ -74,11 +74,11 @@ static void every_parallel_size_has_the_same_weights(void **state)
                     export_ranks_ok(&a, "out", t, p, multiple, (enum meg_ckpt_names)names);
                     c = open_ok("out", MEG_UNSET);
                     fill_params(b.w, &b.p, 2);
-                    if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
+                    if (meg_ckpt_model_conf(c, &b.m, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
                         fail_msg("%s", e.msg);
                     assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
-                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);
-                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &b.m }, { 0 } }, &is);
+                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, &a.m }, { 0 } }, &was);
+                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, &b.m }, { 0 } }, &is);
                     assert_string_equal(was.s, is.s);
                     assert_int_equal(b.m.vocab_size, 11);
                     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
@@ -137,7 +137,7 @@ static void pads_the_vocabulary(void **state)
     struct meg_err e;
     struct ckpt_fixture a;
     struct meg_params p;
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     const struct meg_param *word;
     float *w;
 
@@ -149,8 +149,8 @@ static void pads_the_vocabulary(void **state)
               15);
     c = open_ok("pad", MEG_UNSET);
     assert_int_equal(meg_ckpt_vocab_size(c), 16);
-    assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
-    meg_gpt_params(&p, &m, &meg_mesh_one);
+    assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
+    meg_model_params(&p, &m, &meg_mesh_one);
     w = meg_new((size_t)p.flat_numel * sizeof *w);
     assert_int_equal(load_f32_weights(c, &p, w, &e), 0);
     word = meg_params_find(&p, "embedding.word_embeddings.weight");
@@ -244,7 +244,7 @@ static void qkv_rows_with_core_names_are_not_reordered(void **state)
 /* In version 0, the queries of all heads of a rank precede the keys and values. */
 static void version_0_has_queries_first(void **state)
 {
-    const struct meg_gpt_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
+    const struct meg_model_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
     const struct meg_param row = { .ndim = 1, .dim = { 24 }, .tp_axis = 0 };
     const struct ckpt_tp_shard shard = { .model = &m, .tp_rank = 1, .tp_size = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };

@@ -82,7 +82,7 @@ static void write_with_args(const char *at, const json_t *args)
         b.m.group_query_attention = true;
         b.m.num_query_groups = 2;
     }
-    meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
     b.w = new_params(&b.p, 1);
 
     meg_pickle_begin(&f.pickle);
@@ -284,7 +284,7 @@ static bool is_model_option(const char *name)
 {
     char buf[64];
 
-    for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
+    for (const struct meg_opt *row = meg_model_opts; row->name; row++) {
         const char *arg = ckpt_arg_name(buf, row);
 
         if (arg && strcmp(arg, name) == 0)
@@ -366,7 +366,7 @@ static void gelu_is_exact_unless_an_option_selects_tanh(void **state)
     (void)state;
     for (int i = 0; i < 5; i++) {
         json_t *args = minimal_args();
-        struct meg_gpt_conf m;
+        struct meg_model_conf m;
         struct meg_ckpt *c;
         struct meg_err e;
 
@@ -376,7 +376,7 @@ static void gelu_is_exact_unless_an_option_selects_tanh(void **state)
         write_with_args("ckpt", args);
         json_decref(args);
         c = open_ok("ckpt", MEG_UNSET);
-        assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
+        assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
         assert_int_equal(m.bias_gelu_fusion, tanh_form[i] != NULL);
         meg_ckpt_close(c);
     }

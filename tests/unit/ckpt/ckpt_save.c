@@ -9,7 +9,7 @@ static void round_trip_is_bit_identical(void **state)
 {
     struct ckpt_fixture a, b;
     struct meg_ckpt *c;
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     struct meg_tok_conf tok = { .vocab_size = MEG_UNSET };
     struct meg_str s;
     struct meg_err e;
@@ -27,7 +27,7 @@ static void round_trip_is_bit_identical(void **state)
     assert_int_equal(meg_ckpt_eod(c), 3);
     assert_int_equal(json_integer_value(json_object_get(meg_ckpt_run_state(c), "consumed")), 40);
     assert_true(json_real_value(json_object_get(meg_ckpt_run_state(c), "x")) == 0.1);
-    assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
+    assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
     assert_int_equal(m.num_layers, 2);
     assert_int_equal(m.ffn_hidden_size, 32);
     assert_int_equal(m.vocab_size, 11);
@@ -185,10 +185,10 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     free(b.w);
     meg_params_free(&b.p);
     b.m.vocab_size = 530000; /* a word embedding of 17 MB, two chunks */
-    meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
     b.w = new_params(&b.p, 1);
     {
-        const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b.m }, { 0 } };
+        const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b.m }, { 0 } };
         struct meg_str options = { 0 };
         struct meg_ckpt_save_args save = { .dir = "flip",
                                            .iteration = MEG_CKPT_RELEASE,
@@ -443,7 +443,7 @@ static void lists_all_changed_options(void **state)
 {
     struct ckpt_fixture b;
     struct meg_ckpt *c;
-    struct meg_gpt_conf m;
+    struct meg_model_conf m;
     struct meg_err e;
 
     (void)state;

@@ -67,16 +67,16 @@ static const struct meg_comm_ops comm_ops = {
 
 /* ---- the model and its ranks -------------------------------------------------------------------- */
 
-static struct meg_gpt_conf deep_gpt(void)
+static struct meg_model_conf deep_gpt(void)
 {
-    struct meg_gpt_conf m = small_gpt_conf(LAYERS, 8);
+    struct meg_model_conf m = small_gpt_conf(LAYERS, 8);
     struct meg_err e;
 
     m.num_attention_heads = 8;
     m.kv_channels = m.num_query_groups = MEG_UNSET;
     m.ffn_hidden_size = 8;
     m.vocab_size = 16;
-    assert_int_equal(meg_gpt_conf_check(&m, &e), 0);
+    assert_int_equal(meg_model_conf_check(&m, &e), 0);
     return m;
 }
 
@@ -152,7 +152,7 @@ static void wide_params(struct meg_params *p, const struct meg_mesh *mesh)
 }
 
 /* List the files and extents that the rank would write: the weights, and three optimizer states of its shards. */
-static void list_save(const struct meg_mesh *mesh, const struct meg_gpt_conf *m, const struct meg_params *p,
+static void list_save(const struct meg_mesh *mesh, const struct meg_model_conf *m, const struct meg_params *p,
                       const struct meg_zero_shard *z)
 {
     static char data[1]; /* addresses are computed, but not read */
@@ -181,17 +181,17 @@ static void list_save(const struct meg_mesh *mesh, const struct meg_gpt_conf *m,
     lap("save");
 }
 
-static void create_model(const struct meg_gpt_conf *m, const struct meg_mesh *mesh)
+static void create_model(const struct meg_model_conf *m, const struct meg_mesh *mesh)
 {
-    const struct meg_gpt_run run = {
+    const struct meg_model_run run = {
         .s = 1, .b = 1, .shards_params = mesh->layout.zero.stage == 3, .shards_grads = mesh->layout.zero.stage == 3
     };
-    struct meg_gpt *g;
+    struct meg_model *g;
     struct meg_err e;
 
-    if (meg_gpt_create(&g, m, &run, meg_device_cpu(), mesh, &e) < 0)
+    if (meg_model_create(&g, m, &run, meg_device_cpu(), mesh, &e) < 0)
         fail_msg("%s", e.msg);
-    meg_gpt_close(g);
+    meg_model_close(g);
     lap("model");
 }
 
@@ -215,7 +215,7 @@ static void load_checkpoint(const struct meg_mesh *mesh, const struct meg_params
 static void start_rank(void *arg)
 {
     const struct sim *s = arg;
-    const struct meg_gpt_conf m = deep_gpt();
+    const struct meg_model_conf m = deep_gpt();
     struct meg_comm world = {
         .op = &comm_ops, .host = &comm_ops, .name = "world", .rank = (int)s->rank, .size = WORLD
     };
@@ -233,7 +233,7 @@ static void start_rank(void *arg)
     if (s->is_wide)
         wide_params(&p, &mesh);
     else
-        meg_gpt_params(&p, &m, &mesh);
+        meg_model_params(&p, &m, &mesh);
     assert_in_range(p.n, 45000, 47000);
     lap("table");
     meg_zero_shard_make(&z, &p, s->layout, (int)mesh.coords.dp);
@@ -257,7 +257,7 @@ static void save_deep(void *arg)
     struct ckpt_fixture b = { .m = deep_gpt(), .mesh = &meg_mesh_one };
 
     (void)arg;
-    meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
     assert_int_equal(b.p.n, ROWS);
     b.w = b.exp_avg = b.exp_avg_sq = new_params(&b.p, 0);
     lap("save on one rank, with files: start");

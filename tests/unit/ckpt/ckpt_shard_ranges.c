@@ -42,12 +42,12 @@ static void assign_ranges(struct rank *r, int64_t i, int64_t n)
     }
 }
 
-static void make_rank(struct rank *r, const struct meg_gpt_conf *m, const struct meg_layout *l, int64_t i)
+static void make_rank(struct rank *r, const struct meg_model_conf *m, const struct meg_layout *l, int64_t i)
 {
     *r = (struct rank){ 0 };
     meg_mesh_init_dry(&r->mesh, l, i);
     r->mesh.world = &meg_comm_self;
-    meg_gpt_params(&r->p, m, &r->mesh);
+    meg_model_params(&r->p, m, &r->mesh);
     r->flat = meg_new((size_t)r->p.flat_numel * sizeof *r->flat);
     for (int k = 0; k < r->p.n; k++)
         for (int64_t j = 0; j < meg_param_num_shard_ranges(&r->p.row[k]); j++) {
@@ -83,19 +83,19 @@ static struct meg_layout layout(int i)
     return l;
 }
 
-static struct meg_gpt_conf model(void)
+static struct meg_model_conf model(void)
 {
-    struct meg_gpt_conf m = small_gpt_conf(4, 8);
+    struct meg_model_conf m = small_gpt_conf(4, 8);
     struct meg_err e;
 
     m.swiglu = true;
     m.has_bias = true;
-    assert_int_equal(meg_gpt_conf_check(&m, &e), 0);
+    assert_int_equal(meg_model_conf_check(&m, &e), 0);
     return m;
 }
 
 /* Write the files to image as the ranks of a layout do, and check that each byte is written once. */
-static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct meg_gpt_conf *m,
+static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct meg_model_conf *m,
                         const struct meg_layout *l)
 {
     unsigned char *times[FILES];
@@ -151,7 +151,7 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
 
 static void every_layout_writes_the_same_files(void **state)
 {
-    const struct meg_gpt_conf m = model();
+    const struct meg_model_conf m = model();
     char *one[FILES], *more[FILES];
     int64_t none[FILES], nmore[FILES];
 
@@ -174,7 +174,7 @@ static void every_layout_writes_the_same_files(void **state)
  * On each rank of each layout, load the weights rounded to bf16, ranges of the weights and, if nslots is 3, exp_avg,
  * and compare them.
  */
-static void load_shards(const struct meg_ckpt *c, const struct meg_gpt_conf *m, int nslots)
+static void load_shards(const struct meg_ckpt *c, const struct meg_model_conf *m, int nslots)
 {
     struct meg_err e;
 

@@ -15,20 +15,20 @@
 
 enum { V = 50, POSITIONS = 16, TOKENS = 70 };
 
-static struct meg_gpt *g;
+static struct meg_model *g;
 static struct meg_scorer scorer;
 static int32_t tokens[TOKENS];
 
 static int setup(void **state)
 {
-    const struct meg_gpt_conf conf = tiny_gpt(1, 32, 64, 2, POSITIONS, V);
-    const struct meg_gpt_run run = { .s = POSITIONS, .b = 1 };
+    const struct meg_model_conf conf = tiny_gpt(1, 32, 64, 2, POSITIONS, V);
+    const struct meg_model_run run = { .s = POSITIONS, .b = 1 };
     struct meg_err e;
 
     (void)state;
-    if (meg_gpt_create(&g, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
+    if (meg_model_create(&g, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
         return -1;
-    meg_gpt_init(g, 3);
+    meg_model_init(g, 3);
     meg_scorer_init(&scorer, g);
     for (int i = 0; i < TOKENS; i++)
         tokens[i] = (i * i + 3 * i) % V;
@@ -39,7 +39,7 @@ static int teardown(void **state)
 {
     (void)state;
     meg_scorer_free(&scorer);
-    meg_gpt_close(g);
+    meg_model_close(g);
     return 0;
 }
 

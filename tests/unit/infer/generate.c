@@ -16,26 +16,26 @@
 
 enum { V = 61, POSITIONS = 24, PROMPTS = 7 };
 
-static struct meg_gpt *g;
+static struct meg_model *g;
 
 /* Weights of standard deviation 0.3 result in distributions that are far from uniform. */
 static int setup(void **state)
 {
-    const struct meg_gpt_conf conf = tiny_gpt(2, 32, 128, 4, POSITIONS, V);
-    const struct meg_gpt_run run = { .s = POSITIONS, .b = 1 };
+    const struct meg_model_conf conf = tiny_gpt(2, 32, 128, 4, POSITIONS, V);
+    const struct meg_model_run run = { .s = POSITIONS, .b = 1 };
     struct meg_err e;
 
     (void)state;
-    if (meg_gpt_create(&g, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
+    if (meg_model_create(&g, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
         return -1;
-    meg_gpt_init(g, 42);
+    meg_model_init(g, 42);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    meg_gpt_close(g);
+    meg_model_close(g);
     return 0;
 }
 
@@ -125,8 +125,8 @@ static void greedy_takes_the_largest_logit(void **state)
         int32_t ids[POSITIONS];
         int64_t n = prompt(ids, i);
         memcpy(ids + n, c[i].ids, (size_t)c[i].n * sizeof *ids);
-        meg_gpt_logits(g, &(struct meg_batch){ .s = POSITIONS, .b = 1, .tokens = ids, .position_ids = position },
-                       logits);
+        meg_model_logits(g, &(struct meg_batch){ .s = POSITIONS, .b = 1, .tokens = ids, .position_ids = position },
+                         logits);
         for (int64_t t = n; t < POSITIONS; t++)
             for (int32_t k = 0; k < V; k++)
                 assert_true(logits[(t - 1) * V + k] <= logits[(t - 1) * V + ids[t]] + 1e-4f);
@@ -338,23 +338,23 @@ static void the_top_logprobs_contain_the_sampled_id(void **state)
 static void scores_list_the_top_logprobs_of_every_row(void **state)
 {
     enum { ROWS = 140, MANY = 150000 };
-    const struct meg_gpt_conf conf = tiny_gpt(1, 8, 16, 2, ROWS, MANY);
-    const struct meg_gpt_run run = { .s = ROWS, .b = 1 };
+    const struct meg_model_conf conf = tiny_gpt(1, 8, 16, 2, ROWS, MANY);
+    const struct meg_model_run run = { .s = ROWS, .b = 1 };
     float *logits = meg_new((size_t)ROWS * MANY * sizeof *logits), plain[ROWS], logprob[ROWS];
     struct meg_token_logprob top[ROWS * 2];
     int32_t ids[ROWS + 1];
     struct meg_scorer s;
-    struct meg_gpt *many;
+    struct meg_model *many;
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_gpt_create(&many, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e), MEG_OK);
-    meg_gpt_init(many, 3);
-    assert_in_range(meg_gpt_logit_rows(many), 1, ROWS - 1);
+    assert_int_equal(meg_model_create(&many, &conf, &run, meg_device_cpu(), &meg_mesh_one, &e), MEG_OK);
+    meg_model_init(many, 3);
+    assert_in_range(meg_model_logit_rows(many), 1, ROWS - 1);
     for (int32_t i = 0; i <= ROWS; i++)
         ids[i] = i * 1031 % MANY;
     meg_scorer_init(&s, many);
-    meg_gpt_logits(many, &(struct meg_batch){ .s = ROWS, .b = 1, .tokens = ids, .position_ids = s.position }, logits);
+    meg_model_logits(many, &(struct meg_batch){ .s = ROWS, .b = 1, .tokens = ids, .position_ids = s.position }, logits);
     assert_int_equal(meg_score(&s, ids, ROWS + 1, plain, &e), MEG_OK);
     assert_int_equal(meg_score_top(&s, ids, ROWS + 1, logprob, top, 2, &e), MEG_OK);
     assert_memory_equal(plain, logprob, sizeof plain);
@@ -369,7 +369,7 @@ static void scores_list_the_top_logprobs_of_every_row(void **state)
         assert_true(top[2 * i + 1].id != best && top[2 * i + 1].logprob <= top[2 * i].logprob);
     }
     meg_scorer_free(&s);
-    meg_gpt_close(many);
+    meg_model_close(many);
     free(logits);
 }
 

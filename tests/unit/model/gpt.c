@@ -9,24 +9,24 @@
 #include <cmocka.h>
 #include "base/mem.h"
 #include "cpu/cpu.h"
-#include "model/gpt_decode.h"
+#include "model/decode.h"
 #include "tiny_gpt.h"
 
 enum { S = 6, B = 3, N = S * B, V = 23, H = 16, A = 4, L = 2, F = 40 };
 
-static struct meg_gpt_conf conf(void)
+static struct meg_model_conf conf(void)
 {
     return tiny_gpt(L, H, F, A, S, V);
 }
 
-static struct meg_gpt *make_on(const struct meg_device *device, const struct meg_gpt_conf *c,
-                               const struct meg_gpt_run *run)
+static struct meg_model *make_on(const struct meg_device *device, const struct meg_model_conf *c,
+                                 const struct meg_model_run *run)
 {
-    struct meg_gpt *g;
+    struct meg_model *g;
     struct meg_err e;
 
-    assert_int_equal(meg_gpt_create(&g, c, run, device, &meg_mesh_one, &e), 0);
-    meg_gpt_init(g, 1234);
+    assert_int_equal(meg_model_create(&g, c, run, device, &meg_mesh_one, &e), 0);
+    meg_model_init(g, 1234);
     for (int i = 0; i < g->params.n; i++) /* vary biases and norm weights, which are constant initially */
         if (g->params.row[i].ndim == 1)
             for (int64_t j = 0; j < g->params.row[i].numel; j++)
@@ -34,14 +34,14 @@ static struct meg_gpt *make_on(const struct meg_device *device, const struct meg
     return g;
 }
 
-static struct meg_gpt *make_run(const struct meg_gpt_conf *c, const struct meg_gpt_run *run)
+static struct meg_model *make_run(const struct meg_model_conf *c, const struct meg_model_run *run)
 {
     return make_on(meg_device_cpu(), c, run);
 }
 
-static struct meg_gpt *make(const struct meg_gpt_conf *c, bool is_training)
+static struct meg_model *make(const struct meg_model_conf *c, bool is_training)
 {
-    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = is_training, .seed = 7 };
+    const struct meg_model_run run = { .s = S, .b = B, .is_training = is_training, .seed = 7 };
 
     return make_run(c, &run);
 }
@@ -83,7 +83,7 @@ static void close_to(double got, double want, double scale)
         fail_msg("%.9g, wanted %.9g to within %.2g", got, want, scale);
 }
 
-static float *copy_of_gradients(const struct meg_gpt *g)
+static float *copy_of_gradients(const struct meg_model *g)
 {
     return memcpy(meg_new((size_t)g->params.flat_numel * sizeof(float)), g->g,
                   (size_t)g->params.flat_numel * sizeof(float));
@@ -100,10 +100,10 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
         { MEG_RECOMPUTE_UNIFORM, 3 },   { MEG_RECOMPUTE_BLOCK, 1 },   { MEG_RECOMPUTE_BLOCK, 2 },
     };
     static int64_t sample[] = { 40, 41, 42 };
-    struct meg_gpt_conf c = tiny_gpt(3, H, F, A, S, V);
+    struct meg_model_conf c = tiny_gpt(3, H, F, A, S, V);
     struct input in;
     struct meg_batch x = batch(&in);
-    struct meg_gpt *g;
+    struct meg_model *g;
     float *want;
     double loss;
 
@@ -111,22 +111,22 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
     c.attention_dropout = c.hidden_dropout = 0.3;
     x.sample_id = sample;
     g = make(&c, true);
-    loss = meg_gpt_forward_backward(g, &x, 1);
+    loss = meg_model_forward_backward(g, &x, 1);
     want = copy_of_gradients(g);
-    meg_gpt_close(g);
+    meg_model_close(g);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        const struct meg_gpt_run run = { .s = S,
-                                         .b = B,
-                                         .is_training = true,
-                                         .seed = 7,
-                                         .recompute = modes[i].recompute,
-                                         .recompute_num_layers = modes[i].layers };
+        const struct meg_model_run run = { .s = S,
+                                           .b = B,
+                                           .is_training = true,
+                                           .seed = 7,
+                                           .recompute = modes[i].recompute,
+                                           .recompute_num_layers = modes[i].layers };
 
         g = make_run(&c, &run);
-        assert_true(meg_gpt_forward_backward(g, &x, 1) == loss);
+        assert_true(meg_model_forward_backward(g, &x, 1) == loss);
         if (memcmp(g->g, want, (size_t)g->params.flat_numel * sizeof *want))
             fail_msg("mode %d of %d layers: the gradients differ", (int)modes[i].recompute, (int)modes[i].layers);
-        meg_gpt_close(g);
+        meg_model_close(g);
     }
     free(want);
 }
@@ -134,27 +134,27 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
 static void deferred_weight_gradients_are_the_same_bit_for_bit(void **state)
 {
     static int64_t sample[] = { 40, 41, 42 };
-    struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 7 };
-    struct meg_gpt_conf c = conf();
+    struct meg_model_run run = { .s = S, .b = B, .is_training = true, .seed = 7 };
+    struct meg_model_conf c = conf();
     struct input in;
     struct meg_batch x = batch(&in);
 
     (void)state;
     x.sample_id = sample;
     for (int has_dropout = 0; has_dropout < 2; has_dropout++) {
-        struct meg_gpt *g;
+        struct meg_model *g;
         float *want;
 
         c.hidden_dropout = has_dropout ? 0.3 : 0;
         g = make(&c, true);
-        meg_gpt_forward_backward(g, &x, 1);
+        meg_model_forward_backward(g, &x, 1);
         want = copy_of_gradients(g);
-        meg_gpt_close(g);
+        meg_model_close(g);
         run.defers_wgrad = true;
         g = make_run(&c, &run);
-        meg_gpt_forward_backward(g, &x, 1);
+        meg_model_forward_backward(g, &x, 1);
         assert_memory_equal(g->g, want, (size_t)g->params.flat_numel * sizeof *want);
-        meg_gpt_close(g);
+        meg_model_close(g);
         free(want);
     }
 }
@@ -168,12 +168,12 @@ static int64_t sixteen_rows(int64_t v)
 /* The language-model head computes the logits of 16 rows, then of the other 2. */
 static void chunks_of_logits_give_the_same_loss_and_gradients(void **state)
 {
-    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 7 };
-    const struct meg_gpt_conf c = conf();
+    const struct meg_model_run run = { .s = S, .b = B, .is_training = true, .seed = 7 };
+    const struct meg_model_conf c = conf();
     struct meg_ops op = *meg_device_cpu()->op;
     struct meg_device device = *meg_device_cpu();
-    struct meg_gpt *one = make(&c, true), *two;
-    struct meg_gpt_memory memory;
+    struct meg_model *one = make(&c, true), *two;
+    struct meg_model_memory memory;
     struct input in;
     const struct meg_batch x = batch(&in);
     double loss;
@@ -182,16 +182,16 @@ static void chunks_of_logits_give_the_same_loss_and_gradients(void **state)
     op.logits_rows = sixteen_rows;
     device.op = &op;
     two = make_on(&device, &c, &run);
-    assert_int_equal(meg_gpt_logit_rows(one), N);
-    assert_int_equal(meg_gpt_logit_rows(two), 16);
-    meg_gpt_memory_size(&memory, &c, &run, &op, &meg_mesh_one);
+    assert_int_equal(meg_model_logit_rows(one), N);
+    assert_int_equal(meg_model_logit_rows(two), 16);
+    meg_model_memory_size(&memory, &c, &run, &op, &meg_mesh_one);
     assert_true(two->used.workspace == memory.workspace && memory.workspace < one->used.workspace);
-    loss = meg_gpt_forward_backward(one, &x, 1);
-    close_to(meg_gpt_forward_backward(two, &x, 1), loss, 1e-6 * loss);
+    loss = meg_model_forward_backward(one, &x, 1);
+    close_to(meg_model_forward_backward(two, &x, 1), loss, 1e-6 * loss);
     for (int64_t i = 0; i < one->params.flat_numel; i++)
         close_to(((float *)two->g)[i], ((float *)one->g)[i], 3e-6 * (1 + fabsf(((float *)one->g)[i])));
-    meg_gpt_close(one);
-    meg_gpt_close(two);
+    meg_model_close(one);
+    meg_model_close(two);
 }
 
 static size_t one_mebibyte(const struct meg_attn_desc *desc, enum meg_dtype grad, bool has_param_grads)
@@ -209,18 +209,18 @@ static size_t no_workspace(const struct meg_attn_desc *desc, enum meg_dtype grad
 
 static void memory_of_training_includes_the_workspace_of_attention(void **state)
 {
-    struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .dtype = MEG_DTYPE_BF16 };
-    const struct meg_gpt_conf c = conf();
+    struct meg_model_run run = { .s = S, .b = B, .is_training = true, .dtype = MEG_DTYPE_BF16 };
+    const struct meg_model_conf c = conf();
     struct meg_ops with = *meg_device_cpu()->op, without = with;
-    struct meg_gpt_memory m, least;
+    struct meg_model_memory m, least;
 
     (void)state;
     with.attn_bwd_nbytes = one_mebibyte;
     without.attn_bwd_nbytes = no_workspace;
     for (int training = 1; training >= 0; training--) {
         run.is_training = training;
-        meg_gpt_memory_size(&m, &c, &run, &with, &meg_mesh_one);
-        meg_gpt_memory_size(&least, &c, &run, &without, &meg_mesh_one);
+        meg_model_memory_size(&m, &c, &run, &with, &meg_mesh_one);
+        meg_model_memory_size(&least, &c, &run, &without, &meg_mesh_one);
         assert_int_equal(m.workspace, least.workspace + (training ? 1 << 20 : 0));
         assert_int_equal(m.activations, least.activations);
     }
@@ -228,24 +228,24 @@ static void memory_of_training_includes_the_workspace_of_attention(void **state)
 
 static void gradients_accumulate_over_micro_batches(void **state)
 {
-    const struct meg_gpt_conf c = conf();
-    struct meg_gpt *g = make(&c, true);
+    const struct meg_model_conf c = conf();
+    struct meg_model *g = make(&c, true);
     struct input in;
     const struct meg_batch x = batch(&in);
     float *once;
 
     (void)state;
-    meg_gpt_forward_backward(g, &x, 1);
+    meg_model_forward_backward(g, &x, 1);
     once = copy_of_gradients(g);
-    meg_gpt_forward_backward(g, &x, 1);
+    meg_model_forward_backward(g, &x, 1);
     for (int64_t i = 0; i < g->params.flat_numel; i++)
         close_to(((float *)g->g)[i], 2 * (double)once[i], 1e-5 * (1 + fabs((double)once[i])));
     free(once);
-    meg_gpt_close(g);
+    meg_model_close(g);
 }
 
 /* Set all parameter gradients to NaN, but not the padding between them. */
-static void fill_gradients_with_nan(struct meg_gpt *g)
+static void fill_gradients_with_nan(struct meg_model *g)
 {
     for (int i = 0; i < g->params.n; i++)
         for (int64_t k = 0; k < g->params.row[i].numel; k++)
@@ -253,26 +253,26 @@ static void fill_gradients_with_nan(struct meg_gpt *g)
 }
 
 /* Run two micro-batches, or as in zero-bubble schedules, both backward passes before both backward_weight passes. */
-static void two_micro_batches(struct meg_gpt *g, const struct meg_batch *x)
+static void two_micro_batches(struct meg_model *g, const struct meg_batch *x)
 {
     for (int64_t slot = 0; slot < 2; slot++)
-        meg_gpt_forward(g, 0, slot, x, 1, NULL, NULL);
+        meg_model_forward(g, 0, slot, x, 1, NULL, NULL);
     for (int64_t slot = 0; slot < 2; slot++)
-        meg_gpt_backward(g, 0, slot, NULL, NULL);
+        meg_model_backward(g, 0, slot, NULL, NULL);
     for (int64_t slot = 0; slot < 2 && g->run.defers_wgrad; slot++)
-        meg_gpt_backward_weight(g, 0, slot);
+        meg_model_backward_weight(g, 0, slot);
 }
 
-/* The first micro-batch after meg_gpt_zero_grads does not read the gradients, with any combination of options. */
+/* The first micro-batch after meg_model_zero_grads does not read the gradients, with any combination of options. */
 static void the_first_micro_batch_overwrites_all_gradients(void **state)
 {
     (void)state;
     for (int i = 0; i < 8; i++) {
-        struct meg_gpt_conf c = conf();
-        const struct meg_gpt_run run = {
+        struct meg_model_conf c = conf();
+        const struct meg_model_run run = {
             .s = S, .b = B, .is_training = true, .microbatch_slots = 2, .defers_wgrad = i & 1
         };
-        struct meg_gpt *g;
+        struct meg_model *g;
         struct input in;
         const struct meg_batch x = batch(&in);
         float *want;
@@ -284,23 +284,23 @@ static void the_first_micro_batch_overwrites_all_gradients(void **state)
         two_micro_batches(g, &x);
         want = copy_of_gradients(g);
         fill_gradients_with_nan(g);
-        meg_gpt_zero_grads(g);
+        meg_model_zero_grads(g);
         two_micro_batches(g, &x);
         assert_memory_equal(g->g, want, (size_t)g->params.flat_numel * sizeof *want);
         free(want);
-        meg_gpt_close(g);
+        meg_model_close(g);
     }
 }
 
 static void types_that_the_backend_lacks_are_refused(void **state)
 {
-    const struct meg_gpt_conf c = conf();
-    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .grad_dtype = MEG_DTYPE_F64 };
-    struct meg_gpt *g = NULL;
+    const struct meg_model_conf c = conf();
+    const struct meg_model_run run = { .s = S, .b = B, .is_training = true, .grad_dtype = MEG_DTYPE_F64 };
+    struct meg_model *g = NULL;
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_gpt_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), MEG_EUSAGE);
+    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), MEG_EUSAGE);
     assert_null(g);
     assert_non_null(strstr(e.msg, "linear_qkv.weight [48,16]"));
     assert_non_null(strstr(e.msg, "the CPU supports only fp32, bf16 and fp16"));
@@ -308,10 +308,10 @@ static void types_that_the_backend_lacks_are_refused(void **state)
 
 static void dropout_depends_on_the_sample_id_only(void **state)
 {
-    struct meg_gpt_conf c = conf();
+    struct meg_model_conf c = conf();
     struct input in;
     struct meg_batch x = batch(&in), one;
-    struct meg_gpt *g;
+    struct meg_model *g;
     int64_t sample[] = { 40, 41, 42 };
     int32_t tokens[S], labels[S], position[S], doc_start[S];
     float mask[S];
@@ -321,8 +321,8 @@ static void dropout_depends_on_the_sample_id_only(void **state)
     c.attention_dropout = c.hidden_dropout = 0.3;
     g = make(&c, true);
     x.sample_id = sample;
-    all = meg_gpt_forward_backward(g, &x, 1);
-    assert_true(fabs(all - meg_gpt_loss(g, &x, NULL)) > 1e-3);
+    all = meg_model_forward_backward(g, &x, 1);
+    assert_true(fabs(all - meg_model_loss(g, &x, NULL)) > 1e-3);
     for (int i = 0; i < B; i++) { /* one sequence per micro-batch */
         for (int t = 0; t < S; t++) {
             tokens[t] = in.tokens[t * B + i];
@@ -339,16 +339,16 @@ static void dropout_depends_on_the_sample_id_only(void **state)
                                   .doc_start = doc_start,
                                   .loss_mask = mask,
                                   .sample_id = sample + i };
-        sum += meg_gpt_forward_backward(g, &one, 1);
+        sum += meg_model_forward_backward(g, &one, 1);
     }
     close_to(sum, all, 1e-5 * all);
-    meg_gpt_close(g);
+    meg_model_close(g);
 }
 
-static void check_decoding(struct meg_gpt_conf c)
+static void check_decoding(struct meg_model_conf c)
 {
-    struct meg_gpt *g = make(&c, false);
-    struct meg_gpt_kv_cache *cache;
+    struct meg_model *g = make(&c, false);
+    struct meg_model_kv_cache *cache;
     struct meg_err e;
     struct input in;
     struct meg_batch x = batch(&in);
@@ -362,36 +362,36 @@ static void check_decoding(struct meg_gpt_conf c)
             in.position[t * B + i] = t;
             one[i][t] = in.tokens[t * B + i];
         }
-    meg_gpt_logits(g, &x, all);
-    assert_int_equal(meg_gpt_kv_cache_create(&cache, g, S, 3, &e), 0);
-    meg_gpt_prefill(g, cache, 2, one[0], 3, last);
+    meg_model_logits(g, &x, all);
+    assert_int_equal(meg_model_kv_cache_create(&cache, g, S, 3, &e), 0);
+    meg_model_prefill(g, cache, 2, one[0], 3, last);
     for (int v = 0; v < V; v++)
         close_to(last[v], all[2 * B * V + v], 1e-5);
-    meg_gpt_prefill(g, cache, 0, one[1], 1, NULL);
+    meg_model_prefill(g, cache, 0, one[1], 1, NULL);
     for (int t = 0; t < 2; t++) {
         const int32_t next[] = { one[0][3 + t], one[1][1 + t] };
 
-        meg_gpt_decode(g, cache, slots, next, 2, step);
+        meg_model_decode(g, cache, slots, next, 2, step);
         for (int v = 0; v < V; v++) {
             close_to(step[v], all[(3 + t) * B * V + v], 1e-5);
             close_to(step[V + v], all[((1 + t) * B + 1) * V + v], 1e-5);
         }
     }
-    assert_int_equal(meg_gpt_kv_cache_len(cache, 2), 5);
+    assert_int_equal(meg_model_kv_cache_len(cache, 2), 5);
 
     /* the logits of a sequence have the same bits if it is decoded alone, in a different slot */
-    meg_gpt_kv_cache_clear(cache, 1);
-    meg_gpt_prefill(g, cache, 1, one[1], 1, NULL);
+    meg_model_kv_cache_clear(cache, 1);
+    meg_model_prefill(g, cache, 1, one[1], 1, NULL);
     for (int t = 0; t < 2; t++)
-        meg_gpt_decode(g, cache, (int64_t[]){ 1 }, &one[1][1 + t], 1, alone);
+        meg_model_decode(g, cache, (int64_t[]){ 1 }, &one[1][1 + t], 1, alone);
     assert_memory_equal(alone, step + V, sizeof alone);
-    meg_gpt_kv_cache_close(cache);
-    meg_gpt_close(g);
+    meg_model_kv_cache_close(cache);
+    meg_model_close(g);
 }
 
 static void decoding_gives_the_logits_of_the_full_sequence(void **state)
 {
-    struct meg_gpt_conf c = conf();
+    struct meg_model_conf c = conf();
     struct meg_err e;
 
     (void)state;
@@ -401,19 +401,19 @@ static void decoding_gives_the_logits_of_the_full_sequence(void **state)
     c.swiglu = c.is_untied = c.group_query_attention = true;
     c.num_query_groups = 2;
     c.has_bias = false;
-    assert_int_equal(meg_gpt_conf_check(&c, &e), 0);
+    assert_int_equal(meg_model_conf_check(&c, &e), 0);
     check_decoding(c);
 }
 
 static void initial_weights_depend_on_name_and_element_only(void **state)
 {
-    const struct meg_gpt_conf c = conf();
+    const struct meg_model_conf c = conf();
     struct meg_params p;
     float all[V * H], part[10];
     double sum = 0, squares = 0;
 
     (void)state;
-    meg_gpt_params(&p, &c, &meg_mesh_one);
+    meg_model_params(&p, &c, &meg_mesh_one);
     meg_param_init(&p.row[0], 5, 0, V * H, all);
     meg_param_init(&p.row[0], 5, 100, 10, part);
     assert_memory_equal(part, all + 100, sizeof part);
@@ -431,12 +431,12 @@ static void initial_weights_depend_on_name_and_element_only(void **state)
 /* Weights of the output of sublayers have std / sqrt(2 L) (Radford et al. 2019), all other matrices std. */
 static void initial_weights_of_sublayer_outputs_are_smaller(void **state)
 {
-    const struct meg_gpt_conf c = tiny_gpt(8, H, F, A, S, V);
+    const struct meg_model_conf c = tiny_gpt(8, H, F, A, S, V);
     struct meg_params p;
     int branches = 0;
 
     (void)state;
-    meg_gpt_params(&p, &c, &meg_mesh_one);
+    meg_model_params(&p, &c, &meg_mesh_one);
     for (int i = 0; i < p.n; i++) {
         const bool is_branch =
             strstr(p.row[i].name, "linear_proj.weight") || strstr(p.row[i].name, "linear_fc2.weight");
@@ -451,12 +451,12 @@ static void initial_weights_of_sublayer_outputs_are_smaller(void **state)
 
 static void rows_are_in_backward_order_in_one_buffer(void **state)
 {
-    const struct meg_gpt_conf c = conf();
+    const struct meg_model_conf c = conf();
     struct meg_params p;
     int64_t numel = 0, at = 0;
 
     (void)state;
-    meg_gpt_params(&p, &c, &meg_mesh_one);
+    meg_model_params(&p, &c, &meg_mesh_one);
     for (int i = p.n; i-- > 0;) {
         assert_int_equal(p.row[i].offset % MEG_PARAM_ALIGN, 0);
         assert_true(p.row[i].offset >= at);
@@ -470,67 +470,67 @@ static void rows_are_in_backward_order_in_one_buffer(void **state)
 
 static void training_needs_more_memory_than_decoding(void **state)
 {
-    const struct meg_gpt_conf c = conf();
-    const struct meg_gpt_run train = { .s = S, .b = B, .is_training = true, .seed = 1 },
-                             infer = { .s = S, .b = B, .seed = 1 };
+    const struct meg_model_conf c = conf();
+    const struct meg_model_run train = { .s = S, .b = B, .is_training = true, .seed = 1 },
+                               infer = { .s = S, .b = B, .seed = 1 };
     const struct meg_ops *op = meg_device_cpu()->op;
-    struct meg_gpt_memory a, b;
+    struct meg_model_memory a, b;
 
     (void)state;
-    meg_gpt_memory_size(&a, &c, &train, op, &meg_mesh_one);
-    meg_gpt_memory_size(&b, &c, &infer, op, &meg_mesh_one);
+    meg_model_memory_size(&a, &c, &train, op, &meg_mesh_one);
+    meg_model_memory_size(&b, &c, &infer, op, &meg_mesh_one);
     assert_true(a.params == b.params && a.grads == a.params && b.grads == 0);
     assert_true(a.activations > b.activations && a.workspace > b.workspace);
 }
 
 static void refuses_options_that_break_a_rule(void **state)
 {
-    struct meg_gpt_conf c = conf();
+    struct meg_model_conf c = conf();
     struct meg_err e;
 
     (void)state;
     c.kv_channels = MEG_UNSET;
     c.num_attention_heads = 3;
-    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "--hidden-size 16: must be a multiple of --num-attention-heads 3"));
     c = conf();
     c.hidden_dropout = NAN;
-    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     c = conf();
     c.num_layers = MEG_UNSET;
-    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_string_equal(e.msg, "--num-layers is required");
 }
 
 static void refuses_more_parameters_than_fit_64_bits(void **state)
 {
-    struct meg_gpt_conf c = conf();
+    struct meg_model_conf c = conf();
     struct meg_err e;
 
     (void)state;
     c.num_layers = 100000;
-    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_string_equal(e.msg, "--num-layers 100000: must be at most 99999");
     c = conf();
     c.hidden_size = (int64_t)1 << 33;
-    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_string_equal(e.msg, "--hidden-size 8589934592: must be at most 2147483647");
     c = conf();
     c.hidden_size = (int64_t)1 << 24;
     c.ffn_hidden_size = (int64_t)1 << 26;
-    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "parameters; the limit is 2.8e+14"));
 }
 
 static void refuses_to_rotate_less_than_a_pair(void **state)
 {
-    struct meg_gpt_conf c = conf();
+    struct meg_model_conf c = conf();
     struct meg_err e;
 
     (void)state;
     c.use_rotary = true;
     c.rotary_percent = 0.01;
-    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_model_conf_check(&c, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "--rotary-percent 0.01: this fraction of the"));
 }
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include "golden.h"
 #include "cpu/cpu.h"
-#include "model/gpt.h"
+#include "model/model.h"
 #include "optim/optim.h"
 #include "tiny_gpt.h"
 
@@ -17,14 +17,14 @@ struct input {
     float mask[N], mask_eod[N];
 };
 
-static struct meg_gpt_conf gpt2(void)
+static struct meg_model_conf gpt2(void)
 {
     return tiny_gpt(2, H, 4 * H, A, 64, V);
 }
 
-static struct meg_gpt_conf llama(void)
+static struct meg_model_conf llama(void)
 {
-    struct meg_gpt_conf c = tiny_gpt(2, H, 160, A, 64, V);
+    struct meg_model_conf c = tiny_gpt(2, H, 160, A, 64, V);
 
     c.group_query_attention = true;
     c.num_query_groups = 2;
@@ -101,16 +101,16 @@ static void read_documents(struct input *x)
     golden_close(&g);
 }
 
-static struct meg_gpt *tiny(const char *dir, struct meg_gpt_conf c)
+static struct meg_model *tiny(const char *dir, struct meg_model_conf c)
 {
-    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 1 };
+    const struct meg_model_run run = { .s = S, .b = B, .is_training = true, .seed = 1 };
     struct golden_file w = golden_open(in_dir(dir, "mcore.safetensors"));
-    struct meg_gpt *g;
+    struct meg_model *g;
     struct meg_err e;
 
-    if (meg_gpt_conf_check(&c, &e) < 0)
+    if (meg_model_conf_check(&c, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_int_equal(meg_gpt_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
+    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
         int64_t n;
@@ -149,7 +149,7 @@ static double mask_sum(const float *mask)
     return sum;
 }
 
-static double grad_norm(const struct meg_gpt *g)
+static double grad_norm(const struct meg_model *g)
 {
     double squares = 0;
 
@@ -260,7 +260,7 @@ static struct hf_row llama_row(const char *name, int64_t o)
     return p;
 }
 
-static void check_gradients(const struct meg_gpt *g, const struct golden_file *tensors, const json_t *want,
+static void check_gradients(const struct meg_model *g, const struct golden_file *tensors, const json_t *want,
                             struct hf_row hf_row_of(const char *name, int64_t o))
 {
     for (int i = 0; i < g->params.n; i++) {
@@ -283,11 +283,11 @@ static void check_gradients(const struct meg_gpt *g, const struct golden_file *t
     }
 }
 
-static void check_model(const char *dir, struct meg_gpt_conf c, struct hf_row hf_row_of(const char *name, int64_t o))
+static void check_model(const char *dir, struct meg_model_conf c, struct hf_row hf_row_of(const char *name, int64_t o))
 {
     json_t *want = golden_json(in_dir(dir, "expected.json"));
     struct golden_file tensors = golden_open(in_dir(dir, "expected.safetensors"));
-    struct meg_gpt *g = tiny(dir, c);
+    struct meg_model *g = tiny(dir, c);
     struct input in;
     struct meg_batch x = batch_of(&in);
     const double loss = number(want, "loss_f64");
@@ -298,19 +298,19 @@ static void check_model(const char *dir, struct meg_gpt_conf c, struct hf_row hf
 
     read_input(&in, dir);
     den = mask_sum(in.mask);
-    close_to(meg_gpt_loss(g, &x, NULL) / den, loss, 1e-6 * loss, "loss");
+    close_to(meg_model_loss(g, &x, NULL) / den, loss, 1e-6 * loss, "loss");
 
-    meg_gpt_logits(g, &x, logits);
+    meg_model_logits(g, &x, logits);
     expected = golden_tensor(&tensors, "logits", "F32", &n);
     most = 10 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
     for (int r = 0; r < N; r++)
         for (int v = 0; v < V; v++)
             close_to(logits[r * V + v], expected[hf_token(r) * V + v], most, "logit");
 
-    close_to(meg_gpt_forward_backward(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss while training");
+    close_to(meg_model_forward_backward(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss while training");
     check_gradients(g, &tensors, json_object_get(want, "grads"), hf_row_of);
     close_to(grad_norm(g), number(want, "grad_global_norm"), 1e-6 * number(want, "grad_global_norm"), "gradient norm");
-    meg_gpt_close(g);
+    meg_model_close(g);
     golden_close(&tensors);
     json_decref(want);
 }
@@ -322,7 +322,7 @@ struct summary {
 };
 
 /* Compare the weights after some steps by the summary of each Hugging Face tensor. */
-static void check_weights(const struct meg_gpt *g, const json_t *after,
+static void check_weights(const struct meg_model *g, const json_t *after,
                           struct hf_row hf_row_of(const char *name, int64_t o))
 {
     const char *name;
@@ -369,7 +369,7 @@ static void llama_five_steps(void **state)
         .optimizer = MEG_OPTIMIZER_ADAM, .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
     };
     json_t *expected = golden_json(in_dir("llama-tiny", "expected.json")), *want = json_object_get(expected, "adamw");
-    struct meg_gpt *g = tiny("llama-tiny", llama());
+    struct meg_model *g = tiny("llama-tiny", llama());
     struct input in;
     struct meg_batch x = batch_of(&in);
     struct meg_optim *o = NULL;
@@ -384,7 +384,7 @@ static void llama_five_steps(void **state)
         const double loss = json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step));
         const double norm = json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step));
         meg_optim_begin(o, 1, false);
-        close_to(meg_gpt_forward_backward(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss");
+        close_to(meg_model_forward_backward(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss");
         if (step == 5)
             break;
         meg_optim_reduce_grads(o);
@@ -395,7 +395,7 @@ static void llama_five_steps(void **state)
     }
     check_weights(g, json_object_get(want, "after_5_steps"), llama_row);
     meg_optim_close(o);
-    meg_gpt_close(g);
+    meg_model_close(g);
     json_decref(expected);
 }
 
@@ -412,10 +412,10 @@ static void llama_loss_logits_and_every_gradient(void **state)
 }
 
 /* Check loss and gradient norm under the settings of a variant. */
-static void check_variant(const char *dir, const char *name, struct meg_gpt_conf c, const struct meg_batch *x)
+static void check_variant(const char *dir, const char *name, struct meg_model_conf c, const struct meg_batch *x)
 {
     json_t *want = golden_json(in_dir(dir, "expected.json")), *v;
-    struct meg_gpt *g = tiny(dir, c);
+    struct meg_model *g = tiny(dir, c);
     const double den = mask_sum(x->loss_mask);
     size_t k;
     int found = 0;
@@ -425,12 +425,12 @@ static void check_variant(const char *dir, const char *name, struct meg_gpt_conf
         if (strcmp(json_string_value(json_object_get(v, "name")), name))
             continue;
         found++;
-        close_to(meg_gpt_forward_backward(g, x, 1 / den) / den, number(v, "loss_f64"), 1e-6 * number(v, "loss_f64"),
+        close_to(meg_model_forward_backward(g, x, 1 / den) / den, number(v, "loss_f64"), 1e-6 * number(v, "loss_f64"),
                  name);
         close_to(grad_norm(g), number(v, "grad_global_norm_f64"), 1e-5 * number(v, "grad_global_norm_f64"), name);
     }
     assert_int_equal(found, 1);
-    meg_gpt_close(g);
+    meg_model_close(g);
     json_decref(want);
 }
 
@@ -446,7 +446,7 @@ static void gpt2_under_other_options(void **state)
         { "all-three", true, true, true },
     };
     struct input in;
-    struct meg_gpt_conf c = gpt2();
+    struct meg_model_conf c = gpt2();
     struct meg_batch x = batch_of(&in);
 
     (void)state;
@@ -468,7 +468,7 @@ static void gpt2_under_other_options(void **state)
 static void llama_under_other_options(void **state)
 {
     struct input in;
-    struct meg_gpt_conf c = llama();
+    struct meg_model_conf c = llama();
     const struct meg_batch x = batch_of(&in);
 
     (void)state;

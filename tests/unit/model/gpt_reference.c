@@ -47,27 +47,27 @@ static struct meg_batch batch(struct input *x)
     return b;
 }
 
-static struct meg_gpt_conf conf(const char *options)
+static struct meg_model_conf conf(const char *options)
 {
-    struct meg_gpt_conf c = tiny_gpt(L, H, F, A, POSITIONS, V);
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &c }, { 0 } };
+    struct meg_model_conf c = tiny_gpt(L, H, F, A, POSITIONS, V);
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &c }, { 0 } };
     struct meg_err e;
 
     c.kv_channels = c.num_query_groups = MEG_UNSET;
-    if (meg_opt_apply(groups, options, "test", &e) < 0 || meg_gpt_conf_check(&c, &e) < 0)
+    if (meg_opt_apply(groups, options, "test", &e) < 0 || meg_model_conf_check(&c, &e) < 0)
         fail_msg("%s", e.msg);
     return c;
 }
 
-static struct meg_gpt *make(const struct meg_gpt_conf *c)
+static struct meg_model *make(const struct meg_model_conf *c)
 {
-    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = seed };
-    struct meg_gpt *g;
+    const struct meg_model_run run = { .s = S, .b = B, .is_training = true, .seed = seed };
+    struct meg_model *g;
     struct meg_err e;
 
-    if (meg_gpt_create(&g, c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
+    if (meg_model_create(&g, c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
         fail_msg("%s", e.msg);
-    meg_gpt_init(g, 1234);
+    meg_model_init(g, 1234);
     for (int i = 0; i < g->params.n; i++) /* vary biases and norm weights, so that they have an effect */
         for (int64_t j = 0; g->params.row[i].ndim == 1 && j < g->params.row[i].numel; j++)
             ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
@@ -75,7 +75,7 @@ static struct meg_gpt *make(const struct meg_gpt_conf *c)
 }
 
 /* Compare some gradients of each tensor with central differences of the reference, and require all to be finite. */
-static void check_gradients(const char *name, const struct meg_gpt *g, struct ref_gpt *ref, double *w, double scale)
+static void check_gradients(const char *name, const struct meg_model *g, struct ref_gpt *ref, double *w, double scale)
 {
     const float *grad = g->g;
     const double step = 1e-5;
@@ -108,8 +108,8 @@ static void check_gradients(const char *name, const struct meg_gpt *g, struct re
 /* Check losses and, if has_gradients, gradients under options, lines of a config file; return the training loss. */
 static double check(const char *name, const char *options, bool has_gradients)
 {
-    const struct meg_gpt_conf c = conf(options);
-    struct meg_gpt *g = make(&c);
+    const struct meg_model_conf c = conf(options);
+    struct meg_model *g = make(&c);
     double *w = meg_new((size_t)g->params.flat_numel * sizeof *w), want, got;
     struct input in;
     struct meg_batch x = batch(&in);
@@ -118,7 +118,7 @@ static double check(const char *name, const char *options, bool has_gradients)
 
     for (int64_t i = 0; i < g->params.flat_numel; i++)
         w[i] = ((float *)g->w)[i];
-    got = meg_gpt_forward_backward(g, &x, scale);
+    got = meg_model_forward_backward(g, &x, scale);
     want = ref_loss(&ref);
     if (!(fabs(got - want) <= 1e-6 * want))
         fail_msg("%s: loss %.9g, not %.9g", name, got, want);
@@ -126,10 +126,10 @@ static double check(const char *name, const char *options, bool has_gradients)
         check_gradients(name, g, &ref, w, scale);
     x.sample_id = NULL;
     want = ref_loss(&ref);
-    if (!(fabs(meg_gpt_loss(g, &x, NULL) - want) <= 1e-6 * want))
-        fail_msg("%s: evaluated loss %.9g, not %.9g", name, meg_gpt_loss(g, &x, NULL), want);
+    if (!(fabs(meg_model_loss(g, &x, NULL) - want) <= 1e-6 * want))
+        fail_msg("%s: evaluated loss %.9g, not %.9g", name, meg_model_loss(g, &x, NULL), want);
     free(w);
-    meg_gpt_close(g);
+    meg_model_close(g);
     return got;
 }
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "cpu/cpu.h"
-#include "model/gpt.h"
+#include "model/model.h"
 #include "tiny_gpt.h"
 
 enum { S = 40, B = 3, N = S * B, V = 97, H = 64, A = 4, L = 3, F = 160 };
@@ -28,9 +28,9 @@ static const struct types {
     { MEG_DTYPE_F16, MEG_DTYPE_F32, MEG_DTYPE_F32, 0x1p-9 },
 };
 
-static struct meg_gpt_conf conf(int is_llama)
+static struct meg_model_conf conf(int is_llama)
 {
-    struct meg_gpt_conf c = tiny_gpt(L, H, F, A, S, V);
+    struct meg_model_conf c = tiny_gpt(L, H, F, A, S, V);
 
     c.init_method_std = 0.08;
     c.attention_dropout = c.hidden_dropout = 0.1;
@@ -44,30 +44,30 @@ static struct meg_gpt_conf conf(int is_llama)
         c.group_query_attention = true;
         c.num_query_groups = 2;
         c.is_untied = true;
-        assert_int_equal(meg_gpt_conf_check(&c, &e), 0);
+        assert_int_equal(meg_model_conf_check(&c, &e), 0);
     }
     return c;
 }
 
-static struct meg_gpt *make(const struct meg_gpt_conf *c, const struct types *k)
+static struct meg_model *make(const struct meg_model_conf *c, const struct types *k)
 {
-    const struct meg_gpt_run run = { .s = S,
-                                     .b = B,
-                                     .is_training = true,
-                                     .seed = 7,
-                                     .dtype = k->dtype,
-                                     .residual_dtype = k->residual,
-                                     .grad_dtype = k->grad };
-    struct meg_gpt *g;
+    const struct meg_model_run run = { .s = S,
+                                       .b = B,
+                                       .is_training = true,
+                                       .seed = 7,
+                                       .dtype = k->dtype,
+                                       .residual_dtype = k->residual,
+                                       .grad_dtype = k->grad };
+    struct meg_model *g;
     struct meg_err e;
 
-    if (meg_gpt_create(&g, c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
+    if (meg_model_create(&g, c, &run, meg_device_cpu(), &meg_mesh_one, &e) < 0)
         fail_msg("%s", e.msg);
     return g;
 }
 
 /* Return the loss of one micro-batch; write its gradients, converted to f32 and divided by the loss scale, to out. */
-static double gradients(struct meg_gpt *g, double scale, float *out)
+static double gradients(struct meg_model *g, double scale, float *out)
 {
     int32_t tokens[N], labels[N], position[N];
     int64_t sample[B] = { 3, 11, 4 };
@@ -81,8 +81,8 @@ static double gradients(struct meg_gpt *g, double scale, float *out)
         labels[r] = (r * 7 + 3) % V;
         position[r] = r / B;
     }
-    meg_gpt_zero_grads(g);
-    loss = meg_gpt_forward_backward(g, &x, scale / N) / N;
+    meg_model_zero_grads(g);
+    loss = meg_model_forward_backward(g, &x, scale / N) / N;
     g->op->cast(NULL, out, MEG_DTYPE_F32, g->g, g->run.grad_dtype, g->params.flat_numel);
     for (int64_t i = 0; i < g->params.flat_numel; i++)
         out[i] = (float)(out[i] / scale);
@@ -102,17 +102,17 @@ static void check_tensor(const struct meg_param *row, const float *got, const fl
                  meg_dtype_name(k->residual), row->name, sqrt(off / size));
 }
 
-static void check(const struct meg_gpt_conf *c, const struct types *k)
+static void check(const struct meg_model_conf *c, const struct types *k)
 {
     static const struct types f32 = { MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, 0 };
     const double scale = k->grad == MEG_DTYPE_F16 ? 4096 : 1;
-    struct meg_gpt *in_f32 = make(c, &f32), *in_half = make(c, k);
+    struct meg_model *in_f32 = make(c, &f32), *in_half = make(c, k);
     const int64_t n = in_f32->params.flat_numel;
     float *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
     float *again = malloc((size_t)n * sizeof *again);
     double loss, loss32;
 
-    meg_gpt_init(in_f32, 1234);
+    meg_model_init(in_f32, 1234);
     in_f32->op->cast(NULL, in_half->w, k->dtype, in_f32->w, MEG_DTYPE_F32, n);
     in_f32->op->cast(NULL, in_f32->w, MEG_DTYPE_F32, in_half->w, k->dtype, n);
     loss32 = gradients(in_f32, 1, want);
@@ -129,13 +129,13 @@ static void check(const struct meg_gpt_conf *c, const struct types *k)
     free(want);
     free(got);
     free(again);
-    meg_gpt_close(in_f32);
-    meg_gpt_close(in_half);
+    meg_model_close(in_f32);
+    meg_model_close(in_half);
 }
 
 static void gpt2_in_bf16_and_f16_agrees_with_f32(void **state)
 {
-    const struct meg_gpt_conf c = conf(0);
+    const struct meg_model_conf c = conf(0);
 
     (void)state;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
@@ -144,7 +144,7 @@ static void gpt2_in_bf16_and_f16_agrees_with_f32(void **state)
 
 static void llama_in_bf16_and_f16_agrees_with_f32(void **state)
 {
-    const struct meg_gpt_conf c = conf(1);
+    const struct meg_model_conf c = conf(1);
 
     (void)state;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)

@@ -200,26 +200,26 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
         { MEG_DTYPE_F32, MEG_DTYPE_F32, 16, 8, 8 },
     };
     const struct meg_optim_conf adam = { .optimizer = MEG_OPTIMIZER_ADAM };
-    struct meg_gpt_conf c = { .num_layers = 3,
-                              .hidden_size = 24,
-                              .ffn_hidden_size = 96,
-                              .num_attention_heads = 2,
-                              .kv_channels = 12,
-                              .num_query_groups = 2,
-                              .max_position_embeddings = 8,
-                              .vocab_size = 101,
-                              .position_embedding_type = MEG_POSITION_LEARNED,
-                              .normalization = MEG_NORM_LAYER,
-                              .has_bias = true };
+    struct meg_model_conf c = { .num_layers = 3,
+                                .hidden_size = 24,
+                                .ffn_hidden_size = 96,
+                                .num_attention_heads = 2,
+                                .kv_channels = 12,
+                                .num_query_groups = 2,
+                                .max_position_embeddings = 8,
+                                .vocab_size = 101,
+                                .position_embedding_type = MEG_POSITION_LEARNED,
+                                .normalization = MEG_NORM_LAYER,
+                                .has_bias = true };
 
     (void)state;
     for (int i = 0; i < 3; i++)
         for (int64_t d = 1; d <= 8; d *= 2)
             for (int zero = 0; zero <= 3; zero++) {
                 struct meg_layout l = layout(1, d / (d > 2 ? 2 : 1), 1);
-                struct meg_gpt_run run = { .s = 8, .b = 1, .is_training = true };
+                struct meg_model_run run = { .s = 8, .b = 1, .is_training = true };
                 struct meg_optim_memory o;
-                struct meg_gpt_memory m;
+                struct meg_model_memory m;
                 struct meg_params p;
                 struct meg_mesh mesh;
                 int64_t n, each;
@@ -233,8 +233,8 @@ static void memory_equals_megatrons_bytes_per_parameter(void **state)
                 run.shards_grads = zero >= 2;
                 run.shards_params = zero == 3;
                 meg_mesh_init_dry(&mesh, &l, 0);
-                meg_gpt_params(&p, &c, &mesh);
-                meg_gpt_memory_size(&m, &c, &run, meg_device_cpu()->op, &mesh);
+                meg_model_params(&p, &c, &mesh);
+                meg_model_memory_size(&m, &c, &run, meg_device_cpu()->op, &mesh);
                 meg_optim_memory_size(&o, &adam, &p, &l, &run);
                 n = p.flat_numel;
                 each = (int64_t)(o.params + o.grads + o.main + o.state);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "cpu/cpu.h"
-#include "model/gpt_internal.h"
+#include "model/internal.h"
 #include "optim/optim.h"
 
 enum { STEPS = 4 };
@@ -34,14 +34,14 @@ static double grad_at(int step, int64_t i)
 }
 
 struct fixture {
-    struct meg_gpt model; /* has parameters but no layers */
+    struct meg_model model; /* has parameters but no layers */
     struct meg_params params;
     struct meg_optim_conf conf;
     struct meg_optim *optim;
     float *w, *g;
 };
 
-static struct meg_gpt_state no_layers;
+static struct meg_model_state no_layers;
 
 static void begin(struct fixture *f, enum meg_optimizer optimizer, double clip)
 {
@@ -59,13 +59,13 @@ static void begin(struct fixture *f, enum meg_optimizer optimizer, double clip)
     f->conf.clip_grad = clip;
     f->w = op->alloc((size_t)f->params.flat_numel * sizeof(float));
     f->g = op->alloc((size_t)f->params.flat_numel * sizeof(float));
-    f->model = (struct meg_gpt){ .mesh = &meg_mesh_one,
-                                 .params = f->params,
-                                 .device = device,
-                                 .op = op,
-                                 .w = f->w,
-                                 .g = f->g,
-                                 .state = &no_layers };
+    f->model = (struct meg_model){ .mesh = &meg_mesh_one,
+                                   .params = f->params,
+                                   .device = device,
+                                   .op = op,
+                                   .w = f->w,
+                                   .g = f->g,
+                                   .state = &no_layers };
     assert_int_equal(meg_optim_create(&f->optim, &f->conf, &zero, &f->model, NULL), 0);
     for (int i = 0; i < f->params.n; i++)
         for (int64_t j = 0; j < f->params.row[i].numel; j++)

@@ -29,25 +29,25 @@ struct layout_case {
 static struct meg_optim_conf adam;
 
 /* Set *model to this shape, and return its cost model for this layout, which keeps a pointer to *model. */
-static struct meg_cost_model make_cost_model(struct meg_gpt_conf *model, const struct shape *m,
+static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const struct shape *m,
                                              const struct layout_case *w)
 {
     struct meg_cost_model cost = { .model = model, .optim = &adam, .op = meg_device_cpu()->op };
 
-    *model = (struct meg_gpt_conf){ .num_layers = m->layers,
-                                    .hidden_size = m->h,
-                                    .ffn_hidden_size = m->f ? m->f : 4 * m->h,
-                                    .num_attention_heads = m->a,
-                                    .num_query_groups = m->g ? m->g : m->a,
-                                    .kv_channels = m->h / m->a,
-                                    .max_position_embeddings = m->s,
-                                    .vocab_size = m->vocab,
-                                    .position_embedding_type = m->is_llama ? MEG_POSITION_ROPE : MEG_POSITION_LEARNED,
-                                    .normalization = m->is_llama ? MEG_NORM_RMS : MEG_NORM_LAYER,
-                                    .rotary_percent = 1,
-                                    .is_untied = m->is_llama,
-                                    .swiglu = m->is_llama,
-                                    .has_bias = !m->is_llama };
+    *model = (struct meg_model_conf){ .num_layers = m->layers,
+                                      .hidden_size = m->h,
+                                      .ffn_hidden_size = m->f ? m->f : 4 * m->h,
+                                      .num_attention_heads = m->a,
+                                      .num_query_groups = m->g ? m->g : m->a,
+                                      .kv_channels = m->h / m->a,
+                                      .max_position_embeddings = m->s,
+                                      .vocab_size = m->vocab,
+                                      .position_embedding_type = m->is_llama ? MEG_POSITION_ROPE : MEG_POSITION_LEARNED,
+                                      .normalization = m->is_llama ? MEG_NORM_RMS : MEG_NORM_LAYER,
+                                      .rotary_percent = 1,
+                                      .is_untied = m->is_llama,
+                                      .swiglu = m->is_llama,
+                                      .has_bias = !m->is_llama };
     cost.layout = meg_layout_one;
     cost.layout.tp = w->tp;
     cost.layout.cp = w->cp ? w->cp : 1;
@@ -243,7 +243,7 @@ static void times_agree_with_published_runs(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         const struct published *r = &runs[i];
-        struct meg_gpt_conf model;
+        struct meg_model_conf model;
         struct meg_cost_model cost = make_cost_model(&model, &r->shape, &r->where);
         struct meg_cost_time t;
         double off;
@@ -327,14 +327,14 @@ static void flops_mfu_and_updates_follow_their_formulas(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
         const struct shape *shape = &by_hand[i].shape;
-        struct meg_gpt_conf model;
+        struct meg_model_conf model;
         const struct meg_cost_model cost = make_cost_model(&model, shape, &by_hand[i].where);
         struct meg_cost_time t;
 
         meg_cost_step_time(&t, &cost, meg_hardware_find(by_hand[i].hw), 1, true);
         if (by_hand[i].flops > 0) {
-            near(by_hand[i].name, "FLOPs", meg_gpt_flops(&model, by_hand[i].where.samples, shape->s), by_hand[i].flops,
-                 1e-12);
+            near(by_hand[i].name, "FLOPs", meg_model_flops(&model, by_hand[i].where.samples, shape->s),
+                 by_hand[i].flops, 1e-12);
             near(by_hand[i].name, "MFU", t.mfu, by_hand[i].flops / (t.step * by_hand[i].peak), 1e-12);
         }
         if (by_hand[i].params_per_rank > 0)
@@ -384,7 +384,7 @@ static void a_layout_of_131072_ranks_is_three_ranks_and_a_short_schedule(void **
 {
     const struct shape shape = { 128, 25600, 160, 0, 0, 2048, 51200, 0 };
     const struct layout_case where = { 8, 1, 64, 1, 256, 1, 1 << 20, 1, SOME, HALF, false };
-    struct meg_gpt_conf model;
+    struct meg_model_conf model;
     const struct meg_cost_model cost = make_cost_model(&model, &shape, &where);
     double sent[MEG_COST_GROUPS];
     struct meg_cost_time t;

@@ -19,7 +19,7 @@
 #include <jansson.h>
 #include "ckpt/safetensors.h"
 #include "cpu/cpu.h"
-#include "model/gpt.h"
+#include "model/model.h"
 #include "optim/optim.h"
 #include "reference.h"
 
@@ -48,12 +48,12 @@ static void read_ids(int32_t *out, const struct meg_st *st, const char *name)
             out[j * B + i] = (int32_t)v[i * S + j];
 }
 
-static struct meg_gpt *open_model(void)
+static struct meg_model *open_model(void)
 {
-    struct meg_gpt_conf c = { 0 };
-    struct meg_gpt_run run = { .s = S, .b = B, .is_training = true };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &c }, { 0 } };
-    struct meg_gpt *g = NULL;
+    struct meg_model_conf c = { 0 };
+    struct meg_model_run run = { .s = S, .b = B, .is_training = true };
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &c }, { 0 } };
+    struct meg_model *g = NULL;
     struct meg_st *st = open_st("mcore");
 
     meg_opt_defaults(groups);
@@ -63,8 +63,8 @@ static struct meg_gpt *open_model(void)
     c.max_position_embeddings = 64;
     c.vocab_size = 128;
     c.attention_dropout = c.hidden_dropout = 0;
-    assert_int_equal(meg_gpt_conf_check(&c, NULL), 0);
-    assert_int_equal(meg_gpt_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, NULL), 0);
+    assert_int_equal(meg_model_conf_check(&c, NULL), 0);
+    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, NULL), 0);
     assert_int_equal(st->n, g->params.n);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *p = &g->params.row[i];
@@ -127,7 +127,7 @@ static void near(const char *what, double got, double want, double tolerance)
         fail_msg("%s: %.10g, want %.10g", what, got, want);
 }
 
-static void check_weights(const struct meg_gpt *g, const double *key_squares, const json_t *after)
+static void check_weights(const struct meg_model *g, const double *key_squares, const json_t *after)
 {
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *p = &g->params.row[i];
@@ -162,7 +162,7 @@ static void five_steps(void **state)
     double den = 0, key_squares[64];
     struct meg_optim *o = NULL;
     const json_t *want;
-    struct meg_gpt *g;
+    struct meg_model *g;
     struct meg_st *in;
     json_t *expected;
 
@@ -189,7 +189,7 @@ static void five_steps(void **state)
         double loss;
 
         meg_optim_begin(o, 1, false);
-        loss = meg_gpt_forward_backward(g, &x, 1 / den) / den;
+        loss = meg_model_forward_backward(g, &x, 1 / den) / den;
         near("loss", loss, json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step)),
              1e-6);
         if (step == 5)
@@ -203,7 +203,7 @@ static void five_steps(void **state)
     }
     check_weights(g, key_squares, json_object_get(want, "after_5_steps"));
     meg_optim_close(o);
-    meg_gpt_close(g);
+    meg_model_close(g);
     meg_st_close(in);
     json_decref(expected);
 }

@@ -151,7 +151,7 @@ static void load_weights(float *w, struct meg_params *p)
 /* ---- the same steps in fp64 ---- */
 
 struct reference {
-    struct meg_gpt_conf conf;
+    struct meg_model_conf conf;
     struct meg_params params;
     int64_t n;
     double *w, *g, *m, *v;
@@ -183,7 +183,7 @@ static void begin(struct reference *t, const struct run *r)
     t->conf = tiny_gpt(L, H, F, A, S, V);
     t->conf.hidden_dropout = r->hidden_dropout;
     t->conf.attention_dropout = r->attention_dropout;
-    meg_gpt_params(&t->params, &t->conf, &meg_mesh_one);
+    meg_model_params(&t->params, &t->conf, &meg_mesh_one);
     t->n = t->params.flat_numel;
     t->w = meg_new((size_t)(4 * t->n) * sizeof *t->w);
     t->g = t->w + t->n;

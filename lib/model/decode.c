@@ -1,11 +1,11 @@
-/* gpt_decode.c - decoding with a KV cache. */
+/* decode.c - decoding with a KV cache. */
 #include <stdlib.h>
 #include "base/mem.h"
-#include "model/gpt_decode.h"
+#include "model/decode.h"
 #include <inttypes.h>
-#include "model/gpt_internal.h"
+#include "model/internal.h"
 
-struct meg_gpt_kv_cache {
+struct meg_model_kv_cache {
     const struct meg_ops *op;
     int64_t s, b, L;
     size_t layer_nbytes; /* bytes of one layer's keys and values in a slot */
@@ -13,10 +13,11 @@ struct meg_gpt_kv_cache {
     int64_t *len;        /* [b] number of tokens in each slot */
 };
 
-int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e)
+int meg_model_kv_cache_create(struct meg_model_kv_cache **out, struct meg_model *g, int64_t s, int64_t b,
+                              struct meg_err *e)
 {
     const struct meg_attn *l = &g->state->layer[0].attn;
-    struct meg_gpt_kv_cache *c = meg_new(sizeof *c);
+    struct meg_model_kv_cache *c = meg_new(sizeof *c);
     size_t nbytes;
 
     MEG_ASSERT_LE(s, g->conf.max_position_embeddings);
@@ -30,7 +31,7 @@ int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, in
     nbytes = (size_t)(c->L * b) * c->layer_nbytes;
     c->kv = g->op->alloc(nbytes);
     if (!c->kv) {
-        meg_gpt_kv_cache_close(c);
+        meg_model_kv_cache_close(c);
         return meg_fail(e, MEG_EFAIL,
                         "out of memory: the KV cache of %" PRId64 " sequences of %" PRId64
                         " tokens requires %.1f MiB; use a smaller --max-batch-size",
@@ -40,7 +41,7 @@ int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, in
     return 0;
 }
 
-void meg_gpt_kv_cache_close(struct meg_gpt_kv_cache *c)
+void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
 {
     if (!c)
         return;
@@ -49,12 +50,12 @@ void meg_gpt_kv_cache_close(struct meg_gpt_kv_cache *c)
     free(c);
 }
 
-void meg_gpt_kv_cache_clear(struct meg_gpt_kv_cache *c, int64_t slot)
+void meg_model_kv_cache_clear(struct meg_model_kv_cache *c, int64_t slot)
 {
     c->len[slot] = 0;
 }
 
-int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot)
+int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
 {
     return c->len[slot];
 }
@@ -63,25 +64,25 @@ int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot)
  * Run `rows` tokens through all layers and the final norm.  kv [nkv] assigns rows to sequences; rows of no sequence are
  * padding.  Append the keys and values of each sequence's rows to the cache of the sequence.
  */
-static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
+static void forward_cached(struct meg_model *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
                            const int32_t *position, int64_t rows)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
-    struct gpt_slot *q = &st->slot[0];
+    struct model_slot *q = &st->slot[0];
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
-    gpt_load_batch(g, 0, &x, 0, false);
+    model_load_batch(g, 0, &x, 0, false);
     c->kv = kv;
     c->nkv = nkv;
     meg_embed_fwd(c, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
-    gpt_layers_fwd(g, 0, 0, NULL);
+    model_layers_fwd(g, 0, 0, NULL);
     meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
     c->kv = NULL;
 }
 
-static struct meg_kv_cache_seq append(struct meg_gpt_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
+static struct meg_kv_cache_seq append(struct meg_model_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
 {
     const struct meg_kv_cache_seq kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->layer_nbytes,
                                          (size_t)c->b * c->layer_nbytes };
@@ -93,8 +94,8 @@ static struct meg_kv_cache_seq append(struct meg_gpt_kv_cache *c, int64_t slot, 
     return kv;
 }
 
-void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
-                     float *logits)
+void meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens,
+                       int64_t n, float *logits)
 {
     int32_t *position = meg_new((size_t)n * sizeof *position);
     struct meg_kv_cache_seq kv;
@@ -107,12 +108,12 @@ void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot
     kv = append(c, slot, 0, n);
     forward_cached(g, &kv, 1, tokens, position, n);
     if (logits)
-        gpt_logits_to_host(g, n - 1, 1, 1, logits);
+        model_logits_to_host(g, n - 1, 1, 1, logits);
     free(position);
 }
 
-void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens,
-                    int64_t n, float *logits)
+void meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, const int32_t *tokens,
+                      int64_t n, float *logits)
 {
     const int64_t v = g->state->head.logits.cols;
 
@@ -127,6 +128,6 @@ void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t
             position[j] = (int32_t)kv[j].position0;
         }
         forward_cached(g, kv, rows, token, position, DECODE_ROWS);
-        gpt_logits_to_host(g, 0, DECODE_ROWS, rows, logits + i * v);
+        model_logits_to_host(g, 0, DECODE_ROWS, rows, logits + i * v);
     }
 }

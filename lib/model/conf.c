@@ -1,13 +1,13 @@
-/* gpt_conf.c - options of a GPT and their checks, its parameter table, and its number of floating-point operations. */
+/* conf.c - options of a GPT and their checks, its parameter table, and its number of floating-point operations. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "model/gpt_conf.h"
+#include "model/conf.h"
 
-#define C struct meg_gpt_conf
+#define C struct meg_model_conf
 
-const struct meg_opt meg_gpt_opts[] = {
+const struct meg_opt meg_model_opts[] = {
     { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL, "number of transformer layers" },
     { "hidden-size", 0, MEG_I64(C, hidden_size), "N", NULL, "width of the residual stream (hidden size)" },
     { "ffn-hidden-size", 0, MEG_I64(C, ffn_hidden_size), "N", NULL,
@@ -79,7 +79,7 @@ static int check_range(double v, double lo, double hi, const char *name, struct 
     return meg_fail(e, MEG_EUSAGE, "--%s %g: must be at least %g and less than %g", name, v, lo, hi);
 }
 
-static int check_groups(struct meg_gpt_conf *c, struct meg_err *e)
+static int check_groups(struct meg_model_conf *c, struct meg_err *e)
 {
     if (!c->group_query_attention) {
         if (c->num_query_groups != MEG_UNSET && c->num_query_groups != c->num_attention_heads)
@@ -97,14 +97,14 @@ static int check_groups(struct meg_gpt_conf *c, struct meg_err *e)
     return 0;
 }
 
-static int check_rotary(struct meg_gpt_conf *c, struct meg_err *e)
+static int check_rotary(struct meg_model_conf *c, struct meg_err *e)
 {
     int64_t rotated;
     int r;
 
     if (c->use_rotary)
         c->position_embedding_type = MEG_POSITION_ROPE;
-    if (!meg_gpt_is_rotary(c))
+    if (!meg_model_is_rotary(c))
         return 0;
     if (c->rotary_interpolation == MEG_UNSET)
         c->rotary_interpolation = 1;
@@ -130,7 +130,7 @@ static int check_rotary(struct meg_gpt_conf *c, struct meg_err *e)
 }
 
 /* Check that layer numbers fit into checkpoint file names and element counts into 64 bits. */
-static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
+static int check_size(const struct meg_model_conf *c, struct meg_err *e)
 {
     const double h = (double)c->hidden_size, d = (double)c->kv_channels, f = (double)c->ffn_hidden_size;
     const double layer = h * d * 2 * (double)(c->num_attention_heads + c->num_query_groups) + 3 * h * f;
@@ -146,7 +146,7 @@ static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
     return 0;
 }
 
-int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e)
+int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
 {
     int r;
 
@@ -178,7 +178,7 @@ int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e)
 }
 
 /* Add a weight matrix, sharded along tp_axis over tensor-parallel ranks, or replicated if tp_axis is -1. */
-static struct meg_param *weight(struct meg_params *p, const struct meg_gpt_conf *c, int layer_group, const char *name,
+static struct meg_param *weight(struct meg_params *p, const struct meg_model_conf *c, int layer_group, const char *name,
                                 int64_t rows, int64_t cols, int tp_axis, double std)
 {
     const int64_t dim[] = { rows, cols };
@@ -200,7 +200,7 @@ static void vector(struct meg_params *p, int layer_group, const char *layer, con
     row->init = init;
 }
 
-static void norm(struct meg_params *p, const struct meg_gpt_conf *c, int layer_group, const char *layer,
+static void norm(struct meg_params *p, const struct meg_model_conf *c, int layer_group, const char *layer,
                  const char *name)
 {
     char full[64];
@@ -217,7 +217,7 @@ static void norm(struct meg_params *p, const struct meg_gpt_conf *c, int layer_g
  * Add a linear layer.  With tp_axis 0, the layer is column-parallel and the bias is sharded.  With tp_axis 1, the layer
  * is row-parallel and the bias is replicated.
  */
-static void linear(struct meg_params *p, const struct meg_gpt_conf *c, int layer_group, const char *layer,
+static void linear(struct meg_params *p, const struct meg_model_conf *c, int layer_group, const char *layer,
                    const char *name, int64_t out, int64_t in, int tp_axis, double std, bool has_bias)
 {
     char full[96];
@@ -230,9 +230,9 @@ static void linear(struct meg_params *p, const struct meg_gpt_conf *c, int layer
     vector(p, layer_group, layer, full, out, tp_axis == 0 ? 0 : -1, MEG_INIT_ZERO);
 }
 
-void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const struct meg_mesh *mesh)
+void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh)
 {
-    const struct meg_gpt_widths w = meg_gpt_layer_widths(c, 1);
+    const struct meg_model_widths w = meg_model_layer_widths(c, 1);
     const double std = c->init_method_std, std_out = std / sqrt(2.0 * (double)c->num_layers);
     const int head = (int)c->num_layers + 1;
     struct meg_param *row;
@@ -241,7 +241,7 @@ void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const st
     row = weight(p, c, 0, "embedding.word_embeddings.weight", c->vocab_size, w.h, 0, std);
     row->is_decoupled = 1;
     row->reduce_group = c->is_untied ? MEG_PARAM_DENSE : MEG_PARAM_TIED;
-    if (!meg_gpt_is_rotary(c))
+    if (!meg_model_is_rotary(c))
         weight(p, c, 0, "embedding.position_embeddings.weight", c->max_position_embeddings, w.h, -1, std);
 
     for (int i = 0; i < c->num_layers; i++) {
@@ -264,9 +264,9 @@ void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const st
     meg_params_shard(p, mesh);
 }
 
-double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s)
+double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s)
 {
-    const struct meg_gpt_widths w = meg_gpt_layer_widths(c, 1);
+    const struct meg_model_widths w = meg_model_layer_widths(c, 1);
     const double h = (double)w.h, q = (double)w.q, kv_ratio = (double)w.g / (double)w.a;
     const double mlp = h * (double)(w.fc1 + w.f);
     /* multiply-adds of one layer per token, in the forward pass */

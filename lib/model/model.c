@@ -1,17 +1,17 @@
-/* gpt.c - create a rank's shard of a model, and set its initial weights. */
-#include "model/gpt.h"
+/* model.c - create a rank's shard of a model, and set its initial weights. */
+#include "model/model.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
-#include "model/gpt_internal.h"
+#include "model/internal.h"
 #include "tensor/half.h"
 
 /*
  * Return the element offset of a parameter in the flat buffer or, if is_layerwise, in the unsharded buffers of ZeRO-2/3
- * (model/param.h).
+ * (nn/param.h).
  */
 static int64_t buffer_offset(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
 {
@@ -21,7 +21,8 @@ static int64_t buffer_offset(const struct meg_params *p, const struct meg_param 
 }
 
 /* Find the parameter named prefix + name; set *w to its local shard and *dw to the gradient of that shard. */
-static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw, const char *prefix, const char *name)
+static const struct meg_param *bind(const struct meg_model *g, void **w, void **dw, const char *prefix,
+                                    const char *name)
 {
     char full[96];
     const struct meg_param *row;
@@ -34,7 +35,7 @@ static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw
     return row;
 }
 
-static void bind_mat(const struct meg_gpt *g, struct meg_mat *w, struct meg_mat *dw, const char *prefix,
+static void bind_mat(const struct meg_model *g, struct meg_mat *w, struct meg_mat *dw, const char *prefix,
                      const char *name)
 {
     void *p, *dp;
@@ -44,7 +45,7 @@ static void bind_mat(const struct meg_gpt *g, struct meg_mat *w, struct meg_mat 
     *dw = meg_mat(dp, g->run.grad_dtype, row->shard_dim[0], row->shard_dim[1]);
 }
 
-static void bind_vector(const struct meg_gpt *g, void **w, void **dw, const char *prefix, const char *name,
+static void bind_vector(const struct meg_model *g, void **w, void **dw, const char *prefix, const char *name,
                         const char *what)
 {
     char full[64];
@@ -53,7 +54,7 @@ static void bind_vector(const struct meg_gpt *g, void **w, void **dw, const char
     bind(g, w, dw, prefix, full);
 }
 
-static void bind_norm(const struct meg_gpt *g, struct meg_norm_weights *l, const char *prefix, const char *name)
+static void bind_norm(const struct meg_model *g, struct meg_norm_weights *l, const char *prefix, const char *name)
 {
     l->eps = (float)g->conf.norm_epsilon;
     l->type = g->conf.normalization;
@@ -63,7 +64,7 @@ static void bind_norm(const struct meg_gpt *g, struct meg_norm_weights *l, const
 }
 
 /* Create the plan of the linear layer whose weight is named prefix + name. */
-static int create_plan(const struct meg_gpt *g, struct meg_linear_weights *l, const char *prefix, const char *name,
+static int create_plan(const struct meg_model *g, struct meg_linear_weights *l, const char *prefix, const char *name,
                        struct meg_err *e)
 {
     const enum meg_dtype t = g->run.dtype;
@@ -83,7 +84,7 @@ static int create_plan(const struct meg_gpt *g, struct meg_linear_weights *l, co
     return 0;
 }
 
-static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, const char *prefix, const char *name,
+static void bind_linear(const struct meg_model *g, struct meg_linear_weights *l, const char *prefix, const char *name,
                         bool has_bias)
 {
     char full[64];
@@ -95,10 +96,10 @@ static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, c
 }
 
 /* Point the weights and gradients of layer i to its parameters in the flat buffers. */
-static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
+static void bind_layer(const struct meg_model *g, struct model_layer *l, int64_t i)
 {
-    const struct meg_gpt_conf *c = &g->conf;
-    const struct gpt_dims *d = &g->state->dim;
+    const struct meg_model_conf *c = &g->conf;
+    const struct model_dims *d = &g->state->dim;
     char prefix[40];
 
     snprintf(prefix, sizeof prefix, "decoder.layers.%" PRId64 ".", i);
@@ -128,10 +129,10 @@ static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
  * Llama 3.1's scaling, frequencies are divided by rope_scaling_factor at wavelengths above 8192 tokens, unchanged below
  * 2048, and interpolated between.
  */
-static void fill_rope(struct meg_gpt *g)
+static void fill_rope(struct meg_model *g)
 {
-    const struct gpt_dims *d = &g->state->dim;
-    const struct meg_gpt_conf *c = &g->conf;
+    const struct model_dims *d = &g->state->dim;
+    const struct meg_model_conf *c = &g->conf;
     const size_t nbytes = (size_t)(d->positions * d->rope_half) * sizeof(float);
     struct meg_rope *t = &g->state->rope;
     float *cosine = meg_new(nbytes), *sine = meg_new(nbytes);
@@ -156,9 +157,9 @@ static void fill_rope(struct meg_gpt *g)
     free(sine);
 }
 
-static void bind_head(struct meg_gpt *g)
+static void bind_head(struct meg_model *g)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
     struct meg_linear_weights *out = &st->head.out;
 
     bind_norm(g, &st->final_norm, "decoder.", "final_layernorm");
@@ -170,7 +171,7 @@ static void bind_head(struct meg_gpt *g)
 }
 
 /* Return the global index of layer k of this rank, where chunk 0 has layers 0 to dim.layers - 1. */
-static int64_t layer_of(const struct meg_gpt *g, int64_t k)
+static int64_t layer_of(const struct meg_model *g, int64_t k)
 {
     const int64_t layers = g->state->dim.layers;
     int64_t first = 0, n;
@@ -180,13 +181,13 @@ static int64_t layer_of(const struct meg_gpt *g, int64_t k)
     return first + k % layers;
 }
 
-static void bind_all(struct meg_gpt *g)
+static void bind_all(struct meg_model *g)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
 
     if (g->mesh->coords.pp == 0) {
         bind_mat(g, &st->embed.word, &st->embed.dword, "embedding.", "word_embeddings.weight");
-        if (!meg_gpt_is_rotary(&g->conf))
+        if (!meg_model_is_rotary(&g->conf))
             bind_mat(g, &st->embed.pos, &st->embed.dpos, "embedding.", "position_embeddings.weight");
         st->embed.v0 = st->dim.v0;
         st->embed.is_tied = !g->conf.is_untied && st->dim.has_head;
@@ -199,13 +200,13 @@ static void bind_all(struct meg_gpt *g)
 }
 
 /* Create the plans of all linear layers, before any memory is allocated. */
-static int create_plans(struct meg_gpt *g, struct meg_err *e)
+static int create_plans(struct meg_model *g, struct meg_err *e)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
     int r = 0;
 
     for (int64_t k = 0; r == 0 && k < st->dim.chunks * st->dim.layers; k++) {
-        struct gpt_layer *l = &st->layer[k];
+        struct model_layer *l = &st->layer[k];
         char prefix[40];
 
         snprintf(prefix, sizeof prefix, "decoder.layers.%" PRId64 ".", layer_of(g, k));
@@ -237,22 +238,22 @@ static size_t used_nbytes(const struct meg_params *p, bool is_layerwise, enum me
     return (size_t)most * meg_dtype_size(t);
 }
 
-static void create_events(struct meg_gpt *g)
+static void create_events(struct meg_model *g)
 {
     for (int64_t i = 0; i < g->state->dim.slots; i++)
         for (int k = 0; k < 2; k++) {
-            struct gpt_inputs *x = &g->state->slot[i].inputs[k];
+            struct model_inputs *x = &g->state->slot[i].inputs[k];
 
             x->uploaded = g->op->event_create();
             x->unused = g->op->event_create();
         }
 }
 
-static void destroy_events(struct meg_gpt *g)
+static void destroy_events(struct meg_model *g)
 {
     for (int64_t i = 0; i < g->state->dim.slots; i++)
         for (int k = 0; k < 2; k++) {
-            const struct gpt_inputs *x = &g->state->slot[i].inputs[k];
+            const struct model_inputs *x = &g->state->slot[i].inputs[k];
 
             if (!x->uploaded)
                 continue;
@@ -261,14 +262,14 @@ static void destroy_events(struct meg_gpt *g)
         }
 }
 
-int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                   const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e)
+int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, const struct meg_model_run *run,
+                     const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e)
 {
-    struct meg_gpt *g = meg_new(sizeof *g);
+    struct meg_model *g = meg_new(sizeof *g);
     struct meg_suballoc activations = { 0 }, workspace = { 0 };
     const struct meg_ops *op = device->op;
-    struct meg_gpt_state *st;
-    struct meg_gpt_memory m;
+    struct meg_model_state *st;
+    struct meg_model_memory m;
     int r = 0;
 
     MEG_ASSERT_LT(0, c->vocab_size);
@@ -278,14 +279,14 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     g->device = device;
     g->op = op;
     g->mesh = mesh;
-    meg_gpt_params(&g->params, c, mesh);
-    g->state = st = gpt_state_new(c, run, op, mesh);
+    meg_model_params(&g->params, c, mesh);
+    g->state = st = model_state_new(c, run, op, mesh);
     st->ctx.stream = device->compute;
     st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
     if ((r = create_plans(g, e)) < 0)
         goto out;
 
-    meg_gpt_memory_size(&m, c, run, op, mesh);
+    meg_model_memory_size(&m, c, run, op, mesh);
     if (!(g->w = op->alloc(m.params)) || (m.grads && !(g->g = op->alloc(m.grads))) ||
         !(st->activations = activations.base = op->alloc(m.activations)) ||
         !(st->workspace = workspace.base = op->alloc(m.workspace))) {
@@ -296,7 +297,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
                      (double)m.workspace / 0x1p20, run->is_training ? "; use a smaller --micro-batch-size" : "");
         goto out;
     }
-    gpt_buffers_suballoc(st, run, &activations, &workspace);
+    model_buffers_suballoc(st, run, &activations, &workspace);
     create_events(g);
     g->loss_sum = st->loss_sum;
     g->used.params = used_nbytes(&g->params, run->shards_params, run->dtype);
@@ -314,25 +315,25 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     *out = g;
     g = NULL;
 out:
-    meg_gpt_close(g);
+    meg_model_close(g);
     return r;
 }
 
-static void destroy_linear(const struct meg_gpt *g, struct meg_linear_weights *l)
+static void destroy_linear(const struct meg_model *g, struct meg_linear_weights *l)
 {
     if (l->plan)
         g->op->linear_destroy(l->plan);
 }
 
-void meg_gpt_close(struct meg_gpt *g)
+void meg_model_close(struct meg_model *g)
 {
-    struct meg_gpt_state *st;
+    struct meg_model_state *st;
 
     if (!g)
         return;
     st = g->state;
     for (int64_t i = 0; i < st->dim.chunks * st->dim.layers; i++) {
-        struct gpt_layer *l = &st->layer[i];
+        struct model_layer *l = &st->layer[i];
 
         destroy_linear(g, &l->attn.qkv);
         destroy_linear(g, &l->attn.proj);
@@ -346,11 +347,11 @@ void meg_gpt_close(struct meg_gpt *g)
     g->op->release(st->activations);
     g->op->release(st->workspace);
     meg_params_free(&g->params);
-    gpt_state_free(st);
+    model_state_free(st);
     free(g);
 }
 
-void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
+void meg_model_init(struct meg_model *g, uint32_t seed)
 {
     enum { INIT_CHUNK = 1 << 20 }; /* elements per upload */
     float *host = meg_new(INIT_CHUNK * sizeof *host);

@@ -1,16 +1,17 @@
 /*
- * gpt_buffers.c - activation and workspace buffers of a model.  The same functions compute the total size of the
+ * buffers.c - activation and workspace buffers of a model.  The same functions compute the total size of the
  * buffers for a memory estimate and sub-allocate the buffers from the arenas (tensor/suballoc.h).
  */
 #include <stdlib.h>
 #include "base/mem.h"
-#include "model/gpt_internal.h"
+#include "model/internal.h"
 
-static struct gpt_dims dims_of(const struct meg_gpt_conf *c, const struct meg_gpt_run *run, const struct meg_mesh *mesh)
+static struct model_dims dims_of(const struct meg_model_conf *c, const struct meg_model_run *run,
+                                 const struct meg_mesh *mesh)
 {
     const struct meg_layout *l = &mesh->layout;
     const int64_t tp = l->tp;
-    struct gpt_dims d = { 0 };
+    struct model_dims d = { 0 };
     int64_t first;
 
     d.tp = tp;
@@ -20,8 +21,8 @@ static struct gpt_dims dims_of(const struct meg_gpt_conf *c, const struct meg_gp
     if (!run->is_training && d.n < DECODE_ROWS)
         d.n = DECODE_ROWS;
     d.residual_rows = l->has_sp ? d.n / tp : d.n;
-    d.width = meg_gpt_layer_widths(c, tp);
-    d.rope_half = meg_gpt_rope_half(c);
+    d.width = meg_model_layer_widths(c, tp);
+    d.rope_half = meg_model_rope_half(c);
     d.v0 = meg_partition_begin(c->vocab_size, tp, mesh->coords.tp);
     d.v = meg_partition_begin(c->vocab_size, tp, mesh->coords.tp + 1) - d.v0;
     d.positions = c->max_position_embeddings;
@@ -35,7 +36,7 @@ static struct gpt_dims dims_of(const struct meg_gpt_conf *c, const struct meg_gp
     return d;
 }
 
-bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end)
+bool model_recompute_range(const struct meg_model_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end)
 {
     const int64_t n = run->recompute_num_layers;
 
@@ -53,7 +54,7 @@ bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t 
 }
 
 /* Return the maximum number of layers that are recomputed together. */
-static int64_t max_recomputed(const struct meg_gpt_run *run, int64_t layers)
+static int64_t max_recomputed(const struct meg_model_run *run, int64_t layers)
 {
     if (run->recompute == MEG_RECOMPUTE_BLOCK)
         return 1;
@@ -62,11 +63,11 @@ static int64_t max_recomputed(const struct meg_gpt_run *run, int64_t layers)
     return 0;
 }
 
-struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                                    const struct meg_ops *op, const struct meg_mesh *mesh)
+struct meg_model_state *model_state_new(const struct meg_model_conf *c, const struct meg_model_run *run,
+                                        const struct meg_ops *op, const struct meg_mesh *mesh)
 {
-    struct meg_gpt_state *st = meg_new(sizeof *st);
-    struct gpt_dims *d = &st->dim;
+    struct meg_model_state *st = meg_new(sizeof *st);
+    struct model_dims *d = &st->dim;
 
     *d = dims_of(c, run, mesh);
     st->ctx.op = op;
@@ -81,7 +82,7 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
     st->recomputed = meg_new((size_t)(max_recomputed(run, d->layers) + 1) * sizeof *st->recomputed);
     st->slot = meg_new((size_t)d->slots * sizeof *st->slot);
     for (int64_t i = 0; i < d->slots; i++) {
-        struct gpt_slot *q = &st->slot[i];
+        struct model_slot *q = &st->slot[i];
 
         q->acts = meg_new((size_t)d->layers * sizeof *q->acts);
         q->saved = meg_new((size_t)d->layers * sizeof *q->saved);
@@ -90,7 +91,7 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
     return st;
 }
 
-void gpt_state_free(struct meg_gpt_state *st)
+void model_state_free(struct meg_model_state *st)
 {
     for (int64_t i = 0; i < st->dim.slots; i++) {
         free(st->slot[i].acts);
@@ -108,8 +109,8 @@ void gpt_state_free(struct meg_gpt_state *st)
 /* An arena to allocate from, with the configuration and the dimensions that determine the sizes of buffers. */
 struct arena {
     struct meg_suballoc *mem;
-    const struct meg_gpt_run *run;
-    const struct gpt_dims *d;
+    const struct meg_model_run *run;
+    const struct model_dims *d;
 };
 
 /* Allocate a residual-stream tensor [residual_rows, h]. */
@@ -149,9 +150,9 @@ static void suballoc_attn_out(struct meg_attn_acts *acts, const struct arena *a)
  * Allocate the activations of a layer except its input.  With selective recomputation, the output and log-sum-exp of
  * attention are omitted; for inference, mlp.pre is omitted unless the MLP is gated.
  */
-static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
+static void suballoc_acts(struct model_acts *acts, const struct arena *a)
 {
-    const struct meg_gpt_widths *w = &a->d->width;
+    const struct meg_model_widths *w = &a->d->width;
 
     acts->ln1 = alloc_sublayer_out(a);
     acts->ln1_stats = alloc_stats(a);
@@ -166,8 +167,8 @@ static void suballoc_acts(struct gpt_acts *acts, const struct arena *a)
     acts->mlp.mid = alloc_acts(a, w->f);
 }
 
-/* Allocate the gradients of a layer that a slot keeps for meg_gpt_backward_weight. */
-static void suballoc_deferred_grads(struct gpt_grads *g, const struct arena *a)
+/* Allocate the gradients of a layer that a slot keeps for meg_model_backward_weight. */
+static void suballoc_deferred_grads(struct model_grads *g, const struct arena *a)
 {
     g->attn_out = alloc_sublayer_out(a);
     g->mlp_out = alloc_sublayer_out(a);
@@ -192,12 +193,12 @@ static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
  * keeps only the first layer's input or, with distribute_saved_activations, this rank's shard of that input.  For other
  * layers, the slot keeps the activations.  For inference, all layers use the activations of layer 0.
  */
-static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t i, const struct arena *a)
+static void suballoc_layer(struct meg_model_state *st, struct model_slot *q, int64_t i, const struct arena *a)
 {
-    const struct gpt_dims *d = a->d;
+    const struct model_dims *d = a->d;
     int64_t begin, end;
 
-    if (gpt_recompute_range(a->run, d->layers, i, &begin, &end)) {
+    if (model_recompute_range(a->run, d->layers, i, &begin, &end)) {
         q->acts[i] = st->recomputed[i - begin];
         if (i == begin && a->run->distribute_saved_activations)
             q->saved[i] = meg_suballoc_mat(a->mem, a->run->residual_dtype, d->residual_rows / d->tp, d->width.h);
@@ -214,7 +215,7 @@ static void suballoc_layer(struct meg_gpt_state *st, struct gpt_slot *q, int64_t
     suballoc_acts(&q->acts[i], a);
 }
 
-static void suballoc_inputs(struct gpt_inputs *x, const struct arena *a)
+static void suballoc_inputs(struct model_inputs *x, const struct arena *a)
 {
     const size_t n = (size_t)a->d->n;
 
@@ -226,9 +227,9 @@ static void suballoc_inputs(struct gpt_inputs *x, const struct arena *a)
     x->sample_id = meg_suballoc(a->mem, n * sizeof *x->sample_id);
 }
 
-static void suballoc_slot(struct meg_gpt_state *st, struct gpt_slot *q, const struct arena *a)
+static void suballoc_slot(struct meg_model_state *st, struct model_slot *q, const struct arena *a)
 {
-    const struct gpt_dims *d = a->d;
+    const struct model_dims *d = a->d;
 
     for (int64_t i = 0; i < d->layers; i++) {
         suballoc_layer(st, q, i, a);
@@ -246,9 +247,9 @@ static void suballoc_slot(struct meg_gpt_state *st, struct gpt_slot *q, const st
         suballoc_inputs(&q->inputs[1], a);
 }
 
-static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
+static void suballoc_head(struct meg_model_state *st, const struct arena *a)
 {
-    const struct gpt_dims *d = a->d;
+    const struct model_dims *d = a->d;
     const int64_t rows = st->ctx.op->logits_rows(d->v), least = rows < DECODE_ROWS ? DECODE_ROWS : rows;
     const int64_t chunk = least < d->n ? least : d->n, ld = (d->v + 15) / 16 * 16;
 
@@ -264,9 +265,9 @@ static void suballoc_head(struct meg_gpt_state *st, const struct arena *a)
  * Allocate the activation gradients that all layers share.  With defers_wgrad, suballoc_deferred_grads allocates the
  * gradients of attn.qkv and mlp.pre per slot instead.
  */
-static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
+static void suballoc_grads(struct model_grads *g, const struct arena *a)
 {
-    const struct meg_gpt_widths *w = &a->d->width;
+    const struct meg_model_widths *w = &a->d->width;
 
     g->x = alloc_residual(a);
     g->ln = alloc_sublayer_out(a);
@@ -279,11 +280,11 @@ static void suballoc_grads(struct gpt_grads *g, const struct arena *a)
     g->mlp.pre = alloc_acts(a, w->fc1);
 }
 
-static void suballoc_workspace(struct meg_gpt_state *st, const struct arena *a)
+static void suballoc_workspace(struct meg_model_state *st, const struct arena *a)
 {
-    const struct meg_gpt_run *run = a->run;
-    const struct gpt_dims *d = a->d;
-    const struct meg_gpt_widths *w = &d->width;
+    const struct meg_model_run *run = a->run;
+    const struct model_dims *d = a->d;
+    const struct meg_model_widths *w = &d->width;
     const struct meg_attn_size attn = { run->dtype, d->n, d->s, d->b, w->a, w->g, w->d, run->is_training };
     const size_t rope_nbytes = (size_t)(d->positions * d->rope_half) * sizeof(float);
     const size_t sp_nbytes = (size_t)(d->n * d->width.h) * meg_dtype_size(run->residual_dtype);
@@ -313,8 +314,8 @@ static void suballoc_workspace(struct meg_gpt_state *st, const struct arena *a)
         st->grads.attn_out = st->grads.mlp_out = st->sublayer_out;
 }
 
-void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
-                          struct meg_suballoc *workspace)
+void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_run *run,
+                            struct meg_suballoc *activations, struct meg_suballoc *workspace)
 {
     const struct arena kept = { activations, run, &st->dim }, shared = { workspace, run, &st->dim };
 
@@ -323,16 +324,16 @@ void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *ru
         suballoc_slot(st, &st->slot[i], &kept);
 }
 
-void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                         const struct meg_ops *op, const struct meg_mesh *mesh)
+void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_conf *c, const struct meg_model_run *run,
+                           const struct meg_ops *op, const struct meg_mesh *mesh)
 {
-    struct meg_gpt_state *st = gpt_state_new(c, run, op, mesh);
+    struct meg_model_state *st = model_state_new(c, run, op, mesh);
     struct meg_suballoc activations = { 0 }, workspace = { 0 };
     struct meg_params p;
 
-    gpt_buffers_suballoc(st, run, &activations, &workspace);
-    gpt_state_free(st);
-    meg_gpt_params(&p, c, mesh);
+    model_buffers_suballoc(st, run, &activations, &workspace);
+    model_state_free(st);
+    meg_model_params(&p, c, mesh);
     m->params =
         (size_t)(run->shards_params ? meg_params_unsharded_numel(&p) : p.flat_numel) * meg_dtype_size(run->dtype);
     m->grads =

@@ -18,8 +18,8 @@
  * parameters of the model.  A rank has shards only of the parameters of its pipeline stage; the last stage also has a
  * shard of a tied embedding.  Tensor-parallel ranks shard a parameter along tp_axis.
  */
-#ifndef MEG_MODEL_PARAM_H
-#define MEG_MODEL_PARAM_H
+#ifndef MEG_NN_PARAM_H
+#define MEG_NN_PARAM_H
 #include <stdint.h>
 #include "base/err.h"
 #include "base/strtab.h"

@@ -1,9 +1,9 @@
 /*
- * gpt_run.h - runtime configuration of a GPT (batch dimensions, data types, recomputation), and its memory requirement.
+ * run.h - runtime configuration of a GPT (batch dimensions, data types, recomputation), and its memory requirement.
  */
-#ifndef MEG_MODEL_GPT_RUN_H
-#define MEG_MODEL_GPT_RUN_H
-#include "model/gpt_conf.h"
+#ifndef MEG_MODEL_RUN_H
+#define MEG_MODEL_RUN_H
+#include "model/conf.h"
 #include "tensor/ops.h"
 
 MEG_BEGIN_DECLS
@@ -21,29 +21,29 @@ enum meg_recompute {
     MEG_RECOMPUTE_BLOCK
 };
 
-struct meg_gpt_run {
+struct meg_model_run {
     int64_t s, b;             /* longest sequence in tokens, largest micro-batch in sequences */
     bool is_training;         /* keep activations and allocate gradients */
     uint32_t seed;            /* seed of dropout */
     int64_t microbatch_slots; /* number of activation slots, one per (chunk, micro-batch) in flight; 0 means 1 */
-    bool defers_wgrad;        /* meg_gpt_backward leaves the weight gradients of linears to meg_gpt_backward_weight */
+    bool defers_wgrad; /* meg_model_backward leaves the weight gradients of linears to meg_model_backward_weight */
     enum meg_recompute recompute;
     int64_t recompute_num_layers;
     bool distribute_saved_activations; /* shard the inputs kept for recomputation over tensor-parallel ranks */
     enum meg_dtype dtype;              /* dtype of parameters, and of activations except the residual stream */
     enum meg_dtype residual_dtype;     /* dtype of the residual stream */
     enum meg_dtype grad_dtype;         /* dtype of parameter gradients */
-    bool shards_params; /* ZeRO-3: parameters are all-gathered one layer group at a time (model/param.h) */
-    bool shards_grads;  /* ZeRO-2/3: gradients are reduce-scattered one layer group at a time */
+    bool shards_params;                /* ZeRO-3: parameters are all-gathered one layer group at a time (nn/param.h) */
+    bool shards_grads;                 /* ZeRO-2/3: gradients are reduce-scattered one layer group at a time */
 };
 
 /* Number of bytes in each arena. */
-struct meg_gpt_memory {
+struct meg_model_memory {
     size_t params, grads, activations, workspace;
 };
-/* Compute the sizes of the arenas that meg_gpt_create would allocate on the mesh's rank with the operations op. */
-void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                         const struct meg_ops *op, const struct meg_mesh *mesh);
+/* Compute the sizes of the arenas that meg_model_create would allocate on the mesh's rank with the operations op. */
+void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_conf *c, const struct meg_model_run *run,
+                           const struct meg_ops *op, const struct meg_mesh *mesh);
 
 MEG_END_DECLS
 #endif

@@ -1,5 +1,5 @@
 /*
- * gpt_conf.h - the architecture of a GPT: the decoder of GPT-2 (Radford et al. 2019) or, with other settings, of Llama
+ * conf.h - the architecture of a GPT: the decoder of GPT-2 (Radford et al. 2019) or, with other settings, of Llama
  * (Touvron et al. 2023), arranged as in Megatron-LM:
  *   x = drop(word[token] + position[i]); with rotary positions there is no position table
  *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
@@ -7,9 +7,9 @@
  * Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: the group's
  * query heads, its key head, its value head.  The vocabulary has no padding rows.
  */
-#ifndef MEG_MODEL_GPT_CONF_H
-#define MEG_MODEL_GPT_CONF_H
-#include "model/param.h"
+#ifndef MEG_MODEL_CONF_H
+#define MEG_MODEL_CONF_H
+#include "nn/param.h"
 #include "option/opt.h"
 #include "parallel/mesh.h"
 
@@ -17,8 +17,8 @@ MEG_BEGIN_DECLS
 
 enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE };
 
-/* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_gpt_conf_check). */
-struct meg_gpt_conf {
+/* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_model_conf_check). */
+struct meg_model_conf {
     int64_t num_layers, hidden_size, ffn_hidden_size, num_attention_heads;
     int64_t kv_channels; /* head size */
     bool group_query_attention;
@@ -42,29 +42,29 @@ struct meg_gpt_conf {
     bool bias_gelu_fusion; /* with has_bias, GELU is the tanh approximation; in all other cases, it is exact */
     double attention_dropout, hidden_dropout;
 };
-extern const struct meg_opt meg_gpt_opts[];
+extern const struct meg_opt meg_model_opts[];
 
 /*
  * Derive the unset settings and check all settings.  Return MEG_EUSAGE, with a message that names the options, if a
  * rule is violated.
  */
-int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e);
+int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e);
 
-/* The functions below require a configuration that meg_gpt_conf_check has accepted. */
+/* The functions below require a configuration that meg_model_conf_check has accepted. */
 
-static inline bool meg_gpt_is_rotary(const struct meg_gpt_conf *c)
+static inline bool meg_model_is_rotary(const struct meg_model_conf *c)
 {
     return c->position_embedding_type == MEG_POSITION_ROPE;
 }
 
 /* Return the number of rotated column pairs per head; 0 without rotary positions. */
-static inline int64_t meg_gpt_rope_half(const struct meg_gpt_conf *c)
+static inline int64_t meg_model_rope_half(const struct meg_model_conf *c)
 {
-    return meg_gpt_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
+    return meg_model_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
 }
 
 /* Widths of a layer's activations, in columns, on one of tp tensor-parallel ranks. */
-struct meg_gpt_widths {
+struct meg_model_widths {
     int64_t h;       /* residual stream */
     int64_t a, g, d; /* numbers of query heads and key-value groups; head size */
     int64_t q, kv;   /* q: width of queries and of attention output, a * d; kv: width of keys and of values, g * d */
@@ -72,9 +72,9 @@ struct meg_gpt_widths {
     int64_t f, fc1;  /* f: input of fc2; fc1: output of fc1, f or, for [gate | up], 2f */
 };
 
-static inline struct meg_gpt_widths meg_gpt_layer_widths(const struct meg_gpt_conf *c, int64_t tp)
+static inline struct meg_model_widths meg_model_layer_widths(const struct meg_model_conf *c, int64_t tp)
 {
-    struct meg_gpt_widths w;
+    struct meg_model_widths w;
 
     w.h = c->hidden_size;
     w.a = c->num_attention_heads / tp;
@@ -89,13 +89,13 @@ static inline struct meg_gpt_widths meg_gpt_layer_widths(const struct meg_gpt_co
 }
 
 /* Make the parameter table and compute the shards of the mesh's rank.  Free the table with meg_params_free. */
-void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const struct meg_mesh *mesh);
+void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh);
 
 /*
  * Return the number of floating-point operations of forward and backward for `batch` sequences of length s, without
  * recomputation.
  */
-double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s);
+double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s);
 
 MEG_END_DECLS
 #endif

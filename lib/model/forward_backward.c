@@ -1,6 +1,6 @@
-/* gpt_forward_backward.c - forward and backward of a micro-batch through the layers. */
+/* forward_backward.c - forward and backward of a micro-batch through the layers. */
 #include <string.h>
-#include "model/gpt_internal.h"
+#include "model/internal.h"
 
 /* ---- one layer ---- */
 
@@ -12,19 +12,19 @@ static struct meg_residual_epilogue epilogue(const struct meg_ctx *c, const stru
     return r;
 }
 
-static struct meg_residual_epilogue attn_epilogue(const struct meg_ctx *c, const struct gpt_layer *l, double p)
+static struct meg_residual_epilogue attn_epilogue(const struct meg_ctx *c, const struct model_layer *l, double p)
 {
     return epilogue(c, &l->attn.proj, p, l->attn.layer, MEG_DROP_ATTN_OUT);
 }
 
-static struct meg_residual_epilogue mlp_epilogue(const struct meg_ctx *c, const struct gpt_layer *l, double p)
+static struct meg_residual_epilogue mlp_epilogue(const struct meg_ctx *c, const struct model_layer *l, double p)
 {
     return epilogue(c, &l->mlp.fc2, p, l->attn.layer, MEG_DROP_MLP_OUT);
 }
 
 /* Compute y = m + drop(mlp(norm(m))), where m = x + drop(attn(norm(x))). */
-static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct gpt_acts *a, struct meg_mat sublayer_out,
-                      const struct gpt_layer *l, double dropout)
+static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct model_acts *a, struct meg_mat sublayer_out,
+                      const struct model_layer *l, double dropout)
 {
     const struct meg_residual_epilogue attn = attn_epilogue(c, l, dropout), mlp = mlp_epilogue(c, l, dropout);
 
@@ -36,8 +36,8 @@ static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct gpt_acts *a, s
 }
 
 /* Compute dx, the gradient of x, and the parameter gradients from dy, the gradient of y. */
-static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct gpt_grads *d,
-                      const struct gpt_acts *a, const struct gpt_layer *l, double dropout)
+static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct model_grads *d,
+                      const struct model_acts *a, const struct model_layer *l, double dropout)
 {
     const struct meg_residual_epilogue attn = attn_epilogue(c, l, dropout), mlp = mlp_epilogue(c, l, dropout);
     struct meg_mat d_out; /* gradient of a sublayer's output */
@@ -51,8 +51,8 @@ static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, s
 }
 
 /* Compute the weight gradients that layer_bwd deferred (zero-bubble schedules). */
-static void layer_bwd_weight(struct meg_ctx *c, const struct gpt_grads *d, const struct gpt_acts *a,
-                             const struct gpt_layer *l)
+static void layer_bwd_weight(struct meg_ctx *c, const struct model_grads *d, const struct model_acts *a,
+                             const struct model_layer *l)
 {
     meg_mlp_bwd_weight(c, d->mlp_out, a->ln2, &a->mlp, &d->mlp, &l->mlp);
     meg_attn_bwd_weight(c, d->attn_out, a->ln1, &a->attn, &d->attn, &l->attn);
@@ -64,11 +64,11 @@ static void layer_bwd_weight(struct meg_ctx *c, const struct gpt_grads *d, const
  * Set the number of rows of all buffers.  A micro-batch that is smaller than the largest one uses the first rows of
  * each buffer.
  */
-static void resize_rows(struct meg_gpt_state *st, struct gpt_slot *q, int64_t n, int64_t residual_rows)
+static void resize_rows(struct meg_model_state *st, struct model_slot *q, int64_t n, int64_t residual_rows)
 {
     for (int64_t i = 0; i < st->dim.layers; i++) {
-        struct gpt_acts *a = &q->acts[i];
-        struct gpt_grads *d = &q->grads[i];
+        struct model_acts *a = &q->acts[i];
+        struct model_grads *d = &q->grads[i];
 
         a->x.rows = a->ln1.rows = a->residual.rows = a->ln2.rows = residual_rows;
         a->attn.qkv.rows = a->attn.o.rows = a->mlp.pre.rows = a->mlp.mid.rows = n;
@@ -80,10 +80,10 @@ static void resize_rows(struct meg_gpt_state *st, struct gpt_slot *q, int64_t n,
 }
 
 /* With sequence or context parallelism, upload the global positions of the rows of the residual stream. */
-static void set_global_positions(struct meg_gpt *g)
+static void set_global_positions(struct meg_model *g)
 {
     const struct meg_layout *l = &g->mesh->layout;
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
     const int64_t s = l->has_sp ? c->s / l->tp : c->s, t0 = l->has_sp ? g->mesh->coords.tp * s : 0;
 
@@ -97,7 +97,7 @@ static void set_global_positions(struct meg_gpt *g)
 }
 
 /* Make the micro-batch of a slot the current one. */
-static void set_current_batch(struct meg_gpt *g, struct gpt_slot *q)
+static void set_current_batch(struct meg_model *g, struct model_slot *q)
 {
     struct meg_ctx *c = &g->state->ctx;
 
@@ -114,14 +114,14 @@ static void set_current_batch(struct meg_gpt *g, struct gpt_slot *q)
  * Prepare the upload of the next micro-batch.  Record the end of the work that reads the slot's current inputs, then
  * make the slot's other inputs current.  Uploads to them wait until the work that reads their old contents is complete.
  */
-static void start_upload(struct meg_gpt *g, struct gpt_slot *q)
+static void start_upload(struct meg_model *g, struct model_slot *q)
 {
     g->op->event_record(g->device->compute, q->in->unused);
     q->in = &q->inputs[q->in == &q->inputs[0]];
     g->op->event_wait(g->device->copy, q->in->unused);
 }
 
-static void upload_array(struct meg_gpt *g, const struct meg_batch *x, void *to, const void *from, int64_t nbytes)
+static void upload_array(struct meg_model *g, const struct meg_batch *x, void *to, const void *from, int64_t nbytes)
 {
     if (x->is_pinned)
         g->op->upload_pinned(g->device->copy, to, from, (size_t)nbytes);
@@ -130,16 +130,16 @@ static void upload_array(struct meg_gpt *g, const struct meg_batch *x, void *to,
 }
 
 /* Make the compute stream wait for the uploads. */
-static void finish_upload(struct meg_gpt *g, struct gpt_slot *q)
+static void finish_upload(struct meg_model *g, struct model_slot *q)
 {
     g->op->event_record(g->device->copy, q->in->uploaded);
     g->op->event_wait(g->device->compute, q->in->uploaded);
 }
 
-void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout)
+void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout)
 {
-    struct meg_gpt_state *st = g->state;
-    struct gpt_slot *q = &st->slot[slot];
+    struct meg_model_state *st = g->state;
+    struct model_slot *q = &st->slot[slot];
     const int64_t n = x->s * x->b;
 
     MEG_ASSERT_LT(slot, st->dim.slots);
@@ -168,33 +168,33 @@ void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, 
 
 /* ---- a chunk of layers ---- */
 
-static bool has_embedding(const struct meg_gpt *g, int64_t chunk)
+static bool has_embedding(const struct meg_model *g, int64_t chunk)
 {
     return meg_layout_is_first(g->mesh->coords.pp, chunk);
 }
 
-static bool has_head(const struct meg_gpt *g, int64_t chunk)
+static bool has_head(const struct meg_model *g, int64_t chunk)
 {
     return meg_layout_is_last(&g->mesh->layout, g->mesh->coords.pp, chunk);
 }
 
-static struct gpt_layer *layers_of(const struct meg_gpt *g, int64_t chunk)
+static struct model_layer *layers_of(const struct meg_model *g, int64_t chunk)
 {
     return g->state->layer + chunk * g->state->dim.layers;
 }
 
-size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g)
+size_t meg_model_boundary_nbytes(const struct meg_model *g)
 {
     return (size_t)(g->state->dim.residual_rows * g->state->dim.width.h) * meg_dtype_size(g->run.residual_dtype);
 }
 
 /* Return p, a send or receive buffer of the pipeline, as a matrix of the hidden states of the current micro-batch. */
-static struct meg_mat boundary_rows(const struct meg_gpt *g, const struct gpt_slot *q, const void *p)
+static struct meg_mat boundary_rows(const struct meg_model *g, const struct model_slot *q, const void *p)
 {
     return meg_mat((void *)p, g->run.residual_dtype, q->acts[0].x.rows, q->acts[0].x.cols);
 }
 
-static void copy_device(struct meg_gpt *g, void *to, const void *from, struct meg_mat like)
+static void copy_device(struct meg_model *g, void *to, const void *from, struct meg_mat like)
 {
     g->op->copy(g->state->ctx.stream, to, from, (size_t)(like.rows * like.cols) * meg_dtype_size(like.dtype));
 }
@@ -203,14 +203,14 @@ static void copy_device(struct meg_gpt *g, void *to, const void *from, struct me
  * Return this rank's saved shard of the input of layer i (distribute_saved_activations).  The p of the returned matrix
  * is NULL if no shard is saved, for example because the input is in the pipeline's receive buffer.
  */
-static struct meg_mat saved_shard(const struct meg_gpt *g, int64_t chunk, const struct gpt_slot *q, int64_t i)
+static struct meg_mat saved_shard(const struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
 {
     const struct meg_mat none = { 0 };
 
     return i > 0 || has_embedding(g, chunk) ? q->saved[i] : none;
 }
 
-static void save_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t i)
+static void save_input(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t i)
 {
     const struct meg_mat shard = saved_shard(g, chunk, q, i);
 
@@ -218,7 +218,7 @@ static void save_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int
         copy_device(g, shard.p, meg_mat_rows(q->acts[i].x, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
 }
 
-static void restore_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t i)
+static void restore_input(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t i)
 {
     const struct meg_mat shard = saved_shard(g, chunk, q, i);
     const struct meg_ctx *c = &g->state->ctx;
@@ -227,34 +227,34 @@ static void restore_input(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, 
         meg_all_gather(c->tp, c->stream, q->acts[i].x.p, shard.p, shard.rows * shard.cols, shard.dtype);
 }
 
-static void params_needed(const struct meg_gpt *g, int64_t layer_group, int64_t next, bool is_backward)
+static void params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward)
 {
     if (g->hooks.params_needed)
         g->hooks.params_needed(g->hooks.user, (int)layer_group, (int)next, is_backward);
 }
 
-static void grads_ready(const struct meg_gpt *g, int64_t layer_group)
+static void grads_ready(const struct meg_model *g, int64_t layer_group)
 {
     if (g->hooks.grads_ready)
         g->hooks.grads_ready(g->hooks.user, (int)layer_group);
 }
 
 /* Return the layer group of layer i of a chunk. */
-static int64_t group_of(const struct meg_gpt *g, int64_t chunk, int64_t i)
+static int64_t group_of(const struct meg_model *g, int64_t chunk, int64_t i)
 {
     return 1 + layers_of(g, chunk)[i].attn.layer;
 }
 
-static void head_params_needed(const struct meg_gpt *g, bool is_backward)
+static void head_params_needed(const struct meg_model *g, bool is_backward)
 {
     params_needed(g, g->conf.num_layers + 1, g->conf.is_untied ? -1 : 0, is_backward);
     if (!g->conf.is_untied)
         params_needed(g, 0, -1, is_backward);
 }
 
-void meg_gpt_zero_grads(struct meg_gpt *g)
+void meg_model_zero_grads(struct meg_model *g)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
 
     for (int64_t i = 0; i < st->dim.chunks * st->dim.layers; i++)
         st->layer[i].has_grads = st->layer[i].has_wgrads = false;
@@ -265,17 +265,17 @@ void meg_gpt_zero_grads(struct meg_gpt *g)
  * Choose whether the following backward calls add to the gradients to which has_grads belongs, or overwrite them.  With
  * ZeRO-2/3 they always overwrite, because each pass is reduce-scattered and added to the shards (optim/zero).
  */
-static void begin_grads(struct meg_gpt *g, bool *has_grads)
+static void begin_grads(struct meg_model *g, bool *has_grads)
 {
     g->state->ctx.accumulates_grads = *has_grads;
     *has_grads = !g->run.shards_grads;
 }
 
 /* Run forward of layers [begin, end) of a chunk; the last layer of the chunk writes to y. */
-static void run_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end,
+static void run_layers(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t begin, int64_t end,
                        struct meg_mat y)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
 
     for (int64_t i = begin; i < end; i++) {
         params_needed(g, group_of(g, chunk, i), group_of(g, chunk, i) + 1, false);
@@ -284,9 +284,9 @@ static void run_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int
     }
 }
 
-void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out)
+void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *out)
 {
-    struct gpt_slot *q = &g->state->slot[slot];
+    struct model_slot *q = &g->state->slot[slot];
     const struct meg_mat y = has_head(g, chunk) ? q->last_out : boundary_rows(g, q, out);
 
     for (int64_t i = 0; i < g->state->dim.layers; i++) {
@@ -295,28 +295,28 @@ void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out)
     }
 }
 
-void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
-                     const void *in, void *out)
+void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
+                       const void *in, void *out)
 {
-    struct meg_gpt_state *st = g->state;
-    struct gpt_slot *q = &st->slot[slot];
+    struct meg_model_state *st = g->state;
+    struct model_slot *q = &st->slot[slot];
 
-    gpt_load_batch(g, slot, x, scale, true);
+    model_load_batch(g, slot, x, scale, true);
     q->acts[0].x.p = has_embedding(g, chunk) ? q->embed_out : (void *)in;
     if (has_embedding(g, chunk)) {
         params_needed(g, 0, 1, false);
         meg_embed_fwd(&st->ctx, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
     }
-    gpt_layers_fwd(g, chunk, slot, out);
+    model_layers_fwd(g, chunk, slot, out);
 }
 
 /*
  * Recompute the activations of layers [begin, end) from the input of layer begin.  The output of the last layer, which
  * is not needed, is written to a scratch buffer.
  */
-static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, int64_t begin, int64_t end)
+static void recompute_layers(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t begin, int64_t end)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
 
     restore_input(g, chunk, q, begin);
     for (int64_t i = begin; i < end; i++) {
@@ -331,26 +331,26 @@ static void recompute_layers(struct meg_gpt *g, int64_t chunk, struct gpt_slot *
  * layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together, return the group of the range's
  * first layer.
  */
-static int64_t next_bwd_group(const struct meg_gpt *g, int64_t chunk, int64_t i)
+static int64_t next_bwd_group(const struct meg_model *g, int64_t chunk, int64_t i)
 {
     int64_t begin, end;
 
     if (i == 0)
         return -1;
-    if (gpt_recompute_range(&g->run, g->state->dim.layers, i - 1, &begin, &end) && i == end)
+    if (model_recompute_range(&g->run, g->state->dim.layers, i - 1, &begin, &end) && i == end)
         return group_of(g, chunk, begin);
     return group_of(g, chunk, i - 1);
 }
 
 /* Run backward through all layers of a chunk: compute dx from dy. */
-static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, struct meg_mat dx, struct meg_mat dy)
+static void layers_bwd(struct meg_model *g, int64_t chunk, struct model_slot *q, struct meg_mat dx, struct meg_mat dy)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
 
     for (int64_t i = st->dim.layers; i-- > 0;) {
         int64_t begin, end;
 
-        if (gpt_recompute_range(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
+        if (model_recompute_range(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
             recompute_layers(g, chunk, q, begin, end);
         params_needed(g, group_of(g, chunk, i), next_bwd_group(g, chunk, i), true);
         begin_grads(g, &layers_of(g, chunk)[i].has_grads);
@@ -362,12 +362,12 @@ static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct gpt_slot *q, str
     }
 }
 
-void meg_gpt_zero_loss(struct meg_gpt *g)
+void meg_model_zero_loss(struct meg_model *g)
 {
     g->op->zero(g->state->ctx.stream, g->loss_sum, sizeof *g->loss_sum);
 }
 
-double meg_gpt_read_loss(struct meg_gpt *g)
+double meg_model_read_loss(struct meg_model *g)
 {
     double sum;
 
@@ -376,16 +376,16 @@ double meg_gpt_read_loss(struct meg_gpt *g)
 }
 
 /* Add sum(loss * loss_mask) over the tokens of a slot to *loss_sum. */
-static void add_to_loss_sum(struct meg_gpt *g, const struct gpt_slot *q)
+static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q)
 {
     g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, q->has_loss_mask ? q->in->loss_mask : NULL,
                         q->s * q->b);
 }
 
-void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot)
+void meg_model_slot_loss(struct meg_model *g, int64_t slot)
 {
-    struct meg_gpt_state *st = g->state;
-    struct gpt_slot *q = &st->slot[slot];
+    struct meg_model_state *st = g->state;
+    struct model_slot *q = &st->slot[slot];
 
     set_current_batch(g, q);
     head_params_needed(g, false);
@@ -398,9 +398,9 @@ void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot)
  * Compute the losses of a slot, and add sum(loss * loss_mask) to *loss_sum.  Compute the gradients of the head, and
  * d_last_out, the gradient of the output of the last layer.
  */
-static void head_bwd(struct meg_gpt *g, const struct gpt_slot *q, struct meg_mat d_last_out)
+static void head_bwd(struct meg_model *g, const struct model_slot *q, struct meg_mat d_last_out)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
     const struct meg_loss_weight weight = { q->has_loss_mask ? q->in->loss_mask : NULL, q->scale, g->loss_scale };
     const struct meg_mat none = { 0 };
@@ -416,10 +416,10 @@ static void head_bwd(struct meg_gpt *g, const struct gpt_slot *q, struct meg_mat
         grads_ready(g, 0); /* the last stage's replica of the tied embedding */
 }
 
-void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in)
+void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in)
 {
-    struct meg_gpt_state *st = g->state;
-    struct gpt_slot *q = &st->slot[slot];
+    struct meg_model_state *st = g->state;
+    struct model_slot *q = &st->slot[slot];
     struct meg_mat dx;
 
     MEG_ASSERT(g->run.is_training);
@@ -435,9 +435,9 @@ void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void
     }
 }
 
-void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot)
+void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot)
 {
-    struct gpt_slot *q = &g->state->slot[slot];
+    struct model_slot *q = &g->state->slot[slot];
 
     set_current_batch(g, q);
     for (int64_t i = g->state->dim.layers; i-- > 0;) {
@@ -450,41 +450,41 @@ void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot)
 /* ---- without pipeline parallelism ---- */
 
 /* Run forward of the embedding and all layers without dropout. */
-static void forward_no_dropout(struct meg_gpt *g, const struct meg_batch *x)
+static void forward_no_dropout(struct meg_model *g, const struct meg_batch *x)
 {
-    struct meg_gpt_state *st = g->state;
-    struct gpt_slot *q = &st->slot[0];
+    struct meg_model_state *st = g->state;
+    struct model_slot *q = &st->slot[0];
 
-    gpt_load_batch(g, 0, x, 0, false);
+    model_load_batch(g, 0, x, 0, false);
     params_needed(g, 0, 1, false);
     meg_embed_fwd(&st->ctx, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
-    gpt_layers_fwd(g, 0, 0, NULL);
+    model_layers_fwd(g, 0, 0, NULL);
 }
 
-double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_loss)
+double meg_model_loss(struct meg_model *g, const struct meg_batch *x, float *token_loss)
 {
-    meg_gpt_zero_loss(g);
+    meg_model_zero_loss(g);
     forward_no_dropout(g, x);
-    meg_gpt_slot_loss(g, 0);
+    meg_model_slot_loss(g, 0);
     if (token_loss)
         meg_device_read(g->device, g->state->ctx.stream, token_loss, g->state->loss,
                         (size_t)(x->s * x->b) * sizeof *token_loss);
-    return meg_gpt_read_loss(g);
+    return meg_model_read_loss(g);
 }
 
-double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale)
+double meg_model_forward_backward(struct meg_model *g, const struct meg_batch *x, double scale)
 {
-    meg_gpt_zero_loss(g);
-    meg_gpt_forward(g, 0, 0, x, scale, NULL, NULL);
-    meg_gpt_backward(g, 0, 0, NULL, NULL);
+    meg_model_zero_loss(g);
+    meg_model_forward(g, 0, 0, x, scale, NULL, NULL);
+    meg_model_backward(g, 0, 0, NULL, NULL);
     if (g->run.defers_wgrad)
-        meg_gpt_backward_weight(g, 0, 0);
-    return meg_gpt_read_loss(g);
+        meg_model_backward_weight(g, 0, 0);
+    return meg_model_read_loss(g);
 }
 
-void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t nkept, float *out)
+void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int64_t nkept, float *out)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
     const struct meg_mat y = meg_mat_rows(st->head.logits, 0, rows), none = { 0 };
 
     MEG_ASSERT_EQ(y.dtype, MEG_DTYPE_F32);
@@ -496,21 +496,21 @@ void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t 
                         (size_t)y.cols * sizeof *out);
 }
 
-int64_t meg_gpt_logit_rows(const struct meg_gpt *g)
+int64_t meg_model_logit_rows(const struct meg_model *g)
 {
     return g->state->head.logits.rows;
 }
 
-void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits)
+void meg_model_loss_logits(struct meg_model *g, int64_t first, int64_t rows, float *logits)
 {
-    MEG_ASSERT_EQ(first % meg_gpt_logit_rows(g), 0);
-    MEG_ASSERT_LE(rows, meg_gpt_logit_rows(g));
-    gpt_logits_to_host(g, first, rows, rows, logits);
+    MEG_ASSERT_EQ(first % meg_model_logit_rows(g), 0);
+    MEG_ASSERT_LE(rows, meg_model_logit_rows(g));
+    model_logits_to_host(g, first, rows, rows, logits);
 }
 
-void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
+void meg_model_logits(struct meg_model *g, const struct meg_batch *x, float *logits)
 {
-    struct meg_gpt_state *st = g->state;
+    struct meg_model_state *st = g->state;
     const int64_t n = x->s * x->b, chunk = st->head.logits.rows, v = st->head.logits.cols;
 
     forward_no_dropout(g, x);
@@ -519,6 +519,6 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
     for (int64_t i = 0; i < n; i += chunk) {
         const int64_t rows = chunk < n - i ? chunk : n - i;
 
-        gpt_logits_to_host(g, i, rows, rows, logits + i * v);
+        model_logits_to_host(g, i, rows, rows, logits + i * v);
     }
 }

@@ -1,5 +1,5 @@
 /* param.c - the parameter table: shards, buckets and initial weights. */
-#include "model/param.h"
+#include "nn/param.h"
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

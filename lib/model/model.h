@@ -1,22 +1,22 @@
 /*
- * gpt.h - a GPT on one rank: its parameters, and forward and backward of micro-batches.
+ * model.h - a GPT on one rank: its parameters, and forward and backward of micro-batches.
  *
- * gpt_conf.h describes the architecture, gpt_run.h the runtime configuration, gpt_decode.h decoding with a KV cache.
+ * conf.h describes the architecture, run.h the runtime configuration, decode.h decoding with a KV cache.
  */
-#ifndef MEG_MODEL_GPT_H
-#define MEG_MODEL_GPT_H
+#ifndef MEG_MODEL_MODEL_H
+#define MEG_MODEL_MODEL_H
 #include "data/batch.h"
 #include "device/device.h"
-#include "model/gpt_conf.h"
-#include "model/gpt_run.h"
+#include "model/conf.h"
+#include "model/run.h"
 
 MEG_BEGIN_DECLS
 
 /*
  * Callbacks through which data parallelism overlaps communication with forward and backward.  Layer group 0 is the
- * embedding, groups 1..L are the layers, and group L+1 is the head (model/param.h).
+ * embedding, groups 1..L are the layers, and group L+1 is the head (nn/param.h).
  */
-struct meg_gpt_hooks {
+struct meg_model_hooks {
     void *user;
     /*
      * Called before the parameters of a layer group are read.  `next` is the group to prefetch, which is needed after
@@ -27,9 +27,9 @@ struct meg_gpt_hooks {
     void (*grads_ready)(void *user, int layer_group);
 };
 
-struct meg_gpt {
-    struct meg_gpt_conf conf;
-    struct meg_gpt_run run;
+struct meg_model {
+    struct meg_model_conf conf;
+    struct meg_model_run run;
     const struct meg_mesh *mesh;
     struct meg_params params;
     const struct meg_device *device;
@@ -37,40 +37,40 @@ struct meg_gpt {
     /* Flat buffers [params.flat_numel], or the unsharded buffers of ZeRO-2/3 (meg_params_unsharded_numel). */
     void *w; /* parameters in run.dtype; unsharded buffers if run.shards_params */
     void *g; /* gradients in run.grad_dtype; unsharded buffers if run.shards_grads; NULL when not training */
-    /* f64 in device memory: sum of loss * loss_mask over the tokens since meg_gpt_zero_loss; 0 on ranks without head */
+    /* f64 in device memory: sum of loss * loss_mask over the tokens since meg_model_zero_loss; 0 on ranks without head */
     double *loss_sum;
     /* f64 in device memory, set by the caller: factor by which gradients are multiplied; NULL, initially, means 1 */
     const double *loss_scale;
-    struct meg_gpt_memory used;  /* number of bytes in use in each arena */
-    struct meg_gpt_hooks hooks;  /* set by the caller; initially NULL */
-    struct meg_gpt_state *state; /* layers, activations, workspace */
+    struct meg_model_memory used;  /* number of bytes in use in each arena */
+    struct meg_model_hooks hooks;  /* set by the caller; initially NULL */
+    struct meg_model_state *state; /* layers, activations, workspace */
 };
 
 /*
- * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_gpt_init is called
- * or a checkpoint is loaded into g->w.  device and mesh are borrowed until meg_gpt_close.  Fail with MEG_EFAIL if
+ * Create this rank's shard of the model and allocate all of its memory.  Weights are zero until meg_model_init is called
+ * or a checkpoint is loaded into g->w.  device and mesh are borrowed until meg_model_close.  Fail with MEG_EFAIL if
  * memory is exhausted.  Fail with MEG_EUSAGE, before memory is allocated, if the backend does not support the shape or
  * the data types of a linear layer.
  */
-int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                   const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);
-void meg_gpt_close(struct meg_gpt *g);
+int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, const struct meg_model_run *run,
+                     const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);
+void meg_model_close(struct meg_model *g);
 
 /*
  * Set the initial weights, which do not depend on the parallel layout (meg_param_init).  With ZeRO-3, call
  * meg_optim_init instead.
  */
-void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
+void meg_model_init(struct meg_model *g, uint32_t seed);
 
 /*
  * Begin new sums of gradients, without writing g->g.  The next backward pass through a layer group overwrites the
  * group's gradients.  Later passes add to them or, with run.shards_grads, overwrite them again.
  */
-void meg_gpt_zero_grads(struct meg_gpt *g);
+void meg_model_zero_grads(struct meg_model *g);
 /* Set *loss_sum to 0. */
-void meg_gpt_zero_loss(struct meg_gpt *g);
+void meg_model_zero_loss(struct meg_model *g);
 /* Wait for the operations that are queued on the compute stream, and return *loss_sum. */
-double meg_gpt_read_loss(struct meg_gpt *g);
+double meg_model_read_loss(struct meg_model *g);
 
 /* ---- without pipeline parallelism: each rank has all layers ---- */
 
@@ -78,25 +78,25 @@ double meg_gpt_read_loss(struct meg_gpt *g);
  * Run forward without dropout.  Store the loss of each token in token_loss [s,b] (host; may be NULL).  Set *loss_sum to
  * the sum of loss * loss_mask over the tokens and return it.
  */
-double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_loss);
+double meg_model_loss(struct meg_model *g, const struct meg_batch *x, float *token_loss);
 
 /*
  * Run forward and backward.  Add the gradients of scale * *loss_scale * sum(loss * loss_mask) to g->g.  Set *loss_sum
  * to sum(loss * loss_mask) and return it.  Dropout is applied if x->sample_id is not NULL.
  */
-double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale);
+double meg_model_forward_backward(struct meg_model *g, const struct meg_batch *x, double scale);
 
-/* Return the maximum number of rows that meg_gpt_loss_logits accepts: the size of a chunk of logits. */
-int64_t meg_gpt_logit_rows(const struct meg_gpt *g);
+/* Return the maximum number of rows that meg_model_loss_logits accepts: the size of a chunk of logits. */
+int64_t meg_model_logit_rows(const struct meg_model *g);
 /*
- * Compute the logits [rows,v] f32 (host) of tokens [first, first + rows) of the batch for which meg_gpt_loss was called
- * last.  `first` must be a multiple of meg_gpt_logit_rows.  `rows` must be meg_gpt_logit_rows, or fewer for the last
+ * Compute the logits [rows,v] f32 (host) of tokens [first, first + rows) of the batch for which meg_model_loss was called
+ * last.  `first` must be a multiple of meg_model_logit_rows.  `rows` must be meg_model_logit_rows, or fewer for the last
  * tokens of the batch.  The model must be f32 and not tensor-parallel.
  */
-void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits);
+void meg_model_loss_logits(struct meg_model *g, int64_t first, int64_t rows, float *logits);
 
 /* Compute the logits [s,b,v] f32 (host) of a batch, without dropout.  The model must be f32 and not tensor-parallel. */
-void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits);
+void meg_model_logits(struct meg_model *g, const struct meg_batch *x, float *logits);
 
 /* ---- with pipeline parallelism: a rank has chunks of layers, and each micro-batch in flight has a slot ---- */
 
@@ -104,30 +104,30 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
  * Return the size in bytes of the hidden states of the largest micro-batch, which a chunk sends to the next one.  With
  * s positions per context-parallel rank they are [s*b, h] or, with sequence parallelism over t ranks, [s*b/t, h].
  */
-size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
+size_t meg_model_boundary_nbytes(const struct meg_model *g);
 
 /*
  * Run forward of a micro-batch through a chunk and keep the activations in a slot.  The device buffers `in` and `out`
- * have meg_gpt_boundary_nbytes bytes.  A chunk that begins with the embedding does not read `in`.  For other chunks,
+ * have meg_model_boundary_nbytes bytes.  A chunk that begins with the embedding does not read `in`.  For other chunks,
  * `in` must remain unchanged until the slot's backward has ended.  A chunk that ends with the head does not write
- * `out`.  For `scale`, see meg_gpt_forward_backward.
+ * `out`.  For `scale`, see meg_model_forward_backward.
  */
-void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
-                     const void *in, void *out);
+void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
+                       const void *in, void *out);
 /*
- * Compute the losses of a slot and add sum(loss * loss_mask) to *loss_sum.  Call this after meg_gpt_forward of the
+ * Compute the losses of a slot and add sum(loss * loss_mask) to *loss_sum.  Call this after meg_model_forward of the
  * chunk that ends with the head.
  */
-void meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot);
+void meg_model_slot_loss(struct meg_model *g, int64_t slot);
 /*
  * Run backward of a slot.  Compute d_in, the gradient of `in`, from d_out, the gradient of `out`.  Add the parameter
- * gradients to g->g, except gradients that meg_gpt_backward_weight computes later.  A chunk that begins with the
+ * gradients to g->g, except gradients that meg_model_backward_weight computes later.  A chunk that begins with the
  * embedding does not write d_in.  A chunk that ends with the head does not read d_out.  This chunk computes the losses
  * of the slot and adds sum(loss * loss_mask) to *loss_sum.
  */
-void meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
-/* Add the weight gradients of linears that meg_gpt_backward of this slot deferred (run.defers_wgrad). */
-void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot);
+void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
+/* Add the weight gradients of linears that meg_model_backward of this slot deferred (run.defers_wgrad). */
+void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot);
 
 MEG_END_DECLS
 #endif
