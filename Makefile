@@ -288,7 +288,9 @@ $(B)/tests/nccl/bin/meg-%: $(B)/cmd/%/main.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCCL
 
 # ---- what is run --------------------------------------------------------------------------------
 
-build-tests: $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(QUEUE) $(B)/tests/fault.so
+# The programs that the shell tests start.
+TEST_PROGRAMS := $(RANKS) $(STORE) $(DOUBLE) $(QUEUE) $(B)/tests/fault.so
+build-tests: $(UNITS) $(TEST_PROGRAMS)
 
 # The tests that start ranks by mpirun.
 RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t tests/torchrun.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
@@ -301,7 +303,7 @@ check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
 check: export STRICT ?=
 check: export TEST_S ?= 1800
-check: all build-tests
+check: all $(filter $(B)/%,$(TESTS)) $(if $(filter %.t,$(TESTS)),$(TEST_PROGRAMS))
 	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    tests/prove.sh $(TESTS)
 
@@ -337,9 +339,9 @@ lint:
 
 # Each of these uses a separate build directory.
 check-clang:
-	+$(MAKE) B=build/clang CC=clang CFLAGS='-O1 -g -Werror' DEPS=0 all build-tests
+	+$(MAKE) B=build/clang CC=clang CFLAGS='-O0 -g -Werror' DEPS=0 all build-tests
 check-san:
-	+$(MAKE) SAN=1 DEPS=0 TESTS='$(UNITS:$(B)/%=build/san/%)' check
+	+$(MAKE) SAN=1 CFLAGS='-O1 -g' DEPS=0 TESTS='$(UNITS:$(B)/%=build/san/%)' check
 check-mpich:
 	+$(MAKE) B=build/mpich MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check
 

@@ -6,7 +6,7 @@ export SKIPPED
 trap 'rm -f "$SKIPPED"' EXIT
 trap 'exit 1' HUP INT TERM
 # tap.sh is found in PATH because prove splits the command at spaces, which this directory may contain.
-PATH="$(cd "${0%/*}" && pwd):$PATH" prove -j2 -e tap.sh "$@"
+PATH="$(cd "${0%/*}" && pwd):$PATH" prove --timer -j2 -e tap.sh "$@"
 status=$?
 [ ! -s "$SKIPPED" ] || sort "$SKIPPED" | awk '
     BEGIN { print "skipped:" }
