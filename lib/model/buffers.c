@@ -1,75 +1,105 @@
 /*
- * buffers.c - activation and workspace buffers of a model.  The same functions compute the total size of the
- * buffers for a memory estimate and sub-allocate the buffers from the arenas (tensor/suballoc.h).
+ * buffers.c - activation and workspace buffers of a model.  The same functions compute the total size of the buffers for
+ * a memory estimate and sub-allocate the buffers from the arenas (tensor/suballoc.h).
  */
 #include <stdlib.h>
 #include "base/mem.h"
 #include "model/internal.h"
 
-static struct model_dims dims_of(const struct meg_model_conf *c, const struct meg_model_run *run,
+static struct model_dims dims_of(const struct meg_model_desc *desc, const struct meg_model_run *run,
                                  const struct meg_mesh *mesh)
 {
     const struct meg_layout *l = &mesh->layout;
-    const int64_t tp = l->tp;
     struct model_dims d = { 0 };
-    int64_t first;
 
-    d.tp = tp;
+    d.tp = l->tp;
+    d.tp_rank = mesh->coords.tp;
     d.s = run->s / l->cp;
     d.b = run->b;
     d.n = d.s * run->b;
     if (!run->is_training && d.n < DECODE_ROWS)
         d.n = DECODE_ROWS;
-    d.residual_rows = l->has_sp ? d.n / tp : d.n;
-    d.width = meg_model_layer_widths(c, tp);
-    d.rope_half = meg_model_rope_half(c);
-    d.v0 = meg_partition_begin(c->vocab_size, tp, mesh->coords.tp);
-    d.v = meg_partition_begin(c->vocab_size, tp, mesh->coords.tp + 1) - d.v0;
-    d.positions = c->max_position_embeddings;
-    d.chunks = l->vp;
-    d.layers = c->num_layers;
-    if (l->pp > 1)
-        meg_layout_layers(l, mesh->coords.pp, 0, &first, &d.layers);
-    d.slots = run->microbatch_slots ? run->microbatch_slots : 1;
+    d.residual_rows = l->has_sp ? d.n / l->tp : d.n;
+    d.h = desc->h;
+    d.v0 = meg_partition_begin(desc->v, l->tp, mesh->coords.tp);
+    d.v = meg_partition_begin(desc->v, l->tp, mesh->coords.tp + 1) - d.v0;
+    d.nchunks = l->vp;
+    d.nslots = run->microbatch_slots ? run->microbatch_slots : 1;
     d.has_embedding = mesh->coords.pp == 0;
     d.has_head = mesh->coords.pp == l->pp - 1;
     return d;
 }
 
-bool model_recompute_range(const struct meg_model_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end)
+bool model_recompute_range(const struct meg_model_run *run, const struct model_chunk *chunk, int64_t i, int64_t *begin,
+                           int64_t *end)
 {
-    const int64_t n = run->recompute_num_layers;
+    const int64_t n = run->recompute_num_layers, at = i - chunk->begin;
 
     switch (run->recompute) {
     case MEG_RECOMPUTE_UNIFORM:
-        *begin = i - i % n;
-        *end = *begin + n < layers ? *begin + n : layers;
+        *begin = i - at % n;
+        *end = *begin + n < chunk->end ? *begin + n : chunk->end;
         return true;
     case MEG_RECOMPUTE_BLOCK:
         *begin = i;
         *end = i + 1;
-        return i < n;
+        return at < n;
     default: return false;
     }
 }
 
-/* Return the maximum number of layers that are recomputed together. */
-static int64_t max_recomputed(const struct meg_model_run *run, int64_t layers)
+/* Make the list of chunks and of the layers of this rank. */
+static void list_layers(struct meg_model_state *st, const struct meg_mesh *mesh)
 {
-    if (run->recompute == MEG_RECOMPUTE_BLOCK)
-        return 1;
-    if (run->recompute == MEG_RECOMPUTE_UNIFORM)
-        return run->recompute_num_layers < layers ? run->recompute_num_layers : layers;
-    return 0;
+    struct model_dims *d = &st->dim;
+
+    st->chunk = meg_new((size_t)d->nchunks * sizeof *st->chunk);
+    st->layer = meg_new((size_t)st->desc.nlayers * sizeof *st->layer);
+    for (int64_t i = 0; i < d->nchunks; i++) {
+        int64_t first = 0, n = st->desc.nlayers;
+
+        if (mesh->layout.pp > 1)
+            meg_layout_layers(&mesh->layout, mesh->coords.pp, i, &first, &n);
+        st->chunk[i].begin = d->nlayers;
+        for (int64_t k = 0; k < n; k++)
+            model_layer_init(&st->layer[d->nlayers++], &st->desc, first + k);
+        st->chunk[i].end = d->nlayers;
+    }
+}
+
+static void init_slot(struct model_slot *q, const struct meg_model_state *st)
+{
+    q->layer = meg_new((size_t)st->dim.nlayers * sizeof *q->layer);
+    for (int64_t i = 0; i < st->dim.nlayers; i++) {
+        const struct model_layer *l = &st->layer[i];
+
+        q->layer[i].block = meg_new((size_t)l->desc->n * sizeof *q->layer[i].block);
+        for (int k = 0; k < l->desc->n; k++) {
+            q->layer[i].block[k].acts = meg_new(l->block[k].desc->kind->acts_size);
+            q->layer[i].block[k].grads = meg_new(l->block[k].desc->kind->grads_size);
+        }
+    }
+}
+
+static void free_slot(struct model_slot *q, const struct meg_model_state *st)
+{
+    for (int64_t i = 0; i < st->dim.nlayers; i++) {
+        for (int k = 0; k < st->layer[i].desc->n; k++) {
+            free(q->layer[i].block[k].acts);
+            free(q->layer[i].block[k].grads);
+        }
+        free(q->layer[i].block);
+    }
+    free(q->layer);
 }
 
 struct meg_model_state *model_state_new(const struct meg_model_conf *c, const struct meg_model_run *run,
                                         const struct meg_ops *op, const struct meg_mesh *mesh)
 {
     struct meg_model_state *st = meg_new(sizeof *st);
-    struct model_dims *d = &st->dim;
 
-    *d = dims_of(c, run, mesh);
+    meg_model_describe(&st->desc, c);
+    st->dim = dims_of(&st->desc, run, mesh);
     st->ctx.op = op;
     st->ctx.has_sp = mesh->layout.has_sp;
     st->ctx.dtype = run->dtype;
@@ -78,57 +108,74 @@ struct meg_model_state *model_state_new(const struct meg_model_conf *c, const st
     st->cp = meg_new((size_t)st->ncp * sizeof *st->cp);
     for (int i = 0; i < st->ncp; i++)
         meg_cp_make(&st->cp[i], meg_layout_cp_comm_type(&mesh->layout, i), mesh);
-    st->layer = meg_new((size_t)(d->chunks * d->layers) * sizeof *st->layer);
-    st->recomputed = meg_new((size_t)(max_recomputed(run, d->layers) + 1) * sizeof *st->recomputed);
-    st->slot = meg_new((size_t)d->slots * sizeof *st->slot);
-    for (int64_t i = 0; i < d->slots; i++) {
-        struct model_slot *q = &st->slot[i];
-
-        q->acts = meg_new((size_t)d->layers * sizeof *q->acts);
-        q->saved = meg_new((size_t)d->layers * sizeof *q->saved);
-        q->grads = meg_new((size_t)d->layers * sizeof *q->grads);
-    }
+    list_layers(st, mesh);
+    st->slot = meg_new((size_t)st->dim.nslots * sizeof *st->slot);
+    for (int64_t i = 0; i < st->dim.nslots; i++)
+        init_slot(&st->slot[i], st);
     return st;
 }
 
 void model_state_free(struct meg_model_state *st)
 {
-    for (int64_t i = 0; i < st->dim.slots; i++) {
-        free(st->slot[i].acts);
-        free(st->slot[i].saved);
-        free(st->slot[i].grads);
-    }
+    for (int64_t i = 0; i < st->dim.nslots; i++)
+        free_slot(&st->slot[i], st);
     free(st->slot);
-    free(st->recomputed);
+    for (int64_t i = 0; i < st->dim.nlayers; i++)
+        model_layer_free(&st->layer[i]);
     free(st->layer);
+    free(st->chunk);
     free(st->cp);
     free(st->host_position);
+    meg_model_desc_free(&st->desc);
     free(st);
 }
+
+/* ---- arenas ---- */
 
 /* An arena to allocate from, with the configuration and the dimensions that determine the sizes of buffers. */
 struct arena {
     struct meg_suballoc *mem;
     const struct meg_model_run *run;
     const struct model_dims *d;
+    struct meg_model_state *st;
 };
+
+/*
+ * Memory that several users share, one at a time.  Call begin_shared before the buffers of each user are allocated, and
+ * end_shared after all users.
+ */
+struct shared {
+    struct meg_suballoc *mem;
+    size_t begin, most;
+};
+
+static struct shared shared_memory(const struct arena *a)
+{
+    return (struct shared){ a->mem, a->mem->used, a->mem->used };
+}
+
+static void begin_shared(struct shared *s)
+{
+    s->most = s->mem->used > s->most ? s->mem->used : s->most;
+    s->mem->used = s->begin;
+}
+
+static void end_shared(struct shared *s)
+{
+    begin_shared(s);
+    s->mem->used = s->most;
+}
 
 /* Allocate a residual-stream tensor [residual_rows, h]. */
 static struct meg_mat alloc_residual(const struct arena *a)
 {
-    return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows, a->d->width.h);
+    return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows, a->d->h);
 }
 
-/* Allocate the output [residual_rows, h] of a norm or a sublayer. */
+/* Allocate the output [residual_rows, h] of a norm or of a block's kind. */
 static struct meg_mat alloc_sublayer_out(const struct arena *a)
 {
-    return meg_suballoc_mat(a->mem, a->run->dtype, a->d->residual_rows, a->d->width.h);
-}
-
-/* Allocate an activation [n, cols] inside a sublayer. */
-static struct meg_mat alloc_acts(const struct arena *a, int64_t cols)
-{
-    return meg_suballoc_mat(a->mem, a->run->dtype, a->d->n, cols);
+    return meg_suballoc_mat(a->mem, a->run->dtype, a->d->residual_rows, a->d->h);
 }
 
 static struct meg_norm_stats alloc_stats(const struct arena *a)
@@ -140,79 +187,98 @@ static struct meg_norm_stats alloc_stats(const struct arena *a)
     return stats;
 }
 
-static void suballoc_attn_out(struct meg_attn_acts *acts, const struct arena *a)
+/* Allocate one class of memory of a block (enum meg_block_memory). */
+static void suballoc_block(enum meg_block_memory what, void *to, const struct model_layer *l,
+                           const struct model_block *block, const struct arena *a)
 {
-    acts->o = alloc_acts(a, a->d->width.q);
-    acts->lse = meg_suballoc(a->mem, (size_t)(a->d->n * a->d->width.a) * sizeof *acts->lse);
+    const struct meg_block_arena arena = {
+        .mem = a->mem,
+        .op = a->st->ctx.op,
+        .n = a->d->n,
+        .s = a->d->s,
+        .b = a->d->b,
+        .tp = a->d->tp,
+        .dtype = a->run->dtype,
+        .is_training = a->run->is_training,
+        .defers_wgrad = a->run->defers_wgrad,
+        .recomputes_core = a->run->recompute == MEG_RECOMPUTE_SELECTIVE,
+        .cp = &a->st->cp[a->st->ncp > 1 ? l->index : 0],
+    };
+
+    block->desc->kind->suballoc(what, to, &arena, block->desc->conf);
 }
 
 /*
- * Allocate the activations of a layer except its input.  With selective recomputation, the output and log-sum-exp of
- * attention are omitted; for inference, mlp.pre is omitted unless the MLP is gated.
+ * Allocate the activations of a layer, except its input.  With selective recomputation, the output and log-sum-exp of
+ * attention are omitted.
  */
-static void suballoc_acts(struct model_acts *acts, const struct arena *a)
+static void suballoc_acts(struct slot_layer *q, const struct model_layer *l, const struct arena *a)
 {
-    const struct meg_model_widths *w = &a->d->width;
+    for (int i = 0; i < l->desc->n; i++) {
+        struct block_acts *block = &q->block[i];
 
-    acts->ln1 = alloc_sublayer_out(a);
-    acts->ln1_stats = alloc_stats(a);
-    acts->attn.qkv = alloc_acts(a, w->qkv);
-    if (a->run->recompute != MEG_RECOMPUTE_SELECTIVE)
-        suballoc_attn_out(&acts->attn, a);
-    acts->residual = alloc_residual(a);
-    acts->ln2 = alloc_sublayer_out(a);
-    acts->ln2_stats = alloc_stats(a);
-    if (a->run->is_training || w->fc1 > w->f)
-        acts->mlp.pre = alloc_acts(a, w->fc1);
-    acts->mlp.mid = alloc_acts(a, w->f);
-}
-
-/* Allocate the gradients of a layer that a slot keeps for meg_model_backward_weight. */
-static void suballoc_deferred_grads(struct model_grads *g, const struct arena *a)
-{
-    g->attn_out = alloc_sublayer_out(a);
-    g->mlp_out = alloc_sublayer_out(a);
-    g->attn.qkv = alloc_acts(a, a->d->width.qkv);
-    g->mlp.pre = alloc_acts(a, a->d->width.fc1);
+        if (i > 0)
+            block->x = alloc_residual(a);
+        block->y = alloc_sublayer_out(a);
+        block->stats = alloc_stats(a);
+        suballoc_block(MEG_BLOCK_ACTS, block->acts, l, &l->block[i], a);
+    }
 }
 
 /*
- * Allocate the input of layer i of a chunk.  On stages after the first, the input of layer 0 of a chunk is the
- * pipeline's receive buffer, and only the shape of the matrix is set.  For inference, the input is always allocated,
- * because all layers use the activations of layer 0.
+ * Allocate the input of layer i of a chunk.  The input of the first layer of a chunk without embedding is the pipeline's
+ * receive buffer, and only the shape of the matrix is set.  For inference, the input is always allocated, because all
+ * layers use the same memory.
  */
-static struct meg_mat alloc_layer_input(const struct arena *a, int64_t i)
+static struct meg_mat alloc_layer_input(const struct arena *a, const struct model_chunk *chunk, int64_t i)
 {
-    if (i > 0 || a->d->has_embedding || !a->run->is_training)
+    if (i > chunk->begin || (a->d->has_embedding && i == 0) || !a->run->is_training)
         return alloc_residual(a);
-    return meg_mat(NULL, a->run->residual_dtype, a->d->residual_rows, a->d->width.h);
+    return meg_mat(NULL, a->run->residual_dtype, a->d->residual_rows, a->d->h);
 }
 
 /*
  * Allocate the tensors of layer i that a slot keeps.  For a range of layers that are recomputed together, the slot
  * keeps only the first layer's input or, with distribute_saved_activations, this rank's shard of that input.  For other
- * layers, the slot keeps the activations.  For inference, all layers use the activations of layer 0.
+ * layers, the slot keeps the activations.
  */
-static void suballoc_layer(struct meg_model_state *st, struct model_slot *q, int64_t i, const struct arena *a)
+static void suballoc_kept(struct model_slot *q, const struct model_chunk *chunk, int64_t i, const struct arena *a)
 {
-    const struct model_dims *d = a->d;
+    struct slot_layer *l = &q->layer[i];
     int64_t begin, end;
 
-    if (model_recompute_range(a->run, d->layers, i, &begin, &end)) {
-        q->acts[i] = st->recomputed[i - begin];
-        if (i == begin && a->run->distribute_saved_activations)
-            q->saved[i] = meg_suballoc_mat(a->mem, a->run->residual_dtype, d->residual_rows / d->tp, d->width.h);
-        else if (i == begin)
-            q->acts[i].x = alloc_layer_input(a, i);
-        return;
+    if (!model_recompute_range(a->run, chunk, i, &begin, &end)) {
+        l->block[0].x = alloc_layer_input(a, chunk, i);
+        suballoc_acts(l, &a->st->layer[i], a);
+    } else if (i == begin && a->run->distribute_saved_activations) {
+        l->saved = meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows / a->d->tp, a->d->h);
+    } else if (i == begin) {
+        l->block[0].x = alloc_layer_input(a, chunk, i);
     }
-    if (i > 0 && !a->run->is_training) {
-        q->acts[i] = q->acts[0];
-        return;
+}
+
+/* With defers_wgrad, allocate the gradients of a layer that a slot keeps for meg_model_backward_weight. */
+static void suballoc_deferred_grads(struct slot_layer *q, const struct model_layer *l, const struct arena *a)
+{
+    for (int i = 0; i < l->desc->n; i++) {
+        q->block[i].d_out = a->run->defers_wgrad ? alloc_sublayer_out(a) : a->st->sublayer_out;
+        if (a->run->defers_wgrad)
+            suballoc_block(MEG_BLOCK_DEFERRED_GRADS, q->block[i].grads, l, &l->block[i], a);
     }
-    q->acts[i].attn = st->recomputed[0].attn; /* selective recomputation: layers share the output of attention */
-    q->acts[i].x = alloc_layer_input(a, i);
-    suballoc_acts(&q->acts[i], a);
+}
+
+/* Allocate the activations that a slot keeps.  For inference, all layers use the same memory. */
+static void suballoc_chunk(struct model_slot *q, const struct model_chunk *chunk, const struct arena *a)
+{
+    struct shared layers = shared_memory(a);
+
+    for (int64_t i = chunk->begin; i < chunk->end; i++) {
+        if (!a->run->is_training)
+            begin_shared(&layers);
+        suballoc_kept(q, chunk, i, a);
+        suballoc_deferred_grads(&q->layer[i], &a->st->layer[i], a);
+    }
+    end_shared(&layers);
 }
 
 static void suballoc_inputs(struct model_inputs *x, const struct arena *a)
@@ -227,23 +293,22 @@ static void suballoc_inputs(struct model_inputs *x, const struct arena *a)
     x->sample_id = meg_suballoc(a->mem, n * sizeof *x->sample_id);
 }
 
-static void suballoc_slot(struct meg_model_state *st, struct model_slot *q, const struct arena *a)
+static void suballoc_slot(struct model_slot *q, const struct arena *a)
 {
     const struct model_dims *d = a->d;
+    struct shared chunks = shared_memory(a);
 
-    for (int64_t i = 0; i < d->layers; i++) {
-        suballoc_layer(st, q, i, a);
-        q->grads[i] = st->grads;
-        if (a->run->defers_wgrad)
-            suballoc_deferred_grads(&q->grads[i], a);
+    for (int64_t i = 0; i < d->nchunks; i++) {
+        begin_shared(&chunks);
+        suballoc_chunk(q, &a->st->chunk[i], a);
     }
-    q->embed_out = q->acts[0].x.p;
+    end_shared(&chunks);
     if (d->has_head)
-        q->last_out = a->run->is_training ? alloc_residual(a) : q->acts[0].x;
+        q->last_out = a->run->is_training ? alloc_residual(a) : q->layer[0].block[0].x;
     q->in = &q->inputs[0];
     suballoc_inputs(&q->inputs[0], a);
     q->inputs[1] = q->inputs[0];
-    if (!st->ctx.op->is_host_memory)
+    if (!a->st->ctx.op->is_host_memory)
         suballoc_inputs(&q->inputs[1], a);
 }
 
@@ -261,67 +326,112 @@ static void suballoc_head(struct meg_model_state *st, const struct arena *a)
     st->head.partial_stats = meg_suballoc(a->mem, (size_t)(2 * chunk * d->tp) * sizeof(float));
 }
 
-/*
- * Allocate the activation gradients that all layers share.  With defers_wgrad, suballoc_deferred_grads allocates the
- * gradients of attn.qkv and mlp.pre per slot instead.
- */
-static void suballoc_grads(struct model_grads *g, const struct arena *a)
+/* Allocate the activations that a slot does not keep, because the backward pass recomputes them. */
+static void suballoc_recomputed(struct model_slot *q, const struct model_chunk *chunk, const struct arena *a)
 {
-    const struct meg_model_widths *w = &a->d->width;
+    struct shared ranges = shared_memory(a);
+    int64_t begin, end;
 
-    g->x = alloc_residual(a);
-    g->ln = alloc_sublayer_out(a);
-    g->attn.o = alloc_acts(a, w->q);
-    if (w->fc1 > w->f)
-        g->mlp.mid = alloc_acts(a, w->f);
-    if (a->run->defers_wgrad)
-        return;
-    g->attn.qkv = alloc_acts(a, w->qkv);
-    g->mlp.pre = alloc_acts(a, w->fc1);
+    for (int64_t i = chunk->begin; i < chunk->end; i++) {
+        if (!model_recompute_range(a->run, chunk, i, &begin, &end))
+            continue;
+        if (i == begin)
+            begin_shared(&ranges);
+        if (i > begin || a->run->distribute_saved_activations)
+            q->layer[i].block[0].x = alloc_residual(a);
+        suballoc_acts(&q->layer[i], &a->st->layer[i], a);
+    }
+    end_shared(&ranges);
+}
+
+/* Allocate the workspace of all blocks, which is used by one block at a time. */
+static void suballoc_block_workspace(const struct arena *a)
+{
+    struct shared blocks = shared_memory(a);
+
+    for (int64_t i = 0; i < a->d->nlayers; i++)
+        for (int k = 0; k < a->st->layer[i].desc->n; k++) {
+            const struct model_layer *l = &a->st->layer[i];
+
+            begin_shared(&blocks);
+            suballoc_block(MEG_BLOCK_WORKSPACE, l->block[k].weights, l, &l->block[k], a);
+        }
+    end_shared(&blocks);
+}
+
+/* Allocate, for all blocks of a slot, activations or gradients of which one block's are used at a time. */
+static void suballoc_for_one_block(enum meg_block_memory what, struct model_slot *q, const struct arena *a)
+{
+    struct shared blocks = shared_memory(a);
+
+    for (int64_t i = 0; i < a->d->nlayers; i++) {
+        const struct model_layer *l = &a->st->layer[i];
+
+        for (int k = 0; k < l->desc->n; k++) {
+            struct block_acts *x = &q->layer[i].block[k];
+
+            begin_shared(&blocks);
+            suballoc_block(what, what == MEG_BLOCK_RECOMPUTED_ACTS ? x->acts : x->grads, l, &l->block[k], a);
+        }
+    }
+    end_shared(&blocks);
+}
+
+/* Allocate the memory of a slot's layers that all slots and layers share. */
+static void suballoc_slot_workspace(struct model_slot *q, const struct arena *a)
+{
+    struct shared chunks = shared_memory(a);
+
+    for (int64_t i = 0; i < a->d->nchunks; i++) {
+        begin_shared(&chunks);
+        suballoc_recomputed(q, &a->st->chunk[i], a);
+    }
+    end_shared(&chunks);
+    if (a->run->recompute == MEG_RECOMPUTE_SELECTIVE)
+        suballoc_for_one_block(MEG_BLOCK_RECOMPUTED_ACTS, q, a);
+    if (a->run->is_training)
+        suballoc_for_one_block(MEG_BLOCK_GRADS, q, a);
 }
 
 static void suballoc_workspace(struct meg_model_state *st, const struct arena *a)
 {
     const struct meg_model_run *run = a->run;
     const struct model_dims *d = a->d;
-    const struct meg_model_widths *w = &d->width;
-    const struct meg_attn_size attn = { run->dtype, d->n, d->s, d->b, w->a, w->g, w->d, run->is_training };
-    const size_t rope_nbytes = (size_t)(d->positions * d->rope_half) * sizeof(float);
-    const size_t sp_nbytes = (size_t)(d->n * d->width.h) * meg_dtype_size(run->residual_dtype);
+    const size_t rope_nbytes = (size_t)(st->desc.rope.positions * st->desc.rope.half) * sizeof(float);
+    const size_t sp_nbytes = (size_t)(d->n * d->h) * meg_dtype_size(run->residual_dtype);
+    struct shared slots;
 
     st->sublayer_out = alloc_sublayer_out(a);
     for (int i = 0; i < 2 && st->ctx.has_sp; i++)
         st->ctx.sp_buffer[i] = meg_suballoc(a->mem, sp_nbytes);
     if (d->has_head)
         suballoc_head(st, a);
-    meg_attn_workspace_suballoc(&st->attn_workspace, a->mem, st->ctx.op, &attn, st->cp, st->ncp);
+    suballoc_block_workspace(a);
     st->loss = meg_suballoc(a->mem, (size_t)d->n * sizeof *st->loss);
     st->loss_sum = meg_suballoc(a->mem, sizeof *st->loss_sum);
     st->position_of_row = meg_suballoc(a->mem, (size_t)d->s * sizeof *st->position_of_row);
     st->rope.cos = meg_suballoc(a->mem, rope_nbytes);
     st->rope.sin = meg_suballoc(a->mem, rope_nbytes);
-    if (run->recompute == MEG_RECOMPUTE_SELECTIVE)
-        suballoc_attn_out(&st->recomputed[0].attn, a);
-    for (int64_t i = 0; i < max_recomputed(run, d->layers); i++) {
-        if (i > 0 || run->distribute_saved_activations)
-            st->recomputed[i].x = alloc_residual(a);
-        suballoc_acts(&st->recomputed[i], a);
+    if (run->is_training) {
+        st->d_residual = alloc_residual(a);
+        st->d_norm = alloc_sublayer_out(a);
     }
-    if (!run->is_training)
-        return;
-    suballoc_grads(&st->grads, a);
-    if (!run->defers_wgrad)
-        st->grads.attn_out = st->grads.mlp_out = st->sublayer_out;
+    slots = shared_memory(a);
+    for (int64_t i = 0; i < d->nslots; i++) {
+        begin_shared(&slots);
+        suballoc_slot_workspace(&st->slot[i], a);
+    }
+    end_shared(&slots);
 }
 
 void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_run *run,
                             struct meg_suballoc *activations, struct meg_suballoc *workspace)
 {
-    const struct arena kept = { activations, run, &st->dim }, shared = { workspace, run, &st->dim };
+    const struct arena kept = { activations, run, &st->dim, st }, shared = { workspace, run, &st->dim, st };
 
     suballoc_workspace(st, &shared);
-    for (int64_t i = 0; i < st->dim.slots; i++)
-        suballoc_slot(st, &st->slot[i], &kept);
+    for (int64_t i = 0; i < st->dim.nslots; i++)
+        suballoc_slot(&st->slot[i], &kept);
 }
 
 void meg_model_memory_size(struct meg_model_memory *m, const struct meg_model_conf *c, const struct meg_model_run *run,

@@ -1,8 +1,6 @@
-/* conf.c - options of a GPT and their checks, its parameter table, and its number of floating-point operations. */
+/* conf.c - options of a GPT and their checks, and its number of floating-point operations. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include "model/conf.h"
 
 #define C struct meg_model_conf
@@ -175,93 +173,6 @@ int meg_model_conf_check(struct meg_model_conf *c, struct meg_err *e)
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
     return check_size(c, e);
-}
-
-/* Add a weight matrix, sharded along tp_axis over tensor-parallel ranks, or replicated if tp_axis is -1. */
-static struct meg_param *weight(struct meg_params *p, const struct meg_model_conf *c, int layer_group, const char *name,
-                                int64_t rows, int64_t cols, int tp_axis, double std)
-{
-    const int64_t dim[] = { rows, cols };
-    struct meg_param *row = meg_params_add(p, layer_group, 2, dim, "%s", name);
-
-    row->tp_axis = tp_axis;
-    row->is_decayed = 1;
-    row->init = c->init_method_xavier_uniform ? MEG_INIT_XAVIER : MEG_INIT_NORMAL;
-    row->std = std;
-    return row;
-}
-
-static void vector(struct meg_params *p, int layer_group, const char *layer, const char *name, int64_t n, int tp_axis,
-                   enum meg_init_method init)
-{
-    struct meg_param *row = meg_params_add(p, layer_group, 1, &n, "%s%s", layer, name);
-
-    row->tp_axis = tp_axis;
-    row->init = init;
-}
-
-static void norm(struct meg_params *p, const struct meg_model_conf *c, int layer_group, const char *layer,
-                 const char *name)
-{
-    char full[64];
-
-    snprintf(full, sizeof full, "%s.weight", name);
-    vector(p, layer_group, layer, full, c->hidden_size, -1, MEG_INIT_ONE);
-    if (c->normalization == MEG_NORM_RMS)
-        return;
-    snprintf(full, sizeof full, "%s.bias", name);
-    vector(p, layer_group, layer, full, c->hidden_size, -1, MEG_INIT_ZERO);
-}
-
-/*
- * Add a linear layer.  With tp_axis 0, the layer is column-parallel and the bias is sharded.  With tp_axis 1, the layer
- * is row-parallel and the bias is replicated.
- */
-static void linear(struct meg_params *p, const struct meg_model_conf *c, int layer_group, const char *layer,
-                   const char *name, int64_t out, int64_t in, int tp_axis, double std, bool has_bias)
-{
-    char full[96];
-
-    snprintf(full, sizeof full, "%s%s.weight", layer, name);
-    weight(p, c, layer_group, full, out, in, tp_axis, std);
-    if (!has_bias)
-        return;
-    snprintf(full, sizeof full, "%s.bias", name);
-    vector(p, layer_group, layer, full, out, tp_axis == 0 ? 0 : -1, MEG_INIT_ZERO);
-}
-
-void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh)
-{
-    const struct meg_model_widths w = meg_model_layer_widths(c, 1);
-    const double std = c->init_method_std, std_out = std / sqrt(2.0 * (double)c->num_layers);
-    const int head = (int)c->num_layers + 1;
-    struct meg_param *row;
-
-    *p = (struct meg_params){ 0 };
-    row = weight(p, c, 0, "embedding.word_embeddings.weight", c->vocab_size, w.h, 0, std);
-    row->is_decoupled = 1;
-    row->reduce_group = c->is_untied ? MEG_PARAM_DENSE : MEG_PARAM_TIED;
-    if (!meg_model_is_rotary(c))
-        weight(p, c, 0, "embedding.position_embeddings.weight", c->max_position_embeddings, w.h, -1, std);
-
-    for (int i = 0; i < c->num_layers; i++) {
-        char layer[40];
-
-        snprintf(layer, sizeof layer, "decoder.layers.%d.", i);
-        norm(p, c, 1 + i, layer, "input_layernorm");
-        linear(p, c, 1 + i, layer, "self_attention.linear_qkv", w.qkv, w.h, 0, std, c->has_bias || c->add_qkv_bias);
-        linear(p, c, 1 + i, layer, "self_attention.linear_proj", w.h, w.q, 1, std_out, c->has_bias);
-        norm(p, c, 1 + i, layer, "pre_mlp_layernorm");
-        linear(p, c, 1 + i, layer, "mlp.linear_fc1", w.fc1, w.h, 0, std, c->has_bias);
-        for (int k = 0; c->swiglu && k < 1 + c->has_bias; k++)
-            p->row[p->n - 1 - k].nblocks = 2;
-        linear(p, c, 1 + i, layer, "mlp.linear_fc2", w.h, w.f, 1, std_out, c->has_bias);
-    }
-
-    norm(p, c, head, "decoder.", "final_layernorm");
-    if (c->is_untied)
-        weight(p, c, head, "output_layer.weight", c->vocab_size, w.h, 0, std)->is_decoupled = 1;
-    meg_params_shard(p, mesh);
 }
 
 double meg_model_flops(const struct meg_model_conf *c, int64_t batch, int64_t s)

@@ -13,10 +13,23 @@ struct meg_model_kv_cache {
     int64_t *len;        /* [b] number of tokens in each slot */
 };
 
+/* Return the number of elements that the cache of the widest layer has for each token. */
+static int64_t cache_width(const struct meg_model_state *st)
+{
+    int64_t width = 0;
+
+    for (int i = 0; i < st->desc.nblocks; i++) {
+        const struct meg_block *block = &st->desc.block[i];
+
+        if (block->kind->cache_width && block->kind->cache_width(block->conf, st->dim.tp) > width)
+            width = block->kind->cache_width(block->conf, st->dim.tp);
+    }
+    return width;
+}
+
 int meg_model_kv_cache_create(struct meg_model_kv_cache **out, struct meg_model *g, int64_t s, int64_t b,
                               struct meg_err *e)
 {
-    const struct meg_attn *l = &g->state->layer[0].attn;
     struct meg_model_kv_cache *c = meg_new(sizeof *c);
     size_t nbytes;
 
@@ -26,7 +39,7 @@ int meg_model_kv_cache_create(struct meg_model_kv_cache **out, struct meg_model 
     c->s = s;
     c->b = b;
     c->L = g->conf.num_layers;
-    c->layer_nbytes = (size_t)(s * l->g * 2 * l->d) * meg_dtype_size(g->run.dtype);
+    c->layer_nbytes = (size_t)(s * cache_width(g->state)) * meg_dtype_size(g->run.dtype);
     c->len = meg_new((size_t)b * sizeof *c->len);
     nbytes = (size_t)(c->L * b) * c->layer_nbytes;
     c->kv = g->op->alloc(nbytes);
@@ -69,16 +82,15 @@ static void forward_cached(struct meg_model *g, const struct meg_kv_cache_seq *k
 {
     struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
-    struct model_slot *q = &st->slot[0];
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
     model_load_batch(g, 0, &x, 0, false);
     c->kv = kv;
     c->nkv = nkv;
-    meg_embed_fwd(c, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
+    model_embed_fwd(g, 0);
     model_layers_fwd(g, 0, 0, NULL);
-    meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
+    model_final_norm_fwd(g, 0);
     c->kv = NULL;
 }
 

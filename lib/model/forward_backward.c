@@ -2,82 +2,112 @@
 #include <string.h>
 #include "model/internal.h"
 
-/* ---- one layer ---- */
+/* ---- blocks ---- */
 
-static struct meg_residual_epilogue epilogue(const struct meg_ctx *c, const struct meg_linear_weights *l, double p,
-                                             int layer, enum meg_drop_site site)
+static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct model_layer *l,
+                                             const struct model_block *block)
 {
-    const struct meg_residual_epilogue r = { l->bias, l->dbias, meg_ctx_drop(c, p, layer, site) };
+    const struct meg_linear_weights *last = block->desc->kind->last_linear(block->weights);
+    const struct meg_residual_epilogue r = { last->bias, last->dbias,
+                                             meg_ctx_drop(&g->state->ctx, g->state->desc.hidden_dropout, (int)l->index,
+                                                          block->desc->site) };
 
     return r;
 }
 
-static struct meg_residual_epilogue attn_epilogue(const struct meg_ctx *c, const struct model_layer *l, double p)
+/* Return the rows of the current micro-batch of m [residual_rows, h], which was allocated for the largest one. */
+static struct meg_mat residual_rows(const struct meg_model *g, struct meg_mat m)
 {
-    return epilogue(c, &l->attn.proj, p, l->attn.layer, MEG_DROP_ATTN_OUT);
+    const struct meg_ctx *c = &g->state->ctx;
+
+    return meg_mat_rows(m, 0, c->s * c->b / (c->has_sp ? g->state->dim.tp : 1));
 }
 
-static struct meg_residual_epilogue mlp_epilogue(const struct meg_ctx *c, const struct model_layer *l, double p)
+static struct block_acts acts_of_batch(const struct meg_model *g, const struct block_acts *acts)
 {
-    return epilogue(c, &l->mlp.fc2, p, l->attn.layer, MEG_DROP_MLP_OUT);
+    struct block_acts a = *acts;
+
+    a.x = residual_rows(g, a.x);
+    a.y = residual_rows(g, a.y);
+    a.d_out = residual_rows(g, a.d_out);
+    return a;
 }
 
-/* Compute y = m + drop(mlp(norm(m))), where m = x + drop(attn(norm(x))). */
-static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct model_acts *a, struct meg_mat sublayer_out,
-                      const struct model_layer *l, double dropout)
-{
-    const struct meg_residual_epilogue attn = attn_epilogue(c, l, dropout), mlp = mlp_epilogue(c, l, dropout);
+/*
+ * The residual stream during the forward pass.  The output of the last block's kind, in sublayer_out, is not yet added
+ * to x: the next block fuses this addition with its norm.
+ */
+struct residual {
+    struct meg_mat x;
+    const struct model_layer *layer; /* of the last block */
+    const struct model_block *block; /* the last block; NULL before the first one */
+};
 
-    meg_norm_fwd(c, a->ln1, a->x, &a->ln1_stats, &l->norm1);
-    meg_attn_fwd(c, sublayer_out, a->ln1, &a->attn, &l->attn);
-    meg_add_norm_fwd(c, a->residual, a->ln2, a->x, sublayer_out, &attn, &a->ln2_stats, &l->norm2);
-    meg_mlp_fwd(c, sublayer_out, a->ln2, &a->mlp, &l->mlp);
-    meg_add_fwd(c, y, a->residual, sublayer_out, &mlp);
+/* Store the residual stream in y. */
+static void finish_residual(struct meg_model *g, struct residual *r, struct meg_mat y)
+{
+    const struct meg_residual_epilogue e = epilogue(g, r->layer, r->block);
+
+    meg_add_fwd(&g->state->ctx, y, r->x, residual_rows(g, g->state->sublayer_out), &e);
+    *r = (struct residual){ y, NULL, NULL };
 }
 
-/* Compute dx, the gradient of x, and the parameter gradients from dy, the gradient of y. */
-static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct model_grads *d,
-                      const struct model_acts *a, const struct model_layer *l, double dropout)
+/* Run forward of one block, from the residual stream to the output of its kind in sublayer_out. */
+static void block_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l,
+                      const struct model_block *block, const struct block_acts *acts)
 {
-    const struct meg_residual_epilogue attn = attn_epilogue(c, l, dropout), mlp = mlp_epilogue(c, l, dropout);
-    struct meg_mat d_out; /* gradient of a sublayer's output */
+    struct meg_ctx *c = &g->state->ctx;
+    struct block_acts a = acts_of_batch(g, acts);
+    const struct meg_mat out = residual_rows(g, g->state->sublayer_out);
 
-    d_out = meg_add_bwd(c, d->mlp_out, dy, &mlp);
-    meg_mlp_bwd(c, d->ln, d_out, a->ln2, &a->mlp, &d->mlp, &l->mlp);
-    meg_norm_bwd(c, d->x, dy, d->ln, a->residual, &a->ln2_stats, &l->norm2);
-    d_out = meg_add_bwd(c, d->attn_out, d->x, &attn);
-    meg_attn_bwd(c, d->ln, d_out, a->ln1, &a->attn, &d->attn, &l->attn);
-    meg_norm_bwd(c, dx, d->x, d->ln, a->x, &a->ln1_stats, &l->norm1);
+    if (r->block) {
+        const struct meg_residual_epilogue e = epilogue(g, r->layer, r->block);
+
+        meg_add_norm_fwd(c, a.x, a.y, r->x, out, &e, &a.stats, &block->norm);
+    } else {
+        meg_norm_fwd(c, a.y, a.x, &a.stats, &block->norm);
+    }
+    block->desc->kind->fwd(c, out, a.y, a.acts, block->weights);
+    *r = (struct residual){ a.x, l, block };
+}
+
+static void layer_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l, const struct slot_layer *q)
+{
+    for (int i = 0; i < l->desc->n; i++)
+        block_fwd(g, r, l, &l->block[i], &q->block[i]);
+}
+
+/* Compute dx, the gradient of the residual stream before a layer, and the parameter gradients from dy, that after it. */
+static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy, const struct model_layer *l,
+                      const struct slot_layer *q)
+{
+    struct meg_ctx *c = &g->state->ctx;
+    const struct meg_mat d_norm = residual_rows(g, g->state->d_norm);
+
+    for (int i = l->desc->n - 1; i >= 0; i--) {
+        const struct model_block *block = &l->block[i];
+        const struct block_acts a = acts_of_batch(g, &q->block[i]);
+        const struct meg_residual_epilogue e = epilogue(g, l, block);
+        const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e);
+        const struct meg_mat d_residual = i > 0 ? residual_rows(g, g->state->d_residual) : dx;
+
+        block->desc->kind->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
+        meg_norm_bwd(c, d_residual, dy, d_norm, a.x, &a.stats, &block->norm);
+        dy = d_residual;
+    }
 }
 
 /* Compute the weight gradients that layer_bwd deferred (zero-bubble schedules). */
-static void layer_bwd_weight(struct meg_ctx *c, const struct model_grads *d, const struct model_acts *a,
-                             const struct model_layer *l)
+static void layer_bwd_weight(struct meg_model *g, const struct model_layer *l, const struct slot_layer *q)
 {
-    meg_mlp_bwd_weight(c, d->mlp_out, a->ln2, &a->mlp, &d->mlp, &l->mlp);
-    meg_attn_bwd_weight(c, d->attn_out, a->ln1, &a->attn, &d->attn, &l->attn);
+    for (int i = l->desc->n - 1; i >= 0; i--) {
+        const struct block_acts a = acts_of_batch(g, &q->block[i]);
+
+        l->block[i].desc->kind->bwd_weight(&g->state->ctx, a.d_out, a.y, a.acts, a.grads, l->block[i].weights);
+    }
 }
 
 /* ---- a micro-batch in its slot ---- */
-
-/*
- * Set the number of rows of all buffers.  A micro-batch that is smaller than the largest one uses the first rows of
- * each buffer.
- */
-static void resize_rows(struct meg_model_state *st, struct model_slot *q, int64_t n, int64_t residual_rows)
-{
-    for (int64_t i = 0; i < st->dim.layers; i++) {
-        struct model_acts *a = &q->acts[i];
-        struct model_grads *d = &q->grads[i];
-
-        a->x.rows = a->ln1.rows = a->residual.rows = a->ln2.rows = residual_rows;
-        a->attn.qkv.rows = a->attn.o.rows = a->mlp.pre.rows = a->mlp.mid.rows = n;
-        d->x.rows = d->ln.rows = d->attn_out.rows = d->mlp_out.rows = residual_rows;
-        d->attn.qkv.rows = d->attn.o.rows = d->mlp.pre.rows = d->mlp.mid.rows = n;
-        q->saved[i].rows = residual_rows / st->dim.tp;
-    }
-    q->last_out.rows = st->lnf.rows = st->sublayer_out.rows = st->grads.x.rows = st->grads.ln.rows = residual_rows;
-}
 
 /* With sequence or context parallelism, upload the global positions of the rows of the residual stream. */
 static void set_global_positions(struct meg_model *g)
@@ -106,7 +136,6 @@ static void set_current_batch(struct meg_model *g, struct model_slot *q)
     c->position_ids = q->in->position_ids;
     c->sample_id = q->has_dropout ? q->in->sample_id : NULL;
     c->doc_start = q->has_doc_start ? q->in->doc_start : NULL;
-    resize_rows(g->state, q, q->s * q->b, q->s * q->b / (c->has_sp ? g->state->dim.tp : 1));
     set_global_positions(g);
 }
 
@@ -142,7 +171,7 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
     struct model_slot *q = &st->slot[slot];
     const int64_t n = x->s * x->b;
 
-    MEG_ASSERT_LT(slot, st->dim.slots);
+    MEG_ASSERT_LT(slot, st->dim.nslots);
     MEG_ASSERT_LT(0, n);
     MEG_ASSERT_LE(n, st->dim.n);
     q->s = x->s;
@@ -178,20 +207,17 @@ static bool has_head(const struct meg_model *g, int64_t chunk)
     return meg_layout_is_last(&g->mesh->layout, g->mesh->coords.pp, chunk);
 }
 
-static struct model_layer *layers_of(const struct meg_model *g, int64_t chunk)
-{
-    return g->state->layer + chunk * g->state->dim.layers;
-}
-
 size_t meg_model_boundary_nbytes(const struct meg_model *g)
 {
-    return (size_t)(g->state->dim.residual_rows * g->state->dim.width.h) * meg_dtype_size(g->run.residual_dtype);
+    return (size_t)(g->state->dim.residual_rows * g->state->dim.h) * meg_dtype_size(g->run.residual_dtype);
 }
 
 /* Return p, a send or receive buffer of the pipeline, as a matrix of the hidden states of the current micro-batch. */
-static struct meg_mat boundary_rows(const struct meg_model *g, const struct model_slot *q, const void *p)
+static struct meg_mat boundary_rows(const struct meg_model *g, const void *p)
 {
-    return meg_mat((void *)p, g->run.residual_dtype, q->acts[0].x.rows, q->acts[0].x.cols);
+    const struct model_dims *d = &g->state->dim;
+
+    return residual_rows(g, meg_mat((void *)p, g->run.residual_dtype, d->residual_rows, d->h));
 }
 
 static void copy_device(struct meg_model *g, void *to, const void *from, struct meg_mat like)
@@ -207,24 +233,26 @@ static struct meg_mat saved_shard(const struct meg_model *g, int64_t chunk, cons
 {
     const struct meg_mat none = { 0 };
 
-    return i > 0 || has_embedding(g, chunk) ? q->saved[i] : none;
+    if (i == g->state->chunk[chunk].begin && !has_embedding(g, chunk))
+        return none;
+    return meg_mat_rows(q->layer[i].saved, 0, residual_rows(g, q->layer[i].block[0].x).rows / g->state->dim.tp);
 }
 
-static void save_input(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t i)
+static void save_input(struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
 {
-    const struct meg_mat shard = saved_shard(g, chunk, q, i);
+    const struct meg_mat shard = saved_shard(g, chunk, q, i), x = q->layer[i].block[0].x;
 
     if (shard.p)
-        copy_device(g, shard.p, meg_mat_rows(q->acts[i].x, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
+        copy_device(g, shard.p, meg_mat_rows(x, g->mesh->coords.tp * shard.rows, shard.rows).p, shard);
 }
 
-static void restore_input(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t i)
+static void restore_input(struct meg_model *g, int64_t chunk, const struct model_slot *q, int64_t i)
 {
     const struct meg_mat shard = saved_shard(g, chunk, q, i);
     const struct meg_ctx *c = &g->state->ctx;
 
     if (shard.p)
-        meg_all_gather(c->tp, c->stream, q->acts[i].x.p, shard.p, shard.rows * shard.cols, shard.dtype);
+        meg_all_gather(c->tp, c->stream, q->layer[i].block[0].x.p, shard.p, shard.rows * shard.cols, shard.dtype);
 }
 
 static void params_needed(const struct meg_model *g, int64_t layer_group, int64_t next, bool is_backward)
@@ -239,16 +267,16 @@ static void grads_ready(const struct meg_model *g, int64_t layer_group)
         g->hooks.grads_ready(g->hooks.user, (int)layer_group);
 }
 
-/* Return the layer group of layer i of a chunk. */
-static int64_t group_of(const struct meg_model *g, int64_t chunk, int64_t i)
+/* Return the layer group of layer i of this rank. */
+static int64_t group_of(const struct meg_model *g, int64_t i)
 {
-    return 1 + layers_of(g, chunk)[i].attn.layer;
+    return 1 + g->state->layer[i].index;
 }
 
 static void head_params_needed(const struct meg_model *g, bool is_backward)
 {
-    params_needed(g, g->conf.num_layers + 1, g->conf.is_untied ? -1 : 0, is_backward);
-    if (!g->conf.is_untied)
+    params_needed(g, g->state->desc.nlayers + 1, g->state->desc.is_untied ? -1 : 0, is_backward);
+    if (!g->state->desc.is_untied)
         params_needed(g, 0, -1, is_backward);
 }
 
@@ -256,7 +284,7 @@ void meg_model_zero_grads(struct meg_model *g)
 {
     struct meg_model_state *st = g->state;
 
-    for (int64_t i = 0; i < st->dim.chunks * st->dim.layers; i++)
+    for (int64_t i = 0; i < st->dim.nlayers; i++)
         st->layer[i].has_grads = st->layer[i].has_wgrads = false;
     st->embed_has_grads = st->head_has_grads = false;
 }
@@ -271,28 +299,32 @@ static void begin_grads(struct meg_model *g, bool *has_grads)
     *has_grads = !g->run.shards_grads;
 }
 
-/* Run forward of layers [begin, end) of a chunk; the last layer of the chunk writes to y. */
-static void run_layers(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t begin, int64_t end,
-                       struct meg_mat y)
+/*
+ * Return whether the addition at the end of a layer is fused with the norm of the next layer.  It is not if the next
+ * layer overwrites what the addition reads: activations, if layers share the memory of theirs, or with ZeRO-3 the bias.
+ */
+static bool fuses_layers(const struct meg_model *g)
 {
-    struct meg_model_state *st = g->state;
-
-    for (int64_t i = begin; i < end; i++) {
-        params_needed(g, group_of(g, chunk, i), group_of(g, chunk, i) + 1, false);
-        layer_fwd(&st->ctx, i + 1 < st->dim.layers ? q->acts[i + 1].x : y, &q->acts[i], st->sublayer_out,
-                  &layers_of(g, chunk)[i], g->conf.hidden_dropout);
-    }
+    return g->run.is_training && !g->run.shards_params && g->run.recompute != MEG_RECOMPUTE_UNIFORM &&
+           g->run.recompute != MEG_RECOMPUTE_BLOCK;
 }
 
 void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *out)
 {
-    struct model_slot *q = &g->state->slot[slot];
-    const struct meg_mat y = has_head(g, chunk) ? q->last_out : boundary_rows(g, q, out);
+    struct meg_model_state *st = g->state;
+    const struct model_chunk *layers = &st->chunk[chunk];
+    struct model_slot *q = &st->slot[slot];
+    const struct meg_mat y = has_head(g, chunk) ? residual_rows(g, q->last_out) : boundary_rows(g, out);
+    struct residual r = { 0 };
 
-    for (int64_t i = 0; i < g->state->dim.layers; i++) {
+    for (int64_t i = layers->begin; i < layers->end; i++) {
+        params_needed(g, group_of(g, i), group_of(g, i) + 1, false);
+        layer_fwd(g, &r, &st->layer[i], &q->layer[i]);
         save_input(g, chunk, q, i);
-        run_layers(g, chunk, q, i, i + 1, y);
+        if (!fuses_layers(g) && i + 1 < layers->end)
+            finish_residual(g, &r, residual_rows(g, q->layer[i + 1].block[0].x));
     }
+    finish_residual(g, &r, y);
 }
 
 void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
@@ -302,64 +334,82 @@ void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const s
     struct model_slot *q = &st->slot[slot];
 
     model_load_batch(g, slot, x, scale, true);
-    q->acts[0].x.p = has_embedding(g, chunk) ? q->embed_out : (void *)in;
     if (has_embedding(g, chunk)) {
         params_needed(g, 0, 1, false);
-        meg_embed_fwd(&st->ctx, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
+        model_embed_fwd(g, slot);
+    } else {
+        q->layer[st->chunk[chunk].begin].block[0].x.p = (void *)in;
     }
     model_layers_fwd(g, chunk, slot, out);
 }
 
-/*
- * Recompute the activations of layers [begin, end) from the input of layer begin.  The output of the last layer, which
- * is not needed, is written to a scratch buffer.
- */
+/* Recompute the activations of layers [begin, end) from the input of layer begin. */
 static void recompute_layers(struct meg_model *g, int64_t chunk, struct model_slot *q, int64_t begin, int64_t end)
 {
-    struct meg_model_state *st = g->state;
+    struct residual r = { 0 };
 
     restore_input(g, chunk, q, begin);
     for (int64_t i = begin; i < end; i++) {
-        params_needed(g, group_of(g, chunk, i), i + 1 < end ? group_of(g, chunk, i + 1) : -1, false);
-        layer_fwd(&st->ctx, i + 1 < end ? q->acts[i + 1].x : st->grads.ln, &q->acts[i], st->sublayer_out,
-                  &layers_of(g, chunk)[i], g->conf.hidden_dropout);
+        params_needed(g, group_of(g, i), i + 1 < end ? group_of(g, i + 1) : -1, false);
+        layer_fwd(g, &r, &g->state->layer[i], &q->layer[i]);
+        if (!fuses_layers(g) && i + 1 < end)
+            finish_residual(g, &r, residual_rows(g, q->layer[i + 1].block[0].x));
     }
 }
 
 /*
- * Return the layer group that the backward pass reads after layer i, or -1 if i is 0.  Normally, return the group of
- * layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together, return the group of the range's
- * first layer.
+ * Return the layer group that the backward pass reads after layer i of a chunk, or -1 if layer i is the first one.
+ * Normally, return the group of layer i - 1.  If layer i - 1 ends a range of layers that are recomputed together, return
+ * the group of the range's first layer.
  */
-static int64_t next_bwd_group(const struct meg_model *g, int64_t chunk, int64_t i)
+static int64_t next_bwd_group(const struct meg_model *g, const struct model_chunk *chunk, int64_t i)
 {
     int64_t begin, end;
 
-    if (i == 0)
+    if (i == chunk->begin)
         return -1;
-    if (model_recompute_range(&g->run, g->state->dim.layers, i - 1, &begin, &end) && i == end)
-        return group_of(g, chunk, begin);
-    return group_of(g, chunk, i - 1);
+    if (model_recompute_range(&g->run, chunk, i - 1, &begin, &end) && i == end)
+        return group_of(g, begin);
+    return group_of(g, i - 1);
 }
 
 /* Run backward through all layers of a chunk: compute dx from dy. */
 static void layers_bwd(struct meg_model *g, int64_t chunk, struct model_slot *q, struct meg_mat dx, struct meg_mat dy)
 {
     struct meg_model_state *st = g->state;
+    const struct model_chunk *layers = &st->chunk[chunk];
+    const struct meg_mat d_residual = residual_rows(g, st->d_residual);
 
-    for (int64_t i = st->dim.layers; i-- > 0;) {
+    for (int64_t i = layers->end; i-- > layers->begin;) {
         int64_t begin, end;
 
-        if (model_recompute_range(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
+        if (model_recompute_range(&g->run, layers, i, &begin, &end) && i + 1 == end)
             recompute_layers(g, chunk, q, begin, end);
-        params_needed(g, group_of(g, chunk, i), next_bwd_group(g, chunk, i), true);
-        begin_grads(g, &layers_of(g, chunk)[i].has_grads);
-        layer_bwd(&st->ctx, i > 0 ? st->grads.x : dx, dy, &q->grads[i], &q->acts[i], &layers_of(g, chunk)[i],
-                  g->conf.hidden_dropout);
+        params_needed(g, group_of(g, i), next_bwd_group(g, layers, i), true);
+        begin_grads(g, &st->layer[i].has_grads);
+        layer_bwd(g, i > layers->begin ? d_residual : dx, dy, &st->layer[i], &q->layer[i]);
         if (!g->run.defers_wgrad)
-            grads_ready(g, group_of(g, chunk, i));
-        dy = st->grads.x;
+            grads_ready(g, group_of(g, i));
+        dy = d_residual;
     }
+}
+
+/* ---- embedding and head ---- */
+
+void model_embed_fwd(struct meg_model *g, int64_t slot)
+{
+    const struct model_slot *q = &g->state->slot[slot];
+
+    meg_embed_fwd(&g->state->ctx, residual_rows(g, q->layer[0].block[0].x), q->in->tokens, q->in->position_ids,
+                  &g->state->embed);
+}
+
+void model_final_norm_fwd(struct meg_model *g, int64_t slot)
+{
+    struct meg_model_state *st = g->state;
+
+    meg_norm_fwd(&st->ctx, residual_rows(g, st->lnf), residual_rows(g, st->slot[slot].last_out), &st->lnf_stats,
+                 &st->final_norm);
 }
 
 void meg_model_zero_loss(struct meg_model *g)
@@ -389,8 +439,8 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
 
     set_current_batch(g, q);
     head_params_needed(g, false);
-    meg_norm_fwd(&st->ctx, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
-    meg_lm_head_loss(&st->ctx, st->loss, st->lnf, q->in->labels, &st->head);
+    model_final_norm_fwd(g, slot);
+    meg_lm_head_loss(&st->ctx, st->loss, residual_rows(g, st->lnf), q->in->labels, &st->head);
     add_to_loss_sum(g, q);
 }
 
@@ -398,21 +448,23 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
  * Compute the losses of a slot, and add sum(loss * loss_mask) to *loss_sum.  Compute the gradients of the head, and
  * d_last_out, the gradient of the output of the last layer.
  */
-static void head_bwd(struct meg_model *g, const struct model_slot *q, struct meg_mat d_last_out)
+static void head_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_out)
 {
     struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
+    const struct model_slot *q = &st->slot[slot];
+    const struct meg_mat lnf = residual_rows(g, st->lnf), d_lnf = residual_rows(g, st->d_norm);
     const struct meg_loss_weight weight = { q->has_loss_mask ? q->in->loss_mask : NULL, q->scale, g->loss_scale };
     const struct meg_mat none = { 0 };
 
     head_params_needed(g, true);
     begin_grads(g, &st->head_has_grads);
-    meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
-    meg_lm_head_fwd_bwd(c, st->loss, st->grads.ln, st->lnf, q->in->labels, weight, &st->head);
-    meg_norm_bwd(c, d_last_out, none, st->grads.ln, q->last_out, &st->lnf_stats, &st->final_norm);
+    model_final_norm_fwd(g, slot);
+    meg_lm_head_fwd_bwd(c, st->loss, d_lnf, lnf, q->in->labels, weight, &st->head);
+    meg_norm_bwd(c, d_last_out, none, d_lnf, residual_rows(g, q->last_out), &st->lnf_stats, &st->final_norm);
     add_to_loss_sum(g, q);
-    grads_ready(g, g->conf.num_layers + 1);
-    if (!g->conf.is_untied && g->mesh->coords.pp > 0)
+    grads_ready(g, st->desc.nlayers + 1);
+    if (!st->desc.is_untied && g->mesh->coords.pp > 0)
         grads_ready(g, 0); /* the last stage's replica of the tied embedding */
 }
 
@@ -420,14 +472,15 @@ void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const 
 {
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
-    struct meg_mat dx;
+    struct meg_mat d_residual, dx;
 
     MEG_ASSERT(g->run.is_training);
     set_current_batch(g, q);
-    dx = has_embedding(g, chunk) ? st->grads.x : boundary_rows(g, q, d_in);
+    d_residual = residual_rows(g, st->d_residual);
+    dx = has_embedding(g, chunk) ? d_residual : boundary_rows(g, d_in);
     if (has_head(g, chunk))
-        head_bwd(g, q, st->grads.x);
-    layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->grads.x : boundary_rows(g, q, d_out));
+        head_bwd(g, slot, d_residual);
+    layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? d_residual : boundary_rows(g, d_out));
     if (has_embedding(g, chunk)) {
         begin_grads(g, &st->embed_has_grads);
         meg_embed_bwd(&st->ctx, dx, q->in->tokens, q->in->position_ids, &st->embed);
@@ -437,13 +490,14 @@ void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const 
 
 void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot)
 {
-    struct model_slot *q = &g->state->slot[slot];
+    struct meg_model_state *st = g->state;
+    struct model_slot *q = &st->slot[slot];
 
     set_current_batch(g, q);
-    for (int64_t i = g->state->dim.layers; i-- > 0;) {
-        begin_grads(g, &layers_of(g, chunk)[i].has_wgrads);
-        layer_bwd_weight(&g->state->ctx, &q->grads[i], &q->acts[i], &layers_of(g, chunk)[i]);
-        grads_ready(g, group_of(g, chunk, i));
+    for (int64_t i = st->chunk[chunk].end; i-- > st->chunk[chunk].begin;) {
+        begin_grads(g, &st->layer[i].has_wgrads);
+        layer_bwd_weight(g, &st->layer[i], &q->layer[i]);
+        grads_ready(g, group_of(g, i));
     }
 }
 
@@ -452,12 +506,9 @@ void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot)
 /* Run forward of the embedding and all layers without dropout. */
 static void forward_no_dropout(struct meg_model *g, const struct meg_batch *x)
 {
-    struct meg_model_state *st = g->state;
-    struct model_slot *q = &st->slot[0];
-
     model_load_batch(g, 0, x, 0, false);
     params_needed(g, 0, 1, false);
-    meg_embed_fwd(&st->ctx, q->acts[0].x, q->in->tokens, q->in->position_ids, &st->embed);
+    model_embed_fwd(g, 0);
     model_layers_fwd(g, 0, 0, NULL);
 }
 
@@ -515,7 +566,7 @@ void meg_model_logits(struct meg_model *g, const struct meg_batch *x, float *log
 
     forward_no_dropout(g, x);
     head_params_needed(g, false);
-    meg_norm_fwd(&st->ctx, st->lnf, st->slot[0].last_out, &st->lnf_stats, &st->final_norm);
+    model_final_norm_fwd(g, 0);
     for (int64_t i = 0; i < n; i += chunk) {
         const int64_t rows = chunk < n - i ? chunk : n - i;
 

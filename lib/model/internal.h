@@ -1,12 +1,11 @@
-/* internal.h - declarations private to the files of the GPT: layers, activations, micro-batch slots and buffers. */
+/* internal.h - declarations private to this module: layers, activations, micro-batch slots and buffers. */
 #ifndef MEG_MODEL_INTERNAL_H
 #define MEG_MODEL_INTERNAL_H
+#include "model/desc.h"
 #include "model/model.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
 #include "nn/lm_head.h"
-#include "nn/mlp.h"
-#include "nn/norm.h"
 #include "nn/sequence_parallel.h"
 
 MEG_BEGIN_DECLS
@@ -17,32 +16,29 @@ MEG_BEGIN_DECLS
  */
 enum { DECODE_ROWS = 16 };
 
+/* A block of a layer on this rank. */
+struct model_block {
+    const struct meg_block *desc;
+    struct meg_norm_weights norm;
+    void *weights; /* of the block's kind */
+};
+
 struct model_layer {
-    struct meg_norm_weights norm1, norm2;
-    struct meg_attn attn;
-    struct meg_mlp mlp;
+    const struct meg_layer *desc;
+    int64_t index;             /* global number of the layer */
+    struct model_block *block; /* [desc->n] */
     bool has_grads;  /* backward has run since meg_model_zero_grads; false with run.shards_grads (begin_grads) */
     bool has_wgrads; /* meg_model_backward_weight has run since meg_model_zero_grads */
 };
 
-/* Activations of a layer, kept for its backward pass. */
-struct model_acts {
-    struct meg_mat x;        /* [residual_rows, h] input */
-    struct meg_mat ln1;      /* [residual_rows, h] norm1(x) */
-    struct meg_mat residual; /* [residual_rows, h] m = x + drop(attn(ln1)) */
-    struct meg_mat ln2;      /* [residual_rows, h] norm2(m) */
-    struct meg_norm_stats ln1_stats, ln2_stats;
-    struct meg_attn_acts attn;
-    struct meg_mlp_acts mlp;
-};
-
-/* Gradients of the activations of a layer; x, ln, attn_out and mlp_out are [residual_rows, h]. */
-struct model_grads {
-    struct meg_mat x;                 /* gradient of the residual stream */
-    struct meg_mat ln;                /* gradient of the output of either norm */
-    struct meg_mat attn_out, mlp_out; /* gradients of the sublayers' outputs */
-    struct meg_attn_grads attn;
-    struct meg_mlp_acts mlp;
+/* Activations of a block, kept for its backward pass, and gradients. */
+struct block_acts {
+    struct meg_mat x; /* [residual_rows, h] residual stream before the block */
+    struct meg_mat y; /* [residual_rows, h] norm(x) */
+    struct meg_norm_stats stats;
+    void *acts;           /* of the block's kind */
+    struct meg_mat d_out; /* [residual_rows, h] gradient of the output of the block's kind */
+    void *grads;          /* gradients of acts */
 };
 
 /* The arrays of a micro-batch in device memory. */
@@ -54,18 +50,20 @@ struct model_inputs {
     struct meg_event *unused;                            /* recorded on the compute stream after the last read */
 };
 
-/* Activation slot: the inputs and the activations of one micro-batch in one chunk of layers. */
+/* The activations of a layer in a slot. */
+struct slot_layer {
+    struct block_acts *block; /* [blocks of the layer] */
+    struct meg_mat saved;     /* shard of a recomputed layer's input (distribute_saved_activations) */
+};
+
+/*
+ * Activation slot: the inputs and the activations of one micro-batch in one chunk of layers.  The chunks of the rank use
+ * the same memory.
+ */
 struct model_slot {
     int64_t s, b;
-    struct model_acts *acts; /* [layers of a chunk]; acts[0].x is embed_out or the pipeline's receive buffer */
-    void *embed_out;         /* output of the embedding */
-    struct meg_mat *saved; /* [layers of a chunk] shard of a recomputed layer's input (distribute_saved_activations) */
-    /*
-     * [layers of a chunk] copies of meg_model_state.grads, with buffers that all layers share.  With defers_wgrad, the
-     * gradients that meg_model_backward_weight reads have their own buffers in this slot.
-     */
-    struct model_grads *grads;
-    struct meg_mat last_out; /* [residual_rows, h] output of the last layer, input of the final norm */
+    struct slot_layer *layer; /* [layers of the rank] */
+    struct meg_mat last_out;  /* [residual_rows, h] output of the last layer, input of the final norm */
     /*
      * The inputs of two micro-batches, so that one is uploaded while the other is computed.  If device memory is host
      * memory, both use the same arrays.
@@ -76,43 +74,60 @@ struct model_slot {
     double scale; /* factor of the loss in the gradients (meg_model_forward_backward) */
 };
 
+/* A range of the rank's layers that is one part of a pipeline; `begin` and `end` index meg_model_state.layer. */
+struct model_chunk {
+    int64_t begin, end;
+};
+
 /* Sizes of the model on this rank. */
 struct model_dims {
     int64_t s, b, n;       /* maximum numbers of positions, sequences and rows of a micro-batch */
     int64_t residual_rows; /* rows of the residual stream: n, with sequence parallelism n / tp */
-    struct meg_model_widths width;
-    int64_t v, v0;                /* number of vocabulary rows on this rank, index of the first one */
-    int64_t rope_half, positions; /* rotated column pairs per head; max_position_embeddings */
-    int64_t layers;               /* number of layers per chunk */
-    int64_t chunks, slots;
-    int64_t tp;
+    int64_t h;
+    int64_t v, v0; /* number of vocabulary rows on this rank, index of the first one */
+    int64_t nlayers, nchunks, nslots;
+    int64_t tp, tp_rank;
     bool has_embedding, has_head; /* whether a chunk of this rank has the embedding, or the head */
 };
 
 struct meg_model_state {
     struct meg_ctx ctx;
+    struct meg_model_desc desc;
     struct model_dims dim;
-    struct model_layer *layer;     /* [chunks, layers] */
-    struct model_slot *slot;       /* [slots] */
-    struct model_acts *recomputed; /* activations of layers recomputed together; selective: only attn.o and attn.lse */
+    struct model_layer *layer; /* [nlayers] layers of this rank, chunk by chunk */
+    struct model_chunk *chunk; /* [nchunks] */
+    struct model_slot *slot;   /* [nslots] */
     struct meg_norm_weights final_norm;
     struct meg_embed embed;
     struct meg_rope rope;
     struct meg_cp *cp; /* [ncp]: one for all layers of the model, or one per layer */
     int ncp;
-    struct meg_attn_workspace attn_workspace;
     struct meg_lm_head head;
     bool embed_has_grads, head_has_grads; /* like model_layer.has_grads */
-    struct meg_mat sublayer_out;          /* [residual_rows, h] output of attention or MLP, before bias-dropout-add */
+    struct meg_mat sublayer_out;          /* [residual_rows, h] output of a block's kind, before bias-dropout-add */
     struct meg_mat lnf;                   /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
-    struct model_grads grads;      /* gradients shared by all layers, unless a slot has its own (struct model_slot) */
+    struct meg_mat d_residual;     /* [residual_rows, h] gradient of the residual stream */
+    struct meg_mat d_norm;         /* [residual_rows, h] gradient of the output of a norm */
     float *loss;                   /* [n], device */
     double *loss_sum;              /* [1], device */
     int32_t *position_of_row;      /* [s], device */
     int32_t *host_position;        /* [s] */
     void *activations, *workspace; /* base addresses of the arenas */
 };
+
+/* ---- bind.c ---- */
+
+/* Allocate the structures of layer `index` of the model, without its parameters.  Free it with model_layer_free. */
+void model_layer_init(struct model_layer *l, const struct meg_model_desc *d, int64_t index);
+void model_layer_free(struct model_layer *l);
+
+/* Declare the parameters of the parts of the model (nn/binder.h). */
+void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d);
+void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,
+                      const struct meg_block_env *env);
+void model_bind_head(struct meg_binder *b, struct meg_norm_weights *norm, struct meg_lm_head *l,
+                     const struct meg_model_desc *d);
 
 /* ---- buffers.c ---- */
 
@@ -128,12 +143,17 @@ void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_r
  * Set [*begin, *end) to the layers of a chunk that are recomputed together with layer i.  Return false if layer i is
  * not recomputed, or only its core attention is.
  */
-bool model_recompute_range(const struct meg_model_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);
+bool model_recompute_range(const struct meg_model_run *run, const struct model_chunk *chunk, int64_t i, int64_t *begin,
+                           int64_t *end);
 
 /* ---- forward_backward.c ---- */
 
 /* Upload a micro-batch to a slot and make the slot current.  For `scale`, see meg_model_forward_backward. */
 void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout);
+/* Compute the input of the first layer from the tokens of a slot, which is current. */
+void model_embed_fwd(struct meg_model *g, int64_t slot);
+/* Compute lnf from the output of the last layer. */
+void model_final_norm_fwd(struct meg_model *g, int64_t slot);
 /* Run forward of all layers of a chunk.  For `out`, see meg_model_forward. */
 void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *out);
 /*

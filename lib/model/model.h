@@ -1,5 +1,5 @@
 /*
- * model.h - a GPT on one rank: its parameters, and forward and backward of micro-batches.
+ * model.h - a model on one rank: its parameters, and forward and backward of micro-batches.
  *
  * conf.h describes the architecture, run.h the runtime configuration, decode.h decoding with a KV cache.
  */

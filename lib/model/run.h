@@ -1,5 +1,5 @@
 /*
- * run.h - runtime configuration of a GPT (batch dimensions, data types, recomputation), and its memory requirement.
+ * run.h - runtime configuration of a model (batch dimensions, data types, recomputation), and its memory requirement.
  */
 #ifndef MEG_MODEL_RUN_H
 #define MEG_MODEL_RUN_H

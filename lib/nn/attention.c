@@ -187,3 +187,139 @@ void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
     meg_row_parallel_bwd_weight(c, dy, a->o, &l->proj);
     meg_column_parallel_bwd_weight(c, d->qkv, x, &l->qkv);
 }
+
+/* ---- the block kind ---- */
+
+struct attn_block {
+    struct meg_attn attn;
+    struct meg_attn_workspace workspace;
+};
+
+static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
+{
+    const struct meg_attn_conf *c = conf;
+    const struct meg_linear_shape qkv = { (c->a + 2 * c->g) * c->d, c->h, 0, 1, c->std, c->has_qkv_bias };
+    const struct meg_linear_shape proj = { c->h, c->a * c->d, 1, 1, c->std_out, c->has_proj_bias };
+    struct attn_block *block = weights;
+    struct meg_attn *l = &block->attn;
+
+    meg_bind_linear(b, &l->qkv, "self_attention.linear_qkv", &qkv);
+    meg_bind_linear(b, &l->proj, "self_attention.linear_proj", &proj);
+    if (b->step != MEG_BIND_POINTERS)
+        return;
+    l->rope = env->rope;
+    l->a = c->a / env->tp;
+    l->g = c->g / env->tp;
+    l->d = c->d;
+    l->head0 = env->tp_rank * l->a;
+    l->layer = env->layer;
+    l->dropout = c->dropout;
+    l->cp = env->cp;
+    l->workspace = &block->workspace;
+    l->recomputes_core = env->recomputes_core;
+}
+
+static void suballoc_core(struct meg_attn_acts *acts, const struct meg_block_arena *a, int64_t heads, int64_t d)
+{
+    acts->o = meg_suballoc_mat(a->mem, a->dtype, a->n, heads * d);
+    acts->lse = meg_suballoc(a->mem, (size_t)(a->n * heads) * sizeof *acts->lse);
+}
+
+static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
+{
+    const struct meg_attn_conf *c = conf;
+    const int64_t heads = c->a / a->tp, groups = c->g / a->tp, qkv = (heads + 2 * groups) * c->d;
+    const struct meg_attn_size size = { a->dtype, a->n, a->s, a->b, heads, groups, c->d, a->is_training };
+    struct meg_attn_acts *acts = to;
+    struct meg_attn_grads *grads = to;
+    struct attn_block *block = to;
+
+    switch (what) {
+    case MEG_BLOCK_ACTS:
+        acts->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
+        if (!a->recomputes_core)
+            suballoc_core(acts, a, heads, c->d);
+        break;
+    case MEG_BLOCK_RECOMPUTED_ACTS: suballoc_core(acts, a, heads, c->d); break;
+    case MEG_BLOCK_GRADS:
+        grads->o = meg_suballoc_mat(a->mem, a->dtype, a->n, heads * c->d);
+        if (!a->defers_wgrad)
+            grads->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv);
+        break;
+    case MEG_BLOCK_DEFERRED_GRADS: grads->qkv = meg_suballoc_mat(a->mem, a->dtype, a->n, qkv); break;
+    case MEG_BLOCK_WORKSPACE: meg_attn_workspace_suballoc(&block->workspace, a->mem, a->op, &size, a->cp, 1); break;
+    }
+}
+
+static const struct meg_linear_weights *last_linear(const void *weights)
+{
+    const struct attn_block *block = weights;
+
+    return &block->attn.proj;
+}
+
+static struct meg_attn_acts acts_of_batch(const struct meg_ctx *c, const void *acts)
+{
+    struct meg_attn_acts a = *(const struct meg_attn_acts *)acts;
+
+    a.qkv = meg_block_rows(c, a.qkv);
+    a.o = meg_block_rows(c, a.o);
+    return a;
+}
+
+static struct meg_attn_grads grads_of_batch(const struct meg_ctx *c, const void *grads)
+{
+    struct meg_attn_grads d = *(const struct meg_attn_grads *)grads;
+
+    d.qkv = meg_block_rows(c, d.qkv);
+    d.o = meg_block_rows(c, d.o);
+    return d;
+}
+
+static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
+{
+    const struct attn_block *block = weights;
+    struct meg_attn_acts a = acts_of_batch(c, acts);
+
+    meg_attn_fwd(c, y, x, &a, &block->attn);
+}
+
+static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
+                void *grads, const void *weights)
+{
+    const struct attn_block *block = weights;
+    const struct meg_attn_acts a = acts_of_batch(c, acts);
+    struct meg_attn_grads d = grads_of_batch(c, grads);
+
+    meg_attn_bwd(c, dx, dy, x, &a, &d, &block->attn);
+}
+
+static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
+                       const void *weights)
+{
+    const struct attn_block *block = weights;
+    const struct meg_attn_acts a = acts_of_batch(c, acts);
+    const struct meg_attn_grads d = grads_of_batch(c, grads);
+
+    meg_attn_bwd_weight(c, dy, x, &a, &d, &block->attn);
+}
+
+static int64_t cache_width(const void *conf, int64_t tp)
+{
+    const struct meg_attn_conf *c = conf;
+
+    return c->g / tp * 2 * c->d;
+}
+
+const struct meg_block_kind meg_attn_block = {
+    .weights_size = sizeof(struct attn_block),
+    .acts_size = sizeof(struct meg_attn_acts),
+    .grads_size = sizeof(struct meg_attn_grads),
+    .bind = bind,
+    .suballoc = suballoc,
+    .last_linear = last_linear,
+    .fwd = fwd,
+    .bwd = bwd,
+    .bwd_weight = bwd_weight,
+    .cache_width = cache_width,
+};

@@ -7,8 +7,8 @@
  */
 #ifndef MEG_NN_ATTENTION_H
 #define MEG_NN_ATTENTION_H
+#include "nn/block.h"
 #include "nn/cp_groups.h"
-#include "nn/linear.h"
 
 MEG_BEGIN_DECLS
 
@@ -18,6 +18,17 @@ struct meg_rope {
     int64_t half;     /* number of rotated column pairs per head */
     int is_interleaved;
 };
+
+/* Configuration of the block kind meg_attn_block, with the sizes of the complete model. */
+struct meg_attn_conf {
+    int64_t h;           /* width of the residual stream */
+    int64_t a, g, d;     /* query heads, key-value groups, head size */
+    double std, std_out; /* standard deviation of the initial weights of qkv and proj */
+    bool has_qkv_bias, has_proj_bias;
+    double dropout; /* dropout probability of the attention weights */
+};
+
+extern const struct meg_block_kind meg_attn_block;
 
 struct meg_attn {
     struct meg_linear_weights qkv, proj;

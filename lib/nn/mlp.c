@@ -1,34 +1,111 @@
 /* mlp.c - feed-forward network. */
 #include "nn/mlp.h"
 
+struct mlp {
+    struct meg_linear_weights fc1, fc2;
+    enum meg_act act; /* MEG_ACT_NONE if gated */
+    bool is_gated;
+    struct meg_glu glu;
+};
+
+/* Activations, and their gradients, of which mid is used only if the network is gated. */
+struct mlp_acts {
+    struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; not kept if pre.p is NULL */
+    struct meg_mat mid; /* output of the activation, [n,f] */
+};
+
 static const struct meg_mat none;
 
-void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a, const struct meg_mlp *l)
+static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
-    if (l->is_gated) {
-        meg_column_parallel_fwd(c, a->pre, none, x, &l->fc1, MEG_ACT_NONE);
-        c->op->glu_fwd(c->stream, &l->glu, a->mid, a->pre);
-    } else {
-        meg_column_parallel_fwd(c, a->mid, a->pre, x, &l->fc1, l->act);
-    }
-    meg_row_parallel_fwd(c, y, a->mid, &l->fc2);
+    const struct meg_mlp_conf *c = conf;
+    const int nblocks = c->is_gated ? 2 : 1;
+    const struct meg_linear_shape fc1 = { nblocks * c->f, c->h, 0, nblocks, c->std, c->has_bias };
+    const struct meg_linear_shape fc2 = { c->h, c->f, 1, 1, c->std_out, c->has_bias };
+    struct mlp *l = weights;
+    (void)env;
+
+    meg_bind_linear(b, &l->fc1, "mlp.linear_fc1", &fc1);
+    meg_bind_linear(b, &l->fc2, "mlp.linear_fc2", &fc2);
+    l->act = c->is_gated ? MEG_ACT_NONE : c->act;
+    l->is_gated = c->is_gated;
+    l->glu = c->glu;
 }
 
-void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                 const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l)
+static void suballoc(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf)
 {
-    if (l->is_gated) {
-        meg_row_parallel_bwd(c, d->mid, dy, a->mid, &l->fc2, none, MEG_ACT_NONE);
-        c->op->glu_bwd(c->stream, &l->glu, d->pre, d->mid, a->pre);
-    } else {
-        meg_row_parallel_bwd(c, d->pre, dy, a->mid, &l->fc2, a->pre, l->act);
-    }
-    meg_column_parallel_bwd(c, dx, d->pre, x, &l->fc1);
+    const struct meg_mlp_conf *c = conf;
+    const int64_t f = c->f / a->tp, fc1 = c->is_gated ? 2 * f : f;
+    const bool has_pre = a->is_training || c->is_gated; /* inference applies the activation in place */
+    const bool has_grad_of_pre = what == MEG_BLOCK_DEFERRED_GRADS || (what == MEG_BLOCK_GRADS && !a->defers_wgrad);
+    struct mlp_acts *acts = to;
+
+    if ((what == MEG_BLOCK_ACTS && has_pre) || has_grad_of_pre)
+        acts->pre = meg_suballoc_mat(a->mem, a->dtype, a->n, fc1);
+    if (what == MEG_BLOCK_ACTS || (what == MEG_BLOCK_GRADS && c->is_gated))
+        acts->mid = meg_suballoc_mat(a->mem, a->dtype, a->n, f);
 }
 
-void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
-                        const struct meg_mlp_acts *d, const struct meg_mlp *l)
+static const struct meg_linear_weights *last_linear(const void *weights)
 {
-    meg_row_parallel_bwd_weight(c, dy, a->mid, &l->fc2);
-    meg_column_parallel_bwd_weight(c, d->pre, x, &l->fc1);
+    const struct mlp *l = weights;
+
+    return &l->fc2;
 }
+
+static struct mlp_acts of_batch(const struct meg_ctx *c, const void *acts)
+{
+    const struct mlp_acts *a = acts;
+
+    return (struct mlp_acts){ meg_block_rows(c, a->pre), meg_block_rows(c, a->mid) };
+}
+
+static void fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights)
+{
+    const struct mlp *l = weights;
+    const struct mlp_acts a = of_batch(c, acts);
+
+    if (l->is_gated) {
+        meg_column_parallel_fwd(c, a.pre, none, x, &l->fc1, MEG_ACT_NONE);
+        c->op->glu_fwd(c->stream, &l->glu, a.mid, a.pre);
+    } else {
+        meg_column_parallel_fwd(c, a.mid, a.pre, x, &l->fc1, l->act);
+    }
+    meg_row_parallel_fwd(c, y, a.mid, &l->fc2);
+}
+
+static void bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
+                void *grads, const void *weights)
+{
+    const struct mlp *l = weights;
+    const struct mlp_acts a = of_batch(c, acts), d = of_batch(c, grads);
+
+    if (l->is_gated) {
+        meg_row_parallel_bwd(c, d.mid, dy, a.mid, &l->fc2, none, MEG_ACT_NONE);
+        c->op->glu_bwd(c->stream, &l->glu, d.pre, d.mid, a.pre);
+    } else {
+        meg_row_parallel_bwd(c, d.pre, dy, a.mid, &l->fc2, a.pre, l->act);
+    }
+    meg_column_parallel_bwd(c, dx, d.pre, x, &l->fc1);
+}
+
+static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
+                       const void *weights)
+{
+    const struct mlp *l = weights;
+
+    meg_row_parallel_bwd_weight(c, dy, of_batch(c, acts).mid, &l->fc2);
+    meg_column_parallel_bwd_weight(c, of_batch(c, grads).pre, x, &l->fc1);
+}
+
+const struct meg_block_kind meg_mlp_block = {
+    .weights_size = sizeof(struct mlp),
+    .acts_size = sizeof(struct mlp_acts),
+    .grads_size = sizeof(struct mlp_acts),
+    .bind = bind,
+    .suballoc = suballoc,
+    .last_linear = last_linear,
+    .fwd = fwd,
+    .bwd = bwd,
+    .bwd_weight = bwd_weight,
+};

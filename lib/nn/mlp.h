@@ -4,34 +4,21 @@
  */
 #ifndef MEG_NN_MLP_H
 #define MEG_NN_MLP_H
-#include "nn/linear.h"
+#include "nn/block.h"
 
 MEG_BEGIN_DECLS
 
-struct meg_mlp {
-    struct meg_linear_weights fc1, fc2;
-    enum meg_act act; /* MEG_ACT_NONE if gated */
-    int is_gated;
-    struct meg_glu glu; /* the unit, if gated */
+/* Configuration of the block kind meg_mlp_block, with the sizes of the complete model. */
+struct meg_mlp_conf {
+    int64_t h, f; /* width of the residual stream; inner width, the columns of fc2's input */
+    bool is_gated;
+    enum meg_act act;    /* of a network that is not gated */
+    struct meg_glu glu;  /* the unit of a gated network */
+    double std, std_out; /* standard deviation of the initial weights of fc1 and fc2 */
+    bool has_bias;
 };
 
-struct meg_mlp_acts {
-    struct meg_mat pre; /* input of the activation, [n,f] or, if gated, [n,2f]; not kept if pre.p is NULL */
-    struct meg_mat mid; /* output of the activation, [n,f] */
-};
-
-/* Compute y [n,h] without the bias of fc2, which meg_add_fwd adds (struct meg_residual_epilogue in nn/norm.h). */
-void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a,
-                 const struct meg_mlp *l);
-/*
- * Compute dx from dy and, unless c->defers_wgrad, the weight gradients.  The gradients of the activations are
- * written to d; d->mid is used only if gated.
- */
-void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
-                 const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l);
-/* Compute the weight gradients that meg_mlp_bwd deferred (c->defers_wgrad); pass the arguments of meg_mlp_bwd. */
-void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
-                        const struct meg_mlp_acts *d, const struct meg_mlp *l);
+extern const struct meg_block_kind meg_mlp_block;
 
 MEG_END_DECLS
 #endif

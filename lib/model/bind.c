@@ -1,0 +1,100 @@
+/* bind.c - the parameters of a model: its parameter table, and the weights of its parts. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "model/internal.h"
+
+static void begin_part(struct meg_binder *b, int64_t layer_group, const char *prefix)
+{
+    const size_t n = strlen(prefix);
+
+    MEG_ASSERT_LT(n, sizeof b->prefix);
+    memcpy(b->prefix, prefix, n + 1);
+    b->layer_group = (int)layer_group;
+}
+
+void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d)
+{
+    struct meg_param *word;
+
+    begin_part(b, 0, "embedding.");
+    word = meg_bind_matrix(b, &l->word, &l->dword, "word_embeddings.weight", d->v, d->h, 0, d->std);
+    if (word) {
+        word->is_decoupled = 1;
+        word->reduce_group = d->is_untied ? MEG_PARAM_DENSE : MEG_PARAM_TIED;
+    }
+    if (d->positions)
+        meg_bind_matrix(b, &l->pos, &l->dpos, "position_embeddings.weight", d->positions, d->h, -1, d->std);
+}
+
+void model_layer_init(struct model_layer *l, const struct meg_model_desc *d, int64_t index)
+{
+    *l = (struct model_layer){ .desc = &d->layer[index], .index = index };
+    l->block = meg_new((size_t)l->desc->n * sizeof *l->block);
+    for (int i = 0; i < l->desc->n; i++) {
+        l->block[i].desc = &d->block[l->desc->first + i];
+        l->block[i].weights = meg_new(l->block[i].desc->kind->weights_size);
+    }
+}
+
+void model_layer_free(struct model_layer *l)
+{
+    for (int i = 0; l->block && i < l->desc->n; i++)
+        free(l->block[i].weights);
+    free(l->block);
+}
+
+void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,
+                      const struct meg_block_env *env)
+{
+    begin_part(b, 1 + l->index, l->desc->prefix);
+    for (int i = 0; i < l->desc->n; i++) {
+        struct model_block *block = &l->block[i];
+
+        block->norm.type = d->norm;
+        block->norm.eps = (float)d->norm_eps;
+        meg_bind_norm(b, &block->norm, block->desc->norm, d->h);
+        block->desc->kind->bind(b, block->weights, block->desc->conf, env);
+    }
+}
+
+void model_bind_head(struct meg_binder *b, struct meg_norm_weights *norm, struct meg_lm_head *l,
+                     const struct meg_model_desc *d)
+{
+    begin_part(b, d->nlayers + 1, "");
+    norm->type = d->norm;
+    norm->eps = (float)d->norm_eps;
+    meg_bind_norm(b, norm, d->final_norm, d->h);
+    if (!d->is_untied) {
+        meg_bind_tied_linear(b, &l->out, "embedding.word_embeddings.weight");
+        return;
+    }
+    if (b->step == MEG_BIND_ROWS)
+        meg_bind_matrix(b, NULL, NULL, "output_layer.weight", d->v, d->h, 0, d->std)->is_decoupled = 1;
+    meg_bind_tied_linear(b, &l->out, "output_layer.weight");
+}
+
+void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh)
+{
+    struct meg_model_desc d;
+    struct meg_binder b = { .step = MEG_BIND_ROWS, .params = p };
+    const struct meg_block_env env = { .tp = 1 };
+    struct meg_embed embed;
+    struct meg_norm_weights norm;
+    struct meg_lm_head head;
+
+    *p = (struct meg_params){ 0 };
+    meg_model_describe(&d, c);
+    b.init = d.init;
+    model_bind_embed(&b, &embed, &d);
+    for (int64_t i = 0; i < d.nlayers; i++) {
+        struct model_layer l;
+
+        model_layer_init(&l, &d, i);
+        model_bind_layer(&b, &l, &d, &env);
+        model_layer_free(&l);
+    }
+    model_bind_head(&b, &norm, &head, &d);
+    meg_model_desc_free(&d);
+    meg_params_shard(p, mesh);
+}

@@ -1,0 +1,42 @@
+/* desc.c - make and free the description of a model. */
+#include "model/desc.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+
+int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_kind *kind, const void *conf, size_t conf_size,
+                       const char *norm, enum meg_drop_site site)
+{
+    d->block = meg_realloc_array(d->block, (size_t)d->nblocks + 1, sizeof *d->block);
+    d->block[d->nblocks] = (struct meg_block){ kind, meg_new(conf_size), norm, site };
+    memcpy(d->block[d->nblocks].conf, conf, conf_size);
+    return d->nblocks++;
+}
+
+void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *stack, int64_t index)
+{
+    struct meg_layer *l;
+
+    if ((d->nlayers & (d->nlayers - 1)) == 0) /* the list is full: its capacity is 0 or a power of two */
+        d->layer = meg_realloc_array(d->layer, d->nlayers ? 2 * (size_t)d->nlayers : 1, sizeof *d->layer);
+    l = &d->layer[d->nlayers++];
+    snprintf(l->prefix, sizeof l->prefix, "%s.layers.%" PRId64 ".", stack, index);
+    l->first = first;
+    l->n = n;
+}
+
+void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
+{
+    *d = (struct meg_model_desc){ 0 };
+    meg_gpt_describe(d, c);
+}
+
+void meg_model_desc_free(struct meg_model_desc *d)
+{
+    for (int i = 0; i < d->nblocks; i++)
+        free(d->block[i].conf);
+    free(d->block);
+    free(d->layer);
+}

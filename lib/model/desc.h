@@ -1,0 +1,64 @@
+/*
+ * desc.h - the description of a model as data: an embedding, a list of layers, each a run of residual blocks
+ * (nn/block.h), a final norm and a language-model head.  A family of models, such as GPT, is a function that makes the
+ * description from the options.  The parameter table, buffers, forward and backward follow from it.
+ */
+#ifndef MEG_MODEL_DESC_H
+#define MEG_MODEL_DESC_H
+#include "model/conf.h"
+#include "nn/block.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_block {
+    const struct meg_block_kind *kind;
+    void *conf;              /* configuration of the kind; owned by the description */
+    const char *norm;        /* name of the norm of the kind's input, such as "input_layernorm" */
+    enum meg_drop_site site; /* of the dropout of the kind's output */
+};
+
+/* A layer is the unit of checkpoint files, pipeline stages and recomputation. */
+struct meg_layer {
+    char prefix[40]; /* of the names of its parameters, such as "decoder.layers.3." */
+    int first, n;    /* its blocks; layers may share blocks */
+};
+
+/* Rotary tables: column pair i is rotated by position / interpolation * base^(-i/half). */
+struct meg_rope_conf {
+    int64_t half, positions; /* rotated column pairs per head, rows of the tables; half is 0 without rotary positions */
+    double base, interpolation;
+    double scaling_factor; /* divide the frequencies of long wavelengths by it, as Llama 3.1 does; 0: no scaling */
+    bool is_interleaved;
+};
+
+struct meg_model_desc {
+    int64_t h, v;              /* width of the residual stream, number of tokens in the vocabulary */
+    int64_t positions;         /* rows of the learned position embedding; 0 without it */
+    enum meg_init_method init; /* of weight matrices */
+    double std;                /* of the initial embeddings and of an untied output layer */
+    enum meg_norm norm;
+    double norm_eps, hidden_dropout;
+    struct meg_rope_conf rope;
+    const char *final_norm; /* name of the norm before the head */
+    bool is_untied;         /* the head has its own weight instead of the word embedding */
+    struct meg_block *block;
+    int nblocks;
+    struct meg_layer *layer;
+    int64_t nlayers;
+};
+
+/* Describe the model of a configuration that meg_model_conf_check has accepted.  Free it with meg_model_desc_free. */
+void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
+void meg_model_desc_free(struct meg_model_desc *d);
+
+/* Append a block and return its index.  The configuration, of the given size in bytes, is copied. */
+int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_kind *kind, const void *conf, size_t conf_size,
+                       const char *norm, enum meg_drop_site site);
+/* Append a layer of the n blocks from index `first` on, with the name "stack.layers.index.". */
+void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *stack, int64_t index);
+
+/* gpt.c: the decoder of GPT-2 and Llama (model/conf.h). */
+void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
+
+MEG_END_DECLS
+#endif

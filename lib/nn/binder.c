@@ -1,0 +1,152 @@
+/* binder.c - declare the parameters of layers. */
+#include "nn/binder.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+/* The full name of a parameter. */
+struct full_name {
+    char s[96];
+};
+
+static struct full_name full_name(const struct meg_binder *b, const char *name, const char *what)
+{
+    struct full_name full;
+    const int n = snprintf(full.s, sizeof full.s, "%s%s%s", b->prefix, name, what);
+
+    MEG_ASSERT_LT((size_t)n, sizeof full.s);
+    return full;
+}
+
+static struct meg_param *add_matrix(struct meg_binder *b, const char *full, int64_t rows, int64_t cols, int tp_axis,
+                                    double std)
+{
+    const int64_t dim[] = { rows, cols };
+    struct meg_param *row = meg_params_add(b->params, b->layer_group, 2, dim, "%s", full);
+
+    row->tp_axis = tp_axis;
+    row->is_decayed = 1;
+    row->init = b->init;
+    row->std = std;
+    return row;
+}
+
+static struct meg_param *add_vector(struct meg_binder *b, const char *full, int64_t n, int tp_axis,
+                                    enum meg_init_method init)
+{
+    struct meg_param *row = meg_params_add(b->params, b->layer_group, 1, &n, "%s", full);
+
+    row->tp_axis = tp_axis;
+    row->init = init;
+    return row;
+}
+
+static const struct meg_param *find(const struct meg_binder *b, const char *full)
+{
+    const struct meg_param *row = meg_params_find(b->params, full);
+
+    MEG_ASSERT(row && row->shard_numel);
+    return row;
+}
+
+/*
+ * Return the element offset of a parameter in the flat buffer or, if is_layerwise, in the unsharded buffers of ZeRO-2/3
+ * (nn/param.h).
+ */
+static int64_t buffer_offset(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
+{
+    return is_layerwise
+               ? meg_params_unsharded_offset(p, row->layer_group) + row->offset - p->layer_group[row->layer_group].begin
+               : row->offset;
+}
+
+/* Set *w to this rank's shard of a parameter, and *dw to the gradient of that shard. */
+static const struct meg_param *point(const struct meg_binder *b, void **w, void **dw, const char *full)
+{
+    const struct meg_param *row = find(b, full);
+
+    *w = meg_element(b->w, buffer_offset(b->params, row, b->is_w_layerwise), b->dtype);
+    *dw = b->g ? meg_element(b->g, buffer_offset(b->params, row, b->is_g_layerwise), b->grad_dtype) : NULL;
+    return row;
+}
+
+static void point_matrix(const struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *full)
+{
+    void *p, *dp;
+    const struct meg_param *row = point(b, &p, &dp, full);
+
+    *w = meg_mat(p, b->dtype, row->shard_dim[0], row->shard_dim[1]);
+    *dw = meg_mat(dp, b->grad_dtype, row->shard_dim[0], row->shard_dim[1]);
+}
+
+/* Declare a vector [n] that tensor-parallel ranks replicate. */
+static void bind_vector(struct meg_binder *b, void **w, void **dw, const char *full, int64_t n,
+                        enum meg_init_method init)
+{
+    if (b->step == MEG_BIND_ROWS)
+        add_vector(b, full, n, -1, init);
+    if (b->step == MEG_BIND_POINTERS)
+        point(b, w, dw, full);
+}
+
+static void create_plan(struct meg_binder *b, struct meg_linear_weights *l, const char *full)
+{
+    const struct meg_param *row = find(b, full);
+    const struct meg_linear_desc desc = { b->n,     row->shard_dim[1], row->shard_dim[0], b->dtype,
+                                          b->dtype, b->dtype,          b->grad_dtype };
+    const char *why;
+
+    if (b->status < 0 || (l->plan = b->op->linear_create(&desc, &why)))
+        return;
+    b->status = meg_fail(b->err, MEG_EUSAGE, "%s backend: %s [%" PRId64 ",%" PRId64 "] in %s with gradients in %s: %s",
+                         b->op->name, full, desc.out, desc.in, meg_dtype_name(desc.w), meg_dtype_name(desc.dw), why);
+}
+
+/* Declare a weight that is in the parameter table already. */
+static void bind_weight(struct meg_binder *b, struct meg_linear_weights *l, const char *full)
+{
+    if (b->step == MEG_BIND_PLANS)
+        create_plan(b, l, full);
+    if (b->step == MEG_BIND_POINTERS)
+        point_matrix(b, &l->w, &l->dw, full);
+    if (b->step == MEG_BIND_DESTROY && l->plan)
+        b->op->linear_destroy(l->plan);
+}
+
+void meg_bind_tied_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name)
+{
+    bind_weight(b, l, full_name(b, name, "").s);
+}
+
+void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name,
+                     const struct meg_linear_shape *shape)
+{
+    const struct full_name weight = full_name(b, name, ".weight"), bias = full_name(b, name, ".bias");
+    const int bias_axis = shape->tp_axis == 0 ? 0 : -1;
+
+    if (b->step == MEG_BIND_ROWS)
+        add_matrix(b, weight.s, shape->out, shape->in, shape->tp_axis, shape->std)->nblocks = shape->nblocks;
+    bind_weight(b, l, weight.s);
+    if (!shape->has_bias)
+        return;
+    if (b->step == MEG_BIND_ROWS)
+        add_vector(b, bias.s, shape->out, bias_axis, MEG_INIT_ZERO)->nblocks = bias_axis < 0 ? 1 : shape->nblocks;
+    if (b->step == MEG_BIND_POINTERS)
+        point(b, &l->bias, &l->dbias, bias.s);
+}
+
+void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h)
+{
+    bind_vector(b, &l->w, &l->dw, full_name(b, name, ".weight").s, h, MEG_INIT_ONE);
+    if (!meg_norm_is_rms(l->type))
+        bind_vector(b, &l->b, &l->db, full_name(b, name, ".bias").s, h, MEG_INIT_ZERO);
+}
+
+struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name,
+                                  int64_t rows, int64_t cols, int tp_axis, double std)
+{
+    const struct full_name full = full_name(b, name, "");
+
+    if (b->step == MEG_BIND_POINTERS)
+        point_matrix(b, w, dw, full.s);
+    return b->step == MEG_BIND_ROWS ? add_matrix(b, full.s, rows, cols, tp_axis, std) : NULL;
+}

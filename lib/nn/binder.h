@@ -1,0 +1,58 @@
+/*
+ * binder.h - the parameters of layers, each declared once.  A layer has one function that declares its parameters by the
+ * functions below.  The model calls this function with the same weights for each step: to append rows to the parameter
+ * table, to create the plans of linear layers, to point the weights to the flat buffers, and to destroy the plans.
+ */
+#ifndef MEG_NN_BINDER_H
+#define MEG_NN_BINDER_H
+#include "nn/linear.h"
+#include "nn/norm.h"
+#include "nn/param.h"
+
+MEG_BEGIN_DECLS
+
+enum meg_bind_step { MEG_BIND_ROWS, MEG_BIND_PLANS, MEG_BIND_POINTERS, MEG_BIND_DESTROY };
+
+struct meg_binder {
+    enum meg_bind_step step;
+    struct meg_params *params;
+    char prefix[48];           /* of the names of all parameters; set by the model for each layer */
+    int layer_group;           /* of the parameters that are declared */
+    enum meg_init_method init; /* of weight matrices: MEG_INIT_NORMAL or MEG_INIT_XAVIER */
+
+    /* MEG_BIND_PLANS and MEG_BIND_DESTROY */
+    const struct meg_ops *op;
+    int64_t n; /* maximum number of rows of a micro-batch */
+    enum meg_dtype dtype, grad_dtype;
+    int status;          /* 0, or MEG_EUSAGE if the backend does not support a linear layer */
+    struct meg_err *err; /* set with status */
+
+    /* MEG_BIND_POINTERS: the buffers of struct meg_model, and whether they are the unsharded buffers of ZeRO-2/3 */
+    void *w, *g;
+    bool is_w_layerwise, is_g_layerwise;
+};
+
+struct meg_linear_shape {
+    int64_t out, in;
+    int tp_axis; /* 0: column-parallel, the bias is sharded; 1: row-parallel; -1: replicated */
+    int nblocks; /* blocks along tp_axis that are sharded separately (struct meg_param); usually 1 */
+    double std;  /* of the initial weights */
+    bool has_bias;
+};
+
+/* Declare the weight and the bias of a linear layer, name.weight and name.bias. */
+void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name,
+                     const struct meg_linear_shape *shape);
+/* Declare the weight of a norm of width h and, unless it is an RMSNorm, its bias.  The caller sets l->type and l->eps. */
+void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char *name, int64_t h);
+/*
+ * Declare a matrix [rows, cols] that is not the weight of a linear layer, such as an embedding.  Return its new row in
+ * the parameter table, for fields with other than the default values, or NULL in other steps than MEG_BIND_ROWS.
+ */
+struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name,
+                                  int64_t rows, int64_t cols, int tp_axis, double std);
+/* Declare a linear layer without bias whose weight is a matrix that another layer declares: a tied embedding. */
+void meg_bind_tied_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name);
+
+MEG_END_DECLS
+#endif

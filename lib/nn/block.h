@@ -1,0 +1,75 @@
+/*
+ * block.h - the residual block, the unit of which models are built (model/desc.h):
+ *   x + drop(mixer(norm(x)))
+ * The mixer, such as attention or an MLP, is a block kind: a table of functions and the sizes of its structures.  The
+ * executor (model/forward_backward.c) calls the functions with a kind's configuration, weights, activations and
+ * gradients, which only the kind's own functions know.
+ */
+#ifndef MEG_NN_BLOCK_H
+#define MEG_NN_BLOCK_H
+#include "nn/binder.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_cp;
+struct meg_rope;
+
+/* What a block needs to know about the rank and the model, besides its own configuration. */
+struct meg_block_env {
+    int64_t tp, tp_rank;         /* number of tensor-parallel ranks; number of this rank */
+    int layer;                   /* global index of the layer, for dropout and the KV cache */
+    const struct meg_cp *cp;     /* context parallelism of the layer */
+    const struct meg_rope *rope; /* rotary tables of the model */
+    bool recomputes_core;        /* selective recomputation (enum meg_recompute) */
+};
+
+/* Memory of a block, by lifetime. */
+enum meg_block_memory {
+    MEG_BLOCK_ACTS,            /* activations from forward to backward; each micro-batch has its own */
+    MEG_BLOCK_RECOMPUTED_ACTS, /* activations that backward recomputes (env.recomputes_core); all layers share them */
+    MEG_BLOCK_GRADS,           /* gradients of activations, during the backward pass; all layers share them */
+    MEG_BLOCK_DEFERRED_GRADS,  /* gradients of activations that bwd_weight reads; each micro-batch has its own */
+    MEG_BLOCK_WORKSPACE        /* contents are not kept between calls; all layers share it */
+};
+
+/* An arena to allocate from, with the sizes that determine those of buffers. */
+struct meg_block_arena {
+    struct meg_suballoc *mem;
+    const struct meg_ops *op;
+    int64_t n, s, b;      /* maximum numbers of rows, positions and sequences of a micro-batch */
+    int64_t tp;           /* number of tensor-parallel ranks */
+    enum meg_dtype dtype; /* of activations */
+    bool is_training;
+    bool defers_wgrad;       /* DEFERRED_GRADS are used; otherwise GRADS includes them */
+    bool recomputes_core;    /* RECOMPUTED_ACTS are used; otherwise ACTS includes them */
+    const struct meg_cp *cp; /* of the layer */
+};
+
+struct meg_block_kind {
+    size_t weights_size, acts_size, grads_size; /* sizes in bytes of the kind's structures */
+    /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the other fields of the weights. */
+    void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
+    /* Allocate one class of memory; `to` is the weights for WORKSPACE, the activations or the gradients otherwise. */
+    void (*suballoc)(enum meg_block_memory what, void *to, const struct meg_block_arena *a, const void *conf);
+    /* Return the last linear layer, whose bias is added together with the residual (struct meg_residual_epilogue). */
+    const struct meg_linear_weights *(*last_linear)(const void *weights);
+    /* Compute y [rows,h] without the bias of the last linear layer from x, the output of the norm. */
+    void (*fwd)(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, void *acts, const void *weights);
+    /* Compute dx from dy and, unless c->defers_wgrad, the weight gradients. */
+    void (*bwd)(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const void *acts,
+                void *grads, const void *weights);
+    /* Compute the weight gradients that bwd deferred (c->defers_wgrad). */
+    void (*bwd_weight)(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const void *acts, const void *grads,
+                       const void *weights);
+    /* Return the number of elements that the KV cache keeps for each token; NULL: none. */
+    int64_t (*cache_width)(const void *conf, int64_t tp);
+};
+
+/* Return the rows of the current micro-batch of a buffer that was allocated for the largest one. */
+static inline struct meg_mat meg_block_rows(const struct meg_ctx *c, struct meg_mat m)
+{
+    return meg_mat_rows(m, 0, c->s * c->b);
+}
+
+MEG_END_DECLS
+#endif
