@@ -61,17 +61,18 @@ void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct 
 void model_bind_head(struct meg_binder *b, struct meg_norm_weights *norm, struct meg_lm_head *l,
                      const struct meg_model_desc *d)
 {
+    const struct meg_linear_shape untied = {
+        .out = d->v, .in = d->h, .nblocks = 1, .std = d->std, .is_decoupled = true
+    };
+
     begin_part(b, d->nlayers + 1, "");
     norm->type = d->norm;
     norm->eps = (float)d->norm_eps;
     meg_bind_norm(b, norm, d->final_norm, d->h);
-    if (!d->is_untied) {
+    if (d->is_untied)
+        meg_bind_linear(b, &l->out, "output_layer", &untied);
+    else
         meg_bind_tied_linear(b, &l->out, "embedding.word_embeddings.weight");
-        return;
-    }
-    if (b->step == MEG_BIND_ROWS)
-        meg_bind_matrix(b, NULL, NULL, "output_layer.weight", d->v, d->h, 0, d->std)->is_decoupled = 1;
-    meg_bind_tied_linear(b, &l->out, "output_layer.weight");
 }
 
 void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh)

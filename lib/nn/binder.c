@@ -123,8 +123,12 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
     const struct full_name weight = full_name(b, name, ".weight"), bias = full_name(b, name, ".bias");
     const int bias_axis = shape->tp_axis == 0 ? 0 : -1;
 
-    if (b->step == MEG_BIND_ROWS)
-        add_matrix(b, weight.s, shape->out, shape->in, shape->tp_axis, shape->std)->nblocks = shape->nblocks;
+    if (b->step == MEG_BIND_ROWS) {
+        struct meg_param *row = add_matrix(b, weight.s, shape->out, shape->in, shape->tp_axis, shape->std);
+
+        row->nblocks = shape->nblocks;
+        row->is_decoupled = shape->is_decoupled;
+    }
     bind_weight(b, l, weight.s);
     if (!shape->has_bias)
         return;

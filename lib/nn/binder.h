@@ -38,6 +38,7 @@ struct meg_linear_shape {
     int nblocks; /* blocks along tp_axis that are sharded separately (struct meg_param); usually 1 */
     double std;  /* of the initial weights */
     bool has_bias;
+    bool is_decoupled; /* the learning rate is that of --decoupled-lr */
 };
 
 /* Declare the weight and the bias of a linear layer, name.weight and name.bias. */
