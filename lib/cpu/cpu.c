@@ -20,8 +20,11 @@ extern const struct meg_ops meg_cpu_ops_v3;
 extern const struct meg_ops meg_cpu_ops_v4;
 #endif
 
-/* Clang before 17 does not know the names of the x86-64 levels: test for the features that distinguish them. */
-#if defined __clang__ && __clang_major__ < 17
+/*
+ * Clang before 18 does not accept the names of the x86-64 levels in __builtin_cpu_supports: test for the features that
+ * distinguish the levels.
+ */
+#if defined __clang__ && __clang_major__ < 18
 #    define HAS_V3 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
 #    define HAS_V4                                                                                                     \
         (HAS_V3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&                          \

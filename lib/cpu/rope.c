@@ -4,8 +4,9 @@
 #include "cpu/row.h"
 
 enum {
-    ROWS = 8,       /* rows per task of QK-norm */
-    MAX_HEAD = 4096 /* maximum rotated columns per head in bf16 or f16, and head size of QK-norm; as in attention */
+    ROWS = 8, /* rows per task of QK-norm */
+    /* maximum head size of QK-norm, and of rotated columns per head in bf16 or f16; that of attention.c, PACK_FLOATS / 8 */
+    MAX_HEAD = 4096
 };
 
 static void rotate_pairs(float *x, int64_t half, int is_interleaved, const float *cos, const float *sin, float sign)

@@ -22,7 +22,8 @@ enum { FALLBACK_REPORTERS = 3 }; /* if rank 0 prints no report, rank 1 does; if 
 #define ANSWER_S 1.0             /* time limit for a rank to reply to WATCHDOG_QUERY, and for rank 0 to report */
 #define ABORT_S 2.0 /* time limit for the launcher to end this process after another rank aborted the run */
 #define TERM_S 0.3  /* delay from SIGTERM until this process exits, unless a rank is lost meanwhile */
-#define PAUSE_S 5.0 /* for this time after a pause of this process, a report of a lost rank mentions the pause */
+/* For this time after a pause of this process that exceeded the timeout, a report of a lost rank mentions the pause. */
+#define PAUSE_S 5.0
 /* Rank 0 logs a task if tasks have run for TASK_LOG_S without interruption, and then every TASK_LOG_AGAIN_S. */
 #define TASK_LOG_S 10.0
 #define TASK_LOG_AGAIN_S 60.0

@@ -1,4 +1,4 @@
-/* Any text as a config file is rejected, or the options that it sets are dumped and read back identically. */
+/* A config file is either rejected, or the options that it sets are dumped and read back identically. */
 #include <string.h>
 
 #include "option/internal.h"

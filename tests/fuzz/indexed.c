@@ -1,4 +1,4 @@
-/* Any bytes as the index of 256 bytes of tokens are rejected, or all tokens can be read. */
+/* An index of 256 bytes of tokens is either rejected, or all tokens can be read. */
 #include <string.h>
 
 #include "data/indexed/indexed.h"

@@ -1,4 +1,7 @@
-/* Any UTF-8 as a JSON line is rejected, or the line is an object, and the strings of both keys are valid UTF-8. */
+/*
+ * A line of valid UTF-8 is either rejected by meg_jsonl_read, or is a JSON object, and the strings that are read for the
+ * keys "text" and "k" are valid UTF-8.
+ */
 #include <string.h>
 
 #include "fuzz.h"

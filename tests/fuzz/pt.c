@@ -1,4 +1,4 @@
-/* Any bytes as a file of torch.save are rejected, or all tensors are within the file. */
+/* A file of torch.save is either rejected, or all tensors are within the file. */
 #include "ckpt/megatron/pt.h"
 #include "fuzz.h"
 

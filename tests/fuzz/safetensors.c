@@ -1,4 +1,4 @@
-/* Any bytes as a safetensors file are rejected, or the tensors cover the file after its header. */
+/* A safetensors file is either rejected, or its tensors cover the file after the header. */
 #include <string.h>
 
 #include "ckpt/safetensors.h"

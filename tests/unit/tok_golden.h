@@ -1,8 +1,8 @@
 /*
  * tok_golden.h - compare a tokenizer with reference vectors.
  *
- * Each line of $MEG_SHARED/golden/tokenizers/NAME.jsonl is encoded twice (the second time with filled word caches),
- * each line of decode/NAME.jsonl is decoded at once and id by id.
+ * Each line of $MEG_SHARED/golden/tokenizers/NAME.jsonl is encoded twice, the second time with filled word caches.
+ * Each line of decode/NAME.jsonl in the same directory is decoded twice: all ids in one call, and one id per call.
  */
 #ifndef TESTS_TOK_GOLDEN_H
 #define TESTS_TOK_GOLDEN_H

@@ -10,9 +10,9 @@
 #include "io/json.h"
 
 const struct meg_opt meg_inspect_opts[] = {
-    { "decode", 0, MEG_LIST(struct meg_inspect_conf, decode), "PREFIX...", NULL,
-      "print all documents of dataset PREFIX; with a second argument FIRST[:COUNT], print COUNT documents (default: 1) "
-      "from document FIRST" },
+    { "decode", 0, MEG_LIST(struct meg_inspect_conf, decode), "PREFIX [FIRST[:COUNT]]...", NULL,
+      "print the documents of dataset PREFIX: all of them or, with FIRST[:COUNT], COUNT documents (default: 1) from "
+      "document FIRST" },
     { "info", 0, MEG_STR(struct meg_inspect_conf, info), "PREFIX", NULL,
       "print statistics of dataset PREFIX: dtype, numbers of documents, sequences and tokens, and the mean and maximum "
       "length of documents and sequences in tokens" },

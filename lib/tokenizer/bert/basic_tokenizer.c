@@ -197,10 +197,11 @@ static void end_word(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 
 int meg_bert_run_error(struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT,
-                    "more than %d consecutive characters have no safe split point (for example combining marks, "
-                    "apostrophes or periods without a space); split the document",
-                    MEG_BERT_MAX_RUN);
+    return meg_fail(
+        e, MEG_EFORMAT,
+        "more than %d consecutive characters, for example combining marks, apostrophes or periods without a "
+        "space, cannot be split without changing their tokens; split the document",
+        MEG_BERT_MAX_RUN);
 }
 
 int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e)

@@ -155,11 +155,11 @@ int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e)
         if ((k = find_cut(&x)) > 0)
             r = put(&x, k, e);
         else if (!grow_window(&x))
-            r = meg_fail(
-                e, MEG_EFORMAT,
-                "a word of %" PRId64
-                " bytes is too long to encode at once and has no safe split point in this vocabulary; split the word",
-                s->nbytes);
+            r = meg_fail(e, MEG_EFORMAT,
+                         "a word of %" PRId64 " bytes is too long to encode at once, and has no point at which it can "
+                                              "be split without changing its tokens "
+                         "in this vocabulary; split the word",
+                         s->nbytes);
     }
     if (r == 0 && x.n > 0)
         r = s->put(s->ctx, x.cur.sym, x.cur.n, e);

@@ -353,10 +353,11 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_star
     int r;
 
     if (n > max_bytes && !f->is_byte_level)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%" PRId64 " bytes of text have no safe split point for this tokenizer.json; at most %" PRId64
-                        " can be encoded at once; split the document",
-                        n, max_bytes);
+        return meg_fail(
+            e, MEG_EFORMAT,
+            "%" PRId64 " bytes of text have no point, such as a blank, at which they can be split without changing "
+            "the tokens of this tokenizer.json; at most %" PRId64 " can be encoded at once; split the document",
+            n, max_bytes);
     if (!f->normalizer)
         return encode_between_added(t, true, s, n, is_text_start, out, sink, e);
     if ((r = meg_hf_normalizer_run(f->normalizer, s, n, is_first_chunk,

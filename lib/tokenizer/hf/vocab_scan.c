@@ -22,7 +22,7 @@ int meg_hf_json_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_
     buf->n = 0;
     if ((r = meg_json_scan_string(s, buf, out, &lone)) < 0)
         return r;
-    return lone ? meg_fail(s->e, MEG_EFORMAT, "unpaired surrogate in a string") : 0;
+    return lone ? meg_fail(s->e, MEG_EFORMAT, "unpaired surrogate in the string '%.*s'", (int)out->n, out->s) : 0;
 }
 
 /* Read the key of a member, and advance to its value. */

@@ -314,9 +314,11 @@ static int check_word(const struct meg_spm_encoder *enc, int64_t n, struct meg_e
 
     if (n <= max_bytes)
         return 0;
-    return meg_fail(e, MEG_EFORMAT,
-                    "more than %d MiB of text have no safe split point for this model; split the document",
-                    max_bytes >> 20);
+    return meg_fail(
+        e, MEG_EFORMAT,
+        "the text is too long without a point, such as a blank, at which it can be split without changing its "
+        "tokens; at most %d MiB can be encoded at once with this model; split the document",
+        max_bytes >> 20);
 }
 
 int meg_spm_encode(struct meg_spm_encoder *enc, const char *text, int64_t n, struct meg_ids *out,
