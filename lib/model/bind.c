@@ -33,7 +33,7 @@ void model_layer_init(struct model_layer *l, const struct meg_model_desc *d, int
     l->block = meg_new((size_t)l->desc->n * sizeof *l->block);
     for (int i = 0; i < l->desc->n; i++) {
         l->block[i].desc = &d->block[l->desc->first + i];
-        l->block[i].weights = meg_new(l->block[i].desc->kind->weights_size);
+        l->block[i].weights = meg_new(l->block[i].desc->type->weights_size);
     }
 }
 
@@ -54,7 +54,7 @@ void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct 
         block->norm.type = d->norm;
         block->norm.eps = (float)d->norm_eps;
         meg_bind_norm(b, &block->norm, block->desc->norm, d->h);
-        block->desc->kind->bind(b, block->weights, block->desc->conf, env);
+        block->desc->type->bind(b, block->weights, block->desc->conf, env);
     }
 }
 

@@ -75,8 +75,8 @@ static void init_slot(struct model_slot *q, const struct meg_model_state *st)
 
         q->layer[i].block = meg_new((size_t)l->desc->n * sizeof *q->layer[i].block);
         for (int k = 0; k < l->desc->n; k++) {
-            q->layer[i].block[k].acts = meg_new(l->block[k].desc->kind->acts_size);
-            q->layer[i].block[k].grads = meg_new(l->block[k].desc->kind->grads_size);
+            q->layer[i].block[k].acts = meg_new(l->block[k].desc->type->acts_size);
+            q->layer[i].block[k].grads = meg_new(l->block[k].desc->type->grads_size);
         }
     }
 }
@@ -141,7 +141,7 @@ struct arena {
 };
 
 /*
- * Memory that several users share, one at a time.  Call begin_shared before the buffers of each user are allocated, and
+ * Memory that several users have, one at a time.  Call begin_shared before the buffers of each user are allocated, and
  * end_shared after all users.
  */
 struct shared {
@@ -172,7 +172,7 @@ static struct meg_mat alloc_residual(const struct arena *a)
     return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows, a->d->h);
 }
 
-/* Allocate the output [residual_rows, h] of a norm or of a block's kind. */
+/* Allocate the output [residual_rows, h] of a norm or of a mixer. */
 static struct meg_mat alloc_sublayer_out(const struct arena *a)
 {
     return meg_suballoc_mat(a->mem, a->run->dtype, a->d->residual_rows, a->d->h);
@@ -205,7 +205,7 @@ static void suballoc_block(enum meg_block_memory what, void *to, const struct mo
         .cp = &a->st->cp[a->st->ncp > 1 ? l->index : 0],
     };
 
-    block->desc->kind->suballoc(what, to, &arena, block->desc->conf);
+    block->desc->type->suballoc(what, to, &arena, block->desc->conf);
 }
 
 /*

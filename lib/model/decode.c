@@ -21,8 +21,8 @@ static int64_t cache_width(const struct meg_model_state *st)
     for (int i = 0; i < st->desc.nblocks; i++) {
         const struct meg_block *block = &st->desc.block[i];
 
-        if (block->kind->cache_width && block->kind->cache_width(block->conf, st->dim.tp) > width)
-            width = block->kind->cache_width(block->conf, st->dim.tp);
+        if (block->type->cache_width && block->type->cache_width(block->conf, st->dim.tp) > width)
+            width = block->type->cache_width(block->conf, st->dim.tp);
     }
     return width;
 }

@@ -6,11 +6,11 @@
 #include <string.h>
 #include "base/mem.h"
 
-int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_kind *kind, const void *conf, size_t conf_size,
+int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *type, const void *conf, size_t conf_size,
                        const char *norm, enum meg_drop_site site)
 {
     d->block = meg_realloc_array(d->block, (size_t)d->nblocks + 1, sizeof *d->block);
-    d->block[d->nblocks] = (struct meg_block){ kind, meg_new(conf_size), norm, site };
+    d->block[d->nblocks] = (struct meg_block){ type, meg_new(conf_size), norm, site };
     memcpy(d->block[d->nblocks].conf, conf, conf_size);
     return d->nblocks++;
 }

@@ -11,10 +11,10 @@
 MEG_BEGIN_DECLS
 
 struct meg_block {
-    const struct meg_block_kind *kind;
-    void *conf;              /* configuration of the kind; owned by the description */
-    const char *norm;        /* name of the norm of the kind's input, such as "input_layernorm" */
-    enum meg_drop_site site; /* of the dropout of the kind's output */
+    const struct meg_block_type *type;
+    void *conf;              /* configuration of the mixer; owned by the description */
+    const char *norm;        /* name of the norm of the mixer's input, such as "input_layernorm" */
+    enum meg_drop_site site; /* of the dropout of the mixer's output */
 };
 
 /* A layer is the unit of checkpoint files, pipeline stages and recomputation. */
@@ -52,7 +52,7 @@ void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c
 void meg_model_desc_free(struct meg_model_desc *d);
 
 /* Append a block and return its index.  The configuration, of the given size in bytes, is copied. */
-int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_kind *kind, const void *conf, size_t conf_size,
+int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *type, const void *conf, size_t conf_size,
                        const char *norm, enum meg_drop_site site);
 /* Append a layer of the n blocks from index `first` on, with the name "stack.layers.index.". */
 void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *stack, int64_t index);

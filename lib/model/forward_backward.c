@@ -7,7 +7,7 @@
 static struct meg_residual_epilogue epilogue(const struct meg_model *g, const struct model_layer *l,
                                              const struct model_block *block)
 {
-    const struct meg_linear_weights *last = block->desc->kind->last_linear(block->weights);
+    const struct meg_linear_weights *last = block->desc->type->last_linear(block->weights);
     const struct meg_residual_epilogue r = { last->bias, last->dbias,
                                              meg_ctx_drop(&g->state->ctx, g->state->desc.hidden_dropout, (int)l->index,
                                                           block->desc->site) };
@@ -34,7 +34,7 @@ static struct block_acts acts_of_batch(const struct meg_model *g, const struct b
 }
 
 /*
- * The residual stream during the forward pass.  The output of the last block's kind, in sublayer_out, is not yet added
+ * The residual stream during the forward pass.  The output of the last block's mixer, in sublayer_out, is not yet added
  * to x: the next block fuses this addition with its norm.
  */
 struct residual {
@@ -52,7 +52,7 @@ static void finish_residual(struct meg_model *g, struct residual *r, struct meg_
     *r = (struct residual){ y, NULL, NULL };
 }
 
-/* Run forward of one block, from the residual stream to the output of its kind in sublayer_out. */
+/* Run forward of one block, from the residual stream to the output of its mixer in sublayer_out. */
 static void block_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l,
                       const struct model_block *block, const struct block_acts *acts)
 {
@@ -67,7 +67,7 @@ static void block_fwd(struct meg_model *g, struct residual *r, const struct mode
     } else {
         meg_norm_fwd(c, a.y, a.x, &a.stats, &block->norm);
     }
-    block->desc->kind->fwd(c, out, a.y, a.acts, block->weights);
+    block->desc->type->fwd(c, out, a.y, a.acts, block->weights);
     *r = (struct residual){ a.x, l, block };
 }
 
@@ -91,7 +91,7 @@ static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy,
         const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e);
         const struct meg_mat d_residual = i > 0 ? residual_rows(g, g->state->d_residual) : dx;
 
-        block->desc->kind->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
+        block->desc->type->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
         meg_norm_bwd(c, d_residual, dy, d_norm, a.x, &a.stats, &block->norm);
         dy = d_residual;
     }
@@ -103,7 +103,7 @@ static void layer_bwd_weight(struct meg_model *g, const struct model_layer *l, c
     for (int i = l->desc->n - 1; i >= 0; i--) {
         const struct block_acts a = acts_of_batch(g, &q->block[i]);
 
-        l->block[i].desc->kind->bwd_weight(&g->state->ctx, a.d_out, a.y, a.acts, a.grads, l->block[i].weights);
+        l->block[i].desc->type->bwd_weight(&g->state->ctx, a.d_out, a.y, a.acts, a.grads, l->block[i].weights);
     }
 }
 

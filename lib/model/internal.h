@@ -20,7 +20,7 @@ enum { DECODE_ROWS = 16 };
 struct model_block {
     const struct meg_block *desc;
     struct meg_norm_weights norm;
-    void *weights; /* of the block's kind */
+    void *weights; /* of the mixer */
 };
 
 struct model_layer {
@@ -36,8 +36,8 @@ struct block_acts {
     struct meg_mat x; /* [residual_rows, h] residual stream before the block */
     struct meg_mat y; /* [residual_rows, h] norm(x) */
     struct meg_norm_stats stats;
-    void *acts;           /* of the block's kind */
-    struct meg_mat d_out; /* [residual_rows, h] gradient of the output of the block's kind */
+    void *acts;           /* of the mixer */
+    struct meg_mat d_out; /* [residual_rows, h] gradient of the output of the block's mixer */
     void *grads;          /* gradients of acts */
 };
 
@@ -104,7 +104,7 @@ struct meg_model_state {
     int ncp;
     struct meg_lm_head head;
     bool embed_has_grads, head_has_grads; /* like model_layer.has_grads */
-    struct meg_mat sublayer_out;          /* [residual_rows, h] output of a block's kind, before bias-dropout-add */
+    struct meg_mat sublayer_out;          /* [residual_rows, h] output of a mixer, before bias-dropout-add */
     struct meg_mat lnf;                   /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
     struct meg_mat d_residual;     /* [residual_rows, h] gradient of the residual stream */

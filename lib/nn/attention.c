@@ -188,7 +188,7 @@ void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
     meg_column_parallel_bwd_weight(c, d->qkv, x, &l->qkv);
 }
 
-/* ---- the block kind ---- */
+/* ---- the block type ---- */
 
 struct attn_block {
     struct meg_attn attn;
@@ -311,7 +311,7 @@ static int64_t cache_width(const void *conf, int64_t tp)
     return c->g / tp * 2 * c->d;
 }
 
-const struct meg_block_kind meg_attn_block = {
+const struct meg_block_type meg_attn_block = {
     .weights_size = sizeof(struct attn_block),
     .acts_size = sizeof(struct meg_attn_acts),
     .grads_size = sizeof(struct meg_attn_grads),

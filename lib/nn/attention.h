@@ -19,7 +19,7 @@ struct meg_rope {
     int is_interleaved;
 };
 
-/* Configuration of the block kind meg_attn_block, with the sizes of the complete model. */
+/* Configuration of the block type meg_attn_block, with the sizes of the complete model. */
 struct meg_attn_conf {
     int64_t h;           /* width of the residual stream */
     int64_t a, g, d;     /* query heads, key-value groups, head size */
@@ -28,7 +28,7 @@ struct meg_attn_conf {
     double dropout; /* dropout probability of the attention weights */
 };
 
-extern const struct meg_block_kind meg_attn_block;
+extern const struct meg_block_type meg_attn_block;
 
 struct meg_attn {
     struct meg_linear_weights qkv, proj;

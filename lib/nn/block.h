@@ -1,9 +1,9 @@
 /*
  * block.h - the residual block, the unit of which models are built (model/desc.h):
  *   x + drop(mixer(norm(x)))
- * The mixer, such as attention or an MLP, is a block kind: a table of functions and the sizes of its structures.  The
- * executor (model/forward_backward.c) calls the functions with a kind's configuration, weights, activations and
- * gradients, which only the kind's own functions know.
+ * The type of a block describes its mixer, such as attention or an MLP: it is a table of functions, and the sizes of
+ * their structures.  The executor (model/forward_backward.c) passes a block's configuration, weights, activations and
+ * gradients to these functions, which alone know the contents.
  */
 #ifndef MEG_NN_BLOCK_H
 #define MEG_NN_BLOCK_H
@@ -45,8 +45,8 @@ struct meg_block_arena {
     const struct meg_cp *cp; /* of the layer */
 };
 
-struct meg_block_kind {
-    size_t weights_size, acts_size, grads_size; /* sizes in bytes of the kind's structures */
+struct meg_block_type {
+    size_t weights_size, acts_size, grads_size; /* sizes in bytes of the type's structures */
     /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the other fields of the weights. */
     void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
     /* Allocate one class of memory; `to` is the weights for WORKSPACE, the activations or the gradients otherwise. */

@@ -98,7 +98,7 @@ static void bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, c
     meg_column_parallel_bwd_weight(c, of_batch(c, grads).pre, x, &l->fc1);
 }
 
-const struct meg_block_kind meg_mlp_block = {
+const struct meg_block_type meg_mlp_block = {
     .weights_size = sizeof(struct mlp),
     .acts_size = sizeof(struct mlp_acts),
     .grads_size = sizeof(struct mlp_acts),

@@ -8,7 +8,7 @@
 
 MEG_BEGIN_DECLS
 
-/* Configuration of the block kind meg_mlp_block, with the sizes of the complete model. */
+/* Configuration of the block type meg_mlp_block, with the sizes of the complete model. */
 struct meg_mlp_conf {
     int64_t h, f; /* width of the residual stream; inner width, the columns of fc2's input */
     bool is_gated;
@@ -18,7 +18,7 @@ struct meg_mlp_conf {
     bool has_bias;
 };
 
-extern const struct meg_block_kind meg_mlp_block;
+extern const struct meg_block_type meg_mlp_block;
 
 MEG_END_DECLS
 #endif

@@ -157,7 +157,7 @@ int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e)
         else if (!grow_window(&x))
             r = meg_fail(e, MEG_EFORMAT,
                          "a word of %" PRId64 " bytes is too long to encode at once, and has no point at which it can "
-                                              "be split without changing its tokens "
+                         "be split without changing its tokens "
                          "in this vocabulary; split the word",
                          s->nbytes);
     }
