@@ -5,6 +5,19 @@
 
 #include "base/mem.h"
 
+#define FIELD(name, is_per_sequence)                                                                                   \
+    {                                                                                                                  \
+        offsetof(struct meg_batch, name), sizeof *((struct meg_batch *)0)->name, is_per_sequence                       \
+    }
+const struct meg_batch_field_info meg_batch_fields[MEG_BATCH_NUM_FIELDS] = {
+    [MEG_BATCH_TOKENS] = FIELD(tokens, false),
+    [MEG_BATCH_LABELS] = FIELD(labels, false),
+    [MEG_BATCH_POSITION_IDS] = FIELD(position_ids, false),
+    [MEG_BATCH_DOC_START] = FIELD(doc_start, false),
+    [MEG_BATCH_LOSS_MASK] = FIELD(loss_mask, false),
+    [MEG_BATCH_SAMPLE_ID] = FIELD(sample_id, true),
+};
+
 static void *alloc_array(size_t n, size_t size, const struct meg_batch_memory *pinned)
 {
     void *p = pinned ? pinned->alloc(n * size) : meg_realloc_array(NULL, n, size);
@@ -17,31 +30,33 @@ static void *alloc_array(size_t n, size_t size, const struct meg_batch_memory *p
     return p;
 }
 
-void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, bool has_doc_start,
-                     const struct meg_batch_memory *pinned)
+void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, unsigned fields, const struct meg_batch_memory *pinned)
 {
-    const size_t n = (size_t)(s * b);
-
     memset(x, 0, sizeof *x);
     x->s = s;
     x->b = b;
     x->is_pinned = pinned;
     x->release = pinned ? pinned->release : free;
-    x->tokens = alloc_array(n, sizeof *x->tokens, pinned);
-    x->labels = alloc_array(n, sizeof *x->labels, pinned);
-    x->position_ids = alloc_array(n, sizeof *x->position_ids, pinned);
-    if (has_doc_start)
-        x->doc_start = alloc_array(n, sizeof *x->doc_start, pinned);
-    x->loss_mask = alloc_array(n, sizeof *x->loss_mask, pinned);
-    x->sample_id = alloc_array((size_t)b, sizeof *x->sample_id, pinned);
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
+        if (fields & 1u << f)
+            *meg_batch_array(x, f) = alloc_array((size_t)meg_batch_numel(x, f), meg_batch_fields[f].size, pinned);
+}
+
+unsigned meg_batch_present(const struct meg_batch *x)
+{
+    struct meg_batch batch = *x;
+    unsigned fields = 0;
+
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
+        if (*meg_batch_array(&batch, f))
+            fields |= 1u << f;
+    return fields;
 }
 
 void meg_batch_free(struct meg_batch *x)
 {
-    void *const array[] = { x->tokens, x->labels, x->position_ids, x->doc_start, x->loss_mask, x->sample_id };
-
-    for (size_t i = 0; i < sizeof array / sizeof *array; i++)
-        if (array[i])
-            x->release(array[i]);
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
+        if (*meg_batch_array(x, f))
+            x->release(*meg_batch_array(x, f));
     memset(x, 0, sizeof *x);
 }

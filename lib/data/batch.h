@@ -39,13 +39,46 @@ struct meg_batch {
     void (*release)(void *p); /* releases the arrays of meg_batch_alloc */
 };
 
+/* The arrays of a batch, for loops over all of them. */
+enum meg_batch_field {
+    MEG_BATCH_TOKENS,
+    MEG_BATCH_LABELS,
+    MEG_BATCH_POSITION_IDS,
+    MEG_BATCH_DOC_START,
+    MEG_BATCH_LOSS_MASK,
+    MEG_BATCH_SAMPLE_ID,
+    MEG_BATCH_NUM_FIELDS
+};
+/* The fields that every batch of a language model has, as a bit mask: bit f is field f. */
+enum { MEG_BATCH_LM_FIELDS = (1 << MEG_BATCH_NUM_FIELDS) - 1 - (1 << MEG_BATCH_DOC_START) };
+
+struct meg_batch_field_info {
+    size_t offset;        /* of the pointer in struct meg_batch */
+    size_t size;          /* of an element in bytes */
+    bool is_per_sequence; /* the array is [b], not [s,b] */
+};
+extern const struct meg_batch_field_info meg_batch_fields[MEG_BATCH_NUM_FIELDS];
+
+/* Return the address of the pointer to the array of a field. */
+static inline void **meg_batch_array(struct meg_batch *x, int field)
+{
+    return (void **)(void *)((char *)x + meg_batch_fields[field].offset);
+}
+
+/* Return the number of elements of a field. */
+static inline int64_t meg_batch_numel(const struct meg_batch *x, int field)
+{
+    return meg_batch_fields[field].is_per_sequence ? x->b : x->s * x->b;
+}
+
 /*
- * Allocate the arrays of a batch of b sequences, s tokens each; doc_start only if has_doc_start.  They are in the
- * pinned memory that `pinned` allocates or, if it is NULL, in other memory.  The process ends if memory is exhausted.
- * The values are undefined.  Free with meg_batch_free.
+ * Allocate the arrays of a batch of b sequences, s tokens each, for the fields of a bit mask.  They are in the pinned
+ * memory that `pinned` allocates or, if it is NULL, in other memory.  The process ends if memory is exhausted.  The
+ * values are undefined.  Free with meg_batch_free.
  */
-void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, bool has_doc_start,
-                     const struct meg_batch_memory *pinned);
+void meg_batch_alloc(struct meg_batch *x, int64_t s, int64_t b, unsigned fields, const struct meg_batch_memory *pinned);
+/* Return the fields whose arrays are not NULL, as a bit mask. */
+unsigned meg_batch_present(const struct meg_batch *x);
 /* Free the arrays that meg_batch_alloc allocated and zero *x; a zeroed batch is accepted. */
 void meg_batch_free(struct meg_batch *x);
 

@@ -42,19 +42,22 @@ struct meg_data_loader {
  * Copy this rank's positions of the loaded sequence to sequence i of x.  Add the number of unmasked tokens of the
  * complete sequence to x->num_unmasked.
  */
-static void put_sequence(const struct meg_data_loader *l, struct meg_batch *x, int64_t i)
+static void put_sequence(struct meg_data_loader *l, struct meg_batch *x, int64_t i)
 {
-    const struct meg_batch *from = &l->sample;
+    struct meg_batch *from = &l->sample;
 
-    for (int64_t t = 0; t < l->s; t++) {
-        const int64_t p = l->position ? l->position[t] : t, to = t * l->b + i;
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++) {
+        char *to = *meg_batch_array(x, f);
+        const char *p = *meg_batch_array(from, f);
+        const size_t size = meg_batch_fields[f].size;
 
-        x->tokens[to] = from->tokens[p];
-        x->labels[to] = from->labels[p];
-        x->loss_mask[to] = from->loss_mask[p];
-        x->position_ids[to] = from->position_ids[p];
-        if (x->doc_start)
-            x->doc_start[to] = from->doc_start[p];
+        if (!to || f == MEG_BATCH_SAMPLE_ID) /* the sampler sets sample_id */
+            continue;
+        if (meg_batch_fields[f].is_per_sequence)
+            memcpy(to + (size_t)i * size, p, size);
+        else
+            for (int64_t t = 0; t < l->s; t++)
+                memcpy(to + (size_t)(t * l->b + i) * size, p + (size_t)(l->position ? l->position[t] : t) * size, size);
     }
     for (int64_t p = 0; p < from->s; p++)
         x->num_unmasked += from->loss_mask[p] != 0;
@@ -134,7 +137,7 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     l->sampler = sampler;
     l->s = meg_dataset_seq_length(ds);
     l->b = c.micro_batch;
-    meg_batch_alloc(&l->sample, l->s, 1, conf->has_doc_start, NULL);
+    meg_batch_alloc(&l->sample, l->s, 1, conf->fields, NULL);
     if (conf->pinned) {
         l->memory = *conf->pinned;
         l->pinned = &l->memory;
@@ -149,7 +152,7 @@ int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset 
     l->nslot = l->read_ahead > 0 ? l->read_ahead : 1;
     l->slot = meg_new((size_t)l->nslot * sizeof *l->slot);
     for (int i = 0; i < l->nslot; i++)
-        meg_batch_alloc(&l->slot[i].batch, l->s, l->b, conf->has_doc_start, l->pinned);
+        meg_batch_alloc(&l->slot[i].batch, l->s, l->b, conf->fields, l->pinned);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     if (l->read_ahead > 0 && pthread_create(&l->thread, NULL, read_ahead_thread, l) != 0)
@@ -192,7 +195,7 @@ static int take_batch(const struct meg_data_loader *l, struct slot *o, struct me
         return o->status;
     }
     if (!x->tokens)
-        meg_batch_alloc(x, filled.s, filled.b, filled.doc_start, l->pinned);
+        meg_batch_alloc(x, filled.s, filled.b, meg_batch_present(&filled), l->pinned);
     MEG_ASSERT(x->s == filled.s && x->b == filled.b);
     o->batch = *x;
     *x = filled;

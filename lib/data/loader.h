@@ -18,7 +18,7 @@ struct meg_data_loader_conf {
                                               context-parallel rank loads; NULL: load the complete sequence */
     int64_t s;                             /* number of positions; ignored if position is NULL */
     const struct meg_batch_memory *pinned; /* memory of the micro-batches; NULL: not pinned */
-    bool has_doc_start;                    /* set doc_start of the micro-batches (--reset-attention-mask) */
+    unsigned fields; /* arrays of the micro-batches, a bit mask (enum meg_batch_field); doc_start is optional */
 };
 
 /*

@@ -281,16 +281,10 @@ static void suballoc_chunk(struct model_slot *q, const struct model_chunk *chunk
     end_shared(&layers);
 }
 
-static void suballoc_inputs(struct model_inputs *x, const struct arena *a)
+static void suballoc_inputs(struct model_inputs *in, const struct arena *a)
 {
-    const size_t n = (size_t)a->d->n;
-
-    x->tokens = meg_suballoc(a->mem, n * sizeof *x->tokens);
-    x->labels = meg_suballoc(a->mem, n * sizeof *x->labels);
-    x->position_ids = meg_suballoc(a->mem, n * sizeof *x->position_ids);
-    x->doc_start = meg_suballoc(a->mem, n * sizeof *x->doc_start);
-    x->loss_mask = meg_suballoc(a->mem, n * sizeof *x->loss_mask);
-    x->sample_id = meg_suballoc(a->mem, n * sizeof *x->sample_id);
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
+        *meg_batch_array(&in->x, f) = meg_suballoc(a->mem, (size_t)a->d->n * meg_batch_fields[f].size);
 }
 
 static void suballoc_slot(struct model_slot *q, const struct arena *a)

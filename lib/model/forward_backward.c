@@ -126,6 +126,12 @@ static void set_global_positions(struct meg_model *g)
     c->position_of_row = st->position_of_row;
 }
 
+/* Return an array of the current micro-batch of a slot in device memory; NULL if the batch does not have it. */
+static void *input(const struct model_slot *q, enum meg_batch_field field)
+{
+    return q->in->present & 1u << field ? *meg_batch_array(&q->in->x, field) : NULL;
+}
+
 /* Make the micro-batch of a slot the current one. */
 static void set_current_batch(struct meg_model *g, struct model_slot *q)
 {
@@ -133,9 +139,9 @@ static void set_current_batch(struct meg_model *g, struct model_slot *q)
 
     c->s = q->s;
     c->b = q->b;
-    c->position_ids = q->in->position_ids;
-    c->sample_id = q->has_dropout ? q->in->sample_id : NULL;
-    c->doc_start = q->has_doc_start ? q->in->doc_start : NULL;
+    c->position_ids = input(q, MEG_BATCH_POSITION_IDS);
+    c->sample_id = input(q, MEG_BATCH_SAMPLE_ID);
+    c->doc_start = input(q, MEG_BATCH_DOC_START);
     set_global_positions(g);
 }
 
@@ -150,12 +156,33 @@ static void start_upload(struct meg_model *g, struct model_slot *q)
     g->op->event_wait(g->device->copy, q->in->unused);
 }
 
-static void upload_array(struct meg_model *g, const struct meg_batch *x, void *to, const void *from, int64_t nbytes)
+/* Upload the arrays of a micro-batch in a bit mask of fields. */
+static void upload_arrays(struct meg_model *g, struct model_inputs *in, const struct meg_batch *x, unsigned fields)
 {
-    if (x->is_pinned)
-        g->op->upload_pinned(g->device->copy, to, from, (size_t)nbytes);
-    else
-        g->op->upload(g->device->copy, to, from, (size_t)nbytes);
+    struct meg_batch from = *x;
+
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++) {
+        const size_t nbytes = (size_t)meg_batch_numel(x, f) * meg_batch_fields[f].size;
+
+        if (!(fields & 1u << f))
+            continue;
+        if (x->is_pinned)
+            g->op->upload_pinned(g->device->copy, *meg_batch_array(&in->x, f), *meg_batch_array(&from, f), nbytes);
+        else
+            g->op->upload(g->device->copy, *meg_batch_array(&in->x, f), *meg_batch_array(&from, f), nbytes);
+    }
+}
+
+/* Return the arrays that the model reads of a micro-batch: labels and loss mask on ranks with a head only. */
+static unsigned fields_to_upload(const struct meg_model *g, const struct meg_batch *x, bool has_dropout)
+{
+    unsigned fields = meg_batch_present(x);
+
+    if (!has_dropout)
+        fields &= ~(1u << MEG_BATCH_SAMPLE_ID);
+    if (!g->state->dim.has_head)
+        fields &= ~(1u << MEG_BATCH_LABELS | 1u << MEG_BATCH_LOSS_MASK);
+    return fields;
 }
 
 /* Make the compute stream wait for the uploads. */
@@ -176,21 +203,10 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
     MEG_ASSERT_LE(n, st->dim.n);
     q->s = x->s;
     q->b = x->b;
-    q->has_doc_start = x->doc_start;
-    q->has_dropout = has_dropout && x->sample_id;
-    q->has_loss_mask = x->loss_mask && st->dim.has_head;
     q->scale = scale;
     start_upload(g, q);
-    upload_array(g, x, q->in->tokens, x->tokens, n * (int64_t)sizeof *x->tokens);
-    upload_array(g, x, q->in->position_ids, x->position_ids, n * (int64_t)sizeof *x->position_ids);
-    if (q->has_doc_start)
-        upload_array(g, x, q->in->doc_start, x->doc_start, n * (int64_t)sizeof *x->doc_start);
-    if (q->has_dropout)
-        upload_array(g, x, q->in->sample_id, x->sample_id, x->b * (int64_t)sizeof *x->sample_id);
-    if (x->labels && st->dim.has_head)
-        upload_array(g, x, q->in->labels, x->labels, n * (int64_t)sizeof *x->labels);
-    if (q->has_loss_mask)
-        upload_array(g, x, q->in->loss_mask, x->loss_mask, n * (int64_t)sizeof *x->loss_mask);
+    q->in->present = fields_to_upload(g, x, has_dropout);
+    upload_arrays(g, q->in, x, q->in->present);
     finish_upload(g, q);
     set_current_batch(g, q);
 }
@@ -400,8 +416,8 @@ void model_embed_fwd(struct meg_model *g, int64_t slot)
 {
     const struct model_slot *q = &g->state->slot[slot];
 
-    meg_embed_fwd(&g->state->ctx, residual_rows(g, q->layer[0].block[0].x), q->in->tokens, q->in->position_ids,
-                  &g->state->embed);
+    meg_embed_fwd(&g->state->ctx, residual_rows(g, q->layer[0].block[0].x), input(q, MEG_BATCH_TOKENS),
+                  input(q, MEG_BATCH_POSITION_IDS), &g->state->embed);
 }
 
 void model_final_norm_fwd(struct meg_model *g, int64_t slot)
@@ -428,8 +444,7 @@ double meg_model_read_loss(struct meg_model *g)
 /* Add sum(loss * loss_mask) over the tokens of a slot to *loss_sum. */
 static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q)
 {
-    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, q->has_loss_mask ? q->in->loss_mask : NULL,
-                        q->s * q->b);
+    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, input(q, MEG_BATCH_LOSS_MASK), q->s * q->b);
 }
 
 void meg_model_slot_loss(struct meg_model *g, int64_t slot)
@@ -440,7 +455,7 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
     set_current_batch(g, q);
     head_params_needed(g, false);
     model_final_norm_fwd(g, slot);
-    meg_lm_head_loss(&st->ctx, st->loss, residual_rows(g, st->lnf), q->in->labels, &st->head);
+    meg_lm_head_loss(&st->ctx, st->loss, residual_rows(g, st->lnf), input(q, MEG_BATCH_LABELS), &st->head);
     add_to_loss_sum(g, q);
 }
 
@@ -454,13 +469,13 @@ static void head_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_ou
     struct meg_ctx *c = &st->ctx;
     const struct model_slot *q = &st->slot[slot];
     const struct meg_mat lnf = residual_rows(g, st->lnf), d_lnf = residual_rows(g, st->d_norm);
-    const struct meg_loss_weight weight = { q->has_loss_mask ? q->in->loss_mask : NULL, q->scale, g->loss_scale };
+    const struct meg_loss_weight weight = { input(q, MEG_BATCH_LOSS_MASK), q->scale, g->loss_scale };
     const struct meg_mat none = { 0 };
 
     head_params_needed(g, true);
     begin_grads(g, &st->head_has_grads);
     model_final_norm_fwd(g, slot);
-    meg_lm_head_fwd_bwd(c, st->loss, d_lnf, lnf, q->in->labels, weight, &st->head);
+    meg_lm_head_fwd_bwd(c, st->loss, d_lnf, lnf, input(q, MEG_BATCH_LABELS), weight, &st->head);
     meg_norm_bwd(c, d_last_out, none, d_lnf, residual_rows(g, q->last_out), &st->lnf_stats, &st->final_norm);
     add_to_loss_sum(g, q);
     grads_ready(g, st->desc.nlayers + 1);
@@ -483,7 +498,7 @@ void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const 
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? d_residual : boundary_rows(g, d_out));
     if (has_embedding(g, chunk)) {
         begin_grads(g, &st->embed_has_grads);
-        meg_embed_bwd(&st->ctx, dx, q->in->tokens, q->in->position_ids, &st->embed);
+        meg_embed_bwd(&st->ctx, dx, input(q, MEG_BATCH_TOKENS), input(q, MEG_BATCH_POSITION_IDS), &st->embed);
         grads_ready(g, 0);
     }
 }

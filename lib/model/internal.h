@@ -41,13 +41,12 @@ struct block_acts {
     void *grads;          /* gradients of acts */
 };
 
-/* The arrays of a micro-batch in device memory. */
+/* A micro-batch in device memory. */
 struct model_inputs {
-    int32_t *tokens, *labels, *position_ids, *doc_start; /* [n] */
-    float *loss_mask;                                    /* [n] */
-    int64_t *sample_id;                                  /* [b] */
-    struct meg_event *uploaded;                          /* recorded on the copy stream */
-    struct meg_event *unused;                            /* recorded on the compute stream after the last read */
+    struct meg_batch x;         /* arrays [n] in device memory */
+    unsigned present;           /* arrays that are uploaded, a bit mask (enum meg_batch_field) */
+    struct meg_event *uploaded; /* recorded on the copy stream */
+    struct meg_event *unused;   /* recorded on the compute stream after the last read */
 };
 
 /* The activations of a layer in a slot. */
@@ -70,8 +69,7 @@ struct model_slot {
      */
     struct model_inputs inputs[2];
     struct model_inputs *in; /* inputs of the current micro-batch, &inputs[0] or &inputs[1] */
-    bool has_doc_start, has_dropout, has_loss_mask;
-    double scale; /* factor of the loss in the gradients (meg_model_forward_backward) */
+    double scale;            /* factor of the loss in the gradients (meg_model_forward_backward) */
 };
 
 /* A range of the rank's layers that is one part of a pipeline; `begin` and `end` index meg_model_state.layer. */

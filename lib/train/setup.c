@@ -200,7 +200,7 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
     for (int64_t i = 0; i < c.s; i++)
         position[i] = meg_layout_position(layout, t->mesh.coords.cp, meg_dataset_seq_length(ds), i);
     c.position = position;
-    c.has_doc_start = t->job->data.reset_attention_mask;
+    c.fields = MEG_BATCH_LM_FIELDS | (unsigned)t->job->data.reset_attention_mask << MEG_BATCH_DOC_START;
     r = meg_data_loader_open(out, ds, &c, e);
     free(position);
     return r;

@@ -647,7 +647,7 @@ static void check_batches(const struct meg_dataset *ds, const struct meg_data_lo
         assert_true(x->s == (c->position ? c->s : T) && x->b == 2);
         assert_int_equal(x->num_unmasked, 2 * T);
         assert_true(x->is_pinned == (c->pinned != NULL));
-        assert_true((x->doc_start != NULL) == c->has_doc_start);
+        assert_int_equal(meg_batch_present(x), c->fields);
         for (int i = 0; i < 2; i++) {
             assert_int_equal(x->sample_id[i], 4 + 4 * step + 2 + i);
             read_row(ds, x->sample_id[i], &r);
@@ -677,7 +677,8 @@ static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void *
     static const int64_t first_and_last[] = { 0, 1, T - 2, T - 1 };
     static const struct meg_batch_memory pinned = { alloc_pinned, release_pinned };
     const int length[] = { 50, 60, 70 };
-    struct meg_data_loader_conf c = { .sampler = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 } };
+    struct meg_data_loader_conf c = { .sampler = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 },
+                                      .fields = MEG_BATCH_LM_FIELDS };
     struct meg_data_splits *d;
     struct meg_data_loader *l;
     const struct meg_dataset *ds;
@@ -694,9 +695,9 @@ static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void *
         c.pinned = &pinned;
         c.position = first_and_last;
         c.s = 4;
-        c.has_doc_start = true;
+        c.fields |= 1u << MEG_BATCH_DOC_START;
         check_batches(ds, &c);
-        c.has_doc_start = false;
+        c.fields = MEG_BATCH_LM_FIELDS;
         assert_int_equal(meg_data_loader_open(&l, ds, &c, &e), 0);
         meg_data_loader_close(l); /* while its thread, if it has one, reads */
     }
