@@ -106,6 +106,7 @@ void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbyt
 OP(linear_fwd);
 OP(linear_bwd_data);
 OP(linear_bwd_weight);
+OP(act_bwd);
 OP(glu_fwd);
 OP(glu_bwd);
 OP(rope);

@@ -84,30 +84,71 @@ static void add_bias(float *y, const float *bias, int64_t n)
         y[c] += bias[c];
 }
 
+/* Inline a function into each loop of ACT_ROW and ACT_GRAD_ROW, where act is constant. */
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float act_of(enum meg_act act, float pre)
+{
+    switch (act) {
+    case MEG_ACT_GELU_TANH: return vgelu_tanh(pre);
+    case MEG_ACT_GELU_ERF: return vgelu_erf(pre);
+    default: return vtanh(pre); /* MEG_ACT_TANH */
+    }
+}
+
+/* Return the derivative of act at pre. */
+INLINE float act_grad(enum meg_act act, float pre)
+{
+    switch (act) {
+    case MEG_ACT_GELU_TANH: return vgelu_tanh_grad(pre);
+    case MEG_ACT_GELU_ERF: return vgelu_erf_grad(pre);
+    default: return 1.0f - vtanh(pre) * vtanh(pre); /* MEG_ACT_TANH */
+    }
+}
+
+#define ACT_ROW(act)                                                                                                   \
+    case act:                                                                                                          \
+        _Pragma("omp simd") for (int64_t c = 0; c < n; c++) y[c] = act_of(act, pre[c]);                                \
+        break;
+#define ACT_GRAD_ROW(act)                                                                                              \
+    case act: _Pragma("omp simd") for (int64_t c = 0; c < n; c++) dx[c] *= act_grad(act, pre[c]); break;
+
 static void act_row(float *y, const float *pre, int64_t n, enum meg_act act)
 {
-    if (act == MEG_ACT_GELU_TANH) {
-#pragma omp simd
-        for (int64_t c = 0; c < n; c++)
-            y[c] = vgelu_tanh(pre[c]);
-    } else {
-#pragma omp simd
-        for (int64_t c = 0; c < n; c++)
-            y[c] = vgelu_erf(pre[c]);
+    switch (act) {
+    case MEG_ACT_NONE:
+        break;
+        ACT_ROW(MEG_ACT_GELU_TANH)
+        ACT_ROW(MEG_ACT_GELU_ERF)
+        ACT_ROW(MEG_ACT_TANH)
     }
 }
 
 static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act act)
 {
-    if (act == MEG_ACT_GELU_TANH) {
-#pragma omp simd
-        for (int64_t c = 0; c < n; c++)
-            dx[c] *= vgelu_tanh_grad(pre[c]);
-    } else {
-#pragma omp simd
-        for (int64_t c = 0; c < n; c++)
-            dx[c] *= vgelu_erf_grad(pre[c]);
+    switch (act) {
+    case MEG_ACT_NONE:
+        break;
+        ACT_GRAD_ROW(MEG_ACT_GELU_TANH)
+        ACT_GRAD_ROW(MEG_ACT_GELU_ERF)
+        ACT_GRAD_ROW(MEG_ACT_TANH)
     }
+}
+
+void MEG_FN(act_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act)
+{
+    (void)st;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < dx.rows; r++)
+        for (int64_t c0 = 0; c0 < dx.cols; c0 += COL_BLOCK) {
+            const int64_t n = min64(COL_BLOCK, dx.cols - c0);
+            float d[COL_BLOCK], p[COL_BLOCK], *out = row_out(dx, r, c0, d);
+            const float *in = row_read(dy, r, c0, n, d);
+            if (in != out)
+                memcpy(out, in, (size_t)n * sizeof *out);
+            act_grad_row(out, row_read(pre, r, c0, n, p), n, act);
+            row_store(dx, r, c0, n, out);
+        }
 }
 
 static void fwd_block(struct meg_mat y, struct meg_mat pre, struct meg_mat x, struct meg_mat w, const void *bias,

@@ -28,6 +28,7 @@ const struct meg_ops MEG_FN(ops) = {
     .linear_fwd = MEG_FN(linear_fwd),
     .linear_bwd_data = MEG_FN(linear_bwd_data),
     .linear_bwd_weight = MEG_FN(linear_bwd_weight),
+    .act_bwd = MEG_FN(act_bwd),
     .glu_fwd = MEG_FN(glu_fwd),
     .glu_bwd = MEG_FN(glu_bwd),
     .rope = MEG_FN(rope),

@@ -444,7 +444,8 @@ double meg_model_read_loss(struct meg_model *g)
 /* Add sum(loss * loss_mask) over the tokens of a slot to *loss_sum. */
 static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q)
 {
-    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, input(q, MEG_BATCH_LOSS_MASK), q->s * q->b);
+    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, input(q, MEG_BATCH_LOSS_MASK), q->s * q->b,
+                        1);
 }
 
 void meg_model_slot_loss(struct meg_model *g, int64_t slot)

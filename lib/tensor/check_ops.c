@@ -206,7 +206,7 @@ static void linear_fwd(struct meg_stream *st, struct meg_linear *l, struct meg_m
                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
 {
     MEG_ASSERT(l);
-    MEG_ASSERT_LE(act, MEG_ACT_GELU_ERF);
+    MEG_ASSERT_LE(act, MEG_ACT_TANH);
     CHECK_MAT(x, x.rows, x.cols);
     CHECK_MAT(w, w.rows, x.cols);
     CHECK_MAT(y, x.rows, w.rows);
@@ -219,7 +219,7 @@ static void linear_bwd_data(struct meg_stream *st, struct meg_linear *l, struct 
                             struct meg_mat w, struct meg_mat pre, enum meg_act act)
 {
     MEG_ASSERT(l);
-    MEG_ASSERT_LE(act, MEG_ACT_GELU_ERF);
+    MEG_ASSERT_LE(act, MEG_ACT_TANH);
     CHECK_MAT(dy, dy.rows, dy.cols);
     CHECK_MAT(w, dy.cols, w.cols);
     CHECK_MAT(dx, dy.rows, w.cols);
@@ -247,6 +247,17 @@ static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *l, struc
         MEG_ASSERT_LE(unit->type, MEG_GLU_SQUARED_RELU);                                                               \
         MEG_ASSERT(unit->limit >= 0);                                                                                  \
     } while (0)
+
+static void act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act)
+{
+    MEG_ASSERT_LT(MEG_ACT_NONE, act);
+    MEG_ASSERT_LE(act, MEG_ACT_TANH);
+    CHECK_MAT(dx, dx.rows, dx.cols);
+    CHECK_MAT(dy, dx.rows, dx.cols);
+    CHECK_MAT(pre, dx.rows, dx.cols);
+    CHECK_DISJOINT(1, dx, unless_in_place(dy, dx), pre);
+    op->act_bwd(st, dx, dy, pre, act);
+}
 
 static void glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
 {
@@ -581,12 +592,13 @@ static void sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dt
     op->sumsq(st, out, x, type, n);
 }
 
-static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n)
+static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
+                         double scale)
 {
     MEG_ASSERT(out);
     CHECK_VECTOR(x, n);
     CHECK_DISJOINT(1, vector(out, MEG_DTYPE_F64, 1), f32(x, n), f32(weight, weight ? n : 0));
-    op->weighted_sum(st, out, x, weight, n);
+    op->weighted_sum(st, out, x, weight, n, scale);
 }
 
 static void count_zeros(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
@@ -666,6 +678,7 @@ static void check(const struct meg_ops *table)
     checked.linear_fwd = linear_fwd;
     checked.linear_bwd_data = linear_bwd_data;
     checked.linear_bwd_weight = linear_bwd_weight;
+    checked.act_bwd = act_bwd;
     checked.glu_fwd = glu_fwd;
     checked.glu_bwd = glu_bwd;
     checked.rope = rope;

@@ -55,7 +55,7 @@ struct meg_heads {
     int64_t ld_s, ld_b, ld_g, ld_h;
 };
 
-enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
+enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF, MEG_ACT_TANH };
 
 /* The types with 1P store a weight as its difference from 1 (Megatron's --apply-layernorm-1p; RMSNorm of Gemma). */
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS, MEG_NORM_LAYER_1P, MEG_NORM_RMS_1P };
@@ -315,6 +315,9 @@ struct meg_ops {
     void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
                               struct meg_mat dy, struct meg_mat x, bool accumulate);
 
+    /* dx [n,f] = dy * act'(pre), all [n,f], for an activation whose output is not the input of a linear layer.  dx may be dy. */
+    void (*act_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act);
+
     /* Compute the output y [n,f] of a gated linear unit from x [n,2f] = [gate | up]. */
     void (*glu_fwd)(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x);
     /* Compute dx [n,2f] from dy [n,f] and x; dx may be x. */
@@ -471,8 +474,12 @@ struct meg_ops {
      * Add the sum of squares of x [n] to *out, an f64 in device memory.  The sum is not finite iff an element is not.
      */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
-    /* Add sum(x * weight) to *out, an f64 in device memory; x [n], weight [n] f32.  If weight is NULL, add sum(x). */
-    void (*weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n);
+    /*
+     * Add scale * sum(x * weight) to *out, an f64 in device memory; x [n], weight [n] f32.  If weight is NULL, all
+     * weights are 1.
+     */
+    void (*weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
+                         double scale);
     /* Add the number of elements of x [n] that are exactly zero to *out, an i64 in device memory. */
     void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
 

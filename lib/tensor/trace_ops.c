@@ -109,7 +109,7 @@ static void put_str(struct line *l, const char *key, const char *s)
 
 static void put_act(struct line *l, enum meg_act act)
 {
-    static const char *const name[] = { "none", "gelu_tanh", "gelu_erf" };
+    static const char *const name[] = { "none", "gelu_tanh", "gelu_erf", "tanh" };
 
     put_str(l, "act", name[act]);
 }
@@ -270,6 +270,19 @@ static void linear_bwd_weight(struct meg_stream *st, struct meg_linear *linear, 
     put_mat(&l, "dy", dy);
     put_mat(&l, "x", x);
     put_i64(&l, "accumulate", accumulate);
+    print(&l);
+}
+
+static void act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act)
+{
+    struct line l = start();
+
+    op->act_bwd(st, dx, dy, pre, act);
+    put_op(&l, "act_bwd");
+    put_mat(&l, "dx", dx);
+    put_mat(&l, "dy", dy);
+    put_mat(&l, "pre", pre);
+    put_act(&l, act);
     print(&l);
 }
 
@@ -637,11 +650,12 @@ static void sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dt
     print(&l);
 }
 
-static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n)
+static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
+                         double scale)
 {
     struct line l = start();
 
-    op->weighted_sum(st, out, x, weight, n);
+    op->weighted_sum(st, out, x, weight, n, scale);
     put_op(&l, "weighted_sum");
     put_i64(&l, "n", n);
     print(&l);
@@ -701,6 +715,7 @@ static void trace(const struct meg_ops *table)
     traced.linear_fwd = linear_fwd;
     traced.linear_bwd_data = linear_bwd_data;
     traced.linear_bwd_weight = linear_bwd_weight;
+    traced.act_bwd = act_bwd;
     traced.glu_fwd = glu_fwd;
     traced.glu_bwd = glu_bwd;
     traced.rope = rope;

@@ -107,6 +107,7 @@ OP(linear_fwd, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_m
    enum meg_act)
 OP(linear_bwd_data, struct meg_linear *, struct meg_mat, struct meg_mat, struct meg_mat, struct meg_mat, enum meg_act)
 OP(linear_bwd_weight, struct meg_linear *, struct meg_mat, void *, struct meg_mat, struct meg_mat, bool)
+OP(act_bwd, struct meg_mat, struct meg_mat, struct meg_mat, enum meg_act)
 OP(glu_fwd, const struct meg_glu *, struct meg_mat, struct meg_mat)
 OP(glu_bwd, const struct meg_glu *, struct meg_mat, struct meg_mat, struct meg_mat)
 OP(rope, struct meg_heads, int64_t, int64_t, int64_t, int64_t, int64_t, int, const float *, const float *,
@@ -136,7 +137,7 @@ OP(xent_combine, float *, float *, const float *, const int32_t *, int64_t, int6
 OP(xent_bwd, struct meg_mat, const float *, const int32_t *, int64_t, float, struct meg_loss_weight)
 OP(cast, void *, enum meg_dtype, const void *, enum meg_dtype, int64_t)
 OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
-OP(weighted_sum, double *, const float *, const float *, int64_t)
+OP(weighted_sum, double *, const float *, const float *, int64_t, double)
 OP(count_zeros, int64_t *, const void *, enum meg_dtype, int64_t)
 OP(step_finish, struct meg_step_record *, const struct meg_step_conf *)
 OP(adamw, const struct meg_update_arrays *, const struct meg_update_range *, int, const struct meg_adam *,
@@ -205,6 +206,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.linear_fwd = linear_fwd;
     table.linear_bwd_data = linear_bwd_data;
     table.linear_bwd_weight = linear_bwd_weight;
+    table.act_bwd = act_bwd;
     table.glu_fwd = glu_fwd;
     table.glu_bwd = glu_bwd;
     table.rope = rope;

@@ -6,6 +6,7 @@ static double act64(enum meg_act a, double x)
     switch (a) {
     case MEG_ACT_GELU_TANH: return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
     case MEG_ACT_GELU_ERF: return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
+    case MEG_ACT_TANH: return tanh(x);
     default: return x;
     }
 }
@@ -115,7 +116,7 @@ static void forward(const struct meg_ops *ops)
 {
     struct types types;
     for (size_t i = 0; i < LEN(shapes); i++)
-        for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++)
+        for (int act = MEG_ACT_NONE; act <= MEG_ACT_TANH; act++)
             for (int opt = 0; opt < 4; opt++)
                 for (int k = 0; next_kinds(&types, shapes + i, k); k++)
                     forward_of(ops, shapes[i], (enum meg_act)act, types, opt & 1, opt & 2);
@@ -173,9 +174,40 @@ static void backward(const struct meg_ops *ops)
 {
     struct types types;
     for (size_t i = 0; i < 3; i++)
-        for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++)
+        for (int act = MEG_ACT_NONE; act <= MEG_ACT_TANH; act++)
             for (int k = 0; next_kinds(&types, shapes + i, k); k++)
                 backward_of(ops, shapes[i], (enum meg_act)act, types);
+}
+
+/* act_bwd, in place and not in place, agrees with central differences. */
+static void gradient_of_an_activation_of(const struct meg_ops *ops, enum meg_dtype t, enum meg_act act, bool in_place)
+{
+    const int64_t rows = 5, cols = 1030; /* more than a block of columns */
+    struct meg_mat pre = rnd_mat_of(t, rows, cols, 2), dy = rnd_mat_of(t, rows, cols, 1);
+    struct meg_mat dx = in_place ? dy : rnd_mat_of(t, rows, cols, 0);
+    float *d = dense32(dy);
+
+    ops->act_bwd(NULL, dx, dy, pre, act);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            const double x = at(pre, r, c), h = 1e-5;
+            const double want = (act64(act, x + h) - act64(act, x - h)) / (2 * h) * (double)d[r * cols + c];
+
+            near_of(t, at(dx, r, c), want, 1e-6, "dx", r, c);
+        }
+    free(d);
+    free(pre.p);
+    free(dy.p);
+    if (!in_place)
+        free(dx.p);
+}
+
+static void gradient_of_an_activation(const struct meg_ops *ops)
+{
+    for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
+        for (int act = MEG_ACT_GELU_TANH; act <= MEG_ACT_TANH; act++)
+            for (int in_place = 0; in_place < 2; in_place++)
+                gradient_of_an_activation_of(ops, (enum meg_dtype)t, (enum meg_act)act, in_place);
 }
 
 /*
@@ -283,6 +315,7 @@ int main(void)
     static const struct ops_case cases[] = {
         { "y = act(x w^T + bias) agrees with f64", forward },
         { "gradients agree with central differences", backward },
+        { "gradients of activations agree with central differences", gradient_of_an_activation },
         { "gradients of many blocks agree with f64", gradients_of_many_blocks },
         { "NaN and infinity propagate", nan_and_infinity_propagate },
         { "plans of other types are refused", other_types_are_refused },

@@ -186,13 +186,15 @@ static void weights_are_products(const struct meg_ops *ops)
     for (int r = 0; r < N; r++)
         for (int c = 0; c < V; c++)
             assert_true(at(y, r, c) == 256 * mask[r] * at(x, r, c));
-    ops->weighted_sum(NULL, &sum, loss_of, NULL, N);
+    ops->weighted_sum(NULL, &sum, loss_of, NULL, N, 1);
     assert_true(sum == 1 + ((double)loss_of[0] + loss_of[1] + loss_of[2] + loss_of[3]));
     sum = 0;
-    ops->weighted_sum(NULL, &sum, loss_of, mask, N);
+    ops->weighted_sum(NULL, &sum, loss_of, mask, N, 1);
     assert_true(sum == (double)loss_of[0] + loss_of[2] + 0.5 * loss_of[3]);
+    ops->weighted_sum(NULL, &sum, loss_of, mask, N, -0.25);
+    assert_true(sum == 0.75 * ((double)loss_of[0] + loss_of[2] + 0.5 * loss_of[3]));
     loss_of[1] = NAN;
-    ops->weighted_sum(NULL, &sum, loss_of, mask, N);
+    ops->weighted_sum(NULL, &sum, loss_of, mask, N, 1);
     assert_true(isnan(sum));
     free(x.p);
     free(y.p);
