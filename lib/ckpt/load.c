@@ -103,7 +103,7 @@ static void check_shape(const struct source *s, struct issues *is)
                   meg_st_shape(found, s->t->dim, s->t->ndim), meg_st_shape(expected, dim, ndim));
     else if (!ckpt_is_float(s->t->dtype))
         add_issue(&is->mismatched, "%s has dtype %s, expected F32, BF16 or F16", s->t->name, s->t->dtype);
-    else if (row->is_decoupled && s->tp.vocab_rows < row->dim[0])
+    else if (row->is_vocab && s->tp.vocab_rows < row->dim[0])
         add_issue(&is->mismatched, "%s has %" PRId64 " rows, expected %" PRId64, s->t->name, s->tp.vocab_rows,
                   row->dim[0]);
 }

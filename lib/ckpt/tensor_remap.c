@@ -27,7 +27,7 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *shard, const struct meg_
     case CKPT_UP: return w.f;
     default: break;
     }
-    return (row->is_decoupled ? shard->vocab_rows : row->dim[0]) / (row->tp_axis == 0 ? shard->tp_size : 1);
+    return (row->is_vocab ? shard->vocab_rows : row->dim[0]) / (row->tp_axis == 0 ? shard->tp_size : 1);
 }
 
 int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *shard, const struct meg_param *row,

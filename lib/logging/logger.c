@@ -99,6 +99,7 @@ static int scalar(struct meg_logger *l, const char *name, double value, const st
 
 static int write_events(struct meg_logger *l, const struct meg_iteration_stats *stats, struct meg_err *e)
 {
+    enum { BEFORE_LOSSES = 3 };
     const struct {
         const char *name;
         double value;
@@ -106,7 +107,6 @@ static int write_events(struct meg_logger *l, const struct meg_iteration_stats *
         { "learning-rate", stats->learning_rate },
         { "decoupled-learning-rate", stats->decoupled_learning_rate },
         { "batch-size", (double)stats->global_batch_size },
-        { "lm loss", stats->lm_loss },
         { "loss-scale", stats->loss_scale },
         { "grad-norm", stats->grad_norm },
         { "num-zeros", stats->num_zeros < 0 ? NAN : (double)stats->num_zeros },
@@ -115,9 +115,13 @@ static int write_events(struct meg_logger *l, const struct meg_iteration_stats *
     struct meg_tensorboard *t = l->tensorboard;
     int r;
 
-    for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++)
+    for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++) {
+        for (int k = 0; i == BEFORE_LOSSES && k < stats->loss.n; k++)
+            if ((r = scalar(l, stats->loss.name[k], stats->loss.value[k], stats, e)) < 0)
+                return r;
         if ((r = scalar(l, scalars[i].name, scalars[i].value, stats, e)) < 0)
             return r;
+    }
     if ((r = meg_tensorboard_scalar(t, "iteration-time", stats->iteration_ms * 1e-3, stats->iteration, e)) < 0 ||
         !l->conf->log_throughput)
         return r;
@@ -145,9 +149,9 @@ void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *sta
     const int64_t left_s = remaining_s(l, stats);
     struct meg_err e;
 
-    meg_progress_show(
-        &l->progress, "iteration %" PRId64 "/%" PRId64 "  lm loss %.4f  %.0f tokens/s  %" PRId64 ":%02d left",
-        stats->iteration, stats->train_iters, stats->lm_loss, stats->tokens_per_s, left_s / 60, (int)(left_s % 60));
+    meg_progress_show(&l->progress, "iteration %" PRId64 "/%" PRId64 "  %s %.4f  %.0f tokens/s  %" PRId64 ":%02d left",
+                      stats->iteration, stats->train_iters, stats->loss.name[0], stats->loss.value[0],
+                      stats->tokens_per_s, left_s / 60, (int)(left_s % 60));
     if (l->tensorboard && stats->iteration % l->conf->tensorboard_log_interval == 0 && write_events(l, stats, &e) < 0)
         disable_tensorboard(l, &e);
 }
@@ -174,20 +178,27 @@ void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats 
         disable_metrics(l, &e);
 }
 
-static int write_evaluation(struct meg_logger *l, const struct meg_iteration_stats *stats, double loss,
-                            struct meg_err *e)
+static int write_evaluation(struct meg_logger *l, const struct meg_iteration_stats *stats, struct meg_err *e)
 {
-    const int r = scalar(l, "lm loss validation", loss, stats, e);
+    char tag[64];
+    int r = 0;
 
-    if (r < 0 || !l->conf->log_validation_ppl)
-        return r;
-    return scalar(l, "lm loss validation ppl", meg_training_log_perplexity(loss), stats, e);
+    for (int i = 0; r == 0 && i < stats->loss.n; i++) {
+        snprintf(tag, sizeof tag, "%s validation", stats->loss.name[i]);
+        r = scalar(l, tag, stats->loss.value[i], stats, e);
+        snprintf(tag, sizeof tag, "%s validation ppl", stats->loss.name[i]);
+        if (r == 0 && l->conf->log_validation_ppl)
+            r = scalar(l, tag, meg_training_log_perplexity(stats->loss.value[i]), stats, e);
+    }
+    return r;
 }
 
 void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, double loss)
+                           int64_t consumed_samples, const struct meg_named_losses *loss)
 {
-    const struct meg_iteration_stats stats = { .iteration = iteration, .consumed_samples = consumed_samples };
+    const struct meg_iteration_stats stats = { .iteration = iteration,
+                                               .consumed_samples = consumed_samples,
+                                               .loss = *loss };
     struct meg_str s = { 0 };
     struct meg_err e;
     const bool is_valid = strcmp(split, "valid") == 0;
@@ -201,7 +212,7 @@ void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last
     print(&s);
     if (l->metrics && meg_metrics_evaluation(l->metrics, split, is_last, iteration, consumed_samples, loss, &e) < 0)
         disable_metrics(l, &e);
-    if (l->tensorboard && is_valid && write_evaluation(l, &stats, loss, &e) < 0)
+    if (l->tensorboard && is_valid && write_evaluation(l, &stats, &e) < 0)
         disable_tensorboard(l, &e);
 }
 

@@ -31,11 +31,11 @@ void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *sta
 void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats *stats);
 
 /*
- * Print the loss of a split, "valid" or "test", and append a JSON line to the --log-json file.  Write the loss to
+ * Print the losses of a split, "valid" or "test", and append a JSON line to the --log-json file.  Write the losses to
  * TensorBoard if the split is "valid".  The argument is_last states whether the evaluation follows the end of training.
  */
 void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, double loss);
+                           int64_t consumed_samples, const struct meg_named_losses *loss);
 
 /* Show on the progress line that `done` of the `total` global batches of an evaluation are complete. */
 void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total);

@@ -107,6 +107,20 @@ static int write_line(struct meg_metrics *m, struct meg_str *s, struct meg_err *
     return r;
 }
 
+/* Add the losses, with "_" in place of blanks in their names. */
+static void set_losses(struct meg_str *s, const struct meg_named_losses *loss)
+{
+    for (int i = 0; i < loss->n; i++) {
+        char key[32];
+        size_t k = 0;
+
+        for (; loss->name[i][k] && k + 1 < sizeof key; k++)
+            key[k] = loss->name[i][k] == ' ' ? '_' : loss->name[i][k];
+        key[k] = '\0';
+        meg_json_set_f64(s, key, loss->value[i]);
+    }
+}
+
 int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats *stats, struct meg_err *e)
 {
     struct meg_str s = { 0 };
@@ -116,7 +130,7 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats
     meg_json_set_i64(&s, "consumed_samples", stats->consumed_samples);
     meg_json_set_i64(&s, "skipped_samples", stats->skipped_samples);
     meg_json_set_i64(&s, "global_batch_size", stats->global_batch_size);
-    meg_json_set_f64(&s, "lm_loss", stats->lm_loss);
+    set_losses(&s, &stats->loss);
     meg_json_set_f64(&s, "learning_rate", stats->learning_rate);
     if (!isnan(stats->decoupled_learning_rate))
         meg_json_set_f64(&s, "decoupled_learning_rate", stats->decoupled_learning_rate);
@@ -136,7 +150,7 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats
 }
 
 int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, double loss, struct meg_err *e)
+                           int64_t consumed_samples, const struct meg_named_losses *loss, struct meg_err *e)
 {
     struct meg_str s = { 0 };
 
@@ -145,7 +159,7 @@ int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_las
     meg_json_set_i64(&s, "consumed_samples", consumed_samples);
     meg_json_set_str(&s, "split", split);
     meg_json_set_bool(&s, "after_training", is_last);
-    meg_json_set_f64(&s, "lm_loss", loss);
-    meg_json_set_f64(&s, "ppl", meg_training_log_perplexity(loss));
+    set_losses(&s, loss);
+    meg_json_set_f64(&s, "ppl", meg_training_log_perplexity(loss->value[0]));
     return write_line(m, &s, e);
 }

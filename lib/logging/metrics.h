@@ -1,6 +1,7 @@
 /*
  * metrics.h - the file of --log-json: a JSON object per line.  The keys of times and rates contain units.  A value that
- * is not finite is null.  The values decoupled_learning_rate, num_zeros and params_norm are omitted if they were not
+ * is not finite is null.  There is a value for each loss of the
+ * model, such as lm_loss; ppl is the perplexity of the first one.  The values decoupled_learning_rate, num_zeros and params_norm are omitted if they were not
  * computed.
  *   training    {"iteration","consumed_samples","lm_loss","learning_rate",...}
  *   evaluation  {"iteration","consumed_samples","split","after_training","lm_loss","ppl"}
@@ -23,7 +24,7 @@ struct meg_metrics;
 int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e);
 int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats *stats, struct meg_err *e);
 int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, double loss, struct meg_err *e);
+                           int64_t consumed_samples, const struct meg_named_losses *loss, struct meg_err *e);
 void meg_metrics_close(struct meg_metrics *m);
 
 MEG_END_DECLS

@@ -20,8 +20,9 @@ void meg_training_log_line(struct meg_str *s, const struct meg_iteration_stats *
     if (!isnan(stats->decoupled_learning_rate))
         meg_str_printf(s, " decoupled learning rate: %.6E |", stats->decoupled_learning_rate);
     meg_str_printf(s, " global batch size: %5" PRId64 " |", stats->global_batch_size);
-    if (stats->lm_loss > 0)
-        meg_str_printf(s, " lm loss: %.6E |", stats->lm_loss);
+    for (int i = 0; i < stats->loss.n; i++)
+        if (stats->loss.value[i] > 0)
+            meg_str_printf(s, " %s: %.6E |", stats->loss.name[i], stats->loss.value[i]);
     meg_str_printf(s, " loss scale: %.1f |", stats->loss_scale);
     if (!isnan(stats->grad_norm))
         meg_str_printf(s, " grad norm: %.3f |", stats->grad_norm);
@@ -38,12 +39,14 @@ double meg_training_log_perplexity(double loss)
     return isfinite(loss) ? exp(fmin(20.0, loss)) : NAN;
 }
 
-void meg_training_log_evaluation(struct meg_str *s, const char *where, double loss)
+void meg_training_log_evaluation(struct meg_str *s, const char *where, const struct meg_named_losses *loss)
 {
     struct meg_str line = { 0 }, rule = { 0 };
 
-    meg_str_printf(&line, " validation loss at %s | lm loss value: %.6E | lm loss PPL: %.6E | ", where, loss,
-                   meg_training_log_perplexity(loss));
+    meg_str_printf(&line, " validation loss at %s | ", where);
+    for (int i = 0; i < loss->n; i++)
+        meg_str_printf(&line, "%s value: %.6E | %s PPL: %.6E | ", loss->name[i], loss->value[i], loss->name[i],
+                       meg_training_log_perplexity(loss->value[i]));
     while (rule.n <= line.n)
         meg_str_add(&rule, "-", 1);
     meg_str_printf(s, "%s\n%s\n%s\n", rule.s, line.s, rule.s);

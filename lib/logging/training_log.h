@@ -8,8 +8,16 @@
 #include <stdint.h>
 #include <time.h>
 #include "base/mem.h"
+#include "tensor/step.h"
 
 MEG_BEGIN_DECLS
+
+/* The losses of a model, with names such as "lm loss". */
+struct meg_named_losses {
+    int n;
+    const char *name[MEG_MAX_LOSSES];
+    double value[MEG_MAX_LOSSES];
+};
 
 /*
  * Values of one iteration, or of the iterations since the last log line.  A value that was not computed is NaN, or -1
@@ -19,8 +27,8 @@ struct meg_iteration_stats {
     int64_t iteration, train_iters;
     int64_t consumed_samples, skipped_samples;
     int64_t global_batch_size;
-    double lm_loss;       /* mean over the iterations, in nats per token */
-    double learning_rate; /* learning rate of the next iteration, as Megatron logs it */
+    struct meg_named_losses loss; /* means over the iterations, in nats; at least one */
+    double learning_rate;         /* learning rate of the next iteration, as Megatron logs it */
     double decoupled_learning_rate;
     double loss_scale;
     double grad_norm;  /* gradient norm of the last iteration before clipping */
@@ -35,17 +43,17 @@ struct meg_iteration_stats {
 
 /*
  * Append " [date] iteration N/M | consumed samples: ... |" and a newline to s.  The line omits skipped samples if there
- * are none, the loss if it is not above 0, and the decoupled learning rate, the gradient norm, the number of zeros and
+ * are none, a loss that is not above 0, and the decoupled learning rate, the gradient norm, the number of zeros and
  * the norm of the parameters if they were not computed.
  */
 void meg_training_log_line(struct meg_str *s, const struct meg_iteration_stats *stats, bool has_throughput,
                            const struct tm *when);
 
 /*
- * Append the three lines of an evaluation to s: " validation loss at WHERE | lm loss value: ... | lm loss PPL: ... | "
- * between two lines of dashes.
+ * Append the three lines of an evaluation to s: " validation loss at WHERE | lm loss value: ... | lm loss PPL: ... | ",
+ * with two values for each loss, between two lines of dashes.
  */
-void meg_training_log_evaluation(struct meg_str *s, const char *where, double loss);
+void meg_training_log_evaluation(struct meg_str *s, const char *where, const struct meg_named_losses *loss);
 
 /* Compute exp(min(20, loss)), which Megatron prints as perplexity; NaN for a loss that is not finite. */
 double meg_training_log_perplexity(double loss);

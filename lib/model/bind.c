@@ -20,7 +20,7 @@ void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct me
     begin_part(b, 0, "embedding.");
     word = meg_bind_matrix(b, &l->word, &l->dword, "word_embeddings.weight", d->v, d->h, 0, d->std);
     if (word) {
-        word->is_decoupled = 1;
+        word->is_vocab = word->is_decoupled = 1;
         word->reduce_group = d->is_untied ? MEG_PARAM_DENSE : MEG_PARAM_TIED;
     }
     if (d->positions)
@@ -58,21 +58,27 @@ void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct 
     }
 }
 
-void model_bind_head(struct meg_binder *b, struct meg_norm_weights *norm, struct meg_lm_head *l,
-                     const struct meg_model_desc *d)
+void model_bind_heads(struct meg_binder *b, struct meg_norm_weights *norm, void *const *weights,
+                      const struct meg_model_desc *d, const struct meg_block_env *env)
 {
-    const struct meg_linear_shape untied = {
-        .out = d->v, .in = d->h, .nblocks = 1, .std = d->std, .is_decoupled = true
-    };
-
     begin_part(b, d->nlayers + 1, "");
     norm->type = d->norm;
     norm->eps = (float)d->norm_eps;
     meg_bind_norm(b, norm, d->final_norm, d->h);
-    if (d->is_untied)
-        meg_bind_linear(b, &l->out, "output_layer", &untied);
-    else
-        meg_bind_tied_linear(b, &l->out, "embedding.word_embeddings.weight");
+    for (int i = 0; i < d->nheads; i++)
+        d->head[i].type->bind(b, weights[i], d->head[i].conf, env);
+}
+
+void model_heads_init(void **weights, const struct meg_model_desc *d)
+{
+    for (int i = 0; i < d->nheads; i++)
+        weights[i] = meg_new(d->head[i].type->weights_size);
+}
+
+void model_heads_free(void **weights)
+{
+    for (int i = 0; i < MEG_MAX_LOSSES; i++)
+        free(weights[i]);
 }
 
 void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, const struct meg_mesh *mesh)
@@ -82,7 +88,7 @@ void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, cons
     const struct meg_block_env env = { .tp = 1 };
     struct meg_embed embed;
     struct meg_norm_weights norm;
-    struct meg_lm_head head;
+    void *head[MEG_MAX_LOSSES] = { NULL };
 
     *p = (struct meg_params){ 0 };
     meg_model_describe(&d, c);
@@ -95,7 +101,9 @@ void meg_model_params(struct meg_params *p, const struct meg_model_conf *c, cons
         model_bind_layer(&b, &l, &d, &env);
         model_layer_free(&l);
     }
-    model_bind_head(&b, &norm, &head, &d);
+    model_heads_init(head, &d);
+    model_bind_heads(&b, &norm, head, &d, &env);
+    model_heads_free(head);
     meg_model_desc_free(&d);
     meg_params_shard(p, mesh);
 }

@@ -21,8 +21,6 @@ static struct model_dims dims_of(const struct meg_model_desc *desc, const struct
         d.n = DECODE_ROWS;
     d.residual_rows = l->has_sp ? d.n / l->tp : d.n;
     d.h = desc->h;
-    d.v0 = meg_partition_begin(desc->v, l->tp, mesh->coords.tp);
-    d.v = meg_partition_begin(desc->v, l->tp, mesh->coords.tp + 1) - d.v0;
     d.nchunks = l->vp;
     d.nslots = run->microbatch_slots ? run->microbatch_slots : 1;
     d.has_embedding = mesh->coords.pp == 0;
@@ -109,6 +107,7 @@ struct meg_model_state *model_state_new(const struct meg_model_conf *c, const st
     for (int i = 0; i < st->ncp; i++)
         meg_cp_make(&st->cp[i], meg_layout_cp_comm_type(&mesh->layout, i), mesh);
     list_layers(st, mesh);
+    model_heads_init(st->head, &st->desc);
     st->slot = meg_new((size_t)st->dim.nslots * sizeof *st->slot);
     for (int64_t i = 0; i < st->dim.nslots; i++)
         init_slot(&st->slot[i], st);
@@ -123,6 +122,7 @@ void model_state_free(struct meg_model_state *st)
     for (int64_t i = 0; i < st->dim.nlayers; i++)
         model_layer_free(&st->layer[i]);
     free(st->layer);
+    model_heads_free(st->head);
     free(st->chunk);
     free(st->cp);
     free(st->host_position);
@@ -187,24 +187,33 @@ static struct meg_norm_stats alloc_stats(const struct arena *a)
     return stats;
 }
 
-/* Allocate one class of memory of a block (enum meg_block_memory). */
-static void suballoc_block(enum meg_block_memory what, void *to, const struct model_layer *l,
-                           const struct model_block *block, const struct arena *a)
+/* Return the arena of a block or a head, without the context parallelism of a layer. */
+static struct meg_block_arena block_arena(const struct arena *a)
 {
-    const struct meg_block_arena arena = {
+    return (struct meg_block_arena){
         .mem = a->mem,
         .op = a->st->ctx.op,
         .n = a->d->n,
         .s = a->d->s,
         .b = a->d->b,
+        .residual_rows = a->d->residual_rows,
         .tp = a->d->tp,
+        .tp_rank = a->d->tp_rank,
+        .has_sp = a->st->ctx.has_sp,
         .dtype = a->run->dtype,
         .is_training = a->run->is_training,
         .defers_wgrad = a->run->defers_wgrad,
         .recomputes_core = a->run->recompute == MEG_RECOMPUTE_SELECTIVE,
-        .cp = &a->st->cp[a->st->ncp > 1 ? l->index : 0],
     };
+}
 
+/* Allocate one class of memory of a block (enum meg_block_memory). */
+static void suballoc_block(enum meg_block_memory what, void *to, const struct model_layer *l,
+                           const struct model_block *block, const struct arena *a)
+{
+    struct meg_block_arena arena = block_arena(a);
+
+    arena.cp = &a->st->cp[a->st->ncp > 1 ? l->index : 0];
     block->desc->type->suballoc(what, to, &arena, block->desc->conf);
 }
 
@@ -306,18 +315,14 @@ static void suballoc_slot(struct model_slot *q, const struct arena *a)
         suballoc_inputs(&q->inputs[1], a);
 }
 
-static void suballoc_head(struct meg_model_state *st, const struct arena *a)
+static void suballoc_heads(struct meg_model_state *st, const struct arena *a)
 {
-    const struct model_dims *d = a->d;
-    const int64_t rows = st->ctx.op->logits_rows(d->v), least = rows < DECODE_ROWS ? DECODE_ROWS : rows;
-    const int64_t chunk = least < d->n ? least : d->n, ld = (d->v + 15) / 16 * 16;
+    const struct meg_block_arena arena = block_arena(a);
 
     st->lnf = alloc_sublayer_out(a);
     st->lnf_stats = alloc_stats(a);
-    st->head.logits = meg_suballoc_mat(a->mem, a->run->dtype, chunk, ld);
-    st->head.logits.cols = d->v;
-    st->head.lse = meg_suballoc(a->mem, (size_t)chunk * sizeof(float));
-    st->head.partial_stats = meg_suballoc(a->mem, (size_t)(2 * chunk * d->tp) * sizeof(float));
+    for (int i = 0; i < st->desc.nheads; i++)
+        st->desc.head[i].type->suballoc(st->head[i], &arena, st->desc.head[i].conf);
 }
 
 /* Allocate the activations that a slot does not keep, because the backward pass recomputes them. */
@@ -399,10 +404,12 @@ static void suballoc_workspace(struct meg_model_state *st, const struct arena *a
     for (int i = 0; i < 2 && st->ctx.has_sp; i++)
         st->ctx.sp_buffer[i] = meg_suballoc(a->mem, sp_nbytes);
     if (d->has_head)
-        suballoc_head(st, a);
+        suballoc_heads(st, a);
     suballoc_block_workspace(a);
-    st->loss = meg_suballoc(a->mem, (size_t)d->n * sizeof *st->loss);
-    st->loss_sum = meg_suballoc(a->mem, sizeof *st->loss_sum);
+    for (int i = 0; i < st->desc.nheads; i++)
+        st->loss[i] =
+            meg_suballoc(a->mem, (size_t)(st->desc.head[i].type->is_per_sequence ? d->b : d->n) * sizeof *st->loss[i]);
+    st->loss_sum = meg_suballoc(a->mem, MEG_MAX_LOSSES * sizeof *st->loss_sum);
     st->position_of_row = meg_suballoc(a->mem, (size_t)d->s * sizeof *st->position_of_row);
     st->rope.cos = meg_suballoc(a->mem, rope_nbytes);
     st->rope.sin = meg_suballoc(a->mem, rope_nbytes);

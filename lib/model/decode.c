@@ -85,7 +85,9 @@ static void forward_cached(struct meg_model *g, const struct meg_kv_cache_seq *k
     /* the model only reads the batch, so casting away const is safe */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
-    model_load_batch(g, 0, &x, 0, false);
+    const struct meg_loss_factors factors = { { 0 }, { 0 } };
+
+    model_load_batch(g, 0, &x, &factors, false);
     c->kv = kv;
     c->nkv = nkv;
     model_embed_fwd(g, 0);
@@ -127,7 +129,7 @@ void meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_
 void meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, const int32_t *tokens,
                       int64_t n, float *logits)
 {
-    const int64_t v = g->state->head.logits.cols;
+    const int64_t v = model_vocab(g);
 
     for (int64_t i = 0; i < n; i += DECODE_ROWS) {
         const int64_t rows = DECODE_ROWS < n - i ? DECODE_ROWS : n - i;

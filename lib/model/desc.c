@@ -15,6 +15,14 @@ int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *ty
     return d->nblocks++;
 }
 
+void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *type, const void *conf, size_t conf_size,
+                       const char *loss)
+{
+    MEG_ASSERT_LT(d->nheads, MEG_MAX_LOSSES);
+    d->head[d->nheads] = (struct meg_head){ type, meg_new(conf_size), loss };
+    memcpy(d->head[d->nheads++].conf, conf, conf_size);
+}
+
 void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *stack, int64_t index)
 {
     struct meg_layer *l;
@@ -37,6 +45,8 @@ void meg_model_desc_free(struct meg_model_desc *d)
 {
     for (int i = 0; i < d->nblocks; i++)
         free(d->block[i].conf);
+    for (int i = 0; i < d->nheads; i++)
+        free(d->head[i].conf);
     free(d->block);
     free(d->layer);
 }

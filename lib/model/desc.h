@@ -6,7 +6,8 @@
 #ifndef MEG_MODEL_DESC_H
 #define MEG_MODEL_DESC_H
 #include "model/conf.h"
-#include "nn/block.h"
+#include "nn/head.h"
+#include "tensor/step.h"
 
 MEG_BEGIN_DECLS
 
@@ -21,6 +22,13 @@ struct meg_block {
 struct meg_layer {
     char prefix[40]; /* of the names of its parameters, such as "decoder.layers.3." */
     int first, n;    /* its blocks; layers may share blocks */
+};
+
+/* A head, and its loss. */
+struct meg_head {
+    const struct meg_head_type *type;
+    void *conf;       /* configuration of the type; owned by the description */
+    const char *loss; /* name of the loss in logs, such as "lm loss" */
 };
 
 /* Rotary tables: column pair i is rotated by position / interpolation * base^(-i/half). */
@@ -40,7 +48,10 @@ struct meg_model_desc {
     double norm_eps, hidden_dropout;
     struct meg_rope_conf rope;
     const char *final_norm; /* name of the norm before the head */
-    bool is_untied;         /* the head has its own weight instead of the word embedding */
+    bool is_untied;         /* no head uses the word embedding as its output matrix */
+    struct meg_head head[MEG_MAX_LOSSES];
+    int nheads;
+    bool averages_batches; /* logged losses are means over micro-batches (meg_model_averages_batches) */
     struct meg_block *block;
     int nblocks;
     struct meg_layer *layer;
@@ -54,6 +65,9 @@ void meg_model_desc_free(struct meg_model_desc *d);
 /* Append a block and return its index.  The configuration, of the given size in bytes, is copied. */
 int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *type, const void *conf, size_t conf_size,
                        const char *norm, enum meg_drop_site site);
+/* Append a head.  The configuration, of the given size in bytes, is copied. */
+void meg_desc_add_head(struct meg_model_desc *d, const struct meg_head_type *type, const void *conf, size_t conf_size,
+                       const char *loss);
 /* Append a layer of the n blocks from index `first` on, with the name "stack.layers.index.". */
 void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *stack, int64_t index);
 

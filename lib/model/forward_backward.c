@@ -126,22 +126,21 @@ static void set_global_positions(struct meg_model *g)
     c->position_of_row = st->position_of_row;
 }
 
-/* Return an array of the current micro-batch of a slot in device memory; NULL if the batch does not have it. */
-static void *input(const struct model_slot *q, enum meg_batch_field field)
-{
-    return q->in->present & 1u << field ? *meg_batch_array(&q->in->x, field) : NULL;
-}
-
 /* Make the micro-batch of a slot the current one. */
 static void set_current_batch(struct meg_model *g, struct model_slot *q)
 {
     struct meg_ctx *c = &g->state->ctx;
+    struct meg_batch *in = &g->state->in;
 
+    *in = q->in->x;
+    for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
+        if (!(q->in->present & 1u << f))
+            *meg_batch_array(in, f) = NULL;
     c->s = q->s;
     c->b = q->b;
-    c->position_ids = input(q, MEG_BATCH_POSITION_IDS);
-    c->sample_id = input(q, MEG_BATCH_SAMPLE_ID);
-    c->doc_start = input(q, MEG_BATCH_DOC_START);
+    c->position_ids = in->position_ids;
+    c->sample_id = in->sample_id;
+    c->doc_start = in->doc_start;
     set_global_positions(g);
 }
 
@@ -192,7 +191,8 @@ static void finish_upload(struct meg_model *g, struct model_slot *q)
     g->op->event_wait(g->device->compute, q->in->uploaded);
 }
 
-void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout)
+void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x,
+                      const struct meg_loss_factors *factors, bool has_dropout)
 {
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
@@ -203,7 +203,7 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
     MEG_ASSERT_LE(n, st->dim.n);
     q->s = x->s;
     q->b = x->b;
-    q->scale = scale;
+    q->factors = *factors;
     start_upload(g, q);
     q->in->present = fields_to_upload(g, x, has_dropout);
     upload_arrays(g, q->in, x, q->in->present);
@@ -343,13 +343,13 @@ void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *ou
     finish_residual(g, &r, y);
 }
 
-void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
-                       const void *in, void *out)
+void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x,
+                       const struct meg_loss_factors *factors, const void *in, void *out)
 {
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
 
-    model_load_batch(g, slot, x, scale, true);
+    model_load_batch(g, slot, x, factors, true);
     if (has_embedding(g, chunk)) {
         params_needed(g, 0, 1, false);
         model_embed_fwd(g, slot);
@@ -416,8 +416,7 @@ void model_embed_fwd(struct meg_model *g, int64_t slot)
 {
     const struct model_slot *q = &g->state->slot[slot];
 
-    meg_embed_fwd(&g->state->ctx, residual_rows(g, q->layer[0].block[0].x), input(q, MEG_BATCH_TOKENS),
-                  input(q, MEG_BATCH_POSITION_IDS), &g->state->embed);
+    meg_embed_fwd(&g->state->ctx, residual_rows(g, q->layer[0].block[0].x), &g->state->in, &g->state->embed);
 }
 
 void model_final_norm_fwd(struct meg_model *g, int64_t slot)
@@ -428,24 +427,44 @@ void model_final_norm_fwd(struct meg_model *g, int64_t slot)
                  &st->final_norm);
 }
 
+int meg_model_num_losses(const struct meg_model *g)
+{
+    return g->state->desc.nheads;
+}
+
+const char *meg_model_loss_name(const struct meg_model *g, int i)
+{
+    return g->state->desc.head[i].loss;
+}
+
+bool meg_model_loss_is_per_sequence(const struct meg_model *g, int i)
+{
+    return g->state->desc.head[i].type->is_per_sequence;
+}
+
+bool meg_model_averages_batches(const struct meg_model *g)
+{
+    return g->state->desc.averages_batches;
+}
+
 void meg_model_zero_loss(struct meg_model *g)
 {
-    g->op->zero(g->state->ctx.stream, g->loss_sum, sizeof *g->loss_sum);
+    g->op->zero(g->state->ctx.stream, g->loss_sum, MEG_MAX_LOSSES * sizeof *g->loss_sum);
 }
 
-double meg_model_read_loss(struct meg_model *g)
+void meg_model_read_losses(struct meg_model *g, double *sum)
 {
-    double sum;
-
-    meg_device_read(g->device, g->state->ctx.stream, &sum, g->loss_sum, sizeof sum);
-    return sum;
+    meg_device_read(g->device, g->state->ctx.stream, sum, g->loss_sum, MEG_MAX_LOSSES * sizeof *sum);
 }
 
-/* Add sum(loss * loss_mask) over the tokens of a slot to *loss_sum. */
-static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q)
+/* Add the losses of head i, which are computed, to loss_sum. */
+static void add_to_loss_sum(struct meg_model *g, const struct model_slot *q, int i)
 {
-    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum, g->state->loss, input(q, MEG_BATCH_LOSS_MASK), q->s * q->b,
-                        1);
+    const bool is_per_sequence = meg_model_loss_is_per_sequence(g, i);
+
+    g->op->weighted_sum(g->state->ctx.stream, g->loss_sum + i, g->state->loss[i],
+                        is_per_sequence ? NULL : g->state->in.loss_mask, is_per_sequence ? q->b : q->s * q->b,
+                        q->factors.sum[i]);
 }
 
 void meg_model_slot_loss(struct meg_model *g, int64_t slot)
@@ -456,29 +475,35 @@ void meg_model_slot_loss(struct meg_model *g, int64_t slot)
     set_current_batch(g, q);
     head_params_needed(g, false);
     model_final_norm_fwd(g, slot);
-    meg_lm_head_loss(&st->ctx, st->loss, residual_rows(g, st->lnf), input(q, MEG_BATCH_LABELS), &st->head);
-    add_to_loss_sum(g, q);
+    for (int i = 0; i < st->desc.nheads; i++) {
+        st->desc.head[i].type->fwd(&st->ctx, st->loss[i], residual_rows(g, st->lnf), &st->in, st->head[i]);
+        add_to_loss_sum(g, q, i);
+    }
 }
 
 /*
- * Compute the losses of a slot, and add sum(loss * loss_mask) to *loss_sum.  Compute the gradients of the head, and
- * d_last_out, the gradient of the output of the last layer.
+ * Compute the losses of a slot, and add them to loss_sum.  Compute the gradients of the heads, and d_last_out, the
+ * gradient of the output of the last layer.
  */
-static void head_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_out)
+static void heads_bwd(struct meg_model *g, int64_t slot, struct meg_mat d_last_out)
 {
     struct meg_model_state *st = g->state;
     struct meg_ctx *c = &st->ctx;
     const struct model_slot *q = &st->slot[slot];
-    const struct meg_mat lnf = residual_rows(g, st->lnf), d_lnf = residual_rows(g, st->d_norm);
-    const struct meg_loss_weight weight = { input(q, MEG_BATCH_LOSS_MASK), q->scale, g->loss_scale };
-    const struct meg_mat none = { 0 };
+    const struct meg_mat lnf = residual_rows(g, st->lnf), d_lnf = residual_rows(g, st->d_norm), none = { 0 };
 
     head_params_needed(g, true);
     begin_grads(g, &st->head_has_grads);
     model_final_norm_fwd(g, slot);
-    meg_lm_head_fwd_bwd(c, st->loss, d_lnf, lnf, input(q, MEG_BATCH_LABELS), weight, &st->head);
+    for (int i = 0; i < st->desc.nheads; i++) {
+        const struct meg_head_type *type = st->desc.head[i].type;
+        const struct meg_loss_weight weight = { type->is_per_sequence ? NULL : st->in.loss_mask, q->factors.grad[i],
+                                                g->loss_scale };
+
+        type->fwd_bwd(c, st->loss[i], d_lnf, lnf, &st->in, weight, st->head[i]);
+        add_to_loss_sum(g, q, i);
+    }
     meg_norm_bwd(c, d_last_out, none, d_lnf, residual_rows(g, q->last_out), &st->lnf_stats, &st->final_norm);
-    add_to_loss_sum(g, q);
     grads_ready(g, st->desc.nlayers + 1);
     if (!st->desc.is_untied && g->mesh->coords.pp > 0)
         grads_ready(g, 0); /* the last stage's replica of the tied embedding */
@@ -495,11 +520,11 @@ void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const 
     d_residual = residual_rows(g, st->d_residual);
     dx = has_embedding(g, chunk) ? d_residual : boundary_rows(g, d_in);
     if (has_head(g, chunk))
-        head_bwd(g, slot, d_residual);
+        heads_bwd(g, slot, d_residual);
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? d_residual : boundary_rows(g, d_out));
     if (has_embedding(g, chunk)) {
         begin_grads(g, &st->embed_has_grads);
-        meg_embed_bwd(&st->ctx, dx, input(q, MEG_BATCH_TOKENS), input(q, MEG_BATCH_POSITION_IDS), &st->embed);
+        meg_embed_bwd(&st->ctx, dx, &st->in, &st->embed);
         grads_ready(g, 0);
     }
 }
@@ -519,10 +544,24 @@ void meg_model_backward_weight(struct meg_model *g, int64_t chunk, int64_t slot)
 
 /* ---- without pipeline parallelism ---- */
 
+/* Return factors of gradients that are `grad` for all losses, and factors of sums that are 1. */
+static struct meg_loss_factors equal_factors(double grad)
+{
+    struct meg_loss_factors f;
+
+    for (int i = 0; i < MEG_MAX_LOSSES; i++) {
+        f.grad[i] = grad;
+        f.sum[i] = 1;
+    }
+    return f;
+}
+
 /* Run forward of the embedding and all layers without dropout. */
 static void forward_no_dropout(struct meg_model *g, const struct meg_batch *x)
 {
-    model_load_batch(g, 0, x, 0, false);
+    const struct meg_loss_factors factors = equal_factors(0);
+
+    model_load_batch(g, 0, x, &factors, false);
     params_needed(g, 0, 1, false);
     model_embed_fwd(g, 0);
     model_layers_fwd(g, 0, 0, NULL);
@@ -530,34 +569,52 @@ static void forward_no_dropout(struct meg_model *g, const struct meg_batch *x)
 
 double meg_model_loss(struct meg_model *g, const struct meg_batch *x, float *token_loss)
 {
+    double sum[MEG_MAX_LOSSES];
+
     meg_model_zero_loss(g);
     forward_no_dropout(g, x);
     meg_model_slot_loss(g, 0);
     if (token_loss)
-        meg_device_read(g->device, g->state->ctx.stream, token_loss, g->state->loss,
+        meg_device_read(g->device, g->state->ctx.stream, token_loss, g->state->loss[0],
                         (size_t)(x->s * x->b) * sizeof *token_loss);
-    return meg_model_read_loss(g);
+    meg_model_read_losses(g, sum);
+    return sum[0];
 }
 
 double meg_model_forward_backward(struct meg_model *g, const struct meg_batch *x, double scale)
 {
+    const struct meg_loss_factors factors = equal_factors(scale);
+    double sum[MEG_MAX_LOSSES];
+
     meg_model_zero_loss(g);
-    meg_model_forward(g, 0, 0, x, scale, NULL, NULL);
+    meg_model_forward(g, 0, 0, x, &factors, NULL, NULL);
     meg_model_backward(g, 0, 0, NULL, NULL);
     if (g->run.defers_wgrad)
         meg_model_backward_weight(g, 0, 0);
-    return meg_model_read_loss(g);
+    meg_model_read_losses(g, sum);
+    return sum[0];
+}
+
+/* Return the language-model head, which is the first head. */
+static struct meg_lm_head_weights *lm_head(const struct meg_model *g)
+{
+    MEG_ASSERT(g->state->desc.head[0].type == &meg_lm_head);
+    return g->state->head[0];
+}
+
+int64_t model_vocab(const struct meg_model *g)
+{
+    return lm_head(g)->logits.cols;
 }
 
 void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int64_t nkept, float *out)
 {
     struct meg_model_state *st = g->state;
-    const struct meg_mat y = meg_mat_rows(st->head.logits, 0, rows), none = { 0 };
+    const struct meg_mat x = meg_lm_head_transform(&st->ctx, lm_head(g), meg_mat_rows(st->lnf, first, rows));
+    const struct meg_mat y = meg_lm_head_logits(&st->ctx, lm_head(g), x);
 
     MEG_ASSERT_EQ(y.dtype, MEG_DTYPE_F32);
     MEG_ASSERT_EQ(st->dim.tp, 1);
-    g->op->linear_fwd(st->ctx.stream, st->head.out.plan, y, none, meg_mat_rows(st->lnf, first, rows), st->head.out.w,
-                      NULL, MEG_ACT_NONE);
     for (int64_t i = 0; i < nkept; i++)
         meg_device_read(g->device, st->ctx.stream, out + i * y.cols, meg_mat_rows(y, i, 1).p,
                         (size_t)y.cols * sizeof *out);
@@ -565,7 +622,7 @@ void model_logits_to_host(struct meg_model *g, int64_t first, int64_t rows, int6
 
 int64_t meg_model_logit_rows(const struct meg_model *g)
 {
-    return g->state->head.logits.rows;
+    return lm_head(g)->logits.rows;
 }
 
 void meg_model_loss_logits(struct meg_model *g, int64_t first, int64_t rows, float *logits)
@@ -577,8 +634,7 @@ void meg_model_loss_logits(struct meg_model *g, int64_t first, int64_t rows, flo
 
 void meg_model_logits(struct meg_model *g, const struct meg_batch *x, float *logits)
 {
-    struct meg_model_state *st = g->state;
-    const int64_t n = x->s * x->b, chunk = st->head.logits.rows, v = st->head.logits.cols;
+    const int64_t n = x->s * x->b, chunk = meg_model_logit_rows(g), v = model_vocab(g);
 
     forward_no_dropout(g, x);
     head_params_needed(g, false);

@@ -2,6 +2,7 @@
 #include <math.h>
 #include "model/desc.h"
 #include "nn/attention.h"
+#include "nn/lm_head.h"
 #include "nn/mlp.h"
 
 void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
@@ -20,6 +21,12 @@ void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
         .std = c->init_method_std,
         .std_out = std_out,
         .has_bias = c->has_bias,
+    };
+    const struct meg_lm_head_conf head = {
+        .h = c->hidden_size,
+        .v = c->vocab_size,
+        .tied = c->is_untied ? NULL : "embedding.word_embeddings.weight",
+        .std = c->init_method_std,
     };
     int first;
 
@@ -43,4 +50,5 @@ void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
     meg_desc_add_block(d, &meg_mlp_block, &mlp, sizeof mlp, "pre_mlp_layernorm", MEG_DROP_MLP_OUT);
     for (int64_t i = 0; i < c->num_layers; i++)
         meg_desc_add_layer(d, first, 2, "decoder", i);
+    meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
 }

@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
  * Number of rows in a decoding step; unused rows are padding.  The fixed size makes the result of a row independent of
  * the number of rows in use.
  */
-enum { DECODE_ROWS = 16 };
+enum { DECODE_ROWS = MEG_LM_HEAD_MIN_ROWS };
 
 /* A block of a layer on this rank. */
 struct model_block {
@@ -69,7 +69,7 @@ struct model_slot {
      */
     struct model_inputs inputs[2];
     struct model_inputs *in; /* inputs of the current micro-batch, &inputs[0] or &inputs[1] */
-    double scale;            /* factor of the loss in the gradients (meg_model_forward_backward) */
+    struct meg_loss_factors factors;
 };
 
 /* A range of the rank's layers that is one part of a pipeline; `begin` and `end` index meg_model_state.layer. */
@@ -82,7 +82,6 @@ struct model_dims {
     int64_t s, b, n;       /* maximum numbers of positions, sequences and rows of a micro-batch */
     int64_t residual_rows; /* rows of the residual stream: n, with sequence parallelism n / tp */
     int64_t h;
-    int64_t v, v0; /* number of vocabulary rows on this rank, index of the first one */
     int64_t nlayers, nchunks, nslots;
     int64_t tp, tp_rank;
     bool has_embedding, has_head; /* whether a chunk of this rank has the embedding, or the head */
@@ -100,15 +99,16 @@ struct meg_model_state {
     struct meg_rope rope;
     struct meg_cp *cp; /* [ncp]: one for all layers of the model, or one per layer */
     int ncp;
-    struct meg_lm_head head;
+    void *head[MEG_MAX_LOSSES];           /* weights of the heads */
     bool embed_has_grads, head_has_grads; /* like model_layer.has_grads */
     struct meg_mat sublayer_out;          /* [residual_rows, h] output of a mixer, before bias-dropout-add */
     struct meg_mat lnf;                   /* [residual_rows, h] output of the final norm */
     struct meg_norm_stats lnf_stats;
     struct meg_mat d_residual;     /* [residual_rows, h] gradient of the residual stream */
     struct meg_mat d_norm;         /* [residual_rows, h] gradient of the output of a norm */
-    float *loss;                   /* [n], device */
-    double *loss_sum;              /* [1], device */
+    float *loss[MEG_MAX_LOSSES];   /* [n] or [b], device: losses of each head */
+    double *loss_sum;              /* [MEG_MAX_LOSSES], device */
+    struct meg_batch in;           /* current micro-batch, in device memory; arrays that it lacks are NULL */
     int32_t *position_of_row;      /* [s], device */
     int32_t *host_position;        /* [s] */
     void *activations, *workspace; /* base addresses of the arenas */
@@ -124,8 +124,12 @@ void model_layer_free(struct model_layer *l);
 void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct meg_model_desc *d);
 void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct meg_model_desc *d,
                       const struct meg_block_env *env);
-void model_bind_head(struct meg_binder *b, struct meg_norm_weights *norm, struct meg_lm_head *l,
-                     const struct meg_model_desc *d);
+void model_bind_heads(struct meg_binder *b, struct meg_norm_weights *norm, void *const *weights,
+                      const struct meg_model_desc *d, const struct meg_block_env *env);
+
+/* Allocate the structures of the heads, weights [MEG_MAX_LOSSES], without their parameters. */
+void model_heads_init(void **weights, const struct meg_model_desc *d);
+void model_heads_free(void **weights);
 
 /* ---- buffers.c ---- */
 
@@ -146,14 +150,17 @@ bool model_recompute_range(const struct meg_model_run *run, const struct model_c
 
 /* ---- forward_backward.c ---- */
 
-/* Upload a micro-batch to a slot and make the slot current.  For `scale`, see meg_model_forward_backward. */
-void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout);
+/* Upload a micro-batch to a slot and make the slot current. */
+void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch *x,
+                      const struct meg_loss_factors *factors, bool has_dropout);
 /* Compute the input of the first layer from the tokens of a slot, which is current. */
 void model_embed_fwd(struct meg_model *g, int64_t slot);
 /* Compute lnf from the output of the last layer. */
 void model_final_norm_fwd(struct meg_model *g, int64_t slot);
 /* Run forward of all layers of a chunk.  For `out`, see meg_model_forward. */
 void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *out);
+/* Return the number of columns of the logits on this rank. */
+int64_t model_vocab(const struct meg_model *g);
 /*
  * Compute the logits of rows [first, first + rows) of lnf.  Copy the logits of the first nkept of these rows to the
  * host.

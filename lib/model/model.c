@@ -54,23 +54,22 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
                             .g = g->g,
                             .is_w_layerwise = g->run.shards_params,
                             .is_g_layerwise = g->run.shards_grads };
+    struct meg_block_env env = {
+        .tp = st->dim.tp,
+        .tp_rank = st->dim.tp_rank,
+        .rope = &st->rope,
+        .recomputes_core = g->run.recompute == MEG_RECOMPUTE_SELECTIVE,
+    };
 
     if (st->dim.has_embedding)
         model_bind_embed(&b, &st->embed, &st->desc);
     for (int64_t i = 0; i < st->dim.nlayers; i++) {
-        const struct meg_block_env env = {
-            .tp = st->dim.tp,
-            .tp_rank = st->dim.tp_rank,
-            .layer = (int)st->layer[i].index,
-            .cp = &st->cp[st->ncp > 1 ? st->layer[i].index : 0],
-            .rope = &st->rope,
-            .recomputes_core = g->run.recompute == MEG_RECOMPUTE_SELECTIVE,
-        };
-
+        env.layer = (int)st->layer[i].index;
+        env.cp = &st->cp[st->ncp > 1 ? st->layer[i].index : 0];
         model_bind_layer(&b, &st->layer[i], &st->desc, &env);
     }
     if (st->dim.has_head)
-        model_bind_head(&b, &st->final_norm, &st->head, &st->desc);
+        model_bind_heads(&b, &st->final_norm, st->head, &st->desc, &env);
     return b.status;
 }
 
@@ -160,7 +159,7 @@ int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, con
     MEG_ASSERT_EQ(activations.used, m.activations);
     MEG_ASSERT_EQ(workspace.used, m.workspace);
     bind_all(g, MEG_BIND_POINTERS, e);
-    st->embed.v0 = st->head.v0 = st->dim.v0;
+    st->embed.v0 = meg_partition_begin(st->desc.v, st->dim.tp, st->dim.tp_rank);
     st->embed.is_tied = !st->desc.is_untied && st->dim.has_head;
     st->embed.dropout = st->desc.hidden_dropout;
     if (st->desc.rope.half)

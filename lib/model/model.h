@@ -9,8 +9,15 @@
 #include "device/device.h"
 #include "model/conf.h"
 #include "model/run.h"
+#include "tensor/step.h"
 
 MEG_BEGIN_DECLS
+
+/* Factors of the losses of a micro-batch, in the order of the model's heads. */
+struct meg_loss_factors {
+    double grad[MEG_MAX_LOSSES]; /* of the loss in the gradients, besides *loss_scale of the model */
+    double sum[MEG_MAX_LOSSES];  /* of the loss in loss_sum of the model */
+};
 
 /*
  * Callbacks through which data parallelism overlaps communication with forward and backward.  Layer group 0 is the
@@ -37,7 +44,10 @@ struct meg_model {
     /* Flat buffers [params.flat_numel], or the unsharded buffers of ZeRO-2/3 (meg_params_unsharded_numel). */
     void *w; /* parameters in run.dtype; unsharded buffers if run.shards_params */
     void *g; /* gradients in run.grad_dtype; unsharded buffers if run.shards_grads; NULL when not training */
-    /* f64 in device memory: sum of loss * loss_mask over the tokens since meg_model_zero_loss; 0 on ranks without head */
+    /*
+     * [MEG_MAX_LOSSES] f64 in device memory: for each loss, the sum of factor * loss * loss_mask over the tokens, or of
+     * factor * loss over the sequences, since meg_model_zero_loss; 0 on ranks without head
+     */
     double *loss_sum;
     /* f64 in device memory, set by the caller: factor by which gradients are multiplied; NULL, initially, means 1 */
     const double *loss_scale;
@@ -67,22 +77,35 @@ void meg_model_init(struct meg_model *g, uint32_t seed);
  * group's gradients.  Later passes add to them or, with run.shards_grads, overwrite them again.
  */
 void meg_model_zero_grads(struct meg_model *g);
-/* Set *loss_sum to 0. */
+/* Set loss_sum to 0. */
 void meg_model_zero_loss(struct meg_model *g);
-/* Wait for the operations that are queued on the compute stream, and return *loss_sum. */
-double meg_model_read_loss(struct meg_model *g);
+/* Wait for the operations that are queued on the compute stream, and copy loss_sum to sum [MEG_MAX_LOSSES]. */
+void meg_model_read_losses(struct meg_model *g, double *sum);
+
+/* Return the number of losses. */
+int meg_model_num_losses(const struct meg_model *g);
+/* Return the name of loss i, as Megatron prints it, such as "lm loss". */
+const char *meg_model_loss_name(const struct meg_model *g, int i);
+/* Return whether there is a value of loss i for each sequence; otherwise, there is one for each token. */
+bool meg_model_loss_is_per_sequence(const struct meg_model *g, int i);
+/*
+ * Return whether a logged loss is the mean over micro-batches of their mean losses, as Megatron logs it for this family
+ * of models.  Otherwise, it is the mean over tokens.
+ */
+bool meg_model_averages_batches(const struct meg_model *g);
 
 /* ---- without pipeline parallelism: each rank has all layers ---- */
 
 /*
- * Run forward without dropout.  Store the loss of each token in token_loss [s,b] (host; may be NULL).  Set *loss_sum to
- * the sum of loss * loss_mask over the tokens and return it.
+ * Run forward without dropout.  Store the first loss of each token in token_loss [s,b] (host; may be NULL).  Set loss_sum
+ * to the sums with factor 1, and return the first one: the sum of loss * loss_mask over the tokens.
  */
 double meg_model_loss(struct meg_model *g, const struct meg_batch *x, float *token_loss);
 
 /*
- * Run forward and backward.  Add the gradients of scale * *loss_scale * sum(loss * loss_mask) to g->g.  Set *loss_sum
- * to sum(loss * loss_mask) and return it.  Dropout is applied if x->sample_id is not NULL.
+ * Run forward and backward.  Add the gradients of scale * *loss_scale * sum(loss * loss_mask) to g->g; all losses have
+ * the factor `scale`.  Set loss_sum to the sums with factor 1 and return the first one.  Dropout is applied if
+ * x->sample_id is not NULL.
  */
 double meg_model_forward_backward(struct meg_model *g, const struct meg_batch *x, double scale);
 
@@ -110,20 +133,20 @@ size_t meg_model_boundary_nbytes(const struct meg_model *g);
  * Run forward of a micro-batch through a chunk and keep the activations in a slot.  The device buffers `in` and `out`
  * have meg_model_boundary_nbytes bytes.  A chunk that begins with the embedding does not read `in`.  For other chunks,
  * `in` must remain unchanged until the slot's backward has ended.  A chunk that ends with the head does not write
- * `out`.  For `scale`, see meg_model_forward_backward.
+ * `out`.
  */
-void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
-                       const void *in, void *out);
+void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x,
+                       const struct meg_loss_factors *factors, const void *in, void *out);
 /*
- * Compute the losses of a slot and add sum(loss * loss_mask) to *loss_sum.  Call this after meg_model_forward of the
- * chunk that ends with the head.
+ * Compute the losses of a slot and add them to loss_sum.  Call this after meg_model_forward of the chunk that ends with
+ * the head.
  */
 void meg_model_slot_loss(struct meg_model *g, int64_t slot);
 /*
  * Run backward of a slot.  Compute d_in, the gradient of `in`, from d_out, the gradient of `out`.  Add the parameter
  * gradients to g->g, except gradients that meg_model_backward_weight computes later.  A chunk that begins with the
  * embedding does not write d_in.  A chunk that ends with the head does not read d_out.  This chunk computes the losses
- * of the slot and adds sum(loss * loss_mask) to *loss_sum.
+ * of the slot and adds them to loss_sum.
  */
 void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
 /* Add the weight gradients of linears that meg_model_backward of this slot deferred (run.defers_wgrad). */

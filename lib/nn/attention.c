@@ -198,8 +198,8 @@ struct attn_block {
 static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
 {
     const struct meg_attn_conf *c = conf;
-    const struct meg_linear_shape qkv = { (c->a + 2 * c->g) * c->d, c->h, 0, 1, c->std, c->has_qkv_bias, false };
-    const struct meg_linear_shape proj = { c->h, c->a * c->d, 1, 1, c->std_out, c->has_proj_bias, false };
+    const struct meg_linear_shape qkv = { (c->a + 2 * c->g) * c->d, c->h, 0, 1, c->std, c->has_qkv_bias, false, NULL };
+    const struct meg_linear_shape proj = { c->h, c->a * c->d, 1, 1, c->std_out, c->has_proj_bias, false, NULL };
     struct attn_block *block = weights;
     struct meg_attn *l = &block->attn;
 

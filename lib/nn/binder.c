@@ -112,28 +112,27 @@ static void bind_weight(struct meg_binder *b, struct meg_linear_weights *l, cons
         b->op->linear_destroy(l->plan);
 }
 
-void meg_bind_tied_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name)
-{
-    bind_weight(b, l, full_name(b, name, "").s);
-}
-
 void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name,
                      const struct meg_linear_shape *shape)
 {
-    const struct full_name weight = full_name(b, name, ".weight"), bias = full_name(b, name, ".bias");
+    const struct full_name weight = shape->tied ? full_name(b, shape->tied, "") : full_name(b, name, ".weight");
+    const struct full_name bias = full_name(b, name, ".bias");
     const int bias_axis = shape->tp_axis == 0 ? 0 : -1;
+    struct meg_param *row;
 
-    if (b->step == MEG_BIND_ROWS) {
-        struct meg_param *row = add_matrix(b, weight.s, shape->out, shape->in, shape->tp_axis, shape->std);
-
+    if (b->step == MEG_BIND_ROWS && !shape->tied) {
+        row = add_matrix(b, weight.s, shape->out, shape->in, shape->tp_axis, shape->std);
         row->nblocks = shape->nblocks;
-        row->is_decoupled = shape->is_decoupled;
+        row->is_vocab = row->is_decoupled = shape->is_output;
     }
     bind_weight(b, l, weight.s);
     if (!shape->has_bias)
         return;
-    if (b->step == MEG_BIND_ROWS)
-        add_vector(b, bias.s, shape->out, bias_axis, MEG_INIT_ZERO)->nblocks = bias_axis < 0 ? 1 : shape->nblocks;
+    if (b->step == MEG_BIND_ROWS) {
+        row = add_vector(b, bias.s, shape->out, bias_axis, MEG_INIT_ZERO);
+        row->nblocks = bias_axis < 0 ? 1 : shape->nblocks;
+        row->is_vocab = shape->is_output;
+    }
     if (b->step == MEG_BIND_POINTERS)
         point(b, &l->bias, &l->dbias, bias.s);
 }

@@ -38,7 +38,9 @@ struct meg_linear_shape {
     int nblocks; /* blocks along tp_axis that are sharded separately (struct meg_param); usually 1 */
     double std;  /* of the initial weights */
     bool has_bias;
-    bool is_decoupled; /* the learning rate is that of --decoupled-lr */
+    bool is_output; /* the output matrix of a language model, whose rows are the vocabulary */
+    /* name of the word embedding, whose matrix is the weight, declared by the embedding; NULL: the layer has its own */
+    const char *tied;
 };
 
 /* Declare the weight and the bias of a linear layer, name.weight and name.bias. */
@@ -52,8 +54,6 @@ void meg_bind_norm(struct meg_binder *b, struct meg_norm_weights *l, const char 
  */
 struct meg_param *meg_bind_matrix(struct meg_binder *b, struct meg_mat *w, struct meg_mat *dw, const char *name,
                                   int64_t rows, int64_t cols, int tp_axis, double std);
-/* Declare a linear layer without bias whose weight is a matrix that another layer declares: a tied embedding. */
-void meg_bind_tied_linear(struct meg_binder *b, struct meg_linear_weights *l, const char *name);
 
 MEG_END_DECLS
 #endif

@@ -36,9 +36,11 @@ enum meg_block_memory {
 struct meg_block_arena {
     struct meg_suballoc *mem;
     const struct meg_ops *op;
-    int64_t n, s, b;      /* maximum numbers of rows, positions and sequences of a micro-batch */
-    int64_t tp;           /* number of tensor-parallel ranks */
-    enum meg_dtype dtype; /* of activations */
+    int64_t n, s, b;       /* maximum numbers of rows, positions and sequences of a micro-batch */
+    int64_t residual_rows; /* rows of the residual stream on this rank: n, with sequence parallelism n / tp */
+    int64_t tp, tp_rank;   /* number of tensor-parallel ranks; number of this rank */
+    bool has_sp;           /* sequence parallelism */
+    enum meg_dtype dtype;  /* of activations */
     bool is_training;
     bool defers_wgrad;       /* DEFERRED_GRADS are used; otherwise GRADS includes them */
     bool recomputes_core;    /* RECOMPUTED_ACTS are used; otherwise ACTS includes them */

@@ -2,22 +2,21 @@
 #include "nn/embedding.h"
 #include "nn/sequence_parallel.h"
 
-void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const int32_t *token, const int32_t *position,
-                   const struct meg_embed *l)
+void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_batch *in, const struct meg_embed *l)
 {
     const struct meg_drop drop = meg_ctx_drop(c, l->dropout, 0, MEG_DROP_EMBED);
     const struct meg_mat partial = meg_sp_partial_sum(c, x);
 
-    c->op->embed_fwd(c->stream, partial, token, l->word, l->v0);
+    c->op->embed_fwd(c->stream, partial, in->tokens, l->word, l->v0);
     meg_sp_reduce(c, x, partial);
-    c->op->position_fwd(c->stream, x, position + meg_sp_first_row(c, x), l->pos, &drop);
+    c->op->position_fwd(c->stream, x, in->position_ids + meg_sp_first_row(c, x), l->pos, &drop);
 }
 
-void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const int32_t *token, const int32_t *position,
-                   const struct meg_embed *l)
+void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_batch *in, const struct meg_embed *l)
 {
     const struct meg_drop drop = meg_ctx_drop(c, l->dropout, 0, MEG_DROP_EMBED);
 
-    c->op->position_bwd(c->stream, l->dpos, dx, position + meg_sp_first_row(c, dx), &drop, c->accumulates_grads);
-    c->op->embed_bwd(c->stream, l->dword, l->v0, meg_sp_gather(c, dx), token, c->accumulates_grads || l->is_tied);
+    c->op->position_bwd(c->stream, l->dpos, dx, in->position_ids + meg_sp_first_row(c, dx), &drop,
+                        c->accumulates_grads);
+    c->op->embed_bwd(c->stream, l->dword, l->v0, meg_sp_gather(c, dx), in->tokens, c->accumulates_grads || l->is_tied);
 }

@@ -1,6 +1,7 @@
 /* embedding.h - token and learned position embedding; the vocabulary is split over tensor-parallel ranks. */
 #ifndef MEG_NN_EMBEDDING_H
 #define MEG_NN_EMBEDDING_H
+#include "data/batch.h"
 #include "nn/ctx.h"
 
 MEG_BEGIN_DECLS
@@ -13,12 +14,13 @@ struct meg_embed {
     double dropout;
 };
 
-/* Compute x, this rank's rows of the residual stream, from token [n] and position [n] (i32 device) of all rows. */
-void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const int32_t *token, const int32_t *position,
-                   const struct meg_embed *l);
-/* Compute the gradients of word and pos, given dx, the gradient of x.  dx is multiplied by the dropout factors. */
-void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const int32_t *token, const int32_t *position,
-                   const struct meg_embed *l);
+/*
+ * Compute x, this rank's rows of the residual stream, from the micro-batch `in`, whose arrays have all rows and are in
+ * device memory.
+ */
+void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const struct meg_batch *in, const struct meg_embed *l);
+/* Compute the gradients of the matrices, given dx, the gradient of x.  dx is multiplied by the dropout factors. */
+void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const struct meg_batch *in, const struct meg_embed *l);
 
 MEG_END_DECLS
 #endif

@@ -2,48 +2,144 @@
 #include "nn/lm_head.h"
 #include "nn/sequence_parallel.h"
 
+static const struct meg_mat none;
+
+/* Return the first rows of m, which was allocated for the largest micro-batch: as many as x has. */
+static struct meg_mat rows_like(struct meg_mat m, struct meg_mat x)
+{
+    return meg_mat_rows(m, 0, x.rows);
+}
+
+struct meg_mat meg_lm_head_transform(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x)
+{
+    const struct meg_mat y = rows_like(l->y, x), act = rows_like(l->act, x);
+    struct meg_norm_stats stats = l->stats;
+
+    if (!l->is_transformed)
+        return x;
+    c->op->linear_fwd(c->stream, l->dense.plan, act, rows_like(l->pre, x), x, l->dense.w, l->dense.bias,
+                      MEG_ACT_GELU_ERF);
+    meg_norm_fwd(c, y, act, &stats, &l->norm);
+    return y;
+}
+
+/* Compute dx, the gradient of x, and the gradients of the parameters of the transform from d_y, the gradient of x'. */
+static void transform_bwd(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat dx, struct meg_mat d_y,
+                          struct meg_mat x)
+{
+    const struct meg_mat d_pre = rows_like(l->y, x); /* x' is not needed any more */
+
+    meg_norm_bwd(c, d_pre, none, d_y, rows_like(l->act, x), &l->stats, &l->norm);
+    c->op->act_bwd(c->stream, d_pre, d_pre, rows_like(l->pre, x), MEG_ACT_GELU_ERF);
+    c->op->linear_bwd_weight(c->stream, l->dense.plan, l->dense.dw, l->dense.dbias, d_pre, x, c->accumulates_grads);
+    c->op->linear_bwd_data(c->stream, l->dense.plan, dx, d_pre, l->dense.w, none, MEG_ACT_NONE);
+}
+
+struct meg_mat meg_lm_head_logits(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x)
+{
+    const struct meg_mat y = rows_like(l->logits, x);
+
+    c->op->linear_fwd(c->stream, l->out.plan, y, none, x, l->out.w, l->out.bias, MEG_ACT_NONE);
+    return y;
+}
+
 /* Compute and return the logits of a chunk of rows.  Also compute the loss of each row, and l->lse for the gradient. */
 static struct meg_mat chunk_logits(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
-                                   const struct meg_lm_head *l)
+                                   const struct meg_lm_head_weights *l)
 {
-    const struct meg_mat y = meg_mat_rows(l->logits, 0, x.rows), none = { 0 };
+    const struct meg_mat y = meg_lm_head_logits(c, l, x);
     float *local_stats = l->partial_stats + 2 * x.rows * c->tp->rank;
 
-    c->op->linear_fwd(c->stream, l->out.plan, y, none, x, l->out.w, NULL, MEG_ACT_NONE);
     c->op->xent_partial(c->stream, local_stats, y, target, l->v0);
     meg_all_gather(c->tp, c->stream, l->partial_stats, local_stats, 2 * x.rows, MEG_DTYPE_F32);
     c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, target, c->tp->size, x.rows, 0);
     return y;
 }
 
-void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
-                      const struct meg_lm_head *l)
+static void fwd(struct meg_ctx *c, float *loss, struct meg_mat x, const struct meg_batch *in, const void *weights)
 {
-    const struct meg_mat all = meg_sp_gather(c, x);
+    const struct meg_lm_head_weights *l = weights;
+    const struct meg_mat all = meg_sp_gather(c, meg_lm_head_transform(c, l, x));
     const int64_t chunk = l->logits.rows;
 
     for (int64_t i = 0; i < all.rows; i += chunk) {
         const int64_t rows = chunk < all.rows - i ? chunk : all.rows - i;
 
-        chunk_logits(c, loss + i, meg_mat_rows(all, i, rows), target + i, l);
+        chunk_logits(c, loss + i, meg_mat_rows(all, i, rows), in->labels + i, l);
     }
 }
 
-void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
-                         struct meg_loss_weight weight, const struct meg_lm_head *l)
+static void fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const struct meg_batch *in,
+                    struct meg_loss_weight weight, const void *weights)
 {
-    const struct meg_mat all = meg_sp_gather(c, x), partial = meg_sp_partial_sum(c, dx), none = { 0 };
+    const struct meg_lm_head_weights *l = weights;
+    const struct meg_mat d_y = l->is_transformed ? rows_like(l->d_y, x) : dx;
+    const struct meg_mat all = meg_sp_gather(c, meg_lm_head_transform(c, l, x)), partial = meg_sp_partial_sum(c, d_y);
     const int64_t chunk = l->logits.rows;
 
     for (int64_t i = 0; i < all.rows; i += chunk) {
         const int64_t rows = chunk < all.rows - i ? chunk : all.rows - i;
         const struct meg_mat xc = meg_mat_rows(all, i, rows);
-        const struct meg_mat y = chunk_logits(c, loss + i, xc, target + i, l);
+        const struct meg_mat y = chunk_logits(c, loss + i, xc, in->labels + i, l);
 
-        c->op->xent_bwd(c->stream, y, l->lse, target + i, l->v0, 0, weight);
-        c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, NULL, y, xc, c->accumulates_grads || i > 0);
+        c->op->xent_bwd(c->stream, y, l->lse, in->labels + i, l->v0, 0, weight);
+        c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, l->out.dbias, y, xc, c->accumulates_grads || i > 0);
         c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, none, MEG_ACT_NONE);
         weight.mask = weight.mask ? weight.mask + rows : NULL;
     }
-    meg_sp_reduce(c, dx, partial);
+    meg_sp_reduce(c, d_y, partial);
+    if (l->is_transformed)
+        transform_bwd(c, l, dx, d_y, x);
 }
+
+static void bind(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env)
+{
+    const struct meg_lm_head_conf *c = conf;
+    struct meg_linear_shape out = { .out = c->v, .in = c->h, .nblocks = 1, .std = c->std, .has_bias = c->has_bias };
+    const struct meg_linear_shape dense = {
+        .out = c->h, .in = c->h, .tp_axis = -1, .nblocks = 1, .std = c->std, .has_bias = true
+    };
+    struct meg_lm_head_weights *l = weights;
+
+    out.is_output = true;
+    out.tied = c->tied;
+    meg_bind_linear(b, &l->out, "output_layer", &out);
+    l->v0 = meg_partition_begin(c->v, env->tp, env->tp_rank);
+    l->is_transformed = c->is_transformed;
+    if (!c->is_transformed)
+        return;
+    meg_bind_linear(b, &l->dense, "lm_head.dense", &dense);
+    l->norm.type = MEG_NORM_LAYER;
+    l->norm.eps = (float)c->norm_eps;
+    meg_bind_norm(b, &l->norm, "lm_head.layer_norm", c->h);
+}
+
+static void suballoc(void *weights, const struct meg_block_arena *a, const void *conf)
+{
+    const struct meg_lm_head_conf *c = conf;
+    const int64_t v = meg_partition_begin(c->v, a->tp, a->tp_rank + 1) - meg_partition_begin(c->v, a->tp, a->tp_rank);
+    const int64_t rows = a->op->logits_rows(v), least = rows < MEG_LM_HEAD_MIN_ROWS ? MEG_LM_HEAD_MIN_ROWS : rows;
+    const int64_t chunk = least < a->n ? least : a->n, ld = (v + 15) / 16 * 16;
+    struct meg_lm_head_weights *l = weights;
+
+    l->logits = meg_suballoc_mat(a->mem, a->dtype, chunk, ld);
+    l->logits.cols = v;
+    l->lse = meg_suballoc(a->mem, (size_t)chunk * sizeof *l->lse);
+    l->partial_stats = meg_suballoc(a->mem, (size_t)(2 * chunk * a->tp) * sizeof *l->partial_stats);
+    if (!c->is_transformed)
+        return;
+    l->pre = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
+    l->act = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
+    l->y = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
+    l->d_y = meg_suballoc_mat(a->mem, a->dtype, a->residual_rows, c->h);
+    l->stats.mean = meg_suballoc(a->mem, (size_t)a->residual_rows * sizeof *l->stats.mean);
+    l->stats.rstd = meg_suballoc(a->mem, (size_t)a->residual_rows * sizeof *l->stats.rstd);
+}
+
+const struct meg_head_type meg_lm_head = {
+    .weights_size = sizeof(struct meg_lm_head_weights),
+    .bind = bind,
+    .suballoc = suballoc,
+    .fwd = fwd,
+    .fwd_bwd = fwd_bwd,
+};

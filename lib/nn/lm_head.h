@@ -1,34 +1,51 @@
 /*
- * lm_head.h - language-model head: logits = x w^T and the cross-entropy of each token.
+ * lm_head.h - language-model head: logits = x w^T + bias, and the cross-entropy of each token.  BERT's head first
+ * transforms x:
+ *   x' = LayerNorm(GELU(dense(x))), with the exact GELU
  *
  * The vocabulary is split over tensor-parallel ranks.  Rows are processed in chunks, and only the logits of one chunk
  * are stored at a time (logits_rows in tensor/ops.h): the gradient of the logits overwrites the logits.
  */
 #ifndef MEG_NN_LM_HEAD_H
 #define MEG_NN_LM_HEAD_H
-#include "nn/linear.h"
+#include "nn/head.h"
 
 MEG_BEGIN_DECLS
 
-struct meg_lm_head {
-    struct meg_linear_weights out; /* w [v,h]: rows v0, v0 + 1, ... of the vocabulary; no bias */
+/* A chunk of logits has at least this number of rows, which is the size of a decoding step. */
+enum { MEG_LM_HEAD_MIN_ROWS = 16 };
+
+/* Configuration of the head type meg_lm_head. */
+struct meg_lm_head_conf {
+    int64_t h, v;        /* width of the residual stream, number of tokens in the vocabulary */
+    const char *tied;    /* name of the word embedding, whose matrix is w; NULL: w is output_layer.weight */
+    bool has_bias;       /* output_layer.bias */
+    bool is_transformed; /* x is transformed; the parameters are lm_head.dense and lm_head.layer_norm */
+    double std;          /* of the initial weights */
+    double norm_eps;
+};
+
+extern const struct meg_head_type meg_lm_head;
+
+/* Weights of this type. */
+struct meg_lm_head_weights {
+    struct meg_linear_weights out; /* w [v,h], bias [v]: rows v0, v0 + 1, ... of the vocabulary */
     int64_t v0;
     struct meg_mat logits; /* [chunk,v], workspace */
     float *lse;            /* [chunk], workspace */
     float *partial_stats;  /* [tp,2,chunk], workspace: log-sum-exp and target logit, computed by each rank */
+    bool is_transformed;   /* the following are used */
+    struct meg_linear_weights dense;
+    struct meg_norm_weights norm;
+    struct meg_norm_stats stats;
+    struct meg_mat pre, act, y; /* [residual rows,h], workspace: dense(x), GELU(dense(x)), x' */
+    struct meg_mat d_y;         /* [residual rows,h], workspace: gradient of x' */
 };
 
-/*
- * Compute the loss [n] f32 of all rows for the target ids [n].  x has this rank's rows of the output of the final norm.
- */
-void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
-                      const struct meg_lm_head *l);
-
-/*
- * Compute `loss` as meg_lm_head_loss does, and the gradients of sum(weight * loss): dx, the gradient of x, and out.dw.
- */
-void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
-                         struct meg_loss_weight weight, const struct meg_lm_head *l);
+/* Return the input of the output matrix: x itself, or x' in the workspace of the head. */
+struct meg_mat meg_lm_head_transform(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x);
+/* Compute and return the logits [rows,v] of at most one chunk of rows of the output of meg_lm_head_transform. */
+struct meg_mat meg_lm_head_logits(struct meg_ctx *c, const struct meg_lm_head_weights *l, struct meg_mat x);
 
 MEG_END_DECLS
 #endif

@@ -20,8 +20,8 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
 {
     const struct meg_mlp_conf *c = conf;
     const int nblocks = c->is_gated ? 2 : 1;
-    const struct meg_linear_shape fc1 = { nblocks * c->f, c->h, 0, nblocks, c->std, c->has_bias, false };
-    const struct meg_linear_shape fc2 = { c->h, c->f, 1, 1, c->std_out, c->has_bias, false };
+    const struct meg_linear_shape fc1 = { nblocks * c->f, c->h, 0, nblocks, c->std, c->has_bias, false, NULL };
+    const struct meg_linear_shape fc2 = { c->h, c->f, 1, 1, c->std_out, c->has_bias, false, NULL };
     struct mlp *l = weights;
     (void)env;
 

@@ -49,6 +49,7 @@ struct meg_param {
     double std;       /* standard deviation of MEG_INIT_NORMAL */
     int is_decayed;   /* weight decay applies */
     int is_decoupled; /* --decoupled-lr applies (word embedding and output weight) */
+    int is_vocab;     /* axis 0 is the vocabulary, which Megatron pads in its checkpoints */
     enum meg_param_reduce_group reduce_group;
     int layer_group;
     int64_t numel; /* product of dim */

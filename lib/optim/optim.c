@@ -354,15 +354,16 @@ void meg_optim_count_zeros(struct meg_optim *o)
     all_reduce_sum(o, sum, MEG_DTYPE_I64);
 }
 
-void meg_optim_sum_loss(struct meg_optim *o, double num_tokens)
+void meg_optim_sum_losses(struct meg_optim *o, double loss_divisor)
 {
     struct meg_step_sums *s = &o->record->sums;
 
-    o->op->copy(o->stream, &s->local_loss, o->model->loss_sum, sizeof s->local_loss);
-    o->op->copy(o->stream, &s->loss, o->model->loss_sum, sizeof s->loss);
-    o->op->upload(o->stream, &s->num_tokens, &num_tokens, sizeof num_tokens);
-    meg_all_reduce(o->mesh->dp_cp, o->stream, &s->loss, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM); /* loss and num_tokens */
-    meg_all_reduce(o->mesh->pp, o->stream, &s->loss, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    o->op->copy(o->stream, s->local_loss, o->model->loss_sum, sizeof s->local_loss);
+    o->op->copy(o->stream, s->loss, o->model->loss_sum, sizeof s->loss);
+    o->op->upload(o->stream, &s->loss_divisor, &loss_divisor, sizeof loss_divisor);
+    /* the losses and, over data-parallel ranks, loss_divisor, which follows them */
+    meg_all_reduce(o->mesh->dp_cp, o->stream, s->loss, MEG_MAX_LOSSES + 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->pp, o->stream, s->loss, MEG_MAX_LOSSES, MEG_DTYPE_F64, MEG_REDUCE_SUM);
 }
 
 /* ---- the step ------------------------------------------------------------------------------------ */

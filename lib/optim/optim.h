@@ -140,7 +140,7 @@ void meg_optim_restore(struct meg_optim *o, int64_t step_count, const struct meg
  * meg_optim_decide, meg_optim_update and meg_optim_end, which queue operations and do not wait; meg_optim_result, which
  * waits.
  *
- * Optional calls add sums to the record of the step: meg_optim_sum_loss and meg_optim_count_zeros between
+ * Optional calls add sums to the record of the step: meg_optim_sum_losses and meg_optim_count_zeros between
  * meg_optim_reduce_grads and meg_optim_decide, meg_optim_sum_params between meg_optim_update and meg_optim_end.
  */
 
@@ -152,11 +152,11 @@ void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 /* Finish the data-parallel reduction of this step's gradients (optim/zero/sync.h). */
 void meg_optim_reduce_grads(struct meg_optim *o);
 /*
- * Set sums.local_loss to the model's *loss_sum, and sums.loss to its sum over all pipeline stages and over the data-
- * and context-parallel ranks.  Set sums.num_tokens to the sum of num_tokens, the unmasked tokens of this rank's
- * micro-batches, over the data- and context-parallel ranks.
+ * Set sums.local_loss to the model's loss_sum, and sums.loss to its sum over all pipeline stages and over the data- and
+ * context-parallel ranks.  Set sums.loss_divisor to the sum of loss_divisor, the number of terms on this rank, over the
+ * data- and context-parallel ranks.
  */
-void meg_optim_sum_loss(struct meg_optim *o, double num_tokens);
+void meg_optim_sum_losses(struct meg_optim *o, double loss_divisor);
 /* Set sums.num_zeros, the number of gradient elements that are exactly zero. */
 void meg_optim_count_zeros(struct meg_optim *o);
 
@@ -172,7 +172,7 @@ struct meg_optim_step {
      */
     struct meg_optim_rates rates[2];
     bool has_grad_norm;   /* compute the gradient norm */
-    bool is_per_token;    /* divide the gradients by sums.num_tokens */
+    bool is_per_token;    /* divide the gradients by sums.loss_divisor */
     bool skips_nonfinite; /* skip the update if the loss or the norm is not finite, even without loss scaling */
 };
 

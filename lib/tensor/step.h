@@ -14,6 +14,8 @@
 
 MEG_BEGIN_DECLS
 
+enum { MEG_MAX_LOSSES = 2 }; /* losses of a model, one for each head */
+
 enum meg_scaler_type {
     MEG_SCALER_NONE, /* scale 1; meg_scaler_update skips no step */
     MEG_SCALER_CONSTANT,
@@ -66,19 +68,19 @@ struct meg_step_hparams {
 
 /* Sums of one step, zero when the step begins. */
 struct meg_step_sums {
-    double loss;                    /* sum of loss * loss_mask */
-    double num_tokens;              /* number of unmasked tokens */
-    double grad_sumsq, param_sumsq; /* sums of squares of gradients before unscaling, and of updated parameters */
-    int64_t num_zeros;              /* gradient elements that are exactly zero */
-    double local_loss;              /* loss before it is summed over ranks */
+    double loss[MEG_MAX_LOSSES];       /* sum of each loss of the model */
+    double loss_divisor;               /* number of terms of a sum: of unmasked tokens, or of micro-batches */
+    double grad_sumsq, param_sumsq;    /* sums of squares of gradients before unscaling, and of updated parameters */
+    int64_t num_zeros;                 /* gradient elements that are exactly zero */
+    double local_loss[MEG_MAX_LOSSES]; /* losses before they are summed over ranks */
 };
 
 struct meg_step_record {
-    struct meg_step_sums sums; /* summed over ranks when step_finish reads them */
-    double lm_loss;            /* mean loss of the unmasked tokens; 0 if there are none */
-    double grad_norm;          /* L2 norm of the gradients, unscaled but not clipped; NaN if it is not computed */
-    int64_t nonfinite_param;   /* 1 + index of the last parameter whose gradient is not finite on this rank, or 0 */
-    int64_t is_skipped;        /* the step does not update the weights */
+    struct meg_step_sums sums;   /* summed over ranks when step_finish reads them */
+    double loss[MEG_MAX_LOSSES]; /* mean losses; 0 if loss_divisor is 0 */
+    double grad_norm;            /* L2 norm of the gradients, unscaled but not clipped; NaN if it is not computed */
+    int64_t nonfinite_param;     /* 1 + index of the last parameter whose gradient is not finite on this rank, or 0 */
+    int64_t is_skipped;          /* the step does not update the weights */
     struct meg_step_hparams hparams;
     /* These values last from step to step. */
     struct meg_scaler scaler;
@@ -92,26 +94,36 @@ struct meg_step_conf {
     int64_t num_updates;
     float clip_grad;        /* limit of the gradient norm; 0: none */
     bool has_grad_norm;     /* grad_sumsq is valid */
-    bool is_per_token;      /* divide the gradients by num_tokens */
+    bool is_per_token;      /* divide the gradients by loss_divisor */
     bool skips_nonfinite;   /* if the loss or the norm is not finite, skip the update and leave the scaler unchanged */
     const double *grad_sum; /* [num_params] in device memory: sum of squares of each local gradient; NULL: none */
     int64_t num_params;
 };
 
+/* Return whether all losses are finite. */
+static inline bool meg_all_finite(const double loss[MEG_MAX_LOSSES])
+{
+    for (int i = 0; i < MEG_MAX_LOSSES; i++)
+        if (!isfinite(loss[i]))
+            return false;
+    return true;
+}
+
 /* Compute all fields of r but its sums. */
 static inline void meg_step_finish(struct meg_step_record *r, const struct meg_step_conf *c)
 {
     const struct meg_step_sums *s = &r->sums;
-    const double scale = (c->is_per_token && s->num_tokens > 0 ? 1 / s->num_tokens : 1) / r->scaler.scale;
+    const double scale = (c->is_per_token && s->loss_divisor > 0 ? 1 / s->loss_divisor : 1) / r->scaler.scale;
     double clip;
 
-    r->lm_loss = s->num_tokens > 0 ? s->loss / s->num_tokens : 0;
+    for (int i = 0; i < MEG_MAX_LOSSES; i++)
+        r->loss[i] = s->loss_divisor > 0 ? s->loss[i] / s->loss_divisor : 0;
     r->grad_norm = c->has_grad_norm ? scale * sqrt(s->grad_sumsq) : NAN;
     r->nonfinite_param = 0;
     for (int64_t i = 0; i < c->num_params; i++)
         if (!isfinite(c->grad_sum[i]))
             r->nonfinite_param = i + 1;
-    r->is_skipped = (c->skips_nonfinite && !(isfinite(r->lm_loss) && isfinite(r->grad_norm))) ||
+    r->is_skipped = (c->skips_nonfinite && !(meg_all_finite(r->loss) && isfinite(r->grad_norm))) ||
                     meg_scaler_update(&r->scaler, !isfinite(r->grad_norm));
     r->hparams = c->candidate[r->num_updates != c->num_updates];
     clip = c->clip_grad / (r->grad_norm + 1e-6);

@@ -21,7 +21,7 @@ static struct meg_iteration_stats iteration_stats(const struct meg_trainer *t, c
         .consumed_samples = s->state.consumed_train,
         .skipped_samples = s->state.skipped_samples,
         .global_batch_size = s->batch.effective,
-        .lm_loss = s->lm_loss,
+        .loss = meg_train_named_losses(t, s->loss),
         .learning_rate = meg_train_lr(t, s->state.lr_steps),
         .decoupled_learning_rate = isnan(job->optim.decoupled_lr) ? NAN : meg_train_decoupled_lr(t, s->state.lr_steps),
         .loss_scale = t->scaler.scale,
@@ -29,7 +29,7 @@ static struct meg_iteration_stats iteration_stats(const struct meg_trainer *t, c
         .num_zeros = s->num_zeros,
         .params_norm = s->params_norm,
         .num_skipped_iterations = s->is_skipped,
-        .num_nan_iterations = !isfinite(s->lm_loss),
+        .num_nan_iterations = !meg_all_finite(s->loss),
         .iteration_ms = s->seconds * 1e3,
         .tokens_per_s = (double)(s->batch.effective * job->train.seq_length) / s->seconds,
         .ranks = t->mesh.world->size,
@@ -43,18 +43,20 @@ static void add_iteration(struct meg_log_totals *sum, const struct meg_iteration
     sum->n++;
     sum->nan += stats->num_nan_iterations;
     sum->skipped += stats->num_skipped_iterations;
-    sum->loss += stats->num_skipped_iterations ? 0 : stats->lm_loss;
+    for (int i = 0; i < stats->loss.n; i++)
+        sum->loss[i] += stats->num_skipped_iterations ? 0 : stats->loss.value[i];
     sum->seconds += seconds;
     sum->tokens += tokens;
     sum->flops += stats->flops;
 }
 
-/* Replace the loss, time, throughput and counts of the last iteration with the means and counts of the log interval. */
+/* Replace the losses, time, throughput and counts of the last iteration with the means and counts of the log interval. */
 static void set_interval_means(struct meg_iteration_stats *stats, const struct meg_log_totals *sum)
 {
     const double n = (double)sum->n;
 
-    stats->lm_loss = sum->loss / (n - (double)sum->skipped);
+    for (int i = 0; i < stats->loss.n; i++)
+        stats->loss.value[i] = sum->loss[i] / (n - (double)sum->skipped);
     stats->num_skipped_iterations = sum->skipped;
     stats->num_nan_iterations = sum->nan;
     stats->iteration_ms = sum->seconds / n * 1e3;
@@ -84,12 +86,12 @@ static void log_iteration(struct meg_trainer *t, const struct meg_step_result *s
 
 static void warn_about_spike(struct meg_trainer *t, const struct meg_step_result *s)
 {
-    const double before = t->last_lm_loss;
+    const double before = t->last_loss;
 
-    if (t->job->train.check_for_spiky_loss && before > 0 && fabs(s->lm_loss - before) / before >= 0.2)
-        meg_warn("iteration %" PRId64 ": lm loss changed from %.6g to %.6g in one iteration", s->state.iteration,
-                 before, s->lm_loss);
-    t->last_lm_loss = s->lm_loss;
+    if (t->job->train.check_for_spiky_loss && before > 0 && fabs(s->loss[0] - before) / before >= 0.2)
+        meg_warn("iteration %" PRId64 ": %s changed from %.6g to %.6g in one iteration", s->state.iteration,
+                 meg_model_loss_name(t->model, 0), before, s->loss[0]);
+    t->last_loss = s->loss[0];
 }
 
 /* Read and log the results of queued steps, oldest first, until at most max steps are left. */
@@ -110,31 +112,35 @@ static int finish_steps(struct meg_trainer *t, int max, struct meg_err *e)
 
 /* ---- evaluation ---- */
 
-/* Fail if the loss is not finite, unless the options allow that.  The loss is equal on all ranks. */
-static int check_evaluation(const struct meg_trainer *t, const char *split, double loss, struct meg_err *e)
+/* Fail if a loss is not finite, unless the options allow that.  The losses are equal on all ranks. */
+static int check_evaluation(const struct meg_trainer *t, const char *split, const double *loss, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
+    const int bad = isfinite(loss[0]) ? 1 : 0;
 
-    if (isfinite(loss) || !c->check_for_nan || c->on_nan == MEG_ON_NAN_SKIP)
+    if (meg_all_finite(loss) || !c->check_for_nan || c->on_nan == MEG_ON_NAN_SKIP)
         return 0;
     return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
-                                               "iteration %" PRId64 ": the lm loss of the %s split is %s; check the "
+                                               "iteration %" PRId64 ": the %s of the %s split is %s; check the "
                                                "weights for NaN or Inf, or continue with --on-nan skip",
-                                               t->state.iteration, split, isnan(loss) ? "nan" : "inf"));
+                                               t->state.iteration, meg_model_loss_name(t->model, bad), split,
+                                               isnan(loss[bad]) ? "nan" : "inf"));
 }
 
 static int evaluate(struct meg_trainer *t, struct meg_data_loader *l, int split, bool is_last, struct meg_err *e)
 {
-    double loss;
+    struct meg_named_losses named;
+    double loss[MEG_MAX_LOSSES];
     int r;
 
-    if ((r = finish_steps(t, 0, e)) < 0 || (r = meg_train_evaluate(t, l, meg_split_names[split], &loss, e)) < 0)
+    if ((r = finish_steps(t, 0, e)) < 0 || (r = meg_train_evaluate(t, l, meg_split_names[split], loss, e)) < 0)
         return r;
     if (meg_train_stop_requested(t, NULL))
         return 0;
+    named = meg_train_named_losses(t, loss);
     if (meg_train_is_rank0(t))
         meg_logger_evaluation(t->logger, meg_split_names[split], is_last, t->state.iteration, t->state.consumed_train,
-                              loss);
+                              &named);
     return check_evaluation(t, meg_split_names[split], loss, e);
 }
 

@@ -18,15 +18,17 @@ static int first_failing_rank(const struct meg_trainer *t, bool is_failing)
 static void describe(struct meg_err *e, const struct meg_trainer *t, int64_t iteration,
                      const struct meg_step_record *record, const char *action)
 {
-    const double local_loss = record->sums.local_loss;
+    const double *local_loss = record->sums.local_loss;
+    const int bad = isfinite(local_loss[0]) ? 1 : 0; /* number of a loss that is not finite, if there is one */
     const struct meg_comm *world = t->mesh.world;
     char host[64] = "?", where[120] = "", loss[80] = "", gradient[160] = "";
 
     gethostname(host, sizeof host - 1);
     if (world->size > 1)
         snprintf(where, sizeof where, "rank %d of %d on %s: ", world->rank, world->size, host);
-    if (!isfinite(local_loss))
-        snprintf(loss, sizeof loss, "lm loss is %s", isnan(local_loss) ? "nan" : "inf");
+    if (!meg_all_finite(local_loss))
+        snprintf(loss, sizeof loss, "%s is %s", meg_model_loss_name(t->model, bad),
+                 isnan(local_loss[bad]) ? "nan" : "inf");
     if (record->nonfinite_param)
         snprintf(gradient, sizeof gradient, "%sthe gradient of %s is not finite", *loss ? ", and " : "",
                  t->optim->params->row[record->nonfinite_param - 1].name);
@@ -60,7 +62,7 @@ static bool decide(struct meg_trainer *t, char *action, size_t size)
 
 int meg_nan_handle(struct meg_trainer *t, int64_t iteration, const struct meg_step_record *record, struct meg_err *e)
 {
-    const bool is_failing = !isfinite(record->sums.local_loss) || record->nonfinite_param;
+    const bool is_failing = !meg_all_finite(record->sums.local_loss) || record->nonfinite_param;
     const bool is_first = t->mesh.world->rank == first_failing_rank(t, is_failing);
     struct meg_err message;
     char action[160];

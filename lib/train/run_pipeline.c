@@ -11,7 +11,7 @@ void meg_train_batches_free(struct meg_train_batches *b)
     for (int64_t i = 0; i < b->cap; i++)
         meg_batch_free(&b->micro[i]);
     free(b->micro);
-    free(b->scale);
+    free(b->factors);
     memset(b, 0, sizeof *b);
 }
 
@@ -25,6 +25,24 @@ static double count_unmasked(const float *mask, int64_t n)
     return sum;
 }
 
+/*
+ * Return the factors of the losses of a micro-batch.  By default, each micro-batch has the same weight in the gradients;
+ * with --calculate-per-token-loss, each token.
+ */
+static struct meg_loss_factors loss_factors(const struct meg_trainer *t, const struct meg_batch *x,
+                                            double num_micro_all)
+{
+    struct meg_loss_factors f = { { 0 }, { 0 } };
+
+    for (int i = 0; i < meg_model_num_losses(t->model); i++) {
+        const double n = (double)(meg_model_loss_is_per_sequence(t->model, i) ? x->b : x->num_unmasked);
+
+        f.grad[i] = t->job->train.calculate_per_token_loss || n == 0 ? 1 : 1 / n / num_micro_all;
+        f.sum[i] = meg_model_averages_batches(t->model) && n > 0 ? 1 / n : 1;
+    }
+    return f;
+}
+
 static int read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
     const double num_micro_all = (double)(num_micro * t->mesh.layout.dp);
@@ -35,18 +53,16 @@ static int read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_
         meg_train_batches_free(b);
         b->cap = num_micro;
         b->micro = meg_new((size_t)num_micro * sizeof *b->micro);
-        b->scale = meg_new((size_t)num_micro * sizeof *b->scale);
+        b->factors = meg_new((size_t)num_micro * sizeof *b->factors);
     }
-    b->tokens = 0;
+    b->loss_divisor = 0;
     for (int64_t i = 0; i < num_micro; i++) {
         struct meg_batch *x = &b->micro[i];
-        double tokens;
 
         if ((r = meg_data_loader_next(l, x, e)) < 0)
             return r;
-        tokens = (double)x->num_unmasked;
-        b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / num_micro_all;
-        b->tokens += count_unmasked(x->loss_mask, x->s * x->b);
+        b->factors[i] = loss_factors(t, x, num_micro_all);
+        b->loss_divisor += meg_model_averages_batches(t->model) ? 1 : count_unmasked(x->loss_mask, x->s * x->b);
     }
     return 0;
 }
@@ -149,7 +165,7 @@ static void forward(void *user, const struct meg_pipe_step *s)
 {
     struct meg_trainer *t = user;
 
-    meg_model_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch], t->batches.scale[s->microbatch],
+    meg_model_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch], &t->batches.factors[s->microbatch],
                       first_tensor(s->x), first_tensor(s->y));
 }
 
@@ -182,7 +198,8 @@ static void evaluate(void *user, const struct meg_pipe_step *s)
     struct meg_batch x = t->batches.micro[s->microbatch];
 
     x.sample_id = NULL; /* disables dropout */
-    meg_model_forward(t->model, s->chunk, s->slot, &x, 1, first_tensor(s->x), first_tensor(s->y));
+    meg_model_forward(t->model, s->chunk, s->slot, &x, &t->batches.factors[s->microbatch], first_tensor(s->x),
+                      first_tensor(s->y));
     if (meg_layout_is_last(&t->mesh.layout, t->mesh.coords.pp, s->chunk))
         meg_model_slot_loss(t->model, s->slot);
 }

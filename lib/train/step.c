@@ -27,7 +27,7 @@ static int forward_backward(struct meg_trainer *t, int64_t num_micro, struct meg
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_GRAD_REDUCE);
     meg_optim_reduce_grads(t->optim);
-    meg_optim_sum_loss(t->optim, t->batches.tokens);
+    meg_optim_sum_losses(t->optim, t->batches.loss_divisor);
     return 0;
 }
 
@@ -156,13 +156,13 @@ int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, st
     *out = (struct meg_step_result){
         .batch = q.batch,
         .state = q.state,
-        .lm_loss = record->lm_loss,
         /* like Megatron, log no gradient norm and no zero count of a skipped step, and no norm without clipping */
         .grad_norm = job->optim.clip_grad > 0 && !is_skipped ? record->grad_norm : NAN,
         .num_zeros = job->log.log_num_zeros && !is_skipped ? record->sums.num_zeros : -1,
         .params_norm = job->log.log_params_norm ? sqrt(record->sums.param_sumsq) : NAN,
         .is_skipped = is_skipped,
     };
+    memcpy(out->loss, record->loss, sizeof out->loss);
     out->state.lr_steps = t->state.lr_steps;
     now = meg_now_s();
     out->seconds = now - fmax(q.start_s, t->last_result_s);
@@ -170,27 +170,51 @@ int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, st
     return 0;
 }
 
+struct meg_named_losses meg_train_named_losses(const struct meg_trainer *t, const double *loss)
+{
+    struct meg_named_losses out = { .n = meg_model_num_losses(t->model) };
+
+    for (int i = 0; i < out.n; i++) {
+        out.name[i] = meg_model_loss_name(t->model, i);
+        out.value[i] = loss[i];
+    }
+    return out;
+}
+
+/* Add the sums of the last run of the pipeline to sum [MEG_MAX_LOSSES]. */
+static void add_losses(struct meg_model *g, double *sum)
+{
+    double loss[MEG_MAX_LOSSES];
+
+    meg_model_read_losses(g, loss);
+    for (int i = 0; i < MEG_MAX_LOSSES; i++)
+        sum[i] += loss[i];
+}
+
 int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const char *split, double *loss,
                        struct meg_err *e)
 {
     const int64_t num_micro = meg_batch_max_microbatches(&t->spec.batch), total = t->job->train.eval_iters;
-    double sum[2] = { 0, 0 }; /* losses, unmasked tokens */
+    double sum[MEG_MAX_LOSSES + 1] = { 0 }, *divisor = sum + MEG_MAX_LOSSES;
     int r;
 
-    *loss = NAN;
+    for (int k = 0; k < MEG_MAX_LOSSES; k++)
+        loss[k] = NAN;
     for (int64_t i = 0; i < total; i++) {
         if (meg_train_stop_requested(t, NULL))
             return 0;
         if ((r = meg_train_read_batches(t, l, num_micro, e)) < 0 ||
             (r = meg_train_run_pipeline(t, num_micro, false, e)) < 0)
             return r;
-        sum[0] += meg_model_read_loss(t->model);
-        sum[1] += t->batches.tokens;
+        add_losses(t->model, sum);
+        *divisor += t->batches.loss_divisor;
         if (meg_train_is_rank0(t))
             meg_logger_eval_progress(t->logger, split, i, total);
     }
-    meg_host_all_reduce(t->mesh.dp_cp, sum, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM);
-    meg_host_all_reduce(t->mesh.pp, sum, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM); /* all stages count the same tokens */
-    *loss = sum[0] / sum[1];
+    meg_host_all_reduce(t->mesh.dp_cp, sum, MEG_MAX_LOSSES + 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    /* all stages have the same divisor */
+    meg_host_all_reduce(t->mesh.pp, sum, MEG_MAX_LOSSES, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    for (int k = 0; k < MEG_MAX_LOSSES; k++)
+        loss[k] = sum[k] / *divisor;
     return 0;
 }

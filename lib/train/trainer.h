@@ -30,10 +30,10 @@ struct meg_train_state {
 
 /* The micro-batches of a step or evaluation on this rank. */
 struct meg_train_batches {
-    struct meg_batch *micro; /* [cap] */
-    double *scale;           /* [cap] factor of the summed loss of each micro-batch, without the loss scale */
+    struct meg_batch *micro;          /* [cap] */
+    struct meg_loss_factors *factors; /* [cap] */
     int64_t cap;
-    double tokens; /* unmasked tokens of the micro-batches on this rank */
+    double loss_divisor; /* contribution of this rank to the divisor of the losses (struct meg_step_sums) */
 };
 
 /* The pipeline schedule for the current number of micro-batches, and its communication buffers. */
@@ -55,16 +55,17 @@ struct meg_queued_step {
 /* The result of one iteration. */
 struct meg_step_result {
     struct meg_batch_size batch;
-    struct meg_train_state state;                    /* state after the iteration */
-    double lm_loss, grad_norm, params_norm, seconds; /* a norm is NaN if it is not logged */
-    int64_t num_zeros;                               /* number of gradient elements that are zero; -1: not counted */
-    bool is_skipped;                                 /* no update, because of --on-nan or the loss scale */
+    struct meg_train_state state; /* state after the iteration */
+    double loss[MEG_MAX_LOSSES];
+    double grad_norm, params_norm, seconds; /* a norm is NaN if it is not logged */
+    int64_t num_zeros;                      /* number of gradient elements that are zero; -1: not counted */
+    bool is_skipped;                        /* no update, because of --on-nan or the loss scale */
 };
 
 /* Sums on rank 0 over the iterations since the last log line; `loss` excludes skipped iterations. */
 struct meg_log_totals {
     int64_t n, nan, skipped;
-    double loss, seconds, tokens, flops;
+    double loss[MEG_MAX_LOSSES], seconds, tokens, flops;
 };
 
 struct meg_trainer {
@@ -94,7 +95,7 @@ struct meg_trainer {
     int num_queued;
     double last_result_s; /* time at which the last result was read */
     struct meg_log_totals log_totals;
-    double last_lm_loss; /* lm loss in the last result that was read; 0: none */
+    double last_loss; /* first loss in the last result that was read; 0: none */
     /*
      * Consecutive iterations that were skipped by --on-nan (skip or rollback), or overflowed at the minimum of a
      * dynamic loss scale.  MEG_NAN_MAX_CONSECUTIVE such iterations end the run.
@@ -154,7 +155,7 @@ void meg_train_batches_free(struct meg_train_batches *b);
 
 /*
  * Run the first num_micro micro-batches of t->batches forward through the model.  If is_training is true, run backward
- * as well, which accumulates gradients; otherwise disable dropout.  Afterwards, *loss_sum of the model is the sum over
+ * as well, which accumulates gradients; otherwise disable dropout.  Afterwards, loss_sum of the model has the sums over
  * the num_micro micro-batches.  Returns MEG_EFAIL if memory allocation fails.
  */
 int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, struct meg_err *e);
@@ -194,11 +195,14 @@ int meg_train_max_queued_steps(const struct meg_trainer *t);
 int meg_train_step_result(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e);
 
 /*
- * Set *loss to the mean loss per unmasked token over --eval-iters global batches of loader l.  `split` names the data
- * split in progress messages.  A stop request ends the evaluation early, with *loss NaN and return value 0.
+ * Set loss [MEG_MAX_LOSSES] to the mean losses over --eval-iters global batches of loader l.  `split` names the data
+ * split in progress messages.  A stop request ends the evaluation early, with losses NaN and return value 0.
  */
 int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const char *split, double *loss,
                        struct meg_err *e);
+
+/* Return losses of the model, in nats, with their names. */
+struct meg_named_losses meg_train_named_losses(const struct meg_trainer *t, const double *loss);
 
 /* ---- setup.c ---- */
 

@@ -292,7 +292,7 @@ static int write_tensor_data(struct meg_zip_writer *z, const struct export *x, c
         return meg_fail(e, MEG_EFAIL, "out of memory while writing tensor %s", it->name);
     for (int k = ckpt_row_maps(map, &it->shard, it->row, it->remap); k-- > 0;)
         ckpt_to_foreign(v, native, &map[k]);
-    if (it->row->is_decoupled)
+    if (it->row->is_vocab)
         for (int64_t k = map[0].n; k < rows; k++)
             memcpy(v + k * cols, native + (it->row->dim[0] - 1) * cols, (size_t)cols * sizeof *v);
     snprintf(name, sizeof name, FOLDER "data/%d", i);

@@ -39,13 +39,14 @@ static void a_line_has_the_numbers_that_were_given(void **state)
 {
     struct meg_metrics *m;
     struct meg_iteration_stats stats = { 0 };
+    const struct meg_named_losses zero = { 1, { "lm loss" }, { 0 } };
 
     (void)state;
     write_text("");
     stats.iteration = 5;
     stats.consumed_samples = 40;
     stats.global_batch_size = 8;
-    stats.lm_loss = 2.5;
+    stats.loss = (struct meg_named_losses){ 2, { "lm loss", "sop loss" }, { 2.5, 0.5 } };
     stats.learning_rate = 1e-4;
     stats.decoupled_learning_rate = stats.params_norm = stats.grad_norm = NAN;
     stats.num_zeros = -1;
@@ -55,10 +56,10 @@ static void a_line_has_the_numbers_that_were_given(void **state)
     stats.flops = 3e9;
     assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
     assert_int_equal(meg_metrics_interval(m, &stats, NULL), 0);
-    assert_int_equal(meg_metrics_evaluation(m, "valid", true, 5, 40, 0, NULL), 0);
+    assert_int_equal(meg_metrics_evaluation(m, "valid", true, 5, 40, &zero, NULL), 0);
     meg_metrics_close(m);
     content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":0,\"global_batch_size\":8,"
-               "\"lm_loss\":2.5,"
+               "\"lm_loss\":2.5,\"sop_loss\":0.5,"
                "\"learning_rate\":0.0001,\"loss_scale\":1,\"grad_norm\":null,\"skipped_iterations\":0,"
                "\"nan_iterations\":0,\"iteration_ms\":2,\"tokens_per_s\":1000,\"flops_per_iteration\":3e+"
                "09,"

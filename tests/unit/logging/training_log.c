@@ -1,5 +1,6 @@
 /* The log lines of Megatron's training_log and evaluate_and_print_results, byte by byte. */
 #include <math.h>
+#include <string.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@ static struct meg_iteration_stats typical_stats(void)
     stats.train_iters = 1000;
     stats.consumed_samples = 640;
     stats.global_batch_size = 32;
-    stats.lm_loss = 5.4321;
+    stats.loss = (struct meg_named_losses){ 1, { "lm loss" }, { 5.4321 } };
     stats.learning_rate = 1.5e-4;
     stats.decoupled_learning_rate = stats.params_norm = NAN;
     stats.loss_scale = 1;
@@ -54,12 +55,14 @@ static void optional_fields_have_megatrons_order(void **state)
     stats.num_zeros = 7;
     stats.params_norm = 9.5;
     stats.num_nan_iterations = 1;
+    stats.loss = (struct meg_named_losses){ 2, { "lm loss", "sop loss" }, { 5.4321, 0.69 } };
     meg_training_log_line(&s, &stats, true, &when);
     assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
                              " skipped samples:            2 | elapsed time per iteration (ms): 123.4 |"
                              " throughput per GPU (TFLOP/s/GPU): 36.5 | learning rate: 1.500000E-04 |"
                              " decoupled learning rate: 3.000000E-05 | global batch size:    32 |"
-                             " lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 | num zeros: 7 |"
+                             " lm loss: 5.432100E+00 | sop loss: 6.900000E-01 | loss scale: 1.0 |"
+                             " grad norm: 1.234 | num zeros: 7 |"
                              " params norm: 9.500 | number of skipped iterations:   0 |"
                              " number of nan iterations:   1 |\n");
     meg_str_free(&s);
@@ -71,7 +74,7 @@ static void a_loss_or_norm_that_is_nan_is_left_out(void **state)
     struct meg_str s = { 0 };
 
     (void)state;
-    stats.lm_loss = stats.grad_norm = NAN;
+    stats.loss.value[0] = stats.grad_norm = NAN;
     meg_training_log_line(&s, &stats, false, &when);
     assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
                              " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
@@ -82,16 +85,23 @@ static void a_loss_or_norm_that_is_nan_is_left_out(void **state)
 
 static void an_evaluation_is_framed_by_dashes(void **state)
 {
+    struct meg_named_losses loss = { 1, { "lm loss", "sop loss" }, { 2.0, 0.0 } };
     struct meg_str s = { 0 };
 
     (void)state;
-    meg_training_log_evaluation(&s, "iteration 100", 2.0);
+    meg_training_log_evaluation(&s, "iteration 100", &loss);
     assert_string_equal(s.s, "--------------------------------------------------------------------------"
                              "---------------------\n"
                              " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss "
                              "PPL: 7.389056E+00 | \n"
                              "--------------------------------------------------------------------------"
                              "---------------------\n");
+    meg_str_free(&s);
+    loss.n = 2;
+    meg_training_log_evaluation(&s, "iteration 100", &loss);
+    assert_non_null(strstr(s.s,
+                           "| lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 | sop loss value: 0.000000E+00 | "
+                           "sop loss PPL: 1.000000E+00 | \n"));
     meg_str_free(&s);
     assert_true(meg_training_log_perplexity(30) == exp(20));
     assert_true(isnan(meg_training_log_perplexity(NAN)));

@@ -255,8 +255,10 @@ static void fill_gradients_with_nan(struct meg_model *g)
 /* Run two micro-batches, or as in zero-bubble schedules, both backward passes before both backward_weight passes. */
 static void two_micro_batches(struct meg_model *g, const struct meg_batch *x)
 {
+    const struct meg_loss_factors one = { { 1 }, { 1 } };
+
     for (int64_t slot = 0; slot < 2; slot++)
-        meg_model_forward(g, 0, slot, x, 1, NULL, NULL);
+        meg_model_forward(g, 0, slot, x, &one, NULL, NULL);
     for (int64_t slot = 0; slot < 2; slot++)
         meg_model_backward(g, 0, slot, NULL, NULL);
     for (int64_t slot = 0; slot < 2 && g->run.defers_wgrad; slot++)

@@ -11,7 +11,7 @@
 static struct meg_step_record record(enum meg_scaler_type type)
 {
     const struct meg_step_record r = {
-        .sums = { .loss = 30, .num_tokens = 10, .grad_sumsq = 25 },
+        .sums = { .loss = { 30 }, .loss_divisor = 10, .grad_sumsq = 25 },
         .scaler = { .type = type, .scale = 4, .min_scale = 1, .window = 2, .hysteresis = 1, .hysteresis_tracker = 1 },
         .num_updates = 7,
     };
@@ -32,16 +32,16 @@ static void unscales_and_averages(void **state)
 
     (void)state;
     meg_step_finish(&r, &c);
-    assert_true(r.lm_loss == 3 && r.grad_norm == 1.25 && r.hparams.grad_scale == 0.25f);
+    assert_true(r.loss[0] == 3 && r.grad_norm == 1.25 && r.hparams.grad_scale == 0.25f);
     assert_true(!r.is_skipped && !r.hparams.skip && r.num_updates == 8);
     r = record(MEG_SCALER_NONE);
     r.scaler.scale = 1;
     c.is_per_token = true;
     meg_step_finish(&r, &c);
     assert_true(r.grad_norm == 0.1 * 5 && r.hparams.grad_scale == 0.1f);
-    r.sums.num_tokens = 0; /* a batch without unmasked tokens */
+    r.sums.loss_divisor = 0; /* a batch without unmasked tokens */
     meg_step_finish(&r, &c);
-    assert_true(r.lm_loss == 0 && r.hparams.grad_scale == 1);
+    assert_true(r.loss[0] == 0 && r.hparams.grad_scale == 1);
 }
 
 static void clips_to_the_limit(void **state)
@@ -92,7 +92,7 @@ static void skips_what_is_not_finite(void **state)
                 struct meg_step_record r = record((enum meg_scaler_type)type);
                 const bool is_loss = i % 2;
 
-                *(is_loss ? &r.sums.loss : &r.sums.grad_sumsq) = bad[i / 2];
+                *(is_loss ? &r.sums.loss[type % MEG_MAX_LOSSES] : &r.sums.grad_sumsq) = bad[i / 2];
                 c.skips_nonfinite = skips;
                 meg_step_finish(&r, &c);
                 assert_int_equal(r.is_skipped, skips || (type != MEG_SCALER_NONE && !is_loss));

@@ -1,0 +1,34 @@
+/*
+ * head.h - the head of a model: a layer that computes a loss from the final hidden states, such as the language-model
+ * head (nn/lm_head.h).  A model (model/desc.h) has a list of heads, and each of them has its own loss.
+ */
+#ifndef MEG_NN_HEAD_H
+#define MEG_NN_HEAD_H
+#include "data/batch.h"
+#include "nn/block.h"
+
+MEG_BEGIN_DECLS
+
+/* The functions of a type get the head's weights and configuration, which only they can read. */
+struct meg_head_type {
+    size_t weights_size;  /* size in bytes of the type's structure of weights */
+    bool is_per_sequence; /* there is a loss for each sequence [b]; otherwise, for each token [n] */
+    /* Declare the parameters (nn/binder.h).  In the step MEG_BIND_POINTERS, also set the other fields of the weights. */
+    void (*bind)(struct meg_binder *b, void *weights, const void *conf, const struct meg_block_env *env);
+    /* Allocate the workspace, for the largest micro-batch. */
+    void (*suballoc)(void *weights, const struct meg_block_arena *a, const void *conf);
+    /*
+     * Compute the losses, f32, of the current micro-batch `in`, whose arrays are in device memory.  x has this rank's
+     * rows of the output of the final norm.
+     */
+    void (*fwd)(struct meg_ctx *c, float *loss, struct meg_mat x, const struct meg_batch *in, const void *weights);
+    /*
+     * Compute the losses, and the gradients of sum(weight * loss): those of the parameters, and dx, that of x.  A head
+     * with is_per_sequence adds to dx; others overwrite it.
+     */
+    void (*fwd_bwd)(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const struct meg_batch *in,
+                    struct meg_loss_weight weight, const void *weights);
+};
+
+MEG_END_DECLS
+#endif
