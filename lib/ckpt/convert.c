@@ -332,6 +332,14 @@ static void free_source(struct source *src)
     meg_ckpt_tokenizer_free(&src->files);
 }
 
+static int check_family(const struct meg_model_conf *m, enum target_format to, struct meg_err *e)
+{
+    if (m->family == MEG_FAMILY_GPT || to == TO_NATIVE)
+        return 0;
+    return meg_fail(e, MEG_EUSAGE, "--saver %s: %s models can only be written in the native format", target_names[to],
+                    meg_model_family_names[m->family]);
+}
+
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
 {
     struct source src = { .tok = { .vocab_size = MEG_UNSET } };
@@ -352,7 +360,7 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
     to = target_format_of(c, meg_ckpt_is_native(ckpt));
     if ((r = lock_target(&lock, target, to, e)) < 0 || (r = check_target(c, target, to, e)) < 0 ||
         (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_model_conf(ckpt, &src.model, e)) < 0 ||
-        (r = load_source(&src, &save, c, ckpt, to, e)) < 0)
+        (r = check_family(&src.model, to, e)) < 0 || (r = load_source(&src, &save, c, ckpt, to, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, e)) == 0)
         meg_info("%s: %d tensors, %" PRId64 " parameters, format %s", c->save_dir, src.params.n, src.params.numel,

@@ -537,7 +537,8 @@ int64_t meg_ckpt_seq_length(const struct meg_ckpt *c)
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *model, struct meg_err *e)
 {
     /* the options that determine the set of tensors and their shapes */
-    static const char *const shaping[] = { "num-layers",
+    static const char *const shaping[] = { "model",
+                                           "num-layers",
                                            "hidden-size",
                                            "ffn-hidden-size",
                                            "num-attention-heads",
@@ -549,7 +550,8 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_model_conf *m
                                            "swiglu",
                                            "disable-bias-linear",
                                            "add-qkv-bias",
-                                           "untie-embeddings-and-output-weights" };
+                                           "untie-embeddings-and-output-weights",
+                                           "bert-no-binary-head" };
     struct meg_model_conf saved, current = *model;
     const struct meg_optgroup group[2][2] = { { { "model", meg_model_opts, &saved }, { 0 } },
                                               { { "model", meg_model_opts, &current }, { 0 } } };

@@ -16,6 +16,9 @@ const struct meg_batch_field_info meg_batch_fields[MEG_BATCH_NUM_FIELDS] = {
     [MEG_BATCH_DOC_START] = FIELD(doc_start, false),
     [MEG_BATCH_LOSS_MASK] = FIELD(loss_mask, false),
     [MEG_BATCH_SAMPLE_ID] = FIELD(sample_id, true),
+    [MEG_BATCH_TOKEN_TYPES] = FIELD(token_types, false),
+    [MEG_BATCH_KEY_LENGTH] = FIELD(key_length, true),
+    [MEG_BATCH_SENTENCE_ORDER] = FIELD(sentence_order, true),
 };
 
 static void *alloc_array(size_t n, size_t size, const struct meg_batch_memory *pinned)

@@ -23,8 +23,7 @@ struct meg_batch_memory {
  * start of the query's document.  The loss mask is 0 at a token whose label is padding and, with eod_mask_loss, at an
  * end-of-document token.  At all other tokens it is 1.
  * Sample numbers seed the dropout masks.  They are the same in every parallel layout.
- * The loader fills every field, but sets doc_start to NULL without reset_attention_mask.  Other code that builds a
- * batch may set a field to NULL if the comment of the field defines NULL.
+ * A batch has the arrays that its dataset fills; others are NULL.
  */
 struct meg_batch {
     int64_t s, b;
@@ -34,6 +33,9 @@ struct meg_batch {
     int32_t *doc_start;       /* position of the first key that each query may attend to; NULL: 0 */
     float *loss_mask;         /* 1: the loss of the label counts; 0: it does not; NULL: all 1 */
     int64_t *sample_id;       /* [b] global sample numbers; NULL: no dropout */
+    int32_t *token_types;     /* BERT: segment of each token, 0 or 1; NULL: none */
+    int32_t *key_length;      /* [b] BERT: number of tokens before the padding; NULL: there is no padding */
+    int32_t *sentence_order;  /* [b] BERT: 1 if the segments are swapped, else 0; NULL: no binary head */
     int64_t num_unmasked;     /* tokens with loss_mask 1, summed over the context-parallel ranks; normalizes the loss */
     bool is_pinned;           /* the arrays are in pinned memory (tensor/ops.h) */
     void (*release)(void *p); /* releases the arrays of meg_batch_alloc */
@@ -47,10 +49,18 @@ enum meg_batch_field {
     MEG_BATCH_DOC_START,
     MEG_BATCH_LOSS_MASK,
     MEG_BATCH_SAMPLE_ID,
+    MEG_BATCH_TOKEN_TYPES,
+    MEG_BATCH_KEY_LENGTH,
+    MEG_BATCH_SENTENCE_ORDER,
     MEG_BATCH_NUM_FIELDS
 };
-/* The fields that every batch of a language model has, as a bit mask: bit f is field f. */
-enum { MEG_BATCH_LM_FIELDS = (1 << MEG_BATCH_NUM_FIELDS) - 1 - (1 << MEG_BATCH_DOC_START) };
+/* Fields of the batches of a family of models, as bit masks: bit f is field f. */
+enum {
+    MEG_BATCH_GPT_FIELDS = 1 << MEG_BATCH_TOKENS | 1 << MEG_BATCH_LABELS | 1 << MEG_BATCH_POSITION_IDS |
+                           1 << MEG_BATCH_LOSS_MASK | 1 << MEG_BATCH_SAMPLE_ID, /* and optionally doc_start */
+    MEG_BATCH_BERT_FIELDS =
+        MEG_BATCH_GPT_FIELDS | 1 << MEG_BATCH_TOKEN_TYPES | 1 << MEG_BATCH_KEY_LENGTH | 1 << MEG_BATCH_SENTENCE_ORDER
+};
 
 struct meg_batch_field_info {
     size_t offset;        /* of the pointer in struct meg_batch */

@@ -27,6 +27,7 @@ struct meg_data_conf {
     bool renormalize_blend_weights;
     double mid_level_dataset_surplus; /* NaN if the option is not used */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+    double mask_prob, short_seq_prob; /* BERT; NaN if the option is not used */
     const char *dataloader_type;
     bool no_data_sharding;
 };

@@ -159,7 +159,9 @@ int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch
 {
     const int r = meg_dataset_resolve(&ds, &i, e);
 
-    return r < 0 ? r : gpt_sample(ds, i, out, e);
+    if (r < 0)
+        return r;
+    return ds->sample ? ds->sample(ds, i, out, e) : gpt_sample(ds, i, out, e);
 }
 
 void meg_dataset_close(struct meg_dataset *ds)

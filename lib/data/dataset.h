@@ -16,8 +16,9 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds);
 
 /*
  * meg_dataset_sample - read sample i, in [0, len), as a batch of one sequence
- *   out  tokens, labels, position_ids, doc_start and loss_mask are the caller's arrays [seq_length]; doc_start may be
- *        NULL.  The other fields are neither read nor written.
+ *   out  the caller's arrays: of GPT and BERT, tokens, labels, position_ids and loss_mask [seq_length]; of GPT,
+ *        doc_start, and of BERT, token_types, key_length and sentence_order, each of which may be NULL.  The other fields
+ *        are neither read nor written.
  * The function is thread-safe.
  * Returns MEG_EFORMAT when a token id is outside the vocabulary or the cached index does not match the token file.
  * Returns MEG_EFAIL when sample i of a blend refers to a sample that its dataset does not have.  This error occurs only

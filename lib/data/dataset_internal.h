@@ -39,6 +39,8 @@ struct meg_masked_sample_conf {
  */
 struct meg_dataset {
     int64_t len;
+    /* build sample i of a dataset that is not a blend; NULL: that of GPT */
+    int (*sample)(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
     struct meg_sample_conf conf;
     const struct meg_source *src; /* borrowed */
     struct meg_gpt_index index;

@@ -76,6 +76,11 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
         (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
         (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
+    if (model.family != MEG_FAMILY_GPT) {
+        r = meg_fail(e, MEG_EUSAGE, "%s: a %s model predicts masked tokens, not the next token; use a GPT model",
+                     meg_ckpt_path(ckpt), meg_model_family_names[model.family]);
+        goto out;
+    }
     set_eos_ids(m, ckpt);
     run.s = model.max_position_embeddings;
     if ((r = meg_model_create(&m->g, &model, &run, device, &meg_mesh_one, e)) < 0 ||

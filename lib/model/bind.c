@@ -25,6 +25,8 @@ void model_bind_embed(struct meg_binder *b, struct meg_embed *l, const struct me
     }
     if (d->positions)
         meg_bind_matrix(b, &l->pos, &l->dpos, "position_embeddings.weight", d->positions, d->h, -1, d->std);
+    if (d->token_types)
+        meg_bind_matrix(b, &l->types, &l->dtypes, "tokentype_embeddings.weight", d->token_types, d->h, -1, d->std);
 }
 
 void model_layer_init(struct model_layer *l, const struct meg_model_desc *d, int64_t index)

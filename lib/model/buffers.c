@@ -293,7 +293,8 @@ static void suballoc_chunk(struct model_slot *q, const struct model_chunk *chunk
 static void suballoc_inputs(struct model_inputs *in, const struct arena *a)
 {
     for (int f = 0; f < MEG_BATCH_NUM_FIELDS; f++)
-        *meg_batch_array(&in->x, f) = meg_suballoc(a->mem, (size_t)a->d->n * meg_batch_fields[f].size);
+        if (a->st->desc.inputs & 1u << f)
+            *meg_batch_array(&in->x, f) = meg_suballoc(a->mem, (size_t)a->d->n * meg_batch_fields[f].size);
 }
 
 static void suballoc_slot(struct model_slot *q, const struct arena *a)

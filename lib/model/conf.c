@@ -1,11 +1,15 @@
-/* conf.c - options of a GPT and their checks, and its number of floating-point operations. */
+/* conf.c - options of a model and their checks, and its number of floating-point operations. */
 #include <inttypes.h>
 #include <math.h>
 #include "model/conf.h"
 
 #define C struct meg_model_conf
 
+const char *const meg_model_family_names[] = { [MEG_FAMILY_GPT] = "GPT", [MEG_FAMILY_BERT] = "BERT" };
+
 const struct meg_opt meg_model_opts[] = {
+    { "model", 0, MEG_ENUM(C, family), "gpt|bert", "gpt",
+      "family of models: gpt is a decoder, as of GPT-2 or Llama, bert an encoder" },
     { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL, "number of transformer layers" },
     { "hidden-size", 0, MEG_I64(C, hidden_size), "N", NULL, "width of the residual stream (hidden size)" },
     { "ffn-hidden-size", 0, MEG_I64(C, ffn_hidden_size), "N", NULL,
@@ -51,9 +55,15 @@ const struct meg_opt meg_model_opts[] = {
       "keep the biases of queries, keys and values with --disable-bias-linear" },
     { "no-bias-gelu-fusion", 0, MEG_STORE_FALSE(C, bias_gelu_fusion), NULL, "no",
       "use exact GELU (erf) instead of the tanh approximation" },
+    { "openai-gelu", 0, MEG_BOOL(C, openai_gelu), NULL, "no",
+      "use the tanh approximation of GELU, in the language-model head of BERT as well" },
     { "attention-dropout", 0, MEG_F64(C, attention_dropout), "P", "0.1", "dropout probability of attention weights" },
     { "hidden-dropout", 0, MEG_F64(C, hidden_dropout), "P", "0.1",
       "dropout probability after the embedding, attention and MLP" },
+    { "apply-residual-connection-post-layernorm", 0, MEG_BOOL(C, is_post_norm), NULL, "no",
+      "add the output of attention and MLP to the output of the norm before them, as the original BERT does" },
+    { "bert-no-binary-head", 0, MEG_STORE_FALSE(C, bert_binary_head), NULL, "no",
+      "omit token types and the head that predicts the order of segments (--model bert)" },
     { 0 },
 };
 

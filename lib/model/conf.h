@@ -1,11 +1,11 @@
 /*
- * conf.h - the architecture of a GPT: the decoder of GPT-2 (Radford et al. 2019) or, with other settings, of Llama
- * (Touvron et al. 2023), arranged as in Megatron-LM:
+ * conf.h - the architecture of a model, arranged as in Megatron-LM.  A GPT is the decoder of GPT-2 (Radford et al. 2019)
+ * or, with other settings, of Llama (Touvron et al. 2023):
  *   x = drop(word[token] + position[i]); with rotary positions there is no position table
  *   each layer: m = x + drop(attn(norm(x))); x = m + drop(mlp(norm(m)))
  *   logits = norm(x) w_out^T; w_out is the word embedding unless untied
  * Weights are [out, in].  As in Megatron core, the rows of the qkv weight are grouped by key-value group: the group's
- * query heads, its key head, its value head.  The vocabulary has no padding rows.
+ * query heads, its key head, its value head.  The vocabulary has no padding rows.  BERT is described in model/bert.c.
  */
 #ifndef MEG_MODEL_CONF_H
 #define MEG_MODEL_CONF_H
@@ -15,10 +15,13 @@
 
 MEG_BEGIN_DECLS
 
+enum meg_model_family { MEG_FAMILY_GPT, MEG_FAMILY_BERT };
+extern const char *const meg_model_family_names[]; /* as in the literature, such as "BERT" */
 enum meg_position_embedding { MEG_POSITION_LEARNED, MEG_POSITION_ROPE };
 
 /* Architecture hyper-parameters.  Integers that are not set are MEG_UNSET (see meg_model_conf_check). */
 struct meg_model_conf {
+    enum meg_model_family family;
     int64_t num_layers, hidden_size, ffn_hidden_size, num_attention_heads;
     int64_t kv_channels; /* head size */
     bool group_query_attention;
@@ -41,6 +44,9 @@ struct meg_model_conf {
     bool add_qkv_bias;
     bool bias_gelu_fusion; /* with has_bias, GELU is the tanh approximation; in all other cases, it is exact */
     double attention_dropout, hidden_dropout;
+    bool openai_gelu;      /* GELU is the tanh approximation, in the head of BERT as well */
+    bool is_post_norm;     /* --apply-residual-connection-post-layernorm */
+    bool bert_binary_head; /* predict the order of segments (BERT) */
 };
 extern const struct meg_opt meg_model_opts[];
 

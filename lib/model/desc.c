@@ -10,7 +10,7 @@ int meg_desc_add_block(struct meg_model_desc *d, const struct meg_block_type *ty
                        const char *norm, enum meg_drop_site site)
 {
     d->block = meg_realloc_array(d->block, (size_t)d->nblocks + 1, sizeof *d->block);
-    d->block[d->nblocks] = (struct meg_block){ type, meg_new(conf_size), norm, site };
+    d->block[d->nblocks] = (struct meg_block){ type, meg_new(conf_size), norm, site, false };
     memcpy(d->block[d->nblocks].conf, conf, conf_size);
     return d->nblocks++;
 }
@@ -37,8 +37,13 @@ void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *
 
 void meg_model_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
 {
+    static void (*const describe[])(struct meg_model_desc *, const struct meg_model_conf *) = {
+        [MEG_FAMILY_GPT] = meg_gpt_describe, [MEG_FAMILY_BERT] = meg_bert_describe
+    };
+
     *d = (struct meg_model_desc){ 0 };
-    meg_gpt_describe(d, c);
+    meg_desc_set_common(d, c);
+    describe[c->family](d, c);
 }
 
 void meg_model_desc_free(struct meg_model_desc *d)

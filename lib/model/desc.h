@@ -16,6 +16,11 @@ struct meg_block {
     void *conf;              /* configuration of the mixer; owned by the description */
     const char *norm;        /* name of the norm of the mixer's input, such as "input_layernorm" */
     enum meg_drop_site site; /* of the dropout of the mixer's output */
+    /*
+     * The residual is the output of the norm (BERT's post-LN, Devlin et al. 2019, with norms counted from the embedding):
+     * y + drop(mixer(y)), y = norm(x)
+     */
+    bool is_post_norm;
 };
 
 /* A layer is the unit of checkpoint files, pipeline stages and recomputation. */
@@ -41,7 +46,9 @@ struct meg_rope_conf {
 
 struct meg_model_desc {
     int64_t h, v;              /* width of the residual stream, number of tokens in the vocabulary */
+    unsigned inputs;           /* arrays of a micro-batch that the model reads, a bit mask (enum meg_batch_field) */
     int64_t positions;         /* rows of the learned position embedding; 0 without it */
+    int64_t token_types;       /* rows of the embedding of token types; 0 without it */
     enum meg_init_method init; /* of weight matrices */
     double std;                /* of the initial embeddings and of an untied output layer */
     enum meg_norm norm;
@@ -73,6 +80,17 @@ void meg_desc_add_layer(struct meg_model_desc *d, int first, int n, const char *
 
 /* gpt.c: the decoder of GPT-2 and Llama (model/conf.h). */
 void meg_gpt_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
+/* bert.c: the encoder of BERT. */
+void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c);
+
+/* transformer.c: set the fields that follow from the options alike in all families, such as widths and rotary tables. */
+void meg_desc_set_common(struct meg_model_desc *d, const struct meg_model_conf *c);
+/*
+ * transformer.c: append c->num_layers layers of attention and MLP.  `stack`, "decoder" or "encoder", begins the names of
+ * their parameters.
+ */
+void meg_desc_add_transformer(struct meg_model_desc *d, const struct meg_model_conf *c, const char *stack,
+                              bool is_bidirectional);
 
 MEG_END_DECLS
 #endif

@@ -68,7 +68,7 @@ static void block_fwd(struct meg_model *g, struct residual *r, const struct mode
         meg_norm_fwd(c, a.y, a.x, &a.stats, &block->norm);
     }
     block->desc->type->fwd(c, out, a.y, a.acts, block->weights);
-    *r = (struct residual){ a.x, l, block };
+    *r = (struct residual){ block->desc->is_post_norm ? a.y : a.x, l, block };
 }
 
 static void layer_fwd(struct meg_model *g, struct residual *r, const struct model_layer *l, const struct slot_layer *q)
@@ -88,11 +88,13 @@ static void layer_bwd(struct meg_model *g, struct meg_mat dx, struct meg_mat dy,
         const struct model_block *block = &l->block[i];
         const struct block_acts a = acts_of_batch(g, &q->block[i]);
         const struct meg_residual_epilogue e = epilogue(g, l, block);
-        const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e);
+        const struct meg_mat d_out = meg_add_bwd(c, a.d_out, dy, &e), none = { 0 };
         const struct meg_mat d_residual = i > 0 ? residual_rows(g, g->state->d_residual) : dx;
 
         block->desc->type->bwd(c, d_norm, d_out, a.y, a.acts, a.grads, block->weights);
-        meg_norm_bwd(c, d_residual, dy, d_norm, a.x, &a.stats, &block->norm);
+        if (block->desc->is_post_norm)
+            c->op->add_fwd(c->stream, d_norm, d_norm, dy, NULL, NULL);
+        meg_norm_bwd(c, d_residual, block->desc->is_post_norm ? none : dy, d_norm, a.x, &a.stats, &block->norm);
         dy = d_residual;
     }
 }
@@ -141,6 +143,7 @@ static void set_current_batch(struct meg_model *g, struct model_slot *q)
     c->position_ids = in->position_ids;
     c->sample_id = in->sample_id;
     c->doc_start = in->doc_start;
+    c->key_length = in->key_length;
     set_global_positions(g);
 }
 
@@ -172,15 +175,15 @@ static void upload_arrays(struct meg_model *g, struct model_inputs *in, const st
     }
 }
 
-/* Return the arrays that the model reads of a micro-batch: labels and loss mask on ranks with a head only. */
+/* Return the arrays of a micro-batch that this rank reads: those that heads read only on ranks with heads. */
 static unsigned fields_to_upload(const struct meg_model *g, const struct meg_batch *x, bool has_dropout)
 {
-    unsigned fields = meg_batch_present(x);
+    unsigned fields = meg_batch_present(x) & g->state->desc.inputs;
 
     if (!has_dropout)
         fields &= ~(1u << MEG_BATCH_SAMPLE_ID);
     if (!g->state->dim.has_head)
-        fields &= ~(1u << MEG_BATCH_LABELS | 1u << MEG_BATCH_LOSS_MASK);
+        fields &= ~(1u << MEG_BATCH_LABELS | 1u << MEG_BATCH_LOSS_MASK | 1u << MEG_BATCH_SENTENCE_ORDER);
     return fields;
 }
 
@@ -425,6 +428,11 @@ void model_final_norm_fwd(struct meg_model *g, int64_t slot)
 
     meg_norm_fwd(&st->ctx, residual_rows(g, st->lnf), residual_rows(g, st->slot[slot].last_out), &st->lnf_stats,
                  &st->final_norm);
+}
+
+unsigned meg_model_inputs(const struct meg_model *g)
+{
+    return g->state->desc.inputs;
 }
 
 int meg_model_num_losses(const struct meg_model *g)

@@ -82,6 +82,8 @@ void meg_model_zero_loss(struct meg_model *g);
 /* Wait for the operations that are queued on the compute stream, and copy loss_sum to sum [MEG_MAX_LOSSES]. */
 void meg_model_read_losses(struct meg_model *g, double *sum);
 
+/* Return the arrays of a micro-batch that the model reads, a bit mask (enum meg_batch_field). */
+unsigned meg_model_inputs(const struct meg_model *g);
 /* Return the number of losses. */
 int meg_model_num_losses(const struct meg_model *g);
 /* Return the name of loss i, as Megatron prints it, such as "lm loss". */

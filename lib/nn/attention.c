@@ -1,5 +1,5 @@
 /*
- * attention.c - causal self-attention.  core_attn_fwd and core_attn_bwd compute the attention over complete sequences;
+ * attention.c - self-attention.  core_attn_fwd and core_attn_bwd compute the attention over complete sequences;
  * with context parallelism they call the functions of cp_attention.c instead.
  */
 #include <math.h>
@@ -75,6 +75,8 @@ static struct meg_attn_desc descriptor(const struct meg_ctx *c, const struct meg
     struct meg_attn_desc desc = nn_causal_desc(c->s, c->b, l->a, l->g, l->d);
 
     desc.doc_start = c->doc_start;
+    desc.key_length = c->key_length;
+    desc.window_right = l->is_bidirectional ? -1 : 0;
     return desc;
 }
 
@@ -86,7 +88,7 @@ static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l
     return drop;
 }
 
-/* Compute a->o = dropout(softmax(q k^T / sqrt(d), causal)) v, and a->lse, the log-sum-exp of each query's scores. */
+/* Compute a->o = dropout(softmax(q k^T / sqrt(d), mask)) v, and a->lse, the log-sum-exp of each query's scores. */
 static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, struct meg_mat qkv,
                           const struct meg_attn *l)
 {
@@ -214,6 +216,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     l->head0 = env->tp_rank * l->a;
     l->layer = env->layer;
     l->dropout = c->dropout;
+    l->is_bidirectional = c->is_bidirectional;
     l->cp = env->cp;
     l->workspace = &block->workspace;
     l->recomputes_core = env->recomputes_core;

@@ -1,5 +1,5 @@
 /*
- * attention.h - causal self-attention: qkv linear, rotary positions, attention over this rank's heads, output linear.
+ * attention.h - self-attention, causal or bidirectional: qkv linear, rotary positions, attention over this rank's heads, output linear.
  * A row of qkv consists of key-value groups.  A group is r = a/g query heads, one key head and one value head, of d
  * columns each.
  *
@@ -25,7 +25,8 @@ struct meg_attn_conf {
     int64_t a, g, d;     /* query heads, key-value groups, head size */
     double std, std_out; /* standard deviation of the initial weights of qkv and proj */
     bool has_qkv_bias, has_proj_bias;
-    double dropout; /* dropout probability of the attention weights */
+    double dropout;        /* dropout probability of the attention weights */
+    bool is_bidirectional; /* a query attends to all keys; otherwise, to keys up to its own position */
 };
 
 extern const struct meg_block_type meg_attn_block;
@@ -37,6 +38,7 @@ struct meg_attn {
     int64_t head0;   /* global index of this rank's first query head */
     int layer;       /* global index of the layer */
     double dropout;  /* dropout probability of the attention weights */
+    bool is_bidirectional;
     const struct meg_cp *cp;
     const struct meg_attn_workspace *workspace;
     bool recomputes_core; /* selective recomputation: layers share the buffers of o and lse; backward recomputes both */

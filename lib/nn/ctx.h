@@ -33,6 +33,7 @@ struct meg_ctx {
     const int64_t *sample_id;  /* [b] device: global sample number of each sequence; NULL: no dropout */
     const int32_t *position_ids; /* [s,b] device */
     const int32_t *doc_start;    /* [s,b] device: position of the first key that each query may attend to; NULL: 0 */
+    const int32_t *key_length;   /* [b] device: number of keys of each sequence; NULL: s */
     /* [rows/b] device: element t is the global position of rows [t*b, (t+1)*b) of the residual stream; NULL: t */
     const int32_t *position_of_row;
     const struct meg_kv_cache_seq *kv; /* [nkv] sequences of a step of decoding with a KV cache; NULL: no cache */

@@ -1,4 +1,7 @@
-/* embedding.h - token and learned position embedding; the vocabulary is split over tensor-parallel ranks. */
+/*
+ * embedding.h - token embedding, and learned embeddings of positions and token types; the vocabulary is split over
+ * tensor-parallel ranks.
+ */
 #ifndef MEG_NN_EMBEDDING_H
 #define MEG_NN_EMBEDDING_H
 #include "data/batch.h"
@@ -9,6 +12,7 @@ MEG_BEGIN_DECLS
 struct meg_embed {
     struct meg_mat word, dword; /* weight and gradient [v,h]: rows v0, v0 + 1, ... of the vocabulary */
     struct meg_mat pos, dpos;   /* weight and gradient [positions,h]; pos.p and dpos.p are NULL with rotary positions */
+    struct meg_mat types, dtypes; /* [2,h] token types (BERT); p is NULL without them */
     int64_t v0;
     bool is_tied; /* the backward pass of this rank's LM head has already computed a part of dword; add to it */
     double dropout;

@@ -17,8 +17,7 @@ struct meg_mat meg_lm_head_transform(struct meg_ctx *c, const struct meg_lm_head
 
     if (!l->is_transformed)
         return x;
-    c->op->linear_fwd(c->stream, l->dense.plan, act, rows_like(l->pre, x), x, l->dense.w, l->dense.bias,
-                      MEG_ACT_GELU_ERF);
+    c->op->linear_fwd(c->stream, l->dense.plan, act, rows_like(l->pre, x), x, l->dense.w, l->dense.bias, l->activation);
     meg_norm_fwd(c, y, act, &stats, &l->norm);
     return y;
 }
@@ -30,7 +29,7 @@ static void transform_bwd(struct meg_ctx *c, const struct meg_lm_head_weights *l
     const struct meg_mat d_pre = rows_like(l->y, x); /* x' is not needed any more */
 
     meg_norm_bwd(c, d_pre, none, d_y, rows_like(l->act, x), &l->stats, &l->norm);
-    c->op->act_bwd(c->stream, d_pre, d_pre, rows_like(l->pre, x), MEG_ACT_GELU_ERF);
+    c->op->act_bwd(c->stream, d_pre, d_pre, rows_like(l->pre, x), l->activation);
     c->op->linear_bwd_weight(c->stream, l->dense.plan, l->dense.dw, l->dense.dbias, d_pre, x, c->accumulates_grads);
     c->op->linear_bwd_data(c->stream, l->dense.plan, dx, d_pre, l->dense.w, none, MEG_ACT_NONE);
 }
@@ -106,6 +105,7 @@ static void bind(struct meg_binder *b, void *weights, const void *conf, const st
     meg_bind_linear(b, &l->out, "output_layer", &out);
     l->v0 = meg_partition_begin(c->v, env->tp, env->tp_rank);
     l->is_transformed = c->is_transformed;
+    l->activation = c->act;
     if (!c->is_transformed)
         return;
     meg_bind_linear(b, &l->dense, "lm_head.dense", &dense);

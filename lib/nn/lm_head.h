@@ -1,7 +1,7 @@
 /*
  * lm_head.h - language-model head: logits = x w^T + bias, and the cross-entropy of each token.  BERT's head first
  * transforms x:
- *   x' = LayerNorm(GELU(dense(x))), with the exact GELU
+ *   x' = LayerNorm(GELU(dense(x)))
  *
  * The vocabulary is split over tensor-parallel ranks.  Rows are processed in chunks, and only the logits of one chunk
  * are stored at a time (logits_rows in tensor/ops.h): the gradient of the logits overwrites the logits.
@@ -21,6 +21,7 @@ struct meg_lm_head_conf {
     const char *tied;    /* name of the word embedding, whose matrix is w; NULL: w is output_layer.weight */
     bool has_bias;       /* output_layer.bias */
     bool is_transformed; /* x is transformed; the parameters are lm_head.dense and lm_head.layer_norm */
+    enum meg_act act;    /* of the transform */
     double std;          /* of the initial weights */
     double norm_eps;
 };
@@ -35,6 +36,7 @@ struct meg_lm_head_weights {
     float *lse;            /* [chunk], workspace */
     float *partial_stats;  /* [tp,2,chunk], workspace: log-sum-exp and target logit, computed by each rank */
     bool is_transformed;   /* the following are used */
+    enum meg_act activation;
     struct meg_linear_weights dense;
     struct meg_norm_weights norm;
     struct meg_norm_stats stats;

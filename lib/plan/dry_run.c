@@ -16,9 +16,10 @@ static void print_run(const struct meg_run_spec *s, FILE *f)
     const struct meg_model_conf *m = &s->job->model;
 
     fprintf(f,
-            "model        GPT: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64
+            "model        %s: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64
             " heads of %" PRId64 ", vocabulary %" PRId64 "\n",
-            m->num_layers, m->hidden_size, m->ffn_hidden_size, m->num_attention_heads, m->kv_channels, m->vocab_size);
+            meg_model_family_names[m->family], m->num_layers, m->hidden_size, m->ffn_hidden_size,
+            m->num_attention_heads, m->kv_channels, m->vocab_size);
     fprintf(f,
             "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64 ", sequence %" PRId64
             "\n",

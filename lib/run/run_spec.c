@@ -1,5 +1,6 @@
 #include "run/run_spec.h"
 #include <inttypes.h>
+#include <math.h>
 #include "option/check.h"
 
 int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, int64_t world_size, struct meg_err *e)
@@ -78,6 +79,43 @@ static struct meg_model_run make_model_run(const struct meg_run_spec *s)
                                    .distribute_saved_activations = c->distribute_saved_activations };
 }
 
+/* Check the options that some families of models do not have. */
+static int check_family(const struct meg_run_spec *s, struct meg_err *e)
+{
+    const struct meg_train_job *job = s->job;
+    const struct meg_data_conf *d = &job->data;
+    const bool is_bert = job->model.family == MEG_FAMILY_BERT;
+    const struct meg_opt_rule model_rules[] = {
+        { !is_bert && !job->model.bert_binary_head, "bert-no-binary-head", ": requires --model bert" },
+        { 0 },
+    };
+    const struct meg_opt_rule data_rules[] = {
+        { !is_bert && !isnan(d->mask_prob), "mask-prob", ": requires --model bert" },
+        { !is_bert && !isnan(d->short_seq_prob), "short-seq-prob", ": requires --model bert" },
+        { is_bert && d->reset_position_ids, "reset-position-ids", ": cannot be combined with --model bert" },
+        { is_bert && d->reset_attention_mask, "reset-attention-mask", ": cannot be combined with --model bert" },
+        { is_bert && d->eod_mask_loss, "eod-mask-loss", ": cannot be combined with --model bert" },
+        { 0 },
+    };
+    const struct meg_opt_rule train_rules[] = {
+        { is_bert && job->train.calculate_per_token_loss, "calculate-per-token-loss",
+          ": cannot be combined with --model bert, whose losses are means of tokens and of sequences" },
+        { 0 },
+    };
+    const struct meg_opt_rule layout_rules[] = {
+        { is_bert && s->layout.cp > 1, "context-parallel-size",
+          ": cannot be combined with --model bert; context parallelism requires causal attention" },
+        { 0 },
+    };
+    int r;
+
+    if ((r = meg_opt_check_rules(model_rules, meg_model_opts, &job->model, e)) < 0 ||
+        (r = meg_opt_check_rules(data_rules, meg_data_opts, d, e)) < 0 ||
+        (r = meg_opt_check_rules(train_rules, meg_train_opts, &job->train, e)) < 0)
+        return r;
+    return meg_opt_check_rules(layout_rules, meg_layout_opts, &job->layout, e);
+}
+
 int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
 {
     const struct meg_train_conf *c = &s->job->train;
@@ -91,7 +129,7 @@ int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
     struct meg_layout *l = &s->layout;
     int r;
 
-    if ((r = meg_layout_set_model(l, &s->job->layout, &model, e)) < 0 ||
+    if ((r = check_family(s, e)) < 0 || (r = meg_layout_set_model(l, &s->job->layout, &model, e)) < 0 ||
         (r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
         (r = meg_train_recompute_check(c, l, e)) < 0)
         return r;

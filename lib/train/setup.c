@@ -1,10 +1,12 @@
 /* Set up a run: check the options, plan the data, allocate model and optimizer.  Release the memory at the end. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "data/masked/bert_t5_dataset.h"
 #include "option/check.h"
 #include "plan/dry_run.h"
 #include "plan/layout_search.h"
@@ -122,6 +124,20 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
         "use --skip-train to evaluate only");
 }
 
+static int plan_bert_data(struct meg_trainer *t, struct meg_err *e)
+{
+    const struct meg_data_conf *c = &t->job->data;
+    struct meg_masked_conf masked = meg_masked_defaults(MEG_MASKED_BERT);
+
+    masked.has_pairs = t->job->model.bert_binary_head;
+    if (!isnan(c->mask_prob))
+        masked.mask.prob = c->mask_prob;
+    if (!isnan(c->short_seq_prob))
+        masked.short_seq_prob = c->short_seq_prob;
+    meg_masked_vocab_make(&t->masked_vocab, t->tokenizer);
+    return meg_masked_data_plan(&t->data, c, &t->dataset_spec, &masked, &t->masked_vocab, e);
+}
+
 /*
  * Open the data files.  Compute the number of samples of each split, and the sequences of each file that each split
  * reads.  build_data builds the index arrays later.
@@ -145,9 +161,9 @@ static int plan_data(struct meg_trainer *t, struct meg_err *e)
                       c->eval_interval, c->eval_iters, t->spec.batch.global);
     if (c->skip_train)
         n->num_samples[MEG_SPLIT_TRAIN] = 0;
-    if ((r = meg_gpt_data_plan(&t->data, &t->job->data, n, e)) < 0)
-        return r;
-    return check_train_split(t, e);
+    r = t->job->model.family == MEG_FAMILY_BERT ? plan_bert_data(t, e)
+                                                : meg_gpt_data_plan(&t->data, &t->job->data, n, e);
+    return r < 0 ? r : check_train_split(t, e);
 }
 
 /*
@@ -200,7 +216,9 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
     for (int64_t i = 0; i < c.s; i++)
         position[i] = meg_layout_position(layout, t->mesh.coords.cp, meg_dataset_seq_length(ds), i);
     c.position = position;
-    c.fields = MEG_BATCH_LM_FIELDS | (unsigned)t->job->data.reset_attention_mask << MEG_BATCH_DOC_START;
+    c.fields = meg_model_inputs(t->model);
+    if (!t->job->data.reset_attention_mask)
+        c.fields &= ~(1u << MEG_BATCH_DOC_START);
     r = meg_data_loader_open(out, ds, &c, e);
     free(position);
     return r;
@@ -384,6 +402,7 @@ out:
     meg_train_batches_free(&t.previous_batches);
     meg_model_close(t.model);
     meg_data_splits_close(t.data);
+    meg_masked_vocab_free(&t.masked_vocab);
     meg_ckpt_close(t.checkpoint);
     meg_ckpt_tokenizer_free(&t.tok_files);
     meg_tokenizer_close(t.tokenizer);

@@ -6,6 +6,7 @@
 #include "ckpt/ckpt.h"
 #include "data/gpt_data.h"
 #include "data/loader.h"
+#include "data/masked/masked_vocab.h"
 #include "file/lock.h"
 #include "logging/logger.h"
 #include "optim/optim.h"
@@ -80,6 +81,7 @@ struct meg_trainer {
     struct meg_tokenizer *tokenizer;
     struct meg_ckpt_tokenizer tok_files;
     struct meg_dataset_spec dataset_spec;
+    struct meg_masked_vocab masked_vocab; /* BERT */
     struct meg_data_splits *data;
     struct meg_data_loader *train, *valid; /* NULL: this run does not read the split */
     struct meg_model *model;

@@ -106,6 +106,8 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
 
 static const char *unsupported_reason(const struct meg_model_conf *m)
 {
+    if (m->is_post_norm)
+        return "the format has no --apply-residual-connection-post-layernorm";
     if (m->kv_channels * m->num_attention_heads != m->hidden_size)
         return "GPT-2 requires --kv-channels equal to --hidden-size / --num-attention-heads";
     if (m->normalization != MEG_NORM_LAYER || m->swiglu || !m->has_bias)

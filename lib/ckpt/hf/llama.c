@@ -201,6 +201,8 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
 
 static const char *unsupported_reason(const struct meg_model_conf *m)
 {
+    if (m->is_post_norm)
+        return "the format has no --apply-residual-connection-post-layernorm";
     if (m->normalization != MEG_NORM_RMS || !m->swiglu)
         return "the format requires RMSNorm and SwiGLU";
     if (m->rotary_percent != 1 || m->rotary_interleaved)

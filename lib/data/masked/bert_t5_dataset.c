@@ -88,6 +88,8 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
     struct meg_npy a;
 
     ds->masked_conf = d->masked_conf;
+    if (d->masked_conf.conf.type == MEG_MASKED_BERT)
+        ds->sample = meg_bert_batch;
     meg_sentence_map_shape(m, file, 3);
     a = row_array(m, d->is_deepspeed, -1);
     if (c && meg_index_cache_load(c, p->name, &a, 1, ds->map)) {
@@ -164,7 +166,7 @@ static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struc
     return 0;
 }
 
-int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
+int meg_masked_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                          const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e)
 {
@@ -176,6 +178,16 @@ int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_con
     d = meg_new(sizeof *d);
     d->type = &classes[masked->type];
     d->masked_conf = (struct meg_masked_sample_conf){ *masked, *vocab, spec->seq_length, (uint32_t)spec->seed };
-    r = meg_data_splits_plan(&d, d, conf, spec, e);
+    d->sample_conf.index.seq_length = spec->seq_length;
+    return meg_data_splits_plan(out, d, conf, spec, e);
+}
+
+int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
+                         const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
+                         const struct meg_masked_vocab *vocab, struct meg_err *e)
+{
+    struct meg_data_splits *d;
+    const int r = meg_masked_data_plan(&d, conf, spec, masked, vocab, e);
+
     return r < 0 ? r : meg_data_splits_open(out, d, e);
 }

@@ -158,6 +158,7 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
     }
     meg_mask_tokens(&m, out->text, n, x.target, MEG_MASKED_BERT, &c->mask, v, &x.rng);
 
+    out->n = n;
     fill(out->text, n, s, v->pad);
     fill(out->types, 0, first_n, 0);
     fill(out->types, first_n, n, 1);
@@ -173,6 +174,32 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
 out:
     meg_masked_spans_free(&m);
     free_sentences(&x);
+    return r;
+}
+
+int meg_bert_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
+{
+    const int64_t s = ds->masked_conf.seq_length;
+    int32_t *temporary = meg_new((size_t)(3 * s) * sizeof *temporary);
+    struct meg_bert_sample x = { .text = out->tokens, .labels = out->labels };
+    int r;
+
+    x.types = out->token_types ? out->token_types : temporary;
+    x.loss_mask = temporary + s;
+    x.padding_mask = temporary + 2 * s;
+    if ((r = meg_bert_sample(ds, i, &x, e)) < 0)
+        goto out;
+    fill(x.types, x.n, s, 0);
+    for (int64_t k = 0; k < s; k++) {
+        out->position_ids[k] = (int32_t)k;
+        out->loss_mask[k] = (float)x.loss_mask[k];
+    }
+    if (out->key_length)
+        *out->key_length = (int32_t)x.n;
+    if (out->sentence_order)
+        *out->sentence_order = x.is_random;
+out:
+    free(temporary);
     return r;
 }
 

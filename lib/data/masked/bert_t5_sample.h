@@ -65,6 +65,7 @@ struct meg_bert_sample {
     int32_t *text, *types, *labels, *loss_mask, *padding_mask;
     bool is_random;    /* A and B are swapped; label of sentence-order prediction (SOP) */
     bool is_truncated; /* tokens were removed to fit the target length */
+    int64_t n;         /* number of tokens before the padding */
 };
 
 /*
@@ -88,6 +89,11 @@ struct meg_t5_sample {
  * decoder_seq_length or the number of sentinels is too small.
  */
 int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out, struct meg_err *e);
+/*
+ * Build sample i of a BERT dataset as a batch of one sequence, like meg_dataset_sample.  Unlike in Megatron-LM, padding
+ * has token type 0 for any pad id.
+ */
+int meg_bert_batch(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out, struct meg_err *e);
 
 MEG_END_DECLS

@@ -678,7 +678,7 @@ static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void *
     static const struct meg_batch_memory pinned = { alloc_pinned, release_pinned };
     const int length[] = { 50, 60, 70 };
     struct meg_data_loader_conf c = { .sampler = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 },
-                                      .fields = MEG_BATCH_LM_FIELDS };
+                                      .fields = MEG_BATCH_GPT_FIELDS };
     struct meg_data_splits *d;
     struct meg_data_loader *l;
     const struct meg_dataset *ds;
@@ -697,7 +697,7 @@ static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void *
         c.s = 4;
         c.fields |= 1u << MEG_BATCH_DOC_START;
         check_batches(ds, &c);
-        c.fields = MEG_BATCH_LM_FIELDS;
+        c.fields = MEG_BATCH_GPT_FIELDS;
         assert_int_equal(meg_data_loader_open(&l, ds, &c, &e), 0);
         meg_data_loader_close(l); /* while its thread, if it has one, reads */
     }

@@ -2,6 +2,7 @@
 #include "data_util.h"
 
 #include "data/dataset_internal.h"
+#include "data/loader.h"
 #include "data/masked/bert_t5_dataset.h"
 
 enum { MOST = 128 };
@@ -80,7 +81,7 @@ static void same(const json_t *sample, const char *key, const int32_t *got, int6
 static void same_bert(const struct meg_dataset *ds, const json_t *sample, int64_t s)
 {
     int32_t a[5][MOST];
-    struct meg_bert_sample got = { a[0], a[1], a[2], a[3], a[4], false, false };
+    struct meg_bert_sample got = { a[0], a[1], a[2], a[3], a[4], false, false, 0 };
     struct meg_err e;
 
     memset(a, 0x55, sizeof a);
@@ -200,6 +201,114 @@ static void check_run(const json_t *x, enum meg_masked_type type)
     }
 }
 
+/* Compare sequence i of a batch with a reference sample.  Padding has type 0, unlike in Megatron-LM. */
+static void same_sequence(const struct meg_batch *x, int64_t i, const json_t *sample, int32_t pad)
+{
+    int32_t a[4][MOST], types[MOST];
+    int64_t n = 0;
+
+    for (int64_t t = 0; t < x->s; t++) {
+        const int64_t at = t * x->b + i;
+        const bool is_token = int_at(json_object_get(sample, "padding_mask"), (size_t)t) == 1 && t < x->key_length[i];
+
+        a[0][t] = x->tokens[at];
+        a[1][t] = x->labels[at];
+        a[2][t] = (int32_t)x->loss_mask[at];
+        types[t] = x->token_types[at];
+        a[3][t] = is_token ? types[t] : pad;
+        assert_int_equal(x->position_ids[at], t);
+        if (t >= x->key_length[i])
+            assert_true(types[t] == 0 && x->tokens[at] == pad);
+        n += is_token;
+    }
+    assert_int_equal(n, x->key_length[i]);
+    same(sample, "text", a[0], x->s);
+    same(sample, "labels", a[1], x->s);
+    same(sample, "loss_mask", a[2], x->s);
+    same(sample, "types", a[3], x->s);
+    assert_int_equal(x->sentence_order[i], get_int(sample, "is_random"));
+}
+
+/* Load the batches of all of `ranks` data-parallel ranks, and return how many reference samples are in them. */
+static int samples_in_batches(const struct meg_dataset *ds, const json_t *samples, int ranks, int32_t pad)
+{
+    int found = 0;
+
+    for (int rank = 0; rank < ranks; rank++) {
+        const struct meg_data_loader_conf c = { .sampler = { .micro_batch = 2, .rank = rank, .ranks = ranks },
+                                                .read_ahead = 1,
+                                                .fields = MEG_BATCH_BERT_FIELDS };
+        struct meg_data_loader *l;
+        struct meg_batch x = { 0 };
+        struct meg_err e;
+
+        assert_int_equal(meg_data_loader_open(&l, ds, &c, &e), 0);
+        while (meg_data_loader_next(l, &x, &e) == 0)
+            for (int64_t i = 0; i < x.b; i++) {
+                const json_t *sample;
+                size_t k;
+
+                json_array_foreach(samples, k, sample)
+                {
+                    if (get_int(sample, "index") != x.sample_id[i])
+                        continue;
+                    same_sequence(&x, i, sample, pad);
+                    found++;
+                }
+            }
+        meg_batch_free(&x);
+        meg_data_loader_close(l);
+    }
+    return found;
+}
+
+/* With one and two data-parallel ranks, the batches that a BERT trains on consist of Megatron-LM's samples. */
+static void batches_have_megatrons_bert_samples(void **state)
+{
+    static const char *const prefix[] = { "sents_text_sentence", NULL };
+    json_t *all = golden_data("masked/bert.json"), *x;
+    int runs = 0;
+    size_t i;
+
+    (void)state;
+    copy_sentences();
+    json_array_foreach(all, i, x)
+    {
+        const json_t *config = json_object_get(x, "config"), *samples = json_object_get(x, "samples");
+        const struct meg_masked_conf c = golden_conf(config, MEG_MASKED_BERT);
+        const struct meg_masked_vocab v = golden_vocab(json_object_get(x, "special"));
+        const struct meg_data_conf conf = data_of(prefix, get_str(config, "split"));
+        struct meg_dataset_spec spec = { .seq_length = get_int(config, "sequence_length"),
+                                         .seed = get_int(config, "random_seed") };
+        const struct meg_dataset *ds;
+        struct meg_data_splits *d;
+        struct meg_err e;
+        int split = 0;
+
+        if (get_int(x, "length") == 0)
+            continue;
+        while (strcmp(meg_split_names[split], get_str(x, "which")) != 0)
+            split++;
+        spec.num_samples[split] = get_int(x, "num_samples");
+        if (meg_masked_data_open(&d, &conf, &spec, &c, &v, &e) < 0)
+            fail_msg("%s", e.msg);
+        ds = meg_data_splits_dataset(d, split);
+        for (int ranks = 1; ranks <= 2 && meg_dataset_len(ds) >= 2 * ranks; ranks++) {
+            const int64_t used = meg_dataset_len(ds) / (2 * ranks) * (2 * ranks); /* the last batch is incomplete */
+            const json_t *sample;
+            int want = 0;
+            size_t k;
+
+            json_array_foreach(samples, k, sample) want += get_int(sample, "index") < used;
+            assert_int_equal(samples_in_batches(ds, samples, ranks, v.pad), want);
+            runs += want > 0;
+        }
+        meg_data_splits_close(d);
+    }
+    assert_true(runs >= 8);
+    json_decref(all);
+}
+
 static void check_file(const char *name, enum meg_masked_type type)
 {
     json_t *all = golden_data(name), *x;
@@ -273,7 +382,7 @@ static void a_blend_has_samples_of_each_dataset(void **state)
     struct meg_err e;
     int64_t from[2] = { 0 };
     int32_t a[5][MOST];
-    struct meg_bert_sample got = { a[0], a[1], a[2], a[3], a[4], false, false };
+    struct meg_bert_sample got = { a[0], a[1], a[2], a[3], a[4], false, false, 0 };
     const struct meg_dataset *ds;
 
     (void)state;
@@ -422,11 +531,9 @@ static void a_damaged_cache_is_rebuilt(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bert_samples_equal_megatrons),
-        cmocka_unit_test(t5_samples_equal_megatrons),
-        cmocka_unit_test(a_blend_has_samples_of_each_dataset),
-        cmocka_unit_test(invalid_settings_are_refused),
-        cmocka_unit_test(a_sample_too_large_for_the_decoder_is_refused),
+        cmocka_unit_test(bert_samples_equal_megatrons), cmocka_unit_test(batches_have_megatrons_bert_samples),
+        cmocka_unit_test(t5_samples_equal_megatrons),   cmocka_unit_test(a_blend_has_samples_of_each_dataset),
+        cmocka_unit_test(invalid_settings_are_refused), cmocka_unit_test(a_sample_too_large_for_the_decoder_is_refused),
         cmocka_unit_test(a_damaged_cache_is_rebuilt),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

@@ -1,0 +1,34 @@
+/*
+ * bert.c - BERT (Devlin et al. 2019), arranged as in Megatron-LM (Shoeybi et al. 2019, section 5.3): a bidirectional
+ * encoder with the norm before attention and MLP, an output layer with a transform, and the binary head that predicts
+ * whether the two segments of a sequence are swapped.
+ */
+#include "model/desc.h"
+#include "nn/binary_head.h"
+#include "nn/lm_head.h"
+
+void meg_bert_describe(struct meg_model_desc *d, const struct meg_model_conf *c)
+{
+    const struct meg_lm_head_conf head = {
+        .h = c->hidden_size,
+        .v = c->vocab_size,
+        .tied = c->is_untied ? NULL : "embedding.word_embeddings.weight",
+        .has_bias = true,
+        .is_transformed = true,
+        .act = c->openai_gelu ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF,
+        .std = c->init_method_std,
+        .norm_eps = c->norm_epsilon,
+    };
+    const struct meg_binary_head_conf binary = { c->hidden_size, c->init_method_std };
+
+    d->inputs = MEG_BATCH_BERT_FIELDS;
+    if (!c->bert_binary_head)
+        d->inputs &= ~(1u << MEG_BATCH_TOKEN_TYPES | 1u << MEG_BATCH_SENTENCE_ORDER);
+    d->token_types = c->bert_binary_head ? 2 : 0;
+    d->averages_batches = true;
+    meg_desc_add_transformer(d, c, "encoder", true);
+    d->final_norm = "encoder.final_layernorm";
+    meg_desc_add_head(d, &meg_lm_head, &head, sizeof head, "lm loss");
+    if (c->bert_binary_head)
+        meg_desc_add_head(d, &meg_binary_head, &binary, sizeof binary, "sop loss");
+}

@@ -1,0 +1,458 @@
+/*
+ * bert_golden.c - megatron-bert-tiny (norm before a block) and bert-tiny (norm after it) against an independent float64
+ * implementation (tests/data/golden/README.md): both losses, logits, every gradient, five steps of AdamW, and losses and
+ * gradient norm under other options.  The tolerances of logits and gradients are ten times the error of the reference's
+ * own float32 run.
+ */
+#include <math.h>
+#include "golden.h"
+#include "cpu/cpu.h"
+#include "model/model.h"
+#include "optim/optim.h"
+#include "tiny_gpt.h"
+
+enum { S = 32, B = 4, N = S * B, A = 4, MAX_V = 128 };
+
+struct input {
+    int32_t tokens[N], labels[N], position[N], types[N], key_length[B], order[B];
+    float mask[N];
+    double num_masked;
+};
+
+/* A model of the reference numbers. */
+struct tiny_bert {
+    const char *dir;
+    int64_t h;
+    struct meg_model_conf conf;
+};
+
+static struct tiny_bert pre_norm(void)
+{
+    struct tiny_bert t = { "megatron-bert-tiny", 64, tiny_gpt(2, 64, 256, A, 64, 128) };
+
+    t.conf.family = MEG_FAMILY_BERT;
+    t.conf.bert_binary_head = true;
+    return t;
+}
+
+static struct tiny_bert post_norm(void)
+{
+    struct tiny_bert t = { "bert-tiny", 48, tiny_gpt(2, 48, 96, A, 48, 104) };
+
+    t.conf.family = MEG_FAMILY_BERT;
+    t.conf.bert_binary_head = t.conf.is_post_norm = true;
+    t.conf.bias_gelu_fusion = false;
+    t.conf.norm_epsilon = 1e-12;
+    return t;
+}
+
+static const char *in_dir(const char *dir, const char *name)
+{
+    static char path[128];
+
+    snprintf(path, sizeof path, "models/%s/%s", dir, name);
+    return path;
+}
+
+/* Return the row of a [b,s] tensor that corresponds to row r of an [s,b] tensor. */
+static int hf_token(int r)
+{
+    return r % B * S + r / B;
+}
+
+static void read_input(struct input *x, const char *dir)
+{
+    struct golden_file g = golden_open(in_dir(dir, "inputs.safetensors"));
+    int64_t n;
+    const int64_t *tokens = golden_tensor(&g, "tokens", "I64", &n), *labels = golden_tensor(&g, "labels", "I64", &n);
+    const int64_t *types = golden_tensor(&g, "token_types", "I64", &n), *order;
+    const float *mask = golden_tensor(&g, "loss_mask", "F32", &n);
+    const int64_t *padding = golden_tensor(&g, "padding_mask", "I64", &n);
+
+    assert_int_equal(n, N);
+    order = golden_tensor(&g, "is_random", "I64", &n);
+    memset(x, 0, sizeof *x);
+    for (int r = 0; r < N; r++) {
+        x->tokens[r] = (int32_t)tokens[hf_token(r)];
+        x->labels[r] = (int32_t)labels[hf_token(r)];
+        x->types[r] = (int32_t)types[hf_token(r)];
+        x->position[r] = r / B;
+        x->mask[r] = mask[hf_token(r)];
+        x->num_masked += (double)x->mask[r];
+        x->key_length[r % B] += (int32_t)padding[hf_token(r)];
+    }
+    for (int i = 0; i < B; i++)
+        x->order[i] = (int32_t)order[i];
+    golden_close(&g);
+}
+
+static struct meg_batch batch_of(struct input *x)
+{
+    struct meg_batch b = { .s = S, .b = B, .tokens = x->tokens, .labels = x->labels };
+
+    b.position_ids = x->position;
+    b.loss_mask = x->mask;
+    b.token_types = x->types;
+    b.key_length = x->key_length;
+    b.sentence_order = x->order;
+    return b;
+}
+
+/* Fail unless |got - want| <= most; NaN fails. */
+static void close_to(double got, double want, double most, const char *what)
+{
+    if (!(fabs(got - want) <= most))
+        fail_msg("%s: %.10g, wanted %.10g to within %.2g", what, got, want, most);
+}
+
+static double number(const json_t *j, const char *key)
+{
+    const json_t *v = json_object_get(j, key);
+
+    if (!json_is_number(v))
+        fail_msg("no number %s", key);
+    return json_number_value(v);
+}
+
+/* ---- names of Hugging Face --------------------------------------------------------------------------- */
+
+/* The Hugging Face tensor, and its row, that correspond to a row of a tensor of Megatron's layout. */
+struct hf_row {
+    char name[96];
+    int64_t row;
+};
+
+struct name {
+    const char *megatron, *hf, *post_norm; /* post_norm: name in bert-tiny, if it differs */
+};
+
+static const struct name names[] = {
+    { "embedding.word_embeddings", "bert.embeddings.word_embeddings", NULL },
+    { "embedding.position_embeddings", "bert.embeddings.position_embeddings", NULL },
+    { "embedding.tokentype_embeddings", "bert.embeddings.token_type_embeddings", NULL },
+    { "encoder.final_layernorm", "bert.encoder.ln", "bert.encoder.layer.1.output.LayerNorm" },
+    { "lm_head.dense", "cls.predictions.transform.dense", NULL },
+    { "lm_head.layer_norm", "cls.predictions.transform.LayerNorm", NULL },
+    { "output_layer", "cls.predictions", NULL },
+    { "pooler.dense", "bert.pooler.dense", NULL },
+    { "binary_head", "cls.seq_relationship", NULL },
+    { "self_attention.linear_proj", "attention.output.dense", NULL },
+    { "pre_mlp_layernorm", "ln", "attention.output.LayerNorm" },
+    { "mlp.linear_fc1", "intermediate.dense", NULL },
+    { "mlp.linear_fc2", "output.dense", NULL },
+    { "input_layernorm", "attention.ln", "output.LayerNorm" },
+};
+
+static const char *hf_name(const char *megatron, size_t n, bool is_post_norm)
+{
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i].megatron) == n && !strncmp(names[i].megatron, megatron, n))
+            return is_post_norm && names[i].post_norm ? names[i].post_norm : names[i].hf;
+    fail_msg("no Hugging Face name for %s", megatron);
+    return NULL;
+}
+
+static struct hf_row hf_row_of(const struct tiny_bert *t, const char *name, int64_t o)
+{
+    static const char *const parts[] = { "query", "key", "value" };
+    const bool is_post_norm = t->conf.is_post_norm;
+    const int64_t d = t->h / A;
+    struct hf_row p = { .row = o };
+    int layer = -1, skipped = 0;
+    const char *suffix, *rest;
+
+    sscanf(name, "encoder.layers.%d.%n", &layer, &skipped);
+    rest = name + skipped;
+    suffix = strrchr(rest, '.');
+    if (layer < 0) {
+        snprintf(p.name, sizeof p.name, "%s%s", hf_name(rest, (size_t)(suffix - rest), is_post_norm), suffix);
+    } else if (strstr(rest, "linear_qkv")) { /* q, k, v by head */
+        p.row = o / (3 * d) * d + o % d;
+        snprintf(p.name, sizeof p.name, "bert.encoder.layer.%d.attention.self.%s%s", layer, parts[o / d % 3], suffix);
+    } else if (is_post_norm && !strncmp(rest, "input_layernorm", 15) && layer == 0) {
+        snprintf(p.name, sizeof p.name, "bert.embeddings.LayerNorm%s", suffix);
+    } else { /* with post-norm, the input norm of a layer is the output norm of the layer before it */
+        layer -= is_post_norm && !strncmp(rest, "input_layernorm", 15);
+        snprintf(p.name, sizeof p.name, "bert.encoder.layer.%d.%s%s", layer,
+                 hf_name(rest, (size_t)(suffix - rest), is_post_norm), suffix);
+    }
+    return p;
+}
+
+/* ---- the model --------------------------------------------------------------------------------------- */
+
+static struct meg_model *create(const struct tiny_bert *t)
+{
+    const struct meg_model_run run = { .s = S, .b = B, .is_training = true, .seed = 1 };
+    struct golden_file w = golden_open(in_dir(t->dir, "model.safetensors"));
+    struct meg_model_conf c = t->conf;
+    struct meg_model *g;
+    struct meg_err e;
+
+    if (meg_model_conf_check(&c, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
+    for (int i = 0; i < g->params.n; i++) {
+        const struct meg_param *row = &g->params.row[i];
+        const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
+
+        for (int64_t o = 0; o < row->dim[0]; o++) {
+            const struct hf_row p = hf_row_of(t, row->name, o);
+            int64_t n;
+            const float *from = golden_tensor(&w, p.name, "F32", &n);
+
+            memcpy((float *)g->w + row->offset + o * cols, from + p.row * cols, (size_t)cols * sizeof(float));
+        }
+    }
+    golden_close(&w);
+    return g;
+}
+
+/* Run forward and backward of the mean losses; `sop` is the factor of the sop loss.  Store the losses. */
+static void train_pass(struct meg_model *g, const struct meg_batch *x, double num_masked, double sop, double *loss)
+{
+    const struct meg_loss_factors f = { { 1 / num_masked, sop / B }, { 1 / num_masked, 1.0 / B } };
+
+    meg_model_zero_grads(g);
+    meg_model_zero_loss(g);
+    meg_model_forward(g, 0, 0, x, &f, NULL, NULL);
+    meg_model_backward(g, 0, 0, NULL, NULL);
+    meg_model_read_losses(g, loss);
+}
+
+static void check_losses(const double *loss, const json_t *parts)
+{
+    close_to(loss[0], number(parts, "lm_loss"), 1e-6 * loss[0], "lm loss");
+    if (json_object_get(parts, "sop_loss"))
+        close_to(loss[1], number(parts, "sop_loss"), 1e-6 * loss[1], "sop loss");
+}
+
+static double grad_norm(const struct meg_model *g)
+{
+    double squares = 0;
+
+    g->op->sumsq(NULL, &squares, g->g, MEG_DTYPE_F32, g->params.flat_numel);
+    return sqrt(squares);
+}
+
+static void check_gradients(const struct tiny_bert *t, const struct meg_model *g, const struct golden_file *tensors,
+                            const json_t *want)
+{
+    for (int i = 0; i < g->params.n; i++) {
+        const struct meg_param *row = &g->params.row[i];
+        const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
+
+        for (int64_t o = 0; o < row->dim[0]; o++) {
+            const struct hf_row p = hf_row_of(t, row->name, o);
+            const double most = 10 * number(json_object_get(want, p.name), "f32_max_abs_err");
+            char full[128];
+            int64_t n;
+            const float *grad;
+
+            snprintf(full, sizeof full, "grad.%s", p.name);
+            grad = golden_tensor(tensors, full, "F32", &n);
+            for (int64_t c = 0; c < cols; c++)
+                close_to(((float *)g->g)[row->offset + o * cols + c], grad[p.row * cols + c], most, full);
+        }
+    }
+}
+
+/* Losses, logits of tokens that are not padding, and every gradient. */
+static void check_model(const struct tiny_bert *t)
+{
+    json_t *want = golden_json(in_dir(t->dir, "expected.json"));
+    struct golden_file tensors = golden_open(in_dir(t->dir, "expected.safetensors"));
+    struct meg_model *g = create(t);
+    const int64_t v = t->conf.vocab_size;
+    struct input in;
+    struct meg_batch x = batch_of(&in);
+    static float logits[N * MAX_V];
+    const float *expected;
+    double most, loss[MEG_MAX_LOSSES];
+    int64_t n;
+
+    read_input(&in, t->dir);
+    expected = golden_tensor(&tensors, "logits", "F32", &n);
+    most = 10 * number(json_object_get(want, "f32_vs_f64_output_max_abs"), "logits");
+    meg_model_logits(g, &x, logits);
+    for (int r = 0; r < N; r++)
+        for (int64_t k = 0; k < v && r / B < in.key_length[r % B]; k++)
+            close_to(logits[r * v + k], expected[hf_token(r) * v + k], most, "logit");
+    train_pass(g, &x, in.num_masked, 1, loss);
+    check_losses(loss, json_object_get(want, "parts_f64"));
+    close_to(loss[0] + loss[1], number(want, "loss_f64"), 1e-6 * number(want, "loss_f64"), "loss");
+    check_gradients(t, g, &tensors, json_object_get(want, "grads"));
+    close_to(grad_norm(g), number(want, "grad_global_norm"), 1e-6 * number(want, "grad_global_norm"), "gradient norm");
+    meg_model_close(g);
+    golden_close(&tensors);
+    json_decref(want);
+}
+
+static void pre_norm_losses_logits_and_every_gradient(void **state)
+{
+    const struct tiny_bert t = pre_norm();
+
+    (void)state;
+    check_model(&t);
+}
+
+static void post_norm_losses_logits_and_every_gradient(void **state)
+{
+    const struct tiny_bert t = post_norm();
+
+    (void)state;
+    check_model(&t);
+}
+
+/* Check losses and gradient norm of a variant; `sop` is the factor of the sop loss. */
+static void check_variant(const struct tiny_bert *t, const char *name, double sop)
+{
+    json_t *want = golden_json(in_dir(t->dir, "expected.json")), *v;
+    struct meg_model *g = create(t);
+    struct input in;
+    struct meg_batch x = batch_of(&in);
+    double loss[MEG_MAX_LOSSES];
+    size_t k;
+    int found = 0;
+
+    read_input(&in, t->dir);
+    train_pass(g, &x, in.num_masked, sop, loss);
+    json_array_foreach(json_object_get(want, "variants"), k, v)
+    {
+        if (strcmp(json_string_value(json_object_get(v, "name")), name))
+            continue;
+        found++;
+        check_losses(loss, json_object_get(v, "parts_f64"));
+        close_to(grad_norm(g), number(v, "grad_global_norm_f64"), 1e-5 * number(v, "grad_global_norm_f64"), name);
+    }
+    assert_int_equal(found, 1);
+    meg_model_close(g);
+    json_decref(want);
+}
+
+static void losses_under_other_options(void **state)
+{
+    struct tiny_bert t = pre_norm();
+
+    (void)state;
+    check_variant(&t, "mlm-only", 0);
+    t.conf.bias_gelu_fusion = false;
+    check_variant(&t, "no-bias-gelu-fusion", 1);
+    t = post_norm();
+    check_variant(&t, "mlm-only", 0);
+    t.conf.openai_gelu = true;
+    check_variant(&t, "gelu-tanh", 1);
+}
+
+/* Squared norm, first and last element of a Hugging Face tensor, collected from rows in Megatron's layout. */
+struct summary {
+    double squares, first, last;
+    int64_t last_row;
+};
+
+/*
+ * Return the rounding error of a weight after five steps of AdamW.  It is 0 unless the gradient is 0 but for its rounding
+ * error e, as that of the bias of keys, which softmax cancels: a step is then at most lr * e / (e + eps).
+ */
+static double rounding_of_steps(const json_t *grad)
+{
+    const double e = 10 * number(grad, "f32_max_abs_err");
+
+    return number(grad, "max_abs") > e ? 0 : 5 * 1e-3 * e / (e + 1e-8);
+}
+
+static void check_weights(const struct tiny_bert *t, const struct meg_model *g, const json_t *after,
+                          const json_t *grads)
+{
+    const char *name;
+    json_t *want;
+
+    json_object_foreach((json_t *)after, name, want)
+    {
+        struct summary got = { .last_row = -1 };
+        double most;
+
+        for (int i = 0; i < g->params.n; i++) {
+            const struct meg_param *row = &g->params.row[i];
+            const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
+
+            for (int64_t o = 0; o < row->dim[0]; o++) {
+                const struct hf_row p = hf_row_of(t, row->name, o);
+                const float *w = (float *)g->w + row->offset + o * cols;
+
+                if (strcmp(p.name, name))
+                    continue;
+                for (int64_t c = 0; c < cols; c++)
+                    got.squares += (double)w[c] * w[c];
+                if (p.row == 0)
+                    got.first = w[0];
+                if (p.row > got.last_row) {
+                    got.last_row = p.row;
+                    got.last = w[cols - 1];
+                }
+            }
+        }
+        most = rounding_of_steps(json_object_get(grads, name));
+        close_to(sqrt(got.squares), number(want, "l2"), 1e-5 * number(want, "l2") + most * sqrt((double)t->h), name);
+        close_to(got.first, number(want, "first"), 1e-4 * fabs(number(want, "first")) + most, name);
+        close_to(got.last, number(want, "last"), 1e-4 * fabs(number(want, "last")) + most, name);
+    }
+}
+
+static void check_five_steps(const struct tiny_bert *t)
+{
+    const struct meg_optim_rates rates = { 1e-3, 1e-3, 0.1 };
+    const struct meg_optim_step one_step = { .rates = { rates, rates }, .has_grad_norm = true };
+    const struct meg_optim_conf conf = {
+        .optimizer = MEG_OPTIMIZER_ADAM, .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
+    };
+    json_t *expected = golden_json(in_dir(t->dir, "expected.json")), *want = json_object_get(expected, "adamw");
+    struct meg_model *g = create(t);
+    struct input in;
+    struct meg_batch x = batch_of(&in);
+    struct meg_optim *o = NULL;
+    const struct meg_zero_conf zero = { .num_instances = 1 };
+
+    read_input(&in, t->dir);
+    assert_int_equal(meg_optim_create(&o, &conf, &zero, g, NULL), 0);
+    for (size_t step = 0; step <= 5; step++) {
+        const double total = json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step));
+        const double norm = json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step));
+        double loss[MEG_MAX_LOSSES];
+
+        meg_optim_begin(o, 1, false);
+        train_pass(g, &x, in.num_masked, 1, loss);
+        close_to(loss[0] + loss[1], total, 1e-6 * total, "loss");
+        if (step == 5)
+            break;
+        meg_optim_reduce_grads(o);
+        meg_optim_decide(o, &one_step);
+        meg_optim_update(o);
+        meg_optim_end(o);
+        close_to(meg_optim_result(o)->grad_norm, norm, 1e-5 * norm, "norm");
+    }
+    check_weights(t, g, json_object_get(want, "after_5_steps"), json_object_get(expected, "grads"));
+    meg_optim_close(o);
+    meg_model_close(g);
+    json_decref(expected);
+}
+
+static void five_steps_of_adamw(void **state)
+{
+    const struct tiny_bert pre = pre_norm(), post = post_norm();
+
+    (void)state;
+    check_five_steps(&pre);
+    check_five_steps(&post);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pre_norm_losses_logits_and_every_gradient),
+        cmocka_unit_test(post_norm_losses_logits_and_every_gradient),
+        cmocka_unit_test(losses_under_other_options),
+        cmocka_unit_test(five_steps_of_adamw),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
