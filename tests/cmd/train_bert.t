@@ -65,8 +65,8 @@ refuses 2 '^meg-train: --context-parallel-size 2: cannot be combined with --mode
 refuses 2 '^meg-train: the vocabulary has no \[MASK\] token' --tokenizer-type NullTokenizer --vocab-size 600
 refuses 2 '--model is bert in the checkpoint, but gpt in this run' --model gpt --load "$T/all" --finetune
 meg-preprocess -q --input "$T/text.jsonl" --tokenizer-type BertWordPieceLowerCase --vocab-file "$bert_vocab" \
-    --output-prefix "$T/whole" 2>"$T/err"
-refuses 65 'preprocess the text with --split-sentences' --data-path "$T/whole_text_document"
+    --output-prefix "$T/unsplit" 2>"$T/err"
+refuses 65 'preprocess the text with --split-sentences' --data-path "$T/unsplit_text_document"
 sed '/^data-path/d' "$T/conf" >"$T/mock"
 status 'mock data have no sentences' 2 meg-train -q --config "$T/mock" --mock-data
 like 'mock data: the message says so' "$(cat "$T/err")" 'has no sentences'
