@@ -6,6 +6,8 @@
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 . "${0%/*}/train.sh"
+. "${0%/*}/bert.sh"
+cp "$bert_vocab" "$T/vocab.txt"
 
 n=8 layouts=$B/tests/ranks/layouts
 if [ "${MEG_QUEUE_SEED-}" ]; then

@@ -84,6 +84,15 @@ same_run 2 --context-parallel-size 2 --cp-comm-type a2a
 same_run 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
 same_run 4 --context-parallel-size 2 --use-distributed-optimizer --num-distributed-optimizer-instances 2
 
+# A BERT has other options and data.
+cp "$T/conf" "$T/gpt.conf"
+. "${0%/*}/bert.sh"
+printf 'eval-interval = 5\nglobal-batch-size = 8\n' >>"$T/conf"
+same_run 1
+same_run 2 --tensor-model-parallel-size 2 --sequence-parallel --bf16
+same_run 2 --pipeline-model-parallel-size 2 --zero-stage 1
+cp "$T/gpt.conf" "$T/conf"
+
 # The language-model head computes two chunks of the 32 rows of a micro-batch, in the reference run on the CPU, too.
 path=$PATH
 export MEG_QUEUE_LOGITS_ROWS=24

@@ -357,13 +357,14 @@ void meg_optim_count_zeros(struct meg_optim *o)
 void meg_optim_sum_losses(struct meg_optim *o, double loss_divisor)
 {
     struct meg_step_sums *s = &o->record->sums;
+    const int64_t n = meg_model_num_losses(o->model);
 
     o->op->copy(o->stream, s->local_loss, o->model->loss_sum, sizeof s->local_loss);
     o->op->copy(o->stream, s->loss, o->model->loss_sum, sizeof s->loss);
     o->op->upload(o->stream, &s->loss_divisor, &loss_divisor, sizeof loss_divisor);
-    /* the losses and, over data-parallel ranks, loss_divisor, which follows them */
-    meg_all_reduce(o->mesh->dp_cp, o->stream, s->loss, MEG_MAX_LOSSES + 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
-    meg_all_reduce(o->mesh->pp, o->stream, s->loss, MEG_MAX_LOSSES, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    /* the losses and, over data-parallel ranks, loss_divisor, which precedes them */
+    meg_all_reduce(o->mesh->dp_cp, o->stream, &s->loss_divisor, 1 + n, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->pp, o->stream, s->loss, n, MEG_DTYPE_F64, MEG_REDUCE_SUM);
 }
 
 /* ---- the step ------------------------------------------------------------------------------------ */

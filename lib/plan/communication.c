@@ -1,7 +1,7 @@
 /*
  * Cost model of communication: the bytes that a rank sends.  The formulas count the collectives and transfers in these
  * files: nn/linear.c, nn/sequence_parallel.c, nn/cp_attention.c, nn/cp_kv_exchange.c, nn/cp_all_to_all.c,
- * nn/embedding.c, nn/lm_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c, optim/optim.c and train/step.c.
+ * nn/embedding.c, nn/lm_head.c, nn/binary_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c, optim/optim.c and train/step.c.
  */
 #include <string.h>
 #include "plan/internal.h"
@@ -79,16 +79,22 @@ struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost)
 }
 
 /*
- * The head computes logits, loss and gradients in the backward step, and communicates only there.  With sequence
- * parallelism, the head all-gathers its input.  In either case, it all-gathers the softmax statistics (two f32 per
- * token) and reduces the input gradient.
+ * The language-model head computes logits, loss and gradients in the backward step, and communicates only there.  With
+ * sequence parallelism, it all-gathers its input.  In either case, it all-gathers the softmax statistics (two f32 per
+ * token) and reduces the input gradient.  With sequence parallelism, the binary head of BERT all-gathers a row per
+ * sequence.
  */
-struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
+struct cost_comm cost_heads_comm(const struct meg_cost_model *cost)
 {
     const double once = residual_volume(cost, cost->run.dtype), n = (double)cost_local_rows(cost).rows;
     const double softmax = meg_comm_volume_sharded(cost->layout.tp, 2 * n * sizeof(float));
 
-    return (struct cost_comm){ 0, (cost->layout.has_sp ? 2 : 1) * once + softmax, 0 };
+    const double row = (double)(cost->run.b * cost->model->hidden_size) * size_of(cost->run.dtype);
+    const double first_rows = cost->layout.has_sp ? meg_comm_volume_sharded(cost->layout.tp, row) : 0;
+
+    return (struct cost_comm){ 0,
+                               (cost->layout.has_sp ? 2 : 1) * once + softmax + cost->num_sequence_heads * first_rows,
+                               0 };
 }
 
 int64_t cost_recomputed_layers(const struct meg_model_run *run, int64_t n, int64_t *inputs)
@@ -239,7 +245,7 @@ static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost
     if (stage == 0)
         nbytes[MEG_COST_GROUP_TP] += total(cost_embedding_comm(cost));
     if (stage == l->pp - 1)
-        nbytes[MEG_COST_GROUP_TP] += total(cost_lm_head_comm(cost));
+        nbytes[MEG_COST_GROUP_TP] += total(cost_heads_comm(cost));
 }
 
 void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, struct meg_rank_coords at)
@@ -258,9 +264,9 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
         nbytes[i] *= (double)cost->schedule.microbatches;
 
     nbytes[MEG_COST_GROUP_TP] += once.sp_grad_reduce;
-    nbytes[MEG_COST_GROUP_PP] += meg_comm_volume_all_reduce(l->pp, scalar);
-    nbytes[MEG_COST_GROUP_DP_CP] =
-        once.grad_reduce + once.param_gather + meg_comm_volume_all_reduce(l->dp * l->cp, 2 * scalar);
+    nbytes[MEG_COST_GROUP_PP] += meg_comm_volume_all_reduce(l->pp, cost->num_losses * scalar);
+    nbytes[MEG_COST_GROUP_DP_CP] = once.grad_reduce + once.param_gather +
+                                   meg_comm_volume_all_reduce(l->dp * l->cp, (1 + cost->num_losses) * scalar);
     if (l->zero.nshards)
         nbytes[MEG_COST_GROUP_DP_CP] += meg_comm_volume_all_reduce(l->zero.nshards, cost->num_scalar_reduces * scalar);
     nbytes[MEG_COST_GROUP_MP] = meg_comm_volume_all_reduce(l->tp * l->pp, cost->num_scalar_reduces * scalar);

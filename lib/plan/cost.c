@@ -1,5 +1,17 @@
 #include "plan/cost.h"
 #include "device/device.h"
+#include "model/desc.h"
+
+static void count_heads(struct meg_cost_model *m)
+{
+    struct meg_model_desc d;
+
+    meg_model_describe(&d, m->model);
+    m->num_losses = d.nheads;
+    for (int i = 0; i < d.nheads; i++)
+        m->num_sequence_heads += d.head[i].type->is_per_sequence;
+    meg_model_desc_free(&d);
+}
 
 struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro)
 {
@@ -13,6 +25,7 @@ struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t 
                                 .schedule = s->schedule,
                                 .run = s->model_run };
 
+    count_heads(&m);
     m.schedule.microbatches = num_micro;
     m.uses_host_comm = meg_hardware_find(c->hardware)->memory == 0;
     m.overlaps_grad_reduce = job->zero.overlap_grad_reduce;

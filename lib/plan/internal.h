@@ -52,7 +52,7 @@ struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i);
 /* Return the bytes that a rank sends in the tensor-parallel group for the embedding. */
 struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost);
 /* Return the bytes that a rank sends in the tensor-parallel group for the head. */
-struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost);
+struct cost_comm cost_heads_comm(const struct meg_cost_model *cost);
 
 /*
  * Return how many of a chunk's n layers are fully recomputed.  Set *inputs to the number of layer inputs that are

@@ -151,7 +151,7 @@ static struct chunk_time lm_head_time(const struct rates *r, const struct meg_co
 
     s.bwd_input.gemm = 3 * gemm_time(r, n, h, v);
     s.bwd_input.memory_bound = (3 * n * v + 8 * rows) * r->element_nbytes / r->hw->memory_bw;
-    s.bwd_input.comm = cost_lm_head_comm(cost).bwd_input / bandwidth(r->hw, 1, cost->layout.tp);
+    s.bwd_input.comm = cost_heads_comm(cost).bwd_input / bandwidth(r->hw, 1, cost->layout.tp);
     return s;
 }
 

@@ -68,8 +68,8 @@ struct meg_step_hparams {
 
 /* Sums of one step, zero when the step begins. */
 struct meg_step_sums {
-    double loss[MEG_MAX_LOSSES];       /* sum of each loss of the model */
     double loss_divisor;               /* number of terms of a sum: of unmasked tokens, or of micro-batches */
+    double loss[MEG_MAX_LOSSES];       /* sum of each loss of the model */
     double grad_sumsq, param_sumsq;    /* sums of squares of gradients before unscaling, and of updated parameters */
     int64_t num_zeros;                 /* gradient elements that are exactly zero */
     double local_loss[MEG_MAX_LOSSES]; /* losses before they are summed over ranks */

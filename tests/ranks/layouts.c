@@ -9,7 +9,8 @@
  * drawn with a fixed seed.  `cover` runs a selection of cells that contains every triple of values of a valid cell (a
  * covering array of strength 3, chosen greedily: Cohen et al. 1997).  `sample` runs the first SAMPLE cells of that
  * selection (choose_sample).  The world is split into groups of as many ranks as a cell requires; the groups run cells
- * concurrently.  Trains on DIR/ids_text_document (tests/train.sh), prints TAP, and writes files to DIR.
+ * concurrently.  Trains on DIR/ids_text_document (tests/train.sh) or, for BERT, DIR/text_text_sentence with DIR/vocab.txt
+ * (tests/bert.sh), prints TAP, and writes files to DIR.
  */
 #include <jansson.h>
 #include <math.h>
@@ -39,11 +40,14 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
 #define LLAMA                                                                                                          \
     "--group-query-attention --num-query-groups 4 --swiglu --normalization RMSNorm --position-embedding-type rope "    \
     "--disable-bias-linear --untie-embeddings-and-output-weights --ffn-hidden-size 64"
+#define BERT "--model bert "
 #define UNEVEN "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers "
 #define FULL "--recompute-granularity full --recompute-method "
 
 static const struct value values[OPTIONS][8] = {
-    [SHAPE] = { { "gpt", TINY, 8 }, { "llama", TINY LLAMA, 4 } }, /* n: key-value groups */
+    [SHAPE] = { { "gpt", TINY, 8 },
+                { "llama", TINY LLAMA, 4 }, /* n: key-value groups */
+                { "bert", TINY BERT, 8 } },
     [TP] = { { "", "", 1 },
              { "tp2", "--tensor-model-parallel-size 2", 2 },
              { "tp4", "--tensor-model-parallel-size 4", 4 },
@@ -114,6 +118,11 @@ static int a2a_size(const struct cell *c)
     return strstr(type, "a2a+p2p") ? 2 : strstr(type, "a2a") ? value_of(c, CP) : 1;
 }
 
+static bool is_bert(const struct cell *c)
+{
+    return strstr(values[SHAPE][c->v[SHAPE]].args, BERT);
+}
+
 /* Return whether stages have different numbers of layers. */
 static bool is_uneven(const struct cell *c)
 {
@@ -125,6 +134,8 @@ static bool is_valid(const struct cell *c, int world)
 {
     const int tp = value_of(c, TP), pp = value_of(c, PP), vp = value_of(c, VP), recompute = value_of(c, RECOMPUTE);
 
+    if (is_bert(c) && value_of(c, CP) > 1)
+        return false;
     if (ranks_of(c) > world || tp * a2a_size(c) > value_of(c, SHAPE) || pp * vp > 8)
         return false;
     if ((vp > 1 && (pp == 1 || is_uneven(c))) || (value_of(c, SP) && tp == 1) ||
@@ -294,7 +305,11 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     static const char common[] =
         "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 "
         "--lr-warmup-iters 2 "
-        "--split 100,0,0 --tokenizer-type NullTokenizer --vocab-size 100 --log-interval 1 --no-save-optim";
+        "--split 100,0,0 --log-interval 1 --no-save-optim";
+    static const char *const data[] = {
+        "--tokenizer-type NullTokenizer --vocab-size 100 --data-path %s/ids_text_document",
+        "--tokenizer-type BertWordPieceLowerCase --vocab-file %s/vocab.txt --data-path %s/text_text_sentence",
+    };
     struct meg_train_job *job = meg_new(sizeof *job);
     struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS];
     struct meg_str line = { 0 };
@@ -302,8 +317,8 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     struct meg_err e;
     int argc = 0;
 
-    meg_str_printf(&line, "%s --data-path %s/ids_text_document --save %s/%s --log-json %s/%s.json", common, dir, dir,
-                   name, dir, name);
+    meg_str_printf(&line, "%s --save %s/%s --log-json %s/%s.json ", common, dir, name, dir, name);
+    meg_str_printf(&line, data[is_bert(c)], dir, dir);
     for (int i = 0; i < OPTIONS; i++)
         meg_str_printf(&line, " %s", values[i][c->v[i]].args);
     for (char *word = strtok_r(line.s, " ", &save); word; word = strtok_r(NULL, " ", &save))
@@ -476,7 +491,7 @@ struct result {
     struct mismatch mismatch;
 };
 
-static struct outcome reference[2];
+static struct outcome reference[8]; /* of each value of SHAPE */
 
 static void make_references(struct meg_comm *world)
 {

@@ -32,7 +32,7 @@ static struct meg_optim_conf adam;
 static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const struct shape *m,
                                              const struct layout_case *w)
 {
-    struct meg_cost_model cost = { .model = model, .optim = &adam, .op = meg_device_cpu()->op };
+    struct meg_cost_model cost = { .model = model, .optim = &adam, .op = meg_device_cpu()->op, .num_losses = 1 };
 
     *model = (struct meg_model_conf){ .num_layers = m->layers,
                                       .hidden_size = m->h,
