@@ -87,7 +87,7 @@ same_run 4 --context-parallel-size 2 --use-distributed-optimizer --num-distribut
 # A BERT has other options and data.
 cp "$T/conf" "$T/gpt.conf"
 . "${0%/*}/bert.sh"
-printf 'eval-interval = 5\nglobal-batch-size = 8\n' >>"$T/conf"
+echo 'split = 60,20,20' >>"$T/conf"
 same_run 1
 same_run 2 --tensor-model-parallel-size 2 --sequence-parallel --bf16
 same_run 2 --pipeline-model-parallel-size 2 --zero-stage 1
