@@ -10,26 +10,45 @@ awk 'BEGIN { for (i = 0; i < 3000; i++) { printf "{\"text\":\""; for (j = 0; j <
     printf "1\"}\n" } }' >ids.jsonl
 meg-preprocess -q --input ids.jsonl --tokenizer-type NullTokenizer --vocab-size 99 --append-eod --output-prefix corpus
 
-# Copy the recipes without their tokenizers, which are not in the repository.
+# BERT reads its own tokenizer: a vocabulary of as many lines as that of bert-large-uncased, less two added tokens.
+. "$here/bert.sh"
+{ printf '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n'; tail -n +6 "$bert_vocab"; } >small.txt
+awk '{ print } END { for (i = NR; i < 30520; i++) print "w" i }' small.txt >vocab.txt
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat text.jsonl; done >texts.jsonl
+meg-preprocess -q --input texts.jsonl --tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt --split-sentences \
+    --output-prefix corpus 2>err
+
+# Copy the recipes of GPT without their tokenizers, which are not in the repository.
 for f in "$recipes"/*.conf; do
     sed '/^tokenizer-/d; /^vocab-file/d; /^merge-file/d' "$f" >"${f##*/}"
 done
+cp "$recipes/bert-345m.conf" .
+
+# null_tokenizer NAME VOCABULARY: print the options of the tokenizer that recipe NAME lacks
+null_tokenizer() {
+    [ "$1" = bert-345m ] || echo "--tokenizer-type NullTokenizer --vocab-size $2"
+}
 
 # planned NAME VOCABULARY RANKS HARDWARE PARAMETERS: check a dry run of recipe NAME
 planned() {
-    status "$1: a dry run succeeds" 0 meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer \
-        --vocab-size "$2" --dry-run --world-size "$3" --hardware "$4"
+    # shellcheck disable=SC2046 # words
+    status "$1: a dry run succeeds" 0 meg-train -q --config "$1.conf" $(null_tokenizer "$1" "$2") --dry-run \
+        --world-size "$3" --hardware "$4"
     like "$1: the model has the published number of parameters" "$(cat "$T/out")" "^  all +[0-9]+ +$5\$"
     unlike "$1: the run fits in memory" "$(cat "$T/out")" 'does not fit'
     sed -n '/^memory/,/all/p; /^time/,$p' "$T/out" | sed -n '/^data/q; s/^/# /p'
 }
 planned gpt-345m 50256 2 a100 354823168
+# embedding, layers, final norm; head with its norm and bias, pooler, binary head
+h=1024 v=30522
+planned bert-345m - 2 a100 $((h * (v + 512 + 2) + 24 * (12 * h * h + 13 * h) + 2 * h + h * h + 3 * h + v + h * h + h + 2 * h + 2))
 planned gpt3-175b 50256 1024 a100 174604259328
 planned llama3-8b 128255 8 h100 8030261248
 
 # The comment of a recipe lists the possible powers of two as world sizes; for other sizes the message suggests a batch
 # size.
-dry_run() { meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer --vocab-size 99 --dry-run --world-size "$2"; }
+# shellcheck disable=SC2046 # words
+dry_run() { meg-train -q --config "$1.conf" $(null_tokenizer "$1" 99) --dry-run --world-size "$2"; }
 for f in "$recipes"/*.conf; do
     name=${f##*/}
     name=${name%.conf}
