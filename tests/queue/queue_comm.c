@@ -68,13 +68,28 @@ static bool run_op(void *args)
 
     if (!a->is_started) {
         a->work = start_base(a);
-        a->q->c.nbytes_sent = a->q->base->nbytes_sent;
         a->is_started = true;
     }
     return !a->work || a->q->base->op->test(a->work);
 }
 
 /* ---- tensor collectives ---- */
+
+/* Return the bytes that this rank sends, which are counted when the collective is queued, as over NCCL. */
+static double nbytes_to_send(const struct op_args *a)
+{
+    const double nbytes = (double)a->n * (double)meg_dtype_size(a->t);
+
+    switch (a->op) {
+    case ALL_REDUCE: return meg_comm_volume_all_reduce(a->q->c.size, nbytes);
+    case REDUCE_SCATTER:
+    case ALL_GATHER:
+    case ALL_TO_ALL: return meg_comm_volume_sharded(a->q->c.size, nbytes);
+    case BROADCAST:
+    case SEND: return nbytes;
+    default: return 0;
+    }
+}
 
 static struct meg_work *queue_op(struct queue_comm *q, struct meg_stream *after, struct meg_stream *on,
                                  const struct op_args *a)
@@ -83,6 +98,7 @@ static struct meg_work *queue_op(struct queue_comm *q, struct meg_stream *after,
     struct meg_work *w = meg_new(sizeof *w);
 
     w->q = q;
+    q->c.nbytes_sent += nbytes_to_send(a);
     w->done = op->event_create();
     op->event_record(after, w->done);
     op->event_wait(on, w->done);
