@@ -40,7 +40,8 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
 #define LLAMA                                                                                                          \
     "--group-query-attention --num-query-groups 4 --swiglu --normalization RMSNorm --position-embedding-type rope "    \
     "--disable-bias-linear --untie-embeddings-and-output-weights --ffn-hidden-size 64"
-#define BERT "--model bert "
+/* With this seed, the bias of the binary head, which begins at 0, is not near 0 after ten steps. */
+#define BERT "--model bert --seed 2 "
 #define UNEVEN "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers "
 #define FULL "--recompute-granularity full --recompute-method "
 
