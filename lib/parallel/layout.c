@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/mem.h"
 
 #define C struct meg_layout_conf
 const struct meg_opt meg_layout_opts[] = {
@@ -40,9 +41,7 @@ const struct meg_opt meg_layout_opts[] = {
 };
 #undef C
 
-const struct meg_layout meg_layout_one = {
-    .tp = 1, .cp = 1, .dp = 1, .pp = 1, .vp = 1, .first_layers = MEG_UNSET, .last_layers = MEG_UNSET
-};
+const struct meg_layout meg_layout_one = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .vp = 1 };
 
 int64_t meg_layout_world(const struct meg_layout *l)
 {
@@ -89,32 +88,10 @@ enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_
     return (enum meg_cp_comm_type)type;
 }
 
-/* Return the number of layers of a stage. */
-static int64_t stage_layers(const struct meg_layout *l, int64_t stage)
+void meg_layout_free(struct meg_layout *l)
 {
-    int64_t rest = l->layers, stages = l->pp;
-
-    if (l->first_layers != MEG_UNSET) {
-        if (stage == 0)
-            return l->first_layers;
-        rest -= l->first_layers;
-        stages--;
-    }
-    if (l->last_layers != MEG_UNSET) {
-        if (stage == l->pp - 1)
-            return l->last_layers;
-        rest -= l->last_layers;
-        stages--;
-    }
-    return rest / stages;
-}
-
-void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first, int64_t *n)
-{
-    *n = stage_layers(l, stage) / l->vp;
-    *first = chunk * (l->layers / l->vp);
-    if (stage > 0) /* the stages between the first and the last have equal numbers of layers */
-        *first += stage_layers(l, 0) / l->vp + (stage - 1) * (stage_layers(l, 1) / l->vp);
+    free(l->first_layer);
+    l->first_layer = NULL;
 }
 
 /* ---- rules ---------------------------------------------------------------------------------- */
@@ -308,6 +285,39 @@ static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct 
     return 0;
 }
 
+/* ---- the stage table ---------------------------------------------------------------------------- */
+
+/* Return the number of layers of a stage. */
+static int64_t stage_layers(const struct meg_layout_conf *c, int64_t layers, int64_t stage)
+{
+    int64_t rest = layers, stages = c->pipeline;
+
+    if (c->first_layers != MEG_UNSET) {
+        if (stage == 0)
+            return c->first_layers;
+        rest -= c->first_layers;
+        stages--;
+    }
+    if (c->last_layers != MEG_UNSET) {
+        if (stage == c->pipeline - 1)
+            return c->last_layers;
+        rest -= c->last_layers;
+        stages--;
+    }
+    return rest / stages;
+}
+
+/* Compute the stage table.  The layers of a stage are divided equally over the chunks of the stage. */
+static int64_t *make_stage_table(const struct meg_layout_conf *c, int64_t layers, int64_t vp)
+{
+    int64_t *first_layer = meg_new((size_t)(c->pipeline * vp + 1) * sizeof *first_layer);
+
+    for (int64_t k = 0; k < c->pipeline * vp; k++)
+        first_layer[k + 1] = first_layer[k] + stage_layers(c, layers, k % c->pipeline) / vp;
+    MEG_ASSERT_EQ(first_layer[c->pipeline * vp], layers);
+    return first_layer;
+}
+
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e)
 {
     const int r = check_sizes(c, world, e);
@@ -333,7 +343,6 @@ int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, 
         (r = check_stages(c, m->layers, e)) < 0 || (r = check_virtual(&l->vp, c, m->layers, e)) < 0)
         return r;
     l->layers = m->layers;
-    l->first_layers = c->first_layers;
-    l->last_layers = c->last_layers;
+    l->first_layer = make_stage_table(c, m->layers, l->vp);
     return 0;
 }

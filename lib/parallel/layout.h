@@ -2,6 +2,8 @@
  * layout.h - the grid of ranks: sizes of the parallel groups, coordinates of each rank, and the layers of each pipeline
  * stage (Narayanan et al. 2021, section 2).
  *
+ * The layers of each stage are a table, the stage table, which meg_layout_set_model computes from the options.
+ *
  * The number of ranks is tp * cp * dp * pp.  Ranks are numbered in this order of axes, tp fastest, so that a
  * tensor-parallel group consists of consecutive ranks.  With --use-tp-pp-dp-mapping the order is tp, pp, cp, dp.
  */
@@ -35,7 +37,12 @@ struct meg_layout {
     int64_t vp;             /* model chunks per stage (virtual pipeline size) */
     bool has_sp;       /* sequence parallelism: norms, dropout and residuals are sharded over tp along the sequence */
     bool pp_before_dp; /* the order of ranks is tp, pp, cp, dp instead of tp, cp, dp, pp */
-    int64_t layers, first_layers, last_layers;
+    int64_t layers;
+    /*
+     * Stage table [pp * vp + 1]: the layers of part k of the model (parallel/schedule.h) begin at first_layer[k] and end
+     * before first_layer[k + 1].  Copies of a layout use the same table.  NULL if the only part has all layers.
+     */
+    int64_t *first_layer;
     int64_t a2a_size;                  /* ranks per all-to-all group of a2a+p2p; 0: no layer uses a2a+p2p */
     struct meg_str_list cp_comm_types; /* borrowed from the configuration */
     struct meg_zero_layout zero;
@@ -56,18 +63,27 @@ struct meg_layout_model {
 /* Set the group sizes and the rank order for `world` ranks.  Return MEG_EUSAGE if a size is invalid. */
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
 /*
- * Set the fields that depend on the model.  Only `zero` then remains to be set, by meg_zero_fit.  Return MEG_EUSAGE if
- * the model cannot be divided over the groups of meg_layout_make.
+ * Set the fields that depend on the model, and allocate the stage table.  Only `zero` then remains to be set, by
+ * meg_zero_fit.  Return MEG_EUSAGE if the model cannot be divided over the groups of meg_layout_make.
  */
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
                          struct meg_err *e);
+/* Free the stage table, which copies of the layout also use. */
+void meg_layout_free(struct meg_layout *l);
 
 int64_t meg_layout_world(const struct meg_layout *l);
 struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t rank);
 int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c);
 
 /* Set [*first, *first + *n) to the layers of a chunk of a stage, as indices of the model's layers. */
-void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first, int64_t *n);
+static inline void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first,
+                                     int64_t *n)
+{
+    const int64_t part = chunk * l->pp + stage;
+
+    *first = l->first_layer ? l->first_layer[part] : 0;
+    *n = l->first_layer ? l->first_layer[part + 1] - *first : l->layers;
+}
 
 /* Return whether a chunk contains the embedding. */
 static inline bool meg_layout_is_first(int64_t stage, int64_t chunk)

@@ -3,7 +3,7 @@
 
 #define SELF &meg_comm_self
 const struct meg_mesh meg_mesh_one = {
-    .layout = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .vp = 1, .first_layers = MEG_UNSET, .last_layers = MEG_UNSET },
+    .layout = { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .vp = 1 },
     .world = SELF,
     .tp = SELF,
     .cp = SELF,

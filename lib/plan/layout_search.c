@@ -90,7 +90,7 @@ static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world_siz
 
 /*
  * Set *job to the options of a candidate, and *m to the cost model, which borrows job.  Return a negative code if the
- * options are invalid.
+ * options are invalid; otherwise free m->layout with meg_layout_free.
  */
 static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, const struct search *s,
                            const struct candidate *c)
@@ -105,8 +105,10 @@ static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, 
         has_data_parallel(&c->layout, s->world_size);
     job->train.micro_batch_size = c->micro;
     set_recompute(&job->train, c->recompute);
-    if ((r = meg_run_spec_make(&spec, job, s->world_size, &e)) < 0 || (r = meg_run_spec_fit_model(&spec, &e)) < 0)
+    if ((r = meg_run_spec_make(&spec, job, s->world_size, &e)) < 0 || (r = meg_run_spec_fit_model(&spec, &e)) < 0) {
+        meg_layout_free(&spec.layout);
         return r;
+    }
     *m = meg_cost_model_make(&spec, meg_batch_max_microbatches(&spec.batch));
     return 0;
 }
@@ -127,26 +129,43 @@ static bool is_too_slow(const struct search *s, double seconds)
 }
 
 /*
+ * Estimate the time and the memory of a candidate.  Return false if it is too slow; time and memory are then undefined.
+ */
+static bool estimate(struct search *s, struct candidate *c, const struct meg_cost_model *m)
+{
+    const int threads = meg_hardware_threads(s->hw);
+
+    if (is_too_slow(s, meg_cost_time_bound(m, s->hw, threads)))
+        return false;
+    meg_cost_step_time(&c->time, m, s->hw, threads, false);
+    if (is_too_slow(s, c->time.step))
+        return false;
+    c->memory = meg_cost_max_memory(m);
+    return true;
+}
+
+/*
  * Insert a candidate with the least recomputation that fits in memory.  Do not insert a candidate that has invalid
  * options or is too slow.  Return false if the candidate does not fit even with full recomputation.
  */
 static bool try_recompute(struct search *s, struct candidate *c)
 {
     static const enum meg_recompute types[] = { MEG_RECOMPUTE_NONE, MEG_RECOMPUTE_SELECTIVE, MEG_RECOMPUTE_UNIFORM };
-    const int threads = meg_hardware_threads(s->hw);
 
     for (int i = 0; i < 3; i++) {
         struct meg_train_job job;
         struct meg_cost_model m;
+        bool is_estimated;
 
         c->recompute = types[i];
         s->num_tried++;
-        if (make_cost_model(&m, &job, s, c) < 0 || is_too_slow(s, meg_cost_time_bound(&m, s->hw, threads)))
+        if (make_cost_model(&m, &job, s, c) < 0)
             return true;
-        meg_cost_step_time(&c->time, &m, s->hw, threads, false);
-        if (is_too_slow(s, c->time.step))
+        is_estimated = estimate(s, c, &m);
+        meg_layout_free(&m.layout);
+        if (!is_estimated)
             return true;
-        if ((c->memory = meg_cost_max_memory(&m)) <= s->memory) {
+        if (c->memory <= s->memory) {
             insert(s, c);
             return true;
         }
@@ -216,6 +235,7 @@ static void search(struct search *s)
 
         make_cost_model(&m, &job, s, &s->best[i]);
         meg_cost_step_time(&s->best[i].time, &m, s->hw, meg_hardware_threads(s->hw), true);
+        meg_layout_free(&m.layout);
     }
     qsort(s->best, (size_t)s->nbest, sizeof *s->best, by_step_time);
 }

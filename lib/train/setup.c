@@ -407,6 +407,7 @@ out:
     meg_ckpt_tokenizer_free(&t.tok_files);
     meg_tokenizer_close(t.tokenizer);
     meg_mesh_close(&t.mesh);
+    meg_layout_free(&t.spec.layout);
     meg_lock_release(&t.lock);
     return r;
 }

@@ -80,6 +80,10 @@ static struct meg_model_conf deep_gpt(void)
     return m;
 }
 
+enum { TENTH = LAYERS / 10 };
+static int64_t ten_stages[] = { 0,         TENTH,     2 * TENTH, 3 * TENTH, 4 * TENTH, 5 * TENTH,
+                                6 * TENTH, 7 * TENTH, 8 * TENTH, 9 * TENTH, LAYERS };
+
 /* ZeRO-1 with 10 pipeline stages, and ZeRO-3, in which each layer group is a bucket */
 static const struct meg_layout layouts[] = {
     { .tp = 8,
@@ -88,18 +92,9 @@ static const struct meg_layout layouts[] = {
       .pp = 10,
       .vp = 1,
       .layers = LAYERS,
-      .first_layers = MEG_UNSET,
-      .last_layers = MEG_UNSET,
+      .first_layer = ten_stages,
       .zero = { .nshards = 125, .bucket_numel = 4096, .stage = 1 } },
-    { .tp = 8,
-      .cp = 1,
-      .dp = 1250,
-      .pp = 1,
-      .vp = 1,
-      .layers = LAYERS,
-      .first_layers = MEG_UNSET,
-      .last_layers = MEG_UNSET,
-      .zero = { .nshards = 1250, .stage = 3 } },
+    { .tp = 8, .cp = 1, .dp = 1250, .pp = 1, .vp = 1, .layers = LAYERS, .zero = { .nshards = 1250, .stage = 3 } },
 };
 
 struct sim {

@@ -76,10 +76,11 @@ enum { LAYOUTS = sizeof layouts / sizeof *layouts, FILES = 12 };
 
 static struct meg_layout layout(int i)
 {
+    static int64_t first_layer[] = { 0, 1, 2, 3, 4 };
     struct meg_layout l = layouts[i];
 
     l.layers = 4;
-    l.first_layers = l.last_layers = MEG_UNSET;
+    l.first_layer = l.pp > 1 ? first_layer : NULL;
     return l;
 }
 

@@ -31,12 +31,14 @@ static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank,
 
 static struct meg_layout layout(int64_t tp, int64_t dp, int64_t pp)
 {
+    static int64_t two_stages[] = { 0, 2, 4 };
     struct meg_layout l = meg_layout_one;
 
     l.tp = tp;
     l.dp = dp;
     l.pp = pp;
     l.layers = 4;
+    l.first_layer = pp == 2 ? two_stages : NULL;
     return l;
 }
 

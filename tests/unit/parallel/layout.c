@@ -55,7 +55,7 @@ static void chunks_are_contiguous_and_cover_all_layers(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct meg_layout l = layout(cases[i].options, cases[i].layers, cases[i].stages);
+        struct meg_layout l = layout(cases[i].options, cases[i].layers, cases[i].stages);
         int64_t next = 0;
 
         assert_int_equal(l.pp, cases[i].stages);
@@ -70,6 +70,7 @@ static void chunks_are_contiguous_and_cover_all_layers(void **state)
             next += n;
         }
         assert_int_equal(next, cases[i].layers);
+        meg_layout_free(&l);
     }
 }
 

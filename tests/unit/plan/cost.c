@@ -28,6 +28,17 @@ struct layout_case {
 
 static struct meg_optim_conf adam;
 
+/* Return a stage table of equal parts, which the next call overwrites. */
+static int64_t *equal_stages(int64_t layers, int64_t parts)
+{
+    static int64_t first_layer[200];
+
+    assert_in_range(parts, 1, 199);
+    for (int64_t k = 0; k <= parts; k++)
+        first_layer[k] = k * layers / parts;
+    return first_layer;
+}
+
 /* Set *model to this shape, and return its cost model for this layout, which keeps a pointer to *model. */
 static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const struct shape *m,
                                              const struct layout_case *w)
@@ -56,6 +67,7 @@ static struct meg_cost_model make_cost_model(struct meg_model_conf *model, const
     cost.layout.dp = w->dp;
     cost.layout.has_sp = w->has_sp;
     cost.layout.layers = m->layers;
+    cost.layout.first_layer = equal_stages(m->layers, w->pp * cost.layout.vp);
     cost.layout.zero.bucket_numel = 40000000;
     cost.layout.zero.nshards = w->is_sharded ? cost.layout.dp * cost.layout.cp : 0;
     cost.overlaps_grad_reduce = cost.overlaps_param_gather = w->is_sharded;
