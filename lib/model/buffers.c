@@ -62,6 +62,8 @@ static void list_layers(struct meg_model_state *st, const struct meg_mesh *mesh)
         for (int64_t k = 0; k < n; k++)
             model_layer_init(&st->layer[d->nlayers++], &st->desc, first + k);
         st->chunk[i].end = d->nlayers;
+        st->chunk[i].has_embedding = meg_layout_is_first(mesh->coords.pp, i);
+        st->chunk[i].has_head = meg_layout_is_last(&mesh->layout, mesh->coords.pp, i);
     }
 }
 
@@ -172,6 +174,12 @@ static struct meg_mat alloc_residual(const struct arena *a)
     return meg_suballoc_mat(a->mem, a->run->residual_dtype, a->d->residual_rows, a->d->h);
 }
 
+/* Return the shape of a residual-stream tensor in the pipeline's receive buffer, whose address is set later. */
+static struct meg_mat received_residual(const struct arena *a)
+{
+    return meg_mat(NULL, a->run->residual_dtype, a->d->residual_rows, a->d->h);
+}
+
 /* Allocate the output [residual_rows, h] of a norm or of a mixer. */
 static struct meg_mat alloc_sublayer_out(const struct arena *a)
 {
@@ -241,9 +249,19 @@ static void suballoc_acts(struct slot_layer *q, const struct model_layer *l, con
  */
 static struct meg_mat alloc_layer_input(const struct arena *a, const struct model_chunk *chunk, int64_t i)
 {
-    if (i > chunk->begin || (a->d->has_embedding && i == 0) || !a->run->is_training)
+    if (i > chunk->begin || chunk->has_embedding || !a->run->is_training)
         return alloc_residual(a);
-    return meg_mat(NULL, a->run->residual_dtype, a->d->residual_rows, a->d->h);
+    return received_residual(a);
+}
+
+/* Allocate the output of the last layer.  For inference, it overwrites the input of the rank's first layer. */
+static struct meg_mat alloc_last_out(const struct arena *a, const struct model_slot *q)
+{
+    const struct model_chunk *last = &a->st->chunk[a->d->nchunks - 1];
+
+    if (last->begin == last->end)
+        return received_residual(a);
+    return a->run->is_training ? alloc_residual(a) : q->layer[0].block[0].x;
 }
 
 /*
@@ -308,7 +326,7 @@ static void suballoc_slot(struct model_slot *q, const struct arena *a)
     }
     end_shared(&chunks);
     if (d->has_head)
-        q->last_out = a->run->is_training ? alloc_residual(a) : q->layer[0].block[0].x;
+        q->last_out = alloc_last_out(a, q);
     q->in = &q->inputs[0];
     suballoc_inputs(&q->inputs[0], a);
     q->inputs[1] = q->inputs[0];

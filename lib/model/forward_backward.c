@@ -218,12 +218,17 @@ void model_load_batch(struct meg_model *g, int64_t slot, const struct meg_batch 
 
 static bool has_embedding(const struct meg_model *g, int64_t chunk)
 {
-    return meg_layout_is_first(g->mesh->coords.pp, chunk);
+    return g->state->chunk[chunk].has_embedding;
 }
 
 static bool has_head(const struct meg_model *g, int64_t chunk)
 {
-    return meg_layout_is_last(&g->mesh->layout, g->mesh->coords.pp, chunk);
+    return g->state->chunk[chunk].has_head;
+}
+
+static bool has_layers(const struct meg_model *g, int64_t chunk)
+{
+    return g->state->chunk[chunk].begin < g->state->chunk[chunk].end;
 }
 
 size_t meg_model_boundary_nbytes(const struct meg_model *g)
@@ -346,6 +351,32 @@ void model_layers_fwd(struct meg_model *g, int64_t chunk, int64_t slot, void *ou
     finish_residual(g, &r, y);
 }
 
+/* Compute y, the hidden states before the first layer, from the tokens of the current micro-batch. */
+static void embed_fwd(struct meg_model *g, struct meg_mat y)
+{
+    meg_embed_fwd(&g->state->ctx, y, &g->state->in, &g->state->embed);
+}
+
+void model_embed_fwd(struct meg_model *g, int64_t slot)
+{
+    const struct model_slot *q = &g->state->slot[slot];
+
+    embed_fwd(g, residual_rows(g, q->layer[0].block[0].x));
+}
+
+/* Run forward of a chunk without layers.  The head reads the input of its chunk in the backward pass. */
+static void empty_chunk_fwd(struct meg_model *g, int64_t chunk, struct model_slot *q, const void *in, void *out)
+{
+    const struct meg_mat y = boundary_rows(g, out);
+
+    if (has_embedding(g, chunk))
+        embed_fwd(g, y);
+    else if (has_head(g, chunk))
+        q->last_out.p = (void *)in;
+    else
+        copy_device(g, out, in, y);
+}
+
 void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const struct meg_batch *x,
                        const struct meg_loss_factors *factors, const void *in, void *out)
 {
@@ -353,12 +384,16 @@ void meg_model_forward(struct meg_model *g, int64_t chunk, int64_t slot, const s
     struct model_slot *q = &st->slot[slot];
 
     model_load_batch(g, slot, x, factors, true);
-    if (has_embedding(g, chunk)) {
+    if (has_embedding(g, chunk))
         params_needed(g, 0, 1, false);
-        model_embed_fwd(g, slot);
-    } else {
-        q->layer[st->chunk[chunk].begin].block[0].x.p = (void *)in;
+    if (!has_layers(g, chunk)) {
+        empty_chunk_fwd(g, chunk, q, in, out);
+        return;
     }
+    if (has_embedding(g, chunk))
+        model_embed_fwd(g, slot);
+    else
+        q->layer[st->chunk[chunk].begin].block[0].x.p = (void *)in;
     model_layers_fwd(g, chunk, slot, out);
 }
 
@@ -413,14 +448,7 @@ static void layers_bwd(struct meg_model *g, int64_t chunk, struct model_slot *q,
     }
 }
 
-/* ---- embedding and head ---- */
-
-void model_embed_fwd(struct meg_model *g, int64_t slot)
-{
-    const struct model_slot *q = &g->state->slot[slot];
-
-    meg_embed_fwd(&g->state->ctx, residual_rows(g, q->layer[0].block[0].x), &g->state->in, &g->state->embed);
-}
+/* ---- heads ---- */
 
 void model_final_norm_fwd(struct meg_model *g, int64_t slot)
 {
@@ -521,15 +549,21 @@ void meg_model_backward(struct meg_model *g, int64_t chunk, int64_t slot, const 
 {
     struct meg_model_state *st = g->state;
     struct model_slot *q = &st->slot[slot];
-    struct meg_mat d_residual, dx;
+    struct meg_mat d_residual, dx, dy;
 
     MEG_ASSERT(g->run.is_training);
     set_current_batch(g, q);
     d_residual = residual_rows(g, st->d_residual);
     dx = has_embedding(g, chunk) ? d_residual : boundary_rows(g, d_in);
+    dy = !has_head(g, chunk) ? boundary_rows(g, d_out) : has_layers(g, chunk) ? d_residual : dx;
     if (has_head(g, chunk))
-        heads_bwd(g, slot, d_residual);
-    layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? d_residual : boundary_rows(g, d_out));
+        heads_bwd(g, slot, dy);
+    if (has_layers(g, chunk))
+        layers_bwd(g, chunk, q, dx, dy);
+    else if (has_embedding(g, chunk))
+        dx = dy;
+    else if (!has_head(g, chunk))
+        copy_device(g, dx.p, dy.p, dx);
     if (has_embedding(g, chunk)) {
         begin_grads(g, &st->embed_has_grads);
         meg_embed_bwd(&st->ctx, dx, &st->in, &st->embed);

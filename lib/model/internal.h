@@ -62,7 +62,11 @@ struct slot_layer {
 struct model_slot {
     int64_t s, b;
     struct slot_layer *layer; /* [layers of the rank] */
-    struct meg_mat last_out;  /* [residual_rows, h] output of the last layer, input of the final norm */
+    /*
+     * [residual_rows, h] output of the last layer, input of the final norm.  If the chunk with the head has no layers,
+     * this is the pipeline's receive buffer.
+     */
+    struct meg_mat last_out;
     /*
      * The inputs of two micro-batches, so that one is uploaded while the other is computed.  If device memory is host
      * memory, both use the same arrays.
@@ -72,9 +76,13 @@ struct model_slot {
     struct meg_loss_factors factors;
 };
 
-/* A range of the rank's layers that is one part of a pipeline; `begin` and `end` index meg_model_state.layer. */
+/*
+ * A part of the model on this rank.  `begin` and `end` index meg_model_state.layer.  If they are equal, the chunk has no
+ * layers: it has only the embedding or only the head, or its output is its input.
+ */
 struct model_chunk {
     int64_t begin, end;
+    bool has_embedding, has_head;
 };
 
 /* Sizes of the model on this rank. */

@@ -232,7 +232,7 @@ static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost
         const int64_t num_recomputed = cost_recomputed_layers(&run, n, &inputs);
 
         nbytes[MEG_COST_GROUP_TP] += (double)n * total(tensor) + (double)num_recomputed * tensor.fwd;
-        if (run.distribute_saved_activations) /* the input received from another stage needs no all-gather */
+        if (run.distribute_saved_activations && n > 0) /* the input received from another stage needs no all-gather */
             nbytes[MEG_COST_GROUP_TP] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * saved;
         for (int64_t i = 0; i < n; i++) {
             const struct cost_comm context = cost_cp_comm(cost, first + i);

@@ -20,23 +20,23 @@ static struct meg_model_conf conf(void)
 }
 
 static struct meg_model *make_on(const struct meg_device *device, const struct meg_model_conf *c,
-                                 const struct meg_model_run *run)
+                                 const struct meg_model_run *run, const struct meg_mesh *mesh)
 {
     struct meg_model *g;
     struct meg_err e;
 
-    assert_int_equal(meg_model_create(&g, c, run, device, &meg_mesh_one, &e), 0);
+    assert_int_equal(meg_model_create(&g, c, run, device, mesh, &e), 0);
     meg_model_init(g, 1234);
     for (int i = 0; i < g->params.n; i++) /* vary biases and norm weights, which are constant initially */
         if (g->params.row[i].ndim == 1)
-            for (int64_t j = 0; j < g->params.row[i].numel; j++)
+            for (int64_t j = 0; j < g->params.row[i].shard_numel; j++)
                 ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
     return g;
 }
 
 static struct meg_model *make_run(const struct meg_model_conf *c, const struct meg_model_run *run)
 {
-    return make_on(meg_device_cpu(), c, run);
+    return make_on(meg_device_cpu(), c, run, &meg_mesh_one);
 }
 
 static struct meg_model *make(const struct meg_model_conf *c, bool is_training)
@@ -159,6 +159,98 @@ static void deferred_weight_gradients_are_the_same_bit_for_bit(void **state)
     }
 }
 
+/* ---- pipeline stages ---- */
+
+/* Parts of a model of three layers: stage 0 has only the embedding, and stage 2 has no parameters. */
+enum { STAGES = 4, CHUNKS = 2, PARTS = STAGES * CHUNKS };
+static int64_t first_layer[PARTS + 1] = { 0, 0, 1, 1, 2, 2, 3, 3, 3 };
+
+/* Run forward and backward of a micro-batch through all parts, and return the sum of the losses. */
+static double run_parts(struct meg_model *stage[STAGES], const struct meg_batch *x)
+{
+    static float boundary[PARTS + 1][N * H], grad[PARTS + 1][N * H];
+    const struct meg_loss_factors one = { { 1 }, { 1 } };
+    double loss[MEG_MAX_LOSSES];
+
+    assert_int_equal(meg_model_boundary_nbytes(stage[0]), sizeof *boundary);
+    meg_model_zero_loss(stage[STAGES - 1]);
+    for (int k = 0; k < PARTS; k++)
+        meg_model_forward(stage[k % STAGES], k / STAGES, k / STAGES, x, &one, k > 0 ? boundary[k] : NULL,
+                          k < PARTS - 1 ? boundary[k + 1] : NULL);
+    for (int k = PARTS - 1; k >= 0; k--)
+        meg_model_backward(stage[k % STAGES], k / STAGES, k / STAGES, k < PARTS - 1 ? grad[k + 1] : NULL,
+                           k > 0 ? grad[k] : NULL);
+    meg_model_read_losses(stage[STAGES - 1], loss);
+    return loss[0];
+}
+
+/* Compare the gradients of the stages with those of the complete model, and check that each parameter has one stage. */
+static void compare_stages(const struct meg_model *all, struct meg_model *stage[STAGES], const char *what)
+{
+    for (int i = 0; i < all->params.n; i++) {
+        const struct meg_param *want = &all->params.row[i];
+        int n = 0;
+
+        for (int k = 0; k < STAGES; k++) {
+            const struct meg_param *row = &stage[k]->params.row[i];
+
+            if (row->shard_numel == 0)
+                continue;
+            n++;
+            if (memcmp((float *)stage[k]->g + row->offset, (float *)all->g + want->offset,
+                       (size_t)want->numel * sizeof(float)))
+                fail_msg("%s: the gradients of %s differ", what, row->name);
+        }
+        assert_int_equal(n, 1);
+    }
+}
+
+static void chunks_without_layers_give_the_same_gradients_bit_for_bit(void **state)
+{
+    static const struct {
+        const char *name;
+        enum meg_recompute recompute;
+    } modes[] = { { "no recomputation", MEG_RECOMPUTE_NONE },
+                  { "selective recomputation", MEG_RECOMPUTE_SELECTIVE },
+                  { "full recomputation", MEG_RECOMPUTE_UNIFORM } };
+    static int64_t sample[] = { 40, 41, 42 };
+    struct meg_model_conf c = tiny_gpt(3, H, F, A, S, V);
+    struct input in;
+    struct meg_batch x = batch(&in);
+
+    (void)state;
+    c.is_untied = true;
+    c.attention_dropout = c.hidden_dropout = 0.3;
+    x.sample_id = sample;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        struct meg_model_run run = { .s = S,
+                                     .b = B,
+                                     .is_training = true,
+                                     .seed = 7,
+                                     .microbatch_slots = CHUNKS,
+                                     .recompute = modes[i].recompute,
+                                     .recompute_num_layers = 1 };
+        struct meg_mesh mesh[STAGES];
+        struct meg_model *all = make_run(&c, &run), *stage[STAGES];
+        const double loss = meg_model_forward_backward(all, &x, 1);
+
+        for (int k = 0; k < STAGES; k++) {
+            mesh[k] = meg_mesh_one;
+            mesh[k].layout.pp = STAGES;
+            mesh[k].layout.vp = CHUNKS;
+            mesh[k].layout.layers = 3;
+            mesh[k].layout.first_layer = first_layer;
+            mesh[k].coords.pp = k;
+            stage[k] = make_on(meg_device_cpu(), &c, &run, &mesh[k]);
+        }
+        assert_true(run_parts(stage, &x) == loss);
+        compare_stages(all, stage, modes[i].name);
+        for (int k = 0; k < STAGES; k++)
+            meg_model_close(stage[k]);
+        meg_model_close(all);
+    }
+}
+
 static int64_t sixteen_rows(int64_t v)
 {
     (void)v;
@@ -181,7 +273,7 @@ static void chunks_of_logits_give_the_same_loss_and_gradients(void **state)
     (void)state;
     op.logits_rows = sixteen_rows;
     device.op = &op;
-    two = make_on(&device, &c, &run);
+    two = make_on(&device, &c, &run, &meg_mesh_one);
     assert_int_equal(meg_model_logit_rows(one), N);
     assert_int_equal(meg_model_logit_rows(two), 16);
     meg_model_memory_size(&memory, &c, &run, &op, &meg_mesh_one);
@@ -541,6 +633,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recomputation_gives_the_same_gradients_bit_for_bit),
         cmocka_unit_test(deferred_weight_gradients_are_the_same_bit_for_bit),
+        cmocka_unit_test(chunks_without_layers_give_the_same_gradients_bit_for_bit),
         cmocka_unit_test(chunks_of_logits_give_the_same_loss_and_gradients),
         cmocka_unit_test(memory_of_training_includes_the_workspace_of_attention),
         cmocka_unit_test(gradients_accumulate_over_micro_batches),
