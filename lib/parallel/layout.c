@@ -1,11 +1,11 @@
-/* Rank coordinates, layers per pipeline stage, and the rules that a layout must satisfy. */
+/* Rank coordinates, and the rules that a layout must satisfy. */
 #include "parallel/layout.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/mem.h"
+#include "parallel/internal.h"
 
 #define C struct meg_layout_conf
 const struct meg_opt meg_layout_opts[] = {
@@ -96,9 +96,7 @@ void meg_layout_free(struct meg_layout *l)
 
 /* ---- rules ---------------------------------------------------------------------------------- */
 
-/* Fail with the message "--option v: rule". */
-static int refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...) MEG_PRINTF(4, 5);
-static int refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...)
+int layout_refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...)
 {
     char rule[200];
     va_list ap;
@@ -123,9 +121,10 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
 
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         if (size[i].v < 1)
-            return refuse(size[i].option, size[i].v, e, "must be at least 1");
+            return layout_refuse(size[i].option, size[i].v, e, "must be at least 1");
         if (size[i].v > world)
-            return refuse(size[i].option, size[i].v, e, "must be at most %" PRId64 ", the number of ranks", world);
+            return layout_refuse(size[i].option, size[i].v, e, "must be at most %" PRId64 ", the number of ranks",
+                                 world);
         model *= (double)size[i].v;
     }
     if (model > (double)world || model > 0x1p53 || world % (int64_t)model)
@@ -142,19 +141,20 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     const int64_t tp = c->tensor;
 
     if (m->heads % tp)
-        return refuse("tensor-model-parallel-size", tp, e, "must divide --num-attention-heads %" PRId64, m->heads);
+        return layout_refuse("tensor-model-parallel-size", tp, e, "must divide --num-attention-heads %" PRId64,
+                             m->heads);
     if (m->groups % tp)
-        return refuse("tensor-model-parallel-size", tp, e, "must divide --num-query-groups %" PRId64, m->groups);
+        return layout_refuse("tensor-model-parallel-size", tp, e, "must divide --num-query-groups %" PRId64, m->groups);
     if (m->ffn % tp)
-        return refuse("tensor-model-parallel-size", tp, e, "must divide --ffn-hidden-size %" PRId64, m->ffn);
+        return layout_refuse("tensor-model-parallel-size", tp, e, "must divide --ffn-hidden-size %" PRId64, m->ffn);
     if (m->vocab < tp)
-        return refuse("tensor-model-parallel-size", tp, e, "must be at most %" PRId64 ", the size of the vocabulary",
-                      m->vocab);
+        return layout_refuse("tensor-model-parallel-size", tp, e,
+                             "must be at most %" PRId64 ", the size of the vocabulary", m->vocab);
     if (c->sequence_parallel && m->s % (tp * c->context))
-        return refuse("seq-length", m->s, e,
-                      "must be a multiple of %" PRId64
-                      ", the tensor-parallel size times the context-parallel size, with --sequence-parallel",
-                      tp * c->context);
+        return layout_refuse("seq-length", m->s, e,
+                             "must be a multiple of %" PRId64
+                             ", the tensor-parallel size times the context-parallel size, with --sequence-parallel",
+                             tp * c->context);
     return 0;
 }
 
@@ -193,8 +193,8 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
                         ")",
                         c->cp_comm_types.n, m->layers);
     if (m->s % (2 * cp) && cp > 1)
-        return refuse("context-parallel-size", cp, e, "twice this size, %" PRId64 ", must divide --seq-length %" PRId64,
-                      2 * cp, m->s);
+        return layout_refuse("context-parallel-size", cp, e,
+                             "twice this size, %" PRId64 ", must divide --seq-length %" PRId64, 2 * cp, m->s);
     for (int64_t i = 0; i < c->cp_comm_types.n && cp > 1; i++) {
         const enum meg_cp_comm_type type = meg_layout_cp_comm_type(l, i);
         int64_t a2a_size = type == MEG_CP_A2A ? cp : 1;
@@ -210,112 +210,6 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
                             c->cp_comm_types.v[i], a2a_size, groups);
     }
     return 0;
-}
-
-/* Check the options of virtual stages, and set *vp to the number of model chunks per stage. */
-static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
-{
-    const bool by_layers = c->virtual_layers != MEG_UNSET, by_stages = c->virtual_stages != MEG_UNSET;
-    const char *option = by_layers ? "num-layers-per-virtual-pipeline-stage" : "num-virtual-stages-per-pipeline-rank";
-    const int64_t v = by_layers ? c->virtual_layers : c->virtual_stages, stage = layers / c->pipeline;
-
-    *vp = 1;
-    if (!by_layers && !by_stages)
-        return 0;
-    if (by_layers && by_stages)
-        return refuse(option, v, e, "cannot be combined with --num-virtual-stages-per-pipeline-rank");
-    if (v < 1)
-        return refuse(option, v, e, "must be at least 1");
-    if (c->pipeline < 2)
-        return refuse(option, v, e, "requires --pipeline-model-parallel-size of 2 or more");
-    if (c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET)
-        return refuse(option, v, e,
-                      "cannot be combined with --decoder-first-pipeline-num-layers or "
-                      "--decoder-last-pipeline-num-layers");
-    if (stage % v)
-        return refuse(option, v, e, "must divide the number of layers per stage, %" PRId64, stage);
-    *vp = by_layers ? stage / v : v;
-    return 0;
-}
-
-static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
-{
-    int64_t rest = layers, stages = c->pipeline;
-    const struct {
-        const char *option;
-        int64_t v;
-    } uneven[] = {
-        { "decoder-first-pipeline-num-layers", c->first_layers },
-        { "decoder-last-pipeline-num-layers", c->last_layers },
-    };
-
-    for (int i = 0; i < 2; i++) {
-        if (uneven[i].v == MEG_UNSET)
-            continue;
-        if (uneven[i].v < 1)
-            return refuse(uneven[i].option, uneven[i].v, e, "must be at least 1");
-        if (c->pipeline < 2)
-            return refuse(uneven[i].option, uneven[i].v, e, "requires --pipeline-model-parallel-size of 2 or more");
-        rest -= uneven[i].v;
-        stages--;
-    }
-    if (stages == c->pipeline && layers % stages)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--num-layers %" PRId64 ": must be a multiple of --pipeline-model-parallel-size %" PRId64,
-                        layers, c->pipeline);
-    if (stages == 0 && rest != 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--num-layers %" PRId64 ": must be %" PRId64
-                        ", the sum of --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers, with "
-                        "--pipeline-model-parallel-size 2",
-                        layers, layers - rest);
-    if (rest < stages)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--num-layers %" PRId64 ": at least %" PRId64 " are required: %" PRId64
-                        " by --decoder-first-pipeline-num-layers and "
-                        "--decoder-last-pipeline-num-layers, and one on each of the other %" PRId64 " pipeline stage%s",
-                        layers, layers - rest + stages, layers - rest, stages, stages == 1 ? "" : "s");
-    if (stages > 0 && rest % stages)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--num-layers %" PRId64 ": %" PRId64
-                        " layers remain after --decoder-first-pipeline-num-layers and "
-                        "--decoder-last-pipeline-num-layers, and cannot be divided equally over the other %" PRId64
-                        " pipeline stages",
-                        layers, rest, stages);
-    return 0;
-}
-
-/* ---- the stage table ---------------------------------------------------------------------------- */
-
-/* Return the number of layers of a stage. */
-static int64_t stage_layers(const struct meg_layout_conf *c, int64_t layers, int64_t stage)
-{
-    int64_t rest = layers, stages = c->pipeline;
-
-    if (c->first_layers != MEG_UNSET) {
-        if (stage == 0)
-            return c->first_layers;
-        rest -= c->first_layers;
-        stages--;
-    }
-    if (c->last_layers != MEG_UNSET) {
-        if (stage == c->pipeline - 1)
-            return c->last_layers;
-        rest -= c->last_layers;
-        stages--;
-    }
-    return rest / stages;
-}
-
-/* Compute the stage table.  The layers of a stage are divided equally over the chunks of the stage. */
-static int64_t *make_stage_table(const struct meg_layout_conf *c, int64_t layers, int64_t vp)
-{
-    int64_t *first_layer = meg_new((size_t)(c->pipeline * vp + 1) * sizeof *first_layer);
-
-    for (int64_t k = 0; k < c->pipeline * vp; k++)
-        first_layer[k + 1] = first_layer[k] + stage_layers(c, layers, k % c->pipeline) / vp;
-    MEG_ASSERT_EQ(first_layer[c->pipeline * vp], layers);
-    return first_layer;
 }
 
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e)
@@ -340,9 +234,8 @@ int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, 
     int r;
 
     if ((r = check_tensor(c, m, e)) < 0 || (r = check_context(l, c, m, e)) < 0 ||
-        (r = check_stages(c, m->layers, e)) < 0 || (r = check_virtual(&l->vp, c, m->layers, e)) < 0)
+        (r = stage_table_make(&l->first_layer, &l->vp, c, m->layers, e)) < 0)
         return r;
     l->layers = m->layers;
-    l->first_layer = make_stage_table(c, m->layers, l->vp);
     return 0;
 }

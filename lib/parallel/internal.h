@@ -1,0 +1,20 @@
+/* internal.h - declarations shared by the files that compute a layout from options. */
+#ifndef MEG_PARALLEL_INTERNAL_H
+#define MEG_PARALLEL_INTERNAL_H
+#include "parallel/layout.h"
+
+MEG_BEGIN_DECLS
+
+/* Fail with the message "--option v: rule".  Return MEG_EUSAGE. */
+int layout_refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...) MEG_PRINTF(4, 5);
+
+/*
+ * Set *vp to the number of chunks per stage, and *first_layer to the stage table of a model of `layers` layers (struct
+ * meg_layout), which the caller frees.  Return MEG_EUSAGE if the layers cannot be divided as the options require; the
+ * options of group sizes must be valid.
+ */
+int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
+                     struct meg_err *e);
+
+MEG_END_DECLS
+#endif

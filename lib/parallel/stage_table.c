@@ -1,0 +1,120 @@
+/* The stage table: the layers of each pipeline stage and chunk, computed from the options. */
+#include <inttypes.h>
+#include "base/mem.h"
+#include "parallel/internal.h"
+
+/* Check the options of virtual stages, and set *vp to the number of model chunks per stage. */
+static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
+{
+    const bool by_layers = c->virtual_layers != MEG_UNSET, by_stages = c->virtual_stages != MEG_UNSET;
+    const char *option = by_layers ? "num-layers-per-virtual-pipeline-stage" : "num-virtual-stages-per-pipeline-rank";
+    const int64_t v = by_layers ? c->virtual_layers : c->virtual_stages, stage = layers / c->pipeline;
+
+    *vp = 1;
+    if (!by_layers && !by_stages)
+        return 0;
+    if (by_layers && by_stages)
+        return layout_refuse(option, v, e, "cannot be combined with --num-virtual-stages-per-pipeline-rank");
+    if (v < 1)
+        return layout_refuse(option, v, e, "must be at least 1");
+    if (c->pipeline < 2)
+        return layout_refuse(option, v, e, "requires --pipeline-model-parallel-size of 2 or more");
+    if (c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET)
+        return layout_refuse(option, v, e,
+                             "cannot be combined with --decoder-first-pipeline-num-layers or "
+                             "--decoder-last-pipeline-num-layers");
+    if (stage % v)
+        return layout_refuse(option, v, e, "must divide the number of layers per stage, %" PRId64, stage);
+    *vp = by_layers ? stage / v : v;
+    return 0;
+}
+
+static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
+{
+    int64_t rest = layers, stages = c->pipeline;
+    const struct {
+        const char *option;
+        int64_t v;
+    } uneven[] = {
+        { "decoder-first-pipeline-num-layers", c->first_layers },
+        { "decoder-last-pipeline-num-layers", c->last_layers },
+    };
+
+    for (int i = 0; i < 2; i++) {
+        if (uneven[i].v == MEG_UNSET)
+            continue;
+        if (uneven[i].v < 1)
+            return layout_refuse(uneven[i].option, uneven[i].v, e, "must be at least 1");
+        if (c->pipeline < 2)
+            return layout_refuse(uneven[i].option, uneven[i].v, e,
+                                 "requires --pipeline-model-parallel-size of 2 or more");
+        rest -= uneven[i].v;
+        stages--;
+    }
+    if (stages == c->pipeline && layers % stages)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": must be a multiple of --pipeline-model-parallel-size %" PRId64,
+                        layers, c->pipeline);
+    if (stages == 0 && rest != 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": must be %" PRId64
+                        ", the sum of --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers, with "
+                        "--pipeline-model-parallel-size 2",
+                        layers, layers - rest);
+    if (rest < stages)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": at least %" PRId64 " are required: %" PRId64
+                        " by --decoder-first-pipeline-num-layers and "
+                        "--decoder-last-pipeline-num-layers, and one on each of the other %" PRId64 " pipeline stage%s",
+                        layers, layers - rest + stages, layers - rest, stages, stages == 1 ? "" : "s");
+    if (stages > 0 && rest % stages)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": %" PRId64
+                        " layers remain after --decoder-first-pipeline-num-layers and "
+                        "--decoder-last-pipeline-num-layers, and cannot be divided equally over the other %" PRId64
+                        " pipeline stages",
+                        layers, rest, stages);
+    return 0;
+}
+
+/* Return the number of layers of a stage. */
+static int64_t stage_layers(const struct meg_layout_conf *c, int64_t layers, int64_t stage)
+{
+    int64_t rest = layers, stages = c->pipeline;
+
+    if (c->first_layers != MEG_UNSET) {
+        if (stage == 0)
+            return c->first_layers;
+        rest -= c->first_layers;
+        stages--;
+    }
+    if (c->last_layers != MEG_UNSET) {
+        if (stage == c->pipeline - 1)
+            return c->last_layers;
+        rest -= c->last_layers;
+        stages--;
+    }
+    return rest / stages;
+}
+
+/* Compute the stage table.  The layers of a stage are divided equally over the chunks of the stage. */
+static int64_t *make_stage_table(const struct meg_layout_conf *c, int64_t layers, int64_t vp)
+{
+    int64_t *first_layer = meg_new((size_t)(c->pipeline * vp + 1) * sizeof *first_layer);
+
+    for (int64_t k = 0; k < c->pipeline * vp; k++)
+        first_layer[k + 1] = first_layer[k] + stage_layers(c, layers, k % c->pipeline) / vp;
+    MEG_ASSERT_EQ(first_layer[c->pipeline * vp], layers);
+    return first_layer;
+}
+
+int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
+                     struct meg_err *e)
+{
+    int r;
+
+    if ((r = check_stages(c, layers, e)) < 0 || (r = check_virtual(vp, c, layers, e)) < 0)
+        return r;
+    *first_layer = make_stage_table(c, layers, *vp);
+    return 0;
+}
