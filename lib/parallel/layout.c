@@ -35,6 +35,8 @@ const struct meg_opt meg_layout_opts[] = {
       "number of layers of the first stage; the rest is divided equally over the other stages" },
     { "decoder-last-pipeline-num-layers", 0, MEG_I64(C, last_layers), "N", NULL,
       "number of layers of the last stage; the rest is divided equally over the other stages" },
+    MEG_ALIAS("num-layers-in-first-pipeline-stage", "decoder-first-pipeline-num-layers"),
+    MEG_ALIAS("num-layers-in-last-pipeline-stage", "decoder-last-pipeline-num-layers"),
     { "use-tp-pp-dp-mapping", 0, MEG_BOOL(C, pp_before_dp), NULL, "no",
       "number the ranks in the order tensor, pipeline, context, data instead of tensor, context, data, pipeline" },
     { 0 }

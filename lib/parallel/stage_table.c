@@ -3,30 +3,10 @@
 #include "base/mem.h"
 #include "parallel/internal.h"
 
-/* Check the options of virtual stages, and set *vp to the number of model chunks per stage. */
-static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
+/* Return whether options set the number of layers of the first or of the last stage. */
+static bool is_uneven(const struct meg_layout_conf *c)
 {
-    const bool by_layers = c->virtual_layers != MEG_UNSET, by_stages = c->virtual_stages != MEG_UNSET;
-    const char *option = by_layers ? "num-layers-per-virtual-pipeline-stage" : "num-virtual-stages-per-pipeline-rank";
-    const int64_t v = by_layers ? c->virtual_layers : c->virtual_stages, stage = layers / c->pipeline;
-
-    *vp = 1;
-    if (!by_layers && !by_stages)
-        return 0;
-    if (by_layers && by_stages)
-        return layout_refuse(option, v, e, "cannot be combined with --num-virtual-stages-per-pipeline-rank");
-    if (v < 1)
-        return layout_refuse(option, v, e, "must be at least 1");
-    if (c->pipeline < 2)
-        return layout_refuse(option, v, e, "requires --pipeline-model-parallel-size of 2 or more");
-    if (c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET)
-        return layout_refuse(option, v, e,
-                             "cannot be combined with --decoder-first-pipeline-num-layers or "
-                             "--decoder-last-pipeline-num-layers");
-    if (stage % v)
-        return layout_refuse(option, v, e, "must divide the number of layers per stage, %" PRId64, stage);
-    *vp = by_layers ? stage / v : v;
-    return 0;
+    return c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET;
 }
 
 static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
@@ -95,6 +75,52 @@ static int64_t stage_layers(const struct meg_layout_conf *c, int64_t layers, int
         stages--;
     }
     return rest / stages;
+}
+
+/* Check that v, the value of an option, divides the number of layers of each stage. */
+static int check_divides_stages(const char *option, int64_t v, const struct meg_layout_conf *c, int64_t layers,
+                                struct meg_err *e)
+{
+    const int64_t distinct[] = { 0, 1, c->pipeline - 1 }; /* the stages between the first and the last are equal */
+
+    for (int i = 0; i < 3; i++) {
+        const int64_t n = stage_layers(c, layers, distinct[i]);
+
+        if (n % v && is_uneven(c))
+            return layout_refuse(option, v, e,
+                                 "must divide the number of layers of each stage, but stage %" PRId64 " has %" PRId64,
+                                 distinct[i], n);
+        if (n % v)
+            return layout_refuse(option, v, e, "must divide the number of layers per stage, %" PRId64, n);
+    }
+    return 0;
+}
+
+/* Check the options of virtual stages, and set *vp to the number of model chunks per stage. */
+static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
+{
+    const bool by_layers = c->virtual_layers != MEG_UNSET, by_stages = c->virtual_stages != MEG_UNSET;
+    const char *option = by_layers ? "num-layers-per-virtual-pipeline-stage" : "num-virtual-stages-per-pipeline-rank";
+    const int64_t v = by_layers ? c->virtual_layers : c->virtual_stages;
+    int r;
+
+    *vp = 1;
+    if (!by_layers && !by_stages)
+        return 0;
+    if (by_layers && by_stages)
+        return layout_refuse(option, v, e, "cannot be combined with --num-virtual-stages-per-pipeline-rank");
+    if (v < 1)
+        return layout_refuse(option, v, e, "must be at least 1");
+    if (c->pipeline < 2)
+        return layout_refuse(option, v, e, "requires --pipeline-model-parallel-size of 2 or more");
+    if (by_layers && is_uneven(c))
+        return layout_refuse(option, v, e,
+                             "cannot be combined with --decoder-first-pipeline-num-layers or "
+                             "--decoder-last-pipeline-num-layers; use --num-virtual-stages-per-pipeline-rank");
+    if ((r = check_divides_stages(option, v, c, layers, e)) < 0)
+        return r;
+    *vp = by_layers ? stage_layers(c, layers, 0) / v : v;
+    return 0;
 }
 
 /* Compute the stage table.  The layers of a stage are divided equally over the chunks of the stage. */

@@ -53,8 +53,13 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --num-layers-per-virtual-pipeline-stage 1
     refuses 4 'cannot be combined with --num-virtual-stages-per-pipeline-rank' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
         --num-virtual-stages-per-pipeline-rank 2
-    refuses 4 'cannot be combined with --decoder-first-pipeline-num-layers' $pp 4 --decoder-first-pipeline-num-layers 2 \
-        --num-layers-per-virtual-pipeline-stage 1
+    refuses 4 'cannot be combined with --decoder-first-pipeline-num-layers .*; use --num-virtual-stages-per-pipeline-rank' \
+        $pp 4 --decoder-first-pipeline-num-layers 2 --num-layers-per-virtual-pipeline-stage 1
+    refuses 4 '--num-virtual-stages-per-pipeline-rank 2: must divide the number of layers of each stage, but stage 1 has 1' \
+        $pp 4 --num-layers-in-first-pipeline-stage 2 --num-layers-in-last-pipeline-stage 4 \
+        --num-virtual-stages-per-pipeline-rank 2
+    refuses 4 '--num-virtual-stages-per-pipeline-rank 4: must divide the number of layers per stage, 2' $pp 4 \
+        --num-virtual-stages-per-pipeline-rank 4
     refuses 4 'a step has 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
         --global-batch-size 3
     refuses 4 'stage 4: dividing the 5 micro-batches of a step by this group size leaves a remainder of 1' $pp 4 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 5

@@ -27,6 +27,19 @@ static const struct {
       4,
       1,
       { 3, 2, 2, 1 } },
+    { "pipeline-model-parallel-size = 2\nnum-layers-in-first-pipeline-stage = 2\nnum-layers-in-last-pipeline-stage = "
+      "4\n"
+      "num-virtual-stages-per-pipeline-rank = 2",
+      6,
+      2,
+      2,
+      { 1, 2, 1, 2 } },
+    { "pipeline-model-parallel-size = 4\ndecoder-last-pipeline-num-layers = 2\nnum-virtual-stages-per-pipeline-rank = "
+      "2",
+      14,
+      4,
+      2,
+      { 2, 2, 2, 1, 2, 2, 2, 1 } },
     { "pipeline-model-parallel-size = 2\ndecoder-first-pipeline-num-layers = 5\ndecoder-last-pipeline-num-layers = 1",
       6,
       2,
