@@ -3,13 +3,42 @@
 #include "base/mem.h"
 #include "parallel/internal.h"
 
+/*
+ * The number of units that are divided over the stages.  A layer is a unit.  The embedding and the loss are units if the
+ * options --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split count them.
+ */
+static int64_t num_units(const struct meg_layout_conf *c, int64_t layers)
+{
+    return layers + c->counts_embedding + c->counts_loss;
+}
+
 /* Return whether options set the number of layers of the first or of the last stage. */
 static bool is_uneven(const struct meg_layout_conf *c)
 {
     return c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET;
 }
 
-static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
+/* Check the options of equal stages. */
+static int check_equal_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
+{
+    const int64_t units = num_units(c, layers);
+
+    if (units % c->pipeline == 0)
+        return 0;
+    if (units == layers)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": must be a multiple of --pipeline-model-parallel-size %" PRId64,
+                        layers, c->pipeline);
+    return meg_fail(e, MEG_EUSAGE,
+                    "--num-layers %" PRId64 ": with --account-for-%s-in-pipeline-split%s it counts as %" PRId64
+                    ", which must be a multiple of --pipeline-model-parallel-size %" PRId64,
+                    layers, c->counts_embedding ? "embedding" : "loss",
+                    c->counts_embedding && c->counts_loss ? " and --account-for-loss-in-pipeline-split" : "", units,
+                    c->pipeline);
+}
+
+/* Check the options that set the number of layers of the first or of the last stage. */
+static int check_uneven_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
 {
     int64_t rest = layers, stages = c->pipeline;
     const struct {
@@ -20,6 +49,11 @@ static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct 
         { "decoder-last-pipeline-num-layers", c->last_layers },
     };
 
+    if (c->counts_embedding || c->counts_loss)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--account-for-%s-in-pipeline-split: cannot be combined with "
+                        "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
+                        c->counts_embedding ? "embedding" : "loss");
     for (int i = 0; i < 2; i++) {
         if (uneven[i].v == MEG_UNSET)
             continue;
@@ -31,10 +65,6 @@ static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct 
         rest -= uneven[i].v;
         stages--;
     }
-    if (stages == c->pipeline && layers % stages)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--num-layers %" PRId64 ": must be a multiple of --pipeline-model-parallel-size %" PRId64,
-                        layers, c->pipeline);
     if (stages == 0 && rest != 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-layers %" PRId64 ": must be %" PRId64
@@ -57,10 +87,10 @@ static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct 
     return 0;
 }
 
-/* Return the number of layers of a stage. */
-static int64_t stage_layers(const struct meg_layout_conf *c, int64_t layers, int64_t stage)
+/* Return the number of units of a stage. */
+static int64_t stage_units(const struct meg_layout_conf *c, int64_t layers, int64_t stage)
 {
-    int64_t rest = layers, stages = c->pipeline;
+    int64_t rest = num_units(c, layers), stages = c->pipeline;
 
     if (c->first_layers != MEG_UNSET) {
         if (stage == 0)
@@ -84,14 +114,16 @@ static int check_divides_stages(const char *option, int64_t v, const struct meg_
     const int64_t distinct[] = { 0, 1, c->pipeline - 1 }; /* the stages between the first and the last are equal */
 
     for (int i = 0; i < 3; i++) {
-        const int64_t n = stage_layers(c, layers, distinct[i]);
+        const int64_t n = stage_units(c, layers, distinct[i]);
 
         if (n % v && is_uneven(c))
             return layout_refuse(option, v, e,
                                  "must divide the number of layers of each stage, but stage %" PRId64 " has %" PRId64,
                                  distinct[i], n);
         if (n % v)
-            return layout_refuse(option, v, e, "must divide the number of layers per stage, %" PRId64, n);
+            return layout_refuse(option, v, e, "must divide the number of layers per stage, %" PRId64 "%s", n,
+                                 c->counts_embedding || c->counts_loss ? ", which counts the embedding or the loss"
+                                                                       : "");
     }
     return 0;
 }
@@ -119,27 +151,32 @@ static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t l
                              "--decoder-last-pipeline-num-layers; use --num-virtual-stages-per-pipeline-rank");
     if ((r = check_divides_stages(option, v, c, layers, e)) < 0)
         return r;
-    *vp = by_layers ? stage_layers(c, layers, 0) / v : v;
+    *vp = by_layers ? stage_units(c, layers, 0) / v : v;
     return 0;
 }
 
-/* Compute the stage table.  The layers of a stage are divided equally over the chunks of the stage. */
+/*
+ * Compute the stage table.  The units of a stage are divided equally over the chunks of the stage.  If embedding and
+ * loss are counted, they are the first and the last unit.
+ */
 static int64_t *make_stage_table(const struct meg_layout_conf *c, int64_t layers, int64_t vp)
 {
-    int64_t *first_layer = meg_new((size_t)(c->pipeline * vp + 1) * sizeof *first_layer);
+    const int64_t parts = c->pipeline * vp;
+    int64_t *first_layer = meg_new((size_t)(parts + 1) * sizeof *first_layer);
 
-    for (int64_t k = 0; k < c->pipeline * vp; k++)
-        first_layer[k + 1] = first_layer[k] + stage_layers(c, layers, k % c->pipeline) / vp;
-    MEG_ASSERT_EQ(first_layer[c->pipeline * vp], layers);
+    for (int64_t k = 0; k < parts; k++)
+        first_layer[k + 1] = first_layer[k] + stage_units(c, layers, k % c->pipeline) / vp -
+                             (c->counts_embedding && k == 0) - (c->counts_loss && k == parts - 1);
+    MEG_ASSERT_EQ(first_layer[parts], layers);
     return first_layer;
 }
 
 int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                      struct meg_err *e)
 {
-    int r;
+    int r = is_uneven(c) ? check_uneven_stages(c, layers, e) : check_equal_stages(c, layers, e);
 
-    if ((r = check_stages(c, layers, e)) < 0 || (r = check_virtual(vp, c, layers, e)) < 0)
+    if (r < 0 || (r = check_virtual(vp, c, layers, e)) < 0)
         return r;
     *first_layer = make_stage_table(c, layers, *vp);
     return 0;

@@ -94,8 +94,6 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     { "pipeline-model-parallel-layout",
       "use --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers" },
     { "standalone-embedding-stage", "a separate pipeline stage for the embedding is" NOT_YET },
-    { "account-for-embedding-in-pipeline-split", "use --decoder-first-pipeline-num-layers N" },
-    { "account-for-loss-in-pipeline-split", "use --decoder-last-pipeline-num-layers N" },
     { "muon-*", "only Adam and SGD are supported; see meg(7)" },
     { "lion-*", "only Adam and SGD are supported; see meg(7)" },
     { "optimizer-cpu-offload", "offloading is" NOT_YET },

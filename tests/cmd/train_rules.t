@@ -58,6 +58,14 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
     refuses 4 '--num-virtual-stages-per-pipeline-rank 2: must divide the number of layers of each stage, but stage 1 has 1' \
         $pp 4 --num-layers-in-first-pipeline-stage 2 --num-layers-in-last-pipeline-stage 4 \
         --num-virtual-stages-per-pipeline-rank 2
+    refuses 4 '--num-layers 8: with --account-for-embedding-in-pipeline-split it counts as 9, which must be a multiple of' \
+        $pp 4 --account-for-embedding-in-pipeline-split
+    refuses 4 '--num-layers 8: with .* and --account-for-loss-in-pipeline-split it counts as 10, which must be' $pp 4 \
+        --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split
+    refuses 4 '--account-for-loss-in-pipeline-split: cannot be combined with --decoder-first-pipeline-num-layers' $pp 4 \
+        --account-for-loss-in-pipeline-split --decoder-last-pipeline-num-layers 2
+    refuses 3 '--num-virtual-stages-per-pipeline-rank 2: must divide the number of layers per stage, 3, which counts the' \
+        $pp 3 --account-for-loss-in-pipeline-split --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 3
     refuses 4 '--num-virtual-stages-per-pipeline-rank 4: must divide the number of layers per stage, 2' $pp 4 \
         --num-virtual-stages-per-pipeline-rank 4
     refuses 4 'a step has 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
