@@ -16,5 +16,11 @@ int layout_refuse(const char *option, int64_t v, struct meg_err *e, const char *
 int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                      struct meg_err *e);
 
+/*
+ * Parse a value of --pipeline-model-parallel-layout.  Set *nlayers, which the caller frees, to the number of layers of
+ * each of the *nparts parts of the model.  Return MEG_EUSAGE if the text is invalid.
+ */
+int stage_string_parse(int64_t **nlayers, int64_t *nparts, const char *text, struct meg_err *e);
+
 MEG_END_DECLS
 #endif

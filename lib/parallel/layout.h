@@ -25,6 +25,7 @@ struct meg_layout_conf {
     int64_t virtual_stages;                    /* model chunks per stage; cannot be combined with virtual_layers */
     int64_t first_layers, last_layers;         /* number of layers on the first and on the last stage */
     bool counts_embedding, counts_loss;        /* embedding and loss count as a layer when layers are divided */
+    const char *stage_string;                  /* the layers of each part of the model (stage_string.c), or NULL */
     int64_t microbatch_group_size;             /* micro-batches per group of the interleaved schedule */
     enum meg_pipe_schedule_type schedule;
 };

@@ -1,5 +1,6 @@
 /* The stage table: the layers of each pipeline stage and chunk, computed from the options. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include "base/mem.h"
 #include "parallel/internal.h"
 
@@ -171,11 +172,83 @@ static int64_t *make_stage_table(const struct meg_layout_conf *c, int64_t layers
     return first_layer;
 }
 
+/* ---- the option --pipeline-model-parallel-layout ---------------------------------------------- */
+
+/* Check that no other option that divides the layers is combined with --pipeline-model-parallel-layout. */
+static int check_no_other_division(const struct meg_layout_conf *c, struct meg_err *e)
+{
+    const struct {
+        const char *option;
+        bool is_given;
+    } other[] = {
+        { "num-layers-per-virtual-pipeline-stage", c->virtual_layers != MEG_UNSET },
+        { "num-virtual-stages-per-pipeline-rank", c->virtual_stages != MEG_UNSET },
+        { "decoder-first-pipeline-num-layers", c->first_layers != MEG_UNSET },
+        { "decoder-last-pipeline-num-layers", c->last_layers != MEG_UNSET },
+        { "account-for-embedding-in-pipeline-split", c->counts_embedding },
+        { "account-for-loss-in-pipeline-split", c->counts_loss },
+    };
+
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (other[i].is_given)
+            return meg_fail(e, MEG_EUSAGE, "--pipeline-model-parallel-layout %s: cannot be combined with --%s",
+                            c->stage_string, other[i].option);
+    return 0;
+}
+
+/* Check the number of parts of the model, and the number of their layers. */
+static int check_parts(const struct meg_layout_conf *c, const int64_t *nlayers, int64_t parts, int64_t layers,
+                       struct meg_err *e)
+{
+    int64_t sum = 0;
+
+    for (int64_t k = 0; k < parts; k++)
+        sum += nlayers[k];
+    if (c->pipeline == 1 && parts > 1)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--pipeline-model-parallel-layout %s: has %" PRId64
+                        " virtual stages, which require --pipeline-model-parallel-size of 2 or more",
+                        c->stage_string, parts);
+    if (parts % c->pipeline)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--pipeline-model-parallel-layout %s: has %" PRId64
+                        " virtual stages, expected a multiple of --pipeline-model-parallel-size %" PRId64,
+                        c->stage_string, parts, c->pipeline);
+    if (sum != layers)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--pipeline-model-parallel-layout %s: has %" PRId64
+                        " layers (t), expected --num-layers %" PRId64,
+                        c->stage_string, sum, layers);
+    return 0;
+}
+
+/* Make the stage table that --pipeline-model-parallel-layout describes.  The arguments are those of stage_table_make. */
+static int make_described_table(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
+                                struct meg_err *e)
+{
+    int64_t *nlayers, *first, parts;
+    int r;
+
+    if ((r = check_no_other_division(c, e)) < 0 || (r = stage_string_parse(&nlayers, &parts, c->stage_string, e)) < 0)
+        return r;
+    if ((r = check_parts(c, nlayers, parts, layers, e)) == 0) {
+        *vp = parts / c->pipeline;
+        *first_layer = first = meg_new((size_t)(parts + 1) * sizeof *first);
+        for (int64_t k = 0; k < parts; k++)
+            first[k + 1] = first[k] + nlayers[k];
+    }
+    free(nlayers);
+    return r;
+}
+
 int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                      struct meg_err *e)
 {
-    int r = is_uneven(c) ? check_uneven_stages(c, layers, e) : check_equal_stages(c, layers, e);
+    int r;
 
+    if (c->stage_string)
+        return make_described_table(first_layer, vp, c, layers, e);
+    r = is_uneven(c) ? check_uneven_stages(c, layers, e) : check_equal_stages(c, layers, e);
     if (r < 0 || (r = check_virtual(vp, c, layers, e)) < 0)
         return r;
     *first_layer = make_stage_table(c, layers, *vp);

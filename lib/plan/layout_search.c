@@ -54,6 +54,7 @@ void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size)
     l->sequence_parallel = false;
     l->virtual_layers = l->virtual_stages = l->first_layers = l->last_layers = l->microbatch_group_size = MEG_UNSET;
     l->counts_embedding = l->counts_loss = false;
+    l->stage_string = NULL;
     l->schedule = MEG_PIPE_AUTO;
     l->cp_comm_types.n = l->hierarchical_cp_sizes.n = 0;
     job->zero.use_distributed_optimizer = job->zero.overlap_grad_reduce = job->zero.overlap_param_gather = false;

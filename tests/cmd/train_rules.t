@@ -66,6 +66,17 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --account-for-loss-in-pipeline-split --decoder-last-pipeline-num-layers 2
     refuses 3 '--num-virtual-stages-per-pipeline-rank 2: must divide the number of layers per stage, 3, which counts the' \
         $pp 3 --account-for-loss-in-pipeline-split --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 3
+    layout=--pipeline-model-parallel-layout
+    refuses 4 "$layout Et.4.x: found 'x' at position 6, expected E, t, L, .* or a group" $pp 4 $layout 'Et*4|x'
+    refuses 4 "$layout E.*: found 'm' at position 15, .*: multi-token prediction .m. is not supported" $pp 4 \
+        $layout 'Et*3|(tt|)*2,tmL'
+    refuses 4 "$layout .*: has 3 virtual stages, expected a multiple of $pp 4" $pp 4 $layout 'Et*4|t*4|L'
+    refuses 4 "$layout .*: has 7 layers .t., expected --num-layers 8" $pp 4 $layout 'Et*3|t*4||L'
+    refuses 1 "$layout .*: has 2 virtual stages, which require $pp of 2 or more" $layout 'Et*4|t*4L'
+    refuses 4 "$layout .*: cannot be combined with --num-virtual-stages-per-pipeline-rank" $pp 4 $layout 'Et*4|t*4||L' \
+        --num-virtual-stages-per-pipeline-rank 1
+    refuses 4 "$layout .*: cannot be combined with --account-for-loss-in-pipeline-split" $pp 4 $layout 'Et*4|t*4||L' \
+        --account-for-loss-in-pipeline-split
     refuses 4 '--num-virtual-stages-per-pipeline-rank 4: must divide the number of layers per stage, 2' $pp 4 \
         --num-virtual-stages-per-pipeline-rank 4
     refuses 4 'a step has 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \

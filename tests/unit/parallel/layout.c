@@ -55,6 +55,27 @@ static const struct {
       4,
       2,
       { 0, 1, 1, 1, 1, 1, 1, 0 } },
+    { "pipeline-model-parallel-layout = EtttL", 3, 1, 1, { 3 } },
+    { "pipeline-model-parallel-size = 2\npipeline-model-parallel-layout = Ett|tttL", 5, 2, 1, { 2, 3 } },
+    { "pipeline-model-parallel-size = 2\npipeline-model-parallel-layout = E,t*3|(tt|)*2,|*0,L",
+      7,
+      2,
+      2,
+      { 3, 2, 2, 0 } },
+    { "pipeline-model-parallel-size = 4\npipeline-model-parallel-layout = E|t|*2t|t*0(t|)*2t*1,|L",
+      5,
+      4,
+      2,
+      {
+          0,
+          1,
+          0,
+          1,
+          1,
+          1,
+          1,
+          0,
+      } },
     { "pipeline-model-parallel-size = 2\ndecoder-first-pipeline-num-layers = 5\ndecoder-last-pipeline-num-layers = 1",
       6,
       2,
@@ -62,19 +83,28 @@ static const struct {
       { 5, 1 } },
 };
 
-static struct meg_layout layout(const char *options, int64_t layers, int64_t stages)
+/* Make the layout of a model for one rank per stage. */
+static int make_layout(struct meg_layout *l, const char *options, int64_t layers, int64_t stages, struct meg_err *e)
 {
     const struct meg_layout_model model = {
         .layers = layers, .s = 16, .heads = 2, .groups = 2, .ffn = 32, .vocab = 99
     };
     struct meg_layout_conf c = { 0 };
     const struct meg_optgroup groups[] = { { "parallelism", meg_layout_opts, &c }, { 0 } };
-    struct meg_layout l = { 0 };
-    struct meg_err e;
+    int r;
 
     meg_opt_defaults(groups);
-    if (meg_opt_apply(groups, options, "test", &e) < 0 || meg_layout_make(&l, &c, stages, &e) < 0 ||
-        meg_layout_set_model(&l, &c, &model, &e) < 0)
+    if ((r = meg_opt_apply(groups, options, "test", e)) < 0 || (r = meg_layout_make(l, &c, stages, e)) < 0)
+        return r;
+    return meg_layout_set_model(l, &c, &model, e);
+}
+
+static struct meg_layout layout(const char *options, int64_t layers, int64_t stages)
+{
+    struct meg_layout l;
+    struct meg_err e;
+
+    if (make_layout(&l, options, layers, stages, &e) < 0)
         fail_msg("%s: %s", options, e.msg);
     return l;
 }
@@ -102,9 +132,57 @@ static void chunks_are_contiguous_and_cover_all_layers(void **state)
     }
 }
 
+/* Values of --pipeline-model-parallel-layout for two stages and eight layers, and parts of the messages. */
+static const struct {
+    const char *text, *message;
+} invalid[] = {
+    { "", "ends after 0 characters, expected E" },
+    { "t*8L", "found 't' at position 1, expected E, because the first stage begins with the embedding" },
+    { "|Et*8L", "found '|' at position 1, expected E" },
+    { "Etttt|tttt", "ends after 10 characters, expected L" },
+    { "Ett|EttL", "found 'E' at position 5, expected t, L or |, because only one E is permitted" },
+    { "E*2tt|ttL", "found 'E' at position 1, expected t, L or |" },
+    { "EttL|tt", "found '|' at position 5, expected the end after L" },
+    { "Ett|ttL*2", "found 'L' at position 7, expected the end after L" },
+    { "Etttt|ttttmL", "found 'm' at position 11, expected E, t, L or |: multi-token prediction (m) is not supported" },
+    { "Etttt|tttxL", "found 'x' at position 10, expected E, t, L, | or a group in parentheses" },
+    { "Et*4 |t*4L", "found ' ' at position 5, expected E" },
+    { "Et*|t*4L", "found '|' at position 4, expected a number after *" },
+    { "*2Et*4|t*4L", "found '*' at position 1, expected E" },
+    { "Et*65537|t*4L", "the number at position 8 is too large, expected at most 65536" },
+    { "E(t*65536)*65536|t*4L", "has more than 65536 symbols" },
+    { "E(tt)|t*4L", "found '|' at position 6, expected * and a number after )" },
+    { "E(,)*2|t*8L", "found ')' at position 4, expected a symbol in the group" },
+    { "E((t|)*2)*2L", "found '(' at position 3, expected ), because a group cannot contain a group" },
+    { "E(t|t", "ends after 5 characters, expected )" },
+    { "Et)*4|t*4L", "found ')' at position 3, expected E" },
+    { "Et*4|t*3L", "has 7 layers (t), expected --num-layers 8" },
+    { "Et|t*3|t*4L", "has 3 virtual stages, expected a multiple of --pipeline-model-parallel-size 2" },
+};
+
+static void invalid_layout_strings_are_refused_with_position_and_rule(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
+        struct meg_layout l;
+        struct meg_err e;
+        char options[200], begin[200];
+
+        snprintf(options, sizeof options, "pipeline-model-parallel-size = 2\npipeline-model-parallel-layout = \"%s\"",
+                 invalid[i].text);
+        snprintf(begin, sizeof begin, "--pipeline-model-parallel-layout %s: ", invalid[i].text);
+        assert_int_equal(make_layout(&l, options, 8, 2, &e), MEG_EUSAGE);
+        if (strncmp(e.msg, begin, strlen(begin)) != 0 || !strstr(e.msg, invalid[i].message))
+            fail_msg("the message is \"%s\", expected \"%s%s\"", e.msg, begin, invalid[i].message);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(chunks_are_contiguous_and_cover_all_layers) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_are_contiguous_and_cover_all_layers),
+        cmocka_unit_test(invalid_layout_strings_are_refused_with_position_and_rule),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
