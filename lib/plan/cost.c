@@ -37,13 +37,24 @@ struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t 
     return m;
 }
 
-int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l)
+/* Return whether each chunk of stage a has as many layers as the same chunk of stage b. */
+static bool have_equal_layers(const struct meg_layout *l, int64_t a, int64_t b)
 {
-    const int64_t stage[] = { 0, 1, l->pp - 1 };
-    int n = 0;
+    for (int64_t chunk = 0; chunk < l->vp; chunk++) {
+        int64_t first, na, nb;
 
-    for (int i = 0; i < 3; i++)
-        if (stage[i] < l->pp && (n == 0 || stage[i] > at[n - 1].pp))
-            at[n++] = (struct meg_rank_coords){ .pp = stage[i] };
-    return n;
+        meg_layout_layers(l, a, chunk, &first, &na);
+        meg_layout_layers(l, b, chunk, &first, &nb);
+        if (na != nb)
+            return false;
+    }
+    return true;
+}
+
+bool meg_cost_is_representative(const struct meg_layout *l, int64_t stage)
+{
+    for (int64_t earlier = 1; earlier < stage && stage < l->pp - 1; earlier++)
+        if (have_equal_layers(l, earlier, stage))
+            return false;
+    return true;
 }

@@ -2,7 +2,7 @@
  * cost.h - analytic cost model of a training run: memory, communication and time of a step.
  *
  * The cost model allocates no tensors.  Memory and communication are computed for one rank, given by its coordinates;
- * reports show the ranks that meg_cost_representatives selects.  The time of a step is computed from the times of all
+ * reports show the stages that meg_cost_is_representative selects.  The time of a step is computed from the times of all
  * pipeline stages.  Layers are modeled as in Korthikanti et al. 2022, pipelines as in Narayanan et al. 2021.
  */
 #ifndef MEG_PLAN_COST_H
@@ -37,12 +37,12 @@ struct meg_cost_model {
 struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro);
 
 /*
- * Set `at` to the coordinates of one rank on each of the first, the second and the last stage.  Return the number of
- * ranks; there are fewer than three if these stages coincide.  Each rank is the first of its tensor-parallel group; the
- * first rank has the largest shards.  A stage between the second and the last needs at most as much memory as the
- * second.
+ * Return whether a report includes a stage.  The first and the last stage are included.  Of the stages between them that
+ * have equally many layers in each chunk, only the first one is included, because it needs the most memory.  The rank
+ * that represents a stage has the coordinates { .pp = stage }: the first rank of a tensor-parallel group has the largest
+ * shards.
  */
-int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l);
+bool meg_cost_is_representative(const struct meg_layout *l, int64_t stage);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -72,7 +72,7 @@ static inline int meg_cost_num_device_types(bool is_cpu)
 
 /* Compute the bytes of each type of memory on the rank at coordinates `at`. */
 void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *cost, struct meg_rank_coords at);
-/* Return the largest number of bytes of device memory that one of the ranks of meg_cost_representatives needs. */
+/* Return the largest number of bytes of device memory that a rank of a representative stage needs. */
 double meg_cost_max_memory(const struct meg_cost_model *cost);
 
 /* ---- communication --------------------------------------------------------------------------- */

@@ -1,6 +1,8 @@
 #include "plan/dry_run.h"
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+#include "base/mem.h"
 #include "plan/cost.h"
 #include "plan/memory_check.h"
 
@@ -80,6 +82,36 @@ static void print_mib(double nbytes, int n, FILE *f)
     fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(nbytes));
 }
 
+/* Return the number of layers of part k of the model. */
+static int64_t part_layers(const struct meg_layout *l, int64_t k)
+{
+    int64_t first, n;
+
+    meg_layout_layers(l, k % l->pp, k / l->pp, &first, &n);
+    return n;
+}
+
+/*
+ * Print the number of layers of each part of the model, in order, unless all parts have the same number.  N*K means K
+ * consecutive parts of N layers.
+ */
+static void print_parts(const struct meg_layout *l, FILE *f)
+{
+    const int64_t parts = l->pp * l->vp;
+
+    for (int64_t k = 0, end; k < parts; k = end) {
+        for (end = k + 1; end < parts && part_layers(l, end) == part_layers(l, k);)
+            end++;
+        if (end - k == parts)
+            return;
+        fprintf(f, "%s %" PRId64, k == 0 ? l->vp > 1 ? "layers       by chunk:" : "layers       by stage:" : "",
+                part_layers(l, k));
+        if (end - k > 1)
+            fprintf(f, "*%" PRId64, end - k);
+    }
+    fputc('\n', f);
+}
+
 static void print_layout(const struct meg_layout *l, FILE *f)
 {
     fprintf(f, "layout       %" PRId64 " rank%s", meg_layout_world(l), meg_layout_world(l) == 1 ? "" : "s");
@@ -89,6 +121,7 @@ static void print_layout(const struct meg_layout *l, FILE *f)
     if (l->vp > 1)
         fprintf(f, "; %" PRId64 " chunks a stage", l->vp);
     fputc('\n', f);
+    print_parts(l, f);
 }
 
 /* Print the memory of types [begin, end).  Omit a type that needs no memory on any stage. */
@@ -197,21 +230,24 @@ static void print_ranks(const struct meg_run_spec *s, FILE *f)
 {
     const struct meg_hardware *hw = meg_hardware_find(s->job->train.hardware);
     const struct meg_cost_model m = meg_cost_model_make(s, meg_batch_max_microbatches(&s->batch));
-    struct meg_rank_coords at[3];
-    struct stage_cost c[3];
-    const int n = meg_cost_representatives(at, &m.layout);
+    struct stage_cost *c = meg_new((size_t)m.layout.pp * sizeof *c);
+    int n = 0;
 
-    for (int i = 0; i < n; i++) {
-        c[i].stage = at[i].pp;
-        meg_cost_memory(c[i].memory, &m, at[i]);
-        meg_cost_comm_volume(c[i].comm, &m, at[i]);
+    for (int64_t stage = 0; stage < m.layout.pp; stage++) {
+        const struct meg_rank_coords at = { .pp = stage };
+
+        if (!meg_cost_is_representative(&m.layout, stage))
+            continue;
+        c[n].stage = stage;
+        meg_cost_memory(c[n].memory, &m, at);
+        meg_cost_comm_volume(c[n++].comm, &m, at);
     }
     print_memory(s, hw, c, n, f);
-    if (s->job->train.skip_train)
-        return;
-    if (meg_layout_world(&m.layout) > 1)
+    if (!s->job->train.skip_train && meg_layout_world(&m.layout) > 1)
         print_comm(c, n, f);
-    print_time(s, &m, hw, f);
+    free(c);
+    if (!s->job->train.skip_train)
+        print_time(s, &m, hw, f);
 }
 
 static void print_work(const struct meg_run_spec *s, FILE *f)

@@ -122,14 +122,14 @@ void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_mo
 
 double meg_cost_max_memory(const struct meg_cost_model *cost)
 {
-    struct meg_rank_coords at[3];
-    const int n = meg_cost_representatives(at, &cost->layout);
     double most = 0;
 
-    for (int i = 0; i < n; i++) {
+    for (int64_t stage = 0; stage < cost->layout.pp; stage++) {
         double nbytes[MEG_COST_MEM_TYPES], sum = 0;
 
-        meg_cost_memory(nbytes, cost, at[i]);
+        if (!meg_cost_is_representative(&cost->layout, stage))
+            continue;
+        meg_cost_memory(nbytes, cost, (struct meg_rank_coords){ .pp = stage });
         for (int k = 0; k < meg_cost_num_device_types(cost->uses_host_comm); k++)
             sum += nbytes[k];
         most = fmax(most, sum);

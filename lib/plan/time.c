@@ -311,13 +311,13 @@ static double step_comm_time(const struct meg_cost_model *cost, const struct meg
 {
     const struct meg_layout *l = &cost->layout;
     const double bw = bandwidth(hw, l->pp_before_dp ? l->tp * l->pp : l->tp, l->dp * l->cp);
-    struct meg_rank_coords at[3];
-    const int n = meg_cost_representatives(at, l);
     double most = 0;
 
     *update = 0;
-    for (int i = 0; i < n; i++) {
-        const struct cost_step_comm s = cost_count_step_comm(cost, at[i]);
+    for (int64_t stage = 0; stage < l->pp; stage++) {
+        if (!meg_cost_is_representative(l, stage))
+            continue;
+        const struct cost_step_comm s = cost_count_step_comm(cost, (struct meg_rank_coords){ .pp = stage });
         const double reduce = s.grad_reduce / bw, gather = s.param_gather / bw;
 
         most = fmax(most, fmax(0, reduce - (cost->overlaps_grad_reduce ? backward : 0)) +

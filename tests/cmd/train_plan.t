@@ -34,6 +34,25 @@ estimate --dry-run --world-size 98304 --hardware h100 --tensor-model-parallel-si
 like '98,304 ranks are possible' "$(cat "$T/plan")" '^layout +98304 ranks: tensor 8, context 1, pipeline 8, data 1536$'
 status 'messages of more than 2^31 elements are possible' 0 estimate --dry-run --world-size 1024 --hardware h100 \
     --pipeline-model-parallel-size 16 --context-parallel-size 2 --seq-length 524288 --max-position-embeddings 524288
+estimate --dry-run --world-size 8 --hardware h100 --pipeline-model-parallel-size 8 \
+    --pipeline-model-parallel-layout 'E|t*10|t*10|t*40|t*10|t*26||L' >"$T/plan"
+like 'the numbers of layers of unequal stages are printed' "$(cat "$T/plan")" '^layers +by stage: 0 10\*2 40 10 26 0\*2$'
+like 'memory has a column for each number of layers' "$(cat "$T/plan")" \
+    '^memory, MiB +stage 0 +stage 1 +stage 3 +stage 5 +stage 6 +stage 7 *$'
+like 'the stage with the most layers needs the most memory' "$(cat "$T/plan")" '^  most: stage 3$'
+like 'a stage without layers has no parameters' "$(cat "$T/plan")" '^  parameters +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +0\.0 +[0-9.]+$'
+time_of() { # OPTION...: print the seconds of a step and the bubble of 32 layers on 8 stages
+    estimate --dry-run --world-size 8 --hardware h100 --num-layers 32 --pipeline-model-parallel-size 8 "$@" |
+        awk '/^time/ { seen = 1 } seen && $1 == "all" { seconds = $2 } $1 == "bubble" { print seconds, $2 }'
+}
+time_of >"$T/equal"
+is 'equal stages take the same time, whichever option describes them' \
+    "$(time_of --pipeline-model-parallel-layout 'E(t*4|)*7t*4L')" "$(cat "$T/equal")"
+is 'equal chunks, too' "$(time_of --pipeline-model-parallel-layout 'E(tt|)*15ttL')" \
+    "$(time_of --num-virtual-stages-per-pipeline-rank 2)"
+time_of --pipeline-model-parallel-layout 'E(t*4|)*4|(t*8|)*2L' >"$T/unequal"
+is 'a step takes at least 1.8 times as long with twice as many layers on the fullest stage' \
+    "$(paste -d ' ' "$T/unequal" "$T/equal" | awk '{ print ($1 > 1.8 * $3) }')" 1
 estimate --dry-run --world-size 8 --hardware h100 --tensor-model-parallel-size 8 >"$T/plan"
 like 'a layout that does not fit is marked' "$(cat "$T/plan")" '^  does not fit: a rank has 76294 MiB$'
 estimate --dry-run --world-size 8 --hardware cpu --tensor-model-parallel-size 8 --async-save --save "$T/ck" >"$T/plan"
