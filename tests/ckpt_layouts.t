@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checkpoints do not depend on the parallel layout of the run that saved them, and a run of any layout resumes from the
-# checkpoints of any other layout.  FULL=1 tests all ordered pairs of the ten layouts; by default a few are tested.
+# checkpoints of any other layout.  FULL=1 tests all ordered pairs of the layouts; by default a few are tested.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -27,6 +27,8 @@ tp2     2 --tensor-model-parallel-size 2
 tp2sp   4 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer
 pp2vp2  2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1
 pp4     4 --pipeline-model-parallel-size 4
+pp4e    4 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t*3||tL
+pp2vp3  2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout E|t||t*2|t|L --use-distributed-optimizer
 tp2pp2  4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel
 tp2cp2  4 --tensor-model-parallel-size 2 --context-parallel-size 2 --use-tp-pp-dp-mapping
 EOC
@@ -62,7 +64,7 @@ head -n 2 ref/loss >first
 tail -n 2 ref/loss >last
 
 # All layouts save one state to identical files.  --load is equal in all runs, because checkpoints contain the options.
-for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 tp2cp2 dp2z3); do
+for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 pp4e tp2cp2 dp2z3); do
     mkdir -p "at/$l"
     ln -s "$T/ref/ck" "at/$l/from"
     ok "$l: loads iteration 2 and saves it" run "$l" "at/$l" --load from --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
@@ -79,7 +81,7 @@ if [ "${FULL:-}" ]; then
         done
     done
 else
-    printf '%s\n' 'dp4os pp2vp2' 'pp4 tp2sp' 'tp2 dp2z3'
+    printf '%s\n' 'dp4os pp2vp2' 'pp4 tp2sp' 'tp2 dp2z3' 'pp4e pp2vp3' 'pp2vp3 dp4os'
 fi >pairs
 while read -r a b; do
     if [ ! -d "half/$a" ]; then
@@ -102,8 +104,10 @@ CONF=$T/tied.conf run one tied1 --load ../tied/ck --ckpt-step 2
 is 'tied embedding: one rank resumes' $? 0
 tail -n 2 tied/loss >tied/last
 ok 'tied embedding: losses of one rank equal those of tp2pp2' near tied1/loss tied/last
-CONF=$T/tied.conf run pp4 pp4 --load ../tied/ck --ckpt-step 2
-ok 'tied embedding: losses of four stages equal those of tp2pp2' near pp4/loss tied/last
+for l in pp4 pp4e; do
+    CONF=$T/tied.conf run $l $l --load ../tied/ck --ckpt-step 2
+    ok "tied embedding: losses of $l equal those of tp2pp2" near $l/loss tied/last
+done
 
 # Load checkpoints of Megatron and Hugging Face with other tensor-parallel sizes; a learning rate of 0 keeps the
 # weights.

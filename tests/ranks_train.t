@@ -80,6 +80,9 @@ meg-train "$@" 2>&1 | cat >"$T/out"
 evaluated "$T/out" >"$T/want"
 for l in '--tensor-model-parallel-size 2' '--pipeline-model-parallel-size 2' \
     '--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2' \
+    '--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout E|t*3|t|L' \
+    '--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout E|t*4L' \
+    '--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*4|L' \
     '--pipeline-model-parallel-size 2 --recompute-granularity full --recompute-method block --recompute-num-layers 1'; do
     # shellcheck disable=SC2086
     ranks 2 meg-train "$@" $l >"$T/out" 2>&1

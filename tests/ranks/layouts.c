@@ -43,6 +43,7 @@ enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVE
 /* With this seed, the bias of the binary head, which begins at 0, is not near 0 after ten steps. */
 #define BERT "--model bert --seed 2 "
 #define UNEVEN "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers "
+#define DESCRIBED " --pipeline-model-parallel-layout "
 #define FULL "--recompute-granularity full --recompute-method "
 
 static const struct value values[OPTIONS][8] = {
@@ -57,7 +58,9 @@ static const struct value values[OPTIONS][8] = {
              { "pp2", "--pipeline-model-parallel-size 2", 2 },
              { "pp4", "--pipeline-model-parallel-size 4", 4 },
              { "pp8", "--pipeline-model-parallel-size 8", 8 },
-             { "pp2-uneven", UNEVEN "3", 2 } },
+             { "pp2-uneven", UNEVEN "2", 2 },
+             { "pp4-described", "--pipeline-model-parallel-size 4" DESCRIBED "E|t*5||t*3L", 4 },
+             { "pp2vp3-described", "--pipeline-model-parallel-size 2" DESCRIBED "E|t*3||t*4|t|L", 2 } },
     [VP] = { { "", "", 1 }, { "vp2", "--num-virtual-stages-per-pipeline-rank 2", 2 } },
     [CP] = { { "", "", 1 },
              { "ring2", "--context-parallel-size 2 --cp-comm-type p2p", 2 },
@@ -124,22 +127,25 @@ static bool is_bert(const struct cell *c)
     return strstr(values[SHAPE][c->v[SHAPE]].args, BERT);
 }
 
-/* Return whether stages have different numbers of layers. */
-static bool is_uneven(const struct cell *c)
+/* Values of PP from this one on divide the layers unequally.  The last ones are described by a layout string. */
+enum { FIRST_UNEVEN = 4, FIRST_DESCRIBED = 5 };
+
+/* Return the number of chunks per stage. */
+static int chunks_of(const struct cell *c)
 {
-    return strncmp(values[PP][c->v[PP]].args, UNEVEN, strlen(UNEVEN)) == 0;
+    return strstr(values[PP][c->v[PP]].name, "vp3") ? 3 : value_of(c, VP);
 }
 
 /* Return whether meg-train accepts the cell and it is not equivalent to a simpler cell. */
 static bool is_valid(const struct cell *c, int world)
 {
-    const int tp = value_of(c, TP), pp = value_of(c, PP), vp = value_of(c, VP), recompute = value_of(c, RECOMPUTE);
+    const int tp = value_of(c, TP), pp = value_of(c, PP), vp = chunks_of(c), recompute = value_of(c, RECOMPUTE);
 
     if (is_bert(c) && value_of(c, CP) > 1)
         return false;
     if (ranks_of(c) > world || tp * a2a_size(c) > value_of(c, SHAPE) || pp * vp > 8)
         return false;
-    if ((vp > 1 && (pp == 1 || is_uneven(c))) || (value_of(c, SP) && tp == 1) ||
+    if ((vp > 1 && pp == 1) || (value_of(c, VP) > 1 && c->v[PP] >= FIRST_DESCRIBED) || (value_of(c, SP) && tp == 1) ||
         (recompute == 3 && (tp == 1 || value_of(c, SP))))
         return false;
     if (value_of(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
@@ -264,17 +270,23 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
 }
 
 /*
- * Choose the first SAMPLE cells, and return their number.  If none of them has uneven stages in f32, replace the last
- * one with the first later cell that has.
+ * Choose the first SAMPLE cells, and return their number.  For each unequal division of the layers that none of them has
+ * in f32, replace one of the last ones with the first later cell that has it.
  */
 static int choose_sample(struct cell *cell, int n)
 {
-    int i = 0;
+    for (int pp = FIRST_UNEVEN, last = SAMPLE; pp < count(PP); pp++) {
+        int i = 0;
 
-    while (i < n && (!is_uneven(&cell[i]) || value_of(&cell[i], PRECISION)))
-        i++;
-    if (i >= SAMPLE && i < n)
-        cell[SAMPLE - 1] = cell[i];
+        while (i < n && (cell[i].v[PP] != pp || value_of(&cell[i], PRECISION)))
+            i++;
+        if (i < SAMPLE || i == n)
+            continue;
+        do
+            last--;
+        while (cell[last].v[PP] >= FIRST_UNEVEN);
+        cell[last] = cell[i];
+    }
     return n < SAMPLE ? n : SAMPLE;
 }
 
