@@ -79,6 +79,7 @@ same_run 2 --zero-stage 3 --overlap-grad-reduce --overlap-param-gather
 same_run 2 --zero-stage 3 --bf16 --main-grads-dtype bf16 --main-params-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16
 same_run 2 --tensor-model-parallel-size 2 --sequence-parallel --recompute-activations
 same_run 2 --pipeline-model-parallel-size 2 --num-layers 4 --num-layers-per-virtual-pipeline-stage 1
+same_run 2 --pipeline-model-parallel-size 2 --num-layers 4 --pipeline-model-parallel-layout 'E|t*2||t|t|L'
 same_run 2 --context-parallel-size 2
 same_run 2 --context-parallel-size 2 --cp-comm-type a2a
 same_run 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
