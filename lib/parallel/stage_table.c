@@ -60,6 +60,8 @@ static int check_uneven_stages(const struct meg_layout_conf *c, int64_t layers, 
             continue;
         if (uneven[i].v < 1)
             return layout_refuse(uneven[i].option, uneven[i].v, e, "must be at least 1");
+        if (uneven[i].v > layers)
+            return layout_refuse(uneven[i].option, uneven[i].v, e, "must be at most --num-layers %" PRId64, layers);
         if (c->pipeline < 2)
             return layout_refuse(uneven[i].option, uneven[i].v, e,
                                  "requires --pipeline-model-parallel-size of 2 or more");

@@ -43,6 +43,8 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --decoder-first-pipeline-num-layers 3
     refuses 4 '--num-layers 8: at least 10 are required: 8 by .* and one on each of the other 2 pipeline stages' $pp 4 \
         --decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 4
+    refuses 4 '--decoder-first-pipeline-num-layers 9223372036854775807: must be at most --num-layers 8' $pp 4 \
+        --decoder-first-pipeline-num-layers 9223372036854775807 --decoder-last-pipeline-num-layers 9223372036854775807
     refuses 2 '--num-layers 8: must be 7, the sum of' $pp 2 --decoder-first-pipeline-num-layers 3 \
         --decoder-last-pipeline-num-layers 4
     refuses 1 '--decoder-last-pipeline-num-layers 2: requires --pipeline-model-parallel-size' \
