@@ -97,6 +97,13 @@ while read -r a b; do
     rm -rf on
 done <pairs
 
+# A stage without parameters has main parameters, too: none of them.
+run pp4e bf16 --bf16 --save-interval 2
+is 'bf16: training with a stage without parameters succeeds' $? 0
+run one bf16one --bf16 --load ../bf16/ck --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
+is 'bf16: one rank loads the checkpoint and saves it' $? 0
+ok 'bf16: tensors are identical' same_tensors bf16/ck/iter_0000002 bf16one/ck/iter_0000002
+
 # The last stage loads its replica of a tied embedding, but does not save it.
 CONF=$T/tied.conf run tp2pp2 tied --save-interval 2
 is 'tied embedding: training with tp2pp2 succeeds' $? 0

@@ -76,6 +76,8 @@ void *meg_cpu_alloc(size_t nbytes)
 {
     const size_t huge = (size_t)2 << 20, align = nbytes >= 2 * huge ? huge : 64;
     char *p;
+
+    nbytes = nbytes ? nbytes : 1; /* aligned_alloc may return NULL for 0 bytes */
     if (nbytes > SIZE_MAX - align || !(p = aligned_alloc(align, (nbytes + align - 1) / align * align)))
         return NULL;
     if (align == huge)

@@ -4,16 +4,21 @@
 #include <stdlib.h>
 #include "base/mem.h"
 
+/* Return whether the optimizer has f32 main parameters, possibly none of them on this rank. */
+static bool has_main_params(const struct meg_optim_conf *c, const struct meg_model_run *run)
+{
+    return run->dtype == MEG_DTYPE_F32 ? run->shards_params : c->main_params_dtype == MEG_DTYPE_F32;
+}
+
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                            const struct meg_layout *l, const struct meg_model_run *run)
 {
     const size_t n = (size_t)meg_zero_shard_numel(params, l);
-    const bool has_main = run->dtype == MEG_DTYPE_F32 ? run->shards_params : c->main_params_dtype == MEG_DTYPE_F32;
 
     m->state = 0;
     for (int i = 0; i < meg_optim_num_states(c); i++)
         m->state += n * meg_dtype_size(meg_optim_state_dtype(c, i));
-    m->main = has_main ? n * sizeof(float) : 0;
+    m->main = has_main_params(c, run) ? n * sizeof(float) : 0;
     m->grads = run->shards_grads ? n * meg_dtype_size(run->grad_dtype) : 0;
     m->params = run->dtype == MEG_DTYPE_F32 || !run->shards_params ? 0 : n * meg_dtype_size(run->dtype);
 }
@@ -143,7 +148,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
         is_short |= !(o->result[i] = o->op->alloc_pinned(sizeof *o->result[i]));
     for (int i = 0; i < o->nstates; i++)
         is_short |= !(b->state[i] = o->op->alloc(n * meg_dtype_size(o->state_dtype[i])));
-    is_short |= m.main && !(b->main = o->op->alloc(m.main));
+    is_short |= has_main_params(c, &o->model->run) && !(b->main = o->op->alloc(m.main));
     is_short |= m.grads && !(b->grad_shards = o->op->alloc(m.grads));
     is_short |= m.params && !(b->param_shards = o->op->alloc(m.params));
     is_short |= !(o->nan_guard.sums = o->op->alloc((size_t)o->params->n * sizeof *o->nan_guard.sums));

@@ -264,7 +264,7 @@ struct meg_ops {
      */
     int64_t (*logits_rows)(int64_t v);
 
-    /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted. */
+    /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted.  Not NULL if nbytes is 0. */
     void *(*alloc)(size_t nbytes);
     void (*release)(void *p);
     /*
