@@ -368,6 +368,13 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 /* ---- load.c ---- */
 
 /*
+ * Remove the pages of a tensor that were read from the memory of the process (meg_mmap_drop).  A loop over the bytes of
+ * a tensor drops pages after at most CKPT_DROP_NBYTES bytes.
+ */
+enum { CKPT_DROP_NBYTES = 1 << 20 };
+void ckpt_drop_pages(const struct meg_st *st, const struct meg_st_tensor *t);
+
+/*
  * Check that the tensors of the files match the parameters p of model m in name, shape and dtype.  Otherwise returns
  * MEG_EFORMAT; the message lists as many of the differences as fit.
  */

@@ -180,26 +180,39 @@ static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, c
     return strcmp(head, t->name) == 0;
 }
 
+void ckpt_drop_pages(const struct meg_st *st, const struct meg_st_tensor *t)
+{
+    if (t->container_data)
+        meg_mmap_drop(&st->map, t->container_data, t->container_nbytes);
+    else if (t->data)
+        meg_mmap_drop(&st->map, t->data, (size_t)t->nbytes);
+}
+
 /* Return whether two tensors of equal size have equal bytes; false if memory allocation fails. */
-static bool is_equal(const struct meg_st_tensor *a, const struct meg_st_tensor *b)
+static bool is_equal(const struct ckpt_mapped_tensor a, const struct ckpt_mapped_tensor b)
 {
     void *block[2];
-    const void *x = meg_st_data(a, &block[0]), *y = meg_st_data(b, &block[1]);
-    const bool is_same = x && y && memcmp(x, y, (size_t)a->nbytes) == 0;
+    const void *x = meg_st_data(a.t, &block[0]), *y = meg_st_data(b.t, &block[1]);
+    const bool is_same = x && y && memcmp(x, y, (size_t)a.t->nbytes) == 0;
 
+    ckpt_drop_pages(a.st, a.t);
+    ckpt_drop_pages(b.st, b.t);
     free(block[0]);
     free(block[1]);
     return is_same;
 }
 
-/* Return whether t, the stored copy of a tied output weight, equals the word embedding. */
-static bool is_embedding(const struct sources *all, int64_t tp, const struct meg_st_tensor *t)
+/* Return whether `head`, the stored copy of a tied output weight, equals the word embedding. */
+static bool is_embedding(const struct sources *all, int64_t tp, struct ckpt_mapped_tensor head)
 {
+    const struct meg_st_tensor *t = head.t;
+
     for (int i = 0; i < all->n; i++) {
         const struct meg_st_tensor *word = all->v[i].t;
 
         if (all->v[i].tp.tp_rank == tp && strcmp(all->v[i].row->name, "embedding.word_embeddings.weight") == 0)
-            return word->nbytes == t->nbytes && strcmp(word->dtype, t->dtype) == 0 && is_equal(word, t);
+            return word->nbytes == t->nbytes && strcmp(word->dtype, t->dtype) == 0 &&
+                   is_equal((struct ckpt_mapped_tensor){ all->v[i].st, word }, head);
     }
     return false;
 }
@@ -257,7 +270,7 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
             if (ckpt_is_ignored(c->format, t->name))
                 continue;
             if (is_tied_head(c, p, t)) {
-                if (!is_embedding(all, i % c->tp, t))
+                if (!is_embedding(all, i % c->tp, (struct ckpt_mapped_tensor){ c->file[i], t }))
                     add_issue(&is->mismatched, "%s differs from the word embedding that it is tied to", t->name);
             } else if (!is_used(c, i % c->tp, t, &used)) {
                 add_issue(&is->unknown, "%s", t->name);
@@ -369,21 +382,24 @@ static void copy_contiguous(const struct target *to, const struct source *s, con
 {
     const size_t src_size = (size_t)(s->t->nbytes / s->row->numel);
     const bool is_same = strcmp(s->t->dtype, meg_dtype_name(to->shard->dtype)) == 0;
+    const int64_t most = is_same ? CKPT_DROP_NBYTES / (int64_t)src_size : nbuf;
     struct ckpt_shard_range part;
     struct ckpt_range_iter it;
 
     ckpt_range_iter_begin(&it, to->p, to->shard, s->row, 0, s->row->numel);
-    while (ckpt_range_iter_next(&it, &part)) {
-        const char *from = data + (size_t)part.tensor_offset * src_size;
+    while (ckpt_range_iter_next(&it, &part))
+        for (int64_t i = 0, n; i < part.n; i += n) {
+            const char *from = data + (size_t)(part.tensor_offset + i) * src_size;
 
-        if (is_same)
-            set_elements(to->shard, part.shard_offset, from, part.n);
-        for (int64_t i = 0, n; !is_same && i < part.n; i += n) {
-            n = part.n - i < nbuf ? part.n - i : nbuf;
-            ckpt_to_f32(buf, from + (size_t)i * src_size, s->t->dtype, n);
-            set_from_f32(to->shard, part.shard_offset + i, buf, n);
+            n = part.n - i < most ? part.n - i : most;
+            if (is_same) {
+                set_elements(to->shard, part.shard_offset + i, from, n);
+            } else {
+                ckpt_to_f32(buf, from, s->t->dtype, n);
+                set_from_f32(to->shard, part.shard_offset + i, buf, n);
+            }
+            meg_mmap_drop(&s->st->map, from, (size_t)n * src_size);
         }
-    }
 }
 
 /* Return whether the shard contains any of the elements [first, first + n) of a parameter. */
@@ -400,6 +416,8 @@ static bool is_in_shard(const struct target *to, const struct meg_param *row, in
 static void copy_row_map(const struct target *to, const struct source *s, const char *data,
                          const struct ckpt_row_map *p, float *buf)
 {
+    const int64_t row_nbytes = p->cols * meg_st_dtype_nbytes(s->t->dtype);
+
     for (int64_t i = 0, n; i < p->n; i += n) {
         bool is_wanted = false;
 
@@ -411,6 +429,8 @@ static void copy_row_map(const struct target *to, const struct source *s, const 
         ckpt_rows_from_foreign(buf, data, s->t->dtype, p, i, n);
         for (int64_t k = 0; k < n; k++)
             store(to, s->row, ckpt_native_row(p, i + k), p->cols, buf + k * p->cols);
+        if (!p->is_transposed && p->src_step == 1)
+            meg_mmap_drop(&s->st->map, data + (p->src_row + i) * row_nbytes, (size_t)(n * row_nbytes));
     }
 }
 
@@ -438,6 +458,7 @@ static int copy_source(const struct target *to, const struct source *s, struct m
     else
         for (int i = ckpt_row_maps(map, &s->tp, s->row, s->remap); i-- > 0;)
             copy_row_map(to, s, data, &map[i], buf);
+    ckpt_drop_pages(s->st, s->t);
     free(buf);
     free(block);
     return 0;

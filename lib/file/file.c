@@ -80,6 +80,15 @@ void meg_mmap_close(struct meg_mmap *m)
     memset(m, 0, sizeof *m);
 }
 
+void meg_mmap_drop(const struct meg_mmap *m, const void *p, size_t n)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), map = (uintptr_t)m->p, at = (uintptr_t)p;
+    const uintptr_t begin = at / page * page, end = (at + n) / page * page;
+
+    if (map && at >= map && at - map <= m->n && n <= m->n - (at - map) && begin < end)
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 /* Append all bytes of fd to `out`, and close fd. */
 static int read_all(int fd, const char *path, struct meg_str *out, struct meg_err *e)
 {

@@ -25,6 +25,12 @@ struct meg_mmap {
 };
 int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e);
 void meg_mmap_close(struct meg_mmap *m);
+/*
+ * Remove the pages of p [n], a range of m, from the memory of the process, so that a file that is read once does not
+ * count as memory in use.  The page that contains the end of the range is kept.  A later access reads the file again.
+ * Does nothing if m is not open or does not contain the range.
+ */
+void meg_mmap_drop(const struct meg_mmap *m, const void *p, size_t n);
 
 /*
  * Append the content of a file or pipe to `out`.  Returns MEG_ENOENT if path does not exist, and MEG_EIO if path cannot

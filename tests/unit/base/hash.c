@@ -63,12 +63,31 @@ static void xxh3_of_published_vectors(void **state)
     assert_string_equal(hex, "729eb68130b940434e93bc54416d8d98");
 }
 
+static void xxh3_of_blocks_is_that_of_all_bytes(void **state)
+{
+    char x[3000], want[33], hex[33];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof x; i++)
+        x[i] = (char)(7 * i * i);
+    meg_xxh3_128_hex(want, x, sizeof x);
+    for (size_t block = 1; block <= sizeof x; block += 499) {
+        struct meg_xxh3_128 *state128 = meg_xxh3_128_begin();
+
+        for (size_t i = 0; i < sizeof x; i += block)
+            meg_xxh3_128_add(state128, x + i, i + block < sizeof x ? block : sizeof x - i);
+        meg_xxh3_128_end(state128, hex);
+        assert_string_equal(hex, want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(md5_of_rfc_1321),
         cmocka_unit_test(md5_at_the_edges_of_a_block),
         cmocka_unit_test(xxh3_of_published_vectors),
+        cmocka_unit_test(xxh3_of_blocks_is_that_of_all_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

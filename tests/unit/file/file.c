@@ -354,6 +354,32 @@ static void files_are_mapped(void **state)
     assert_int_equal(meg_mmap_open(&m, "/nowhere/x", &e), MEG_ENOENT);
 }
 
+static void dropped_pages_are_read_again(void **state)
+{
+    static char bytes[5 * 4096 + 7];
+    struct meg_mmap m;
+    char outside[4096];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (char)(i * i % 251);
+    assert_int_equal(meg_write_file(path, bytes, sizeof bytes, NULL), 0);
+    assert_int_equal(meg_mmap_open(&m, path, NULL), 0);
+    for (size_t begin = 0; begin < sizeof bytes; begin += 1000) {
+        assert_memory_equal(m.p, bytes, sizeof bytes);
+        meg_mmap_drop(&m, m.p + begin, sizeof bytes - begin);
+    }
+    assert_memory_equal(m.p, bytes, sizeof bytes);
+
+    /* memory outside of the mapping keeps its contents */
+    memset(outside, 'o', sizeof outside);
+    meg_mmap_drop(&m, outside, sizeof outside);
+    assert_int_equal(outside[2048], 'o');
+    meg_mmap_close(&m);
+    meg_mmap_drop(&m, bytes, sizeof bytes);
+    assert_int_equal(bytes[4096 + 2], (char)((4096 + 2) * (4096 + 2) % 251));
+}
+
 static void reading_a_missing_file_or_a_directory_is_an_error(void **state)
 {
     struct meg_str s = { 0 };
@@ -436,6 +462,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_file_is_complete_whichever_call_fails, make, clear),
         cmocka_unit_test_setup_teardown(a_signal_removes_temporary_files, make, clear),
         cmocka_unit_test_setup_teardown(files_are_mapped, make, clear),
+        cmocka_unit_test_setup_teardown(dropped_pages_are_read_again, make, clear),
         cmocka_unit_test_setup_teardown(reading_a_missing_file_or_a_directory_is_an_error, make, clear),
         cmocka_unit_test_setup_teardown(only_regular_files_are_read_from_directories, make, clear),
         cmocka_unit_test_setup_teardown(directories_are_made_and_removed, make, clear),
