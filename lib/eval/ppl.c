@@ -92,8 +92,9 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
             const struct meg_ppl_conf *c, struct meg_err *e)
 {
     const int64_t seq_length = c->seq_length, stride = c->stride;
-    int32_t *ids = meg_new((size_t)(seq_length + 1) * sizeof *ids);
-    float *logprob = meg_new((size_t)seq_length * sizeof *logprob);
+    const int64_t longest = seq_length < src->n - 1 ? seq_length : src->n - 1;
+    int32_t *ids = meg_new((size_t)(longest + 1) * sizeof *ids);
+    float *logprob = meg_new((size_t)longest * sizeof *logprob);
     struct meg_str scratch = { 0 };
     struct meg_window w;
     int64_t i, t, windows = meg_window_count(src->n, stride);
@@ -102,7 +103,7 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
     MEG_ASSERT_LE(2, src->n);
     MEG_ASSERT_LE(1, stride);
     MEG_ASSERT_LE(stride, seq_length);
-    MEG_ASSERT_LE(seq_length, s->g->run.s);
+    MEG_ASSERT_LE(seq_length, s->g->conf.max_position_embeddings);
     *out = (struct meg_ppl_result){ 0 };
     for (i = 0; i < windows; i++) {
         w = meg_window_at(src->n, seq_length, stride, i);

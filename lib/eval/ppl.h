@@ -60,7 +60,7 @@ struct meg_ppl_result {
 };
 
 struct meg_ppl_conf {
-    int64_t seq_length, stride;      /* 1 <= stride <= seq_length <= run.s of the model */
+    int64_t seq_length, stride;      /* 1 <= stride <= seq_length <= max_position_embeddings */
     const struct meg_tokenizer *tok; /* used to count bytes; or NULL */
     void (*progress)(void *ctx, const struct meg_ppl_result *so_far); /* called after each window; or NULL */
     void *ctx;

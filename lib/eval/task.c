@@ -77,7 +77,7 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
     struct meg_ids ids = { 0 };
     struct meg_str out = { 0 };
     struct meg_err why;
-    float *logprob = meg_new((size_t)positions * sizeof *logprob);
+    float *logprob = NULL;
     struct meg_token_logprob *top = NULL;
     char *text;
     size_t n;
@@ -87,7 +87,6 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
     if ((r = meg_token_output_check(output, m->tok, m->g->conf.vocab_size, e)) < 0 ||
         (r = meg_line_reader_open(&in, c->input, e)) < 0)
         goto out;
-    top = meg_new((size_t)(positions * output->top_n_logprobs) * sizeof *top);
     while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
         ids.n = 0;
         out.n = 0;
@@ -101,6 +100,8 @@ static int logprobs(const struct meg_eval_conf *c, const struct meg_token_output
                          in.name, in.line, ids.n, positions, positions + 1);
             goto out;
         }
+        logprob = meg_realloc_array(logprob, (size_t)ids.n, sizeof *logprob);
+        top = meg_realloc_array(top, (size_t)(ids.n * output->top_n_logprobs), sizeof *top);
         if (ids.n > 1 && (r = meg_score_top(&s, ids.v, ids.n, logprob, top, output->top_n_logprobs, &why)) < 0) {
             r = meg_fail(e, r, "%s: line %" PRId64 ": %s", in.name, in.line, why.msg);
             goto out;

@@ -18,12 +18,11 @@ struct meg_generator {
     int32_t *heap;                  /* [v] scratch */
 };
 
-int meg_generator_open(struct meg_generator **out, struct meg_model *g, int64_t unpadded_vocab,
-                       const struct meg_ids *eos_ids, int64_t slots, int64_t ntop, struct meg_err *e)
+struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_vocab, const struct meg_ids *eos_ids,
+                                         int64_t slots, int64_t ntop)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;
-    int r;
 
     MEG_ASSERT_LT(0, unpadded_vocab);
     MEG_ASSERT_LE(unpadded_vocab, v);
@@ -40,13 +39,8 @@ int meg_generator_open(struct meg_generator **out, struct meg_model *g, int64_t 
     gen->input_token = meg_new((size_t)slots * sizeof *gen->input_token);
     gen->logits = meg_new((size_t)(slots * v) * sizeof *gen->logits);
     gen->heap = meg_new((size_t)v * sizeof *gen->heap);
-    if ((r = meg_model_kv_cache_create(&gen->cache, g, g->conf.max_position_embeddings, slots, e)) < 0)
-        goto out;
-    *out = gen;
-    gen = NULL;
-out:
-    meg_generator_close(gen);
-    return r;
+    gen->cache = meg_model_kv_cache_create(g, slots);
+    return gen;
 }
 
 void meg_generator_close(struct meg_generator *gen)
@@ -129,17 +123,20 @@ static int sample_next(struct meg_generator *gen, int64_t slot, const float *log
 int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,
                       struct meg_err *e)
 {
+    const int64_t positions = gen->g->conf.max_position_embeddings, max_tokens = c->request->max_tokens;
     int64_t slot = 0;
+    int r;
 
     MEG_ASSERT(meg_generator_has_free_slot(gen));
     MEG_ASSERT_LT(0, n);
-    MEG_ASSERT_LT(n, gen->g->conf.max_position_embeddings);
+    MEG_ASSERT_LT(n, positions);
     while (gen->slot[slot])
         slot++;
+    if ((r = meg_model_prefill(gen->g, gen->cache, slot, ids, n,
+                               max_tokens < positions - n ? n + max_tokens : positions, gen->logits, e)) < 0)
+        return r;
     gen->slot[slot] = c;
     gen->active++;
-    meg_model_kv_cache_clear(gen->cache, slot);
-    meg_model_prefill(gen->g, gen->cache, slot, ids, n, gen->logits);
     return sample_next(gen, slot, gen->logits, e);
 }
 

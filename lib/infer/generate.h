@@ -30,7 +30,7 @@ struct meg_continuation {
 };
 
 /*
- * meg_generator_open - allocate the slots of a generator
+ * meg_generator_open - create a generator; the KV caches of its slots grow with the sequences
  *   g               created with is_training = false; borrowed until close
  *   unpadded_vocab  exclusive upper bound of the ids that may be sampled; at most the model's vocabulary size
  *   eos_ids         ids that end a continuation, borrowed until close; NULL: none
@@ -38,8 +38,8 @@ struct meg_continuation {
  *   ntop            number of most likely ids to keep for each position, from 0 to the model's vocabulary size
  */
 struct meg_generator;
-int meg_generator_open(struct meg_generator **out, struct meg_model *g, int64_t unpadded_vocab,
-                       const struct meg_ids *eos_ids, int64_t slots, int64_t ntop, struct meg_err *e);
+struct meg_generator *meg_generator_open(struct meg_model *g, int64_t unpadded_vocab, const struct meg_ids *eos_ids,
+                                         int64_t slots, int64_t ntop);
 void meg_generator_close(struct meg_generator *gen);
 
 /* Return the number of active slots. */
@@ -52,7 +52,9 @@ bool meg_generator_has_free_slot(const struct meg_generator *gen);
  *   c  continuation; zero except for c->prompt and c->request, which the caller sets.  This call samples the first
  *      token, and each meg_generator_step samples one more.  c is finished when c->finish is not MEG_FINISH_RUNNING.
  *      Until c is finished, c must not move.
- * Returns MEG_EFAIL if the model's logits are not finite; the slot is then free again, and c must not be continued.
+ * The memory of the slot and of the model is grown to that of n + c->request->max_tokens tokens.  Returns MEG_EFAIL if
+ * memory is exhausted; the generator and the model can then only be closed.  Returns MEG_EFAIL if the model's logits
+ * are not finite; the slot is then free again, and c must not be continued.
  */
 int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,
                       struct meg_err *e);

@@ -65,7 +65,7 @@ static int load_weights(struct meg_model *g, const struct meg_ckpt *ckpt, struct
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
                    struct meg_err *e)
 {
-    struct meg_model_run run = { .b = 1 };
+    const struct meg_model_run run = { .s = 1, .b = 1, .positions = 1 };
     const struct meg_device *device;
     struct meg_ckpt *ckpt = NULL;
     struct meg_model_conf model;
@@ -82,7 +82,6 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
         goto out;
     }
     set_eos_ids(m, ckpt);
-    run.s = model.max_position_embeddings;
     if ((r = meg_model_create(&m->g, &model, &run, device, &meg_mesh_one, e)) < 0 ||
         (r = load_weights(m->g, ckpt, e)) < 0)
         goto out;

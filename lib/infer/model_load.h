@@ -22,7 +22,7 @@ struct meg_loaded_model {
 };
 
 /*
- * meg_load_model - load the model in conf->load; a batch is one sequence of at most max_position_embeddings tokens
+ * meg_load_model - load the model in conf->load; a batch is one sequence, and its buffers grow by meg_model_reserve
  *   tc  tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer is loaded
  * Returns MEG_EUSAGE if the tokenizer's vocabulary is larger than the model's, and the errors of meg_device_open,
  * meg_ckpt_open, meg_ckpt_model_conf, meg_tokenizer_open, meg_model_create and meg_ckpt_load.

@@ -207,13 +207,11 @@ int meg_serve(const struct meg_serve_conf *c, const struct meg_token_output_conf
         .defaults = { .max_tokens = c->tokens_to_generate, .sampling = *sampling },
         .last = &s.first,
     };
-    int r =
-        meg_generator_open(&s.gen, m->g, m->unpadded_vocab, &m->eos_ids, c->max_batch_size, output->top_n_logprobs, e);
+    int r;
 
-    if (r == 0) {
-        r = serve_all(&s, e);
-        meg_debug("%" PRId64 " prompts, %" PRId64 " tokens in %.2f s", s.prompts, s.tokens, meg_now_s() - began_s);
-    }
+    s.gen = meg_generator_open(m->g, m->unpadded_vocab, &m->eos_ids, c->max_batch_size, output->top_n_logprobs);
+    r = serve_all(&s, e);
+    meg_debug("%" PRId64 " prompts, %" PRId64 " tokens in %.2f s", s.prompts, s.tokens, meg_now_s() - began_s);
     meg_generator_close(s.gen);
     while (s.first)
         remove_first(&s);

@@ -5,12 +5,27 @@
 #include <inttypes.h>
 #include "model/internal.h"
 
+/*
+ * A prompt is prefilled in chunks, so that the size of the activations is bounded.  A chunk has PREFILL_STEP rows if
+ * more than PREFILL_ROWS remain, and all remaining rows otherwise.  The last of several chunks thus has more than 256
+ * rows, which the matrix products of the CPU backend compute as they compute those of longer prompts.  PREFILL_STEP is
+ * a multiple of the 256 queries that attention computes at a time (cpu/attention.c), so the queries of a prompt are
+ * divided in the same way as without chunks.
+ */
+enum { PREFILL_ROWS = 2048, PREFILL_STEP = 1792 };
+
+/* The keys and values of one sequence. */
+struct cache_slot {
+    char *kv;    /* [L, s, g, 2, d]; NULL before the first sequence */
+    int64_t s;   /* number of tokens for which memory is allocated */
+    int64_t len; /* number of tokens stored */
+};
+
 struct meg_model_kv_cache {
     const struct meg_ops *op;
-    int64_t s, b, L;
-    size_t layer_nbytes; /* bytes of one layer's keys and values in a slot */
-    char *kv;            /* [L, b, s, g, 2, d] */
-    int64_t *len;        /* [b] number of tokens in each slot */
+    int64_t b, L;
+    size_t token_nbytes;     /* bytes of the keys and values of one token in one layer */
+    struct cache_slot *slot; /* [b] */
 };
 
 /* Return the number of elements that the cache of the widest layer has for each token. */
@@ -27,50 +42,53 @@ static int64_t cache_width(const struct meg_model_state *st)
     return width;
 }
 
-int meg_model_kv_cache_create(struct meg_model_kv_cache **out, struct meg_model *g, int64_t s, int64_t b,
-                              struct meg_err *e)
+struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, int64_t b)
 {
     struct meg_model_kv_cache *c = meg_new(sizeof *c);
-    size_t nbytes;
 
-    MEG_ASSERT_LE(s, g->conf.max_position_embeddings);
     MEG_ASSERT(!g->run.is_training);
     c->op = g->op;
-    c->s = s;
     c->b = b;
     c->L = g->conf.num_layers;
-    c->layer_nbytes = (size_t)(s * cache_width(g->state)) * meg_dtype_size(g->run.dtype);
-    c->len = meg_new((size_t)b * sizeof *c->len);
-    nbytes = (size_t)(c->L * b) * c->layer_nbytes;
-    c->kv = g->op->alloc(nbytes);
-    if (!c->kv) {
-        meg_model_kv_cache_close(c);
-        return meg_fail(e, MEG_EFAIL,
-                        "out of memory: the KV cache of %" PRId64 " sequences of %" PRId64
-                        " tokens requires %.1f MiB; use a smaller --max-batch-size",
-                        b, s, (double)nbytes / 0x1p20);
-    }
-    *out = c;
-    return 0;
+    c->token_nbytes = (size_t)cache_width(g->state) * meg_dtype_size(g->run.dtype);
+    c->slot = meg_new((size_t)b * sizeof *c->slot);
+    return c;
 }
 
 void meg_model_kv_cache_close(struct meg_model_kv_cache *c)
 {
     if (!c)
         return;
-    c->op->release(c->kv);
-    free(c->len);
+    for (int64_t i = 0; i < c->b; i++)
+        c->op->release(c->slot[i].kv);
+    free(c->slot);
     free(c);
-}
-
-void meg_model_kv_cache_clear(struct meg_model_kv_cache *c, int64_t slot)
-{
-    c->len[slot] = 0;
 }
 
 int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot)
 {
-    return c->len[slot];
+    return c->slot[slot].len;
+}
+
+/* Remove all tokens from a slot, and allocate memory for a sequence of s tokens unless the slot has enough. */
+static int begin_sequence(struct meg_model_kv_cache *c, int64_t slot, int64_t s, struct meg_err *e)
+{
+    struct cache_slot *q = &c->slot[slot];
+    const size_t nbytes = (size_t)(c->L * s) * c->token_nbytes;
+
+    q->len = 0;
+    if (s <= q->s)
+        return 0;
+    c->op->release(q->kv);
+    q->s = 0;
+    q->kv = c->op->alloc(nbytes);
+    if (!q->kv)
+        return meg_fail(e, MEG_EFAIL,
+                        "out of memory: the KV cache of a sequence of %" PRId64
+                        " tokens requires %.1f MiB; generate fewer tokens, or use a smaller --max-batch-size",
+                        s, (double)nbytes / 0x1p20);
+    q->s = s;
+    return 0;
 }
 
 /*
@@ -96,34 +114,51 @@ static void forward_cached(struct meg_model *g, const struct meg_kv_cache_seq *k
     c->kv = NULL;
 }
 
+/* Reserve `rows` tokens at the end of a slot for the rows from `row` on of a batch. */
 static struct meg_kv_cache_seq append(struct meg_model_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
 {
-    const struct meg_kv_cache_seq kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->layer_nbytes,
-                                         (size_t)c->b * c->layer_nbytes };
+    struct cache_slot *q = &c->slot[slot];
+    const struct meg_kv_cache_seq kv = { row, rows, q->len, q->kv, (size_t)q->s * c->token_nbytes };
 
     MEG_ASSERT_LE(0, slot);
     MEG_ASSERT_LT(slot, c->b);
-    MEG_ASSERT_LE(c->len[slot] + rows, c->s);
-    c->len[slot] += rows;
+    MEG_ASSERT_LE(q->len + rows, q->s);
+    q->len += rows;
     return kv;
 }
 
-void meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens,
-                       int64_t n, float *logits)
+/* Return the number of rows of the next chunk of a prompt of which n tokens remain. */
+static int64_t chunk_rows(int64_t n)
 {
-    int32_t *position = meg_new((size_t)n * sizeof *position);
-    struct meg_kv_cache_seq kv;
+    return n > PREFILL_ROWS ? PREFILL_STEP : n;
+}
+
+int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
+                      int64_t s, float *logits, struct meg_err *e)
+{
+    int32_t *position;
+    int64_t rows = 0;
+    int r;
 
     MEG_ASSERT_LT(0, n);
-    MEG_ASSERT_LE(n, g->run.s * g->run.b);
-    MEG_ASSERT_EQ(c->len[slot], 0);
+    MEG_ASSERT_LE(n, s);
+    if ((r = meg_model_reserve(g, n < PREFILL_ROWS ? n : PREFILL_ROWS, s, e)) < 0 ||
+        (r = begin_sequence(c, slot, s, e)) < 0)
+        return r;
+    position = meg_new((size_t)n * sizeof *position);
     for (int64_t j = 0; j < n; j++)
         position[j] = (int32_t)j;
-    kv = append(c, slot, 0, n);
-    forward_cached(g, &kv, 1, tokens, position, n);
+    for (int64_t j = 0; j < n; j += rows) {
+        struct meg_kv_cache_seq kv;
+
+        rows = chunk_rows(n - j);
+        kv = append(c, slot, 0, rows);
+        forward_cached(g, &kv, 1, tokens + j, position + j, rows);
+    }
     if (logits)
-        model_logits_to_host(g, n - 1, 1, 1, logits);
+        model_logits_to_host(g, rows - 1, 1, 1, logits);
     free(position);
+    return 0;
 }
 
 void meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, const int32_t *tokens,

@@ -1,7 +1,7 @@
 /*
- * decode.h - token-by-token decoding with a KV cache.  The cache has b slots; a slot holds the keys and values of
- * one sequence of up to s tokens.  The logits of a slot do not depend on the other slots, bit for bit, because rows are
- * computed in blocks of a fixed size.
+ * decode.h - token-by-token decoding with a KV cache.  The cache has b slots; a slot holds the keys and values of one
+ * sequence.  The memory of a slot grows to the longest sequence that the slot has held.  The logits of a slot do not
+ * depend on the other slots, bit for bit, because rows are computed in blocks of a fixed size.
  */
 #ifndef MEG_MODEL_DECODE_H
 #define MEG_MODEL_DECODE_H
@@ -10,23 +10,19 @@
 MEG_BEGIN_DECLS
 
 struct meg_model_kv_cache;
-/*
- * Allocate an empty cache for g, whose run.is_training must be false.  s must be at most
- * g->conf.max_position_embeddings.  Fail with MEG_EFAIL if memory is exhausted.
- */
-int meg_model_kv_cache_create(struct meg_model_kv_cache **out, struct meg_model *g, int64_t s, int64_t b,
-                              struct meg_err *e);
+/* Create a cache of b empty slots for g, whose run.is_training must be false.  Slots have no memory yet. */
+struct meg_model_kv_cache *meg_model_kv_cache_create(const struct meg_model *g, int64_t b);
 void meg_model_kv_cache_close(struct meg_model_kv_cache *c);
-/* Remove all tokens from a slot. */
-void meg_model_kv_cache_clear(struct meg_model_kv_cache *c, int64_t slot);
 /* Return the number of tokens in a slot. */
 int64_t meg_model_kv_cache_len(const struct meg_model_kv_cache *c, int64_t slot);
 /*
- * Run n tokens, 1 to run.s * run.b, through the model, and store their keys and values in an empty slot.  Write the
- * logits [v] f32 (host) of the last token, unless logits is NULL.
+ * Remove all tokens from a slot, and begin a sequence of at most s tokens, s <= max_position_embeddings, in the slot.
+ * Grow the slot and the buffers of g (meg_model_reserve) if they are too small for the sequence.  Run the n tokens of
+ * the prompt, 1 <= n <= s, through the model, and store their keys and values.  Write the logits [v] f32 (host) of the
+ * last token, unless logits is NULL.  Fail with MEG_EFAIL if memory is exhausted; g and c can then only be closed.
  */
-void meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens,
-                       int64_t n, float *logits);
+int meg_model_prefill(struct meg_model *g, struct meg_model_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
+                      int64_t s, float *logits, struct meg_err *e);
 /* Append one token to each of n different slots, and write the n tokens' logits [n,v] f32 (host). */
 void meg_model_decode(struct meg_model *g, struct meg_model_kv_cache *c, const int64_t *slot, const int32_t *tokens,
                       int64_t n, float *logits);

@@ -114,81 +114,120 @@ static void destroy_events(struct meg_model *g)
         }
 }
 
-int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, const struct meg_model_run *run,
-                     const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e)
+/*
+ * Allocate the arenas: the activations and the workspace, and the parameters and gradients unless they exist.  Set
+ * *activations and *workspace to the empty arenas.
+ */
+static int alloc_arenas(struct meg_model *g, struct meg_suballoc *activations, struct meg_suballoc *workspace,
+                        struct meg_err *e)
 {
-    struct meg_model *g = meg_new(sizeof *g);
-    struct meg_suballoc activations = { 0 }, workspace = { 0 };
-    const struct meg_ops *op = device->op;
-    struct meg_model_state *st;
+    const struct meg_ops *op = g->op;
+    struct meg_model_state *st = g->state;
     struct meg_model_memory m;
-    int r = 0;
 
-    MEG_ASSERT_LT(0, c->vocab_size);
-    MEG_ASSERT_LE(run->s, c->max_position_embeddings);
-    g->conf = *c;
-    g->run = *run;
-    g->device = device;
-    g->op = op;
-    g->mesh = mesh;
-    meg_model_params(&g->params, c, mesh);
-    g->state = st = model_state_new(c, run, op, mesh);
-    st->ctx.stream = device->compute;
+    meg_model_memory_size(&m, &g->conf, &g->run, op, g->mesh);
+    if ((!g->w && !(g->w = op->alloc(m.params))) || (m.grads && !g->g && !(g->g = op->alloc(m.grads))) ||
+        !(st->activations = op->alloc(m.activations)) || !(st->workspace = op->alloc(m.workspace)))
+        return meg_fail(e, MEG_EFAIL,
+                        "out of memory: the model requires %.1f MiB for parameters, %.1f MiB for gradients, %.1f MiB "
+                        "for activations and %.1f MiB for workspace%s",
+                        (double)m.params / 0x1p20, (double)m.grads / 0x1p20, (double)m.activations / 0x1p20,
+                        (double)m.workspace / 0x1p20, g->run.is_training ? "; use a smaller --micro-batch-size" : "");
+    activations->base = st->activations;
+    workspace->base = st->workspace;
+    g->used = m;
+    return 0;
+}
+
+/* Create the state of the model for the dimensions in g->run, and allocate its memory.  Free it with close_state. */
+static int open_state(struct meg_model *g, struct meg_err *e)
+{
+    struct meg_model_state *st = g->state = model_state_new(&g->conf, &g->run, g->op, g->mesh);
+    struct meg_suballoc activations = { 0 }, workspace = { 0 };
+    int r;
+
+    st->ctx.stream = g->device->compute;
     st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
-    if ((r = bind_all(g, MEG_BIND_PLANS, e)) < 0)
-        goto out;
-
-    meg_model_memory_size(&m, c, run, op, mesh);
-    if (!(g->w = op->alloc(m.params)) || (m.grads && !(g->g = op->alloc(m.grads))) ||
-        !(st->activations = activations.base = op->alloc(m.activations)) ||
-        !(st->workspace = workspace.base = op->alloc(m.workspace))) {
-        r = meg_fail(e, MEG_EFAIL,
-                     "out of memory: the model requires %.1f MiB for parameters, %.1f MiB for gradients, %.1f MiB for "
-                     "activations and %.1f MiB for workspace%s",
-                     (double)m.params / 0x1p20, (double)m.grads / 0x1p20, (double)m.activations / 0x1p20,
-                     (double)m.workspace / 0x1p20, run->is_training ? "; use a smaller --micro-batch-size" : "");
-        goto out;
-    }
-    model_buffers_suballoc(st, run, &activations, &workspace);
+    if ((r = bind_all(g, MEG_BIND_PLANS, e)) < 0 || (r = alloc_arenas(g, &activations, &workspace, e)) < 0)
+        return r;
+    model_buffers_suballoc(st, &g->run, &activations, &workspace);
     create_events(g);
     g->loss_sum = st->loss_sum;
-    g->used.params = used_nbytes(&g->params, run->shards_params, run->dtype);
-    g->used.grads = g->g ? used_nbytes(&g->params, run->shards_grads, run->grad_dtype) : 0;
-    g->used.activations = activations.used;
-    g->used.workspace = workspace.used;
-    MEG_ASSERT_EQ(activations.used, m.activations);
-    MEG_ASSERT_EQ(workspace.used, m.workspace);
+    MEG_ASSERT_EQ(activations.used, g->used.activations);
+    MEG_ASSERT_EQ(workspace.used, g->used.workspace);
+    g->used.params = used_nbytes(&g->params, g->run.shards_params, g->run.dtype);
+    g->used.grads = g->g ? used_nbytes(&g->params, g->run.shards_grads, g->run.grad_dtype) : 0;
     bind_all(g, MEG_BIND_POINTERS, e);
     st->embed.v0 = meg_partition_begin(st->desc.v, st->dim.tp, st->dim.tp_rank);
     st->embed.is_tied = !st->desc.is_untied && st->dim.has_head;
     st->embed.dropout = st->desc.hidden_dropout;
     if (st->desc.rope.half)
         fill_rope(g);
-    st->ctx.tp = mesh->tp;
-    st->ctx.seed = run->seed;
-    st->ctx.defers_wgrad = run->defers_wgrad;
-    *out = g;
-    g = NULL;
-out:
+    st->ctx.tp = g->mesh->tp;
+    st->ctx.seed = g->run.seed;
+    st->ctx.defers_wgrad = g->run.defers_wgrad;
+    return 0;
+}
+
+static void close_state(struct meg_model *g)
+{
+    struct meg_model_state *st = g->state;
+
+    bind_all(g, MEG_BIND_DESTROY, NULL);
+    destroy_events(g);
+    g->op->release(st->activations);
+    g->op->release(st->workspace);
+    model_state_free(st);
+    g->state = NULL;
+}
+
+int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, const struct meg_model_run *run,
+                     const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e)
+{
+    struct meg_model *g = meg_new(sizeof *g);
+    int r;
+
+    MEG_ASSERT_LT(0, c->vocab_size);
+    MEG_ASSERT_LE(run->s, c->max_position_embeddings);
+    g->conf = *c;
+    g->run = *run;
+    g->device = device;
+    g->op = device->op;
+    g->mesh = mesh;
+    meg_model_params(&g->params, c, mesh);
+    if ((r = open_state(g, e)) == 0) {
+        *out = g;
+        g = NULL;
+    }
     meg_model_close(g);
     return r;
 }
 
+int meg_model_reserve(struct meg_model *g, int64_t s, int64_t positions, struct meg_err *e)
+{
+    const int64_t had = g->state->desc.rope.positions;
+
+    MEG_ASSERT(!g->run.is_training);
+    MEG_ASSERT_LE(s, g->conf.max_position_embeddings);
+    MEG_ASSERT_LE(positions, g->conf.max_position_embeddings);
+    if (s <= g->run.s && positions <= had)
+        return 0;
+    meg_device_synchronize(g->device, g->device->copy);
+    meg_device_synchronize(g->device, g->device->compute);
+    close_state(g);
+    g->run.s = s > g->run.s ? s : g->run.s;
+    g->run.positions = positions > had ? positions : had;
+    return open_state(g, e);
+}
+
 void meg_model_close(struct meg_model *g)
 {
-    struct meg_model_state *st;
-
     if (!g)
         return;
-    st = g->state;
-    bind_all(g, MEG_BIND_DESTROY, NULL);
-    destroy_events(g);
+    close_state(g);
     g->op->release(g->w);
     g->op->release(g->g);
-    g->op->release(st->activations);
-    g->op->release(st->workspace);
     meg_params_free(&g->params);
-    model_state_free(st);
     free(g);
 }
 

@@ -65,6 +65,13 @@ struct meg_model {
 int meg_model_create(struct meg_model **out, const struct meg_model_conf *c, const struct meg_model_run *run,
                      const struct meg_device *device, const struct meg_mesh *mesh, struct meg_err *e);
 void meg_model_close(struct meg_model *g);
+/*
+ * Grow the buffers of a model for inference, so that a sequence may have s tokens and a position may be any number
+ * below `positions`; both are at most max_position_embeddings.  The weights are kept.  Does nothing if the buffers are
+ * large enough.  The results of later calls have the same bits as with larger or smaller buffers.  Fail with MEG_EFAIL
+ * if memory is exhausted; the model can then only be closed.
+ */
+int meg_model_reserve(struct meg_model *g, int64_t s, int64_t positions, struct meg_err *e);
 
 /*
  * Set the initial weights, which do not depend on the parallel layout (meg_param_init).  With ZeRO-3, call

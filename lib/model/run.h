@@ -23,6 +23,7 @@ enum meg_recompute {
 
 struct meg_model_run {
     int64_t s, b;             /* longest sequence in tokens, largest micro-batch in sequences */
+    int64_t positions;        /* number of positions in the rotary tables; 0: max_position_embeddings */
     bool is_training;         /* keep activations and allocate gradients */
     uint32_t seed;            /* seed of dropout */
     int64_t microbatch_slots; /* number of activation slots, one per (chunk, micro-batch) in flight; 0 means 1 */

@@ -457,11 +457,11 @@ static void check_decoding(struct meg_model_conf c)
             one[i][t] = in.tokens[t * B + i];
         }
     meg_model_logits(g, &x, all);
-    assert_int_equal(meg_model_kv_cache_create(&cache, g, S, 3, &e), 0);
-    meg_model_prefill(g, cache, 2, one[0], 3, last);
+    cache = meg_model_kv_cache_create(g, 3);
+    assert_int_equal(meg_model_prefill(g, cache, 2, one[0], 3, S, last, &e), 0);
     for (int v = 0; v < V; v++)
         close_to(last[v], all[2 * B * V + v], 1e-5);
-    meg_model_prefill(g, cache, 0, one[1], 1, NULL);
+    assert_int_equal(meg_model_prefill(g, cache, 0, one[1], 1, S, NULL, &e), 0);
     for (int t = 0; t < 2; t++) {
         const int32_t next[] = { one[0][3 + t], one[1][1 + t] };
 
@@ -474,13 +474,55 @@ static void check_decoding(struct meg_model_conf c)
     assert_int_equal(meg_model_kv_cache_len(cache, 2), 5);
 
     /* the logits of a sequence have the same bits if it is decoded alone, in a different slot */
-    meg_model_kv_cache_clear(cache, 1);
-    meg_model_prefill(g, cache, 1, one[1], 1, NULL);
+    assert_int_equal(meg_model_prefill(g, cache, 1, one[1], 1, 3, NULL, &e), 0);
     for (int t = 0; t < 2; t++)
         meg_model_decode(g, cache, (int64_t[]){ 1 }, &one[1][1 + t], 1, alone);
     assert_memory_equal(alone, step + V, sizeof alone);
     meg_model_kv_cache_close(cache);
     meg_model_close(g);
+}
+
+/* The last chunk of a prompt of LONG tokens is a part of a chunk. */
+static void a_long_prompt_is_prefilled_in_chunks(void **state)
+{
+    enum { LONG = 2300, MAX = 2400 };
+    struct meg_model_conf c = conf();
+    const struct meg_model_run run = { .s = 1, .b = 1, .positions = 1 };
+    static int32_t ids[LONG], position[LONG];
+    float *all = meg_new((size_t)LONG * V * sizeof *all), last[V], again[V];
+    struct meg_model_kv_cache *cache;
+    struct meg_model *g;
+    struct meg_err e;
+
+    (void)state;
+    c.max_position_embeddings = MAX;
+    c.position_embedding_type = MEG_POSITION_ROPE;
+    assert_int_equal(meg_model_conf_check(&c, &e), 0);
+    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
+    meg_model_init(g, 5);
+    for (int32_t i = 0; i < LONG; i++) {
+        ids[i] = (i * i + 3 * i) % V;
+        position[i] = i;
+    }
+    cache = meg_model_kv_cache_create(g, 1);
+    assert_int_equal(meg_model_prefill(g, cache, 0, ids, 5, 6, again, &e), 0);
+    assert_int_equal(g->run.s, 5);
+    assert_int_equal(meg_model_prefill(g, cache, 0, ids, LONG - 1, MAX, NULL, &e), 0);
+    assert_in_range(g->run.s, 5, LONG - 2);
+    meg_model_decode(g, cache, (int64_t[]){ 0 }, &ids[LONG - 1], 1, last);
+    assert_int_equal(meg_model_kv_cache_len(cache, 0), LONG);
+
+    /* a short sequence has the same logits after the buffers have grown */
+    assert_int_equal(meg_model_prefill(g, cache, 0, ids, 5, 6, all, &e), 0);
+    assert_memory_equal(all, again, sizeof again);
+
+    assert_int_equal(meg_model_reserve(g, LONG, LONG, &e), 0);
+    meg_model_logits(g, &(struct meg_batch){ .s = LONG, .b = 1, .tokens = ids, .position_ids = position }, all);
+    for (int v = 0; v < V; v++)
+        close_to(last[v], all[(LONG - 1) * V + v], 1e-5);
+    meg_model_kv_cache_close(cache);
+    meg_model_close(g);
+    free(all);
 }
 
 static void decoding_gives_the_logits_of_the_full_sequence(void **state)
@@ -641,6 +683,7 @@ int main(void)
         cmocka_unit_test(types_that_the_backend_lacks_are_refused),
         cmocka_unit_test(dropout_depends_on_the_sample_id_only),
         cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),
+        cmocka_unit_test(a_long_prompt_is_prefilled_in_chunks),
         cmocka_unit_test(initial_weights_depend_on_name_and_element_only),
         cmocka_unit_test(initial_weights_of_sublayer_outputs_are_smaller),
         cmocka_unit_test(rows_are_in_backward_order_in_one_buffer),
