@@ -107,6 +107,8 @@ int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ck
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 
+struct meg_ckpt_reader;
+
 /* ---- saving ------------------------------------------------------------------------------------- */
 
 /*
@@ -124,6 +126,11 @@ struct meg_ckpt_save_args {
     const struct meg_mesh *mesh;
     const struct meg_params *params; /* parameter table, sharded over mesh */
     struct meg_ckpt_shard weights;
+    /*
+     * Read the weights from this reader while they are written, instead of from weights.data.  The memory does not
+     * contain all weights at any time.  Only for saves of one rank that are not asynchronous; NULL: weights.data.
+     */
+    const struct meg_ckpt_reader *reader;
     const struct meg_ckpt_shard *optim; /* [noptim] optimizer state */
     int noptim;
     const struct meg_ckpt_tokenizer *tok; /* NULL: not saved */
@@ -276,6 +283,21 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
                   const struct meg_ckpt_shard *shard, int n, struct meg_err *e);
 
+/*
+ * meg_ckpt_reader_open - open the weights of c for reading in parts, without memory for all weights
+ *   c, p  a checkpoint, and the parameter table of its unsharded model; borrowed until the reader is closed
+ * Checks names, shapes, dtypes and checksums of all tensors, and fails as meg_ckpt_load does.
+ */
+int meg_ckpt_reader_open(struct meg_ckpt_reader **out, const struct meg_ckpt *c, const struct meg_params *p,
+                         struct meg_err *e);
+void meg_ckpt_reader_close(struct meg_ckpt_reader *r);
+/*
+ * Convert elements [first, first + n) of the parameter `row` to dtype, and store them in out [n].  Any thread may call
+ * this function.  Fails with MEG_EFAIL if memory is exhausted.
+ */
+int meg_ckpt_read(const struct meg_ckpt_reader *r, const struct meg_param *row, int64_t first, int64_t n,
+                  enum meg_dtype dtype, void *out, struct meg_err *e);
+
 /* ---- other formats ------------------------------------------------------------------------------ */
 
 /*
@@ -294,7 +316,7 @@ struct meg_ckpt_hf_conf {
  * temporary directory, which is renamed to s->dir (file/commit.h).  If s->dir exists, it is removed with all of its
  * contents; the caller must check that s->dir may be removed.  A model with learned positions is exported as GPT-2.  A
  * model with rotary positions is exported as Llama or Qwen2.  Returns MEG_EUSAGE if the chosen format cannot represent
- * the model.  Members of s that are used: dir, model, params, weights (unsharded, f32), tok.
+ * the model.  Members of s that are used: dir, model, params, reader or weights (unsharded, f32), tok.
  */
 int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
@@ -325,7 +347,7 @@ struct meg_ckpt_megatron_conf {
  *   - the number of attention heads, the number of query groups or the width of the MLP is not a multiple of the
  *     tensor-parallel size
  *   - the pipeline-parallel size does not divide the number of layers
- * Members of s that are used: dir, model, params, weights (unsharded, f32).
+ * Members of s that are used: dir, model, params, reader or weights (unsharded, f32).
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e);

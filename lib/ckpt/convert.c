@@ -1,5 +1,6 @@
 /*
- * convert.c - convert a checkpoint: open and check the source, lock and check the target, load, write.
+ * convert.c - convert a checkpoint: open and check the source, lock and check the target, then read and write the
+ * weights one tensor at a time.
  */
 #include "ckpt/convert.h"
 
@@ -290,44 +291,42 @@ struct source {
     struct meg_tok_conf tok;
     struct meg_ckpt_tokenizer files;
     struct meg_params params;
-    struct meg_arena arena;
+    struct meg_ckpt_reader *weights;
     struct meg_str options;
 };
 
-/* Load the weights and the tokenizer of the source, and set the remaining arguments of `save`. */
-static int load_source(struct source *src, struct meg_ckpt_save_args *save, const struct meg_convert_conf *c,
-                       const struct meg_ckpt *ckpt, enum target_format to, struct meg_err *e)
+/* Read the tokenizer of the source, open its weights, and set the remaining arguments of `save`. */
+static int open_weights(struct source *src, struct meg_ckpt_save_args *save, const struct meg_convert_conf *c,
+                        const struct meg_ckpt *ckpt, enum target_format to, struct meg_err *e)
 {
     const struct meg_optgroup groups[] = { { "model", meg_model_opts, &src->model },
                                            { "tokenizer", meg_tok_opts, &src->tok },
                                            { 0 } };
-    size_t nbytes;
     int r;
 
     meg_ckpt_tok_conf(ckpt, &src->tok);
     meg_model_params(&src->params, &src->model, &meg_mesh_one);
-    nbytes = (size_t)src->params.flat_numel * sizeof(float);
     meg_opt_dump(groups, &src->options);
     if (meg_ckpt_seq_length(ckpt) != MEG_UNSET)
         meg_str_printf(&src->options, "seq-length = %" PRId64 "\n", meg_ckpt_seq_length(ckpt));
     save->options = src->options.s;
     if ((r = meg_ckpt_tokenizer_read(&src->files, &src->tok, NULL, e)) < 0 ||
-        (r = meg_ckpt_tokenizer_inherit(&src->files, ckpt, e)) < 0 ||
-        (r = meg_arena_init(&src->arena, "weights", nbytes, e)) < 0)
+        (r = meg_ckpt_tokenizer_inherit(&src->files, ckpt, e)) < 0)
         return r;
     src->files.eod = meg_ckpt_eod(ckpt);
     if (to == TO_HF)
         meg_ckpt_tokenizer_export(&src->files, &src->tok);
     if (to == TO_NATIVE)
         save->weights.dtype = dtype_of(c, ckpt, to);
-    save->weights.data = meg_arena_alloc(&src->arena, nbytes, 64);
-    return meg_ckpt_load(ckpt, &src->params, &meg_mesh_one, &save->weights, 1, e);
+    r = meg_ckpt_reader_open(&src->weights, ckpt, &src->params, e);
+    save->reader = src->weights;
+    return r;
 }
 
 static void free_source(struct source *src)
 {
     meg_str_free(&src->options);
-    meg_arena_free(&src->arena);
+    meg_ckpt_reader_close(src->weights);
     meg_params_free(&src->params);
     meg_ckpt_tokenizer_free(&src->files);
 }
@@ -360,7 +359,7 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
     to = target_format_of(c, meg_ckpt_is_native(ckpt));
     if ((r = lock_target(&lock, target, to, e)) < 0 || (r = check_target(c, target, to, e)) < 0 ||
         (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_model_conf(ckpt, &src.model, e)) < 0 ||
-        (r = check_family(&src.model, to, e)) < 0 || (r = load_source(&src, &save, c, ckpt, to, e)) < 0)
+        (r = check_family(&src.model, to, e)) < 0 || (r = open_weights(&src, &save, c, ckpt, to, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, e)) == 0)
         meg_info("%s: %d tensors, %" PRId64 " parameters, format %s", c->save_dir, src.params.n, src.params.numel,

@@ -237,6 +237,15 @@ struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct 
 /* Restrict s to the shard offsets in `write`; return whether any elements remain. */
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 
+/* ---- export.c ---- */
+
+/*
+ * Build the foreign tensor of a parameter as f32, in the shape of ckpt_foreign_shape, from the weights of s: its reader,
+ * or unsharded f32 weights.  Padding rows of the vocabulary are copies of the last vocabulary row.
+ */
+int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const struct ckpt_tp_shard *shard,
+                       const struct meg_param *row, enum ckpt_remap remap, struct meg_err *e);
+
 /* ---- hf/weights.c ---- */
 
 #define CKPT_HF_WEIGHTS "model"
@@ -269,12 +278,17 @@ struct ckpt_file {
     struct meg_str header;
     int64_t nbytes; /* size of the file */
 };
-/* A range of bytes to write to a file. */
+/*
+ * A range of bytes to write to a file.  With a reader, data is NULL, and the bytes are those of the elements from
+ * `first` on of the parameter `row`.
+ */
 struct ckpt_extent {
     int file;
     int64_t offset;
     const char *data;
     size_t nbytes;
+    const struct meg_param *row;
+    int64_t first;
 };
 /*
  * List the files of the weights and the optimizer state in *out, which the caller frees with ckpt_free_files.  Return

@@ -560,6 +560,69 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
     return ckpt_agree(mesh->world, r, e);
 }
 
+struct meg_ckpt_reader {
+    const struct meg_params *p;
+    struct meg_model_conf model;
+    struct sources all;
+    int *first; /* [p->n + 1] sources first[i] to first[i + 1] - 1 compose parameter i */
+};
+
+int meg_ckpt_reader_open(struct meg_ckpt_reader **out, const struct meg_ckpt *c, const struct meg_params *p,
+                         struct meg_err *e)
+{
+    const struct meg_ckpt_shard full = { 0 };
+    const struct target to = { p, &full };
+    struct meg_ckpt_reader *rd = meg_new(sizeof *rd);
+    int r, i = 0;
+
+    rd->p = p;
+    rd->first = meg_new((size_t)(p->n + 1) * sizeof *rd->first);
+    if ((r = meg_ckpt_model_conf(c, &rd->model, e)) < 0 || (r = match(&rd->all, c, &rd->model, p, NULL, e)) < 0)
+        goto out;
+    if ((r = check_sources(c, &rd->all, meg_mesh_one.world, e)) < 0) {
+        ckpt_suggest_older(c, e);
+        goto out;
+    }
+    if ((r = map_sources(&to, &rd->all, e)) < 0)
+        goto out;
+    for (int k = 0; k < p->n; k++) {
+        rd->first[k] = i;
+        while (i < rd->all.n && rd->all.v[i].row == &p->row[k])
+            i++;
+    }
+    rd->first[p->n] = i;
+    MEG_ASSERT_EQ(i, rd->all.n);
+    *out = rd;
+    rd = NULL;
+out:
+    meg_ckpt_reader_close(rd);
+    return r;
+}
+
+void meg_ckpt_reader_close(struct meg_ckpt_reader *rd)
+{
+    if (!rd)
+        return;
+    free(rd->all.v);
+    free(rd->first);
+    free(rd);
+}
+
+int meg_ckpt_read(const struct meg_ckpt_reader *rd, const struct meg_param *row, int64_t first, int64_t n,
+                  enum meg_dtype dtype, void *out, struct meg_err *e)
+{
+    const int64_t i = row - rd->p->row, begin = row->offset + first;
+    const struct meg_elem_range range = { begin, begin + n };
+    const struct meg_ckpt_shard shard = { .data = out, .dtype = dtype, .ranges = &range, .nranges = 1 };
+    const struct target to = { rd->p, &shard };
+    int r = 0;
+
+    MEG_ASSERT_LE(first + n, row->numel);
+    for (int k = rd->first[i]; r == 0 && k < rd->first[i + 1]; k++)
+        r = copy_source(&to, &rd->all.v[k], e);
+    return r;
+}
+
 bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name)
 {
     const size_t n = strlen(name);

@@ -40,8 +40,10 @@ struct meg_ckpt_async_save {
     const struct meg_lock *lock;
     struct ckpt_file *file;
     int nfiles;
-    const struct meg_device *device; /* device on which the extents are; NULL: host memory */
-    struct ckpt_extent *extent;      /* [nextents] byte ranges that this rank writes */
+    const struct meg_device *device;      /* device on which the extents are; NULL: host memory */
+    const struct meg_ckpt_reader *reader; /* the extents are read when they are written; NULL: they are in memory */
+    enum meg_dtype dtype;                 /* dtype of the weights */
+    struct ckpt_extent *extent;           /* [nextents] byte ranges that this rank writes */
     int64_t nextents;
     char *staging;            /* copy of the extents' bytes; NULL: the extents point to the caller's memory */
     struct ckpt_chunk *chunk; /* [nchunks] chunks of all tensors */
@@ -294,6 +296,26 @@ static int write_device_extents(const struct meg_ckpt_async_save *v, int64_t fir
     return r;
 }
 
+/* Write extent x of a file. */
+static int write_extent(const struct meg_ckpt_async_save *v, const struct ckpt_extent *x, int fd, const char *path,
+                        struct meg_err *e)
+{
+    struct ckpt_extent read = *x;
+    char *bytes;
+    int r;
+
+    if (!v->reader)
+        return pwrite_all(fd, x, path, e);
+    read.data = bytes = malloc(x->nbytes);
+    if (!bytes)
+        return meg_fail(e, MEG_EFAIL, "%s: out of memory for a buffer of %zu bytes", path, x->nbytes);
+    if ((r = meg_ckpt_read(v->reader, x->row, x->first, (int64_t)(x->nbytes / meg_dtype_size(v->dtype)), v->dtype,
+                           bytes, e)) == 0)
+        r = pwrite_all(fd, &read, path, e);
+    free(bytes);
+    return r;
+}
+
 /* Write the extents [first, last) of one file. */
 static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd, const char *path,
                          const struct pinned_buffer buffer[2], struct meg_err *e)
@@ -309,7 +331,7 @@ static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int
 
 #pragma omp atomic read
         is_failed = r;
-        if (is_failed < 0 || pwrite_all(fd, &v->extent[i], path, &local_error) == 0)
+        if (is_failed < 0 || write_extent(v, &v->extent[i], fd, path, &local_error) == 0)
             continue;
 #pragma omp critical(ckpt_write)
         {
@@ -586,6 +608,9 @@ static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_ar
     v->loaded_iteration = s->loaded_iteration;
     v->dir = meg_strdup(s->dir);
     v->lock = s->lock;
+    v->reader = s->reader;
+    v->dtype = s->weights.dtype;
+    MEG_ASSERT(!s->reader || (!is_async && s->noptim == 0 && v->world->size == 1));
     v->nfiles = ckpt_list_files(&v->file, s);
     if (s->weights.device && !s->weights.device->op->is_host_memory) {
         v->device = s->weights.device;

@@ -82,19 +82,23 @@ struct extents {
     int64_t n, cap;
 };
 
-static void add_extent(struct extents *x, int file, int64_t offset, const char *p, int64_t n)
+/* Add the extents of nbytes bytes, which begin as `begin` does. */
+static void add_extent(struct extents *x, struct ckpt_extent begin, int64_t nbytes, int64_t size)
 {
-    while (n > 0) {
-        const int64_t part = n < CKPT_CHUNK ? n : CKPT_CHUNK;
+    for (int64_t at = 0, part; at < nbytes; at += part) {
+        struct ckpt_extent part_extent = begin;
+
+        part = nbytes - at < CKPT_CHUNK ? nbytes - at : CKPT_CHUNK;
+        part_extent.offset += at;
+        part_extent.data = begin.data ? begin.data + at : NULL;
+        part_extent.nbytes = (size_t)part;
+        part_extent.first += at / size;
 
         if (x->n == x->cap) {
             x->cap = 2 * x->cap + 64;
             x->v = meg_realloc_array(x->v, (size_t)x->cap, sizeof *x->v);
         }
-        x->v[x->n++] = (struct ckpt_extent){ file, offset, p, (size_t)part };
-        offset += part;
-        p += part;
-        n -= part;
+        x->v[x->n++] = part_extent;
     }
 }
 
@@ -115,9 +119,17 @@ static void add_param(struct extents *x, const struct ckpt_file *f, int file, co
 
     ckpt_range_iter_begin(&it, s->params, shard, row, 0, row->numel);
     while (ckpt_range_iter_next(&it, &part))
-        if (ckpt_clip_range(&part, write))
-            add_extent(x, file, t->file_offset + part.tensor_offset * size,
-                       (const char *)shard->data + part.shard_offset * size, part.n * size);
+        if (ckpt_clip_range(&part, write)) {
+            const struct ckpt_extent begin = {
+                .file = file,
+                .offset = t->file_offset + part.tensor_offset * size,
+                .data = s->reader ? NULL : (const char *)shard->data + part.shard_offset * size,
+                .row = row,
+                .first = part.tensor_offset,
+            };
+
+            add_extent(x, begin, part.n * size, size);
+        }
 }
 
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,

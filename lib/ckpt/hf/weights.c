@@ -64,26 +64,36 @@ static int list_items(struct item **out, const struct ckpt_format *f, const stru
     return n;
 }
 
+/* Convert the elements v [n] of tensor t to the dtype of the export, and write them. */
+static int write_converted(struct meg_file *f, const struct export *x, const struct meg_st_tensor *t, const float *v,
+                           int64_t n, struct meg_err *e)
+{
+    enum { BLOCK = 1 << 20 };
+    const int64_t size = (int64_t)meg_dtype_size(x->dtype);
+    void *converted = malloc((size_t)(BLOCK * size));
+    int r = converted ? 0 : meg_fail(e, MEG_EFAIL, "out of memory while writing tensor %s", t->name);
+
+    for (int64_t i = 0, k; r == 0 && i < n; i += k) {
+        k = n - i < BLOCK ? n - i : BLOCK;
+        meg_dtype_from_f32(converted, x->dtype, v + i, k);
+        r = meg_file_pwrite(f, converted, (size_t)(k * size), t->file_offset + i * size, e);
+    }
+    free(converted);
+    return r;
+}
+
 static int write_tensor(struct meg_file *f, const struct export *x, const struct meg_st_tensor *t, struct meg_err *e)
 {
     const struct item *it = item_of(x, t->name);
     const int64_t n = meg_st_numel(t);
     float *foreign = malloc((size_t)n * sizeof *foreign);
-    void *converted = malloc((size_t)t->nbytes);
-    struct ckpt_row_map map[3];
     int r;
 
-    if (!foreign || !converted) {
-        r = meg_fail(e, MEG_EFAIL, "out of memory while writing tensor %s", t->name);
-        goto out;
-    }
-    for (int i = ckpt_row_maps(map, &it->shard, it->row, it->remap); i-- > 0;)
-        ckpt_to_foreign(foreign, (const float *)x->s->weights.data + it->row->offset, &map[i]);
-    meg_dtype_from_f32(converted, x->dtype, foreign, n);
-    r = meg_file_pwrite(f, converted, (size_t)t->nbytes, t->file_offset, e);
-out:
+    if (!foreign)
+        return meg_fail(e, MEG_EFAIL, "out of memory while writing tensor %s", t->name);
+    if ((r = ckpt_build_foreign(foreign, x->s, &it->shard, it->row, it->remap, e)) == 0)
+        r = write_converted(f, x, t, foreign, n, e);
     free(foreign);
-    free(converted);
     return r;
 }
 

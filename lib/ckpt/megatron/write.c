@@ -273,30 +273,20 @@ static void put_model(struct meg_pickle_writer *p, const struct item *v, int n)
 
 /* ---- files ---- */
 
-/*
- * Write the elements of tensor `it` as ZIP member data/I, where I is i.  Padding rows of the vocabulary are copies of
- * the last vocabulary row.
- */
+/* Write the elements of tensor `it` as ZIP member data/I, where I is i. */
 static int write_tensor_data(struct meg_zip_writer *z, const struct export *x, const struct item *it, int i,
                              struct meg_err *e)
 {
-    const int64_t rows = it->dim[0], cols = it->ndim > 1 ? it->dim[1] : 1;
-    const size_t nbytes = (size_t)(rows * cols) * sizeof(float);
-    const float *native = (const float *)x->s->weights.data + it->row->offset;
-    struct ckpt_row_map map[3];
+    const size_t nbytes = (size_t)(it->dim[0] * (it->ndim > 1 ? it->dim[1] : 1)) * sizeof(float);
     float *v = malloc(nbytes);
     char name[64];
     int r;
 
     if (!v)
         return meg_fail(e, MEG_EFAIL, "out of memory while writing tensor %s", it->name);
-    for (int k = ckpt_row_maps(map, &it->shard, it->row, it->remap); k-- > 0;)
-        ckpt_to_foreign(v, native, &map[k]);
-    if (it->row->is_vocab)
-        for (int64_t k = map[0].n; k < rows; k++)
-            memcpy(v + k * cols, native + (it->row->dim[0] - 1) * cols, (size_t)cols * sizeof *v);
     snprintf(name, sizeof name, FOLDER "data/%d", i);
-    r = meg_zip_add(z, name, v, nbytes, e);
+    if ((r = ckpt_build_foreign(v, x->s, &it->shard, it->row, it->remap, e)) == 0)
+        r = meg_zip_add(z, name, v, nbytes, e);
     free(v);
     return r;
 }
