@@ -28,6 +28,11 @@ is 'the tokens are scored' "$(jq -c .count "$T/out")" 9
 uses_weights 'meg-eval, windows longer than the input' "$T/f32" meg-eval --task ppl --load "$T/f32" --input "$T/ten"
 is 'the default window has the maximum length' "$(jq -c '[.tokens, .seq_length]' "$T/out")" '[9,131072]'
 rm -r "$T/f32"
+sparse_llama "$T/half" 16 BF16
+uses_weights 'meg-generate, a bf16 checkpoint' "$T/half" meg-generate --load "$T/half" --greedy --tokens-to-generate 10 \
+    --input "$T/ten"
+uses_weights 'meg-eval, a bf16 checkpoint' "$T/half" meg-eval --task logprobs --load "$T/half" --input "$T/ten"
+rm -r "$T/half"
 
 # A conversion has buffers for its threads and for one tensor (at most 11.5 MB in f32), not for the 131 MB of the model.
 most=98304

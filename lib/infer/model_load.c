@@ -10,8 +10,35 @@ const struct meg_opt meg_load_opts[] = {
     { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
       "load the model in DIR: a checkpoint of meg-train or Megatron, or a Hugging Face model" },
     { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL, "iteration to load; default: the latest" },
+    { "params-dtype", 0, MEG_ENUM(struct meg_load_conf, params_dtype), "auto|fp32|bf16|fp16", "auto",
+      "dtype of the weights and activations in memory; auto: that of the weights in the checkpoint" },
+    { "bf16", 0, MEG_BOOL(struct meg_load_conf, bf16), NULL, "no",
+      "hold weights and activations in bfloat16, as --params-dtype bf16 does" },
+    { "fp16", 0, MEG_BOOL(struct meg_load_conf, fp16), NULL, "no",
+      "hold weights and activations in IEEE half precision, as --params-dtype fp16 does" },
     { 0 }
 };
+
+static int check_dtype(const struct meg_load_conf *c, struct meg_err *e)
+{
+    if (c->bf16 && c->fp16)
+        return meg_fail(e, MEG_EUSAGE, "--fp16 cannot be combined with --bf16");
+    if (meg_opt_was_given(&c->params_dtype) &&
+        ((c->bf16 && c->params_dtype != MEG_LOAD_BF16) || (c->fp16 && c->params_dtype != MEG_LOAD_FP16)))
+        return meg_fail(e, MEG_EUSAGE, "--params-dtype %s: contradicts --%s; use only one of the two options",
+                        meg_opt_choice(meg_load_opts, "params-dtype", c), c->bf16 ? "bf16" : "fp16");
+    return 0;
+}
+
+/* Return the dtype in which to hold the weights of ckpt. */
+static enum meg_dtype dtype_of(const struct meg_load_conf *c, const struct meg_ckpt *ckpt)
+{
+    if (c->bf16 || c->params_dtype == MEG_LOAD_BF16)
+        return MEG_DTYPE_BF16;
+    if (c->fp16 || c->params_dtype == MEG_LOAD_FP16)
+        return MEG_DTYPE_F16;
+    return c->params_dtype == MEG_LOAD_FP32 ? MEG_DTYPE_F32 : meg_ckpt_dtype(ckpt);
+}
 
 /* Set the ids that end a continuation: the checkpoint's EOS ids and m->eod, if there is one. */
 static void set_eos_ids(struct meg_loaded_model *m, const struct meg_ckpt *ckpt)
@@ -65,14 +92,14 @@ static int load_weights(struct meg_model *g, const struct meg_ckpt *ckpt, struct
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
                    struct meg_err *e)
 {
-    const struct meg_model_run run = { .s = 1, .b = 1, .positions = 1 };
+    struct meg_model_run run = { .s = 1, .b = 1, .positions = 1 };
     const struct meg_device *device;
     struct meg_ckpt *ckpt = NULL;
     struct meg_model_conf model;
     int r;
 
     *m = (struct meg_loaded_model){ 0 };
-    if ((r = meg_device_open(&device, &conf->device, e)) < 0 ||
+    if ((r = check_dtype(conf, e)) < 0 || (r = meg_device_open(&device, &conf->device, e)) < 0 ||
         (r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
         (r = meg_ckpt_model_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
@@ -82,6 +109,7 @@ int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf,
         goto out;
     }
     set_eos_ids(m, ckpt);
+    run.dtype = run.residual_dtype = dtype_of(conf, ckpt);
     if ((r = meg_model_create(&m->g, &model, &run, device, &meg_mesh_one, e)) < 0 ||
         (r = load_weights(m->g, ckpt, e)) < 0)
         goto out;

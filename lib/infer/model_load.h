@@ -6,9 +6,13 @@
 
 MEG_BEGIN_DECLS
 
+enum meg_load_dtype { MEG_LOAD_AUTO, MEG_LOAD_FP32, MEG_LOAD_BF16, MEG_LOAD_FP16 };
+
 struct meg_load_conf {
-    const char *load;  /* --load: checkpoint directory in meg's, Hugging Face's or Megatron's format */
-    int64_t ckpt_step; /* --ckpt-step, or MEG_UNSET: the latest */
+    const char *load;                 /* --load: checkpoint directory in meg's, Hugging Face's or Megatron's format */
+    int64_t ckpt_step;                /* --ckpt-step, or MEG_UNSET: the latest */
+    enum meg_load_dtype params_dtype; /* --params-dtype; MEG_LOAD_AUTO: the dtype of the weights in the checkpoint */
+    bool bf16, fp16;                  /* --bf16, --fp16 */
     struct meg_device_conf device;
 };
 extern const struct meg_opt meg_load_opts[];
@@ -24,7 +28,9 @@ struct meg_loaded_model {
 /*
  * meg_load_model - load the model in conf->load; a batch is one sequence, and its buffers grow by meg_model_reserve
  *   tc  tokenizer options; if type and name_or_path are NULL, the checkpoint's tokenizer is loaded
- * Returns MEG_EUSAGE if the tokenizer's vocabulary is larger than the model's, and the errors of meg_device_open,
+ * Weights and activations are held in the dtype that conf specifies, and logits are f32.
+ * Returns MEG_EUSAGE if the dtype options contradict each other, or if the tokenizer's vocabulary is larger than the
+ * model's.  Also returns the errors of meg_device_open,
  * meg_ckpt_open, meg_ckpt_model_conf, meg_tokenizer_open, meg_model_create and meg_ckpt_load.
  */
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,

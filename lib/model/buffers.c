@@ -211,6 +211,7 @@ static struct meg_block_arena block_arena(const struct arena *a)
         .tp_rank = a->d->tp_rank,
         .has_sp = a->st->ctx.has_sp,
         .dtype = a->run->dtype,
+        .logits_dtype = model_logits_dtype(a->run),
         .is_training = a->run->is_training,
         .defers_wgrad = a->run->defers_wgrad,
         .recomputes_core = a->run->recompute == MEG_RECOMPUTE_SELECTIVE,
@@ -334,6 +335,11 @@ static void suballoc_slot(struct model_slot *q, const struct arena *a)
     q->inputs[1] = q->inputs[0];
     if (!a->st->ctx.op->is_host_memory)
         suballoc_inputs(&q->inputs[1], a);
+}
+
+enum meg_dtype model_logits_dtype(const struct meg_model_run *run)
+{
+    return run->is_training ? run->dtype : MEG_DTYPE_F32;
 }
 
 static void suballoc_heads(struct meg_model_state *st, const struct arena *a)

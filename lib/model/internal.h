@@ -150,6 +150,12 @@ void model_buffers_suballoc(struct meg_model_state *st, const struct meg_model_r
                             struct meg_suballoc *activations, struct meg_suballoc *workspace);
 
 /*
+ * Return the dtype of the logits: f32 for inference, so that sampled and printed probabilities have the precision of
+ * the sums of the last matrix product, and run->dtype for training.
+ */
+enum meg_dtype model_logits_dtype(const struct meg_model_run *run);
+
+/*
  * Set [*begin, *end) to the layers of a chunk that are recomputed together with layer i.  Return false if layer i is
  * not recomputed, or only its core attention is.
  */

@@ -48,6 +48,7 @@ static int bind_all(struct meg_model *g, enum meg_bind_step step, struct meg_err
                             .op = g->op,
                             .n = st->dim.n,
                             .dtype = g->run.dtype,
+                            .logits_dtype = model_logits_dtype(&g->run),
                             .grad_dtype = g->run.grad_dtype,
                             .err = e,
                             .w = g->w,

@@ -123,11 +123,14 @@ int64_t meg_model_logit_rows(const struct meg_model *g);
 /*
  * Compute the logits [rows,v] f32 (host) of tokens [first, first + rows) of the batch for which meg_model_loss was called
  * last.  `first` must be a multiple of meg_model_logit_rows.  `rows` must be meg_model_logit_rows, or fewer for the last
- * tokens of the batch.  The model must be f32 and not tensor-parallel.
+ * tokens of the batch.  The model must be f32 or created for inference, and not tensor-parallel.
  */
 void meg_model_loss_logits(struct meg_model *g, int64_t first, int64_t rows, float *logits);
 
-/* Compute the logits [s,b,v] f32 (host) of a batch, without dropout.  The model must be f32 and not tensor-parallel. */
+/*
+ * Compute the logits [s,b,v] f32 (host) of a batch, without dropout.  The model must be f32 or created for inference,
+ * and not tensor-parallel.
+ */
 void meg_model_logits(struct meg_model *g, const struct meg_batch *x, float *logits);
 
 /* ---- with pipeline parallelism: a rank has chunks of layers, and each micro-batch in flight has a slot ---- */

@@ -88,11 +88,11 @@ static void bind_vector(struct meg_binder *b, void **w, void **dw, const char *f
         point(b, w, dw, full);
 }
 
-static void create_plan(struct meg_binder *b, struct meg_linear_weights *l, const char *full)
+static void create_plan(struct meg_binder *b, struct meg_linear_weights *l, const char *full, enum meg_dtype out)
 {
     const struct meg_param *row = find(b, full);
-    const struct meg_linear_desc desc = { b->n,     row->shard_dim[1], row->shard_dim[0], b->dtype,
-                                          b->dtype, b->dtype,          b->grad_dtype };
+    const struct meg_linear_desc desc = { b->n, row->shard_dim[1], row->shard_dim[0], b->dtype, b->dtype,
+                                          out,  b->grad_dtype };
     const char *why;
 
     if (b->status < 0 || (l->plan = b->op->linear_create(&desc, &why)))
@@ -101,11 +101,11 @@ static void create_plan(struct meg_binder *b, struct meg_linear_weights *l, cons
                          b->op->name, full, desc.out, desc.in, meg_dtype_name(desc.w), meg_dtype_name(desc.dw), why);
 }
 
-/* Declare a weight that is in the parameter table already. */
-static void bind_weight(struct meg_binder *b, struct meg_linear_weights *l, const char *full)
+/* Declare a weight that is in the parameter table already; `out` is the dtype of the output of its linear layer. */
+static void bind_weight(struct meg_binder *b, struct meg_linear_weights *l, const char *full, enum meg_dtype out)
 {
     if (b->step == MEG_BIND_PLANS)
-        create_plan(b, l, full);
+        create_plan(b, l, full, out);
     if (b->step == MEG_BIND_POINTERS)
         point_matrix(b, &l->w, &l->dw, full);
     if (b->step == MEG_BIND_DESTROY && l->plan)
@@ -125,7 +125,7 @@ void meg_bind_linear(struct meg_binder *b, struct meg_linear_weights *l, const c
         row->nblocks = shape->nblocks;
         row->is_vocab = row->is_decoupled = shape->is_output;
     }
-    bind_weight(b, l, weight.s);
+    bind_weight(b, l, weight.s, shape->is_output ? b->logits_dtype : b->dtype);
     if (!shape->has_bias)
         return;
     if (b->step == MEG_BIND_ROWS) {

@@ -24,8 +24,9 @@ struct meg_binder {
     const struct meg_ops *op;
     int64_t n; /* maximum number of rows of a micro-batch */
     enum meg_dtype dtype, grad_dtype;
-    int status;          /* 0, or MEG_EUSAGE if the backend does not support a linear layer */
-    struct meg_err *err; /* set with status */
+    enum meg_dtype logits_dtype; /* of the output of a layer with is_output */
+    int status;                  /* 0, or MEG_EUSAGE if the backend does not support a linear layer */
+    struct meg_err *err;         /* set with status */
 
     /* MEG_BIND_POINTERS: the buffers of struct meg_model, and whether they are the unsharded buffers of ZeRO-2/3 */
     void *w, *g;

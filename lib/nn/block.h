@@ -41,6 +41,7 @@ struct meg_block_arena {
     int64_t tp, tp_rank;   /* number of tensor-parallel ranks; number of this rank */
     bool has_sp;           /* sequence parallelism */
     enum meg_dtype dtype;  /* of activations */
+    enum meg_dtype logits_dtype;
     bool is_training;
     bool defers_wgrad;       /* DEFERRED_GRADS are used; otherwise GRADS includes them */
     bool recomputes_core;    /* RECOMPUTED_ACTS are used; otherwise ACTS includes them */

@@ -122,7 +122,7 @@ static void suballoc(void *weights, const struct meg_block_arena *a, const void 
     const int64_t chunk = least < a->n ? least : a->n, ld = (v + 15) / 16 * 16;
     struct meg_lm_head_weights *l = weights;
 
-    l->logits = meg_suballoc_mat(a->mem, a->dtype, chunk, ld);
+    l->logits = meg_suballoc_mat(a->mem, a->logits_dtype, chunk, ld);
     l->logits.cols = v;
     l->lse = meg_suballoc(a->mem, (size_t)chunk * sizeof *l->lse);
     l->partial_stats = meg_suballoc(a->mem, (size_t)(2 * chunk * a->tp) * sizeof *l->partial_stats);

@@ -130,6 +130,39 @@ status 'text with a dataset ends with 2' 2 ppl --input "$T/text" --data-path "$T
 status 'an unknown task ends with 2' 2 meg-eval --task zero --load "$T/hf"
 status 'a missing --task ends with 2' 2 meg-eval --load "$T/hf"
 
+# ---- dtype of weights and activations
+
+for dtype in bf16 fp16; do
+    meg-convert -q --load-dir "$T/hf" --save-dir "$T/$dtype" --params-dtype "$dtype"
+    meg-convert -q --load-dir "$T/$dtype" --save-dir "$T/$dtype-rounded" --saver native --params-dtype fp32
+done
+echo '{"text":"The quick brown fox jumps over the lazy dog"}' >"$T/fox"
+fox() { meg-eval --task logprobs --input "$T/fox" --load "$@"; }
+# mean_error A B: the mean absolute difference of the log-probabilities of two outputs
+mean_error() { printf '%s\n' "$1" "$2" | jq -s '[.[0].logprobs, .[1].logprobs] | transpose | map(.[0] - .[1] | fabs) | add / length'; }
+f32=$(fox "$T/hf")
+is '--params-dtype fp32 is the default for an f32 checkpoint' "$(fox "$T/hf" --params-dtype fp32)" "$f32"
+# The relative rounding error is 2^-9 in bf16 and 2^-12 in fp16, and log-probabilities are about -8.
+for dtype in bf16 fp16; do
+    half=$(fox "$T/hf" --$dtype)
+    is "--params-dtype $dtype is equivalent to --$dtype" "$(fox "$T/hf" --params-dtype $dtype)" "$half"
+    is "the dtype of the checkpoint is the default: $dtype" "$(fox "$T/$dtype")" "$half"
+    is "--params-dtype fp32 computes in f32 with the weights of a $dtype checkpoint" "$(fox "$T/$dtype" --params-dtype fp32)" \
+        "$(fox "$T/$dtype-rounded")"
+    error=$(mean_error "$f32" "$half")
+    is "$dtype: the mean error of log-probabilities ($error) is that of rounding" \
+        "$(echo "$error" | jq --arg dtype $dtype '. > 1e-4 and . < (if $dtype == "bf16" then 0.04 else 0.005 end)')" true
+    is "$dtype: the listed log-probabilities contain those of the tokens" "$(fox "$T/$dtype" --top-n-logprobs 257 | jq -c '. as $x |
+        [range(.count)] | all(. as $i | $x.top_logprobs[$i] | map(select(.id == $x.ids[$i + 1]))[0].logprob == $x.logprobs[$i])')" true
+done
+is 'perplexity is computed in the dtype of the checkpoint' "$(meg-eval --task ppl --load "$T/bf16" --input "$T/fox")" \
+    "$(meg-eval --task ppl --load "$T/hf" --bf16 --input "$T/fox")"
+status '--bf16 with --fp16 ends with 2' 2 fox "$T/hf" --bf16 --fp16
+like '--bf16 with --fp16: the message names both' "$(cat "$T/err")" '--fp16 cannot be combined with --bf16'
+status '--bf16 with another --params-dtype ends with 2' 2 fox "$T/hf" --bf16 --params-dtype fp32
+like '--bf16 with another --params-dtype: the message names both' "$(cat "$T/err")" '--params-dtype fp32: contradicts --bf16'
+status 'an unknown --params-dtype ends with 2' 2 fox "$T/hf" --params-dtype f64
+
 # ---- reference numbers; the tolerance is ten times the error of a float32 run
 
 ref=$golden/models/gpt2-tiny

@@ -65,6 +65,18 @@ is '--seed -1 prints the seed it uses' "$(echo a | generate --seed "$seed")" "$(
 is '--top_k 1 and --temperature 0 are greedy' "$(echo a | generate --top_k 1; echo a | generate --temperature 0)" \
     "$(echo a | generate --greedy; echo a | generate --greedy)"
 
+for dtype in bf16 fp16; do
+    seq 20 | generate --$dtype --temperature 1.5 --max-batch-size 1 --return-log-probs >"$T/one"
+    seq 20 | generate --$dtype --temperature 1.5 --max-batch-size 7 --return-log-probs >"$T/seven"
+    ok "--$dtype: replies do not depend on the batch" cmp "$T/one" "$T/seven"
+    meg-convert -q --load-dir "$T/hf" --save-dir "$T/$dtype" --params-dtype $dtype
+    ok "the dtype of the checkpoint is the default: $dtype" sh -c 'seq 20 | meg-generate --load "$1" --tokens-to-generate 6 \
+        --temperature 1.5 --return-log-probs | cmp - "$2"' - "$T/$dtype" "$T/one"
+    ok "--params-dtype fp32 overrides the dtype of the checkpoint: $dtype" sh -c '! seq 20 | meg-generate --load "$1" \
+        --tokens-to-generate 6 --temperature 1.5 --return-log-probs --params-dtype fp32 | cmp - "$2"' - "$T/$dtype" "$T/one"
+done
+status '--bf16 with --fp16 ends with 2' 2 generate --bf16 --fp16
+
 # ---- options of a line
 
 is 'max_tokens of a line overrides --tokens-to-generate' "$(printf '%s\n' '{"prompt":"a","max_tokens":3}' a \

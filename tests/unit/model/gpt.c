@@ -482,6 +482,50 @@ static void check_decoding(struct meg_model_conf c)
     meg_model_close(g);
 }
 
+/*
+ * Logits are f32 in any dtype of the weights.  Weights and activations are rounded with a relative error of 2^-9 (bf16)
+ * or 2^-12 (f16).  The error of the logits, relative to the largest one, is at most that of 16 roundings.
+ */
+static void decoding_in_half_precision_is_close_to_f32(void **state)
+{
+    static const enum meg_dtype dtype[] = { MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+    static const double rounding[] = { 0x1p-9, 0x1p-12 };
+    struct meg_model_conf c = conf();
+    int32_t ids[S], position[S];
+    float want[S * V], last[V], step[V];
+    struct meg_model *f32 = make(&c, false);
+    struct meg_err e;
+
+    (void)state;
+    for (int32_t t = 0; t < S; t++) {
+        ids[t] = (5 * t + 3) % V;
+        position[t] = t;
+    }
+    meg_model_logits(f32, &(struct meg_batch){ .s = S, .b = 1, .tokens = ids, .position_ids = position }, want);
+    for (int k = 0; k < 2; k++) {
+        const struct meg_model_run run = { .s = S, .b = 1, .dtype = dtype[k], .residual_dtype = dtype[k] };
+        struct meg_model_kv_cache *cache;
+        struct meg_model *g;
+        double error = 0, largest = 0;
+
+        assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
+        assert_int_equal(g->params.flat_numel, f32->params.flat_numel);
+        meg_dtype_from_f32(g->w, dtype[k], f32->w, f32->params.flat_numel);
+        cache = meg_model_kv_cache_create(g, 1);
+        assert_int_equal(meg_model_prefill(g, cache, 0, ids, S - 1, S, last, &e), 0);
+        meg_model_decode(g, cache, (int64_t[]){ 0 }, &ids[S - 1], 1, step);
+        for (int v = 0; v < V; v++) {
+            largest = fmax(largest, fabs((double)want[(S - 2) * V + v]));
+            error = fmax(error, fabs((double)last[v] - want[(S - 2) * V + v]));
+            error = fmax(error, fabs((double)step[v] - want[(S - 1) * V + v]));
+        }
+        assert_true(error > 0 && error < 16 * rounding[k] * largest);
+        meg_model_kv_cache_close(cache);
+        meg_model_close(g);
+    }
+    meg_model_close(f32);
+}
+
 /* The last chunk of a prompt of LONG tokens is a part of a chunk. */
 static void a_long_prompt_is_prefilled_in_chunks(void **state)
 {
@@ -684,6 +728,7 @@ int main(void)
         cmocka_unit_test(dropout_depends_on_the_sample_id_only),
         cmocka_unit_test(decoding_gives_the_logits_of_the_full_sequence),
         cmocka_unit_test(a_long_prompt_is_prefilled_in_chunks),
+        cmocka_unit_test(decoding_in_half_precision_is_close_to_f32),
         cmocka_unit_test(initial_weights_depend_on_name_and_element_only),
         cmocka_unit_test(initial_weights_of_sublayer_outputs_are_smaller),
         cmocka_unit_test(rows_are_in_backward_order_in_one_buffer),
