@@ -146,8 +146,10 @@ same_checkpoints 2 --tensor-model-parallel-size 2
 
 # ---- inference ----
 same_checkpoints 1
-echo '{"ids":[1,2,3]}' >"$T/p"
-for command in 'meg-generate --tokens-to-generate 6' 'meg-eval --task logprobs'; do
+# Buffers grow with the lines.
+printf '{"ids":[%s]}\n' 1,2,3 4,5 6,7,8,9,1,2,3 5 >"$T/p"
+for command in 'meg-generate --tokens-to-generate 6' 'meg-generate --tokens-to-generate 6 --bf16 --max-batch-size 2' \
+    'meg-eval --task logprobs' 'meg-eval --task logprobs --fp16'; do
     # shellcheck disable=SC2086 # words
     set -- $command --load "$T/cpu_ckpt" --input "$T/p"
     "$@" >"$T/cpu" 2>"$T/err"
