@@ -30,7 +30,7 @@ const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 
 /*
  * Return the name of the attribute of args for an option of the model, either in buf or a constant.  Return NULL for an
- * alias and for an ignored option.
+ * alias, for an ignored option and for --model, because args does not have the family of the model.
  */
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 

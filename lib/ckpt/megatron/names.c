@@ -42,7 +42,7 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
     static const char *const other[][2] = { { "disable-bias-linear", "add_bias_linear" },
                                             { "no-bias-gelu-fusion", "bias_gelu_fusion" } };
 
-    if (row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED)
+    if (row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED || strcmp(row->name, "model") == 0)
         return NULL;
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
         if (strcmp(row->name, other[i][0]) == 0)
