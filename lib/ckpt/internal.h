@@ -93,7 +93,10 @@ enum ckpt_remap {
     CKPT_GATE_UP /* both halves, each sharded over the tensor-parallel ranks; without SwiGLU, as CKPT_SAME */
 };
 
-/* A row of the rename table; # is the layer number in both names. */
+/*
+ * A row of the rename table.  # is the layer number in both names; in the foreign name, #-1 is the number of the layer
+ * before it.  If the native name does not contain #, # in the foreign name is the number of layers.
+ */
 struct ckpt_rename {
     const char *native, *foreign;
     enum ckpt_remap remap;
@@ -108,15 +111,19 @@ struct ckpt_format {
     const struct ckpt_rename *rename; /* list that ends with { 0 } */
     const char *prefix;               /* prefix that foreign names may lack; NULL: none */
     const char *const *ignored;       /* foreign names of tensors that are not weights; list that ends with NULL */
+    const struct ckpt_rename *copies; /* foreign tensors that are equal to a native tensor; ends with { 0 }, or NULL */
+    const char *advice;               /* end of the message if a tensor is missing; NULL: none */
 };
 
 /*
- * Compare `native` with the native name in row.  If the names match, print the foreign name to buf and return true.  If
- * drop_prefix is true, the foreign name is printed without the prefix f->prefix.
+ * Compare `native` with the native name in row.  If the names match, print the foreign name of a model with num_layers
+ * layers to buf and return true.  If drop_prefix is true, the foreign name is printed without the prefix f->prefix.
  */
-bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native, bool drop_prefix,
-                       char buf[CKPT_NAME_CHARS]);
+bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *native,
+                       int64_t num_layers, bool drop_prefix, char buf[CKPT_NAME_CHARS]);
 bool ckpt_is_ignored(const struct ckpt_format *f, const char *foreign);
+/* Return the native name of the tensor to which `foreign` must be equal, or NULL if f->copies does not list it. */
+const char *ckpt_copied_name(const struct ckpt_format *f, const char *foreign);
 
 /* ---- tensor_remap.c: map rows of foreign tensors to rows of native tensors ---- */
 
@@ -366,7 +373,7 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
  * closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
-/* ---- hf/gpt2.c, hf/llama.c ---- */
+/* ---- hf/gpt2.c, hf/llama.c, hf/bert.c ---- */
 
 /* A Hugging Face model family: model types with common tensor names and settings. */
 struct ckpt_hf_family {
@@ -376,8 +383,9 @@ struct ckpt_hf_family {
     /* Return the reason why the family cannot represent a model, or NULL if it can. */
     const char *(*unsupported_reason)(const struct meg_model_conf *m);
     json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
+    bool is_encoder; /* BERT: texts have no bos and eos ids, and vocab.txt is preferred to tokenizer.json */
 };
-extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
+extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ckpt_hf_megatron_bert;
 
 /* ---- load.c ---- */
 

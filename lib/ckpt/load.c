@@ -136,19 +136,20 @@ static bool add_source(struct sources *all, const struct meg_ckpt *c, const stru
 static void find_sources(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *tp_shard,
                          const struct meg_param *row, struct issues *is)
 {
+    const int64_t layers = tp_shard->model->num_layers;
     struct issue missing = { 0 };
     char name[CKPT_NAME_CHARS];
     int nfound = 0;
 
     for (const struct ckpt_rename *re = c->format->rename; re->native; re++) {
-        if (!ckpt_foreign_name(c->format, re, row->name, false, name))
+        if (!ckpt_foreign_name(c->format, re, row->name, layers, false, name))
             continue;
         if (add_source(all, c, tp_shard, row, name, re->remap, is))
             nfound++;
-        else if (ckpt_foreign_name(c->format, re, row->name, true, name) &&
+        else if (ckpt_foreign_name(c->format, re, row->name, layers, true, name) &&
                  add_source(all, c, tp_shard, row, name, re->remap, is))
             nfound++;
-        else if (ckpt_foreign_name(c->format, re, row->name, false, name))
+        else if (ckpt_foreign_name(c->format, re, row->name, layers, false, name))
             add_issue(&missing, "%s", name);
     }
     if (nfound == 0 && add_source(all, c, tp_shard, row, row->name, CKPT_SAME, is)) {
@@ -175,7 +176,7 @@ static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, c
     if (meg_params_find(p, head))
         return false;
     for (const struct ckpt_rename *re = c->format->rename; re->native; re++)
-        if (ckpt_foreign_name(c->format, re, head, false, name) && strcmp(name, t->name) == 0)
+        if (ckpt_foreign_name(c->format, re, head, 0, false, name) && strcmp(name, t->name) == 0)
             return true;
     return strcmp(head, t->name) == 0;
 }
@@ -213,6 +214,19 @@ static bool is_embedding(const struct sources *all, int64_t tp, struct ckpt_mapp
         if (all->v[i].tp.tp_rank == tp && strcmp(all->v[i].row->name, "embedding.word_embeddings.weight") == 0)
             return word->nbytes == t->nbytes && strcmp(word->dtype, t->dtype) == 0 &&
                    is_equal((struct ckpt_mapped_tensor){ all->v[i].st, word }, head);
+    }
+    return false;
+}
+
+/* Return whether `copy` equals the tensor of the parameter called `native`. */
+static bool is_copy(const struct sources *all, const char *native, struct ckpt_mapped_tensor copy)
+{
+    for (int i = 0; i < all->n; i++) {
+        const struct meg_st_tensor *from = all->v[i].t;
+
+        if (strcmp(all->v[i].row->name, native) == 0)
+            return from->nbytes == copy.t->nbytes && strcmp(from->dtype, copy.t->dtype) == 0 &&
+                   is_equal((struct ckpt_mapped_tensor){ all->v[i].st, from }, copy);
     }
     return false;
 }
@@ -256,7 +270,7 @@ static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_te
 
 /*
  * Report as unknown each tensor in the files that no parameter uses.  Report as mismatched each stored copy of a tied
- * output weight that differs from the word embedding.
+ * output weight that differs from the word embedding, and each other copy that differs from its tensor.
  */
 static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, const struct sources *all,
                          struct issues *is)
@@ -266,10 +280,14 @@ static void list_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
     for (int i = 0; i < c->nfiles; i++)
         for (int k = 0; k < c->file[i]->n; k++) {
             const struct meg_st_tensor *t = &c->file[i]->t[k];
+            const char *native = ckpt_copied_name(c->format, t->name);
 
             if (ckpt_is_ignored(c->format, t->name))
                 continue;
-            if (is_tied_head(c, p, t)) {
+            if (native) {
+                if (!is_copy(all, native, (struct ckpt_mapped_tensor){ c->file[i], t }))
+                    add_issue(&is->mismatched, "%s differs from %s, of which it is a copy", t->name, native);
+            } else if (is_tied_head(c, p, t)) {
                 if (!is_embedding(all, i % c->tp, (struct ckpt_mapped_tensor){ c->file[i], t }))
                     add_issue(&is->mismatched, "%s differs from the word embedding that it is tied to", t->name);
             } else if (!is_used(c, i % c->tp, t, &used)) {
@@ -288,6 +306,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
                  const struct meg_params *p, const struct meg_ckpt_shard *shard, struct meg_err *e)
 {
     struct issues is = { { "missing", { 0 }, 0 }, { "mismatched", { 0 }, 0 }, { "unknown", { 0 }, 0 } };
+    const char *advice = "";
     struct sources all = { 0 };
     int r;
 
@@ -304,7 +323,11 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
         }
     if (!shard && !c->is_received) /* if is_received, rank 0 has checked the files */
         list_unknown(c, p, &all, &is);
-    r = report(&is, c->path, shard ? "; use --no-load-optim or --finetune to continue without optimizer state" : "", e);
+    if (shard)
+        advice = "; use --no-load-optim or --finetune to continue without optimizer state";
+    else if (is.missing.n && c->format->advice)
+        advice = c->format->advice;
+    r = report(&is, c->path, advice, e);
     if (r < 0)
         free(all.v);
     else

@@ -18,7 +18,7 @@ static const struct ckpt_rename fused_norms[] = {
     { 0 }
 };
 /* clang-format on */
-static const struct ckpt_format native = { "native", fused_norms, NULL, NULL };
+static const struct ckpt_format native = { .name = "native", .rename = fused_norms };
 
 /* Read a metadata file.  Check its size and checksum against `entry`, the object for the file in the manifest. */
 static int read_metadata_file(const struct meg_ckpt *c, const char *name, const json_t *entry, struct meg_str *out,

@@ -36,7 +36,9 @@ static const struct ckpt_rename names[] = {
 /* clang-format on */
 /* Buffers of the causal mask, which are not weights. */
 static const char *const ignored[] = { FOREIGN "attn.bias", FOREIGN "attn.masked_bias", NULL };
-static const struct ckpt_format format = { "hf", names, "transformer.", ignored };
+static const struct ckpt_format format = {
+    .name = "hf", .rename = names, .prefix = "transformer.", .ignored = ignored
+};
 
 /* Settings that change the output; `value` is the only value that meg's GPT supports. */
 static const struct {
@@ -141,4 +143,8 @@ static json_t *make_config(const struct meg_model_conf *m)
 }
 
 static const char *const model_types[] = { "gpt2", NULL };
-const struct ckpt_hf_family ckpt_hf_gpt2 = { model_types, &format, read_config, unsupported_reason, make_config };
+const struct ckpt_hf_family ckpt_hf_gpt2 = { .model_types = model_types,
+                                             .format = &format,
+                                             .read_config = read_config,
+                                             .unsupported_reason = unsupported_reason,
+                                             .make_config = make_config };

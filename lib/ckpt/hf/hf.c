@@ -71,7 +71,8 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
                     c->path);
 }
 
-static const struct ckpt_hf_family *const families[] = { &ckpt_hf_gpt2, &ckpt_hf_llama };
+static const struct ckpt_hf_family *const families[] = { &ckpt_hf_gpt2, &ckpt_hf_llama, &ckpt_hf_bert,
+                                                         &ckpt_hf_megatron_bert };
 enum { NFAMILIES = sizeof families / sizeof families[0] };
 
 static const struct ckpt_hf_family *family_of(const char *model_type, struct meg_str *known)
@@ -178,17 +179,35 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
 }
 
 /*
- * Guess the tokenizer type; return NULL if the files do not determine a type.  A tokenizer.json is preferred, because
- * vocab.json and merges.txt do not define the pre-tokenizer.  A tokenizer.model that begins with '[' (JSON) or a base64
- * character is a tiktoken vocabulary; SentencePiece protobufs begin with byte 0x0A.
+ * Return the tokenizer type for a vocab.txt.  Return NULL if tokenizer_config.json has a setting that neither type has.
  */
-static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config)
+static const char *guess_wordpiece_type(const json_t *config)
 {
+    const bool is_cased = json_is_false(json_object_get(config, "do_lower_case"));
+    const json_t *strips_accents = json_object_get(config, "strip_accents");
+
+    if ((json_is_boolean(strips_accents) && json_is_true(strips_accents) == is_cased) ||
+        json_is_false(json_object_get(config, "tokenize_chinese_chars")))
+        return NULL;
+    return is_cased ? "BertWordPieceCase" : "BertWordPieceLowerCase";
+}
+
+/*
+ * Guess the tokenizer type; return NULL if the files do not determine a type.  For an encoder, a vocab.txt is
+ * preferred.  Otherwise, a tokenizer.json is preferred, because vocab.json and merges.txt do not define the
+ * pre-tokenizer.  A tokenizer.model that begins with '[' (JSON) or a base64 character is a tiktoken vocabulary;
+ * SentencePiece protobufs begin with byte 0x0A.
+ */
+static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *config, bool is_encoder)
+{
+    const char *wordpiece = is_encoder && c->tok_file[MEG_TOK_FILE_BERT_VOCAB] ? guess_wordpiece_type(config) : NULL;
     char *path = c->tok_file[MEG_TOK_FILE_MODEL];
     struct meg_mmap m = { 0 };
     const int first = path && meg_mmap_open(&m, path, NULL) == 0 && m.n ? m.p[0] : 0;
 
     meg_mmap_close(&m);
+    if (wordpiece)
+        return wordpiece;
     if (c->tok_file[MEG_TOK_FILE_JSON])
         return "HuggingFaceTokenizer";
     if (c->tok_file[MEG_TOK_FILE_VOCAB] && c->tok_file[MEG_TOK_FILE_MERGES])
@@ -202,7 +221,7 @@ static const char *guess_tokenizer_type(const struct meg_ckpt *c, const json_t *
 
 /* Set the tokenizer options from the files of the directory. */
 static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, struct meg_tok_conf *tok,
-                          struct meg_err *e)
+                          bool is_encoder, struct meg_err *e)
 {
     json_t *config = NULL;
     int r = 0;
@@ -212,12 +231,12 @@ static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, 
         (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_FILE_CONFIG], e)) < 0)
         return r;
     if (!read_own_options(c, config, group, tok))
-        tok->type = guess_tokenizer_type(c, config);
+        tok->type = guess_tokenizer_type(c, config, is_encoder);
     json_decref(config);
     return 0;
 }
 
-static int read_config(struct meg_ckpt *c, struct meg_err *e)
+static int read_config(struct meg_ckpt *c, const struct ckpt_hf_family **family, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, "config.json");
     struct meg_model_conf m = { 0 };
@@ -241,9 +260,10 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
     meg_opt_defaults(groups);
     if ((r = f->read_config(&m, c->state, path, e)) < 0 || (r = read_text_ids(c, m.vocab_size, e)) < 0)
         goto out;
+    *family = f;
     c->format = f->format;
     c->vocab_size = m.vocab_size;
-    if ((r = read_tokenizer(c, groups + 1, &tok, e)) < 0)
+    if ((r = read_tokenizer(c, groups + 1, &tok, f->is_encoder, e)) < 0)
         goto out;
     meg_opt_dump(groups, &options);
     c->options = options.s;
@@ -253,11 +273,39 @@ out:
     return r;
 }
 
+/*
+ * Replace names of norms in the first checkpoints of BERT, which were converted from TensorFlow: gamma is the weight of
+ * a norm, and beta is its bias.
+ */
+static int rename_norms(struct meg_st *st, struct meg_err *e)
+{
+    static const char *const suffix[][2] = { { ".LayerNorm.gamma", ".LayerNorm.weight" },
+                                             { ".LayerNorm.beta", ".LayerNorm.bias" } };
+
+    for (int i = 0; i < st->n; i++)
+        for (int k = 0; k < 2; k++) {
+            const size_t n = strlen(st->t[i].name), nsuffix = strlen(suffix[k][0]);
+            struct meg_str name = { 0 };
+
+            if (n < nsuffix || strcmp(st->t[i].name + n - nsuffix, suffix[k][0]) != 0)
+                continue;
+            meg_str_printf(&name, "%.*s%s", (int)(n - nsuffix), st->t[i].name, suffix[k][1]);
+            meg_st_own(st, name.s);
+            st->t[i].name = name.s;
+        }
+    return meg_st_sort(st, e);
+}
+
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
 {
-    int r = read_config(c, e);
+    const struct ckpt_hf_family *family = NULL;
+    int r = read_config(c, &family, e);
 
-    return r < 0 ? r : open_weights(c, e);
+    if (r < 0 || (r = open_weights(c, e)) < 0)
+        return r;
+    for (int i = 0; family->is_encoder && i < c->nfiles && r == 0; i++)
+        r = rename_norms(c->file[i], e);
+    return r;
 }
 
 /* ---- writing; weights.c writes the weights ---- */
@@ -292,12 +340,17 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
     return r;
 }
 
-/* Set bos_token_id and eos_token_id of o, if known.  For GPT-2 the bos id defaults to the end-of-document id. */
+/*
+ * Set bos_token_id and eos_token_id of o, if known and if the model is no encoder.  For GPT-2 the bos id defaults to the
+ * end-of-document id.
+ */
 static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok)
 {
     struct meg_ids ends = { 0 };
     const int32_t bos = tok->bos < 0 && family == &ckpt_hf_gpt2 ? tok->eod : tok->bos;
 
+    if (family->is_encoder)
+        return;
     ckpt_add_id(&ends, tok->eod, INT32_MAX);
     for (int64_t i = 0; i < tok->eos_ids.n; i++)
         ckpt_add_id(&ends, tok->eos_ids.v[i], INT32_MAX);
@@ -306,6 +359,22 @@ static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const s
     if (ends.n > 0)
         json_object_set_new(o, "eos_token_id", ckpt_ids_json(&ends));
     free(ends.v);
+}
+
+/* Return the id of [PAD] in BERT's vocab.txt, its line number from 0, or 0 if there is no such line. */
+static int64_t pad_id_of(const struct meg_str *vocab)
+{
+    static const char pad[] = "[PAD]";
+    int64_t id = 0;
+
+    for (const char *line = vocab->s, *end = line + vocab->n, *next; line && line < end; line = next + 1, id++) {
+        next = memchr(line, '\n', (size_t)(end - line));
+        next = next ? next : end;
+        if ((size_t)(next - line) >= sizeof pad - 1 && memcmp(line, pad, sizeof pad - 1) == 0 &&
+            (next - line == sizeof pad - 1 || line[sizeof pad - 1] == '\r'))
+            return id;
+    }
+    return 0;
 }
 
 static int write_config(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_save_args *s,
@@ -319,6 +388,8 @@ static int write_config(const char *dir, const struct ckpt_hf_family *family, co
 
     if (s->tok)
         set_text_ids(config, family, s->tok);
+    if (s->tok && family->is_encoder)
+        json_object_set_new(config, "pad_token_id", json_integer(pad_id_of(&s->tok->file[MEG_TOK_FILE_BERT_VOCAB])));
     json_object_set_new(config, "torch_dtype", json_string(name[dtype]));
     r = write_sorted(dir, "config.json", config, e);
     json_decref(config);
@@ -362,13 +433,17 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
     return r;
 }
 
-/*
- * Choose the family by the position embedding.  Return MEG_EUSAGE, with the reason, if the family cannot represent the
- * model.
- */
+static const struct ckpt_hf_family *family_of_model(const struct meg_model_conf *m)
+{
+    if (m->family == MEG_FAMILY_BERT)
+        return m->is_post_norm ? &ckpt_hf_bert : &ckpt_hf_megatron_bert;
+    return meg_model_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
+}
+
+/* Choose the family of a model.  Return MEG_EUSAGE, with the reason, if the family cannot represent the model. */
 static int choose_family(const struct ckpt_hf_family **out, const struct meg_model_conf *m, struct meg_err *e)
 {
-    const struct ckpt_hf_family *f = meg_model_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
+    const struct ckpt_hf_family *f = family_of_model(m);
     const char *why = f->unsupported_reason(m);
 
     if (why)

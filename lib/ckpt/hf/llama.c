@@ -38,7 +38,7 @@ static const struct ckpt_rename names[] = {
 };
 /* clang-format on */
 static const char *const ignored[] = { FOREIGN "self_attn.rotary_emb.inv_freq", NULL };
-static const struct ckpt_format format = { "hf", names, "model.", ignored };
+static const struct ckpt_format format = { .name = "hf", .rename = names, .prefix = "model.", .ignored = ignored };
 
 /* Check that the member `key` is missing or equal to `expected`, the only supported value. */
 static int check_number(const json_t *o, const char *key, double expected, const char *from, struct meg_err *e)
@@ -254,4 +254,8 @@ static json_t *make_config(const struct meg_model_conf *m)
 }
 
 static const char *const model_types[] = { "llama", "mistral", "qwen2", NULL };
-const struct ckpt_hf_family ckpt_hf_llama = { model_types, &format, read_config, unsupported_reason, make_config };
+const struct ckpt_hf_family ckpt_hf_llama = { .model_types = model_types,
+                                              .format = &format,
+                                              .read_config = read_config,
+                                              .unsupported_reason = unsupported_reason,
+                                              .make_config = make_config };

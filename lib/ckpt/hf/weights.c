@@ -50,7 +50,7 @@ static int list_items(struct item **out, const struct ckpt_format *f, const stru
         const int before = n;
 
         for (const struct ckpt_rename *re = f->rename; re->native; re++) {
-            if (!ckpt_foreign_name(f, re, p->row[i].name, false, it.name))
+            if (!ckpt_foreign_name(f, re, p->row[i].name, s->model->num_layers, false, it.name))
                 continue;
             it.row = &p->row[i];
             it.remap = re->remap;

@@ -24,9 +24,9 @@ enum { RANKS_MAX = 4096, STAGES_MAX = 999, CHUNKS_MAX = 64 };
 static const struct ckpt_rename rename0[] = RENAMES(CKPT_QKV), rename1[] = RENAMES(CKPT_QKV_INTERLEAVED),
                                 rename2[] = RENAMES(CKPT_SAME);
 static const char *const ignored[] = { "rotary_pos_emb.inv_freq", NULL };
-static const struct ckpt_format formats[] = { { "megatron", rename0, NULL, ignored },
-                                              { "megatron", rename1, NULL, ignored },
-                                              { "megatron", rename2, NULL, ignored } };
+static const struct ckpt_format formats[] = { { .name = "megatron", .rename = rename0, .ignored = ignored },
+                                              { .name = "megatron", .rename = rename1, .ignored = ignored },
+                                              { .name = "megatron", .rename = rename2, .ignored = ignored } };
 
 /* The tensors of one virtual stage in the file of one rank; without virtual stages, all tensors of the file. */
 struct chunk {

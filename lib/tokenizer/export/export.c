@@ -266,6 +266,8 @@ static void write_config_files(struct meg_tok_export_files *out, const struct me
     if (b->model)
         json_object_set_new(config, "added_tokens_decoder", added_tokens(b, true));
     json_object_set_new(config, "clean_up_tokenization_spaces", json_false());
+    if (b->tok->type == &meg_tok_bert_lower || b->tok->type == &meg_tok_bert_case)
+        json_object_set_new(config, "do_lower_case", json_boolean(b->tok->type == &meg_tok_bert_lower));
     json_object_set_new(config, MEG_TOK_EXPORT_KEY, options_of(b->conf));
     json_object_set_new(config, "tokenizer_class", json_string("PreTrainedTokenizerFast"));
     meg_json_dump(map, 2, &out->special_map);

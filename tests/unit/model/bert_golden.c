@@ -6,6 +6,7 @@
  */
 #include <math.h>
 #include "golden.h"
+#include "ckpt/ckpt.h"
 #include "cpu/cpu.h"
 #include "model/model.h"
 #include "optim/optim.h"
@@ -446,6 +447,61 @@ static void five_steps_of_adamw(void **state)
     check_five_steps(&post);
 }
 
+/*
+ * Load the folder of the reference numbers into a model, whose losses must be those of the reference.  Unlike Hugging
+ * Face, the reference of megatron-bert-tiny has exact GELU in the head (is_openai false), as Megatron by default.
+ */
+static void check_loaded(const struct tiny_bert *t, bool is_openai, const char *variant)
+{
+    const struct meg_model_run run = { .s = S, .b = B, .is_training = true, .seed = 1 };
+    json_t *want = golden_json(in_dir(t->dir, "expected.json"));
+    struct meg_model_conf c;
+    struct meg_ckpt *ckpt;
+    struct meg_model *g;
+    struct input in;
+    struct meg_batch x = batch_of(&in);
+    struct meg_ckpt_shard w = { 0 };
+    double loss[MEG_MAX_LOSSES];
+    struct meg_err e;
+    json_t *v;
+    size_t k;
+    bool found = !variant;
+
+    if (meg_ckpt_open(&ckpt, golden(in_dir(t->dir, "")), MEG_UNSET, &e) < 0 || meg_ckpt_model_conf(ckpt, &c, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(c.openai_gelu, !c.is_post_norm);
+    c.openai_gelu = is_openai;
+    assert_int_equal(meg_model_create(&g, &c, &run, meg_device_cpu(), &meg_mesh_one, &e), 0);
+    w.data = g->w;
+    if (meg_ckpt_load(ckpt, &g->params, &meg_mesh_one, &w, 1, &e) < 0)
+        fail_msg("%s", e.msg);
+    read_input(&in, t->dir);
+    train_pass(g, &x, in.num_masked, 1, loss);
+    if (!variant)
+        check_losses(loss, json_object_get(want, "parts_f64"));
+    json_array_foreach(json_object_get(want, "variants"), k, v)
+    {
+        if (variant && strcmp(json_string_value(json_object_get(v, "name")), variant) == 0) {
+            check_losses(loss, json_object_get(v, "parts_f64"));
+            found = true;
+        }
+    }
+    assert_true(found);
+    meg_model_close(g);
+    meg_ckpt_close(ckpt);
+    json_decref(want);
+}
+
+static void losses_of_the_loaded_folder(void **state)
+{
+    const struct tiny_bert pre = pre_norm(), post = post_norm();
+
+    (void)state;
+    check_loaded(&pre, false, NULL);
+    check_loaded(&post, false, NULL);
+    check_loaded(&post, true, "gelu-tanh");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -453,6 +509,7 @@ int main(void)
         cmocka_unit_test(post_norm_losses_logits_and_every_gradient),
         cmocka_unit_test(losses_under_other_options),
         cmocka_unit_test(five_steps_of_adamw),
+        cmocka_unit_test(losses_of_the_loaded_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

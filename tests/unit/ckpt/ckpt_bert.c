@@ -1,0 +1,551 @@
+/*
+ * Import and export of BERT: Hugging Face's bert and megatron-bert.  Round trips, names of older files, stored copies
+ * of tied tensors, settings, refusals.
+ */
+#include "ckpt_fixture.h"
+#include "golden.h"
+
+static void set_post_norm(struct meg_model_conf *m)
+{
+    m->is_post_norm = true;
+    m->bias_gelu_fusion = false;
+    m->norm_epsilon = 1e-12;
+}
+
+static void set_tanh_gelu(struct meg_model_conf *m)
+{
+    m->openai_gelu = true;
+}
+
+static void set_exact_gelu(struct meg_model_conf *m)
+{
+    m->bias_gelu_fusion = false;
+}
+
+/* Create a BERT of 4 layers and 4 heads; tune, unless NULL, modifies its configuration. */
+static void make_bert(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_model_conf *m))
+{
+    const struct meg_optgroup groups[] = { { "model", meg_model_opts, &b->m }, { 0 } };
+    struct meg_err e;
+
+    memset(b, 0, sizeof *b);
+    meg_opt_defaults(groups);
+    b->m.family = MEG_FAMILY_BERT;
+    b->m.num_layers = 4;
+    b->m.hidden_size = 16;
+    b->m.ffn_hidden_size = 12;
+    b->m.num_attention_heads = 4;
+    b->m.max_position_embeddings = 8;
+    b->m.vocab_size = 11;
+    if (tune)
+        tune(&b->m);
+    if (meg_model_conf_check(&b->m, &e) < 0)
+        fail_msg("%s", e.msg);
+    meg_model_params(&b->p, &b->m, &meg_mesh_one);
+    b->w = new_params(&b->p, seed);
+}
+
+static int export_hf(const struct ckpt_fixture *b, const char *dir, struct meg_err *e)
+{
+    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
+
+    return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
+}
+
+static void export_hf_ok(const struct ckpt_fixture *b, const char *dir)
+{
+    struct meg_err e;
+
+    meg_remove_tree(dir, NULL);
+    if (export_hf(b, dir, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+/* Check that the checkpoint in dir has the weights and the options of a. */
+static void check_equal(const struct ckpt_fixture *a, const char *dir)
+{
+    struct meg_str was = { 0 }, is = { 0 };
+    struct ckpt_fixture b;
+    struct meg_ckpt *c = open_ok(dir, MEG_UNSET);
+    struct meg_err e;
+
+    make_bert(&b, 2, NULL);
+    free(b.w);
+    meg_params_free(&b.p);
+    if (meg_ckpt_model_conf(c, &b.m, &e) < 0)
+        fail_msg("%s", e.msg);
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
+    b.w = new_params(&b.p, 2);
+    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(a->p.flat_numel, b.p.flat_numel);
+    assert_memory_equal(a->w, b.w, (size_t)a->p.flat_numel * 4);
+    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, (void *)&a->m }, { 0 } }, &was);
+    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, &b.m }, { 0 } }, &is);
+    assert_string_equal(was.s, is.s);
+    assert_int_equal(b.m.vocab_size, a->m.vocab_size);
+    meg_ckpt_close(c);
+    meg_str_free(&was);
+    meg_str_free(&is);
+    free_fixture(&b);
+}
+
+/* ---- Hugging Face ---- */
+
+/* Load the directory `from`, and write its weights to `to`. */
+static void convert_hf(const char *from, const char *to)
+{
+    struct meg_ckpt *c = open_ok(from, MEG_UNSET);
+    struct ckpt_fixture b = { 0 };
+    struct meg_err e;
+
+    assert_int_equal(meg_ckpt_model_conf(c, &b.m, &e), 0);
+    meg_model_params(&b.p, &b.m, &meg_mesh_one);
+    b.w = new_params(&b.p, 1);
+    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
+        fail_msg("%s", e.msg);
+    export_hf_ok(&b, to);
+    meg_ckpt_close(c);
+    free_fixture(&b);
+}
+
+/* The weights and settings that another program wrote are written unchanged. */
+static void folders_of_other_programs_are_reproduced(void **state)
+{
+    static const char *const name[] = { "bert-tiny", "megatron-bert-tiny" };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct meg_str path = { 0 }, was, is;
+        json_t *old, *new, *v;
+        const char *key;
+
+        meg_str_printf(&path, "models/%s", name[i]);
+        convert_hf(golden(path.s), "again");
+        meg_str_printf(&path, "/model.safetensors");
+        was = read_bytes(golden(path.s));
+        is = read_bytes("again/model.safetensors");
+        assert_int_equal(was.n, is.n);
+        assert_memory_equal(was.s, is.s, is.n);
+        path.n = 0;
+        meg_str_printf(&path, "models/%s/config.json", name[i]);
+        old = golden_json(path.s);
+        new = json_load_file("again/config.json", 0, NULL);
+        json_object_foreach(old, key, v)
+        {
+            if (!json_equal(v, json_object_get(new, key)))
+                fail_msg("%s: %s differs", name[i], key);
+        }
+        json_decref(old);
+        json_decref(new);
+        meg_str_free(&path);
+        meg_str_free(&was);
+        meg_str_free(&is);
+    }
+}
+
+static void hf_round_trip_is_bit_identical(void **state)
+{
+    static const struct {
+        void (*tune)(struct meg_model_conf *m);
+        const char *config; /* strings expected in config.json, separated by | */
+    } variant[] = {
+        { set_post_norm, "\"BertForPreTraining\"|\"bert\"|\"hidden_act\": \"gelu\"|\"layer_norm_eps\": 1e-12" },
+        { set_tanh_gelu, "\"MegatronBertForPreTraining\"|\"megatron-bert\"|\"gelu_new\"|\"layer_norm_eps\": 1e-05" },
+        { set_exact_gelu, "\"megatron-bert\"|\"hidden_act\": \"gelu\"|\"type_vocab_size\": 2|\"vocab_size\": 11" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
+        struct meg_str config;
+        struct ckpt_fixture a;
+
+        make_bert(&a, 1, variant[i].tune);
+        export_hf_ok(&a, "out");
+        config = read_bytes("out/config.json");
+        assert_contains(config.s, variant[i].config);
+        check_equal(&a, "out");
+        meg_str_free(&config);
+        free_fixture(&a);
+    }
+}
+
+/* Write the tensors of "out" to "set", with `change` called for each; tensors whose name becomes NULL are omitted. */
+static void change_tensors(void (*change)(struct meg_st_tensor *t), const struct meg_st_tensor *more, int nmore)
+{
+    struct meg_st_tensor t[200];
+    struct meg_str config = read_bytes("out/config.json");
+    struct meg_st *st;
+    struct meg_err e;
+    int n = 0;
+
+    meg_remove_tree("set", NULL);
+    assert_int_equal(meg_mkdirs("set", &e), 0);
+    put_file("set/config.json", config.s, config.n);
+    assert_int_equal(meg_st_open(&st, "out/model.safetensors", &e), 0);
+    for (int i = 0; i < st->n; i++) {
+        t[n] = st->t[i];
+        change(&t[n]);
+        n += t[n].name != NULL;
+    }
+    for (int i = 0; i < nmore; i++)
+        t[n++] = more[i];
+    put_tensors("set/model.safetensors", t, n, true);
+    meg_st_close(st);
+    meg_str_free(&config);
+}
+
+static void keep(struct meg_st_tensor *t)
+{
+    (void)t;
+}
+
+static char renamed[200][100];
+static int nrenamed;
+
+/* Replace suffixes of norms as in the first checkpoints, and remove the prefix "bert.". */
+static void make_old(struct meg_st_tensor *t)
+{
+    char *name = renamed[nrenamed++], *norm;
+
+    snprintf(name, sizeof renamed[0], "%s", t->name + (strncmp(t->name, "bert.", 5) == 0 ? 5 : 0));
+    if ((norm = strstr(name, "LayerNorm.weight")))
+        strcpy(norm, "LayerNorm.gamma");
+    if ((norm = strstr(name, "LayerNorm.bias")))
+        strcpy(norm, "LayerNorm.beta");
+    t->name = name;
+}
+
+/* The first files have gamma and beta of norms, buffers, and copies of the tied weight and bias. */
+static void reads_older_names_buffers_and_copies(void **state)
+{
+    static const int64_t position[8] = { 0 };
+    struct ckpt_fixture a;
+    struct meg_ckpt *c = NULL;
+    struct meg_err e;
+    struct meg_st_tensor more[] = {
+        { .name = "embeddings.position_ids", .dtype = "I64", .ndim = 2, .dim = { 1, 8 }, .data = position },
+        { .name = "cls.predictions.decoder.weight", .dtype = "F32", .ndim = 2, .dim = { 11, 16 } },
+        { .name = "cls.predictions.decoder.bias", .dtype = "F32", .ndim = 1, .dim = { 11 } },
+    };
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_hf_ok(&a, "out");
+    more[1].data = a.w + meg_params_find(&a.p, "embedding.word_embeddings.weight")->offset;
+    more[2].data = a.w + meg_params_find(&a.p, "output_layer.bias")->offset;
+    nrenamed = 0;
+    change_tensors(make_old, more, 3);
+    check_equal(&a, "set");
+    more[2].data = a.w;
+    change_tensors(keep, more, 3);
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_contains(e.msg, "1 mismatched: cls.predictions.decoder.bias differs from output_layer.bias");
+    more[1].data = a.w;
+    change_tensors(keep, more, 2);
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_contains(e.msg, "1 mismatched: cls.predictions.decoder.weight differs from the word embedding");
+    free_fixture(&a);
+}
+
+static void drop_pooler_and_binary_head(struct meg_st_tensor *t)
+{
+    if (strstr(t->name, "pooler") || strstr(t->name, "seq_relationship"))
+        t->name = NULL;
+}
+
+static void drop_last_norm(struct meg_st_tensor *t)
+{
+    if (strcmp(t->name, "bert.encoder.layer.3.output.LayerNorm.bias") == 0)
+        t->name = NULL;
+}
+
+static void cut_query(struct meg_st_tensor *t)
+{
+    if (strcmp(t->name, "bert.encoder.layer.2.attention.self.query.weight") == 0)
+        t->dim[0] = 8;
+}
+
+static void rename_embedding_norm(struct meg_st_tensor *t)
+{
+    if (strcmp(t->name, "bert.embeddings.LayerNorm.weight") == 0)
+        t->name = "bert.embeddings.LayerNorm.scale";
+}
+
+static void names_wrong_tensors(void **state)
+{
+    static const struct {
+        void (*change)(struct meg_st_tensor *t);
+        const char *message;
+    } bad[] = {
+        { drop_pooler_and_binary_head,
+          "4 missing: bert.pooler.dense.weight, bert.pooler.dense.bias, cls.seq_relationship.weight, "
+          "cls.seq_relationship.bias|must have the tensors of BertForPreTraining" },
+        { drop_last_norm, "1 missing: bert.encoder.layer.3.output.LayerNorm.bias" },
+        { cut_query, "1 mismatched: bert.encoder.layer.2.attention.self.query.weight has shape [8,16], expected "
+                     "[16,16]" },
+        { rename_embedding_norm,
+          "1 missing: bert.embeddings.LayerNorm.weight; 1 unknown: bert.embeddings.LayerNorm.scale" },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_hf_ok(&a, "out");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_ckpt *c = NULL;
+        struct meg_err e;
+
+        change_tensors(bad[i].change, NULL, 0);
+        assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+        assert_contains(e.msg, bad[i].message);
+    }
+    free_fixture(&a);
+}
+
+#define CONFIG(more)                                                                                                   \
+    "{\"model_type\":\"bert\",\"num_hidden_layers\":4,\"hidden_size\":16,\"intermediate_size\":12,"                    \
+    "\"num_attention_heads\":4,\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
+
+static int open_with_config(const char *config, struct meg_ckpt **c, struct meg_err *e)
+{
+    put_file("set/config.json", config, strlen(config));
+    return meg_ckpt_open(c, "set", MEG_UNSET, e);
+}
+
+static void reads_settings_and_their_defaults(void **state)
+{
+    static const struct {
+        const char *config;
+        bool is_tanh;
+    } good[] = {
+        { CONFIG(""), false },
+        { CONFIG(",\"hidden_act\":\"gelu\",\"position_embedding_type\":\"absolute\""), false },
+        { CONFIG(",\"hidden_act\":\"gelu_new\",\"tie_word_embeddings\":true"), true },
+        { CONFIG(",\"hidden_act\":\"gelu_pytorch_tanh\",\"is_decoder\":false"), true },
+        { CONFIG(",\"hidden_act\":\"gelu_fast\",\"bos_token_id\":null,\"eos_token_id\":null"), true },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_hf_ok(&a, "set");
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct meg_model_conf m;
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        if (open_with_config(good[i].config, &c, &e) < 0)
+            fail_msg("%s: %s", good[i].config, e.msg);
+        assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
+        assert_true(m.family == MEG_FAMILY_BERT && m.is_post_norm && m.bert_binary_head && !m.is_untied);
+        assert_int_equal(m.openai_gelu, good[i].is_tanh);
+        assert_int_equal(m.bias_gelu_fusion, good[i].is_tanh);
+        assert_true(m.norm_epsilon == 1e-12 && m.hidden_dropout == 0.1 && m.attention_dropout == 0.1);
+        meg_ckpt_close(c);
+    }
+    free_fixture(&a);
+}
+
+static void refuses_unsupported_settings(void **state)
+{
+    static const struct {
+        const char *config, *message;
+    } bad[] = {
+        { "{\"model_type\":\"bert\",\"num_hidden_layers\":4}", "\"hidden_size\" is missing" },
+        { "{\"model_type\":\"bert\",\"num_hidden_layers\":4,\"hidden_size\":16,\"intermediate_size\":12,"
+          "\"num_attention_heads\":4,\"max_position_embeddings\":8}",
+          "\"vocab_size\" is missing" },
+        { CONFIG(",\"hidden_act\":\"relu\""), "unsupported hidden_act relu; expected gelu, gelu_new" },
+        { CONFIG(",\"hidden_act\":7"), "hidden_act" },
+        { CONFIG(",\"position_embedding_type\":\"relative_key\""), "position_embedding_type relative_key" },
+        { CONFIG(",\"is_decoder\":true"), "is_decoder is true, but only false" },
+        { CONFIG(",\"add_cross_attention\":true"), "add_cross_attention is true" },
+        { CONFIG(",\"tie_word_embeddings\":false"), "tie_word_embeddings is false, but only true" },
+        { CONFIG(",\"type_vocab_size\":3"), "type_vocab_size is 3, but only 2 and 0" },
+        { CONFIG(",\"type_vocab_size\":0"), "5 unknown: bert.embeddings.token_type_embeddings.weight" },
+        { CONFIG(",\"layer_norm_eps\":\"small\""), "layer_norm_eps" },
+        { "{\"model_type\":\"roberta\"}", "model_type roberta; expected one of gpt2, llama|bert, megatron-bert" },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_hf_ok(&a, "set");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        if (open_with_config(bad[i].config, &c, &e) != MEG_EFORMAT)
+            fail_msg("not refused as a format: %s", bad[i].config);
+        assert_contains(e.msg, bad[i].message);
+    }
+    free_fixture(&a);
+}
+
+static void drop_token_types_and_binary_head(struct meg_st_tensor *t)
+{
+    drop_pooler_and_binary_head(t);
+    if (t->name && strstr(t->name, "token_type"))
+        t->name = NULL;
+}
+
+static void a_folder_without_token_types_has_no_binary_head(void **state)
+{
+    static const char config[] = CONFIG(",\"type_vocab_size\":0");
+    struct meg_model_conf m;
+    struct meg_ckpt *c;
+    struct ckpt_fixture a;
+    struct meg_err e;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_hf_ok(&a, "out");
+    change_tensors(drop_token_types_and_binary_head, NULL, 0);
+    if (open_with_config(config, &c, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(meg_ckpt_model_conf(c, &m, &e), 0);
+    assert_false(m.bert_binary_head);
+    meg_ckpt_close(c);
+    free_fixture(&a);
+}
+
+static void set_rotary(struct meg_model_conf *m)
+{
+    m->position_embedding_type = MEG_POSITION_ROPE;
+}
+
+static void set_rms_norm(struct meg_model_conf *m)
+{
+    m->normalization = MEG_NORM_RMS;
+}
+
+static void set_swiglu(struct meg_model_conf *m)
+{
+    m->swiglu = true;
+}
+
+static void set_no_bias(struct meg_model_conf *m)
+{
+    m->has_bias = false;
+}
+
+static void set_untied(struct meg_model_conf *m)
+{
+    m->is_untied = true;
+}
+
+static void set_groups(struct meg_model_conf *m)
+{
+    m->group_query_attention = true;
+    m->num_query_groups = 2;
+}
+
+static void set_wide_heads(struct meg_model_conf *m)
+{
+    m->kv_channels = 8;
+}
+
+static void set_no_binary_head(struct meg_model_conf *m)
+{
+    m->bert_binary_head = false;
+}
+
+static void set_rotary_post_norm(struct meg_model_conf *m)
+{
+    m->is_post_norm = true;
+    m->position_embedding_type = MEG_POSITION_ROPE;
+}
+
+static void refuses_to_export_what_hf_cannot_express(void **state)
+{
+    static const struct {
+        void (*tune)(struct meg_model_conf *m);
+        const char *message;
+    } bad[] = {
+        { set_rotary, "Hugging Face's megatron-bert format|learned positions" },
+        { set_rotary_post_norm, "Hugging Face's bert format|learned positions" },
+        { set_rms_norm, "LayerNorm, GELU and biases" },
+        { set_swiglu, "LayerNorm, GELU and biases" },
+        { set_no_bias, "LayerNorm, GELU and biases" },
+        { set_untied, "--untie-embeddings-and-output-weights" },
+        { set_groups, "one key and value head per query head" },
+        { set_wide_heads, "--kv-channels" },
+        { set_no_binary_head, "token types|--bert-no-binary-head" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct ckpt_fixture b;
+        struct meg_err e;
+
+        make_bert(&b, 1, bad[i].tune);
+        assert_int_equal(export_hf(&b, "not", &e), MEG_EUSAGE);
+        assert_contains(e.msg, bad[i].message);
+        assert_int_equal(access("not", F_OK), -1);
+        free_fixture(&b);
+    }
+}
+
+/* The padding id is the number of the line [PAD]; the tokenizer type follows from do_lower_case. */
+static void the_tokenizer_follows_from_vocab_txt(void **state)
+{
+    static const struct {
+        const char *config, *type;
+    } variant[] = {
+        { "{}", "BertWordPieceLowerCase" },
+        { "{\"do_lower_case\":true,\"strip_accents\":null}", "BertWordPieceLowerCase" },
+        { "{\"do_lower_case\":false,\"tokenize_chinese_chars\":true}", "BertWordPieceCase" },
+        { "{\"do_lower_case\":true,\"strip_accents\":false}", "HuggingFaceTokenizer" },
+        { "{\"tokenize_chinese_chars\":false}", "HuggingFaceTokenizer" },
+    };
+    char text[] = "[UNK]\nx\n[PAD]\r\n[CLS]";
+    const struct meg_ckpt_tokenizer files = {
+        .file = { [MEG_TOK_FILE_BERT_VOCAB] = { .s = text, .n = sizeof text - 1 } }, .eod = 3, .bos = -1
+    };
+    struct meg_ckpt_save_args s = { .dir = "tok", .tok = &files };
+    struct ckpt_fixture a;
+    struct meg_str config;
+    struct meg_err e;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    s.model = &a.m;
+    s.params = &a.p;
+    s.weights.data = a.w;
+    assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e), 0);
+    config = read_bytes("tok/config.json");
+    assert_contains(config.s, "\"pad_token_id\": 2");
+    assert_null(strstr(config.s, "eos_token_id"));
+    assert_int_equal(access("tok/generation_config.json", F_OK), -1);
+    put_file("tok/tokenizer.json", "{}", 2);
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
+        struct meg_tok_conf tok = { .vocab_size = MEG_UNSET };
+        struct meg_ckpt *c;
+
+        put_file("tok/tokenizer_config.json", variant[i].config, strlen(variant[i].config));
+        c = open_ok("tok", MEG_UNSET);
+        meg_ckpt_tok_conf(c, &tok);
+        assert_string_equal(tok.type, variant[i].type);
+        assert_contains(tok.vocab_file, "tok/vocab.txt");
+        meg_ckpt_close(c);
+    }
+    meg_str_free(&config);
+    free_fixture(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(folders_of_other_programs_are_reproduced),
+        cmocka_unit_test(hf_round_trip_is_bit_identical),
+        cmocka_unit_test(reads_older_names_buffers_and_copies),
+        cmocka_unit_test(names_wrong_tensors),
+        cmocka_unit_test(reads_settings_and_their_defaults),
+        cmocka_unit_test(refuses_unsupported_settings),
+        cmocka_unit_test(a_folder_without_token_types_has_no_binary_head),
+        cmocka_unit_test(refuses_to_export_what_hf_cannot_express),
+        cmocka_unit_test(the_tokenizer_follows_from_vocab_txt),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
