@@ -55,6 +55,8 @@ int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const
         const int64_t rows = map[0].rows - map[0].n;
 
         r = read_native(buf, s, row, (row->dim[0] - 1) * cols, cols, e);
+        if (row->ndim == 1)
+            *buf = 0;
         for (int64_t k = 0; r == 0 && k < rows; k++)
             memcpy(foreign + (map[0].n + k) * cols, buf, (size_t)cols * sizeof *foreign);
     }

@@ -248,7 +248,7 @@ bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range write);
 
 /*
  * Build the foreign tensor of a parameter as f32, in the shape of ckpt_foreign_shape, from the weights of s: its reader,
- * or unsharded f32 weights.  Padding rows of the vocabulary are copies of the last vocabulary row.
+ * or unsharded f32 weights.  Padding rows of the vocabulary are copies of the last vocabulary row; in a bias, they are 0.
  */
 int ckpt_build_foreign(float *foreign, const struct meg_ckpt_save_args *s, const struct ckpt_tp_shard *shard,
                        const struct meg_param *row, enum ckpt_remap remap, struct meg_err *e);

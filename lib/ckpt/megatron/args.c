@@ -40,7 +40,6 @@ static const struct rule {
     { "mrope_section", "", "multimodal RoPE" },
     { "apply_layernorm_1p", "False", "norms that multiply by 1 + weight" },
     { "layernorm_zero_centered_gamma", "False", "norms that multiply by 1 + weight" },
-    { "apply_residual_connection_post_layernorm", "False", "residual connections after the norm" },
     { "enable_mhc_connections", "False", "several residual streams" },
     { "squared_relu", "False", "another activation function" },
     { "quick_geglu", "False", "another activation function" },

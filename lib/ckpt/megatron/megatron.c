@@ -12,13 +12,12 @@
 enum { RANKS_MAX = 4096, STAGES_MAX = 999, CHUNKS_MAX = 64 };
 
 /* clang-format off */
-#define LAYER "decoder.layers.#."
-#define RENAMES(qkv) { \
-    { LAYER "self_attention.linear_qkv.weight", LAYER "self_attention.linear_qkv.weight", qkv }, \
-    { LAYER "self_attention.linear_qkv.bias", LAYER "self_attention.linear_qkv.bias", qkv }, \
-    { LAYER "mlp.linear_fc1.weight", LAYER "mlp.linear_fc1.weight", CKPT_GATE_UP }, \
-    { LAYER "mlp.linear_fc1.bias", LAYER "mlp.linear_fc1.bias", CKPT_GATE_UP }, \
-    { 0 } }
+#define LAYER(layer, qkv) \
+    { layer "self_attention.linear_qkv.weight", layer "self_attention.linear_qkv.weight", qkv }, \
+    { layer "self_attention.linear_qkv.bias", layer "self_attention.linear_qkv.bias", qkv }, \
+    { layer "mlp.linear_fc1.weight", layer "mlp.linear_fc1.weight", CKPT_GATE_UP }, \
+    { layer "mlp.linear_fc1.bias", layer "mlp.linear_fc1.bias", CKPT_GATE_UP }
+#define RENAMES(qkv) { LAYER("decoder.layers.#.", qkv), LAYER("encoder.layers.#.", qkv), { 0 } }
 /* clang-format on */
 /* Tables for checkpoint_version 0, 1, and 2 or later.  Since version 2, qkv rows are in native order. */
 static const struct ckpt_rename rename0[] = RENAMES(CKPT_QKV), rename1[] = RENAMES(CKPT_QKV_INTERLEAVED),
@@ -41,6 +40,8 @@ struct reader {
     const struct meg_py *args;
     int64_t tp, pp, vp;
     struct chunk *chunk; /* [pp][tp][vp] */
+    bool is_bert;
+    bool has_core_names; /* tensors have the names of Megatron core */
 };
 
 /* ---- settings ---- */
@@ -84,6 +85,8 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
         const char *name = ckpt_arg_name(buf, row);
         const struct meg_py *v = name ? meg_py_attr(rd->args, name) : NULL;
 
+        if (name && !rd->is_bert && strcmp(name, "bert_binary_head") == 0)
+            continue; /* args has this option of BERT for every model */
         if (name && !v && strcmp(name, "norm_epsilon") == 0)
             v = meg_py_attr(rd->args, "layernorm_epsilon");
         if (!v || v->type == MEG_PY_NONE || (strcmp(name, "num_query_groups") == 0 && !is_grouped))
@@ -98,6 +101,8 @@ static int collect_options(const struct reader *rd, struct meg_str *out, struct 
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)
         if (is_true(meg_py_attr(rd->args, tanh_gelu[i])))
             meg_str_printf(out, "no-bias-gelu-fusion = no\n");
+    if (rd->is_bert)
+        meg_str_printf(out, "model = bert\n");
     return 0;
 }
 
@@ -113,7 +118,7 @@ static int read_options(const struct reader *rd, struct meg_err *e)
     int r;
 
     meg_opt_defaults(groups);
-    if ((r = ckpt_check_args(rd->args, rd->first, e)) < 0 || (r = collect_options(rd, &text, e)) < 0)
+    if ((r = collect_options(rd, &text, e)) < 0)
         goto out;
     if (meg_opt_apply(groups, text.s ? text.s : "", "args", &why) < 0) {
         r = meg_fail(e, MEG_EFORMAT, "%s: %s", rd->first, why.msg);
@@ -160,7 +165,7 @@ static int read_settings(struct reader *rd, const struct meg_pt *pt, struct meg_
         return meg_fail(e, MEG_EFORMAT, "%s: no Namespace named args; this is not a Megatron checkpoint", rd->first);
     if ((r = read_count(rd, "tensor_model_parallel_size", "model_parallel_size", RANKS_MAX, &rd->tp, e)) < 0 ||
         (r = read_count(rd, "pipeline_model_parallel_size", NULL, STAGES_MAX, &rd->pp, e)) < 0 ||
-        (r = read_options(rd, e)) < 0)
+        (r = ckpt_check_args(rd->args, rd->first, e)) < 0)
         return r;
     rd->c->format = &formats[version_of(meg_py_get(root, "checkpoint_version"))];
     if (!meg_py_int(meg_py_get(root, "iteration"), &rd->c->source_iteration))
@@ -191,27 +196,34 @@ static bool replace_prefix(struct meg_str *out, const char *name, const struct c
     return false;
 }
 
+/* Return the name of a tensor without the key of the dict that contains most tensors in files before Megatron core. */
+static const char *skip_language_model(const char *foreign)
+{
+    return strncmp(foreign, "language_model.", 15) == 0 ? foreign + 15 : foreign;
+}
+
 /*
  * Return the native name of a tensor, malloc'ed.  *layer is set to the layer number in foreign, or -1; the layer number
  * in the result is larger by first_layer.
  */
-static char *native_name(const char *foreign, int64_t first_layer, int64_t *layer)
+static char *native_name(const char *foreign, bool is_bert, int64_t first_layer, int64_t *layer)
 {
     static const char *const stack[] = { "decoder.", "encoder.", "transformer." };
     struct meg_str out = { 0 };
     size_t n = 0;
 
     *layer = -1;
-    if (strncmp(foreign, "language_model.", 15) == 0)
-        foreign += 15;
+    foreign = skip_language_model(foreign);
     if (strcmp(foreign, "word_embeddings_for_head.weight") == 0)
         return meg_strdup("output_layer.weight");
+    if (is_bert && replace_prefix(&out, foreign, ckpt_legacy_head_names))
+        return out.s;
     for (int i = 0; i < 3 && n == 0; i++)
         if (strncmp(foreign, stack[i], strlen(stack[i])) == 0)
             n = strlen(stack[i]);
     if (n == 0)
         return meg_strdup(foreign);
-    meg_str_printf(&out, "decoder.");
+    meg_str_printf(&out, is_bert ? "encoder." : "decoder.");
     foreign += n;
     if (strncmp(foreign, "layers.", 7) == 0) {
         n = strspn(foreign + 7, "0123456789");
@@ -247,13 +259,13 @@ static void drop_extra_state(struct chunk *k)
 }
 
 /* Rename the tensors of a chunk that begins with layer first_layer; return the number of layers in the chunk. */
-static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
+static int64_t rename_chunk(struct chunk *k, bool is_bert, int64_t first_layer)
 {
     struct meg_st_tensor *t = k->st->t + k->first;
     int64_t layer, n = 0;
 
     for (int i = 0; i < k->n; i++) {
-        char *name = native_name(t[i].name, first_layer, &layer);
+        char *name = native_name(t[i].name, is_bert, first_layer, &layer);
 
         meg_st_own(k->st, name);
         t[i].name = name;
@@ -275,6 +287,38 @@ static bool has_core_names(const struct meg_st *st)
     return false;
 }
 
+/* Return whether any tensor exists only in BERT: of the language-model head or of the token types. */
+static bool is_bert(const struct meg_st *st)
+{
+    for (int i = 0; i < st->n; i++) {
+        const char *name = skip_language_model(st->t[i].name);
+
+        if (strcmp(name, "lm_head.dense.weight") == 0 || strcmp(name, "embedding.tokentype_embeddings.weight") == 0)
+            return true;
+    }
+    return false;
+}
+
+/*
+ * Determine the family of the model and the names from the tensors.  Refuse names of Megatron core with an option that
+ * Megatron core ignores.
+ */
+static int classify(struct reader *rd, struct meg_err *e)
+{
+    static const char post_norm[] = "apply_residual_connection_post_layernorm";
+
+    for (int i = 0; i < rd->c->nfiles; i++) {
+        rd->is_bert = rd->is_bert || is_bert(rd->c->file[i]);
+        rd->has_core_names = rd->has_core_names || has_core_names(rd->c->file[i]);
+    }
+    if (!rd->has_core_names || !is_true(meg_py_attr(rd->args, post_norm)))
+        return 0;
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: %s is set in args, but Megatron core, whose tensor names the file has, ignores this setting; "
+                    "remove it from args and save the file again",
+                    rd->first, post_norm);
+}
+
 /*
  * Give all tensors their native names, and sort the tensors of each file.  Layers are numbered through all pipeline
  * stages of virtual stage 0, then of virtual stage 1, and so on.
@@ -284,15 +328,14 @@ static int rename_all(const struct reader *rd, struct meg_err *e)
     int64_t first = 0;
     int r = 0;
 
-    for (int i = 0; i < rd->c->nfiles; i++)
-        if (has_core_names(rd->c->file[i]))
-            rd->c->format = &formats[2];
+    if (rd->has_core_names)
+        rd->c->format = &formats[2];
     for (int64_t v = 0; v < rd->vp; v++)
         for (int64_t p = 0; p < rd->pp; p++) {
             int64_t layers = 0;
 
             for (int64_t t = 0; t < rd->tp; t++)
-                layers = rename_chunk(&rd->chunk[(p * rd->tp + t) * rd->vp + v], first);
+                layers = rename_chunk(&rd->chunk[(p * rd->tp + t) * rd->vp + v], rd->is_bert, first);
             first += layers;
         }
     for (int64_t i = 0; r == 0 && i < rd->c->nfiles; i++)
@@ -449,7 +492,8 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e)
         goto out;
     }
     rd.chunk = meg_new((size_t)(rd.pp * rd.tp * rd.vp) * sizeof *rd.chunk);
-    if ((r = add_all(&rd, e)) < 0 || (r = rename_all(&rd, e)) < 0 || (r = find_vocab(&rd, e)) < 0)
+    if ((r = add_all(&rd, e)) < 0 || (r = classify(&rd, e)) < 0 || (r = read_options(&rd, e)) < 0 ||
+        (r = rename_all(&rd, e)) < 0 || (r = find_vocab(&rd, e)) < 0)
         goto out;
     r = check_tp_size(&rd, e);
 out:

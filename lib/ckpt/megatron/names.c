@@ -40,7 +40,8 @@ int ckpt_refuse_distributed(const char *dir, struct meg_err *e)
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
 {
     static const char *const other[][2] = { { "disable-bias-linear", "add_bias_linear" },
-                                            { "no-bias-gelu-fusion", "bias_gelu_fusion" } };
+                                            { "no-bias-gelu-fusion", "bias_gelu_fusion" },
+                                            { "bert-no-binary-head", "bert_binary_head" } };
 
     if (row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED || strcmp(row->name, "model") == 0)
         return NULL;
@@ -67,6 +68,12 @@ const struct ckpt_prefix_map ckpt_legacy_names[] = { { "input_norm.", "input_lay
                                                      { "mlp.dense_4h_to_h.", "mlp.linear_fc2." },
                                                      { "final_norm.", "final_layernorm." },
                                                      { 0 } };
+
+/* The writer uses the first row of each native name; later rows are older names. */
+const struct ckpt_prefix_map ckpt_legacy_head_names[] = { { "lm_head.norm.", "lm_head.layer_norm." },
+                                                          { "lm_head.layernorm.", "lm_head.layer_norm." },
+                                                          { "lm_head.bias", "output_layer.bias" },
+                                                          { 0 } };
 
 /* Transformer Engine fuses a norm with the linear layer after it. */
 const struct ckpt_prefix_map ckpt_te_names[] = { { "self_attention.linear_qkv.layer_norm_", "input_layernorm." },

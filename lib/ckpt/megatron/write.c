@@ -45,6 +45,10 @@ static int check(const struct export *x, struct meg_err *e)
     const struct meg_ckpt_megatron_conf *to = x->to;
     int r;
 
+    if (m->is_post_norm && to->names != MEG_CKPT_NAMES_LEGACY)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--saver mcore: Megatron core ignores --apply-residual-connection-post-layernorm, which this "
+                        "model has; use --saver megatron");
     if (to->tensor < 1 || to->tensor > 99)
         return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be from 1 to 99", tensor, to->tensor);
     if (to->pipeline < 1 || to->pipeline > 999)
@@ -77,24 +81,33 @@ static void replace_prefix(struct meg_str *out, const char *name, const struct c
 
 /*
  * Append the legacy name of a tensor outside the layers, with '/' between the keys of nested dicts.  The part of the
- * name after "encoder/" is one key, which may contain dots.  If is_tied_copy is true, the tensor is the word embedding,
- * stored as the output weight of the last stage.
+ * name after "encoder/", "pooler/" or "lm_head/" is one key, which may contain dots.  If is_tied_copy is true, the
+ * tensor is the word embedding, stored as the output weight of the last stage.
  */
 static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
 {
+    static const char *const heads[] = { "lm_head.", "binary_head.", "output_layer.bias" };
+    const bool is_stack = strncmp(name, "decoder.", 8) == 0 || strncmp(name, "encoder.", 8) == 0;
+    const bool is_embedding = strncmp(name, "embedding.", 10) == 0;
+    bool is_head = false;
+
     if (is_tied_copy) {
         meg_str_printf(out, "word_embeddings_for_head/weight");
         return;
     }
-    meg_str_printf(out, "language_model/");
-    if (strncmp(name, "decoder.", 8) != 0) {
-        meg_str_printf(out, "%s", name);
-        for (char *p = out->s; *p; p++)
-            if (*p == '.')
-                *p = '/';
-    } else {
-        meg_str_printf(out, "encoder/");
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        is_head = is_head || strncmp(name, heads[i], strlen(heads[i])) == 0;
+    if (is_stack) {
+        meg_str_printf(out, "language_model/encoder/");
         replace_prefix(out, name + 8, ckpt_legacy_names);
+    } else if (is_head) {
+        replace_prefix(out, name, ckpt_legacy_head_names);
+        *strchr(out->s, '.') = '/';
+    } else {
+        meg_str_printf(out, "language_model/%s", name);
+        do
+            *strchr(out->s, '.') = '/';
+        while (is_embedding && strchr(out->s, '.'));
     }
 }
 
@@ -107,11 +120,12 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct export *x, const cha
 {
     const bool is_legacy = x->to->names == MEG_CKPT_NAMES_LEGACY;
     struct meg_str out = { 0 };
+    char stack[9];
     int64_t layer;
     int n = 0;
 
-    if (sscanf(name, "decoder.layers.%" SCNd64 ".%n", &layer, &n) == 1 && n > 0) {
-        meg_str_printf(&out, "%slayers.%" PRId64 ".", is_legacy ? "language_model/encoder/" : "decoder.",
+    if (sscanf(name, "%8[a-z.]layers.%" SCNd64 ".%n", stack, &layer, &n) == 2 && n > 0) {
+        meg_str_printf(&out, "%slayers.%" PRId64 ".", is_legacy ? "language_model/encoder/" : stack,
                        layer - first_layer);
         if (x->to->names == MEG_CKPT_NAMES_MCORE)
             meg_str_printf(&out, "%s", name + n);
@@ -142,6 +156,22 @@ static void add_item(struct item *v, int *n, const struct export *x, const struc
     name_of(it->name, x, row->name, first_layer, is_tied_copy);
 }
 
+/* Move the tensors of the dict language_model before the others, so that each dict is written once. */
+static void sort_by_dict(struct item *v, int n)
+{
+    static const char dict[] = "language_model/";
+    int at = 0;
+
+    for (int i = 0; i < n; i++) {
+        const struct item it = v[i];
+
+        if (strncmp(it.name, dict, sizeof dict - 1) != 0)
+            continue;
+        memmove(&v[at + 1], &v[at], (size_t)(i - at) * sizeof *v);
+        v[at++] = it;
+    }
+}
+
 /* List the tensors of tensor-parallel rank t of stage p in *out, which the caller frees.  Return their number. */
 static int list_items(struct item **out, const struct export *x, int64_t t, int64_t p)
 {
@@ -157,6 +187,7 @@ static int list_items(struct item **out, const struct export *x, int64_t t, int6
             add_item(v, &n, x, &params->row[i], t, p * each, false);
     if (end == layers + 2 && first > 0 && !x->s->model->is_untied)
         add_item(v, &n, x, meg_params_find(params, "embedding.word_embeddings.weight"), t, 0, true);
+    sort_by_dict(v, n);
     *out = v;
     return n;
 }

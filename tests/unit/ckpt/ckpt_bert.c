@@ -1,8 +1,9 @@
 /*
- * Import and export of BERT: Hugging Face's bert and megatron-bert.  Round trips, names of older files, stored copies
- * of tied tensors, settings, refusals.
+ * Import and export of BERT: Hugging Face's bert and megatron-bert, and Megatron's per-rank checkpoints.  Round trips,
+ * names of older files, stored copies of tied tensors, settings, refusals.
  */
-#include "ckpt_fixture.h"
+#define _GNU_SOURCE /* memmem */
+#include "ckpt_pt_builder.h"
 #include "golden.h"
 
 static void set_post_norm(struct meg_model_conf *m)
@@ -534,6 +535,299 @@ static void the_tokenizer_follows_from_vocab_txt(void **state)
     free_fixture(&a);
 }
 
+/* ---- Megatron ---- */
+
+static int export_ranks(const struct ckpt_fixture *b, const char *dir, int64_t t, int64_t p, enum meg_ckpt_names names,
+                        struct meg_err *e)
+{
+    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
+    const struct meg_ckpt_megatron_conf to = { .tensor = t,
+                                               .pipeline = p,
+                                               .vocab_multiple = 8,
+                                               .iteration = 7,
+                                               .consumed_samples = 91,
+                                               .seq_length = 5,
+                                               .names = names };
+
+    meg_remove_tree(dir, NULL);
+    return meg_ckpt_export_megatron(&s, &to, e);
+}
+
+static void export_ranks_ok(const struct ckpt_fixture *b, int64_t t, int64_t p, enum meg_ckpt_names names)
+{
+    struct meg_err e;
+
+    if (export_ranks(b, "out", t, p, names, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+/* The shards of the padded vocabulary have 8 rows. */
+static void every_parallel_size_has_the_same_weights(void **state)
+{
+    static void (*const tune[])(struct meg_model_conf *) = { NULL,       set_post_norm, set_no_binary_head,
+                                                             set_untied, set_tanh_gelu, set_swiglu,
+                                                             set_rotary };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof tune / sizeof *tune; i++)
+        for (int names = MEG_CKPT_NAMES_LEGACY; names <= MEG_CKPT_NAMES_TE; names++)
+            for (int64_t t = 1; t <= 2; t++)
+                for (int64_t p = 1; p <= 2; p++) {
+                    struct ckpt_fixture a;
+
+                    make_bert(&a, 1, tune[i]);
+                    if (!a.m.is_post_norm || names == MEG_CKPT_NAMES_LEGACY) {
+                        export_ranks_ok(&a, t, p, (enum meg_ckpt_names)names);
+                        check_equal(&a, "out");
+                    }
+                    free_fixture(&a);
+                }
+}
+
+/* Replace each occurrence of from [n] in a file with to [n]; there must be at least one. */
+static void patch(const char *path, const char *from, const char *to, size_t n)
+{
+    struct meg_str s = read_bytes(path);
+    char *at = memmem(s.s, s.n, from, n);
+
+    assert_non_null(at);
+    for (; at; at = memmem(at, s.n - (size_t)(at - s.s), from, n))
+        memcpy(at, to, n);
+    put_file(path, s.s, s.n);
+    meg_str_free(&s);
+}
+
+#define FIRST "out/iter_0000007/mp_rank_00_000/model_optim_rng.pt"
+#define LAST "out/iter_0000007/mp_rank_01_001/model_optim_rng.pt"
+
+/* Read the elements of a tensor that a rank's file has under its native name. */
+static const float *tensor_of(const struct meg_ckpt *c, int64_t tp, const char *name, const int64_t **dim)
+{
+    struct meg_st *st;
+    const struct meg_st_tensor *t = ckpt_find_tensor(c, tp, name, &st);
+
+    assert_non_null(t);
+    *dim = t->dim;
+    return t->data;
+}
+
+/* Rank 1 has 3 rows of the vocabulary.  Padding of the embedding is copies of the last row; that of the bias is 0. */
+static void pads_the_embedding_and_the_bias(void **state)
+{
+    const float *word, *bias;
+    struct ckpt_fixture a;
+    struct meg_ckpt *c;
+    const int64_t *dim;
+
+    (void)state;
+    make_bert(&a, 1, NULL);
+    export_ranks_ok(&a, 2, 2, MEG_CKPT_NAMES_LEGACY);
+    c = open_ok("out", MEG_UNSET);
+    assert_int_equal(meg_ckpt_vocab_size(c), 11);
+    bias = tensor_of(c, 1, "output_layer.bias", &dim);
+    assert_int_equal(dim[0], 8);
+    for (int i = 0; i < 8; i++)
+        assert_true(bias[i] == (i < 3 ? a.w[meg_params_find(&a.p, "output_layer.bias")->offset + 8 + i] : 0));
+    word = tensor_of(c, 1, "embedding.word_embeddings.weight", &dim);
+    for (int i = 3; i < 8; i++)
+        assert_memory_equal(word + i * 16,
+                            a.w + meg_params_find(&a.p, "embedding.word_embeddings.weight")->offset + 160, 64);
+    meg_ckpt_close(c);
+    free_fixture(&a);
+}
+
+/* Return how often a pickle has the string `key`. */
+static int count_key(const struct meg_str *pickle, const char *key)
+{
+    const size_t n = strlen(key);
+    const char *at = pickle->s, *end = pickle->s + pickle->n;
+    char op[64] = { 'X', (char)n };
+    int count = 0;
+
+    memcpy(op + 5, key, n);
+    while ((at = memmem(at, (size_t)(end - at), op, 5 + n))) {
+        at++;
+        count++;
+    }
+    return count;
+}
+
+/* Each dict is written once, and keys below encoder, pooler and lm_head contain dots. */
+static void legacy_names_are_those_of_megatron(void **state)
+{
+    static const struct {
+        const char *key;
+        int count;
+    } last[] = { { "language_model", 1 },
+                 { "encoder", 1 },
+                 { "layers.1.input_norm.bias", 1 },
+                 { "layers.2.input_norm.bias", 0 },
+                 { "final_norm.weight", 1 },
+                 { "pooler", 1 },
+                 { "lm_head", 1 },
+                 { "dense.weight", 2 }, /* in pooler and lm_head */
+                 { "dense", 0 },
+                 { "norm.bias", 1 },
+                 { "bias", 2 }, /* in lm_head and binary_head */
+                 { "binary_head", 1 },
+                 { "word_embeddings_for_head", 1 },
+                 { "embedding", 0 } };
+    struct ckpt_fixture a;
+    struct meg_str s;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    export_ranks_ok(&a, 2, 2, MEG_CKPT_NAMES_LEGACY);
+    s = read_bytes(LAST);
+    for (size_t i = 0; i < sizeof last / sizeof *last; i++)
+        if (count_key(&s, last[i].key) != last[i].count)
+            fail_msg("%s: found %d times, expected %d", last[i].key, count_key(&s, last[i].key), last[i].count);
+    meg_str_free(&s);
+    free_fixture(&a);
+}
+
+/* A file with names of older releases, built value by value. */
+static void reads_older_legacy_names(void **state)
+{
+    static const char *const older[][2] = { { "lm_head.layer_norm.", "lm_head.layernorm." },
+                                            { "output_layer.bias", "lm_head.bias" },
+                                            { "pooler.", "language_model.pooler." },
+                                            { "embedding.", "language_model.embedding." },
+                                            { "encoder.", "language_model.transformer." } };
+    struct pt_builder f = { 0 };
+    struct ckpt_fixture a;
+    struct meg_err e;
+
+    (void)state;
+    make_bert(&a, 1, NULL);
+    free(a.w);
+    meg_params_free(&a.p);
+    a.m.num_layers = 1;
+    meg_model_params(&a.p, &a.m, &meg_mesh_one);
+    a.w = new_params(&a.p, 1);
+    assert_int_equal(meg_mkdirs("older/mp_rank_00", &e), 0);
+    meg_pickle_begin(&f.pickle);
+    meg_pickle_put_dict_begin(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "args");
+    meg_pickle_put_namespace_begin(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "num_layers");
+    meg_pickle_put_int(&f.pickle, 1);
+    meg_pickle_put_str(&f.pickle, "hidden_size");
+    meg_pickle_put_int(&f.pickle, 16);
+    meg_pickle_put_str(&f.pickle, "ffn_hidden_size");
+    meg_pickle_put_int(&f.pickle, 12);
+    meg_pickle_put_str(&f.pickle, "num_attention_heads");
+    meg_pickle_put_int(&f.pickle, 4);
+    meg_pickle_put_str(&f.pickle, "max_position_embeddings");
+    meg_pickle_put_int(&f.pickle, 8);
+    meg_pickle_put_namespace_end(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "checkpoint_version");
+    meg_pickle_put_int(&f.pickle, 3);
+    meg_pickle_put_str(&f.pickle, "model");
+    meg_pickle_put_dict_begin(&f.pickle);
+    for (int i = 0; i < a.p.n; i++) {
+        const char *name = a.p.row[i].name;
+        char foreign[CKPT_NAME_CHARS];
+
+        snprintf(foreign, sizeof foreign, "%s", name);
+        for (size_t k = 0; k < sizeof older / sizeof *older; k++)
+            if (strncmp(name, older[k][0], strlen(older[k][0])) == 0)
+                snprintf(foreign, sizeof foreign, "%s%s", older[k][1], name + strlen(older[k][0]));
+        pt_add_param(&f, &a, name, foreign);
+    }
+    meg_pickle_put_dict_end(&f.pickle);
+    pt_end(&f, "older/mp_rank_00/model_optim_rng.pt");
+    check_equal(&a, "older");
+    free_fixture(&a);
+}
+
+/* In version 0, a rank's queries of all heads precede its keys and values; this differs with 2 heads per rank. */
+static void qkv_rows_of_version_0_are_reordered(void **state)
+{
+    static const char three[] = "checkpoint_versionG\x40\x08\0\0\0\0\0\0",
+                      zero[] = "checkpoint_versionG\0\0\0\0\0\0\0\0";
+    static const int row[] = { 0, 3, 1, 4, 2, 5 }; /* blocks q0 q1 k0 k1 v0 v1 of the file, in native order */
+    const struct meg_param *qkv;
+    struct ckpt_fixture a, b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    (void)state;
+    make_bert(&a, 1, NULL);
+    make_bert(&b, 2, NULL);
+    export_ranks_ok(&a, 2, 1, MEG_CKPT_NAMES_LEGACY);
+    for (int t = 0; t < 2; t++)
+        patch(t ? "out/iter_0000007/mp_rank_01/model_optim_rng.pt" : "out/iter_0000007/mp_rank_00/model_optim_rng.pt",
+              three, zero, sizeof three - 1);
+    c = open_ok("out", MEG_UNSET);
+    if (load_f32_weights(c, &b.p, b.w, &e) < 0)
+        fail_msg("%s", e.msg);
+    qkv = meg_params_find(&b.p, "encoder.layers.3.self_attention.linear_qkv.weight");
+    for (int t = 0; t < 2; t++)
+        for (int k = 0; k < 6; k++) /* native: q0 k0 v0 q1 k1 v1 */
+            assert_memory_equal(b.w + qkv->offset + (t * 6 + row[k]) * 64, a.w + qkv->offset + (t * 6 + k) * 64, 256);
+    meg_ckpt_close(c);
+    free_fixture(&a);
+    free_fixture(&b);
+}
+
+static void names_wrong_megatron_files(void **state)
+{
+#define CHANGE(from, to) from, to, sizeof to - 1
+    static const struct {
+        const char *path, *from, *to;
+        size_t n;
+        const char *message;
+    } bad[] = {
+        { LAST, CHANGE("binary_head.w", "binary_hare.w"), NULL }, /* rank 1 has replicas, which are not read */
+        { "out/iter_0000007/mp_rank_00_001/model_optim_rng.pt", CHANGE("binary_head.w", "binary_hare.w"),
+          "1 missing: binary_head.weight|unknown: binary_hare.weight" },
+        { "out/iter_0000007/mp_rank_00_001/model_optim_rng.pt", CHANGE("lm_head.dense.b", "lm_hare.dense.b"),
+          "1 missing: lm_head.dense.bias" },
+        { FIRST, CHANGE("X\x0b\0\0\0hidden_size", "X\x0b\0\0\0hidden_path"), "--hidden-size is required" },
+        { FIRST, CHANGE("bert_binary_head\x88", "bert_binary_head\x89"),
+          "5 unknown: embedding.tokentype_embeddings.weight" },
+        { FIRST, CHANGE("post_layernorm\x89", "post_layernorm\x88"),
+          "apply_residual_connection_post_layernorm is set in args, but Megatron core" },
+    };
+    struct ckpt_fixture a;
+
+    (void)state;
+    make_bert(&a, 1, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_ckpt *c = NULL;
+        struct meg_err e;
+        int r;
+
+        export_ranks_ok(&a, 2, 2, MEG_CKPT_NAMES_MCORE);
+        patch(bad[i].path, bad[i].from, bad[i].to, bad[i].n);
+        r = meg_ckpt_open(&c, "out", MEG_UNSET, &e);
+        if (bad[i].message) {
+            if (r != MEG_EFORMAT)
+                fail_msg("not refused: %s", bad[i].message);
+            assert_contains(e.msg, bad[i].message);
+        }
+        meg_ckpt_close(c);
+    }
+    free_fixture(&a);
+}
+
+/* Megatron core has no residual connections after the norm. */
+static void refuses_to_export_post_norm_to_core_names(void **state)
+{
+    struct ckpt_fixture a;
+    struct meg_err e;
+
+    (void)state;
+    make_bert(&a, 1, set_post_norm);
+    for (int names = MEG_CKPT_NAMES_MCORE; names <= MEG_CKPT_NAMES_TE; names++) {
+        assert_int_equal(export_ranks(&a, "not", 1, 1, (enum meg_ckpt_names)names, &e), MEG_EUSAGE);
+        assert_contains(e.msg, "--apply-residual-connection-post-layernorm|use --saver megatron");
+        assert_int_equal(access("not", F_OK), -1);
+    }
+    free_fixture(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -546,6 +840,13 @@ int main(void)
         cmocka_unit_test(a_folder_without_token_types_has_no_binary_head),
         cmocka_unit_test(refuses_to_export_what_hf_cannot_express),
         cmocka_unit_test(the_tokenizer_follows_from_vocab_txt),
+        cmocka_unit_test(every_parallel_size_has_the_same_weights),
+        cmocka_unit_test(pads_the_embedding_and_the_bias),
+        cmocka_unit_test(legacy_names_are_those_of_megatron),
+        cmocka_unit_test(reads_older_legacy_names),
+        cmocka_unit_test(qkv_rows_of_version_0_are_reordered),
+        cmocka_unit_test(names_wrong_megatron_files),
+        cmocka_unit_test(refuses_to_export_post_norm_to_core_names),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }
