@@ -25,7 +25,8 @@ const struct meg_opt meg_convert_opts[] = {
     { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
       "format to write; auto: mcore with --target-tensor-parallel-size or --target-pipeline-parallel-size, else hf for "
       "a native source, else native" },
-    { "model-type", 0, MEG_STR(C, model_type), "GPT", "GPT", "type of the model; only GPT is supported" },
+    { "model-type", 0, MEG_STR(C, model_type), "GPT|BERT", NULL,
+      "require this type of the model in the source; default: any" },
     { "target-tensor-parallel-size", 0, MEG_I64(C, tensor), "N", NULL,
       "tensor-parallel size of the checkpoint to write; default: that of the source" },
     { "target-pipeline-parallel-size", 0, MEG_I64(C, pipeline), "N", NULL,
@@ -94,8 +95,8 @@ int meg_convert_check(const struct meg_convert_conf *c, struct meg_err *e)
     const bool has_size = c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET, is_auto = strcmp(c->saver, "auto") == 0;
     const bool to_ranks = is_per_rank(target_format_of(c, false));
 
-    if (strcmp(c->model_type, "GPT") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--model-type %s: only GPT is supported; see meg(7)", c->model_type);
+    if (c->model_type && strcmp(c->model_type, "GPT") != 0 && strcmp(c->model_type, "BERT") != 0)
+        return meg_fail(e, MEG_EUSAGE, "--model-type %s: only GPT and BERT are supported; see meg(7)", c->model_type);
     if (c->info && (c->load_dir || c->save_dir))
         return meg_fail(e, MEG_EUSAGE, "--info cannot be combined with --load-dir or --save-dir");
     if (!c->info && (c->json || c->verify))
@@ -331,12 +332,16 @@ static void free_source(struct source *src)
     meg_ckpt_tokenizer_free(&src->files);
 }
 
-static int check_family(const struct meg_model_conf *m, enum target_format to, struct meg_err *e)
+/* Check --model-type against the model of the source. */
+static int check_model_type(const struct meg_convert_conf *c, const struct meg_model_conf *m, struct meg_err *e)
 {
-    if (m->family == MEG_FAMILY_GPT || to == TO_NATIVE)
+    const char *type = meg_model_family_names[m->family];
+
+    if (!c->model_type || strcmp(c->model_type, type) == 0)
         return 0;
-    return meg_fail(e, MEG_EUSAGE, "--saver %s: %s models can only be written in the native format", target_names[to],
-                    meg_model_family_names[m->family]);
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: --model-type is %s, but the model of the checkpoint is a %s; omit --model-type", c->load_dir,
+                    c->model_type, type);
 }
 
 int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
@@ -359,7 +364,7 @@ int meg_convert(const struct meg_convert_conf *c, struct meg_err *e)
     to = target_format_of(c, meg_ckpt_is_native(ckpt));
     if ((r = lock_target(&lock, target, to, e)) < 0 || (r = check_target(c, target, to, e)) < 0 ||
         (r = set_vocab_size(c, ckpt, e)) < 0 || (r = meg_ckpt_model_conf(ckpt, &src.model, e)) < 0 ||
-        (r = check_family(&src.model, to, e)) < 0 || (r = open_weights(&src, &save, c, ckpt, to, e)) < 0)
+        (r = check_model_type(c, &src.model, e)) < 0 || (r = open_weights(&src, &save, c, ckpt, to, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = write_target(c, ckpt, to, &save, e)) == 0)
         meg_info("%s: %d tensors, %" PRId64 " parameters, format %s", c->save_dir, src.params.n, src.params.numel,

@@ -158,7 +158,9 @@ is '--info --json describes a native checkpoint' "$(meg-convert --info ours --js
 is '--info --json describes a Hugging Face directory' \
     "$(meg-convert --info hf --json | jq -c '[.format,.parameters,.options["tokenizer-type"]]')" '["hf",960,"GPT2BPETokenizer"]'
 
-status 'another --model-type is refused' 2 meg-convert --model-type BERT --load-dir hf --save-dir bert
+status 'an unknown --model-type is refused' 2 meg-convert --model-type T5 --load-dir hf --save-dir bert
+status 'the --model-type of another model is refused' 65 meg-convert --model-type BERT --load-dir hf --save-dir bert
+like 'the message names both types' "$(cat err)" '^meg-convert: hf: --model-type is BERT, but the model of the checkpoint is a GPT'
 is 'a refused --model-type writes nothing' "$(echo bert*)" 'bert*'
 status 'a --save-dir with a checkpoint is refused' 2 meg-convert --load-dir hf --save-dir ours
 like 'the message names --overwrite' "$(cat err)" 'ours: .* a checkpoint.*--overwrite'

@@ -76,8 +76,67 @@ for command in 'meg-generate' 'meg-eval --task logprobs'; do
     status "$command refuses a BERT" 2 $command --load "$T/all" --input "$T/p"
     like "$command: the message says so" "$(cat "$T/err")" 'a BERT model predicts masked tokens'
 done
-for format in hf megatron mcore; do
-    status "meg-convert --saver $format refuses a BERT" 2 meg-convert --load-dir "$T/all" --save-dir "$T/$format" --saver $format
-    ok "meg-convert --saver $format leaves nothing behind" test ! -e "$T/$format"
+
+# ---- other formats ----
+convert() { # FROM TO OPTION...
+    from=$1 to=$2
+    shift 2
+    meg-convert -q --load-dir "$T/$from" --save-dir "$T/$to" "$@" 2>"$T/err" || cat "$T/err"
+}
+same_weights() { # A B: native checkpoints have equal weights
+    same_tensors "$T/$1/release" "$T/$2/release"
+}
+meg-train -q --config "$T/conf" --train-iters 3 --openai-gelu --save "$T/pre" >"$T/log" 2>"$T/err"
+meg-train -q --config "$T/conf" --train-iters 3 --no-bias-gelu-fusion --apply-residual-connection-post-layernorm \
+    --norm-epsilon 1e-12 --save "$T/post" >"$T/log" 2>"$T/err"
+for model in pre post; do
+    convert $model $model-native --saver native
+    for saver in hf megatron mcore; do
+        [ $model-$saver != post-mcore ] || continue # Megatron core has no post-norm
+        convert $model $model-$saver --saver $saver --model-type BERT
+        convert $model-$saver $model-$saver-back --saver native
+        ok "$model to $saver and back: the weights are equal" same_weights $model-native $model-$saver-back
+        is "$model-$saver: --info has the family" "$(meg-convert --info "$T/$model-$saver" --json | jq -r .model_type)" BERT
+    done
+    convert $model $model-ranks --saver megatron --target-tensor-parallel-size 2 --target-pipeline-parallel-size 2
+    convert $model-ranks $model-ranks-back --saver native
+    ok "$model to 2 x 2 ranks and back: the weights are equal" same_weights $model-native $model-ranks-back
 done
+convert pre pre-core --target-tensor-parallel-size 2 --target-pipeline-parallel-size 2
+convert pre-core pre-core-back --saver native
+ok 'pre to 2 x 2 ranks of Megatron core and back: the weights are equal' same_weights pre-native pre-core-back
+status 'meg-convert --saver mcore refuses a model with post-norm' 2 \
+    meg-convert --load-dir "$T/post" --save-dir "$T/no" --saver mcore
+like 'the message names the other format' "$(cat "$T/err")" '--apply-residual-connection-post-layernorm.*use --saver megatron'
+ok 'nothing is left behind' test ! -e "$T/no/release"
+status 'the --model-type of another model is refused' 65 \
+    meg-convert --load-dir "$T/pre" --save-dir "$T/no" --saver hf --model-type GPT
+meg-convert --load-dir "$T/all" --save-dir "$T/all-hf" >"$T/log" 2>"$T/err"
+like 'two forms of GELU cause a warning' "$(cat "$T/err")" 'exact GELU.*gelu_new is written'
+is 'config.json has the type of the model' "$(jq -r '.model_type + " " + .hidden_act' "$T/post-hf/config.json")" 'bert gelu'
+is 'tokenizer_config.json has do_lower_case' "$(jq -c .do_lower_case "$T/pre-hf/tokenizer_config.json")" true
+
+# ---- initial weights in another format ----
+sed '/^model\|^num-\|^hidden\|^max-\|^tokenizer\|^vocab/d' "$T/conf" >"$T/data"
+first_loss() { # CHECKPOINT OPTION...: print the losses of the first step
+    from=$1
+    shift
+    rm -f "$T/json"
+    meg-train -q --config "$T/data" --train-iters 1 --lr-warmup-iters 0 --log-json "$T/json" --load "$T/$from" --finetune \
+        --use-checkpoint-args --hidden-dropout 0 --attention-dropout 0 "$@" >"$T/log" 2>"$T/err" || cat "$T/err"
+    jq -sc '.[0] | [.lm_loss, .sop_loss]' "$T/json"
+}
+for model in pre post; do
+    first_loss $model-native >"$T/want"
+    ok "$model: the native checkpoint can be loaded" grep -q '^\[[0-9.]*,[0-9.]*\]$' "$T/want"
+    is "$model-hf: meg-train has the losses of the native checkpoint" "$(first_loss $model-hf)" "$(cat "$T/want")"
+    for format in megatron ranks; do # these have no tokenizer
+        is "$model-$format: meg-train has the losses of the native checkpoint" \
+            "$(first_loss $model-$format --tokenizer-type BertWordPieceLowerCase --vocab-file "$bert_vocab")" "$(cat "$T/want")"
+    done
+done
+jq 'del(.meg_tokenizer)' "$T/pre-hf/tokenizer_config.json" >"$T/tok" && mv "$T/tok" "$T/pre-hf/tokenizer_config.json"
+is 'vocab.txt and do_lower_case determine the tokenizer' \
+    "$(meg-convert --info "$T/pre-hf" --json | jq -r '.options["tokenizer-type"]')" BertWordPieceLowerCase
+is 'meg-train opens this tokenizer' "$(first_loss pre-hf)" "$(first_loss pre-native)"
 done_testing
