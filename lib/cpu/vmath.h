@@ -21,17 +21,25 @@ static inline float vpow2i(int32_t n)
 }
 
 /*
- * Return e^x within 1.1 ulp: 0 below -104, infinity above 88.73, and a subnormal number where e^x is subnormal.
+ * Return x, but least if x < least and most if x > most.  Both compares are of x: gcc 12 turns compares that depend on
+ * each other into branches, which it vectorizes as chains of masks.
+ */
+static inline float vclamp(float x, float least, float most)
+{
+    const float y = x < least ? least : x;
+    return x > most ? most : y;
+}
+
+/*
+ * Return vexp(x) for x in [-104, 89].
  *   x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r) with q within 3.1e-9
  * 2^n is computed as a product of two factors, because n may be outside the range of vpow2i.
  */
-static inline float vexp(float x)
+static inline float vexp_in_range(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
     float t, n, r, q;
     int32_t i;
-    x = x < -104.0f ? -104.0f : x;
-    x = x > 89.0f ? 89.0f : x;
     t = x * 1.44269504f + magic;
     memcpy(&i, &t, sizeof i);
     i -= 0x4b400000;
@@ -45,6 +53,12 @@ static inline float vexp(float x)
     q = q * r + 0.499999940f;
     q = q * (r * r) + r + 1.0f;
     return q * vpow2i(i >> 1) * vpow2i(i - (i >> 1));
+}
+
+/* Return e^x within 1.1 ulp: 0 below -104, infinity above 88.73, and a subnormal number where e^x is subnormal. */
+static inline float vexp(float x)
+{
+    return vexp_in_range(vclamp(x, -104.0f, 89.0f));
 }
 
 /*
@@ -66,9 +80,8 @@ static inline float vtanh(float x)
 /* Return GELU in its tanh form: x * s(2u) with the logistic function s and u = sqrt(2/pi) * (x + 0.044715 * x^3). */
 static inline float vgelu_tanh(float x)
 {
-    float e = -1.5957691216f * x * (1.0f + 0.044715f * x * x);
-    e = e > 80.0f ? 80.0f : e;
-    return x / (1.0f + vexp(e));
+    const float e = -1.5957691216f * x * (1.0f + 0.044715f * x * x);
+    return x / (1.0f + vexp_in_range(vclamp(e, -104.0f, 80.0f)));
 }
 
 /*
@@ -78,10 +91,9 @@ static inline float vgelu_tanh(float x)
 static inline float vgelu_tanh_grad(float x)
 {
     float e, s, x2;
-    x = x < -10.0f ? -10.0f : x;
-    x = x > 10.0f ? 10.0f : x;
+    x = vclamp(x, -10.0f, 10.0f);
     x2 = x * x;
-    e = vexp(-1.5957691216f * x * (1.0f + 0.044715f * x2));
+    e = vexp_in_range(-1.5957691216f * x * (1.0f + 0.044715f * x2));
     s = 1.0f / (1.0f + e);
     return s + x * (s * (e * s)) * (1.5957691216f + 0.2140644488f * x2);
 }
