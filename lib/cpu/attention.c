@@ -94,6 +94,15 @@ struct key_range {
     int64_t lo, hi;
 };
 
+/*
+ * Return the end of the keys of a row [nk] for which exp is computed.  A few keys after the last visible one are
+ * included, because a loop over a multiple of 16 keys has no scalar remainder; their results are overwritten by 0.
+ */
+static int64_t padded_end(struct key_range keys, int64_t nk)
+{
+    return min64(keys.lo + ((keys.hi - keys.lo + 15) & ~(int64_t)15), nk);
+}
+
 /* Return the position of query t of sequence i. */
 static int64_t query_position(const struct meg_attn_desc *desc, int64_t t, int64_t i)
 {
@@ -236,14 +245,16 @@ static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, in
 {
     const float m = fmaxf(*max, scale * row_max(s + keys.lo, keys.hi - keys.lo));
     const float rescale = *sum > 0.0f || *sum != *sum ? vexp(*max - m) : 0.0f;
+    const int64_t padded = padded_end(keys, nk);
     float l = 0.0f;
     for (int64_t k = 0; k < keys.lo; k++)
         s[k] = 0.0f;
-#pragma omp simd reduction(+ : l)
-    for (int64_t k = keys.lo; k < keys.hi; k++) {
+#pragma omp simd
+    for (int64_t k = keys.lo; k < padded; k++)
         s[k] = vexp(scale * s[k] - m);
+#pragma omp simd reduction(+ : l)
+    for (int64_t k = keys.lo; k < keys.hi; k++)
         l += s[k];
-    }
     for (int64_t k = keys.hi; k < nk; k++)
         s[k] = 0.0f;
     if (factor)
@@ -412,18 +423,19 @@ struct bwd {
 static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, float scale, float lse, float delta,
                     const float *factor)
 {
+    const int64_t padded = padded_end(keys, nk);
     for (int64_t k = 0; k < keys.lo; k++)
         s[k] = dp[k] = 0.0f;
     if (factor) {
 #pragma omp simd
-        for (int64_t k = keys.lo; k < keys.hi; k++) {
+        for (int64_t k = keys.lo; k < padded; k++) {
             const float p = vexp(scale * s[k] - lse);
             s[k] = p * factor[k];
             dp[k] = scale * p * (dp[k] * factor[k] - delta);
         }
     } else {
 #pragma omp simd
-        for (int64_t k = keys.lo; k < keys.hi; k++) {
+        for (int64_t k = keys.lo; k < padded; k++) {
             const float p = vexp(scale * s[k] - lse);
             s[k] = p;
             dp[k] = scale * p * (dp[k] - delta);

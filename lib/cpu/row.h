@@ -128,23 +128,28 @@ static inline void norm_row(enum meg_norm type, struct meg_mat y, float *mean, f
     }
 }
 
+/* Set x[l] to the maximum of x[l] and y[l]; x keeps its value where y is NaN. */
+static inline void max_into(float *x, const float *y, int64_t n)
+{
+#pragma omp simd
+    for (int64_t l = 0; l < n; l++)
+        x[l] = y[l] > x[l] ? y[l] : x[l];
+}
+
 /* Return the maximum of x[0..n), ignoring NaN; -infinity if there is no number. */
 static inline float row_max(const float *x, int64_t n)
 {
     enum { LANES = 64 };
-    float lane[LANES], m = -INFINITY;
+    float lane[LANES];
     int64_t c = 0;
     for (int l = 0; l < LANES; l++)
         lane[l] = -INFINITY;
     for (; c + LANES <= n; c += LANES)
-#pragma omp simd
-        for (int l = 0; l < LANES; l++)
-            lane[l] = x[c + l] > lane[l] ? x[c + l] : lane[l];
-    for (int l = 0; l < LANES; l++)
-        m = lane[l] > m ? lane[l] : m;
-    for (; c < n; c++)
-        m = x[c] > m ? x[c] : m;
-    return m;
+        max_into(lane, x + c, LANES);
+    max_into(lane, x + c, n - c);
+    for (int half = LANES / 2; half; half /= 2)
+        max_into(lane, lane + half, half);
+    return lane[0];
 }
 
 MEG_END_DECLS
