@@ -89,6 +89,24 @@ static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
         MEG_FN(to_f32)(out + r * d, row(x, r0 + r), x.dtype, d);
 }
 
+/*
+ * Compute c [m,n] = x y^T for d columns of m rows of x, from row x0 on, and n rows of y, from row y0 on; the rows of c
+ * begin BK elements apart.  xp and yp contain the same rows, packed.  If the CPU has a bf16 GEMM, it multiplies bf16
+ * rows in place, except the rows of a paged KV cache, which are copied.
+ */
+static void multiply_rows(float *c, struct view x, int64_t x0, int64_t m, const float *xp, struct view y, int64_t y0,
+                          int64_t n, const float *yp, int64_t d)
+{
+    uint16_t copy[PACK_FLOATS];
+    const bool is_bf16 = x.dtype == MEG_DTYPE_BF16 && y.dtype == MEG_DTYPE_BF16;
+    const uint16_t *rows = is_bf16 && y.block ? copy : row(y, y0);
+    for (int64_t r = 0; r < n && rows == copy; r++)
+        memcpy(copy + r * d, row(y, y0 + r), (size_t)d * sizeof *copy);
+    if (!is_bf16 ||
+        !meg_cpu_gemm_bf16('N', 'T', m, n, d, 1.0f, row(x, x0), x.ld, rows, rows == copy ? d : y.ld, 0.0f, c, BK))
+        meg_cpu_gemm('N', 'T', m, n, d, 1.0f, xp, d, yp, d, 0.0f, c, BK);
+}
+
 /* Keys [lo, hi) of a key chunk; empty if hi <= lo. */
 struct key_range {
     int64_t lo, hi;
@@ -266,9 +284,10 @@ static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, in
     *max = m;
 }
 
-/* Add the contribution of a tile to the output o, max and sum of its queries; q, k and v are packed. */
-static void fwd_tile(const struct meg_attn_desc *desc, const struct tile *x, float *o, const float *q, const float *k,
-                     const float *v, float *max, float *sum, const struct meg_drop *d, const struct dropout *drop)
+/* Add the contribution of a tile to the output o, max and sum of its queries; qp, kp and vp are packed. */
+static void fwd_tile(const struct meg_attn_desc *desc, const struct tile *x, float *o, struct view q, const float *qp,
+                     struct view k, const float *kp, const float *vp, float *max, float *sum, const struct meg_drop *d,
+                     const struct dropout *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64)));
     float bias[RELATIVE], slope[BK];
@@ -276,7 +295,7 @@ static void fwd_tile(const struct meg_attn_desc *desc, const struct tile *x, flo
     struct drop_buf buf;
     if (!plain)
         bias_in_tile(bias, desc, x);
-    meg_cpu_gemm('N', 'T', x->nq, x->nk, desc->d, 1.0f, q, desc->d, k, desc->d, 0.0f, s, BK);
+    multiply_rows(s, q, x->t0, x->nq, qp, k, x->k0, x->nk, kp, desc->d);
     for (int64_t t = 0; t < x->nq; t++) {
         const struct key_range keys = visible_in_tile(desc, x, t);
         if (!plain)
@@ -287,7 +306,7 @@ static void fwd_tile(const struct meg_attn_desc *desc, const struct tile *x, flo
         else
             memset(s + t * BK, 0, (size_t)x->nk * sizeof *s);
     }
-    meg_cpu_gemm('N', 'N', x->nq, desc->d_v, x->nk, 1.0f, s, BK, v, desc->d_v, 1.0f, o, desc->d_v);
+    meg_cpu_gemm('N', 'N', x->nq, desc->d_v, x->nk, 1.0f, s, BK, vp, desc->d_v, 1.0f, o, desc->d_v);
 }
 
 /* Compute attention for queries [t0, t1) of one head. */
@@ -314,7 +333,7 @@ static void fwd_task(const struct meg_attn_desc *desc, struct view o, float *lse
             const struct key_range mine = visible_to_any(desc, t, t + nq, i);
             const struct tile x = { i, j, t, nq, k0, min64(bk, mine.hi - k0) };
             if (mine.lo < k0 + bk && x.nk > 0)
-                fwd_tile(desc, &x, op + (t - t0) * desc->d_v, qp + (t - t0) * desc->d, kp, vp, max + t - t0,
+                fwd_tile(desc, &x, op + (t - t0) * desc->d_v, q, qp + (t - t0) * desc->d, k, kp, vp, max + t - t0,
                          sum + t - t0, d, drop);
         }
     }
@@ -494,8 +513,8 @@ static void bwd_tile(const struct meg_attn_desc *desc, const struct bwd *w, cons
         bias_in_tile(bias, desc, x);
     pack(q, w->q, t0, nq, n);
     pack(d_o, w->d_o, t0, nq, n_v);
-    meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, q, n, k, n, 0.0f, s, BK);
-    meg_cpu_gemm('N', 'T', nq, nk, n_v, 1.0f, d_o, n_v, v, n_v, 0.0f, dp, BK);
+    multiply_rows(s, w->q, t0, nq, q, w->k, x->k0, nk, k, n);
+    multiply_rows(dp, w->d_o, t0, nq, d_o, w->v, x->k0, nk, v, n_v);
     for (int64_t t = 0; t < nq; t++) {
         const struct key_range keys = visible_in_tile(desc, x, t);
         const float delta = delta_of(w, d_o + t * n_v, t0 + t, n_v), lse = w->lse[t0 + t];
