@@ -32,7 +32,7 @@ static inline uint16_t meg_to_bf16(float x)
 {
     const uint32_t u = meg_bits_of(x);
 
-    if ((u & 0x7fffffff) > 0x7f800000)
+    if (x != x)
         return (uint16_t)(u >> 16 | 0x40);
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
