@@ -303,7 +303,7 @@ check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
 check: export STRICT ?=
 check: export TEST_S ?= 1800
-check: all $(filter $(B)/%,$(TESTS)) $(if $(filter %.t,$(TESTS)),$(TEST_PROGRAMS))
+check: all $(B)/tests/fault.so $(filter $(B)/%,$(TESTS)) $(if $(filter %.t,$(TESTS)),$(TEST_PROGRAMS))
 	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    tests/prove.sh $(TESTS)
 
