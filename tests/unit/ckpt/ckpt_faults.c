@@ -106,10 +106,11 @@ static void save_as(struct shared_comm *world, const struct saving *s)
 static void save_on_ranks(const void *arg)
 {
     const struct saving *s = arg;
-    struct shared_comm *world = shared_comm_new();
+    static struct shared_comm *world; /* static, so that it is no leak for the ranks that exit on an error */
     int status[RANKS];
     pid_t pid[RANKS];
 
+    world = shared_comm_new();
     for (int i = 0; i < RANKS; i++) {
         pid[i] = fork();
         if (pid[i] == 0) {
