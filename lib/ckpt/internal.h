@@ -385,7 +385,23 @@ struct ckpt_hf_family {
     json_t *(*make_config)(const struct meg_model_conf *m); /* config.json without the members common to all families */
     bool is_encoder; /* BERT: texts have no bos and eos ids, and vocab.txt is preferred to tokenizer.json */
 };
+/* A member of config.json of which only one value is supported, which is also its default; a list ends with { 0 }. */
+struct ckpt_hf_fixed {
+    const char *key;
+    bool value;
+};
 extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama, ckpt_hf_bert, ckpt_hf_megatron_bert;
+
+/* ---- hf/settings.c: members of config.json that several families have ---- */
+
+/* Return MEG_EFORMAT if a member has an unsupported value. */
+int ckpt_hf_check_fixed(const json_t *config, const struct ckpt_hf_fixed *fixed, const char *from, struct meg_err *e);
+/*
+ * Read the name of a GELU, which is def if the member is missing.  Set *is_tanh to whether it is the tanh approximation.
+ * Return MEG_EFORMAT for other activations.
+ */
+int ckpt_hf_read_gelu(bool *is_tanh, const json_t *config, const char *key, const char *def, const char *from,
+                      struct meg_err *e);
 
 /* ---- load.c ---- */
 

@@ -75,29 +75,18 @@ static const struct ckpt_format pre_norm_format = {
 /* Hugging Face applies hidden_act in the layers and in the language-model head. */
 static int read_activation(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
-    static const char *const tanh_forms[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast", NULL };
-    const char *name = "gelu";
-    int r = meg_json_get_str(config, "hidden_act", MEG_JSON_OPTIONAL, &name, from, e);
+    const int r = ckpt_hf_read_gelu(&m->openai_gelu, config, "hidden_act", "gelu", from, e);
 
-    if (r < 0)
-        return r;
-    for (const char *const *p = tanh_forms; *p && !m->openai_gelu; p++)
-        m->openai_gelu = strcmp(name, *p) == 0;
     m->bias_gelu_fusion = m->openai_gelu;
-    if (!m->openai_gelu && strcmp(name, "gelu") != 0)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: unsupported hidden_act %.40s; expected gelu, gelu_new, gelu_pytorch_tanh or gelu_fast",
-                        from, name);
-    return 0;
+    return r;
 }
 
 /* Refuse settings that change the output and that meg's BERT does not have. */
 static int check_fixed(const json_t *config, const char *from, struct meg_err *e)
 {
-    static const struct {
-        const char *key;
-        bool value;
-    } fixed[] = { { "is_decoder", false }, { "add_cross_attention", false }, { "tie_word_embeddings", true } };
+    static const struct ckpt_hf_fixed fixed[] = {
+        { "is_decoder", false }, { "add_cross_attention", false }, { "tie_word_embeddings", true }, { 0 }
+    };
     const char *position = "absolute";
     int r = meg_json_get_str(config, "position_embedding_type", MEG_JSON_OPTIONAL, &position, from, e);
 
@@ -106,16 +95,7 @@ static int check_fixed(const json_t *config, const char *from, struct meg_err *e
     if (strcmp(position, "absolute") != 0)
         return meg_fail(e, MEG_EFORMAT, "%s: unsupported position_embedding_type %.40s; expected absolute", from,
                         position);
-    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
-        bool value = fixed[i].value;
-
-        if ((r = meg_json_get_bool(config, fixed[i].key, MEG_JSON_OPTIONAL, &value, from, e)) < 0)
-            return r;
-        if (value != fixed[i].value)
-            return meg_fail(e, MEG_EFORMAT, "%s: %s is %s, but only %s is supported", from, fixed[i].key,
-                            value ? "true" : "false", fixed[i].value ? "true" : "false");
-    }
-    return 0;
+    return ckpt_hf_check_fixed(config, fixed, from, e);
 }
 
 /* The token types require the binary head, and a model without token types has none. */

@@ -40,30 +40,11 @@ static const struct ckpt_format format = {
     .name = "hf", .rename = names, .prefix = "transformer.", .ignored = ignored
 };
 
-/* Settings that change the output; `value` is the only value that meg's GPT supports. */
-static const struct {
-    const char *key;
-    bool value;
-} fixed[] = { { "scale_attn_weights", true },
-              { "scale_attn_by_inverse_layer_idx", false },
-              { "add_cross_attention", false } };
-
-static int read_activation(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
-{
-    const char *name = "gelu_new";
-    int r = meg_json_get_str(config, "activation_function", MEG_JSON_OPTIONAL, &name, from, e);
-
-    if (r < 0)
-        return r;
-    m->bias_gelu_fusion = strcmp(name, "gelu") != 0;
-    if (m->bias_gelu_fusion && strcmp(name, "gelu_new") != 0 && strcmp(name, "gelu_pytorch_tanh") != 0 &&
-        strcmp(name, "gelu_fast") != 0)
-        return meg_fail(
-            e, MEG_EFORMAT,
-            "%s: unsupported activation_function %.40s; expected gelu_new, gelu_pytorch_tanh, gelu_fast or gelu", from,
-            name);
-    return 0;
-}
+/* Settings that change the output; meg's GPT supports only these values. */
+static const struct ckpt_hf_fixed fixed[] = { { "scale_attn_weights", true },
+                                              { "scale_attn_by_inverse_layer_idx", false },
+                                              { "add_cross_attention", false },
+                                              { 0 } };
 
 static int read_config(struct meg_model_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
@@ -85,7 +66,7 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
         (r = meg_json_get_f64(config, "attn_pdrop", MEG_JSON_OPTIONAL, &m->attention_dropout, from, e)) < 0 ||
         (r = meg_json_get_f64(config, "resid_pdrop", MEG_JSON_OPTIONAL, &m->hidden_dropout, from, e)) < 0 ||
         (r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from, e)) < 0 ||
-        (r = read_activation(m, config, from, e)) < 0)
+        (r = ckpt_hf_read_gelu(&m->bias_gelu_fusion, config, "activation_function", "gelu_new", from, e)) < 0)
         return r;
     m->is_untied = !is_tied;
     embd_dropout = m->hidden_dropout;
@@ -94,16 +75,7 @@ static int read_config(struct meg_model_conf *m, const json_t *config, const cha
     if (embd_dropout != m->hidden_dropout)
         meg_warn("%s: embd_pdrop %g differs from resid_pdrop %g; --hidden-dropout, used for both, is set to %g", from,
                  embd_dropout, m->hidden_dropout, m->hidden_dropout);
-    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
-        bool value = fixed[i].value;
-
-        if ((r = meg_json_get_bool(config, fixed[i].key, MEG_JSON_OPTIONAL, &value, from, e)) < 0)
-            return r;
-        if (value != fixed[i].value)
-            return meg_fail(e, MEG_EFORMAT, "%s: %s is %s, but only %s is supported", from, fixed[i].key,
-                            value ? "true" : "false", fixed[i].value ? "true" : "false");
-    }
-    return 0;
+    return ckpt_hf_check_fixed(config, fixed, from, e);
 }
 
 static const char *unsupported_reason(const struct meg_model_conf *m)
