@@ -52,6 +52,18 @@ losses() {
     jq -r '.lm_loss' "$1"
 }
 
+# train_ranks NAME N OPTION...: train with $T/conf on N ranks.  Write the log to $T/NAME.json, and the numbers that the jq
+# filter $logged selects from each of its records to $T/NAME, one per line
+train_ranks() {
+    train_name=$1 train_n=$2
+    shift 2
+    rm -f "$T/$train_name.json"
+    ranks "$train_n" meg-train -q --config "$T/conf" --log-json "$T/$train_name.json" "$@" >"$T/out" 2>&1
+    train_status=$?
+    jq "$logged" "$T/$train_name.json" >"$T/$train_name"
+    return $train_status
+}
+
 # tiny_gpt: print options of a model that trains in seconds, for the beginning of a .conf; later lines override them
 tiny_gpt() {
     cat <<'EOF'

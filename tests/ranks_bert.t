@@ -5,24 +5,15 @@
 . "${0%/*}/ranks.sh"
 . "${0%/*}/bert.sh"
 
-# go NAME N OPTION...: train on N ranks, and write the losses and gradient norms to $T/NAME, one per line
-go() {
-    name=$1 n=$2
-    shift 2
-    rm -f "$T/$name.json"
-    ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/$name.json" "$@" >"$T/out" 2>&1
-    go_status=$?
-    jq 'if .split then .lm_loss, .sop_loss else .lm_loss, .sop_loss, .grad_norm end' "$T/$name.json" >"$T/$name"
-    return $go_status
-}
+logged='if .split then .lm_loss, .sop_loss else .lm_loss, .sop_loss, .grad_norm end'
 equals_one_rank() { # N OPTION...
     n=$1
     shift
-    go ranks "$n" "$@"
+    train_ranks ranks "$n" "$@"
     is "$n ranks $*: the run succeeds" $? 0
     ok "$n ranks $*: losses and gradient norms are those of one rank" near "$T/one" "$T/ranks"
 }
-go one 1
+train_ranks one 1
 equals_one_rank 2
 equals_one_rank 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
 equals_one_rank 2 --zero-stage 3
@@ -32,15 +23,15 @@ equals_one_rank 2 --pipeline-model-parallel-size 2
 equals_one_rank 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
 equals_one_rank 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
-go one 1 --apply-residual-connection-post-layernorm
+train_ranks one 1 --apply-residual-connection-post-layernorm
 equals_one_rank 2 --apply-residual-connection-post-layernorm --tensor-model-parallel-size 2 --sequence-parallel
 equals_one_rank 2 --apply-residual-connection-post-layernorm --pipeline-model-parallel-size 2 \
     --recompute-granularity full --recompute-method block --recompute-num-layers 1
 
 # ---- checkpoints ----
-go half 2 --tensor-model-parallel-size 2 --save "$T/ckpt" --exit-interval 5
-go rest 2 --pipeline-model-parallel-size 2 --save "$T/ckpt" --load "$T/ckpt"
-go one 1
+train_ranks half 2 --tensor-model-parallel-size 2 --save "$T/ckpt" --exit-interval 5
+train_ranks rest 2 --pipeline-model-parallel-size 2 --save "$T/ckpt" --load "$T/ckpt"
+train_ranks one 1
 tail -n "$(grep -c . "$T/rest")" "$T/one" >"$T/one_rest"
 is 'the resumed run has five steps and two evaluations' "$(grep -c . "$T/rest")" 19
 ok 'a checkpoint of one layout continues in another' near "$T/one_rest" "$T/rest"

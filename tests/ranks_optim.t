@@ -21,16 +21,12 @@ log-num-zeros-in-grad = yes
 ddp-bucket-size = 5000
 EOF
 
-# go NAME N OPTION...: train on N ranks.  Write the logged numbers of each step and evaluation, except times, to
-# $T/NAME, one per line, and the counts of zero gradients, one per step, to $T/NAME.zeros
+logged='if .split then .lm_loss else .lm_loss, .grad_norm, .params_norm end'
+# go NAME N OPTION...: like train_ranks; also write the counts of zero gradients, one per step, to $T/NAME.zeros
 go() {
-    name=$1 n=$2
-    shift 2
-    rm -f "$T/$name.json"
-    ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/$name.json" "$@" >"$T/out" 2>&1
+    train_ranks "$@"
     go_status=$?
-    jq 'if .split then .lm_loss else .lm_loss, .grad_norm, .params_norm end' "$T/$name.json" >"$T/$name"
-    jq 'select(.split == null) | .num_zeros' "$T/$name.json" >"$T/$name.zeros"
+    jq 'select(.split == null) | .num_zeros' "$T/$1.json" >"$T/$1.zeros"
     return $go_status
 }
 
