@@ -111,6 +111,63 @@ static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
     return c;
 }
 
+/* Export the weights to a Hugging Face directory. */
+static inline int export_hf(const struct ckpt_fixture *b, const char *dir, struct meg_err *e)
+{
+    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
+
+    return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
+}
+
+static inline void export_hf_ok(const struct ckpt_fixture *b, const char *dir)
+{
+    struct meg_err e;
+
+    meg_remove_tree(dir, NULL);
+    if (export_hf(b, dir, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+/* Check that two models have the same options. */
+static inline void assert_same_options(const struct meg_model_conf *a, const struct meg_model_conf *b)
+{
+    struct meg_str was = { 0 }, is = { 0 };
+
+    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, (void *)a }, { 0 } }, &was);
+    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, (void *)b }, { 0 } }, &is);
+    assert_string_equal(was.s, is.s);
+    meg_str_free(&was);
+    meg_str_free(&is);
+}
+
+/* Open the directory "set" with another config.json. */
+static inline int open_with_config(const char *config, struct meg_ckpt **c, struct meg_err *e)
+{
+    put_file("set/config.json", config, strlen(config));
+    return meg_ckpt_open(c, "set", MEG_UNSET, e);
+}
+
+/* Check that the directory "set" is refused with a config.json, as a format and with a message. */
+static inline void assert_config_refused(const char *config, const char *message)
+{
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    if (open_with_config(config, &c, &e) != MEG_EFORMAT)
+        fail_msg("not refused as a format: %s", config);
+    assert_contains(e.msg, message);
+}
+
+/* Check that a model cannot be exported to Hugging Face, and that nothing is written. */
+static inline void assert_export_refused(const struct ckpt_fixture *b, const char *message)
+{
+    struct meg_err e;
+
+    assert_int_equal(export_hf(b, "not", &e), MEG_EUSAGE);
+    assert_contains(e.msg, message);
+    assert_int_equal(access("not", F_OK), -1);
+}
+
 /* Load the weights and the optimizer state of c into b. */
 static inline int load_fixture(struct ckpt_fixture *b, const struct meg_ckpt *c, struct meg_err *e)
 {

@@ -46,26 +46,9 @@ static void make_bert(struct ckpt_fixture *b, int seed, void (*tune)(struct meg_
     b->w = new_params(&b->p, seed);
 }
 
-static int export_hf(const struct ckpt_fixture *b, const char *dir, struct meg_err *e)
-{
-    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
-
-    return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
-}
-
-static void export_hf_ok(const struct ckpt_fixture *b, const char *dir)
-{
-    struct meg_err e;
-
-    meg_remove_tree(dir, NULL);
-    if (export_hf(b, dir, &e) < 0)
-        fail_msg("%s", e.msg);
-}
-
 /* Check that the checkpoint in dir has the weights and the options of a. */
 static void check_equal(const struct ckpt_fixture *a, const char *dir)
 {
-    struct meg_str was = { 0 }, is = { 0 };
     struct ckpt_fixture b;
     struct meg_ckpt *c = open_ok(dir, MEG_UNSET);
     struct meg_err e;
@@ -81,13 +64,9 @@ static void check_equal(const struct ckpt_fixture *a, const char *dir)
         fail_msg("%s", e.msg);
     assert_int_equal(a->p.flat_numel, b.p.flat_numel);
     assert_memory_equal(a->w, b.w, (size_t)a->p.flat_numel * 4);
-    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, (void *)&a->m }, { 0 } }, &was);
-    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, &b.m }, { 0 } }, &is);
-    assert_string_equal(was.s, is.s);
+    assert_same_options(&a->m, &b.m);
     assert_int_equal(b.m.vocab_size, a->m.vocab_size);
     meg_ckpt_close(c);
-    meg_str_free(&was);
-    meg_str_free(&is);
     free_fixture(&b);
 }
 
@@ -308,12 +287,6 @@ static void names_wrong_tensors(void **state)
     "{\"model_type\":\"bert\",\"num_hidden_layers\":4,\"hidden_size\":16,\"intermediate_size\":12,"                    \
     "\"num_attention_heads\":4,\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
 
-static int open_with_config(const char *config, struct meg_ckpt **c, struct meg_err *e)
-{
-    put_file("set/config.json", config, strlen(config));
-    return meg_ckpt_open(c, "set", MEG_UNSET, e);
-}
-
 static void reads_settings_and_their_defaults(void **state)
 {
     static const struct {
@@ -373,14 +346,8 @@ static void refuses_unsupported_settings(void **state)
     (void)state;
     make_bert(&a, 1, set_post_norm);
     export_hf_ok(&a, "set");
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct meg_ckpt *c;
-        struct meg_err e;
-
-        if (open_with_config(bad[i].config, &c, &e) != MEG_EFORMAT)
-            fail_msg("not refused as a format: %s", bad[i].config);
-        assert_contains(e.msg, bad[i].message);
-    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_config_refused(bad[i].config, bad[i].message);
     free_fixture(&a);
 }
 
@@ -478,12 +445,9 @@ static void refuses_to_export_what_hf_cannot_express(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct ckpt_fixture b;
-        struct meg_err e;
 
         make_bert(&b, 1, bad[i].tune);
-        assert_int_equal(export_hf(&b, "not", &e), MEG_EUSAGE);
-        assert_contains(e.msg, bad[i].message);
-        assert_int_equal(access("not", F_OK), -1);
+        assert_export_refused(&b, bad[i].message);
         free_fixture(&b);
     }
 }

@@ -31,13 +31,6 @@ static void make_llama(struct ckpt_fixture *b, int seed, void (*tune)(struct meg
     b->w = new_params(&b->p, seed);
 }
 
-static int export_llama(const struct ckpt_fixture *b, const char *dir, struct meg_err *e)
-{
-    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
-
-    return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
-}
-
 static void unchanged(struct meg_model_conf *m)
 {
     m->rotary_base = 500000;
@@ -84,28 +77,23 @@ static void llama_round_trip_is_bit_identical(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
-        struct meg_str config, was = { 0 }, is = { 0 };
+        struct meg_str config;
         struct ckpt_fixture a, b;
         struct meg_ckpt *c;
         struct meg_err e;
 
         make_llama(&a, 1, variant[i].tune);
         make_llama(&b, 2, variant[i].tune);
-        if (export_llama(&a, "out", &e) < 0)
-            fail_msg("%s", e.msg);
+        export_hf_ok(&a, "out");
         config = read_bytes("out/config.json");
         assert_contains(config.s, variant[i].config);
         c = open_ok("out", MEG_UNSET);
         if (meg_ckpt_model_conf(c, &b.m, &e) < 0 || load_f32_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);
         assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
-        meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, &a.m }, { 0 } }, &was);
-        meg_opt_dump((const struct meg_optgroup[]){ { "", meg_model_opts, &b.m }, { 0 } }, &is);
-        assert_string_equal(was.s, is.s);
+        assert_same_options(&a.m, &b.m);
         meg_ckpt_close(c);
         meg_str_free(&config);
-        meg_str_free(&was);
-        meg_str_free(&is);
         free_fixture(&a);
         free_fixture(&b);
     }
@@ -121,12 +109,6 @@ static void llama_round_trip_is_bit_identical(void **state)
     "{\"model_type\":\"" type "\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                         \
     "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
     "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
-
-static int open_llama_config(const char *config, struct meg_ckpt **c, struct meg_err *e)
-{
-    put_file("set/config.json", config, strlen(config));
-    return meg_ckpt_open(c, "set", MEG_UNSET, e);
-}
 
 static void accepts_equivalent_settings(void **state)
 {
@@ -144,11 +126,11 @@ static void accepts_equivalent_settings(void **state)
 
     (void)state;
     make_llama(&b, 1, NULL);
-    assert_int_equal(export_llama(&b, "set", &e), 0);
+    export_hf_ok(&b, "set");
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct meg_ckpt *c;
 
-        if (open_llama_config(good[i], &c, &e) < 0)
+        if (open_with_config(good[i], &c, &e) < 0)
             fail_msg("%s: %s", good[i], e.msg);
         assert_int_equal(meg_ckpt_eod(c), i == 3 ? 7 : -1);
         meg_ckpt_close(c);
@@ -183,18 +165,12 @@ static void refuses_unsupported_llama_settings(void **state)
         { CONFIG("qwen3", ""), "model_type qwen3|gpt2, llama, mistral, qwen2" },
     };
     struct ckpt_fixture b;
-    struct meg_err e;
 
     (void)state;
     make_llama(&b, 1, NULL);
-    assert_int_equal(export_llama(&b, "set", &e), 0);
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct meg_ckpt *c;
-
-        if (open_llama_config(bad[i].config, &c, &e) != MEG_EFORMAT)
-            fail_msg("not refused as a format: %s", bad[i].config);
-        assert_contains(e.msg, bad[i].message);
-    }
+    export_hf_ok(&b, "set");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_config_refused(bad[i].config, bad[i].message);
     free_fixture(&b);
 }
 
@@ -223,15 +199,12 @@ static void refuses_to_export_what_llama_cannot_express(void **state)
         { layer_norm, "Hugging Face's llama|RMSNorm" },
         { learned, "Hugging Face's gpt2|LayerNorm, GELU and biases" },
     };
-    struct meg_err e;
     struct ckpt_fixture b;
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         make_llama(&b, 1, bad[i].tune);
-        assert_int_equal(export_llama(&b, "not", &e), MEG_EUSAGE);
-        assert_contains(e.msg, bad[i].message);
-        assert_int_equal(access("not", F_OK), -1);
+        assert_export_refused(&b, bad[i].message);
         free_fixture(&b);
     }
 }
