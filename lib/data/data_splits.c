@@ -235,6 +235,7 @@ static int build_mid_dataset(const struct meg_data_splits *d, int mid, struct me
     begin_index(d, p->name);
     ds->conf = d->sample_conf;
     ds->src = d->mid_src[mid];
+    ds->sample = d->type->sample;
     is_cached = meg_source_indexed(ds->src) != NULL;
     if (d->is_deepspeed) {
         deepspeed_names(d, p, &dir, &prefix);

@@ -95,7 +95,7 @@ int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab
                     meg_source_name(ds->src), id, vocab_size);
 }
 
-static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
+int meg_gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
 {
     const struct meg_sample_conf *c = &ds->conf;
     const int64_t s = c->index.seq_length;
@@ -161,7 +161,8 @@ int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch
 
     if (r < 0)
         return r;
-    return ds->sample ? ds->sample(ds, i, out, e) : gpt_sample(ds, i, out, e);
+    MEG_ASSERT(ds->sample);
+    return ds->sample(ds, i, out, e);
 }
 
 void meg_dataset_close(struct meg_dataset *ds)

@@ -39,7 +39,7 @@ struct meg_masked_sample_conf {
  */
 struct meg_dataset {
     int64_t len;
-    /* build sample i of a dataset that is not a blend; NULL: that of GPT */
+    /* build sample i of a dataset that is not a blend; NULL: samples of the type are no batches (T5) */
     int (*sample)(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
     struct meg_sample_conf conf;
     const struct meg_source *src; /* borrowed */
@@ -57,6 +57,8 @@ struct meg_dataset {
  * that member.  Returns MEG_EFAIL when the member has no sample *i.
  */
 int meg_dataset_resolve(const struct meg_dataset **ds, int64_t *i, struct meg_err *e);
+/* Build sample i of a GPT dataset that is not a blend, like meg_dataset_sample. */
+int meg_gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e);
 /* Return MEG_EFAIL with the message that a blend takes more samples from ds than ds has. */
 int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e);
 /* Return MEG_EFORMAT with the message that the cached arrays do not match ds. */

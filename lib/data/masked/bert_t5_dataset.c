@@ -88,8 +88,6 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
     struct meg_npy a;
 
     ds->masked_conf = d->masked_conf;
-    if (d->masked_conf.conf.type == MEG_MASKED_BERT)
-        ds->sample = meg_bert_batch;
     meg_sentence_map_shape(m, file, 3);
     a = row_array(m, d->is_deepspeed, -1);
     if (c && meg_index_cache_load(c, p->name, &a, 1, ds->map)) {
@@ -115,9 +113,9 @@ static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_m
 
 static const struct meg_data_class classes[] = {
     [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", num_documents, plan_mid_dataset, add_cache_key,
-                          add_deepspeed_name, build_mid_dataset },
+                          add_deepspeed_name, build_mid_dataset, meg_bert_batch },
     [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", num_documents, plan_mid_dataset, add_cache_key, add_deepspeed_name,
-                        build_mid_dataset },
+                        build_mid_dataset, NULL },
 };
 
 /* ---- validation --------------------------------------------------------------------------------- */

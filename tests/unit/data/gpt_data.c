@@ -718,7 +718,8 @@ static void golden_samples(void **state)
     {
         const char *which = get_str(c, "which");
         const int64_t s = get_int(c, "sequence_length");
-        struct meg_dataset ds = { .conf = { .index = { s, (int)get_int(c, "add_extra_token"), false },
+        struct meg_dataset ds = { .sample = meg_gpt_sample,
+                                  .conf = { .index = { s, (int)get_int(c, "add_extra_token"), false },
                                             .eod = (int32_t)get_int(c, "eod"),
                                             .pad = -1,
                                             .vocab_size = 1001,
