@@ -5,7 +5,9 @@
 
 enum {
     ROWS = 8, /* rows per task of QK-norm */
-    /* maximum head size of QK-norm, and of rotated columns per head in bf16 or f16; that of attention.c, PACK_FLOATS / 8 */
+    /*
+     * maximum head size of QK-norm, and of rotated columns per head in bf16 or f16; that of attention.c, PACK_FLOATS / 8
+     */
     MAX_HEAD = 4096
 };
 

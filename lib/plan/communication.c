@@ -1,7 +1,8 @@
 /*
  * Cost model of communication: the bytes that a rank sends.  The formulas count the collectives and transfers in these
  * files: nn/linear.c, nn/sequence_parallel.c, nn/cp_attention.c, nn/cp_kv_exchange.c, nn/cp_all_to_all.c,
- * nn/embedding.c, nn/lm_head.c, nn/binary_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c, optim/optim.c and train/step.c.
+ * nn/embedding.c, nn/lm_head.c, nn/binary_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c, optim/optim.c and
+ * train/step.c.
  */
 #include <string.h>
 #include "plan/internal.h"
@@ -88,7 +89,6 @@ struct cost_comm cost_heads_comm(const struct meg_cost_model *cost)
 {
     const double once = residual_volume(cost, cost->run.dtype), n = (double)cost_local_rows(cost).rows;
     const double softmax = meg_comm_volume_sharded(cost->layout.tp, 2 * n * sizeof(float));
-
     const double row = (double)(cost->run.b * cost->model->hidden_size) * size_of(cost->run.dtype);
     const double first_rows = cost->layout.has_sp ? meg_comm_volume_sharded(cost->layout.tp, row) : 0;
 

@@ -315,7 +315,10 @@ struct meg_ops {
     void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
                               struct meg_mat dy, struct meg_mat x, bool accumulate);
 
-    /* dx [n,f] = dy * act'(pre), all [n,f], for an activation whose output is not the input of a linear layer.  dx may be dy. */
+    /*
+     * dx [n,f] = dy * act'(pre), all [n,f], for an activation whose output is not the input of a linear layer.  dx may be
+     * dy.
+     */
     void (*act_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act);
 
     /* Compute the output y [n,f] of a gated linear unit from x [n,2f] = [gate | up]. */
