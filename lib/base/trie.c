@@ -183,7 +183,8 @@ int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, stru
     free(b.state);
     if (b.n > MAX_UNITS) {
         free(b.unit);
-        return meg_fail(e, MEG_EFORMAT, "the strings are too many or too long for a trie of at most %d units",
+        return meg_fail(e, MEG_EFORMAT,
+                        "the vocabulary is too large: its tokens are too many or too long for a trie of %d units",
                         MAX_UNITS);
     }
     t->unit = b.unit;

@@ -9,7 +9,7 @@ MEG_BEGIN_DECLS
 /* Add to the time that meg_comm_waited_s returns. */
 void meg_comm_add_wait(double seconds);
 
-/* Largest count of elements in an MPI call.  A derived type describes more elements.  Tests lower the limit. */
+/* Maximum count passed to an MPI call.  A longer buffer is passed as one derived datatype.  Tests lower the limit. */
 extern int64_t meg_mpi_max_count;
 
 int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e);

@@ -30,12 +30,13 @@ const struct meg_opt meg_data_opts[] = {
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
       "read the datasets of each split from FILE, a JSON object with keys train, valid and test" },
     { "train-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TRAIN]), "'NAME: DATASET, ...'", NULL,
-      "read one group of datasets for training only; the group is one quoted argument; NAME is any name without "
+      "read one group of datasets for the training split only; the group is one quoted argument; NAME is any name "
+      "without "
       "blanks; DATASET is WEIGHT BEGIN:END PREFIX, where BEGIN and END are fractions of the dataset" },
     { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_VALID]), "'NAME: DATASET, ...'", NULL,
-      "read one group of datasets for validation only; same syntax as --train-weighted-split-paths" },
+      "read one group of datasets for the validation split only; same syntax as --train-weighted-split-paths" },
     { "test-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TEST]), "'NAME: DATASET, ...'", NULL,
-      "read one group of datasets for testing only; same syntax as --train-weighted-split-paths" },
+      "read one group of datasets for the test split only; same syntax as --train-weighted-split-paths" },
     { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
       "read the value of --train-weighted-split-paths from FILE, where it must be enclosed in double quotes" },
     { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_VALID]), "FILE", NULL,

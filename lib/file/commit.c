@@ -405,7 +405,7 @@ int meg_commit_recover(const char *path, struct meg_err *e)
     if (access(journal, F_OK) < 0)
         goto out;
     if (read_committed(&s, path)) {
-        meg_info("%s: completing the commit of an interrupted command", path);
+        meg_info("%s: completing a replacement of files that an interrupted command began", path);
         r = roll_forward(&s, e);
     } else if (s.n > 0) {
         unlink(journal);

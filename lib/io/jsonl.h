@@ -34,7 +34,7 @@ struct meg_jsonl {
     bool replaces_lone_surrogates; /* replace lone surrogates by U+FFFD; otherwise, they are an error */
     const char *hint;              /* suffix of messages about invalid UTF-8 and lone surrogates, or NULL */
 };
-/* Free the buffers; lines can be read again afterwards. */
+/* Free the buffers.  The reader remains usable: the next read allocates them again. */
 void meg_jsonl_free(struct meg_jsonl *j);
 
 /*

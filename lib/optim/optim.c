@@ -99,7 +99,10 @@ static void list_norm_ranges(struct meg_optim *o)
     }
 }
 
-/* Upload the hyper-parameters of each parameter range that this rank updates. */
+/*
+ * Upload the table of parameter ranges that this rank updates (struct meg_update_range): bounds, multipliers, and
+ * positions in the unsharded parameters.
+ */
 static void upload_ranges(struct meg_optim *o)
 {
     const struct meg_zero_shard *s = &o->shard;

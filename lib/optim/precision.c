@@ -21,7 +21,8 @@ const struct meg_opt meg_precision_opts[] = {
     { "loss-scale-window", 0, MEG_I64(C, loss_scale_window), "N", "1000",
       "number of steps without overflow after which the dynamic loss scale is doubled" },
     { "hysteresis", 0, MEG_I64(C, hysteresis), "N", "2",
-      "number of overflows after which the dynamic loss scale is halved" },
+      "halve the dynamic loss scale at the Nth overflow and at each later one; the count restarts when the scale is "
+      "doubled" },
     { 0 }
 };
 #undef C

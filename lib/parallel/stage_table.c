@@ -125,8 +125,9 @@ static int check_divides_stages(const char *option, int64_t v, const struct meg_
                                  distinct[i], n);
         if (n % v)
             return layout_refuse(option, v, e, "must divide the number of layers per stage, %" PRId64 "%s", n,
-                                 c->counts_embedding || c->counts_loss ? ", which counts the embedding or the loss"
-                                                                       : "");
+                                 c->counts_embedding || c->counts_loss
+                                     ? ", including the embedding or the loss, which count as layers"
+                                     : "");
     }
     return 0;
 }

@@ -488,7 +488,10 @@ API cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
     return cudaSuccess;
 }
 
-/* State that the next function on s accesses memory at p, if p is in device memory. */
+/*
+ * Declare that the next host function launched on s, which stands in for a kernel, accesses p.  Ignored if p is not in
+ * device memory.
+ */
 API void meg_double_touch(cudaStream_t s, const void *p);
 API void meg_double_touch(cudaStream_t s, const void *p)
 {

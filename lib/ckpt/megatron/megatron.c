@@ -414,7 +414,7 @@ static int add_all(struct reader *rd, struct meg_err *e)
                 r = add_rank(rd, pt, &rd->chunk[(p * rd->tp + t) * rd->vp], e);
             else if (r == MEG_ENOENT)
                 r = meg_fail(e, MEG_ENOENT,
-                             "%s does not exist, but args of %s has tensor-parallel size %" PRId64
+                             "%s does not exist, but 'args' in %s has tensor-parallel size %" PRId64
                              " and pipeline-parallel size %" PRId64,
                              path, rd->first, rd->tp, rd->pp);
             meg_pt_close(pt);

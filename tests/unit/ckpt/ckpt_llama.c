@@ -99,16 +99,16 @@ static void llama_round_trip_is_bit_identical(void **state)
     }
 }
 
-/* config.json of a small model of a type, with `more` after the required members. */
+/* config.json of a small model with a model_type; `more` follows the required members. */
+#define CONFIG(type, more)                                                                                             \
+    "{\"model_type\":\"" type "\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                         \
+    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
+    "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
 #define LLAMA(more) CONFIG("llama", more)
 #define LONG_MISTRAL                                                                                                   \
     "{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                          \
     "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
     "\"max_position_embeddings\":4097,\"vocab_size\":11}"
-#define CONFIG(type, more)                                                                                             \
-    "{\"model_type\":\"" type "\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                         \
-    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
-    "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
 
 static void accepts_equivalent_settings(void **state)
 {

@@ -164,7 +164,10 @@ static void pads_the_vocabulary(void **state)
     free_fixture(&a);
 }
 
-/* Return the native row of row r of rank t in version 0 (row0) or 1 (row1), for 2 heads of 4 channels on 2 ranks. */
+/*
+ * Return the row of the native QKV weight that is row r of tensor-parallel rank t in a file with checkpoint_version 0
+ * (row0) or 1 (row1); the model has 2 heads of 4 channels, and there are 2 ranks.
+ */
 static int row0(int t, int r)
 {
     return t * 12 + r; /* with one head per rank both orders are q, k, v */

@@ -723,7 +723,10 @@ static void buckets(const struct meg_ops *ops)
     }
 }
 
-/* Sequences of different lengths with keys in blocks give the outputs of one sequence with contiguous keys. */
+/*
+ * With a paged KV cache, each sequence of a batch has the same outputs as the sequence alone with contiguous keys and
+ * values.
+ */
 static void paged_cache(const struct meg_ops *ops)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };

@@ -16,7 +16,7 @@ static const struct shape {
 } shapes[] = { { 1, 1, 1 },    { 3, 5, 7 },   { 17, 33, 65 },  { 260, 12, 390 },
                { 1, 96, 515 }, { 600, 9, 3 }, { 16, 70, 129 }, { 6, 64, 3 } };
 
-/* Types of inputs, weights and outputs. */
+/* Dtypes of inputs, weights, outputs and gradients. */
 struct types {
     enum meg_dtype x, w, y, grad;
 };
@@ -297,7 +297,7 @@ static void nan_and_infinity_propagate(const struct meg_ops *ops)
         nan_and_infinity_propagate_of(ops, (enum meg_dtype)t);
 }
 
-/* A plan with a type that the CPU lacks, at any position, is refused with a reason. */
+/* A plan with a dtype that the CPU backend does not support, f64, at any position is refused with a reason. */
 static void other_types_are_refused(const struct meg_ops *ops)
 {
     for (int i = 0; i < 4; i++) {

@@ -279,7 +279,10 @@ static void rounding_does_not_depend_on_shards(const struct meg_ops *ops)
     free(t);
 }
 
-/* The mean of the stored values over many updates is the exact value: small changes are not lost. */
+/*
+ * Stochastic rounding is unbiased: if one update of the same state is repeated with different random bits, the mean of
+ * the stored values agrees with the exact value.
+ */
 static void rounding_is_unbiased(const struct meg_ops *ops)
 {
     enum { UPDATES = 4000 };

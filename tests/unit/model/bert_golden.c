@@ -299,7 +299,7 @@ struct counted_batch {
     double num_masked;
 };
 
-/* Return the sum of the mean losses after forward and backward. */
+/* Run forward and backward of a batch, and return the sum of its mean losses. */
 static double total_pass(struct meg_model *g, void *batch)
 {
     const struct counted_batch *b = batch;

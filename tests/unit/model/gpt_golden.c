@@ -250,7 +250,7 @@ static void check_model(const char *dir, struct meg_model_conf c, struct hf_row 
     json_decref(want);
 }
 
-/* Return the mean loss of a batch after forward and backward. */
+/* Run forward and backward of a batch, and return its mean loss. */
 static double train_pass(struct meg_model *g, void *x)
 {
     const struct meg_batch *batch = x;
