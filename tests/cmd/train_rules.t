@@ -66,7 +66,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split
     refuses 4 '--account-for-loss-in-pipeline-split: cannot be combined with --decoder-first-pipeline-num-layers' $pp 4 \
         --account-for-loss-in-pipeline-split --decoder-last-pipeline-num-layers 2
-    refuses 3 '--num-virtual-stages-per-pipeline-rank 2: must divide the number of layers per stage, 3, which counts the' \
+    refuses 3 '--num-virtual-stages-per-pipeline-rank 2: must divide the number of layers per stage, 3, including the embedding or the loss, which count as layers' \
         $pp 3 --account-for-loss-in-pipeline-split --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 3
     layout=--pipeline-model-parallel-layout
     refuses 4 "$layout Et.4.x: found 'x' at position 6, expected E, t, L, .* or a group" $pp 4 $layout 'Et*4|x'

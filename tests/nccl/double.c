@@ -489,7 +489,7 @@ API cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 }
 
 /*
- * Declare that the next host function launched on s, which stands in for a kernel, accesses p.  Ignored if p is not in
+ * Declare that the next host function launched on s, which replaces a kernel, accesses p.  Ignored if p is not in
  * device memory.
  */
 API void meg_double_touch(cudaStream_t s, const void *p);
