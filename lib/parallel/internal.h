@@ -18,9 +18,9 @@ int stage_table_make(int64_t **first_layer, int64_t *vp, const struct meg_layout
 
 /*
  * Parse a value of --pipeline-model-parallel-layout.  Set *nlayers, which the caller frees, to the number of layers of
- * each of the *nparts parts of the model.  Return MEG_EUSAGE if the text is invalid.
+ * each of the *nvirtual virtual stages.  Return MEG_EUSAGE if the text is invalid.
  */
-int stage_string_parse(int64_t **nlayers, int64_t *nparts, const char *text, struct meg_err *e);
+int stage_string_parse(int64_t **nlayers, int64_t *nvirtual, const char *text, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

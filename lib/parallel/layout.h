@@ -25,7 +25,7 @@ struct meg_layout_conf {
     int64_t virtual_stages;                    /* model chunks per stage; cannot be combined with virtual_layers */
     int64_t first_layers, last_layers;         /* number of layers on the first and on the last stage */
     bool counts_embedding, counts_loss;        /* embedding and loss count as a layer when layers are divided */
-    const char *stage_string;                  /* the layers of each part of the model (stage_string.c), or NULL */
+    const char *stage_string;                  /* the layers of each virtual stage (stage_string.c), or NULL */
     int64_t microbatch_group_size;             /* micro-batches per group of the interleaved schedule */
     enum meg_pipe_schedule_type schedule;
 };
@@ -41,8 +41,8 @@ struct meg_layout {
     bool pp_before_dp; /* the order of ranks is tp, pp, cp, dp instead of tp, cp, dp, pp */
     int64_t layers;
     /*
-     * Stage table [pp * vp + 1]: the layers of part k of the model (parallel/schedule.h) begin at first_layer[k] and end
-     * before first_layer[k + 1].  Copies of a layout use the same table.  NULL if the only part has all layers.
+     * Stage table [pp * vp + 1]: the layers of virtual stage k (parallel/schedule.h) begin at first_layer[k] and end
+     * before first_layer[k + 1].  Copies of a layout use the same table.  NULL if the only virtual stage has all layers.
      */
     int64_t *first_layer;
     int64_t a2a_size;                  /* ranks per all-to-all group of a2a+p2p; 0: no layer uses a2a+p2p */
@@ -81,10 +81,10 @@ int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords c);
 static inline void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first,
                                      int64_t *n)
 {
-    const int64_t part = chunk * l->pp + stage;
+    const int64_t vstage = chunk * l->pp + stage;
 
-    *first = l->first_layer ? l->first_layer[part] : 0;
-    *n = l->first_layer ? l->first_layer[part + 1] - *first : l->layers;
+    *first = l->first_layer ? l->first_layer[vstage] : 0;
+    *n = l->first_layer ? l->first_layer[vstage + 1] - *first : l->layers;
 }
 
 /* Return whether a chunk contains the embedding. */

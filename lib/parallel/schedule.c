@@ -96,12 +96,12 @@ int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_e
 
 /* ---- the order of steps ------------------------------------------------------------------ */
 
-static int part_of(const struct meg_pipe_schedule_conf *c, int stage, int chunk)
+static int virtual_stage_of(const struct meg_pipe_schedule_conf *c, int stage, int chunk)
 {
     return chunk * c->stages + stage;
 }
 
-static int last_part(const struct meg_pipe_schedule_conf *c)
+static int last_virtual_stage(const struct meg_pipe_schedule_conf *c)
 {
     return c->stages * c->chunks - 1;
 }
@@ -177,26 +177,28 @@ static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stag
 
 /* ---- transfers ----------------------------------------------------------------- */
 
-/* Return whether a step sends its output to another part.  Set the edge of the output and the stage of that part. */
+/* Return whether a step sends its output to another virtual stage.  Set the edge of the output, and the other stage. */
 static bool output_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
                         enum meg_edge *edge, int *peer)
 {
-    const int part = part_of(c, stage, a->chunk);
+    const int vstage = virtual_stage_of(c, stage, a->chunk);
 
     *edge = a->type == MEG_ACTION_FWD ? MEG_EDGE_Y : MEG_EDGE_DX;
     *peer = (a->type == MEG_ACTION_FWD ? stage + 1 : stage + c->stages - 1) % c->stages;
-    return a->type != MEG_ACTION_BWD_WEIGHT && (a->type == MEG_ACTION_FWD ? part < last_part(c) : part > 0);
+    return a->type != MEG_ACTION_BWD_WEIGHT &&
+           (a->type == MEG_ACTION_FWD ? vstage < last_virtual_stage(c) : vstage > 0);
 }
 
-/* Return whether a step waits for an input from another part.  Set the edge of the input and the stage of that part. */
+/* Return whether a step waits for an input from another virtual stage.  Set the edge of the input, and the other stage. */
 static bool input_edge(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a,
                        enum meg_edge *edge, int *peer)
 {
-    const int part = part_of(c, stage, a->chunk);
+    const int vstage = virtual_stage_of(c, stage, a->chunk);
 
     *edge = a->type == MEG_ACTION_FWD ? MEG_EDGE_X : MEG_EDGE_DY;
     *peer = (a->type == MEG_ACTION_FWD ? stage + c->stages - 1 : stage + 1) % c->stages;
-    return a->type != MEG_ACTION_BWD_WEIGHT && (a->type == MEG_ACTION_FWD ? part > 0 : part < last_part(c));
+    return a->type != MEG_ACTION_BWD_WEIGHT &&
+           (a->type == MEG_ACTION_FWD ? vstage > 0 : vstage < last_virtual_stage(c));
 }
 
 /* A receive.  It starts before step number before_step, after all earlier receives of its queue. */

@@ -7,8 +7,8 @@
  * consistent, and computes their cost.  A new schedule requires only a new order of steps (function order in
  * schedule.c).
  *
- * The model is divided into stages * chunks parts, in order; part chunk * stages + stage is chunk `chunk` of stage
- * `stage`.  The output of the last stage's chunk c is the input of the first stage's chunk c + 1.
+ * The model is divided into stages * chunks virtual stages, in order.  Chunk `chunk` of stage `stage` is virtual stage
+ * chunk * stages + stage.  The output of the last stage's chunk c is the input of the first stage's chunk c + 1.
  *
  *   1f1b         one forward, one backward (Narayanan et al. 2019); a single stage alternates forward and backward
  *   interleaved  1f1b over several chunks per stage, with micro-batches in groups, in the order of Megatron-LM
@@ -56,12 +56,12 @@ struct meg_pipe_schedule_conf {
     bool is_forward_only;     /* no backward steps (evaluation) */
 };
 
-/* An edge: the inputs or outputs at a boundary of a part of the model.  X and DY are received, Y and DX are sent. */
+/* An edge: the inputs or outputs at a boundary of a virtual stage.  X and DY are received, Y and DX are sent. */
 enum meg_edge {
-    MEG_EDGE_X,  /* input activations; the first part has none */
-    MEG_EDGE_DY, /* gradient of Y; the last part has none */
-    MEG_EDGE_Y,  /* output activations; the last part has none */
-    MEG_EDGE_DX, /* gradient of X; the first part has none */
+    MEG_EDGE_X,  /* input activations; the first virtual stage has none */
+    MEG_EDGE_DY, /* gradient of Y; the last virtual stage has none */
+    MEG_EDGE_Y,  /* output activations; the last virtual stage has none */
+    MEG_EDGE_DX, /* gradient of X; the first virtual stage has none */
     MEG_EDGES
 };
 
@@ -131,7 +131,7 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
 struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
     double transfer; /* time of a transfer after both ends have started it; transfers do not slow each other down */
-    const double *weight; /* [stages * chunks] factor for the durations of each part's steps; NULL: 1 */
+    const double *weight; /* [stages * chunks] factor for the durations of each virtual stage's steps; NULL: 1 */
 };
 
 struct meg_pipe_schedule_cost {

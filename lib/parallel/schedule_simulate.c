@@ -8,11 +8,11 @@
 #include <string.h>
 #include "base/mem.h"
 
-/* A send or a receive.  The edge and part at the receiver, and the micro-batch, identify the tensor. */
+/* A send or a receive.  The edge and virtual stage at the receiver, and the micro-batch, identify the tensor. */
 struct message {
     double time; /* clock of the stage when it started the send or receive */
     enum meg_edge received_as;
-    int part;
+    int vstage;
     int64_t microbatch;
 };
 
@@ -112,7 +112,7 @@ static struct link *link_of(const struct simulation *p, const struct stage *g, c
 
 static void add_message(struct messages *q, const struct stage *g, const struct meg_action *a)
 {
-    const int part = a->chunk * g->s->conf.stages + g->s->stage;
+    const int vstage = a->chunk * g->s->conf.stages + g->s->stage;
     const enum meg_edge as = a->edge == MEG_EDGE_X || a->edge == MEG_EDGE_Y ? MEG_EDGE_X : MEG_EDGE_DY;
 
     if (q->n == q->cap) {
@@ -120,7 +120,7 @@ static void add_message(struct messages *q, const struct stage *g, const struct 
         q->v = meg_realloc_array(q->v, (size_t)q->cap, sizeof *q->v);
     }
     q->v[q->n++] =
-        (struct message){ g->clock, as, part + (a->edge == MEG_EDGE_Y) - (a->edge == MEG_EDGE_DX), a->microbatch };
+        (struct message){ g->clock, as, vstage + (a->edge == MEG_EDGE_Y) - (a->edge == MEG_EDGE_DX), a->microbatch };
 }
 
 static int simulate_start(struct simulation *p, struct stage *g, const struct meg_action *a)
@@ -167,7 +167,7 @@ static int simulate_wait(struct simulation *p, struct stage *g, const struct meg
         return 1;
     s = &l->sent.v[k];
     r = &l->received.v[k];
-    if (s->received_as != r->received_as || s->part != r->part || s->microbatch != r->microbatch)
+    if (s->received_as != r->received_as || s->vstage != r->vstage || s->microbatch != r->microbatch)
         return fail_at(p, g, "the matching message of the peer is for a different tensor");
     end = (s->time > r->time ? s->time : r->time) + p->t->transfer;
     if (g->clock < end)
@@ -181,9 +181,9 @@ static int simulate_wait(struct simulation *p, struct stage *g, const struct meg
 
 /* ---- steps ------------------------------------------------------------------------------- */
 
-static double duration(const struct meg_pipe_schedule_times *t, const struct meg_action *a, int part)
+static double duration(const struct meg_pipe_schedule_times *t, const struct meg_action *a, int vstage)
 {
-    const double weight = t->weight ? t->weight[part] : 1;
+    const double weight = t->weight ? t->weight[vstage] : 1;
 
     switch (a->type) {
     case MEG_ACTION_FWD: return weight * t->fwd;
@@ -193,7 +193,7 @@ static double duration(const struct meg_pipe_schedule_times *t, const struct meg
     }
 }
 
-/* Return whether a step has the boundary buffers that its part and type require, and no others. */
+/* Return whether a step has the boundary buffers that its virtual stage and type require, and no others. */
 static bool has_its_buffers(const struct meg_action *a, bool is_first, bool is_last)
 {
     const bool is_backward = a->type != MEG_ACTION_FWD, makes_dx = a->type != MEG_ACTION_BWD_WEIGHT;
@@ -206,11 +206,11 @@ static bool has_its_buffers(const struct meg_action *a, bool is_first, bool is_l
 static int simulate_step(struct simulation *p, struct stage *g, const struct meg_action *a)
 {
     const struct meg_pipe_schedule_conf *c = &g->s->conf;
-    const int part = a->chunk * c->stages + g->s->stage;
+    const int vstage = a->chunk * c->stages + g->s->stage;
     const bool is_last_use = a->type == MEG_ACTION_BWD || a->type == MEG_ACTION_BWD_WEIGHT || c->is_forward_only;
-    const double d = duration(p->t, a, part);
+    const double d = duration(p->t, a, vstage);
 
-    if (!has_its_buffers(a, part == 0, part == c->stages * c->chunks - 1))
+    if (!has_its_buffers(a, vstage == 0, vstage == c->stages * c->chunks - 1))
         return fail_at(p, g, "the step does not have exactly the buffers that its model chunk requires");
     if (a->buf[MEG_EDGE_X] >= 0 && !holds(&g->bufs[MEG_EDGE_X], a->buf[MEG_EDGE_X], FULL, a))
         return fail_at(p, g, "the X buffer does not contain X");

@@ -6,7 +6,7 @@
  *     group   = symbol [ "*" number ] { symbol [ "*" number ] }
  *     symbol  = "E" | "t" | "L" | "|"
  *
- * E is the embedding, t a layer of the transformer, L the output layer and the loss, and | ends a part of the model.
+ * E is the embedding, t a layer of the transformer, L the output layer and the loss, and | ends a virtual stage.
  * "*" repeats the symbol or the group before it.  The grammar is that of PipelineParallelLayerLayout.parse_str_to_list in
  * Megatron-LM 0.18.
  */
@@ -24,8 +24,8 @@ enum { MAX_SYMBOLS = 65536 }; /* limit of the symbols after repetition */
 struct parser {
     const char *text;
     int64_t at;       /* index of the next character in text */
-    int64_t *nlayers; /* [nparts] number of layers of each part */
-    int64_t nparts, nsymbols;
+    int64_t *nlayers; /* [nvirtual] number of layers of each virtual stage */
+    int64_t nvirtual, nsymbols;
     bool has_embedding, has_loss;
     struct meg_err *e;
 };
@@ -48,10 +48,10 @@ static int refuse_char(const struct parser *p, int64_t at, const char *expected)
                     p->text[at], at + 1, expected);
 }
 
-static void add_part(struct parser *p)
+static void add_virtual_stage(struct parser *p)
 {
-    p->nlayers = meg_realloc_array(p->nlayers, (size_t)p->nparts + 1, sizeof *p->nlayers);
-    p->nlayers[p->nparts++] = 0;
+    p->nlayers = meg_realloc_array(p->nlayers, (size_t)p->nvirtual + 1, sizeof *p->nlayers);
+    p->nlayers[p->nvirtual++] = 0;
 }
 
 /* Add the symbol at index `at` to the description of the stages. */
@@ -74,8 +74,8 @@ static int add_symbol(struct parser *p, int64_t at)
     switch (symbol) {
     case 'E': p->has_embedding = true; break;
     case 'L': p->has_loss = true; break;
-    case 't': p->nlayers[p->nparts - 1]++; break;
-    default: add_part(p);
+    case 't': p->nlayers[p->nvirtual - 1]++; break;
+    default: add_virtual_stage(p);
     }
     return 0;
 }
@@ -146,7 +146,7 @@ static int read_layout(struct parser *p)
 {
     int r = 0;
 
-    add_part(p);
+    add_virtual_stage(p);
     while (r == 0 && peek(p))
         r = peek(p) == '(' ? read_group(p) : read_symbol(p);
     if (r == 0 && !p->has_loss)
@@ -154,7 +154,7 @@ static int read_layout(struct parser *p)
     return r;
 }
 
-int stage_string_parse(int64_t **nlayers, int64_t *nparts, const char *text, struct meg_err *e)
+int stage_string_parse(int64_t **nlayers, int64_t *nvirtual, const char *text, struct meg_err *e)
 {
     struct parser p = { .text = text, .e = e };
     const int r = read_layout(&p);
@@ -164,6 +164,6 @@ int stage_string_parse(int64_t **nlayers, int64_t *nparts, const char *text, str
         return r;
     }
     *nlayers = p.nlayers;
-    *nparts = p.nparts;
+    *nvirtual = p.nvirtual;
     return 0;
 }

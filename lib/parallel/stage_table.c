@@ -165,13 +165,13 @@ static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t l
  */
 static int64_t *make_stage_table(const struct meg_layout_conf *c, int64_t layers, int64_t vp)
 {
-    const int64_t parts = c->pipeline * vp;
-    int64_t *first_layer = meg_new((size_t)(parts + 1) * sizeof *first_layer);
+    const int64_t nvirtual = c->pipeline * vp;
+    int64_t *first_layer = meg_new((size_t)(nvirtual + 1) * sizeof *first_layer);
 
-    for (int64_t k = 0; k < parts; k++)
+    for (int64_t k = 0; k < nvirtual; k++)
         first_layer[k + 1] = first_layer[k] + stage_units(c, layers, k % c->pipeline) / vp -
-                             (c->counts_embedding && k == 0) - (c->counts_loss && k == parts - 1);
-    MEG_ASSERT_EQ(first_layer[parts], layers);
+                             (c->counts_embedding && k == 0) - (c->counts_loss && k == nvirtual - 1);
+    MEG_ASSERT_EQ(first_layer[nvirtual], layers);
     return first_layer;
 }
 
@@ -199,24 +199,24 @@ static int check_no_other_division(const struct meg_layout_conf *c, struct meg_e
     return 0;
 }
 
-/* Check the number of parts of the model, and the number of their layers. */
-static int check_parts(const struct meg_layout_conf *c, const int64_t *nlayers, int64_t parts, int64_t layers,
-                       struct meg_err *e)
+/* Check the number of virtual stages, and the number of their layers. */
+static int check_virtual_stages(const struct meg_layout_conf *c, const int64_t *nlayers, int64_t nvirtual,
+                                int64_t layers, struct meg_err *e)
 {
     int64_t sum = 0;
 
-    for (int64_t k = 0; k < parts; k++)
+    for (int64_t k = 0; k < nvirtual; k++)
         sum += nlayers[k];
-    if (c->pipeline == 1 && parts > 1)
+    if (c->pipeline == 1 && nvirtual > 1)
         return meg_fail(e, MEG_EUSAGE,
                         "--pipeline-model-parallel-layout %s: has %" PRId64
                         " virtual stages, which require --pipeline-model-parallel-size of 2 or more",
-                        c->stage_string, parts);
-    if (parts % c->pipeline)
+                        c->stage_string, nvirtual);
+    if (nvirtual % c->pipeline)
         return meg_fail(e, MEG_EUSAGE,
                         "--pipeline-model-parallel-layout %s: has %" PRId64
                         " virtual stages, expected a multiple of --pipeline-model-parallel-size %" PRId64,
-                        c->stage_string, parts, c->pipeline);
+                        c->stage_string, nvirtual, c->pipeline);
     if (sum != layers)
         return meg_fail(e, MEG_EUSAGE,
                         "--pipeline-model-parallel-layout %s: has %" PRId64
@@ -229,15 +229,16 @@ static int check_parts(const struct meg_layout_conf *c, const int64_t *nlayers, 
 static int make_described_table(int64_t **first_layer, int64_t *vp, const struct meg_layout_conf *c, int64_t layers,
                                 struct meg_err *e)
 {
-    int64_t *nlayers, *first, parts;
+    int64_t *nlayers, *first, nvirtual;
     int r;
 
-    if ((r = check_no_other_division(c, e)) < 0 || (r = stage_string_parse(&nlayers, &parts, c->stage_string, e)) < 0)
+    if ((r = check_no_other_division(c, e)) < 0 ||
+        (r = stage_string_parse(&nlayers, &nvirtual, c->stage_string, e)) < 0)
         return r;
-    if ((r = check_parts(c, nlayers, parts, layers, e)) == 0) {
-        *vp = parts / c->pipeline;
-        *first_layer = first = meg_new((size_t)(parts + 1) * sizeof *first);
-        for (int64_t k = 0; k < parts; k++)
+    if ((r = check_virtual_stages(c, nlayers, nvirtual, layers, e)) == 0) {
+        *vp = nvirtual / c->pipeline;
+        *first_layer = first = meg_new((size_t)(nvirtual + 1) * sizeof *first);
+        for (int64_t k = 0; k < nvirtual; k++)
             first[k + 1] = first[k] + nlayers[k];
     }
     free(nlayers);

@@ -82,8 +82,8 @@ static void print_mib(double nbytes, int n, FILE *f)
     fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(nbytes));
 }
 
-/* Return the number of layers of part k of the model. */
-static int64_t part_layers(const struct meg_layout *l, int64_t k)
+/* Return the number of layers of virtual stage k. */
+static int64_t virtual_stage_layers(const struct meg_layout *l, int64_t k)
 {
     int64_t first, n;
 
@@ -92,20 +92,20 @@ static int64_t part_layers(const struct meg_layout *l, int64_t k)
 }
 
 /*
- * Print the number of layers of each part of the model, in order, unless all parts have the same number.  N*K means K
- * consecutive parts of N layers.
+ * Print the number of layers of each virtual stage, in order, unless all have the same number.  N*K means K consecutive
+ * virtual stages of N layers.
  */
-static void print_parts(const struct meg_layout *l, FILE *f)
+static void print_virtual_stages(const struct meg_layout *l, FILE *f)
 {
-    const int64_t parts = l->pp * l->vp;
+    const int64_t nvirtual = l->pp * l->vp;
 
-    for (int64_t k = 0, end; k < parts; k = end) {
-        for (end = k + 1; end < parts && part_layers(l, end) == part_layers(l, k);)
+    for (int64_t k = 0, end; k < nvirtual; k = end) {
+        for (end = k + 1; end < nvirtual && virtual_stage_layers(l, end) == virtual_stage_layers(l, k);)
             end++;
-        if (end - k == parts)
+        if (end - k == nvirtual)
             return;
         fprintf(f, "%s %" PRId64, k == 0 ? l->vp > 1 ? "layers       by chunk:" : "layers       by stage:" : "",
-                part_layers(l, k));
+                virtual_stage_layers(l, k));
         if (end - k > 1)
             fprintf(f, "*%" PRId64, end - k);
     }
@@ -121,7 +121,7 @@ static void print_layout(const struct meg_layout *l, FILE *f)
     if (l->vp > 1)
         fprintf(f, "; %" PRId64 " chunks a stage", l->vp);
     fputc('\n', f);
-    print_parts(l, f);
+    print_virtual_stages(l, f);
 }
 
 /* Print the memory of types [begin, end).  Omit a type that needs no memory on any stage. */
