@@ -252,7 +252,8 @@ int meg_st_map(struct meg_st *st, struct meg_err *e)
 
         if (!is_same_tensor(t, &st->t[i]))
             r = meg_fail(e, MEG_EFORMAT,
-                         "%s: tensor %.200s is not as in manifest.json on rank 0; all ranks must read the same files",
+                         "%s: tensor %.200s is missing, or its dtype, shape or offset differs from manifest.json as "
+                         "read by rank 0; all ranks must read the same files",
                          st->path, st->t[i].name);
         else
             st->t[i].data = t->data;

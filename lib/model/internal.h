@@ -135,7 +135,7 @@ void model_bind_layer(struct meg_binder *b, struct model_layer *l, const struct 
 void model_bind_heads(struct meg_binder *b, struct meg_norm_weights *norm, void *const *weights,
                       const struct meg_model_desc *d, const struct meg_block_env *env);
 
-/* Allocate the structures of the heads, weights [MEG_MAX_LOSSES], without their parameters. */
+/* For each head i, set weights[i] to a new structure of its type; weights [MEG_MAX_LOSSES].  It has no parameters yet. */
 void model_heads_init(void **weights, const struct meg_model_desc *d);
 void model_heads_free(void **weights);
 

@@ -110,7 +110,8 @@ static void device_release(void *p)
 
 /* ---- streams ---- */
 
-struct copied { /* an argument in host memory that is borrowed for the call only */
+/* A copy of host memory that a caller lends only for the duration of a call.  It exists until the task has run. */
+struct copied {
     struct copied *next;
     _Alignas(16) char bytes[];
 };
@@ -467,7 +468,10 @@ const struct meg_device *queue_device(void)
     return device.op ? &device : NULL;
 }
 
-/* The linker gives programs these in place of the functions of lib/device and of meg_cpu_ops (--wrap). */
+/*
+ * The linker option --wrap redirects calls of the functions of lib/device and of meg_cpu_ops to the functions __wrap_*.
+ * The functions __real_* are the originals.
+ */
 const struct meg_device *__real_meg_device_cpu(void);
 const struct meg_device *__wrap_meg_device_cpu(void);
 const struct meg_device *__real_meg_device_current(void);

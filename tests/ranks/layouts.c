@@ -31,7 +31,7 @@ enum { STEPS = 10, SAMPLE = 16, TRIES = 40 };
 
 struct value {
     const char *name, *args; /* name: part of the cell's name, may be empty; args: arguments of meg-train */
-    int n;                   /* size, or number for is_valid */
+    int n; /* parallel size; SHAPE: maximum of TP size * all-to-all size; else: a code that is_valid compares */
 };
 
 enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVERLAP, PRECISION, OPTIONS };

@@ -25,7 +25,7 @@ struct meg_spm_normalizer {
 void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_normalizer_spec *spec,
                              const struct meg_trie *user_defined);
 
-/* State of normalizing a text in parts.  It starts as { .text, .n }.  The text must be well-formed UTF-8. */
+/* State of normalizing a text in parts.  It starts as { .text = text, .n = n }.  The text must be well-formed UTF-8. */
 struct meg_spm_normalizer_stream {
     const char *text;
     int64_t n, offset; /* length of text in bytes; number of bytes already normalized */

@@ -1,4 +1,4 @@
-/* AdamW, SGD, clipping and the norms equal the formulas in double, element by element. */
+/* AdamW, SGD, gradient clipping and norms agree with their formulas in fp64, element by element. */
 #include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
