@@ -53,9 +53,9 @@ int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t 
 struct meg_gpt_index {
     int64_t ndocument, nsample;
     bool is_sample_int64, is_shuffle_int64;
-    const int32_t *document; /* [ndocument] element numbers, shuffled */
+    const int32_t *document; /* [ndocument] indices of the sequences (Megatron: documents) of all epochs, shuffled */
     const void *sample;      /* [nsample + 1, 2] start of each sample before shuffling: index into `document`, token
-                                offset in that element */
+                                offset in that sequence */
     const void *shuffle;     /* [nsample] indices into `sample`, shuffled */
     void *owned[3];          /* arrays that meg_gpt_index_free frees; NULL if the arrays are mapped from files */
 };

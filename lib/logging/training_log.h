@@ -27,7 +27,7 @@ struct meg_iteration_stats {
     int64_t iteration, train_iters;
     int64_t consumed_samples, skipped_samples;
     int64_t global_batch_size;
-    struct meg_named_losses loss; /* means over the iterations, in nats; at least one */
+    struct meg_named_losses loss; /* mean of each loss over the iterations, in nats; loss.n is at least 1 */
     double learning_rate;         /* learning rate of the next iteration, as Megatron logs it */
     double decoupled_learning_rate;
     double loss_scale;

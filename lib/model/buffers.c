@@ -385,7 +385,10 @@ static void suballoc_block_workspace(const struct arena *a)
     end_shared(&blocks);
 }
 
-/* Allocate, for all blocks of a slot, activations or gradients of which one block's are used at a time. */
+/*
+ * Allocate activations or gradients of all blocks of a slot.  The blocks use the same memory, because only one of them
+ * needs it at a time.
+ */
 static void suballoc_for_one_block(enum meg_block_memory what, struct model_slot *q, const struct arena *a)
 {
     struct shared blocks = shared_memory(a);

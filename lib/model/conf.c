@@ -9,7 +9,7 @@ const char *const meg_model_family_names[] = { [MEG_FAMILY_GPT] = "GPT", [MEG_FA
 
 const struct meg_opt meg_model_opts[] = {
     { "model", 0, MEG_ENUM(C, family), "gpt|bert", "gpt",
-      "family of models: gpt is a decoder, as of GPT-2 or Llama, bert an encoder" },
+      "family of models: gpt (decoder, such as GPT-2 or Llama) or bert (encoder)" },
     { "num-layers", 0, MEG_I64(C, num_layers), "N", NULL, "number of transformer layers" },
     { "hidden-size", 0, MEG_I64(C, hidden_size), "N", NULL, "width of the residual stream (hidden size)" },
     { "ffn-hidden-size", 0, MEG_I64(C, ffn_hidden_size), "N", NULL,

@@ -171,10 +171,11 @@ struct meg_watchdog {
     int64_t nwaits, nsteps; /* number of waits and steps begun so far */
     struct watchdog_exit exit;
     bool is_exiting, has_sent_exit, is_closing;
-    void (*abort)(void);                                         /* function that aborts communication, or NULL */
-    bool *has_joined;                                            /* [size] */
-    int njoined;                                                 /* number of true elements in has_joined */
-    struct watchdog_store_message *store_values, *store_results; /* to be sent to rank 0; to be taken */
+    void (*abort)(void); /* function that aborts communication, or NULL */
+    bool *has_joined;    /* [size] */
+    int njoined;         /* number of true elements in has_joined */
+    struct watchdog_store_message *store_values,
+        *store_results; /* values to send to rank 0; results that the main thread has not taken */
 
     /* fields that, while the monitor thread runs, only this thread uses (except was_terminated) */
     struct watchdog_conn *conn; /* [nconns] */

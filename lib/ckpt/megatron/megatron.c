@@ -320,8 +320,8 @@ static int classify(struct reader *rd, struct meg_err *e)
 }
 
 /*
- * Give all tensors their native names, and sort the tensors of each file.  Layers are numbered through all pipeline
- * stages of virtual stage 0, then of virtual stage 1, and so on.
+ * Give all tensors their native names, and sort the tensors of each file.  Layers are numbered consecutively over
+ * chunk 0 of all pipeline stages, then over chunk 1 of all pipeline stages, and so on.
  */
 static int rename_all(const struct reader *rd, struct meg_err *e)
 {
@@ -346,7 +346,7 @@ static int rename_all(const struct reader *rd, struct meg_err *e)
 /* ---- files ---- */
 
 /*
- * Return the dict with the tensors of virtual stage v, "model0", "model1", ..., or the dict "model" if vp is 0.  Return
+ * Return the dict with the tensors of model chunk v, "model0", "model1", ..., or the dict "model" if vp is 0.  Return
  * NULL if the file has no such dict.
  */
 static const struct meg_py *model_of(const struct meg_py *root, int64_t v, int64_t vp)
@@ -373,21 +373,21 @@ static int add_rank(struct reader *rd, struct meg_pt *pt, struct chunk *chunk, s
 {
     struct meg_ckpt *c = rd->c;
     struct meg_st *st = meg_new(sizeof *st);
-    const int64_t nparts = count_chunks(pt->pickle.root);
+    const int64_t nchunks = count_chunks(pt->pickle.root);
     int r = 0;
 
     st->path = meg_strdup(pt->path);
     c->file = meg_realloc_array(c->file, (size_t)c->nfiles + 1, sizeof *c->file);
     c->file[c->nfiles++] = st;
     for (int64_t v = 0; r == 0 && v < rd->vp; v++) {
-        const struct meg_py *model = model_of(pt->pickle.root, v, nparts);
+        const struct meg_py *model = model_of(pt->pickle.root, v, nchunks);
 
-        if (nparts > CHUNKS_MAX)
-            return meg_fail(e, MEG_EFORMAT, "%s: found %" PRId64 " virtual stages, expected at most %d", pt->path,
-                            nparts, CHUNKS_MAX);
-        if ((nparts ? nparts : 1) != rd->vp)
-            return meg_fail(e, MEG_EFORMAT, "%s: found %" PRId64 " virtual stages, expected %" PRId64 " as in %s",
-                            pt->path, nparts ? nparts : 1, rd->vp, rd->first);
+        if (nchunks > CHUNKS_MAX)
+            return meg_fail(e, MEG_EFORMAT, "%s: found %" PRId64 " model chunks, expected at most %d", pt->path,
+                            nchunks, CHUNKS_MAX);
+        if ((nchunks ? nchunks : 1) != rd->vp)
+            return meg_fail(e, MEG_EFORMAT, "%s: found %" PRId64 " model chunks, expected %" PRId64 " as in %s",
+                            pt->path, nchunks ? nchunks : 1, rd->vp, rd->first);
         if (!model)
             return meg_fail(e, MEG_EFORMAT, "%s: no dict named model; this is not a Megatron checkpoint", pt->path);
         chunk[v] = (struct chunk){ .st = st, .first = st->n };

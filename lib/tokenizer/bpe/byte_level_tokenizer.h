@@ -1,6 +1,6 @@
 /*
- * byte_level_tokenizer.h - the common part of GPT2BPETokenizer and TikTokenizer: byte-level BPE between special tokens,
- * and clones that borrow the files (private to lib/tokenizer/bpe).
+ * byte_level_tokenizer.h - code shared by GPT2BPETokenizer and TikTokenizer: byte-level BPE of the text between special
+ * tokens, and clones, which use the vocabulary of the original tokenizer (private to lib/tokenizer/bpe).
  */
 #ifndef MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
 #define MEG_TOKENIZER_BPE_BYTE_LEVEL_TOKENIZER_H
