@@ -174,8 +174,8 @@ struct meg_watchdog {
     void (*abort)(void); /* function that aborts communication, or NULL */
     bool *has_joined;    /* [size] */
     int njoined;         /* number of true elements in has_joined */
-    struct watchdog_store_message *store_values,
-        *store_results; /* values to send to rank 0; results that the main thread has not taken */
+    struct watchdog_store_message *store_values;  /* values to send to rank 0 */
+    struct watchdog_store_message *store_results; /* results that the main thread has not taken */
 
     /* fields that, while the monitor thread runs, only this thread uses (except was_terminated) */
     struct watchdog_conn *conn; /* [nconns] */
