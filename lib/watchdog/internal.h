@@ -171,9 +171,9 @@ struct meg_watchdog {
     int64_t nwaits, nsteps; /* number of waits and steps begun so far */
     struct watchdog_exit exit;
     bool is_exiting, has_sent_exit, is_closing;
-    void (*abort)(void); /* function that aborts communication, or NULL */
-    bool *has_joined;    /* [size] */
-    int njoined;         /* number of true elements in has_joined */
+    void (*abort)(void);                          /* function that aborts communication, or NULL */
+    bool *has_joined;                             /* [size] */
+    int njoined;                                  /* number of true elements in has_joined */
     struct watchdog_store_message *store_values;  /* values to send to rank 0 */
     struct watchdog_store_message *store_results; /* results that the main thread has not taken */
 
