@@ -10,6 +10,13 @@
 #    define MEG_END_DECLS
 #endif
 
+/* Marks functions in headers that CUDA kernels also call. */
+#ifdef __CUDACC__
+#    define MEG_HOST_DEVICE __host__ __device__
+#else
+#    define MEG_HOST_DEVICE
+#endif
+
 #define MEG_NORETURN __attribute__((noreturn))
 #define MEG_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
 

@@ -27,7 +27,7 @@ enum { MEG_PHILOX_INIT = 0, MEG_PHILOX_DROPOUT = 1 };
 #define MEG_PHILOX_ROUNDING 0x80000000u
 #define MEG_PHILOX_SAMPLING 0xffffffffu
 
-static inline void meg_philox(uint32_t out[4], const uint32_t key[2], const uint32_t counter[4])
+static inline MEG_HOST_DEVICE void meg_philox(uint32_t out[4], const uint32_t key[2], const uint32_t counter[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
@@ -49,7 +49,7 @@ static inline void meg_philox(uint32_t out[4], const uint32_t key[2], const uint
 }
 
 /* Convert the upper 53 bits of the 64-bit number (high, low) to a uniform double in (0,1]. */
-static inline double meg_philox_unit(uint32_t low, uint32_t high)
+static inline MEG_HOST_DEVICE double meg_philox_unit(uint32_t low, uint32_t high)
 {
     return (double)((((uint64_t)high << 32 | low) >> 11) + 1) * 0x1p-53;
 }
@@ -58,7 +58,8 @@ static inline double meg_philox_unit(uint32_t low, uint32_t high)
  * Generate the random words of one element of a tensor.  `element` is its index in the unsharded tensor; `name` is the
  * XXH3-64 hash of the tensor's name.
  */
-static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name, uint64_t element)
+static inline MEG_HOST_DEVICE void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name,
+                                                         uint64_t element)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_INIT };
     const uint32_t counter[4] = { (uint32_t)element, (uint32_t)(element >> 32), (uint32_t)name,
@@ -68,7 +69,7 @@ static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_
 }
 
 /* Return a random number from N(0,1) for an initial weight, by the Box-Muller transform. */
-static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64_t element)
+static inline MEG_HOST_DEVICE double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64_t element)
 {
     uint32_t w[4];
 
@@ -77,7 +78,7 @@ static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64
 }
 
 /* Return a uniform random number in (0,1] for an initial weight. */
-static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint64_t element)
+static inline MEG_HOST_DEVICE double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint64_t element)
 {
     uint32_t w[4];
 
@@ -89,8 +90,8 @@ static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint6
  * Generate the 16-bit lanes of the dropout units 8 * block to 8 * block + 7.  `stream` is 16 * layer + site; the key
  * contains this number plus 1.
  */
-static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
-                                      uint32_t position, int64_t sample)
+static inline MEG_HOST_DEVICE void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
+                                                      uint32_t position, int64_t sample)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_DROPOUT + stream };
     const uint32_t counter[4] = { block, position, (uint32_t)sample, (uint32_t)((uint64_t)sample >> 32) };
@@ -104,7 +105,7 @@ static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t 
 }
 
 /* Return a uniform number in (0,1] for sampling the next token of a prompt, after `step` generated tokens. */
-static inline double meg_philox_sampling(uint32_t seed, uint32_t step, int64_t prompt)
+static inline MEG_HOST_DEVICE double meg_philox_sampling(uint32_t seed, uint32_t step, int64_t prompt)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_SAMPLING };
     const uint32_t counter[4] = { step, 0, (uint32_t)prompt, (uint32_t)((uint64_t)prompt >> 32) };

@@ -7,7 +7,7 @@
 
 MEG_BEGIN_DECLS
 
-static inline uint32_t meg_bits_of(float x)
+static inline MEG_HOST_DEVICE uint32_t meg_bits_of(float x)
 {
     uint32_t u;
 
@@ -15,7 +15,7 @@ static inline uint32_t meg_bits_of(float x)
     return u;
 }
 
-static inline float meg_float_of(uint32_t u)
+static inline MEG_HOST_DEVICE float meg_float_of(uint32_t u)
 {
     float x;
 
@@ -23,12 +23,12 @@ static inline float meg_float_of(uint32_t u)
     return x;
 }
 
-static inline float meg_from_bf16(uint16_t h)
+static inline MEG_HOST_DEVICE float meg_from_bf16(uint16_t h)
 {
     return meg_float_of((uint32_t)h << 16);
 }
 
-static inline uint16_t meg_to_bf16(float x)
+static inline MEG_HOST_DEVICE uint16_t meg_to_bf16(float x)
 {
     const uint32_t u = meg_bits_of(x);
 
@@ -37,7 +37,7 @@ static inline uint16_t meg_to_bf16(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-static inline float meg_from_f16(uint16_t h)
+static inline MEG_HOST_DEVICE float meg_from_f16(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
 
@@ -47,7 +47,7 @@ static inline float meg_from_f16(uint16_t h)
     return meg_float_of(sign | meg_bits_of(meg_float_of(magnitude << 13) * 0x1p112f));
 }
 
-static inline uint16_t meg_to_f16(float x)
+static inline MEG_HOST_DEVICE uint16_t meg_to_f16(float x)
 {
     const uint32_t u = meg_bits_of(x), magnitude = u & 0x7fffffff;
     const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);

@@ -38,7 +38,7 @@ struct meg_scaler {
  * whether a gradient of any rank was NaN or Inf; it must be equal on all ranks.  The new scale applies to the next
  * step.
  */
-static inline bool meg_scaler_update(struct meg_scaler *s, bool overflowed)
+static inline MEG_HOST_DEVICE bool meg_scaler_update(struct meg_scaler *s, bool overflowed)
 {
     if (s->type == MEG_SCALER_NONE)
         return false;
@@ -101,7 +101,7 @@ struct meg_step_conf {
 };
 
 /* Return whether all losses are finite. */
-static inline bool meg_all_finite(const double loss[MEG_MAX_LOSSES])
+static inline MEG_HOST_DEVICE bool meg_all_finite(const double loss[MEG_MAX_LOSSES])
 {
     for (int i = 0; i < MEG_MAX_LOSSES; i++)
         if (!isfinite(loss[i]))
@@ -110,7 +110,7 @@ static inline bool meg_all_finite(const double loss[MEG_MAX_LOSSES])
 }
 
 /* Compute all fields of r but its sums. */
-static inline void meg_step_finish(struct meg_step_record *r, const struct meg_step_conf *c)
+static inline MEG_HOST_DEVICE void meg_step_finish(struct meg_step_record *r, const struct meg_step_conf *c)
 {
     const struct meg_step_sums *s = &r->sums;
     const double scale = (c->is_per_token && s->loss_divisor > 0 ? 1 / s->loss_divisor : 1) / r->scaler.scale;
