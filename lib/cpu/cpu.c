@@ -68,6 +68,11 @@ int64_t meg_cpu_logits_rows(int64_t v)
     return max64((INT64_C(25) << 20) / v / 64 * 64, 64);
 }
 
+size_t meg_cpu_free_nbytes(void)
+{
+    return 0;
+}
+
 /*
  * Allocate zeroed memory.  A buffer of at least 4 MiB uses huge pages if the kernel allows it.  All threads zero such a
  * buffer, which distributes its pages over the NUMA nodes (first touch).

@@ -85,6 +85,7 @@ struct meg_linear {
 /* Declare the operations that need no vector code, with the types of struct meg_ops. */
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cpu_##name
 OP(logits_rows);
+OP(free_nbytes);
 OP(alloc);
 OP(zero);
 OP(copy_heads);
@@ -131,6 +132,7 @@ OP(xent_combine);
 OP(xent_bwd);
 OP(cast);
 OP(sumsq);
+OP(sumsq_ranges);
 OP(weighted_sum);
 OP(count_zeros);
 OP(adamw);

@@ -69,6 +69,13 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_d
     *out += sum;
 }
 
+void MEG_FN(sumsq_ranges)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type,
+                          const struct meg_range *range, int nranges)
+{
+    for (int i = 0; i < nranges; i++)
+        MEG_FN(sumsq)(st, out + i, meg_element(x, range[i].begin, type), type, range[i].end - range[i].begin);
+}
+
 void MEG_FN(weighted_sum)(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
                           double scale)
 {

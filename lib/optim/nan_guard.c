@@ -1,5 +1,42 @@
 /* nan_guard.c - sum the squares of each parameter's gradient on the device. */
 #include "optim/nan_guard.h"
+#include <stdlib.h>
+#include "base/mem.h"
+
+static void upload_ranges(struct meg_nan_guard *w)
+{
+    const struct meg_params *p = w->params;
+    struct meg_range *range = meg_new((size_t)p->n * sizeof *range);
+
+    for (int group = 0; group < p->nlayer_groups; group++)
+        for (int i = p->first_row[group]; i < p->first_row[group + 1]; i++) {
+            range[i].begin = p->row[i].offset - p->layer_group[group].begin;
+            range[i].end = range[i].begin + p->row[i].shard_numel;
+        }
+    w->device->op->upload(w->device->compute, w->ranges, range, (size_t)p->n * sizeof *range);
+    free(range);
+}
+
+int meg_nan_guard_init(struct meg_nan_guard *w, const struct meg_params *params, const struct meg_device *device)
+{
+    const size_t n = (size_t)params->n;
+
+    *w = (struct meg_nan_guard){ .params = params, .device = device };
+    w->sums = device->op->alloc(n * sizeof *w->sums);
+    w->ranges = device->op->alloc(n * sizeof *w->ranges);
+    if (!w->sums || !w->ranges)
+        return MEG_EFAIL;
+    upload_ranges(w);
+    return 0;
+}
+
+void meg_nan_guard_free(struct meg_nan_guard *w)
+{
+    if (!w->device)
+        return;
+    w->device->op->release(w->sums);
+    w->device->op->release(w->ranges);
+}
 
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)
 {
@@ -10,14 +47,8 @@ void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on)
 
 void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype)
 {
-    const int64_t begin = w->params->layer_group[group].begin;
+    const int first = w->params->first_row[group], n = w->params->first_row[group + 1] - first;
 
-    for (int i = w->params->first_row[group]; i < w->params->first_row[group + 1] && w->is_on; i++) {
-        const struct meg_param *row = &w->params->row[i];
-
-        if (row->shard_numel)
-            w->device->op->sumsq(w->device->compute, w->sums + i,
-                                 (const char *)g + (size_t)(row->offset - begin) * meg_dtype_size(dtype), dtype,
-                                 row->shard_numel);
-    }
+    if (w->is_on)
+        w->device->op->sumsq_ranges(w->device->compute, w->sums + first, g, dtype, w->ranges + first, n);
 }

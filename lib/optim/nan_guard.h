@@ -13,8 +13,14 @@ struct meg_nan_guard {
     const struct meg_params *params;
     const struct meg_device *device;
     double *sums; /* [params->n] sum of squares of each parameter's gradient, in device memory; see meg_step_finish */
+    struct meg_range
+        *ranges; /* [params->n] elements of each parameter, from the first of its layer group; device memory */
     bool is_on;
 };
+
+/* Allocate the arrays in device memory.  Return MEG_EFAIL, without a message, if memory is exhausted. */
+int meg_nan_guard_init(struct meg_nan_guard *w, const struct meg_params *params, const struct meg_device *device);
+void meg_nan_guard_free(struct meg_nan_guard *w);
 
 /* Begin a step.  If is_on is false, this step's gradients are not checked. */
 void meg_nan_guard_begin(struct meg_nan_guard *w, bool is_on);

@@ -154,7 +154,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= has_main_params(c, &o->model->run) && !(b->main = o->op->alloc(m.main));
     is_short |= m.grads && !(b->grad_shards = o->op->alloc(m.grads));
     is_short |= m.params && !(b->param_shards = o->op->alloc(m.params));
-    is_short |= !(o->nan_guard.sums = o->op->alloc((size_t)o->params->n * sizeof *o->nan_guard.sums));
+    is_short |= meg_nan_guard_init(&o->nan_guard, o->params, o->model->device) < 0;
     is_short |= sp_numel && !(o->sp_grads.packed = o->op->alloc(sp_numel * meg_dtype_size(o->model->run.grad_dtype)));
     is_short |= !(o->ranges = o->op->alloc(((size_t)o->shard.nparam_ranges + 1) * sizeof *o->ranges));
     if (is_short)
@@ -197,8 +197,6 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
         meg_optim_close(o);
         return r;
     }
-    o->nan_guard.params = o->params;
-    o->nan_guard.device = model->device;
     o->sp_grads.mesh = o->mesh;
     o->sp_grads.params = o->params;
     o->sp_grads.device = model->device;
@@ -226,7 +224,7 @@ void meg_optim_close(struct meg_optim *o)
     o->op->release(o->ranges);
     o->op->release(o->buf.param_shards);
     o->op->release(o->buf.grad_shards);
-    o->op->release(o->nan_guard.sums);
+    meg_nan_guard_free(&o->nan_guard);
     o->op->release(o->sp_grads.packed);
     o->op->release(o->record);
     for (int i = 0; i < MEG_MAX_QUEUED_STEPS; i++) {

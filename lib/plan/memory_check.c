@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "device/device.h"
 #include "io/line_reader.h"
 #include "plan/cost.h"
 
@@ -68,10 +69,11 @@ double meg_memory_overhead(const struct meg_run_spec *s)
     return OVERHEAD_NBYTES + micro_batch_nbytes(s) * (double)meg_batch_max_microbatches(&s->batch);
 }
 
+/* Return the bytes of the tensors of a rank. */
 static double rank_nbytes(const struct meg_run_spec *s, int64_t rank)
 {
     const struct meg_cost_model m = meg_cost_model_make(s, meg_batch_max_microbatches(&s->batch));
-    double nbytes[MEG_COST_MEM_TYPES], sum = meg_memory_overhead(s);
+    double nbytes[MEG_COST_MEM_TYPES], sum = 0;
 
     meg_cost_memory(nbytes, &m, meg_layout_coords(&s->layout, rank));
     for (int i = 0; i < MEG_COST_MEM_TYPES; i++)
@@ -79,7 +81,20 @@ static double rank_nbytes(const struct meg_run_spec *s, int64_t rank)
     return sum;
 }
 
-int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struct meg_err *e)
+/* Compare the tensors of this rank with the free memory of its GPU. */
+static int check_gpu(double needed, double available, int rank, struct meg_err *e)
+{
+    if (needed <= available)
+        return 0;
+    return meg_fail(e, MEG_EFAIL,
+                    "not enough memory on the GPU of rank %d: tensors need %.1f GiB, but only %.1f GiB are free; use a "
+                    "smaller --micro-batch-size, --recompute-granularity, bf16 states of the optimizer "
+                    "(--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16), or a layout with more ranks (see --plan)",
+                    rank, needed / (1 << 30), available / (1 << 30));
+}
+
+/* Compare the tensors of all ranks on this machine with its available memory. */
+static int check_host(const struct meg_run_spec *s, struct meg_comm *world, struct meg_err *e)
 {
     const double available = available_nbytes();
     char host[256] = "?";
@@ -92,7 +107,7 @@ int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struc
 
     gethostname(host, sizeof host - 1);
     own->host = meg_xxh3_64(host, strlen(host));
-    own->nbytes = rank_nbytes(s, world->rank);
+    own->nbytes = rank_nbytes(s, world->rank) + meg_memory_overhead(s);
     meg_host_all_gather(world, all, own, 2, MEG_DTYPE_F64);
     for (int i = 0; i < world->size; i++)
         if (all[i].host == own->host) {
@@ -108,4 +123,12 @@ int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struc
         "--micro-batch-size, --recompute-activations, or a layout with more ranks (see --plan)",
         host, ranks_here, ranks_here == 1 ? "" : "s", ranks_here == 1 ? "s" : "", needed / (1 << 30),
         available / (1 << 30));
+}
+
+int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struct meg_err *e)
+{
+    const size_t free_nbytes = meg_device_current()->op->free_nbytes();
+
+    return free_nbytes ? check_gpu(rank_nbytes(s, world->rank), (double)free_nbytes, world->rank, e)
+                       : check_host(s, world, e);
 }

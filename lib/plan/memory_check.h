@@ -7,8 +7,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * Return MEG_EFAIL if the ranks on this machine need more memory than is available.  Return 0 if they do not, or if the
- * available memory is unknown.  Collective over world.  Call this function before the arenas are allocated.
+ * Return MEG_EFAIL if the tensors of this rank need more memory than its GPU has free or, on the CPU, if the ranks on
+ * this machine need more memory than is available.  Return 0 if they do not, or if the available memory is unknown.
+ * Collective over world.  Call this function before the arenas are allocated.
  */
 int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struct meg_err *e);
 

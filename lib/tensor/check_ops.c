@@ -592,6 +592,15 @@ static void sumsq(struct meg_stream *st, double *out, const void *x, enum meg_dt
     op->sumsq(st, out, x, type, n);
 }
 
+static void sumsq_ranges(struct meg_stream *st, double *out, const void *x, enum meg_dtype type,
+                         const struct meg_range *range, int nranges)
+{
+    MEG_ASSERT_LE(0, nranges);
+    MEG_ASSERT(nranges == 0 || (out && range));
+    CHECK_DTYPE(type);
+    op->sumsq_ranges(st, out, x, type, range, nranges);
+}
+
 static void weighted_sum(struct meg_stream *st, double *out, const float *x, const float *weight, int64_t n,
                          double scale)
 {
@@ -703,6 +712,7 @@ static void check(const struct meg_ops *table)
     checked.xent_bwd = xent_bwd;
     checked.cast = cast;
     checked.sumsq = sumsq;
+    checked.sumsq_ranges = sumsq_ranges;
     checked.weighted_sum = weighted_sum;
     checked.count_zeros = count_zeros;
     checked.step_finish = step_finish;

@@ -59,7 +59,7 @@ enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF, MEG_ACT_TANH }
 
 /* The types with 1P store a weight as its difference from 1 (Megatron's --apply-layernorm-1p; RMSNorm of Gemma). */
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS, MEG_NORM_LAYER_1P, MEG_NORM_RMS_1P };
-static inline bool meg_norm_is_rms(enum meg_norm type)
+static inline MEG_HOST_DEVICE bool meg_norm_is_rms(enum meg_norm type)
 {
     return type == MEG_NORM_RMS || type == MEG_NORM_RMS_1P;
 }
@@ -232,6 +232,11 @@ struct meg_update_range {
     int64_t first, base, cols, ld;
 };
 
+/* Elements [begin, end) of an array. */
+struct meg_range {
+    int64_t begin, end;
+};
+
 struct meg_adam {
     float beta1, beta2, eps;
 };
@@ -264,6 +269,8 @@ struct meg_ops {
      */
     int64_t (*logits_rows)(int64_t v);
 
+    /* Return the bytes of device memory that are free; 0 if unknown, as on the CPU. */
+    size_t (*free_nbytes)(void);
     /* Allocate zeroed device memory, 64-byte aligned; NULL if memory is exhausted.  Not NULL if nbytes is 0. */
     void *(*alloc)(size_t nbytes);
     void (*release)(void *p);
@@ -477,6 +484,9 @@ struct meg_ops {
      * Add the sum of squares of x [n] to *out, an f64 in device memory.  The sum is not finite iff an element is not.
      */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
+    /* Add the sum of squares of each range of x to an element of out [nranges]; range [nranges] is in device memory. */
+    void (*sumsq_ranges)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type,
+                         const struct meg_range *range, int nranges);
     /*
      * Add scale * sum(x * weight) to *out, an f64 in device memory; x [n], weight [n] f32.  If weight is NULL, all
      * weights are 1.

@@ -5,7 +5,7 @@
  * returns: a JSON object with
  *   op       the name of the operation in struct meg_ops (tensor/ops.h)
  *   rank     the rank of the process in its run
- *   time_us  microseconds from call to return; on a backend with streams this is the time to queue the work
+ *   time_us  microseconds from call to return; on a GPU, to the end of the operation, for which the host then waits
  * and the main arguments of the operation under their names in ops.h.  A matrix is printed as
  * {"dtype":"F32","shape":[rows,cols]}, a view of heads as {"dtype":"BF16","ld":[ld_s,ld_b,ld_g,ld_h]}, a NULL pointer
  * as null, a size or an option as a number or a string.  For example:
@@ -21,7 +21,7 @@ MEG_BEGIN_DECLS
 
 /*
  * If MEG_TRACE contains "ops", return a table that calls op and prints each call; otherwise return op itself, so
- * disabled tracing has no cost.  A backend passes its table through this function.  A process can trace only one table.
+ * disabled tracing has no cost.  A backend passes its table through this function.  A process traces the first table only.
  */
 const struct meg_ops *meg_trace_ops(const struct meg_ops *op);
 

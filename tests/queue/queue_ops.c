@@ -137,6 +137,7 @@ OP(xent_combine, float *, float *, const float *, const int32_t *, int64_t, int6
 OP(xent_bwd, struct meg_mat, const float *, const int32_t *, int64_t, float, struct meg_loss_weight)
 OP(cast, void *, enum meg_dtype, const void *, enum meg_dtype, int64_t)
 OP(sumsq, double *, const void *, enum meg_dtype, int64_t)
+OP(sumsq_ranges, double *, const void *, enum meg_dtype, const struct meg_range *, int)
 OP(weighted_sum, double *, const float *, const float *, int64_t, double)
 OP(count_zeros, int64_t *, const void *, enum meg_dtype, int64_t)
 OP(step_finish, struct meg_step_record *, const struct meg_step_conf *)
@@ -232,6 +233,7 @@ const struct meg_ops *queue_ops(const struct meg_ops *base)
     table.xent_bwd = xent_bwd;
     table.cast = cast;
     table.sumsq = sumsq;
+    table.sumsq_ranges = sumsq_ranges;
     table.weighted_sum = weighted_sum;
     table.count_zeros = count_zeros;
     table.step_finish = step_finish;

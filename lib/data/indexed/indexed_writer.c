@@ -111,9 +111,9 @@ static const struct {
     [MEG_IDX_I32] = { INT32_MIN, INT32_MAX }, [MEG_IDX_I64] = { INT64_MIN, INT64_MAX },
 };
 
-enum { VEC = 16 }; /* ids per vector */
-typedef int32_t ids_vec __attribute__((vector_size(VEC * 4)));
-typedef uint16_t u16_vec __attribute__((vector_size(VEC * 2)));
+enum { IDS = 16 }; /* ids per vector */
+typedef int32_t ids_vec __attribute__((vector_size(IDS * 4)));
+typedef uint16_t u16_vec __attribute__((vector_size(IDS * 2)));
 
 /* Return the bitwise OR of all ids. */
 static int32_t or_bits(const int32_t *ids, int64_t n)
@@ -121,11 +121,11 @@ static int32_t or_bits(const int32_t *ids, int64_t n)
     ids_vec all = { 0 }, v;
     int32_t bits = 0;
 
-    for (; n >= VEC; ids += VEC, n -= VEC) {
+    for (; n >= IDS; ids += IDS, n -= IDS) {
         memcpy(&v, ids, sizeof v);
         all |= v;
     }
-    for (int k = 0; k < VEC; k++)
+    for (int k = 0; k < IDS; k++)
         bits |= all[k];
     for (int64_t i = 0; i < n; i++)
         bits |= ids[i];
@@ -156,7 +156,7 @@ static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {
     int64_t i = 0;
 
-    for (; size == 2 && n - i >= VEC; i += VEC) { /* the usual token type, uint16 */
+    for (; size == 2 && n - i >= IDS; i += IDS) { /* the usual token type, uint16 */
         ids_vec v;
         u16_vec low;
 

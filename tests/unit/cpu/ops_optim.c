@@ -309,6 +309,23 @@ static void rounding_is_unbiased(const struct meg_ops *ops)
     free(s);
 }
 
+static void sums_of_ranges(const struct meg_ops *ops)
+{
+    static const struct meg_range range[] = { { 0, 1 }, { 1, 1 }, { 3, 1500 }, { 100, N } };
+    static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+
+    for (size_t k = 0; k < LEN(types); k++) {
+        const struct meg_mat x = rnd_mat_of(types[k], 1, N, 0);
+        double got[] = { 1, 2, 3, 4 }, want[] = { 1, 2, 3, 4 };
+
+        ops->sumsq_ranges(NULL, got, x.p, types[k], range, LEN(range));
+        for (size_t i = 0; i < LEN(range); i++)
+            ops->sumsq(NULL, want + i, element(x, 0, range[i].begin), types[k], range[i].end - range[i].begin);
+        assert_memory_equal(got, want, sizeof got);
+        free(x.p);
+    }
+}
+
 static void sums_of(const struct meg_ops *ops, enum meg_dtype t)
 {
     static const int64_t lengths[] = { 0, 1, 7, 1023, 1024, 1025, N };
@@ -480,6 +497,7 @@ int main(void)
         { "stochastic rounding does not depend on shards", rounding_does_not_depend_on_shards },
         { "stochastic rounding is unbiased", rounding_is_unbiased },
         { "sums over buffers agree with f64", sums },
+        { "sums over ranges are those over their elements", sums_of_ranges },
         { "a sum of large squares is finite", sum_of_large_squares_is_finite },
         { "memory is zeroed and aligned", memory },
         { "copy_heads copies the heads only", copy_heads },

@@ -265,13 +265,13 @@ static void create_fails_cleanly_without_memory(void **state)
     scarce.alloc = alloc_some;
     device.op = f.model.op = &scarce;
     f.model.device = &device;
-    for (int n = 0; n < 5; n++) { /* record, two moments, NaN guard, ranges */
+    for (int n = 0; n < 6; n++) { /* record, two moments, sums and ranges of the NaN guard, ranges of the update */
         allocations = n;
         assert_int_equal(meg_optim_create(&o, &f.conf, &zero, &f.model, &e), MEG_EFAIL);
         assert_non_null(strstr(e.msg, "out of memory: the optimizer requires "));
         assert_null(o);
     }
-    allocations = 5;
+    allocations = 6;
     assert_int_equal(meg_optim_create(&o, &f.conf, &zero, &f.model, &e), 0);
     meg_optim_close(o);
     end(&f);
