@@ -173,10 +173,11 @@ static struct key_range visible_in_tile(const struct meg_attn_desc *desc, const 
 static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_desc *desc, const struct meg_drop *d,
                                  const struct dropout *drop, const struct tile *x, int64_t t)
 {
-    const int64_t unit = (d->unit0 + x->j) * ((desc->s + 7) & ~(int64_t)7) + desc->k0 + x->k0;
-    return drop->threshold
-               ? drop_factors(buf, drop, unit, x->nk, query_position(desc, x->t0 + t, x->i), d->sample[x->i])
-               : NULL;
+    int64_t unit;
+    if (!drop->threshold)
+        return NULL;
+    unit = (d->unit0 + x->j) * ((desc->s + 7) & ~(int64_t)7) + desc->k0 + x->k0;
+    return drop_factors(buf, drop, unit, x->nk, query_position(desc, x->t0 + t, x->i), d->sample[x->i]);
 }
 
 /* Return whether a score is scale * q.k. */
