@@ -19,9 +19,11 @@
 #                  SEED= TRIALS= STRIDE=
 # make check-queue train on the device of tests/queue: SEEDS=200 random orders per configuration, then all layouts of
 #                  check-layouts
+# make check-gpu   compare operations, training and inference on a GPU with those on the CPU: SEED=
 # make check-peers compare with other tokenizers on 240 MB of text; MEG_PYTHON=: a Python with these tokenizers
 # make check-chroot   run check and demo in a minimal Debian (as root)
 # make fuzz        fuzz the parsers with libFuzzer, FUZZ_S=60 seconds each (requires clang)
+# make bench-gpu   benchmark kernels and training on a GPU: BENCH_MODELS=, MEG_PYTHON=: a Python with PyTorch
 # make bench       benchmark against other tools; BENCHES='encode ranks step threads': only these; see tests/bench/*.sh
 # make compile_commands.json   write the compilation database for clangd and other tools
 #
@@ -46,7 +48,9 @@ MPI    ?= auto
 DEPS   ?= 1
 CFLAGS ?= $(if $(DEBUG),-O0 -g3,-O2 -g)
 NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
+# Cubins for each of CUDA_ARCHS; newer GPUs compile the PTX of CUDA_PTX.
 CUDA_ARCHS ?= 80 90a
+CUDA_PTX ?= 90
 B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san),$(if $(DEBUG),/debug))
 # Make B relative to this directory, because object files depend on their paths.
 override B := $(subst $(CURDIR)/,,$(B))
@@ -63,13 +67,14 @@ FORCE:
 # ---- packages -----------------------------------------------------------------------------------
 
 DEPS_BUILD := gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
-              zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev
+              zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev $(if $(filter-out 0,$(CUDA)),$(if $(wildcard $(NVCC)),g++))
 DEPS_MPI   := $(if $(filter 0,$(MPI)),,$(if $(filter mpich,$(MPI)),libmpich-dev mpich,libopenmpi-dev openmpi-bin))
 DEPS_demo  := gnuplot-nox jq zstd $(DEPS_MPI)
-DEPS_check := libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo)
+DEPS_check := g++ libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo)
 DEPS_check-layouts := $(DEPS_check)
 DEPS_check-faults  := $(DEPS_check)
 DEPS_check-queue   := $(DEPS_check)
+DEPS_check-gpu     := $(DEPS_check)
 DEPS_deps  := $(DEPS_check)
 DEPS_lint  := mandoc cppcheck shellcheck
 DEPS_fuzz  := clang
@@ -77,7 +82,7 @@ DEPS_check-format := clang-format
 DEPS_check-clang  := $(DEPS_check) clang libomp-dev
 DEPS_check-san    := $(DEPS_check)
 DEPS_check-mpich  := $(filter-out libopenmpi-dev openmpi-bin,$(DEPS_check)) libmpich-dev mpich
-DEPS_ci    := $(sort g++ $(DEPS_lint) $(DEPS_check-format) $(DEPS_check-clang) $(DEPS_check-mpich) $(DEPS_check))
+DEPS_ci    := $(sort $(DEPS_lint) $(DEPS_check-format) $(DEPS_check-clang) $(DEPS_check-mpich) $(DEPS_check))
 DEPS_check-chroot := debootstrap
 GOALS := $(or $(MAKECMDGOALS),all)
 DEPS_DEBIAN := $(sort $(DEPS_BUILD) $(foreach g,$(GOALS),$(DEPS_$g)))
@@ -120,9 +125,10 @@ endif
 use = $(filter 1,$(if $(filter auto,$($1)),$(if $(wildcard $2),1),$($1)))
 MPI_KIND := $(filter openmpi mpich,$(MPI))
 CUDA_HOME := $(abspath $(dir $(NVCC))/..)
-# lib/comm/nccl* are compiled with the headers only; several ranks on GPUs load the library at run time.
+# lib/comm/nccl* and lib/cuda are compiled with the headers of NCCL, cuBLASLt and cuDNN, and load the libraries at run time.
 include_of = $(firstword $(wildcard $(CUDA_HOME)/include/$1 /usr/include/$1))
 NCCL_H := $(if $(call include_of,cuda_runtime.h),$(call include_of,nccl.h))
+CUDNN_H := $(if $(filter-out 0,$(CUDNN)),$(call include_of,cudnn.h))
 USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,NCCL,$(NCCL_H)),NCCL) \
         $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
 # If MPI is openmpi or mpich, fail unless it is found.  Skip this check if packages are about to be installed.
@@ -145,7 +151,7 @@ $(error NCCL=1, but nccl.h and cuda_runtime.h are not in $(CUDA_HOME)/include or
     where CUDA is by NVCC=)
 endif
 ifneq ($(filter CUDA,$(USES)),)
-USES += $(if $(call use,CUDNN,$(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h),CUDNN)
+USES += $(if $(call use,CUDNN,$(CUDNN_H)),CUDNN)
 ifeq ($(wildcard $(NVCC)),)
 $(error CUDA=1, but there is no nvcc: put it in PATH or give NVCC=)
 endif
@@ -174,8 +180,7 @@ OBJS   := $(SRCS:%=$(B)/%.o) $(foreach i,$(ISAS),$(HOT:%=$(B)/%.$i.o))
 PKG_CONFIG = $(shell pkg-config $1 $(if $(MISSING),2>/dev/null))
 PKGS := jansson libxxhash libzstd zlib liblzma libutf8proc libpcre2-8
 # List the libraries of the enabled features; --as-needed links only those that a program uses.
-CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lcublasLt -lstdc++
-CUDNN_LIBS := -lcudnn
+CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lrt -lstdc++
 NCCL_LIBS  := -Wl,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64
 MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
 MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
@@ -188,11 +193,21 @@ QUEUE += $(if $(RANKS),$(B)/tests/queue/layouts)
 STORE := $(B)/tests/store/comm
 # A test double of NCCL and the CUDA runtime for machines without a GPU, and programs whose device is the double.
 NCCL_DOUBLE := $(B)/tests/nccl/libcudart-double.so
-NCCL_OBJS := $(B)/tests/nccl/device.c.o $(B)/tests/queue/queue_ops.c.o
+NCCL_OBJS := $(B)/tests/nccl/device.c.o $(B)/tests/nccl/lib/device/device.c.o $(B)/tests/queue/queue_ops.c.o
 DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/comm $(B)/tests/nccl/bin/meg-train)
+# Programs whose kernels are compiled for the CPU (tests/cuda/emulate.h), with the double and doubles of other libraries.
+# They require the headers of CUDA and NCCL, but no nvcc.  cuDNN is optional.
+CHECK_OBJS := $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/check*.c))
+EMULATED_SRCS := lib/device/device.c $(filter-out $(if $(CUDNN_H),,$(OPTIONAL_CUDNN)),$(wildcard lib/cuda/*.c lib/cuda/*.cu))
+EMULATED_OBJS := $(EMULATED_SRCS:%=$(B)/tests/cuda/%.o)
+EMULATED_LIBS := $(NCCL_DOUBLE) $(B)/tests/cuda/libcublasLt.so.13 $(if $(CUDNN_H),$(B)/tests/cuda/libcudnn.so.9)
+EMULATED := $(if $(NCCL_H),$(if $(call include_of,cublasLt.h),$(B)/tests/cuda/check \
+                $(patsubst %,$(B)/tests/cuda/bin/meg-%,train eval generate)))
+CUDNN_ACCEPT := $(if $(NCCL_H),$(if $(CUDNN_H),$(B)/tests/cuda/cudnn_accept))
+CHECK_GPU := $(if $(filter CUDA,$(USED)),$(B)/tests/cuda/check-gpu $(B)/tests/cuda/bench)
 
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(if $(DEBUG),-DMEG_DEBUG) $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
-                $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(call PKG_CONFIG,--cflags $(PKGS))
+                $(call PKG_CONFIG,--cflags $(PKGS))
 MEG_CFLAGS := -std=gnu11 -fopenmp -ffp-contract=off -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
               '-ffile-prefix-map=$(CURDIR)=.'
 MEG_LIBS   := -Wl,--as-needed $(foreach u,$(USED),$($u_LIBS)) $(call PKG_CONFIG,--libs $(PKGS)) -lm -lpthread -ldl
@@ -202,13 +217,17 @@ CPU_FLAGS  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
 COMPILE = $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) $(MEG_CFLAGS) $(CFLAGS) $(SAN_FLAGS)
 SAN_OBJ    := $(if $(filter-out thread,$(SAN)),$(B)/tests/san/dlclose.c.o)
 LINK    = $(CC) -fopenmp $(CFLAGS) $(SAN_FLAGS) $(LDFLAGS) $(SAN_OBJ) $(SAN_OBJ:%=-Wl,--export-dynamic-symbol=dlclose)
-NVCC_COMPILE = $(NVCC) -O3 -std=c++17 -ccbin $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) -Xcompiler -Wall,-Wextra,-fopenmp \
-               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a)
+NVCC_COMPILE = $(NVCC) -O3 -std=c++17 -ccbin $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) -Xcompiler -Wall,-Wextra \
+               -Werror all-warnings -Xptxas -v,-warn-spills,-warn-lmem-usage \
+               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+               $(foreach a,$(CUDA_PTX),-gencode arch=compute_$a,code=compute_$a)
+CXX_COMPILE = $(CXX) -x c++ -std=c++17 $(MEG_CPPFLAGS) $(CPPFLAGS) $(MODULE_FLAGS) -Itests/cuda -Wall -Wextra \
+              -Wno-unknown-pragmas $(CFLAGS) $(SAN_FLAGS)
 
 # $(call keep,FILE,TEXT): write TEXT to FILE unless FILE already contains it
 keep = $(if $(subst x$(strip $2),,x$(file <$1))$(if $(wildcard $1),,x),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
 ifneq ($(filter-out clean deps lint,$(GOALS)),)
-$(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(if $(filter CUDA,$(USED)),$(NVCC_COMPILE)) $(LINK) $(MEG_LIBS))
+$(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(if $(filter CUDA,$(USED)),$(NVCC_COMPILE)) $(CXX_COMPILE) $(LINK) $(MEG_LIBS))
 $(call keep,$(B)/objects,$(OBJS))
 endif
 
@@ -225,12 +244,13 @@ $(B)/lib/cpu/%.o: MODULE_FLAGS := $(CPU_FLAGS)
 $(B)/tests/unit/%.o: MODULE_FLAGS := -Itests/unit
 $(B)/tests/bench/peak.c.o: MODULE_FLAGS := -ffp-contract=fast
 $(B)/lib/comm/mpi%.o: MODULE_FLAGS = $(MPI_CFLAGS)
-$(B)/lib/comm/nccl%.o: MODULE_FLAGS = -isystem $(CUDA_HOME)/include
+$(B)/lib/comm/nccl%.o $(B)/lib/cuda/%.c.o: MODULE_FLAGS = -isystem $(CUDA_HOME)/include
+$(B)/tests/cuda/%.o: MODULE_FLAGS = -isystem $(CUDA_HOME)/include -DMEG_HAVE_CUDA $(if $(CUDNN_H),-DMEG_HAVE_CUDNN)
 $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(NCCL_OBJS) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(STORE) $(DOUBLE) $(NCCL_OBJS) $(EMULATED) $(EMULATED_OBJS) $(CHECK_OBJS) $(CHECK_GPU) $(BENCH) $(QUEUE) $(QUEUE_OBJS) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -240,8 +260,14 @@ $(B)/%.c.v3.o: %.c $(B)/flags | $$(@D)/
 	$(cc)
 $(B)/%.c.v4.o: %.c $(B)/flags | $$(@D)/
 	$(cc)
+# The report of ptxas and the release of nvcc are kept for tests/cuda_registers.t.
 $(B)/%.cu.o: %.cu $(B)/flags | $$(@D)/
-	$(call run,$(NVCC_COMPILE) -MMD -MP -c -o $@ $<)
+	$(call run,$(NVCC_COMPILE) -MMD -MP -c -o $@ $< 2>$@.ptxas; rc=$$?; \
+	    grep -vE '^ptxas info|bytes stack frame' $@.ptxas >&2; $(NVCC) --version >>$@.ptxas; exit $$rc)
+$(B)/tests/cuda/lib/%.c.o: lib/%.c $(B)/flags | $$(@D)/
+	$(cc)
+$(B)/tests/cuda/lib/%.cu.o: lib/%.cu $(B)/flags | $$(@D)/
+	$(call run,$(CXX_COMPILE) -MMD -MP -c -o $@ $<)
 
 $(B)/libmeg.a: $(OBJS) $(B)/objects | $(SAN_OBJ)
 	$(call run,rm -f $@ && $(AR) rcsD $@ $(OBJS))
@@ -278,19 +304,47 @@ $(NCCL_DOUBLE): tests/nccl/double.c $(B)/flags
 	@ln -sf $(@F) $(@D)/libnccl.so.2
 NCCL_LD = $(call ld,$(filter %.so,$^) '-Wl$(comma)-rpath$(comma)$$ORIGIN:$$ORIGIN/..' \
     $(addprefix -Wl$(comma)--wrap=,meg_device_open meg_device_cpu meg_device_current))
+# lib/device without lib/cuda, whose library contains the CUDA runtime.
+$(B)/tests/nccl/lib/device/device.c.o: MODULE_FLAGS = -UMEG_HAVE_CUDA
+$(B)/tests/nccl/lib/device/device.c.o: lib/device/device.c $(B)/flags | $$(@D)/
+	$(cc)
 $(B)/tests/nccl/device.c.o: MODULE_FLAGS = -Itests/queue -isystem $(CUDA_HOME)/include
 $(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCCL_DOUBLE)
 	$(NCCL_LD)
 $(B)/tests/nccl/bin/meg-%: $(B)/cmd/%/main.c.o $(NCCL_OBJS) $(B)/libmeg.a $(NCCL_DOUBLE) | $(B)/tests/nccl/bin/
 	$(NCCL_LD)
 
--include $(wildcard $(B)/lib/*/*.d $(B)/lib/*/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d $(B)/tests/*/*/*.d)
+# Programs link with the doubles, which lib/cuda then finds when it loads the libraries.
+$(B)/tests/cuda/libcublasLt.so.13: tests/cuda/cublaslt_double.c
+$(B)/tests/cuda/libcudnn.so.9: tests/cuda/cudnn_double.c
+$(filter-out $(NCCL_DOUBLE),$(EMULATED_LIBS)): $(NCCL_DOUBLE) $(B)/flags
+	@mkdir -p $(@D)
+	$(call run,$(CC) -g -O2 -Wall -Wextra -Ilib -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC \
+	    -Wl$(comma)-soname$(comma)$(@F) -o $@ $(filter %.c,$^) $(NCCL_DOUBLE) -lm -lpthread)
+EMULATED_LD = $(call ld,-Wl$(comma)--no-as-needed $(EMULATED_LIBS) \
+    '-Wl$(comma)-rpath$(comma)$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../nccl:$$ORIGIN/../../nccl' -lstdc++)
+$(B)/tests/cuda/check: $(CHECK_OBJS) $(EMULATED_OBJS) $(B)/libmeg.a $(EMULATED_LIBS)
+	$(EMULATED_LD)
+$(B)/tests/cuda/bin/meg-%: $(B)/cmd/%/main.c.o $(EMULATED_OBJS) $(B)/libmeg.a $(EMULATED_LIBS) | $(B)/tests/cuda/bin/
+	$(EMULATED_LD)
+# The program loads cuDNN, not its double.  Without a GPU, the library uses the stub of the driver in tests/cuda/stub.
+$(B)/tests/cuda/cudnn_accept: $(B)/tests/cuda/cudnn_accept.c.o $(patsubst %,$(B)/tests/cuda/%.o,$(wildcard lib/cuda/cudnn_*.c)) \
+                           $(B)/libmeg.a $(NCCL_DOUBLE)
+	$(call ld,$(NCCL_DOUBLE) '-Wl$(comma)-rpath$(comma)$$ORIGIN/../nccl:$(CUDA_HOME)/lib64')
+	@mkdir -p $(@D)/stub
+	@ln -sf $(CUDA_HOME)/lib64/stubs/libcuda.so $(@D)/stub/libcuda.so.1
+$(B)/tests/cuda/check-gpu: $(CHECK_OBJS) $(B)/libmeg.a
+	$(call ld)
+$(B)/tests/cuda/bench: $(B)/tests/cuda/bench.c.o $(B)/libmeg.a
+	$(call ld)
+
+-include $(wildcard $(B)/lib/*/*.d $(B)/lib/*/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d $(B)/tests/*/*/*.d $(B)/tests/*/lib/*/*.d)
 
 # ---- what is run --------------------------------------------------------------------------------
 
 # The programs that the shell tests start.
-TEST_PROGRAMS := $(RANKS) $(STORE) $(DOUBLE) $(QUEUE) $(B)/tests/fault.so
-build-tests: $(UNITS) $(TEST_PROGRAMS)
+TEST_PROGRAMS := $(RANKS) $(STORE) $(DOUBLE) $(EMULATED) $(CUDNN_ACCEPT) $(QUEUE) $(B)/tests/fault.so
+build-tests: $(UNITS) $(TEST_PROGRAMS) $(CHECK_GPU)
 
 # The tests that start ranks by mpirun.
 RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t tests/torchrun.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
@@ -322,13 +376,13 @@ ci:
 	+$(MAKE) check-mpich
 	+$(MAKE) check
 
-C_FILES = $(wildcard $(foreach d,lib/* lib/*/* cmd/* tests/* tests/unit/*,$d/*.c $d/*.h))
+C_FILES = $(wildcard $(foreach d,lib/* lib/*/* cmd/* tests/* tests/unit/*,$d/*.c $d/*.h $d/*.cu))
 format:
 	@clang-format -i $(C_FILES)
 check-format:
 	@clang-format --dry-run -Werror $(C_FILES)
 
-SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/texts tests/bench/*.sh)
+SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cuda/*.sh tests/cmd/*.t tests/bench/run tests/bench/texts tests/bench/*.sh)
 # cppcheck does not detect that an out-parameter is set, a create keeps no pointer, or a sum of exp is positive.
 NOT_SO := uninitvar ctuuninitvar returnDanglingLifetime invalidFunctionArg:lib/cpu/xent.c
 lint:
@@ -337,13 +391,13 @@ lint:
 	    -Ilib -DMEG_VERSION='""' -DMEG_ISA=base lib cmd
 	shellcheck -s sh -S warning -e SC1091,SC2010,SC2034,SC2154 $(SH_FILES)
 
-# Each of these uses a separate build directory.
+# Each of these uses a separate build directory.  The kernels are compiled for the CPU only, which takes less time.
 check-clang:
-	+$(MAKE) B=build/clang CC=clang CFLAGS='-O0 -g -Werror' DEPS=0 all build-tests
+	+$(MAKE) B=build/clang CC=clang CXX=clang++ CUDA=0 CFLAGS='-O0 -g -Werror' DEPS=0 all build-tests
 check-san:
-	+$(MAKE) SAN=1 CFLAGS='-O1 -g' DEPS=0 TESTS='$(UNITS:$(B)/%=build/san/%)' check
+	+$(MAKE) SAN=1 CUDA=0 CFLAGS='-O1 -g' DEPS=0 TESTS='$(patsubst $(B)/%,build/san/%,$(UNITS) $(filter %/check,$(EMULATED)))' check
 check-mpich:
-	+$(MAKE) B=build/mpich MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check
+	+$(MAKE) B=build/mpich CUDA=0 MPI=mpich MPIRUN=mpirun.mpich DEPS=0 TESTS='$(RANK_TESTS)' check
 
 bench: all $(BENCH)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run $(BENCHES)
@@ -376,6 +430,10 @@ check-queue: all build-tests
 	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/queue.t
 	@PATH="$(abspath $(BIN)):$$PATH" MEG_QUEUE_SEED=1 LAYOUTS=$(if $(FULL)$(PART),full,cover) B="$(abspath $(B))" \
 	    tests/layouts.t
+
+check-gpu bench-gpu: all $(CHECK_GPU)
+	@$(if $(CHECK_GPU),PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
+	    tests/$(if $(filter bench-gpu,$@),bench,cuda)/gpu.sh,echo 'this build has no CUDA: install nvcc, or name it by NVCC='; exit 1)
 
 check-chroot:
 	tests/chroot.sh
@@ -424,4 +482,4 @@ help:
 clean:
 	rm -rf build bin demo
 
-.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-queue check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-queue check-gpu bench-gpu check-chroot demo deps bench fuzz lint install clean FORCE

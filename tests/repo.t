@@ -25,16 +25,28 @@ like 'make install works with a path with a space' "$(in_a_path -n install DESTD
 # tests/lsan.supp suppresses leaks of vasprintf, which Open MPI calls, so meg must not call it.
 is 'lib and cmd do not call vasprintf' "$(grep -lw -e asprintf -e vasprintf lib/*/*.[ch] cmd/*/*.c)" ''
 
-# Each header includes the headers that it uses; headers with MEG_BEGIN_DECLS also compile as C++.
+# Each header includes the headers that it uses; headers with MEG_BEGIN_DECLS also compile as C++, and those of kernels
+# only as C++.
 has_nccl=$(printf '#include <nccl.h>\n' | ${CC:-cc} -E -x c - >/dev/null 2>&1 && echo 1)
+kernel_headers=$(grep -l __device__ lib/cuda/*.h)
 for header in lib/*/*.h; do
     case $has_nccl$header in
     lib/comm/nccl_*)
         skip "$header compiles alone" 'no NCCL'
         continue
         ;;
+    lib/cuda/*)
+        skip "$header compiles alone" 'no CUDA'
+        continue
+        ;;
     esac
     printf '#include "%s"\n' "${header#lib/}" >"$T/one.c"
+    case $kernel_headers in
+    *"$header"*)
+        ok "$header compiles alone" c++ -x c++ -std=c++17 -Ilib -Itests/cuda -fsyntax-only -Wall -Wno-unknown-pragmas "$T/one.c"
+        continue
+        ;;
+    esac
     # shellcheck disable=SC2086 # CC may be "ccache gcc"
     ok "$header compiles alone" ${CC:-cc} -std=gnu11 -fopenmp -Ilib -DMEG_ISA=base -fsyntax-only -Wall -Wextra -Werror "$T/one.c"
     ! grep -q '^MEG_BEGIN_DECLS' "$header" || cat "$T/one.c" >>"$T/all.cc"

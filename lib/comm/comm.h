@@ -232,8 +232,8 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
  * d; collective.  With one rank, do nothing.
  *
  * Several ranks with tensors in host memory require MPI: under torchrun, return MEG_EUSAGE.  With tensors in GPU memory
- * they require NCCL and an open watchdog.  Return MEG_EUSAGE if this build has no NCCL, and MEG_EFAIL if NCCL cannot be
- * loaded or the watchdog is not open.  If only some ranks cannot load NCCL, the others return 0 without effect, so
+ * they require NCCL, an open watchdog and a GPU for each rank.  Return MEG_EUSAGE if this build has no NCCL or two ranks
+ * use one GPU, and MEG_EFAIL if NCCL cannot be loaded or the watchdog is not open.  If only some ranks cannot load NCCL, the others return 0 without effect, so
  * callers must agree on the result.  d must stay open until the communicators are closed.
  */
 int meg_comm_open_tensors(struct meg_comm *world, const struct meg_device *d, struct meg_err *e);

@@ -580,15 +580,34 @@ static const struct meg_comm_ops ops = {
     .close = close_comm,
 };
 
+/* Return MEG_EUSAGE on all ranks if two of them use one GPU, for which NCCL has no communicator. */
+static int check_gpus(struct meg_comm *world, const struct meg_device *d, struct meg_err *e)
+{
+    const int64_t id = (int64_t)d->id;
+    int64_t *ids = meg_new((size_t)world->size * sizeof *ids);
+    int r = 0;
+
+    meg_host_all_gather(world, ids, &id, 1, MEG_DTYPE_I64);
+    for (int i = 1; i < world->size && r == 0; i++)
+        for (int j = 0; j < i && r == 0; j++)
+            if (ids[i] && ids[i] == ids[j])
+                r = meg_fail(e, MEG_EUSAGE,
+                             "ranks %d and %d use the same GPU; start one rank per GPU, and check CUDA_VISIBLE_DEVICES "
+                             "and the local ranks that the launcher sets",
+                             j, i);
+    free(ids);
+    return r;
+}
+
 int meg_comm_open_nccl(struct meg_comm *world, const struct meg_device *d, struct meg_err *e)
 {
-    const int r = meg_nccl_load(&lib, e);
+    int r = meg_nccl_load(&lib, e);
     int32_t has_failed = r < 0;
     struct channel *c;
     ncclUniqueId id;
 
     meg_host_all_reduce(world, &has_failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
-    if (has_failed)
+    if (has_failed || (r = check_gpus(world, d, e)) < 0)
         return r;
     if (!meg_watchdog_is_open(world->watchdog))
         return meg_fail(e, MEG_EFAIL, "NCCL requires TCP connections of all ranks to rank 0, which failed");

@@ -2,26 +2,44 @@
 #include "device/device.h"
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "base/num.h"
 #include "cpu/cpu.h"
+#ifdef MEG_HAVE_CUDA
+#    include "cuda/cuda.h"
+#endif
 
 #define C struct meg_device_conf
 const struct meg_opt meg_device_opts[] = { { "device", 0, MEG_ENUM(C, device), "auto|cpu|cuda", "auto",
-                                             "device to compute on; auto selects the CPU; cuda is not supported yet" },
+                                             "device to compute on; auto selects a GPU if there is one, else the CPU" },
+                                           { "deterministic-mode", 0, MEG_BOOL(C, is_deterministic), NULL, "no",
+                                             "on GPUs, use only kernels whose results are equal in each run; slower "
+                                             "attention; results on CPUs are always equal" },
                                            { 0 } };
 #undef C
 
 static struct meg_device cpu;
+#ifdef MEG_HAVE_CUDA
+static struct meg_device gpu;
+#endif
 static const struct meg_device *current; /* device that meg_device_open opened, or NULL */
+
+static void open_streams(struct meg_device *d)
+{
+    d->compute = d->op->stream_create("compute");
+    d->copy = d->op->stream_create("copy");
+    d->read_done = d->op->event_create();
+    d->read_buffer = d->op->alloc_pinned(MEG_READ_NBYTES);
+    if (!d->read_buffer)
+        meg_die(MEG_EFAIL, "out of memory: cannot allocate a read buffer of %d bytes", MEG_READ_NBYTES);
+}
 
 static void open_cpu(void)
 {
     cpu.op = meg_cpu_ops();
-    cpu.read_done = cpu.op->event_create();
-    cpu.read_buffer = cpu.op->alloc_pinned(MEG_READ_NBYTES);
-    if (!cpu.read_buffer)
-        meg_die(MEG_EFAIL, "out of memory: cannot allocate a read buffer of %d bytes", MEG_READ_NBYTES);
+    open_streams(&cpu);
 }
 
 const struct meg_device *meg_device_cpu(void)
@@ -32,10 +50,50 @@ const struct meg_device *meg_device_cpu(void)
     return &cpu;
 }
 
+#ifdef MEG_HAVE_CUDA
+/* Return the rank of this process among those of its node; 0 if no launcher has set it. */
+static int local_rank(void)
+{
+    static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                         "SLURM_LOCALID" };
+    int64_t rank;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+
+        if (text && meg_parse_i64(text, &rank) && rank >= 0 && rank <= INT32_MAX)
+            return (int)rank;
+    }
+    return 0;
+}
+
+static int open_gpu(const struct meg_device_conf *c, struct meg_err *e)
+{
+    const int r = gpu.op ? 0
+                         : meg_cuda_open(&gpu.op, &gpu.id, meg_cuda_num_devices() == 1 ? 0 : local_rank(),
+                                         c->is_deterministic, e);
+
+    if (r == 0 && !gpu.compute)
+        open_streams(&gpu);
+    return r;
+}
+#endif
+
 int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e)
 {
+#ifdef MEG_HAVE_CUDA
+    if (c->device == MEG_DEVICE_CUDA || (c->device == MEG_DEVICE_AUTO && meg_cuda_num_devices() > 0)) {
+        const int r = open_gpu(c, e);
+
+        if (r == 0)
+            *out = current = &gpu;
+        return r;
+    }
+#endif
     if (c->device == MEG_DEVICE_CUDA)
-        return meg_fail(e, MEG_EUSAGE, "--device cuda: this build has no CUDA backend; use --device cpu");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--device cuda: this program was built without CUDA; install the CUDA toolkit and run make "
+                        "CUDA=1, or use --device cpu");
     *out = current = meg_device_cpu();
     return 0;
 }
@@ -43,6 +101,15 @@ int meg_device_open(const struct meg_device **out, const struct meg_device_conf 
 const struct meg_device *meg_device_current(void)
 {
     return current ? current : meg_device_cpu();
+}
+
+const struct meg_ops *meg_device_gpu_ops(void)
+{
+#ifdef MEG_HAVE_CUDA
+    return &meg_cuda_ops;
+#else
+    return meg_cpu_ops();
+#endif
 }
 
 static void (*wait_function)(const struct meg_device *d, struct meg_event *event);

@@ -19,6 +19,7 @@ enum meg_device_type { MEG_DEVICE_AUTO, MEG_DEVICE_CPU, MEG_DEVICE_CUDA };
 
 struct meg_device_conf {
     enum meg_device_type device;
+    bool is_deterministic;
 };
 extern const struct meg_opt meg_device_opts[];
 
@@ -30,17 +31,26 @@ struct meg_device {
     struct meg_stream *copy;    /* stream of copies between host and device that overlap with computation */
     struct meg_event *read_done;
     void *read_buffer; /* pinned host buffer of meg_device_read */
+    uint64_t id;       /* identifies the GPU among those of all nodes; 0 for the CPU */
 };
 
 /*
- * Open the device that --device selects; it stays open until the process ends.  There is no CUDA backend yet, so auto
- * selects the CPU, and cuda returns MEG_EUSAGE.
+ * Open the device that --device selects; it stays open until the process ends.  auto selects a GPU if the build has
+ * CUDA and the machine has a GPU, else the CPU.  A process uses the GPU whose number is its local rank (LOCAL_RANK of
+ * torchrun, or the variables of mpirun and srun), or its only one.  Return MEG_EUSAGE for cuda if the build has no CUDA,
+ * and MEG_EFAIL if the GPU cannot be opened (cuda/cuda.h).
  */
 int meg_device_open(const struct meg_device **out, const struct meg_device_conf *c, struct meg_err *e);
 /* Return the device that meg_device_open opened; before that call, the CPU. */
 const struct meg_device *meg_device_current(void);
 /* Return the CPU; the first call initializes it. */
 const struct meg_device *meg_device_cpu(void);
+
+/*
+ * Return the table of operations of GPUs, for its functions that need no open device, such as attn_bwd_nbytes; that of
+ * the CPU if the build has no CUDA.
+ */
+const struct meg_ops *meg_device_gpu_ops(void);
 
 /*
  * Set the function by which meg_device_wait waits, or NULL for the default, which polls event_is_done.  The function of

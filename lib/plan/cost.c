@@ -17,17 +17,18 @@ struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t 
 {
     const struct meg_train_job *job = s->job;
     const struct meg_train_conf *c = &job->train;
+    const bool is_gpu = meg_hardware_find(c->hardware)->memory > 0;
     const bool has_grad_norm = job->optim.clip_grad > 0 || c->check_for_nan || s->scaler.type != MEG_SCALER_NONE;
     struct meg_cost_model m = { .model = &job->model,
                                 .optim = &job->optim,
-                                .op = meg_device_current()->op,
+                                .op = is_gpu ? meg_device_gpu_ops() : meg_device_current()->op,
                                 .layout = s->layout,
                                 .schedule = s->schedule,
                                 .run = s->model_run };
 
     count_heads(&m);
     m.schedule.microbatches = num_micro;
-    m.uses_host_comm = meg_hardware_find(c->hardware)->memory == 0;
+    m.uses_host_comm = !is_gpu && meg_device_current()->op->is_host_memory;
     m.overlaps_grad_reduce = job->zero.overlap_grad_reduce;
     m.overlaps_param_gather = job->zero.overlap_param_gather;
     m.has_doc_start = job->data.reset_attention_mask;

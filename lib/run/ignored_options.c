@@ -30,7 +30,6 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("grad-reduce-in-bf16", NULL,
                 "--main-grads-dtype sets the dtype in which gradients of --bf16 are reduced"),
     MEG_IGNORED("use-precision-aware-optimizer", NULL, "the dtype options of the optimizer do not require it"),
-    MEG_IGNORED("deterministic-mode", NULL, "results are always deterministic"),
     MEG_IGNORED("num-dataset-builder-threads", "N", "sample indexes are built one at a time"),
     MEG_IGNORED("log-batch-size-to-tensorboard", NULL, "the batch size is always written to TensorBoard"),
     MEG_IGNORED("manual-gc", NULL, "it configures Python's garbage collector"),

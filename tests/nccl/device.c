@@ -28,7 +28,8 @@ static void *device_alloc(size_t nbytes)
     void *p;
 
     CUDA(cudaMalloc(&p, nbytes));
-    return memset(p, 0, nbytes);
+    CUDA(cudaMemset(p, 0, nbytes));
+    return p;
 }
 
 static void device_release(void *p)
@@ -37,10 +38,17 @@ static void device_release(void *p)
         CUDA(cudaFree(p));
 }
 
+static void *alloc_pinned(size_t nbytes)
+{
+    void *p;
+
+    CUDA(cudaMallocHost(&p, nbytes));
+    return memset(p, 0, nbytes);
+}
+
 static void release_pinned(void *p)
 {
-    CUDA(cudaDeviceSynchronize());
-    meg_cpu_ops()->release_pinned(p);
+    CUDA(cudaFreeHost(p));
 }
 
 static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
@@ -48,18 +56,10 @@ static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbyte
     CUDA(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDeviceToDevice, cuda_stream(st)));
 }
 
-static void free_staged(void *p)
-{
-    free(p);
-}
-
-/* Copy `host` at once, because the caller may reuse it on return. */
+/* The runtime copies from pageable memory before it returns. */
 static void upload(struct meg_stream *st, void *dev, const void *host, size_t nbytes)
 {
-    void *staged = memcpy(meg_new(nbytes + 1), host, nbytes);
-
-    CUDA(cudaMemcpyAsync(dev, staged, nbytes, cudaMemcpyHostToDevice, cuda_stream(st)));
-    CUDA(cudaLaunchHostFunc(cuda_stream(st), free_staged, staged));
+    CUDA(cudaMemcpyAsync(dev, host, nbytes, cudaMemcpyHostToDevice, cuda_stream(st)));
 }
 
 static void upload_pinned(struct meg_stream *st, void *dev, const void *pinned, size_t nbytes)
@@ -190,6 +190,7 @@ static void open_device(void)
     table.is_host_memory = false;
     table.alloc = device_alloc;
     table.release = device_release;
+    table.alloc_pinned = alloc_pinned;
     table.release_pinned = release_pinned;
     table.copy = copy;
     table.upload = upload;

@@ -1,0 +1,91 @@
+/* act.cu - activation functions and their gradients, where they are not an epilogue of a matrix product, and biases. */
+#include "cuda/act.h"
+#include "cuda/elementwise.h"
+
+template <class Y, class X>
+static __global__ void act_fwd(struct meg_mat y, struct meg_mat x, enum meg_act act, bool is_aligned)
+{
+    for_each_vector(x.rows, x.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        float v[VEC];
+
+        load(v, (const X *)x.p + r * x.ld, c, end, is_vector);
+        with_act(act, [&](auto f) {
+#pragma unroll
+            for (int j = 0; j < VEC; j++)
+                v[j] = f.of(v[j]);
+        });
+        store((Y *)y.p + r * y.ld, v, c, end, is_vector);
+    });
+}
+
+void meg_cuda_act_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x, enum meg_act act)
+{
+    const bool is_aligned = has_aligned_rows(y) && has_aligned_rows(x);
+
+    with_type(y.dtype, [&](auto ty) {
+        with_type(x.dtype, [&](auto tx) {
+            launch_elementwise(st, act_fwd<decltype(ty), decltype(tx)>, x.rows, x.cols, y, x, act, is_aligned);
+        });
+    });
+}
+
+template <class DX, class DY, class P>
+static __global__ void act_bwd(struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act,
+                               bool is_aligned)
+{
+    for_each_vector(dx.rows, dx.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        float d[VEC], p[VEC];
+
+        load(d, (const DY *)dy.p + r * dy.ld, c, end, is_vector);
+        load(p, (const P *)pre.p + r * pre.ld, c, end, is_vector);
+        with_act(act, [&](auto f) {
+#pragma unroll
+            for (int j = 0; j < VEC; j++) {
+                float y;
+
+                d[j] *= f.grad(p[j], y);
+            }
+        });
+        store((DX *)dx.p + r * dx.ld, d, c, end, is_vector);
+    });
+}
+
+void meg_cuda_act_bwd(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat pre, enum meg_act act)
+{
+    const bool is_aligned = has_aligned_rows(dx) && has_aligned_rows(dy) && has_aligned_rows(pre);
+
+    with_type(dx.dtype, [&](auto tdx) {
+        with_type(dy.dtype, [&](auto tdy) {
+            with_type(pre.dtype, [&](auto tp) {
+                launch_elementwise(st, act_bwd<decltype(tdx), decltype(tdy), decltype(tp)>, dx.rows, dx.cols, dx, dy,
+                                   pre, act, is_aligned);
+            });
+        });
+    });
+}
+
+template <class Y, class B> static __global__ void add_bias(struct meg_mat y, const B *bias, bool is_aligned)
+{
+    for_each_vector(y.rows, y.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        Y *row = (Y *)y.p + r * y.ld;
+        float v[VEC], b[VEC];
+
+        load(v, row, c, end, is_vector);
+        load(b, bias, c, end, is_vector);
+#pragma unroll
+        for (int j = 0; j < VEC; j++)
+            v[j] += b[j];
+        store(row, v, c, end, is_vector);
+    });
+}
+
+void meg_cuda_add_bias(struct meg_stream *st, struct meg_mat y, const void *bias, enum meg_dtype type)
+{
+    with_type(y.dtype, [&](auto ty) {
+        with_type(type, [&](auto tb) {
+            using B = decltype(tb);
+            launch_elementwise(st, add_bias<decltype(ty), B>, y.rows, y.cols, y, (const B *)bias,
+                               has_aligned_rows(y) && is_aligned(bias));
+        });
+    });
+}

@@ -1,0 +1,174 @@
+/*
+ * act.h - activation functions and their derivatives in kernels.
+ *
+ * An activation function is a class: of(x) returns its value, and grad(x, &y) its derivative and, in y, its value.  Both
+ * return NaN for NaN.  The formulas are those of cpu/vmath.h, in which nothing cancels.
+ */
+#ifndef MEG_CUDA_ACT_H
+#define MEG_CUDA_ACT_H
+#include "cuda/kernel.h"
+
+/* Return x / y within 2 ulp, or 0 if |y| is above 2^126. */
+__device__ inline float divide(float x, float y)
+{
+#ifdef __CUDACC__
+    return __fdividef(x, y);
+#else
+    return x / y;
+#endif
+}
+
+/* Return x, but at least `least` and at most `most`. */
+__device__ inline float clamp(float x, float least, float most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+/* Return e^x with a relative error below 2^-23 * (2 + |x|). */
+__device__ inline float fast_exp(float x)
+{
+    return exp2f(1.44269504f * x);
+}
+
+struct identity {
+    __device__ float of(float x) const
+    {
+        return x;
+    }
+    __device__ float grad(float x, float &y) const
+    {
+        y = x;
+        return 1.0f;
+    }
+};
+
+struct hyperbolic_tangent {
+    __device__ float of(float x) const
+    {
+        return tanhf(x);
+    }
+    __device__ float grad(float x, float &y) const
+    {
+        y = tanhf(x);
+        return 1.0f - y * y;
+    }
+};
+
+/* GELU in its tanh form: x * s(2u) with the logistic function s and u = sqrt(2/pi) * (x + 0.044715 * x^3). */
+struct gelu_tanh {
+    __device__ float of(float x) const
+    {
+        return divide(x, 1.0f + fast_exp(fminf(-1.5957691216f * x * (1.0f + 0.044715f * x * x), 80.0f)));
+    }
+    /* Beyond [-10, 10], the derivative is 0 or 1 to within 3e-36. */
+    __device__ float grad(float x, float &y) const
+    {
+        const float z = clamp(x, -10.0f, 10.0f), z2 = z * z;
+        const float e = fast_exp(-1.5957691216f * z * (1.0f + 0.044715f * z2)), s = divide(1.0f, 1.0f + e);
+
+        y = x * s;
+        return s + z * (s * (e * s)) * (1.5957691216f + 0.2140644488f * z2);
+    }
+};
+
+/*
+ * GELU in its exact form: x times the cumulative distribution function of the standard normal distribution.  With e =
+ * exp(-x^2/2), `normal` returns this function: erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2 otherwise, where
+ *   erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt 2, t = 1/(1 + z/2), and P within 2.2e-8
+ */
+struct gelu_erf {
+    __device__ static float normal(float x, float e)
+    {
+        const float t = divide(1.0f, 1.0f + 0.35355339f * fabsf(x));
+        float p = 0.0110999084f;
+
+        p = p * t - 0.116974030f;
+        p = p * t + 0.414558350f;
+        p = p * t - 0.651462395f;
+        p = p * t + 0.406406091f;
+        p = p * t - 0.0906807966f;
+        p = p * t + 0.223034834f;
+        p = p * t + 0.239150506f;
+        p = p * t + 0.282800322f;
+        p = p * t + 0.282067189f;
+        p = 0.5f * e * t * p;
+        return x < 0.0f ? p : 1.0f - p;
+    }
+    __device__ float of(float x) const
+    {
+        return x * normal(x, fast_exp(-0.5f * x * x));
+    }
+    __device__ float grad(float x, float &y) const
+    {
+        const float e = fast_exp(-0.5f * x * x), cdf = normal(x, e);
+
+        y = x * cdf;
+        return cdf + x * (0.398942280f * e);
+    }
+};
+
+/* x * s(alpha * x) with the logistic function s: SiLU if alpha is 1. */
+struct swish {
+    float alpha;
+
+    __device__ float of(float x) const
+    {
+        return divide(x, 1.0f + fast_exp(-alpha * x));
+    }
+    __device__ float grad(float x, float &y) const
+    {
+        const float s = divide(1.0f, 1.0f + fast_exp(-alpha * x));
+
+        y = x * s;
+        return s * (1.0f + alpha * x * (1.0f - s));
+    }
+};
+
+struct relu {
+    __device__ float of(float x) const
+    {
+        return x < 0.0f ? 0.0f : x;
+    }
+    __device__ float grad(float x, float &y) const
+    {
+        y = of(x);
+        return x <= 0.0f ? 0.0f : 1.0f;
+    }
+};
+
+struct squared_relu {
+    __device__ float of(float x) const
+    {
+        return x < 0.0f ? 0.0f : x * x;
+    }
+    __device__ float grad(float x, float &y) const
+    {
+        y = of(x);
+        return x <= 0.0f ? 0.0f : 2.0f * x;
+    }
+};
+
+/* Call f with an object of the class of the activation function.  The branch is outside f's loops over elements. */
+template <class F> __device__ inline void with_act(enum meg_act act, F f)
+{
+    switch (act) {
+    case MEG_ACT_GELU_TANH: f(gelu_tanh()); break;
+    case MEG_ACT_GELU_ERF: f(gelu_erf()); break;
+    case MEG_ACT_TANH: f(hyperbolic_tangent()); break;
+    default: f(identity()); /* MEG_ACT_NONE */
+    }
+}
+
+template <class F> __device__ inline void with_act(enum meg_glu_type type, F f)
+{
+    switch (type) {
+    case MEG_GLU_QUICK_GELU: f(swish{ 1.702f }); break;
+    case MEG_GLU_GELU_TANH: f(gelu_tanh()); break;
+    case MEG_GLU_GELU_ERF: f(gelu_erf()); break;
+    case MEG_GLU_RELU: f(relu()); break;
+    case MEG_GLU_SQUARED_RELU: f(squared_relu()); break;
+    default: f(swish{ 1.0f }); /* MEG_GLU_SILU */
+    }
+}
+
+#endif

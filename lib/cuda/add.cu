@@ -1,0 +1,112 @@
+/* add.cu - residual addition with bias and dropout.  norm.cu has the addition that is fused with a norm. */
+#include "cuda/add.h"
+#include "cuda/elementwise.h"
+
+template <class S, class B> static __global__ void __launch_bounds__(256) add_fwd(struct add a)
+{
+    const int64_t c = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * VEC;
+
+    for (int64_t r = blockIdx.y; r < a.z.rows && c < a.z.cols; r += gridDim.y) {
+        vec<S> x;
+        vec<B> y;
+        float z[VEC];
+
+        add_fetch(x, y, a, r, c);
+        add_vector(z, a, x, y, drop_row_of(a.drop, r), r, c);
+    }
+}
+
+void meg_cuda_add_fwd(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
+                      const struct meg_drop *drop)
+{
+    const struct add a = add_begin(z, x, y, bias, drop);
+
+    with_types_and_drop({ z, x }, { y, a.bias }, a.drop, [&](auto s, auto b) {
+        launch_elementwise(st, add_fwd<decltype(s), decltype(b)>, z.rows, z.cols, a);
+    });
+}
+
+/* ---- backward ---- */
+
+/*
+ * A block computes TILE_COLS columns of dy in every nparts-th group of WARPS rows, one row per warp, and the sums of
+ * these columns.  A thread fetches VEC columns of BATCH rows before it uses the first.  Each lane computes the position
+ * and the sample, which takes a division, of only one of these rows for the warp.
+ */
+enum { THREADS = 256, WARPS = THREADS / WARP, TILE_COLS = WARP * VEC, BATCH = 4, MOST_BLOCKS = 16 * 132 };
+
+template <class S, class B>
+static __global__ void __launch_bounds__(THREADS, sizeof(vec<S>) > 16 ? 2 : 3)
+    add_bwd(struct meg_mat dy, struct meg_mat dz, struct drop_mask drop, float *partial, unsigned nparts)
+{
+    SHARED(float, buf);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const unsigned part = blockIdx.x % nparts, tile = blockIdx.x / nparts;
+    const int64_t rows = dz.rows, c0 = tile * (int64_t)TILE_COLS, c = c0 + lane * VEC, step = nparts * (int64_t)WARPS;
+    float sum[VEC] = {};
+
+    for (int64_t r0 = part * (int64_t)WARPS + warp; r0 < rows; r0 += BATCH * step) {
+        const int64_t r_own = r0 + lane % BATCH * step;
+        struct drop_row own;
+        vec<S> v[BATCH];
+
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (r0 + i * step < rows && c < dz.cols)
+                fetch(v[i], dz, r0 + i * step, c);
+        own = drop_row_of(drop, r_own < rows ? r_own : r0);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int64_t r = r0 + i * step;
+            const struct drop_row row = { __shfl_sync(0xffffffffu, own.position, i),
+                                          __shfl_sync(0xffffffffu, own.sample, i) };
+            float g[VEC];
+
+            if (r < rows && c < dz.cols) {
+                convert(g, v[i]);
+                drop_columns<!is_general<B>>(g, drop, row, c);
+                put<B>(dy, r, c, g);
+#pragma unroll
+                for (int j = 0; j < VEC; j++)
+                    sum[j] += g[j];
+            }
+        }
+    }
+    if (!partial)
+        return;
+    store(buf + warp * TILE_COLS, sum, lane * VEC, lane * VEC + VEC, true);
+    __syncthreads();
+    for (int k = (int)threadIdx.x; k < TILE_COLS; k += THREADS) {
+        float s = 0.0f;
+
+        for (int i = 0; i < WARPS; i++)
+            s += buf[i * TILE_COLS + k];
+        partial[part * (int64_t)(gridDim.x / nparts) * TILE_COLS + c0 + k] = s;
+    }
+}
+
+void meg_cuda_add_bwd(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
+                      const struct meg_drop *d, bool accumulate)
+{
+    const struct drop_mask drop = drop_begin(d);
+    const int64_t tiles = ceil_div(dz.cols, TILE_COLS);
+    float *partial = NULL;
+    unsigned nparts;
+
+    if (!drop.threshold && dy.p == dz.p) {
+        if (dbias)
+            meg_cuda_column_sums(st, dbias, grad, dy, accumulate);
+        return;
+    }
+    if (!tiles)
+        return;
+    nparts = grid_size(ceil_div(dz.rows, 2 * BATCH * WARPS), tiles < MOST_BLOCKS ? MOST_BLOCKS / tiles : 1);
+    if (dbias)
+        partial = (float *)meg_cuda_scratch(st, nparts * (size_t)tiles * TILE_COLS * sizeof *partial);
+    with_types_and_drop({ dz }, { dy }, drop, [&](auto s, auto b) {
+        launch(st, add_bwd<decltype(s), decltype(b)>, (unsigned)tiles * nparts, THREADS,
+               WARPS * TILE_COLS * sizeof(float), dy, dz, drop, partial, nparts);
+    });
+    if (dbias)
+        sum_partials(st, dbias, NULL, grad, partial, (int)nparts, dz.cols, tiles * TILE_COLS, accumulate);
+}

@@ -1,0 +1,215 @@
+/*
+ * attention.h - what the attention kernels have in common: addresses of heads, masks, biases and dropout, and the
+ * functions that launch the kernels.
+ */
+#ifndef MEG_CUDA_ATTENTION_H
+#define MEG_CUDA_ATTENTION_H
+#include "cuda/kernel.h"
+
+/*
+ * Queue attn_fwd or attn_bwd (tensor/ops.h) on kernels for tensor cores (attention_fwd.cu, attention_bwd.cu), and return
+ * true.  Return false, with nothing queued, if these kernels do not support the case.  args->delta is given, and
+ * d_rel_bias and d_sink are not computed.
+ */
+bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
+                           struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
+bool meg_cuda_attn_mma_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
+                           const struct meg_attn_bwd_args *args, const struct meg_drop *drop);
+
+/* The same for all cases, in f32 (attention_f32.cu). */
+void meg_cuda_attn_f32_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
+                           struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
+/*
+ * If d_rel_bias is not NULL, the function writes the sums of d_rel_bias over each tile of queries to it: [b, a, tiles,
+ * buckets], where tiles is meg_cuda_attn_f32_tiles.
+ */
+void meg_cuda_attn_f32_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
+                           const struct meg_attn_bwd_args *args, const struct meg_drop *drop, double *d_rel_bias);
+int64_t meg_cuda_attn_f32_tiles(const struct meg_attn_desc *desc);
+
+/* ---- heads ---- */
+
+/* Return the index of the first element of query head j, token t of sequence i. */
+__device__ inline int64_t query_index(const struct meg_attn_desc &desc, const struct meg_heads &x, int64_t t, int64_t i,
+                                      int64_t j)
+{
+    const int64_t r = desc.a / desc.g;
+
+    return t * x.ld_s + i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h;
+}
+
+/* Return the index of the first element of the key or value head of a group, token t of sequence i. */
+__device__ inline int64_t key_index(const struct meg_attn_desc &desc, const struct meg_heads &x, int64_t t, int64_t i,
+                                    int64_t group)
+{
+    if (desc.block_table) {
+        const int64_t block = desc.block_table[i * desc.blocks_per_seq + t / desc.block_size];
+
+        return block * x.ld_b + t % desc.block_size * x.ld_s + group * x.ld_g;
+    }
+    return t * x.ld_s + i * x.ld_b + group * x.ld_g;
+}
+
+/* Whether all heads begin at multiples of 16 bytes. */
+static inline bool has_aligned_heads(struct meg_heads x)
+{
+    const int64_t size = x.dtype == MEG_DTYPE_F32 ? 4 : 2;
+
+    return (uintptr_t)x.p % 16 == 0 && x.ld_s * size % 16 == 0 && x.ld_b * size % 16 == 0 && x.ld_g * size % 16 == 0 &&
+           x.ld_h * size % 16 == 0;
+}
+
+/* Return element `index` of an array of type `type`, as f32. */
+__device__ inline float element(const void *p, enum meg_dtype type, int64_t index)
+{
+    switch (type) {
+    case MEG_DTYPE_BF16: return to_float(((const bf16 *)p)[index]);
+    case MEG_DTYPE_F16: return to_float(((const f16 *)p)[index]);
+    default: return ((const float *)p)[index];
+    }
+}
+
+/* Call f with a pointer of the type `type` to p. */
+template <class F> __device__ inline void with_pointer(void *p, enum meg_dtype type, F f)
+{
+    switch (type) {
+    case MEG_DTYPE_BF16: f((bf16 *)p); break;
+    case MEG_DTYPE_F16: f((f16 *)p); break;
+    default: f((float *)p); break;
+    }
+}
+
+/* ---- masks ---- */
+
+/* Keys [lo, hi) of the chunk; empty if hi == lo. */
+struct attn_keys {
+    int lo, hi;
+};
+
+__device__ inline int64_t query_position(const struct meg_attn_desc &desc, int64_t t, int64_t i)
+{
+    return (desc.query_start ? desc.query_start[i] : desc.q0) + t;
+}
+
+/* Return the keys that query t of sequence i attends to. */
+__device__ inline struct attn_keys visible_keys(const struct meg_attn_desc &desc, int64_t t, int64_t i)
+{
+    const int64_t position = query_position(desc, t, i);
+    int64_t lo = 0, hi = desc.s_k;
+
+    if (desc.doc_start)
+        lo = max(lo, desc.doc_start[t * desc.b + i] - desc.k0);
+    if (desc.key_length)
+        hi = min(hi, desc.key_length[i] - desc.k0);
+    if (desc.window_left >= 0)
+        lo = max(lo, position - desc.window_left - desc.k0);
+    if (desc.window_right >= 0)
+        hi = min(hi, position + desc.window_right + 1 - desc.k0);
+    lo = min(lo, desc.s_k);
+    return { (int)lo, (int)max(hi, lo) };
+}
+
+/* Return the queries [lo, hi) to which the windows make one of the keys [begin, end) visible. */
+__device__ inline struct attn_keys queries_in_window(const struct meg_attn_desc &desc, int64_t begin, int64_t end)
+{
+    int64_t lo = 0, hi = desc.s_q;
+
+    if (desc.window_right >= 0)
+        lo = max(lo, desc.k0 + begin - desc.window_right - desc.q0);
+    if (desc.window_left >= 0)
+        hi = min(hi, desc.k0 + end + desc.window_left - desc.q0);
+    return { (int)min(lo, desc.s_q), (int)max(hi, (int64_t)0) };
+}
+
+/*
+ * Tiles of keys begin at tile_origin + n * size, with a size that is a multiple of 8, so that eight keys of a tile that
+ * begin at a multiple of 8 use the eight numbers of one block of Philox.  The origin is at most 0.
+ */
+__device__ inline int tile_origin(const struct meg_attn_desc &desc)
+{
+    return -(int)(desc.k0 % 8);
+}
+
+/* ---- biases ---- */
+
+/* Return log(x) rounded to f32, which logf may miss by a unit, so that powers of 2 are in the bucket that the CPU has. */
+__device__ inline float log_rounded(float x)
+{
+    return (float)log((double)x);
+}
+
+/* Return the bucket of a relative position, the position of a key minus that of a query (struct meg_attn_desc). */
+__device__ inline int rel_bias_bucket(const struct meg_attn_desc &desc, int64_t relative)
+{
+    const bool is_both = desc.rel_bias_is_bidirectional;
+    const int64_t n = desc.rel_bias.rows / (is_both ? 2 : 1), exact = n / 2, first = is_both && relative > 0 ? n : 0;
+    const int64_t distance = is_both && relative > 0 ? relative : max(-relative, (int64_t)0);
+    const float ratio = (float)distance / (float)exact, most = (float)desc.rel_bias_max_distance / (float)exact;
+
+    if (distance < exact)
+        return (int)(first + distance);
+    return (int)(first + min(exact + (int64_t)(log_rounded(ratio) / log_rounded(most) * (float)(n - exact)), n - 1));
+}
+
+/* Return the bias of head j at a relative position, whose bucket is given if there is a relative attention bias. */
+__device__ inline float score_bias(const struct meg_attn_desc &desc, int64_t j, int64_t relative, int bucket)
+{
+    float bias = 0.0f;
+
+    if (desc.rel_bias.p)
+        bias = element(desc.rel_bias.p, desc.rel_bias.dtype, bucket * desc.rel_bias.ld + j);
+    if (desc.alibi_slope)
+        bias -= desc.alibi_slope[j] * (float)(relative < 0 ? -relative : relative);
+    return bias;
+}
+
+/* Return the sink of head j, or -infinity without sinks. */
+__device__ inline float sink_of(const struct meg_attn_desc &desc, int64_t j)
+{
+    return desc.sink.p ? element(desc.sink.p, desc.sink.dtype, j) : -INFINITY;
+}
+
+/* ---- dropout ---- */
+
+/* Dropout of attention weights (struct meg_drop). */
+struct weight_drop {
+    uint32_t seed, stream, threshold; /* threshold 0: no dropout */
+    float scale;                      /* factor of kept weights */
+    int64_t unit0;
+    const int64_t *sample;
+};
+
+static inline struct weight_drop weight_drop_of(const struct meg_drop *d)
+{
+    struct weight_drop x = {};
+
+    x.scale = 1.0f;
+    if (d) {
+        x.seed = d->seed;
+        x.stream = 16 * (uint32_t)d->layer + (uint32_t)d->site;
+        x.threshold = (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f);
+        x.scale = 65536.0f / (float)(65536 - x.threshold);
+        x.unit0 = d->unit0;
+        x.sample = d->sample;
+    }
+    return x;
+}
+
+/*
+ * Return a byte whose bit n states whether the weight of key + n is kept, for query head j at a position of sequence i.
+ * desc.k0 + key is a multiple of 8.
+ */
+__device__ inline uint8_t kept_keys(const struct meg_attn_desc &desc, const struct weight_drop &drop, int64_t i,
+                                    int64_t j, int64_t position, int64_t key)
+{
+    const int64_t unit = (drop.unit0 + j) * ((desc.s + 7) / 8 * 8) + desc.k0 + key;
+    uint16_t number[8];
+    uint32_t kept = 0;
+
+    meg_philox_dropout(number, drop.seed, drop.stream, (uint32_t)(unit / 8), (uint32_t)position, drop.sample[i]);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        kept |= (uint32_t)(number[n] >= drop.threshold) << n;
+    return (uint8_t)kept;
+}
+#endif

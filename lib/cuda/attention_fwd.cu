@@ -1,0 +1,214 @@
+/*
+ * attention_fwd.cu - the forward pass of attention on tensor cores (Dao 2023, FlashAttention-2).
+ *
+ * A block of four warps computes a tile of queries of one head; each warp owns 16 or 32 queries and keeps their output,
+ * running maximum and sum in registers.  The block iterates over tiles of keys; a tile is copied to shared memory while
+ * the previous one is processed.
+ */
+#include "cuda/attention_mma.h"
+
+enum { THREADS = 128 };
+
+struct attn_mma_fwd {
+    struct meg_attn_desc desc;
+    struct meg_heads o, q, k, v;
+    float *lse;
+    struct weight_drop drop;
+};
+
+/* The arrays of a block in shared memory. */
+template <class T, int D> struct fwd_tiles {
+    /* A warp has M tiles of 16 queries, and a block BQ queries and BK keys, such that they fit in registers. */
+    static constexpr int LD = D + ROW_PAD, M = D <= 128 ? 2 : 1, BQ = 64 * M, BK = D <= 64 ? 64 : 32;
+    T q[BQ * LD];
+    struct {
+        T k[BK * LD], v[BK * LD];
+    } keys[2];
+    struct attn_keys visible[BQ];
+    struct score_terms<BQ, BK> terms;
+};
+
+/* The running softmax of the queries of a thread: rows g and g+8 of each of its M tiles. */
+template <int M> struct running_softmax {
+    float max[M][2]; /* times log2(e) */
+    float sum[M][2]; /* of the keys that the thread has processed */
+};
+
+/*
+ * Replace s by weights exp2(scale * s - max) and update `run`.  Multiply the output o accumulated so far by
+ * exp2(old max - max).
+ */
+template <int M, int NK, int N>
+static __device__ inline void softmax(float (&s)[M][NK][4], float (&o)[M][N][4], struct running_softmax<M> &run,
+                                      float scale)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float most = -INFINITY, base, rescale, sum = 0.0f;
+
+#pragma unroll
+            for (int n = 0; n < NK; n++)
+                most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+            most = fmaxf(run.max[m][h], most * scale);
+            base = most == -INFINITY ? 0.0f : most;
+            rescale = exp2_fast(run.max[m][h] - base);
+            run.max[m][h] = most;
+#pragma unroll
+            for (int n = 0; n < NK; n++)
+#pragma unroll
+                for (int e = 2 * h; e < 2 * h + 2; e++) {
+                    s[m][n][e] = exp2_fast(s[m][n][e] * scale - base);
+                    sum += s[m][n][e];
+                }
+            run.sum[m][h] = run.sum[m][h] * rescale + sum;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                o[m][n][2 * h] *= rescale;
+                o[m][n][2 * h + 1] *= rescale;
+            }
+        }
+}
+
+template <class T, int D, bool is_plain>
+static __global__ void __launch_bounds__(THREADS) attn_fwd(struct attn_mma_fwd x)
+{
+    using tiles = fwd_tiles<T, D>;
+    constexpr int M = tiles::M, BQ = tiles::BQ, BK = tiles::BK, LD = tiles::LD, NK = BK / 8;
+    SHARED(tiles, sh);
+    const struct meg_attn_desc &desc = x.desc;
+    const int t0 = (int)(gridDim.x - 1 - blockIdx.x) * BQ, j = (int)blockIdx.y, i = (int)blockIdx.z,
+              group = j / (int)(desc.a / desc.g);
+    const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    const int row0 = warp * 16 * M, origin = tile_origin(desc);
+    const float scale = is_plain ? desc.scale * LOG2E : 1.0f, sink = sink_of(desc, j);
+    const auto load = [&](int stage, int key, int end) {
+        load_keys<T, D, BK, THREADS, is_plain>(sh->keys[stage].k, desc, x.k, i, group, desc.d, key, end);
+        load_keys<T, D, BK, THREADS, is_plain>(sh->keys[stage].v, desc, x.v, i, group, desc.d_v, key, end);
+        copy_async_commit();
+    };
+    float o[M][D / 8][4] = {};
+    struct running_softmax<M> run;
+    struct tile_keys keys;
+    int key, stage = 0;
+
+    load_queries<T, D, BQ, THREADS>(sh->q, desc, x.q, i, j, desc.d, t0);
+    copy_async_commit();
+    for (int r = (int)threadIdx.x; r < BQ; r += THREADS)
+        sh->visible[r] = visible_keys(desc, min(t0 + r, (int)desc.s_q - 1), i);
+    __syncthreads();
+    keys = keys_of_tile(sh->visible, BQ);
+    key = origin + (keys.any.lo - origin) / BK * BK;
+    if (key < keys.any.hi)
+        load(0, key, keys.any.hi);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            run.max[m][h] = sink * LOG2E;
+            run.sum[m][h] = desc.sink.p && t == 0 ? 1.0f : 0.0f;
+        }
+    for (; key < keys.any.hi; key += BK, stage ^= 1) {
+        float s[M][NK][4] = {};
+
+        copy_async_wait<0>();
+        __syncthreads();
+        if (key + BK < keys.any.hi)
+            load(stage ^ 1, key + BK, keys.any.hi);
+        if (!is_plain) {
+            fill_terms<BQ, BK, THREADS>(&sh->terms, desc, x.drop, i, j, t0, key);
+            __syncthreads();
+        }
+        multiply_rows<T, D>(s, sh->q, row0, sh->keys[stage].k, LD);
+        if (!is_plain)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int n = 0; n < NK; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        const int r = row0 + 16 * m + g + e / 2 * 8, c = 8 * n + 2 * t + e % 2;
+                        float slope;
+
+                        s[m][n][e] = score2(desc, s[m][n][e], sh->terms.bias[c - r + BQ - 1], &slope);
+                    }
+        if (key < keys.all.lo || key + BK > keys.all.hi)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const struct attn_keys row = sh->visible[row0 + 16 * m + g + 8 * h];
+
+#pragma unroll
+                    for (int n = 0; n < NK; n++)
+#pragma unroll
+                        for (int e = 0; e < 2; e++) {
+                            const int c = key + 8 * n + 2 * t + e;
+
+                            if (c < row.lo || c >= row.hi)
+                                s[m][n][2 * h + e] = -INFINITY;
+                        }
+                }
+        softmax(s, o, run, scale);
+        if (!is_plain && x.drop.threshold)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int n = 0; n < NK; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        if (!(sh->terms.kept[row0 + 16 * m + g + e / 2 * 8][n] >> (2 * t + e % 2) & 1))
+                            s[m][n][e] = 0.0f;
+        multiply_weights<T>(o, s, sh->keys[stage].v, LD);
+    }
+    copy_async_wait<0>();
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float factor[2];
+        int64_t row[2];
+
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int64_t token = t0 + row0 + 16 * m + g + 8 * h;
+            float sum = run.sum[m][h];
+
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            factor[h] = sum == 0.0f ? 0.0f : x.drop.scale / sum;
+            row[h] = token < desc.s_q ? query_index(desc, x.o, token, i, j) : -1;
+            if (token < desc.s_q && t == 0)
+                x.lse[(i * desc.a + j) * desc.s_q + token] = run.max[m][h] * LN2 + logf(sum);
+        }
+        store_accumulators(x.o, row, 0, desc.d_v, o[m], factor, false);
+    }
+}
+
+bool meg_cuda_attn_mma_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
+                           struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop)
+{
+    struct attn_mma_fwd x = {};
+
+    /* A few queries are faster in f32, where the keys are split over blocks and the heads of a group use one tile. */
+    if (desc->s_q < 16 || !fits_mma(q, q.dtype, desc->d) || !fits_mma(k, q.dtype, desc->d) ||
+        !fits_mma(v, q.dtype, desc->d_v) || !has_aligned_heads(o))
+        return false;
+    x.desc = *desc;
+    x.o = o, x.q = q, x.k = k, x.v = v;
+    x.lse = lse;
+    x.drop = weight_drop_of(drop);
+    if (desc->b > 0)
+        with_mma_type(q.dtype, desc, is_plain_attention(desc, &x.drop), [&](auto type, auto size, auto is_plain) {
+            using T = decltype(type);
+            constexpr int D = size;
+
+            using tiles = fwd_tiles<T, D>;
+
+            launch(st, attn_fwd<T, D, is_plain>,
+                   dim3((unsigned)ceil_div(desc->s_q, tiles::BQ), (unsigned)desc->a, (unsigned)desc->b), THREADS,
+                   sizeof(tiles), x);
+        });
+    return true;
+}

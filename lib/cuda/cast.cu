@@ -1,0 +1,69 @@
+/* cast.cu - conversion between f32, bf16 and f16, and copies of heads. */
+#include "cuda/elementwise.h"
+
+template <class D, class S> static __global__ void cast(D *dst, const S *src, int64_t n, bool is_aligned)
+{
+    for_each_vector(1, n, is_aligned, [&](int64_t, int64_t c, int64_t end, bool is_vector) {
+        float v[VEC];
+
+        load(v, src, c, end, is_vector);
+        store(dst, v, c, end, is_vector);
+    });
+}
+
+void meg_cuda_cast(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
+                   int64_t n)
+{
+    with_type(dst_type, [&](auto td) {
+        with_type(src_type, [&](auto ts) {
+            using D = decltype(td);
+            using S = decltype(ts);
+            launch_elementwise(st, cast<D, S>, 1, n, (D *)dst, (const S *)src, n, is_aligned(dst) && is_aligned(src));
+        });
+    });
+}
+
+/* Strides of heads, in units of the copy. */
+struct strides {
+    int64_t s, b, g;
+};
+
+/* Copy heads [rows/b, b, g, d] in units T, which may be several elements of the tensor. */
+template <class T>
+static __global__ void copy_units(T *dst, const T *src, struct strides to, struct strides from, int64_t rows, int64_t b,
+                                  int64_t g, int64_t d)
+{
+    const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, j = i / d, c = i % d;
+
+    if (j < g)
+        for (int64_t r = blockIdx.y; r < rows; r += gridDim.y)
+            dst[r / b * to.s + r % b * to.b + j * to.g + c] = src[r / b * from.s + r % b * from.b + j * from.g + c];
+}
+
+void meg_cuda_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
+                         int64_t g, int64_t d)
+{
+    const int64_t size = (int64_t)meg_dtype_size(src.dtype);
+    const struct strides to = { dst.ld_s * size, dst.ld_b * size, dst.ld_g * size };
+    const struct strides from = { src.ld_s * size, src.ld_b * size, src.ld_g * size };
+    /* a unit must divide all offsets in bytes */
+    const uint64_t bits =
+        (uintptr_t)dst.p | (uintptr_t)src.p | (uint64_t)(to.s | to.b | to.g | from.s | from.b | from.g | d * size);
+    const auto copy = [&](auto unit) {
+        using T = decltype(unit);
+        const int64_t n = sizeof(T);
+
+        launch_rows(st, copy_units<T>, s * b, g * (d * size / n), (T *)dst.p, (const T *)src.p,
+                    strides{ to.s / n, to.b / n, to.g / n }, strides{ from.s / n, from.b / n, from.g / n }, s * b, b, g,
+                    d * size / n);
+    };
+
+    if (bits % 16 == 0)
+        copy(packed<float>());
+    else if (bits % 8 == 0)
+        copy(uint64_t());
+    else if (bits % 4 == 0)
+        copy(uint32_t());
+    else
+        copy(uint16_t());
+}

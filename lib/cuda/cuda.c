@@ -1,0 +1,398 @@
+/* cuda.c - the GPU in use: its selection, memory, streams and events, and copies between host and device. */
+#include "cuda/cuda.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/hash.h"
+#include "base/mem.h"
+#include "cuda/cublaslt_lib.h"
+#ifdef MEG_HAVE_CUDNN
+#    include "cuda/cudnn_lib.h"
+#endif
+#include "cuda/internal.h"
+#include "tensor/check_ops.h"
+#include "tensor/trace_ops.h"
+
+struct meg_cuda_device meg_cuda_device;
+
+/* ---- errors ---- */
+
+void meg_cuda_check(cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess)
+        return;
+    meg_die(MEG_EFAIL,
+            "GPU %d (%s): %s fails: %s; an earlier operation may be the cause: set CUDA_LAUNCH_BLOCKING=1 to find the "
+            "operation, and see dmesg for hardware errors (Xid)",
+            meg_cuda_device.index, meg_cuda_device.name, what, cudaGetErrorString(error));
+}
+
+/* ---- memory ---- */
+
+static size_t free_nbytes(void)
+{
+    size_t available, total;
+
+    CUDA(cudaMemGetInfo(&available, &total));
+    return available;
+}
+
+static void *device_alloc(size_t nbytes)
+{
+    void *p;
+
+    if (cudaMalloc(&p, nbytes ? nbytes : 1) != cudaSuccess) {
+        (void)cudaGetLastError(); /* clear the error */
+        return NULL;
+    }
+    CUDA(cudaMemset(p, 0, nbytes));
+    CUDA(cudaStreamSynchronize(NULL));
+    return p;
+}
+
+static void device_release(void *p)
+{
+    CUDA(cudaFree(p));
+}
+
+static void *alloc_pinned(size_t nbytes)
+{
+    void *p;
+
+    if (cudaMallocHost(&p, nbytes ? nbytes : 1) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    return memset(p, 0, nbytes);
+}
+
+static void release_pinned(void *p)
+{
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaFreeHost(p));
+}
+
+/* The scratch memory of a stream. */
+struct scratch {
+    struct scratch *next;
+    struct meg_stream *st;
+    void *p;
+    size_t nbytes;
+};
+static struct scratch *scratches;
+
+static struct scratch *scratch_of(struct meg_stream *st)
+{
+    struct scratch *s = scratches;
+
+    while (s && s->st != st)
+        s = s->next;
+    MEG_ASSERT(s);
+    return s;
+}
+
+void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes)
+{
+    struct scratch *s = scratch_of(st);
+    size_t available, total;
+
+    if (nbytes <= s->nbytes)
+        return s->p;
+    CUDA(cudaStreamSynchronize(meg_cuda_stream(st)));
+    CUDA(cudaFree(s->p));
+    s->nbytes = (nbytes + ((1 << 20) - 1)) >> 20 << 20;
+    if (cudaMalloc(&s->p, s->nbytes) != cudaSuccess) {
+        CUDA(cudaMemGetInfo(&available, &total));
+        meg_die(MEG_EFAIL,
+                "GPU %d (%s): out of memory: an operation requires %zu MiB of workspace, but %zu of %zu MiB are free; "
+                "reduce --micro-batch-size or --seq-length",
+                meg_cuda_device.index, meg_cuda_device.name, s->nbytes >> 20, available >> 20, total >> 20);
+    }
+    return s->p;
+}
+
+/* ---- copies ---- */
+
+static void copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
+{
+    CUDA(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDeviceToDevice, meg_cuda_stream(st)));
+}
+
+/* Buffers of pinned memory through which `upload` copies, used in turn. */
+enum { NUM_STAGING = 64, STAGING_NBYTES = 256 << 10 };
+static struct {
+    char *p;
+    cudaEvent_t done[NUM_STAGING];
+    int next;
+} staging;
+
+static void open_staging(void)
+{
+    CUDA(cudaMallocHost((void **)&staging.p, (size_t)NUM_STAGING * STAGING_NBYTES));
+    for (int i = 0; i < NUM_STAGING; i++)
+        CUDA(cudaEventCreateWithFlags(&staging.done[i], cudaEventDisableTiming));
+}
+
+static void upload(struct meg_stream *st, void *dev, const void *host, size_t nbytes)
+{
+    for (size_t at = 0; at < nbytes; at += STAGING_NBYTES) {
+        const size_t n = nbytes - at < STAGING_NBYTES ? nbytes - at : STAGING_NBYTES;
+        char *buffer = staging.p + (size_t)staging.next * STAGING_NBYTES;
+        const cudaEvent_t done = staging.done[staging.next];
+
+        staging.next = (staging.next + 1) % NUM_STAGING;
+        CUDA(cudaEventSynchronize(done));
+        memcpy(buffer, (const char *)host + at, n);
+        CUDA(cudaMemcpyAsync((char *)dev + at, buffer, n, cudaMemcpyHostToDevice, meg_cuda_stream(st)));
+        CUDA(cudaEventRecord(done, meg_cuda_stream(st)));
+    }
+}
+
+static void upload_pinned(struct meg_stream *st, void *dev, const void *pinned, size_t nbytes)
+{
+    CUDA(cudaMemcpyAsync(dev, pinned, nbytes, cudaMemcpyHostToDevice, meg_cuda_stream(st)));
+}
+
+static void download(struct meg_stream *st, void *pinned, const void *dev, size_t nbytes)
+{
+    CUDA(cudaMemcpyAsync(pinned, dev, nbytes, cudaMemcpyDeviceToHost, meg_cuda_stream(st)));
+}
+
+static void zero(struct meg_stream *st, void *dev, size_t nbytes)
+{
+    CUDA(cudaMemsetAsync(dev, 0, nbytes, meg_cuda_stream(st)));
+}
+
+/* ---- streams and events ---- */
+
+/*
+ * Bytes of scratch memory that the compute stream has from its creation on.  Few operations need more: to grow the
+ * memory, the host waits for the stream, which may in turn wait for other ranks.
+ */
+enum { MIN_SCRATCH_NBYTES = 64 << 20 };
+
+static struct meg_stream *stream_create(const char *name)
+{
+    struct scratch *s = meg_new(sizeof *s);
+    cudaStream_t st;
+
+    CUDA(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking));
+    *s = (struct scratch){ .next = scratches, .st = (struct meg_stream *)st };
+    scratches = s;
+    if (strcmp(name, "compute") == 0)
+        meg_cuda_scratch(s->st, MIN_SCRATCH_NBYTES);
+    return s->st;
+}
+
+static void stream_destroy(struct meg_stream *st)
+{
+    struct scratch *s = scratch_of(st), **link = &scratches;
+
+    while (*link != s)
+        link = &(*link)->next;
+    *link = s->next;
+    CUDA(cudaFree(s->p));
+    free(s);
+    CUDA(cudaStreamDestroy(meg_cuda_stream(st)));
+}
+
+static cudaEvent_t cuda_event(struct meg_event *event)
+{
+    return (cudaEvent_t)event;
+}
+
+static struct meg_event *event_create(void)
+{
+    cudaEvent_t event;
+
+    CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return (struct meg_event *)event;
+}
+
+static void event_destroy(struct meg_event *event)
+{
+    CUDA(cudaEventDestroy(cuda_event(event)));
+}
+
+static void event_record(struct meg_stream *st, struct meg_event *event)
+{
+    CUDA(cudaEventRecord(cuda_event(event), meg_cuda_stream(st)));
+}
+
+static void event_wait(struct meg_stream *st, struct meg_event *event)
+{
+    CUDA(cudaStreamWaitEvent(meg_cuda_stream(st), cuda_event(event), 0));
+}
+
+static bool event_is_done(struct meg_event *event)
+{
+    const cudaError_t error = cudaEventQuery(cuda_event(event));
+
+    if (error == cudaErrorNotReady)
+        return false;
+    meg_cuda_check(error, "an operation");
+    return true;
+}
+
+/* ---- the table ---- */
+
+/*
+ * Return the number of rows whose bf16 logits take at most 1 GiB, a multiple of 1024, but at least 1024.  Each chunk of
+ * rows reads and writes the weight gradient of the head, so that fewer rows cost time.
+ */
+static int64_t logits_rows(int64_t v)
+{
+    const int64_t rows = (INT64_C(1) << 29) / v / 1024 * 1024;
+
+    return rows > 1024 ? rows : 1024;
+}
+
+#define OP(name) .name = meg_cuda_##name
+const struct meg_ops meg_cuda_ops = {
+    .name = "cuda",
+    .is_host_memory = false,
+    .logits_rows = logits_rows,
+    .free_nbytes = free_nbytes,
+    .alloc = device_alloc,
+    .release = device_release,
+    .alloc_pinned = alloc_pinned,
+    .release_pinned = release_pinned,
+    .copy = copy,
+    .upload = upload,
+    .upload_pinned = upload_pinned,
+    .download = download,
+    .zero = zero,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_is_done = event_is_done,
+    OP(linear_create),
+    OP(linear_destroy),
+    OP(linear_fwd),
+    OP(linear_bwd_data),
+    OP(linear_bwd_weight),
+    OP(act_bwd),
+    OP(glu_fwd),
+    OP(glu_bwd),
+    OP(rope),
+    OP(qk_norm_fwd),
+    OP(qk_norm_bwd),
+    OP(norm_fwd),
+    OP(norm_bwd),
+    OP(add_fwd),
+    OP(add_bwd),
+    OP(add_norm_fwd),
+    OP(attn_fwd),
+    OP(attn_merge),
+    OP(attn_delta),
+    OP(attn_bwd),
+    OP(attn_bwd_nbytes),
+    OP(copy_heads),
+    OP(embed_fwd),
+    OP(embed_bwd),
+    OP(position_fwd),
+    OP(position_bwd),
+    OP(xent_partial),
+    OP(xent_combine),
+    OP(xent_bwd),
+    OP(cast),
+    OP(sumsq),
+    OP(sumsq_ranges),
+    OP(weighted_sum),
+    OP(count_zeros),
+    OP(step_finish),
+    OP(adamw),
+    OP(sgd),
+};
+#undef OP
+
+/* ---- selection of the GPU ---- */
+
+/* The oldest compute capability for which kernels are built, 10 * major + minor. */
+enum { MIN_CC = 80 };
+
+int meg_cuda_num_devices(void)
+{
+    int n = 0;
+
+    if (cudaGetDeviceCount(&n) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return n;
+}
+
+/* Set *n to the number of GPUs; it is at least 1. */
+static int count_devices(int *n, struct meg_err *e)
+{
+    const cudaError_t error = cudaGetDeviceCount(n);
+    int driver = 0;
+
+    (void)cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver) {
+        CUDA(cudaDriverGetVersion(&driver));
+        if (driver == 0)
+            return meg_fail(e, MEG_EFAIL, "--device cuda: no NVIDIA driver (libcuda.so.1) is installed");
+        return meg_fail(e, MEG_EFAIL,
+                        "--device cuda: the NVIDIA driver supports CUDA %d.%d, but this build requires %d.%d; update "
+                        "the driver",
+                        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    }
+    if (error == cudaErrorNoDevice || (error == cudaSuccess && *n == 0))
+        return meg_fail(e, MEG_EFAIL,
+                        "--device cuda: the NVIDIA driver finds no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES");
+    if (error != cudaSuccess)
+        return meg_fail(e, MEG_EFAIL, "--device cuda: the NVIDIA driver fails: %s", cudaGetErrorString(error));
+    return 0;
+}
+
+static int select_device(int index, struct meg_err *e)
+{
+    struct meg_cuda_device *d = &meg_cuda_device;
+    struct cudaDeviceProp prop;
+    int n, r;
+
+    if ((r = count_devices(&n, e)) < 0)
+        return r;
+    if (index >= n)
+        return meg_fail(e, MEG_EFAIL,
+                        "--device cuda: local rank %d has no GPU: this process may use %d; start at most %d ranks per "
+                        "node, or check CUDA_VISIBLE_DEVICES",
+                        index, n, n);
+    CUDA(cudaGetDeviceProperties(&prop, index));
+    d->index = index;
+    d->cc = 10 * prop.major + prop.minor;
+    d->num_sms = prop.multiProcessorCount;
+    memcpy(d->name, prop.name, sizeof d->name);
+    if (d->cc < MIN_CC)
+        return meg_fail(e, MEG_EFAIL,
+                        "--device cuda: GPU %d (%s) has compute capability %d.%d; %d.%d or later is required", index,
+                        d->name, prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
+    CUDA(cudaSetDevice(index));
+    d->id = meg_xxh3_64(&prop.uuid, sizeof prop.uuid);
+    return 0;
+}
+
+int meg_cuda_open(const struct meg_ops **out, uint64_t *id, int index, bool is_deterministic, struct meg_err *e)
+{
+    const struct meg_ops *table = &meg_cuda_ops;
+    int r;
+
+    if ((r = select_device(index, e)) < 0 || (r = meg_cublaslt_load(e)) < 0)
+        return r;
+#ifdef MEG_HAVE_CUDNN
+    if ((r = meg_cudnn_load(e)) < 0)
+        return r;
+#endif
+    meg_cuda_device.is_deterministic = is_deterministic;
+    open_staging();
+#ifdef MEG_DEBUG
+    table = meg_check_ops(table);
+#endif
+    *id = meg_cuda_device.id;
+    *out = meg_trace_ops(table);
+    return 0;
+}

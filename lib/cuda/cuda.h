@@ -1,0 +1,31 @@
+/*
+ * cuda.h - the CUDA backend: the operations of tensor/ops.h on one NVIDIA GPU.
+ *
+ * cudart is linked statically.  cuBLASLt and, if it is installed, cuDNN are loaded when the device is opened, so that a
+ * program built with CUDA starts, and runs on the CPU, on a machine without these libraries and without a driver.
+ */
+#ifndef MEG_CUDA_CUDA_H
+#define MEG_CUDA_CUDA_H
+#include "base/err.h"
+#include "tensor/ops.h"
+
+MEG_BEGIN_DECLS
+
+/* The table of operations.  Before meg_cuda_open, only functions that need no open device may be called. */
+extern const struct meg_ops meg_cuda_ops;
+
+/* Return the number of GPUs that this process may use; 0 if there is none, or no driver. */
+int meg_cuda_num_devices(void);
+
+/*
+ * Select GPU `index` of this process, check the driver and the libraries, and return the table of operations.  It is
+ * valid until the process ends; the function may succeed once.  Set *id to a number that identifies the GPU among those
+ * of all nodes.  Return MEG_EFAIL if there is no such GPU, the driver or a library is missing or too old, or the GPU's
+ * architecture is not supported.
+ *
+ * If is_deterministic is set, attention does not use kernels whose results depend on the order of atomic additions.
+ */
+int meg_cuda_open(const struct meg_ops **out, uint64_t *id, int index, bool is_deterministic, struct meg_err *e);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,55 @@
+/*
+ * cudnn_attention.h - attention by cuDNN, where it supports a case; attention.cu calls it before its own kernels.
+ *
+ * Plans are built at the first use of a shape, which takes up to a second, so the first calls must not be captured in a
+ * CUDA graph.
+ */
+#ifndef MEG_CUDA_CUDNN_ATTENTION_H
+#define MEG_CUDA_CUDNN_ATTENTION_H
+#include <stdbool.h>
+#include <stddef.h>
+#include "tensor/ops.h"
+
+MEG_BEGIN_DECLS
+
+#ifdef MEG_HAVE_CUDNN
+/*
+ * Queue attn_fwd or attn_bwd (tensor/ops.h) on st and return true.  Return false, with nothing queued, if cuDNN is not
+ * installed, its version is refused, or it does not support the case.
+ */
+bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o, float *lse,
+                        struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
+bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc, const struct meg_attn_bwd_args *args,
+                        const struct meg_drop *drop);
+/* Return the size in bytes of the workspace of meg_cudnn_attn_bwd, also if cuDNN is not installed (attn_bwd_nbytes). */
+size_t meg_cudnn_attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtype grad);
+/*
+ * Workspace up to which the deterministic backward pass, which requires 2 * a * s_q * s_k bytes per sequence, computes
+ * sequences and key-value groups together.  Tests reduce it.
+ */
+extern int64_t meg_cudnn_chunk_nbytes;
+#else
+static inline bool meg_cudnn_attn_fwd(struct meg_stream *st, const struct meg_attn_desc *desc, struct meg_heads o,
+                                      float *lse, struct meg_heads q, struct meg_heads k, struct meg_heads v,
+                                      const struct meg_drop *drop)
+{
+    (void)st, (void)desc, (void)o, (void)lse, (void)q, (void)k, (void)v, (void)drop;
+    return false;
+}
+
+static inline bool meg_cudnn_attn_bwd(struct meg_stream *st, const struct meg_attn_desc *desc,
+                                      const struct meg_attn_bwd_args *args, const struct meg_drop *drop)
+{
+    (void)st, (void)desc, (void)args, (void)drop;
+    return false;
+}
+
+static inline size_t meg_cudnn_attn_bwd_nbytes(const struct meg_attn_desc *desc, enum meg_dtype grad)
+{
+    (void)desc, (void)grad;
+    return 0;
+}
+#endif
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,47 @@
+/*
+ * cudnn_sdpa.h - attention as operation graphs of cuDNN.  cuDNN recognizes the operations, in this order and form, as
+ * scaled dot-product attention and executes them by one or two kernels; cudnn-frontend builds the same graphs.
+ */
+#ifndef MEG_CUDA_CUDNN_SDPA_H
+#define MEG_CUDA_CUDNN_SDPA_H
+#include "cuda/cudnn_graph.h"
+
+/* The tensors; their id in the graph is 1 + the value. */
+enum meg_cudnn_sdpa_tensor {
+    SDPA_Q,
+    SDPA_K,
+    SDPA_V,
+    SDPA_O,
+    SDPA_D_O,
+    SDPA_DQ,
+    SDPA_DK,
+    SDPA_DV,
+    SDPA_HEADS, /* the number of tensors above, which are heads */
+    SDPA_LSE = SDPA_HEADS,
+    SDPA_DELTA,  /* out [b,h,s_q] f32: sum of d_o * o, used by the backward pass */
+    SDPA_DQ_SUM, /* out [b,h,s_q,d] f32, contiguous: dq before it is rounded; not if is_deterministic is set */
+    SDPA_SCALE,  /* the following are numbers in host memory */
+    SDPA_MINUS_INFINITY,
+    SDPA_WINDOW, /* window_left + 1 */
+    SDPA_ONE,
+    SDPA_TENSORS
+};
+
+/*
+ * The attributes of a graph, all int64_t so that they are compared by memcmp.  b sequences, h query heads and h_k heads
+ * of keys and values (h % h_k == 0); query head j uses head j / (h / h_k).
+ */
+struct meg_cudnn_sdpa {
+    int64_t b, h, h_k, s_q, s_k, d, d_v;
+    int64_t type;                          /* cudnnDataType_t of the heads */
+    int64_t is_backward, is_deterministic; /* the latter for the backward pass: dq is not summed by atomic additions */
+    int64_t is_causal, window_left;        /* -1: no limit */
+    struct {
+        int64_t b, h, s; /* strides in elements */
+    } ld[SDPA_HEADS];
+};
+
+/* Add the operations of the forward or backward pass to g. */
+void meg_cudnn_sdpa_graph(struct meg_cudnn_graph *g, const struct meg_cudnn_sdpa *x);
+
+#endif

@@ -1,0 +1,93 @@
+/* dropout.h - dropout factors of kernels, for the masks that are defined at struct meg_drop in tensor/ops.h. */
+#ifndef MEG_CUDA_DROPOUT_H
+#define MEG_CUDA_DROPOUT_H
+#include "cuda/kernel.h"
+
+/* The argument of kernels with dropout. */
+struct drop_mask {
+    struct meg_drop drop;
+    uint32_t key[2];
+    uint32_t threshold; /* a unit is dropped if its 16-bit number is below this value; 0: no dropout */
+    float scale;        /* factor for the values of kept units */
+};
+
+static inline struct drop_mask drop_begin(const struct meg_drop *d)
+{
+    struct drop_mask r = {};
+
+    if (d && d->p > 0.0f) {
+        MEG_ASSERT(d->p < 1.0f);
+        r.drop = *d;
+        r.key[0] = d->seed;
+        r.key[1] = MEG_PHILOX_DROPOUT + 16 * (uint32_t)d->layer + (uint32_t)d->site;
+        r.threshold = (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f);
+        r.scale = 65536.0f / (float)(65536 - r.threshold);
+    }
+    return r;
+}
+
+/* What the counters of a row of [n, h] activations contain: its global position and global sample number. */
+struct drop_row {
+    uint32_t position;
+    int64_t sample;
+};
+
+__device__ inline struct drop_row drop_row_of(const struct drop_mask &d, int64_t r)
+{
+    const struct meg_drop &drop = d.drop;
+    int64_t t;
+
+    if (!d.threshold)
+        return {};
+    t = r / drop.b;
+    return { (uint32_t)(drop.position_of_row ? drop.position_of_row[t] : drop.pos0 + t), drop.sample[r - t * drop.b] };
+}
+
+/* Compute the factors, 0 or d.scale, of units [unit, unit + 8).  If `IN_BLOCK` is set, unit is a multiple of 8. */
+template <bool IN_BLOCK = false>
+__device__ inline void drop_factors(float (&factor)[8], const struct drop_mask &d, int64_t unit,
+                                    const struct drop_row &row)
+{
+    uint32_t counter[4] = { (uint32_t)(unit / 8), row.position, (uint32_t)row.sample,
+                            (uint32_t)((uint64_t)row.sample >> 32) };
+    uint32_t w[8] = {};
+
+    meg_philox(w, d.key, counter);
+    if (!IN_BLOCK && unit % 8) { /* the units are in two blocks of Philox */
+        counter[0]++;
+        meg_philox(w + 4, d.key, counter);
+        for (int i = 0; i < (int)(unit % 8); i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                w[j] = w[j] >> 16 | (j < 7 ? w[j + 1] << 16 : 0);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        factor[2 * j] = (w[j] & 0xffff) < d.threshold ? 0.0f : d.scale;
+        factor[2 * j + 1] = w[j] >> 16 < d.threshold ? 0.0f : d.scale;
+    }
+}
+
+/*
+ * Multiply v, which are columns [c, c + VEC) of a row of [n, h] activations, by their dropout factors.  If `IN_BLOCK`
+ * is set, unit0 is a multiple of 8.
+ */
+template <bool IN_BLOCK = false>
+__device__ inline void drop_columns(float (&v)[VEC], const struct drop_mask &d, const struct drop_row &row, int64_t c)
+{
+    float factor[VEC];
+
+    if (!d.threshold)
+        return;
+    drop_factors<IN_BLOCK>(factor, d, d.drop.unit0 + c, row);
+#pragma unroll
+    for (int j = 0; j < VEC; j++)
+        v[j] *= factor[j];
+}
+
+/* The same for row r. */
+__device__ inline void drop_columns(float (&v)[VEC], const struct drop_mask &d, int64_t r, int64_t c)
+{
+    drop_columns(v, d, drop_row_of(d, r), c);
+}
+#endif

@@ -1,0 +1,32 @@
+/*
+ * gemm_cache.h - the fastest algorithms of cuBLASLt for the shapes that were timed, in a file.
+ *
+ * Two algorithms may sum in a different order, and timings are noisy.  With the file, later runs compute with the same
+ * algorithms, so that their results are equal.  The file is $MEG_CACHE_DIR/cublaslt-VERSION-GPU.txt; the directory is
+ * $XDG_CACHE_HOME/meg or ~/.cache/meg if MEG_CACHE_DIR is not set.  A line consists of four fields, separated by tabs:
+ *   key        the shape, types and epilogue of a product
+ *   epilogue   the number of the epilogue that cuBLASLt computes (cublasLtEpilogue_t)
+ *   algorithm  the 64 bytes of cublasLtMatmulAlgo_t in hexadecimal
+ *   checksum   XXH3-64 of the preceding bytes of the line in hexadecimal
+ * Processes append lines at the same time, by O_APPEND; the first line with a key is used, and empty lines are ignored.
+ */
+#ifndef MEG_CUDA_GEMM_CACHE_H
+#define MEG_CUDA_GEMM_CACHE_H
+#include <cublasLt.h>
+#include <stdbool.h>
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_gemm_choice {
+    cublasLtEpilogue_t epilogue;
+    cublasLtMatmulAlgo_t algo;
+};
+
+/* Return whether the file contains the choice for a key, and set *out to it.  Invalid lines are ignored with a warning. */
+bool meg_gemm_cache_find(struct meg_gemm_choice *out, const char *key);
+/* Append a choice to the file.  If this fails, an info message is printed once. */
+void meg_gemm_cache_add(const char *key, const struct meg_gemm_choice *choice);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,90 @@
+/* glu.cu - gated linear units, act(gate) * (up + offset), and their gradients. */
+#include "cuda/act.h"
+#include "cuda/elementwise.h"
+
+template <class Y, class X>
+static __global__ void glu_fwd(struct meg_glu unit, struct meg_mat y, struct meg_mat x, bool is_aligned)
+{
+    for_each_vector(y.rows, y.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        const X *row = (const X *)x.p + r * x.ld;
+        float gate[VEC], up[VEC];
+
+        load(gate, row, c, end, is_vector);
+        load(up, row + y.cols, c, end, is_vector);
+        with_act(unit.type, [&](auto f) {
+#pragma unroll
+            for (int j = 0; j < VEC; j++)
+                up[j] =
+                    f.of(clamp(gate[j], -INFINITY, unit.limit)) * (clamp(up[j], -unit.limit, unit.limit) + unit.offset);
+        });
+        store((Y *)y.p + r * y.ld, up, c, end, is_vector);
+    });
+}
+
+template <class DX, class DY, class X>
+static __global__ void glu_bwd(struct meg_glu unit, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
+                               bool is_aligned)
+{
+    for_each_vector(dy.rows, dy.cols, is_aligned, [&](int64_t r, int64_t c, int64_t end, bool is_vector) {
+        const X *row = (const X *)x.p + r * x.ld;
+        DX *out = (DX *)dx.p + r * dx.ld;
+        float gate[VEC], up[VEC], d[VEC];
+
+        load(gate, row, c, end, is_vector);
+        load(up, row + dy.cols, c, end, is_vector);
+        load(d, (const DY *)dy.p + r * dy.ld, c, end, is_vector);
+        with_act(unit.type, [&](auto f) {
+#pragma unroll
+            for (int j = 0; j < VEC; j++) {
+                const float g = clamp(gate[j], -INFINITY, unit.limit), u = clamp(up[j], -unit.limit, unit.limit);
+                float y;
+                const float dgate = d[j] * (u + unit.offset) * f.grad(g, y), dup = d[j] * y;
+
+                /* a clamped value has gradient 0; NaN is not clamped */
+                gate[j] = gate[j] > unit.limit ? 0.0f : dgate;
+                up[j] = up[j] > unit.limit || up[j] < -unit.limit ? 0.0f : dup;
+            }
+        });
+        store(out, gate, c, end, is_vector);
+        store(out + dy.cols, up, c, end, is_vector);
+    });
+}
+
+/* Return the unit, with limit INFINITY if it has none. */
+static struct meg_glu with_limit(struct meg_glu unit)
+{
+    if (!(unit.limit > 0.0f))
+        unit.limit = INFINITY;
+    return unit;
+}
+
+/* Whether both halves of the rows of m may be accessed in vectors. */
+static bool has_aligned_halves(struct meg_mat m)
+{
+    return has_aligned_rows(m) && is_aligned(meg_element(m.p, m.cols / 2, m.dtype));
+}
+
+void meg_cuda_glu_fwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat y, struct meg_mat x)
+{
+    with_type(y.dtype, [&](auto ty) {
+        with_type(x.dtype, [&](auto tx) {
+            launch_elementwise(st, glu_fwd<decltype(ty), decltype(tx)>, y.rows, y.cols, with_limit(*unit), y, x,
+                               has_aligned_rows(y) && has_aligned_halves(x));
+        });
+    });
+}
+
+void meg_cuda_glu_bwd(struct meg_stream *st, const struct meg_glu *unit, struct meg_mat dx, struct meg_mat dy,
+                      struct meg_mat x)
+{
+    const bool aligned = has_aligned_halves(dx) && has_aligned_rows(dy) && has_aligned_halves(x);
+
+    with_type(dx.dtype, [&](auto tdx) {
+        with_type(dy.dtype, [&](auto tdy) {
+            with_type(x.dtype, [&](auto tx) {
+                launch_elementwise(st, glu_bwd<decltype(tdx), decltype(tdy), decltype(tx)>, dy.rows, dy.cols,
+                                   with_limit(*unit), dx, dy, x, aligned);
+            });
+        });
+    });
+}

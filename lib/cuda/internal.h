@@ -1,0 +1,92 @@
+/* internal.h - declarations private to lib/cuda that need no C++: streams, errors, scratch memory and operations. */
+#ifndef MEG_CUDA_INTERNAL_H
+#define MEG_CUDA_INTERNAL_H
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/err.h"
+#include "cuda/cuda.h"
+
+MEG_BEGIN_DECLS
+
+/* A struct meg_stream * is a cudaStream_t, and a struct meg_event * is a cudaEvent_t. */
+static inline cudaStream_t meg_cuda_stream(struct meg_stream *st)
+{
+    return (cudaStream_t)(void *)st;
+}
+
+/* End the process with a message unless the CUDA runtime call succeeded. */
+#define CUDA(call) meg_cuda_check(call, #call)
+void meg_cuda_check(cudaError_t error, const char *what);
+
+/*
+ * Return at least nbytes of device memory, 256-byte aligned, which an operation on st may use until it is
+ * complete.  The contents are arbitrary.  A stream keeps its largest allocation.  An operation calls
+ * the function at most once, because a second call returns the same memory.
+ */
+void *meg_cuda_scratch(struct meg_stream *st, size_t nbytes);
+
+/* The GPU in use. */
+struct meg_cuda_device {
+    int index;
+    char name[256];
+    int cc;      /* compute capability: 10 * major + minor */
+    int num_sms; /* number of multiprocessors */
+    uint64_t id; /* hash of the UUID */
+    bool is_deterministic;
+};
+extern struct meg_cuda_device meg_cuda_device;
+
+/* Declare the operations with the types of struct meg_ops. */
+#define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cuda_##name
+OP(linear_create);
+OP(linear_destroy);
+OP(linear_fwd);
+OP(linear_bwd_data);
+OP(linear_bwd_weight);
+OP(act_bwd);
+OP(glu_fwd);
+OP(glu_bwd);
+OP(rope);
+OP(qk_norm_fwd);
+OP(qk_norm_bwd);
+OP(norm_fwd);
+OP(norm_bwd);
+OP(add_fwd);
+OP(add_bwd);
+OP(add_norm_fwd);
+OP(attn_fwd);
+OP(attn_merge);
+OP(attn_delta);
+OP(attn_bwd);
+OP(attn_bwd_nbytes);
+OP(copy_heads);
+OP(embed_fwd);
+OP(embed_bwd);
+OP(position_fwd);
+OP(position_bwd);
+OP(xent_partial);
+OP(xent_combine);
+OP(xent_bwd);
+OP(cast);
+OP(sumsq);
+OP(sumsq_ranges);
+OP(weighted_sum);
+OP(count_zeros);
+OP(step_finish);
+OP(adamw);
+OP(sgd);
+#undef OP
+
+/*
+ * Compute out [x.cols] = column sums of x [n,cols], in type `type`, or add them to out.  reduce.cu implements it for the
+ * gradients of biases.  It uses the scratch memory of st.
+ */
+void meg_cuda_column_sums(struct meg_stream *st, void *out, enum meg_dtype type, struct meg_mat x, bool accumulate);
+/* y = act(x), element by element; y may be x (act.cu). */
+void meg_cuda_act_fwd(struct meg_stream *st, struct meg_mat y, struct meg_mat x, enum meg_act act);
+/* y [n,o] += bias [o] of type `type` (act.cu). */
+void meg_cuda_add_bias(struct meg_stream *st, struct meg_mat y, const void *bias, enum meg_dtype type);
+
+MEG_END_DECLS
+#endif

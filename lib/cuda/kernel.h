@@ -1,0 +1,271 @@
+/*
+ * kernel.h - the language of the kernels in lib/cuda: element types, 16-byte accesses, sums over warps and blocks, and
+ * launches.
+ *
+ * A .cu file is compiled by nvcc or, for tests without a GPU, as C++ with tests/cuda/emulate.h in place of CUDA.  So
+ * that both are possible, kernels
+ *   - are launched by launch(), not by <<< >>>
+ *   - have only dynamic shared memory, declared by SHARED(type, name)
+ *   - use no function of CUDA's headers except __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync and the math
+ *     functions of C
+ * Sums have a fixed order: there are no atomic additions of floating-point numbers.
+ */
+#ifndef MEG_CUDA_KERNEL_H
+#define MEG_CUDA_KERNEL_H
+#include "cuda/internal.h"
+#ifdef __CUDACC__
+#    include <cuda_bf16.h>
+#    include <cuda_fp16.h>
+#    include <cuda_runtime.h>
+#else
+#    include <emulate.h>
+#endif
+#include <math.h>
+#include "base/philox.h"
+#include "tensor/half.h"
+#include "tensor/ops.h"
+
+/* ---- element types ---- */
+
+struct bf16 {
+    uint16_t bits;
+};
+
+struct f16 {
+    uint16_t bits;
+};
+
+__device__ inline float to_float(float x)
+{
+    return x;
+}
+
+__device__ inline float to_float(bf16 x)
+{
+#ifdef __CUDACC__
+    return __uint_as_float((unsigned)x.bits << 16);
+#else
+    return meg_from_bf16(x.bits);
+#endif
+}
+
+__device__ inline float to_float(f16 x)
+{
+#ifdef __CUDACC__
+    return __half2float(__ushort_as_half(x.bits));
+#else
+    return meg_from_f16(x.bits);
+#endif
+}
+
+/* Convert to T, rounding to nearest even. */
+template <class T> __device__ T from_float(float x);
+template <> __device__ inline float from_float<float>(float x)
+{
+    return x;
+}
+
+template <> __device__ inline bf16 from_float<bf16>(float x)
+{
+#ifdef __CUDACC__
+    return { __bfloat16_as_ushort(__float2bfloat16_rn(x)) };
+#else
+    return { meg_to_bf16(x) };
+#endif
+}
+
+template <> __device__ inline f16 from_float<f16>(float x)
+{
+#ifdef __CUDACC__
+    return { __half_as_ushort(__float2half_rn(x)) };
+#else
+    return { meg_to_f16(x) };
+#endif
+}
+
+/*
+ * Call f with a value of the element type `type`, from which a generic lambda deduces the type:
+ *   with_type(x.dtype, [&](auto t) { launch(st, kernel<decltype(t)>, ...); });
+ */
+template <class F> void with_type(enum meg_dtype type, F f)
+{
+    switch (type) {
+    case MEG_DTYPE_F32: f(0.0f); break;
+    case MEG_DTYPE_BF16: f(bf16()); break;
+    case MEG_DTYPE_F16: f(f16()); break;
+    default: meg_die(MEG_EFAIL, "CUDA: a kernel has no variant for data type %d", (int)type);
+    }
+}
+
+/* ---- 16-byte accesses ---- */
+
+/* Kernels process a row in vectors of VEC elements: one access of 16 bytes if the type has 2 bytes, two if it has 4. */
+enum { VEC = 8 };
+
+/* Elements that an instruction loads or stores. */
+template <class T> struct alignas(16) packed {
+    T v[16 / sizeof(T)];
+};
+
+/* Store 16 bytes by one instruction.  nvcc may split the assignment of a struct into several stores. */
+template <class T> __device__ inline void store_packed(T *to, const packed<T> &p)
+{
+#ifdef __CUDACC__
+    uint32_t w[4];
+
+    memcpy(w, &p, sizeof w);
+    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+#else
+    *(packed<T> *)to = p;
+#endif
+}
+
+/* Whether rows of m begin at multiples of 16 bytes, so that `load` and `store` may access them in vectors. */
+static inline bool has_aligned_rows(struct meg_mat m)
+{
+    const int64_t size = m.dtype == MEG_DTYPE_F32 ? 4 : 2;
+
+    return !m.p || ((uintptr_t)m.p % 16 == 0 && m.ld * size % 16 == 0);
+}
+
+static inline bool is_aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+/*
+ * Load elements [c, c + VEC) of a row of n elements as f32; those at or after n are 0.  c is a multiple of VEC.  Access
+ * 16 bytes at a time if is_aligned is set, which means that `row` is a multiple of 16 bytes.
+ */
+template <class T> __device__ inline void load(float (&x)[VEC], const T *row, int64_t c, int64_t n, bool is_aligned)
+{
+    constexpr int N = 16 / sizeof(T);
+
+    if (is_aligned && c + VEC <= n) {
+#pragma unroll
+        for (int i = 0; i < VEC; i += N) {
+            const packed<T> p = *(const packed<T> *)(row + c + i);
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                x[i + j] = to_float(p.v[j]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < VEC; i++)
+            x[i] = c + i < n ? to_float(row[c + i]) : 0.0f;
+    }
+}
+
+/* Store x to elements [c, c + VEC) of a row of n elements, except those at or after n. */
+template <class T> __device__ inline void store(T *row, const float (&x)[VEC], int64_t c, int64_t n, bool is_aligned)
+{
+    constexpr int N = 16 / sizeof(T);
+
+    if (is_aligned && c + VEC <= n) {
+#pragma unroll
+        for (int i = 0; i < VEC; i += N) {
+            packed<T> p;
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                p.v[j] = from_float<T>(x[i + j]);
+            store_packed(row + c + i, p);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < VEC; i++)
+            if (c + i < n)
+                row[c + i] = from_float<T>(x[i]);
+    }
+}
+
+/* ---- sums over threads ---- */
+
+enum { WARP = 32 };
+
+/* Return the sum of x over the 32 threads of a warp, in every thread.  All threads of the warp call it. */
+template <class T> __device__ inline T warp_sum(T x)
+{
+#pragma unroll
+    for (int i = WARP / 2; i > 0; i /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+
+__device__ inline float warp_max(float x)
+{
+#pragma unroll
+    for (int i = WARP / 2; i > 0; i /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
+    return x;
+}
+
+/*
+ * Return the sum of x over the threads of a block of complete warps, in every thread.  `buf` is shared memory for one
+ * value per warp.  All threads of the block call it.
+ */
+template <class T> __device__ inline T block_sum(T x, T *buf)
+{
+    const int warp = (int)threadIdx.x / WARP, nwarps = (int)blockDim.x / WARP;
+    T sum = 0;
+
+    x = warp_sum(x);
+    __syncthreads(); /* buf may still be read by the previous call */
+    if (threadIdx.x % WARP == 0)
+        buf[warp] = x;
+    __syncthreads();
+    for (int i = 0; i < nwarps; i++)
+        sum += buf[i];
+    return sum;
+}
+
+__device__ inline float block_max(float x, float *buf)
+{
+    const int warp = (int)threadIdx.x / WARP, nwarps = (int)blockDim.x / WARP;
+    float most;
+
+    x = warp_max(x);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0)
+        buf[warp] = x;
+    __syncthreads();
+    most = buf[0];
+    for (int i = 1; i < nwarps; i++)
+        most = fmaxf(most, buf[i]);
+    return most;
+}
+
+/* ---- launches ---- */
+
+static inline int64_t ceil_div(int64_t n, int64_t block)
+{
+    return (n + block - 1) / block;
+}
+
+/* Return the number of blocks of a grid: n, but at most `most`.  Kernels loop over what a smaller grid does not cover. */
+static inline unsigned grid_size(int64_t n, int64_t most)
+{
+    return (unsigned)(n < 1 ? 1 : n < most ? n : most);
+}
+
+#ifdef __CUDACC__
+#    define SHARED(type, name)                                                                                         \
+        extern __shared__ __align__(128) unsigned char meg_shared[];                                                   \
+        type *name = (type *)meg_shared
+
+/* Queue a kernel on a stream, with nbytes of shared memory per block. */
+template <class... P, class... A>
+void launch(struct meg_stream *st, void (*kernel)(P...), dim3 grid, dim3 block, size_t nbytes, A... args)
+{
+    const char *name = "a kernel";
+
+    if (nbytes > 48 << 10)
+        CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)nbytes));
+    kernel<<<grid, block, nbytes, meg_cuda_stream(st)>>>(P(args)...);
+    if (const cudaError_t error = cudaGetLastError()) {
+        cudaFuncGetName(&name, (const void *)kernel);
+        meg_cuda_check(error, name);
+    }
+}
+#endif
+
+#endif

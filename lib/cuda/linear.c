@@ -1,0 +1,128 @@
+/* linear.c - linear layers: matrix products of gemm.h. */
+#include <stdlib.h>
+#include "base/mem.h"
+#include "cuda/gemm.h"
+#include "cuda/internal.h"
+#include "tensor/suballoc.h"
+
+/* A struct meg_linear * is a struct meg_linear_desc *: gemm.c has the plans. */
+static const struct meg_linear_desc *desc_of(const struct meg_linear *l)
+{
+    return (const struct meg_linear_desc *)(const void *)l;
+}
+
+struct meg_linear *meg_cuda_linear_create(const struct meg_linear_desc *desc, const char **why)
+{
+    struct meg_linear_desc *copy;
+
+    if (desc->x > MEG_DTYPE_F16 || desc->x != desc->w || (desc->y != desc->x && desc->y != MEG_DTYPE_F32) ||
+        (desc->dw != desc->x && desc->dw != MEG_DTYPE_F32)) {
+        *why = "cuBLASLt multiplies matrices of the same type, and the result has this type or is fp32";
+        return NULL;
+    }
+    copy = meg_new(sizeof *copy);
+    *copy = *desc;
+    return (struct meg_linear *)(void *)copy;
+}
+
+void meg_cuda_linear_destroy(struct meg_linear *l)
+{
+    free(l);
+}
+
+/* Check shapes and types.  w is the weight or its gradient, and w_type is the type of w in the plan. */
+static void check(const struct meg_linear_desc *desc, struct meg_mat y, struct meg_mat x, struct meg_mat w,
+                  enum meg_dtype w_type)
+{
+    MEG_ASSERT_EQ(x.dtype, desc->x);
+    MEG_ASSERT_EQ(y.dtype, desc->y);
+    MEG_ASSERT_EQ(w.dtype, w_type);
+    MEG_ASSERT_EQ(y.rows, x.rows);
+    MEG_ASSERT_EQ(w.rows, y.cols);
+    MEG_ASSERT_EQ(w.cols, x.cols);
+    MEG_ASSERT_LE(x.rows, desc->n);
+    MEG_ASSERT_LE(x.cols, desc->in);
+    MEG_ASSERT_LE(y.cols, desc->out);
+}
+
+/*
+ * Return the number of outputs of a first product, after which a second one computes the remaining outputs; all outputs
+ * if there is one product.  The algorithms of cuBLASLt for 16-bit types that are fast on Hopper GPUs require dimensions
+ * that are multiples of 8, which vocabularies are not.
+ */
+static int64_t outputs_of_first(int64_t out, enum meg_dtype t)
+{
+    const int64_t first = out / 64 * 64;
+
+    return t == MEG_DTYPE_F32 || out % 8 == 0 || first < 1024 ? out : first;
+}
+
+/* Return columns [first, first + n) of m; m.p may be NULL. */
+static struct meg_mat columns(struct meg_mat m, int64_t first, int64_t n)
+{
+    m.p = m.p ? meg_element(m.p, first, m.dtype) : NULL;
+    m.cols = n;
+    return m;
+}
+
+void meg_cuda_linear_fwd(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
+                         struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
+{
+    int64_t n = outputs_of_first(w.rows, w.dtype);
+
+    check(desc_of(l), y, x, w, desc_of(l)->w);
+    if (act == MEG_ACT_NONE)
+        pre.p = NULL;
+    MEG_ASSERT(!pre.p || (pre.rows == y.rows && pre.cols == y.cols && pre.dtype == y.dtype));
+    for (int64_t first = 0; first < w.rows; first += n, n = w.rows - first) {
+        const struct meg_gemm g = { .d = columns(y, first, n),
+                                    .a = x,
+                                    .b = meg_mat_rows(w, first, n),
+                                    .is_b_transposed = true,
+                                    .bias = bias ? meg_element(bias, first, w.dtype) : NULL,
+                                    .act = act,
+                                    .pre = columns(pre, first, n) };
+
+        meg_gemm(st, &g);
+    }
+}
+
+/* If there are two products, the sum of the first one is rounded to the type of dx before the second one is added. */
+void meg_cuda_linear_bwd_data(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
+                              struct meg_mat w, struct meg_mat pre, enum meg_act act)
+{
+    int64_t n = act == MEG_ACT_NONE ? outputs_of_first(w.rows, w.dtype) : w.rows;
+
+    check(desc_of(l), dy, dx, w, desc_of(l)->w);
+    if (act == MEG_ACT_NONE)
+        pre.p = NULL;
+    MEG_ASSERT(!pre.p || (pre.rows == dx.rows && pre.cols == dx.cols));
+    for (int64_t first = 0; first < w.rows; first += n, n = w.rows - first) {
+        const struct meg_gemm g = { .d = dx,
+                                    .a = columns(dy, first, n),
+                                    .b = meg_mat_rows(w, first, n),
+                                    .accumulate = first > 0,
+                                    .grad_act = act,
+                                    .pre = pre };
+
+        meg_gemm(st, &g);
+    }
+}
+
+void meg_cuda_linear_bwd_weight(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
+                                struct meg_mat dy, struct meg_mat x, bool accumulate)
+{
+    int64_t n = outputs_of_first(dw.rows, x.dtype);
+
+    check(desc_of(l), dy, x, dw, desc_of(l)->dw);
+    for (int64_t first = 0; first < dw.rows; first += n, n = dw.rows - first) {
+        const struct meg_gemm g = { .d = meg_mat_rows(dw, first, n),
+                                    .a = columns(dy, first, n),
+                                    .b = x,
+                                    .is_a_transposed = true,
+                                    .accumulate = accumulate,
+                                    .dbias = dbias ? meg_element(dbias, first, dw.dtype) : NULL };
+
+        meg_gemm(st, &g);
+    }
+}

@@ -1,0 +1,289 @@
+/*
+ * mma.h - products of small matrices on tensor cores, and asynchronous copies to shared memory (sm_80 and later).
+ *
+ * A warp holds a matrix in registers, two elements of type bf16 or f16 in each u32.  Let lane = 4 * g + t.
+ *   An accumulator c [16,8]: elements (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
+ *   An operand a [16,16]: elements (g, 2t..2t+1), (g+8, 2t..), (g, 2t+8..), (g+8, 2t+8..), as two packed accumulators.
+ *   An operand b [16,8]: elements (2t..2t+1, g), (2t+8.., g).
+ */
+#ifndef MEG_CUDA_MMA_H
+#define MEG_CUDA_MMA_H
+#include "cuda/kernel.h"
+#ifndef __CUDACC__
+#    include <deque>
+#    include <vector>
+#endif
+
+/* Return 2^x; a result that is not a normal number is 0. */
+__device__ inline float exp2_fast(float x)
+{
+#ifdef __CUDACC__
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+/* Round two numbers to T; x is in the lower half of the result. */
+template <class T> __device__ uint32_t pack(float x, float y);
+
+/* c += a b, where b consists of b0 and b1. */
+template <class T> __device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+
+#ifdef __CUDACC__
+template <> __device__ inline uint32_t pack<bf16>(float x, float y)
+{
+    uint32_t u;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
+    return u;
+}
+
+template <> __device__ inline uint32_t pack<f16>(float x, float y)
+{
+    uint32_t u;
+
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
+    return u;
+}
+
+template <> __device__ inline void mma<bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <> __device__ inline void mma<f16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/*
+ * Load four 8x8 matrices from shared memory.  Lanes 8i to 8i+7 pass the addresses of the rows of matrix i, 16 bytes
+ * each; r[i] receives elements (g, 2t..2t+1) of matrix i.
+ */
+__device__ inline void load_matrices(uint32_t (&r)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+/* The same, but r[i] receives elements (2t..2t+1, g). */
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+/* Begin to copy 16 bytes from global to shared memory or, unless is_valid is set, to set them to 0. */
+__device__ inline void copy_async(void *to, const void *from, bool is_valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(is_valid ? 16 : 0)
+                 : "memory");
+}
+
+/* End a group of copies. */
+__device__ inline void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Wait until at most n groups of the calling thread are incomplete. */
+template <int n> __device__ inline void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+#else
+
+template <class T> uint32_t pack(float x, float y)
+{
+    return from_float<T>(x).bits | (uint32_t)from_float<T>(y).bits << 16;
+}
+
+/* Return element `half` of a packed pair. */
+template <class T> float unpack(uint32_t u, int half)
+{
+    return to_float(T{ (uint16_t)(u >> 16 * half) });
+}
+
+template <class T> void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    struct {
+        uint32_t a[4], b[2];
+    } own = { { a[0], a[1], a[2], a[3] }, { b0, b1 } }, all[WARP];
+    const int g = emu::lane() / 4, t = emu::lane() % 4;
+
+    emu::warp_exchange(&own, all, sizeof own);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++)
+            c[i] += unpack<T>(all[4 * g + k % 8 / 2].a[k / 8 * 2 + i / 2], k % 2) *
+                    unpack<T>(all[4 * (2 * t + i % 2) + k % 8 / 2].b[k / 8], k % 2);
+}
+
+inline void load_matrices(uint32_t (&r)[4], const void *row)
+{
+    uint16_t own[8], all[WARP][8];
+    const int g = emu::lane() / 4, t = emu::lane() % 4;
+
+    memcpy(own, row, sizeof own);
+    emu::warp_exchange(own, all, sizeof own);
+    for (int i = 0; i < 4; i++)
+        r[i] = all[8 * i + g][2 * t] | (uint32_t)all[8 * i + g][2 * t + 1] << 16;
+}
+
+inline void load_matrices_transposed(uint32_t (&r)[4], const void *row)
+{
+    uint16_t own[8], all[WARP][8];
+    const int g = emu::lane() / 4, t = emu::lane() % 4;
+
+    memcpy(own, row, sizeof own);
+    emu::warp_exchange(own, all, sizeof own);
+    for (int i = 0; i < 4; i++)
+        r[i] = all[8 * i + 2 * t][g] | (uint32_t)all[8 * i + 2 * t + 1][g] << 16;
+}
+
+namespace emu
+{
+
+/* A copy is executed by the function that waits for it; until then, its destination is NaN. */
+struct copy {
+    void *to;
+    const void *from;
+    bool is_valid;
+};
+inline std::deque<std::vector<copy>> copies[MAX_THREADS]; /* groups of each thread; the last is not complete */
+
+} // namespace emu
+
+inline void copy_async(void *to, const void *from, bool is_valid)
+{
+    auto &groups = emu::copies[emu::state.running->thread];
+
+    if (((uintptr_t)to | (uintptr_t)from) % 16)
+        emu::fail("an asynchronous copy of bytes that are not aligned");
+    if (groups.empty())
+        groups.emplace_back();
+    memset(to, 0xff, 16);
+    groups.back().push_back({ to, from, is_valid });
+}
+
+inline void copy_async_commit()
+{
+    auto &groups = emu::copies[emu::state.running->thread];
+
+    if (groups.empty())
+        groups.emplace_back();
+    groups.emplace_back();
+}
+
+template <int n> void copy_async_wait()
+{
+    auto &groups = emu::copies[emu::state.running->thread];
+
+    for (; groups.size() > n + 1; groups.pop_front())
+        for (const emu::copy &x : groups.front())
+            if (x.is_valid)
+                memcpy(x.to, x.from, 16);
+            else
+                memset(x.to, 0, 16);
+}
+#endif
+
+/*
+ * Load operand a [16,16], from row r0 and column c0 on, of a matrix in shared memory whose rows begin ld elements
+ * apart.
+ */
+template <class T> __device__ inline void load_a(uint32_t (&a)[4], const T *p, int ld, int r0, int c0)
+{
+    const int lane = (int)threadIdx.x % WARP;
+
+    load_matrices(a, p + (r0 + lane % 16) * ld + c0 + lane / 16 * 8);
+}
+
+/* Load two operands b, [16,16] together, of the transpose of a matrix, from row c0 and column r0 of the matrix on. */
+template <class T> __device__ inline void load_b_of_rows(uint32_t (&b)[4], const T *p, int ld, int c0, int r0)
+{
+    const int lane = (int)threadIdx.x % WARP;
+
+    load_matrices(b, p + (c0 + lane / 16 * 8 + lane % 8) * ld + r0 + lane / 8 % 2 * 8);
+}
+
+/* Load two operands b, [16,16] together, of a matrix, from row r0 and column c0 on. */
+template <class T> __device__ inline void load_b(uint32_t (&b)[4], const T *p, int ld, int r0, int c0)
+{
+    const int lane = (int)threadIdx.x % WARP;
+
+    load_matrices_transposed(b, p + (r0 + lane % 16) * ld + c0 + lane / 16 * 8);
+}
+
+/*
+ * c [16M, 8N] += x y^T for rows [x0, x0 + 16M) of x and [0, 8N) of y, which have K columns and are in shared memory.
+ * c[m] and c[m][n] are accumulators [16, 8N] and [16, 8].
+ */
+template <class T, int K, int M, int N>
+__device__ inline void multiply_rows(float (&c)[M][N][4], const T *x, int x0, const T *y, int ld)
+{
+#pragma unroll 2
+    for (int k = 0; k < K; k += 16) {
+        uint32_t a[M][4], b[4];
+
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            load_a(a[m], x, ld, x0 + 16 * m, k);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            load_b_of_rows(b, y, ld, 8 * n, k);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma<T>(c[m][n], a[m], b[0], b[1]);
+                mma<T>(c[m][n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/*
+ * c [16M, 8N] += w y, where w [16M, 8K] consists of accumulators, which are rounded to T, and y [8K, 8N] is in shared
+ * memory.
+ */
+template <class T, int K, int M, int N>
+__device__ inline void multiply_weights(float (&c)[M][N][4], const float (&w)[M][K][4], const T *y, int ld)
+{
+#pragma unroll
+    for (int k = 0; k < K; k += 2) {
+        uint32_t a[M][4], b[4];
+
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[m][i] = pack<T>(w[m][k + i / 2][i % 2 * 2], w[m][k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            load_b(b, y, ld, 8 * k, 8 * n);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma<T>(c[m][n], a[m], b[0], b[1]);
+                mma<T>(c[m][n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+#endif

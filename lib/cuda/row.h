@@ -1,0 +1,191 @@
+/*
+ * row.h - rows of matrices in vectors of VEC elements, which are fetched early and converted later, so that many loads
+ * are in flight; kernels for the element types of several matrices; partial sums.
+ */
+#ifndef MEG_CUDA_ROW_H
+#define MEG_CUDA_ROW_H
+#include <initializer_list>
+#include <type_traits>
+#include "cuda/mma.h"
+
+/* ---- types of several matrices ---- */
+
+/*
+ * A kernel is compiled for the types that are usual in a model, and for `general`.  With usual types, the rows of all
+ * matrices consist of complete vectors at multiples of 16 bytes.  With `general`, types are known when the kernel runs,
+ * and rows may have any length and address.
+ */
+struct general {
+};
+
+template <class T> constexpr bool is_general = false;
+template <> constexpr bool is_general<general> = true;
+
+/* Return whether the rows of m consist of complete vectors and have the type `type`; true if m is NULL. */
+static inline bool has_vectors(struct meg_mat m, enum meg_dtype type)
+{
+    return !m.p || (m.dtype == type && m.cols % VEC == 0 && has_aligned_rows(m));
+}
+
+/*
+ * Call f(s, b) with values of the element types of two groups of matrices.  Types are usual if s, the type of the
+ * residual stream, is f32 or equal to b, the type of the sublayers.  Otherwise, or if a row does not consist of
+ * complete vectors, s and b are `general`.
+ */
+template <class F>
+void with_types(std::initializer_list<struct meg_mat> s, std::initializer_list<struct meg_mat> b, F f)
+{
+    const enum meg_dtype ts = s.begin()->dtype, tb = b.begin()->dtype;
+    bool is_usual = ts == tb || ts == MEG_DTYPE_F32;
+
+    for (struct meg_mat m : s)
+        is_usual = is_usual && has_vectors(m, ts);
+    for (struct meg_mat m : b)
+        is_usual = is_usual && has_vectors(m, tb);
+    if (!is_usual)
+        f(general(), general());
+    else if (ts == MEG_DTYPE_F32)
+        with_type(tb, [&](auto t) { f(0.0f, t); });
+    else
+        with_type(tb, [&](auto t) { f(t, t); });
+}
+
+/* Return a vector of n elements as a matrix of one row. */
+static inline struct meg_mat row_vector(const void *p, enum meg_dtype type, int64_t n)
+{
+    return { (void *)p, type, 1, n, n };
+}
+
+/* ---- vectors of a row ---- */
+
+/* Call f with the address of row r of m, if its type is known only now. */
+template <class F> __device__ inline void with_row(struct meg_mat m, int64_t r, F f)
+{
+    if (m.dtype == MEG_DTYPE_F32)
+        f((float *)m.p + r * m.ld);
+    else if (m.dtype == MEG_DTYPE_BF16)
+        f((bf16 *)m.p + r * m.ld);
+    else
+        f((f16 *)m.p + r * m.ld);
+}
+
+/* VEC elements as they are stored, or converted if T is `general`. */
+template <class T> struct alignas(16) vec {
+    uint32_t w[VEC / 2];
+};
+
+template <> struct alignas(16) vec<float> {
+    float w[VEC];
+};
+
+template <> struct vec<general> {
+    float w[VEC];
+};
+
+/* Fetch elements [c, c + VEC) of row r of m, c < m.cols; those at or after m.cols are 0.  c is a multiple of VEC. */
+template <class T> __device__ inline void fetch(vec<T> &v, struct meg_mat m, int64_t r, int64_t c)
+{
+    if constexpr (is_general<T>)
+        with_row(m, r, [&](auto *row) { load(v.w, row, c, m.cols, (uintptr_t)row % 16 == 0); });
+    else
+        v = *(const vec<T> *)((const T *)m.p + r * m.ld + c);
+}
+
+/* Begin to copy the elements to shared memory; those at or after m.cols are 0, and all if m is NULL. */
+template <class T> __device__ inline void fetch_async(vec<T> &v, struct meg_mat m, int64_t r, int c)
+{
+    const bool is_valid = m.p && c < (int)m.cols;
+
+    if constexpr (is_general<T>) {
+        v = {};
+        if (is_valid)
+            fetch(v, m, r, c);
+    } else {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof v; i += 16)
+            copy_async((char *)&v + i, (const char *)((const T *)m.p + r * m.ld + c) + i, is_valid);
+    }
+}
+
+/* Wait until what the calling thread copies by fetch_async is complete. */
+__device__ inline void wait_fetched()
+{
+    copy_async_commit();
+    copy_async_wait<0>();
+}
+
+template <class T> __device__ inline void convert(float (&x)[VEC], const vec<T> &v)
+{
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        if constexpr (sizeof v.w == sizeof x)
+            x[i] = v.w[i];
+        else
+            x[i] = to_float(T{ (uint16_t)(v.w[i / 2] >> i % 2 * 16) });
+}
+
+/* Store x to elements [c, c + VEC) of row r of m, except those at or after m.cols; round x to the stored values. */
+template <class T> __device__ inline void put(struct meg_mat m, int64_t r, int64_t c, float (&x)[VEC])
+{
+    const auto put_as = [&](auto *row, int64_t n, bool is_aligned) {
+        typedef std::remove_reference_t<decltype(*row)> U;
+
+        store(row, x, c, n, is_aligned);
+#pragma unroll
+        for (int i = 0; i < VEC; i++)
+            x[i] = to_float(from_float<U>(x[i]));
+    };
+
+    if constexpr (is_general<T>)
+        with_row(m, r, [&](auto *row) { put_as(row, m.cols, (uintptr_t)row % 16 == 0); });
+    else
+        put_as((T *)m.p + r * m.ld, c + VEC, true);
+}
+
+/* ---- partial sums ---- */
+
+enum { SUM_WARPS = 16 };
+
+/*
+ * Compute out0 [n] and, if nsums is 2, out1 [n] as sums of partial [nparts,nsums,ld] over the parts, or add the sums to
+ * them.  Each warp sums 32 columns over every SUM_WARPS-th part.
+ */
+template <class T>
+static __global__ void __launch_bounds__(SUM_WARPS *WARP)
+    sum_parts(T *out0, T *out1, const float *partial, int nparts, int nsums, int64_t n, int64_t ld, bool accumulate)
+{
+    SHARED(float, buf);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int64_t k = blockIdx.x * (int64_t)WARP + lane, c = k < ld ? k : k - ld;
+    T *out = k < ld ? out0 : out1;
+    float sum = 0.0f;
+
+    if (k < nsums * ld) {
+#pragma unroll 8
+        for (int i = warp; i < nparts; i += SUM_WARPS)
+            sum += partial[i * nsums * ld + k];
+    }
+    buf[threadIdx.x] = sum;
+    __syncthreads();
+    if (warp == 0 && k < nsums * ld && c < n) {
+        sum = accumulate ? to_float(out[c]) : 0.0f;
+        for (int i = 0; i < SUM_WARPS; i++)
+            sum += buf[i * WARP + lane];
+        out[c] = from_float<T>(sum);
+    }
+}
+
+/* Sum the parts of out0 or, unless out1 is NULL, of both vectors, of type `type` (sum_parts). */
+static inline void sum_partials(struct meg_stream *st, void *out0, void *out1, enum meg_dtype type,
+                                const float *partial, int nparts, int64_t n, int64_t ld, bool accumulate)
+{
+    const int nsums = out1 ? 2 : 1;
+
+    with_type(type, [&](auto t) {
+        typedef decltype(t) T;
+
+        launch(st, sum_parts<T>, (unsigned)ceil_div(nsums * ld, WARP), SUM_WARPS * WARP,
+               SUM_WARPS * WARP * sizeof(float), (T *)out0, (T *)out1, partial, nparts, nsums, n, ld, accumulate);
+    });
+}
+#endif

@@ -1,0 +1,31 @@
+/* step.cu - the scalars at the end of a training step. */
+#include "cuda/kernel.h"
+
+/* Compute meg_step_finish of *record.  One warp, whose lanes read grad_sum. */
+static __global__ void step_finish(struct meg_step_record *record, struct meg_step_conf conf)
+{
+    SHARED(struct meg_step_conf, scalars);
+    int64_t last = 0; /* 1 + index of the last sum that is not finite */
+
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < conf.num_params; i += WARP)
+        if (!isfinite(conf.grad_sum[i]))
+            last = i + 1;
+#pragma unroll
+    for (int i = WARP / 2; i > 0; i /= 2) {
+        const int64_t other = __shfl_xor_sync(0xffffffffu, last, i);
+
+        last = other > last ? other : last;
+    }
+    if (threadIdx.x == 0) {
+        *scalars = conf;
+        scalars->num_params = 0;
+        meg_step_finish(record, scalars);
+        record->nonfinite_param = last;
+    }
+}
+
+void meg_cuda_step_finish(struct meg_stream *st, struct meg_step_record *record, const struct meg_step_conf *conf)
+{
+    launch(st, step_finish, 1, WARP, sizeof *conf, record, *conf);
+}

@@ -1,0 +1,24 @@
+#!/bin/sh
+# The CUDA backend without a GPU: its kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime,
+# cuBLASLt and cuDNN are doubles.  Operations and training runs are compared with those of the CPU backend.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/cuda/check" ] || skip_all 'this build has no headers of CUDA and NCCL'
+
+"$B/tests/cuda/check" >"$T/check" 2>"$T/err"
+is 'all cases run' "$? $(cat "$T/err")" '0 '
+while read -r line; do
+    case $line in
+    'ok '*) tap_result 0 "${line#* - }" ;;
+    'not ok '*) tap_result 1 "${line#* - }" "$messages" ;;
+    esac
+    case $line in
+    '#'*) messages="$messages$line
+" ;;
+    *) messages= ;;
+    esac
+done <"$T/check"
+
+# shellcheck disable=SC2034 # used by runs.sh
+gpu=$B/tests/cuda/bin few=1
+. "${0%/*}/cuda/runs.sh"
+done_testing

@@ -1,0 +1,532 @@
+/*
+ * bench.c - the speed of the operations of the CUDA backend, as TSV: microseconds, GB/s or TFLOP/s, and the ratio to the
+ * bandwidth of a copy of 1 GiB or to the rate of the largest matrix product.  Each time is the median of five rounds of
+ * calls that are queued one after the other.  Operands are random and larger than the L2 cache.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/mem.h"
+#include "device/device.h"
+#include "tensor/half.h"
+#include "tensor/suballoc.h"
+
+static const struct meg_device *device;
+static const struct meg_ops *op;
+static struct meg_stream *stream;
+
+/* ---- operands ---- */
+
+/* Return device memory of random bf16 numbers in [-1, 1), which are also valid as f32. */
+static void *random_memory(size_t nbytes)
+{
+    enum { N = 1 << 20 };
+    static uint16_t numbers[N];
+    static uint32_t x = 1;
+    char *p = op->alloc(nbytes);
+
+    if (!p)
+        meg_die(MEG_EFAIL, "out of device memory");
+    for (int i = 0; i < N; i++) {
+        x = x * 1664525 + 1013904223;
+        numbers[i] = meg_to_bf16((float)(int32_t)x * 0x1p-31f);
+    }
+    for (size_t at = 0; at < nbytes; at += sizeof numbers)
+        op->upload(stream, p + at, numbers, nbytes - at < sizeof numbers ? nbytes - at : sizeof numbers);
+    return p;
+}
+
+static struct meg_mat random_mat(enum meg_dtype t, int64_t rows, int64_t cols)
+{
+    return meg_mat(random_memory((size_t)(rows * cols) * meg_dtype_size(t)), t, rows, cols);
+}
+
+/* ---- timing ---- */
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+enum { ROUNDS = 5 };
+
+/* Return the median seconds of a call of f(arg). */
+static double time_of(void (*f)(void *arg), void *arg)
+{
+    double s[ROUNDS];
+    int n = 2;
+
+    f(arg);
+    meg_device_synchronize(device, stream);
+    for (int round = -1; round < ROUNDS; round++) {
+        const double start = meg_now_s();
+
+        for (int i = 0; i < n; i++)
+            f(arg);
+        meg_device_synchronize(device, stream);
+        if (round < 0) /* measure for about 20 ms a round */
+            n = 1 + (int)(0.02 * n / (meg_now_s() - start));
+        else
+            s[round] = (meg_now_s() - start) / n;
+    }
+    qsort(s, ROUNDS, sizeof *s, compare);
+    return s[ROUNDS / 2];
+}
+
+static double copy_rate, product_rate;
+
+/* Print a line for an operation that moves nbytes of device memory. */
+static void report_bytes(const char *name, double nbytes, void (*f)(void *arg), void *arg)
+{
+    const double s = time_of(f, arg);
+
+    if (copy_rate == 0)
+        copy_rate = nbytes / s;
+    printf("%s\t%.1f\t%.0f GB/s\t%.2f\n", name, 1e6 * s, 1e-9 * nbytes / s, nbytes / s / copy_rate);
+    fflush(stdout);
+}
+
+/* Print a line for an operation of nflops floating-point operations. */
+static void report_flops(const char *name, double nflops, void (*f)(void *arg), void *arg)
+{
+    const double s = time_of(f, arg);
+
+    if (product_rate == 0)
+        product_rate = nflops / s;
+    printf("%s\t%.1f\t%.0f TFLOP/s\t%.2f\n", name, 1e6 * s, 1e-12 * nflops / s, nflops / s / product_rate);
+    fflush(stdout);
+}
+
+/* ---- operations bound by memory ---- */
+
+enum { N = 16384, H = 4096, V = 50304, HEADS = 32, GROUPS = 8, D = 128 };
+
+struct rows {
+    struct meg_mat a, b, c, d, wide, wide2, logits;
+    void *w, *bias, *dw, *db;
+    float *mean, *rstd, *part, *loss, *lse;
+    int32_t *ids, *positions;
+    double *sum;
+    struct meg_drop drop;
+};
+
+static void copy(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->copy(stream, x->logits.p, (char *)x->logits.p + (1u << 30), 1u << 30);
+}
+
+static void norm_fwd(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->norm_fwd(stream, MEG_NORM_LAYER, x->b, x->mean, x->rstd, x->a, x->w, x->bias, 1e-5f);
+}
+
+static void add_norm_fwd(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->add_norm_fwd(stream, MEG_NORM_LAYER, x->c, x->d, x->mean, x->rstd, x->a, x->b, x->bias, NULL, x->w, x->bias,
+                     1e-5f);
+}
+
+static void norm_bwd(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->norm_bwd(stream, MEG_NORM_LAYER, x->d, x->dw, x->db, MEG_DTYPE_F32, x->c, x->b, x->a, x->w, x->mean, x->rstd,
+                 true);
+}
+
+static void add_fwd_dropout(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->add_fwd(stream, x->c, x->a, x->b, x->bias, &x->drop);
+}
+
+static void add_bwd_dropout(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->add_bwd(stream, x->b, x->db, MEG_DTYPE_F32, x->a, &x->drop, true);
+}
+
+static void column_sums(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->add_bwd(stream, x->a, x->db, MEG_DTYPE_F32, x->a, NULL, true);
+}
+
+static void glu_fwd(void *arg)
+{
+    const struct rows *x = arg;
+    const struct meg_glu unit = { .type = MEG_GLU_SILU };
+
+    op->glu_fwd(stream, &unit, x->a, x->wide);
+}
+
+static void glu_bwd(void *arg)
+{
+    const struct rows *x = arg;
+    const struct meg_glu unit = { .type = MEG_GLU_SILU };
+
+    op->glu_bwd(stream, &unit, x->wide2, x->a, x->wide);
+}
+
+static void act_bwd(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->act_bwd(stream, x->c, x->a, x->b, MEG_ACT_GELU_TANH);
+}
+
+static void rope(void *arg)
+{
+    const struct rows *x = arg;
+    const struct meg_heads h = { x->a.p, x->a.dtype, H, H, (HEADS / GROUPS) * D, D };
+
+    op->rope(stream, h, N, 1, GROUPS, HEADS / GROUPS, D / 2, 0, x->mean, x->rstd, x->positions, 1);
+}
+
+static void embed_fwd(void *arg)
+{
+    const struct rows *x = arg;
+    const struct meg_mat word = meg_mat(x->logits.p, MEG_DTYPE_BF16, V, H);
+
+    op->embed_fwd(stream, x->a, x->ids, word, 0);
+}
+
+static void embed_bwd(void *arg)
+{
+    const struct rows *x = arg;
+    const struct meg_mat dword = meg_mat(x->logits.p, MEG_DTYPE_F32, V, H);
+
+    op->embed_bwd(stream, dword, 0, x->a, x->ids, true);
+}
+
+static void xent_partial(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->xent_partial(stream, x->part, x->logits, x->ids, 0);
+}
+
+static void xent_bwd(void *arg)
+{
+    const struct rows *x = arg;
+    const struct meg_loss_weight weight = { NULL, 1e-4, NULL };
+
+    op->xent_bwd(stream, x->logits, x->lse, x->ids, 0, 0, weight);
+}
+
+static void sumsq(void *arg)
+{
+    const struct rows *x = arg;
+
+    op->sumsq(stream, x->sum, x->logits.p, MEG_DTYPE_BF16, x->logits.rows * x->logits.cols);
+}
+
+static void bench_rows(void)
+{
+    const double row = (double)N * H * 2, logits = (double)N * V * 2;
+    int32_t *ids = meg_new(N * sizeof *ids);
+    struct rows x = {
+        .a = random_mat(MEG_DTYPE_BF16, N, H),
+        .b = random_mat(MEG_DTYPE_BF16, N, H),
+        .c = random_mat(MEG_DTYPE_BF16, N, H),
+        .d = random_mat(MEG_DTYPE_BF16, N, H),
+        .wide = random_mat(MEG_DTYPE_BF16, N, 2 * H),
+        .wide2 = random_mat(MEG_DTYPE_BF16, N, 2 * H),
+        .logits = random_mat(MEG_DTYPE_BF16, 2 * N, V),
+        .w = random_memory(H * 2),
+        .bias = random_memory(H * 2),
+        .dw = random_memory(H * 4),
+        .db = random_memory(H * 4),
+        .mean = random_memory((size_t)N * D / 2 * 4),
+        .rstd = random_memory((size_t)N * D / 2 * 4),
+        .part = random_memory(N * 8),
+        .loss = random_memory(N * 4),
+        .lse = random_memory(N * 4),
+        .ids = op->alloc(N * sizeof *ids),
+        .positions = op->alloc(N * sizeof *ids),
+        .sum = op->alloc(8),
+        .drop = { .p = 0.1f, .seed = 1, .b = 16, .sample = op->alloc(16 * 8) },
+    };
+
+    for (int i = 0; i < N; i++)
+        ids[i] = (int32_t)((uint32_t)i * 2654435761u % V);
+    op->upload(stream, x.ids, ids, N * sizeof *ids);
+    for (int i = 0; i < N; i++)
+        ids[i] = i;
+    op->upload(stream, x.positions, ids, N * sizeof *ids);
+    x.logits.rows = N;
+    report_bytes("copy of 1 GiB", 2.0 * (1u << 30), copy, &x);
+    for (int i = 0; i < 3; i++) { /* the same number of elements in rows of other lengths */
+        static const int64_t cols[] = { H, 2048, 1024 };
+        struct rows y = x;
+
+        y.a = meg_mat(x.a.p, MEG_DTYPE_BF16, (int64_t)N * H / cols[i], cols[i]);
+        y.b = meg_mat(x.b.p, MEG_DTYPE_BF16, y.a.rows, cols[i]);
+        y.c = meg_mat(x.c.p, MEG_DTYPE_BF16, y.a.rows, cols[i]);
+        y.d = meg_mat(x.d.p, MEG_DTYPE_BF16, y.a.rows, cols[i]);
+        printf("rows of %" PRId64 ":\n", cols[i]);
+        report_bytes("norm_fwd", 2 * row, norm_fwd, &y);
+        report_bytes("add_norm_fwd", 4 * row, add_norm_fwd, &y);
+        report_bytes("norm_bwd with skip", 4 * row, norm_bwd, &y);
+        report_bytes("add_fwd with dropout", 3 * row, add_fwd_dropout, &y);
+        report_bytes("add_bwd with dropout, dbias", 2 * row, add_bwd_dropout, &y);
+        report_bytes("add_bwd, dbias only", row, column_sums, &y);
+    }
+    report_bytes("glu_fwd", 3 * row, glu_fwd, &x);
+    report_bytes("glu_bwd", 5 * row, glu_bwd, &x);
+    report_bytes("act_bwd gelu_tanh", 3 * row, act_bwd, &x);
+    report_bytes("rope", 2 * row + 2.0 * N * D / 2 * 4, rope, &x);
+    report_bytes("embed_fwd", 2 * row, embed_fwd, &x);
+    report_bytes("embed_bwd, f32 gradients", 5 * row, embed_bwd, &x);
+    report_bytes("xent_partial [16384,50304]", logits, xent_partial, &x);
+    report_bytes("xent_bwd", 2 * logits, xent_bwd, &x);
+    report_bytes("sumsq bf16", logits, sumsq, &x);
+    free(ids);
+}
+
+/* ---- AdamW ---- */
+
+struct update {
+    struct meg_update_arrays x;
+    struct meg_update_range *range;
+    struct meg_step_hparams *step;
+};
+
+enum { RANGES = 148 };
+
+static void adamw(void *arg)
+{
+    const struct update *u = arg;
+    const struct meg_adam adam = { 0.9f, 0.95f, 1e-8f };
+
+    op->adamw(stream, &u->x, u->range, RANGES, &adam, u->step);
+}
+
+static void bench_update(const char *name, int64_t n, enum meg_dtype grad, enum meg_dtype state, double nbytes)
+{
+    const size_t size = meg_dtype_size(state), nrange = RANGES * sizeof(struct meg_update_range);
+    struct meg_update_range *range = meg_new(nrange);
+    const struct meg_step_hparams step = {
+        .lr = { 1e-4f, 1e-4f }, .adam_c1 = 1, .adam_c2 = 1, .grad_scale = 1, .update = 1
+    };
+    struct update u = {
+        .x = { { random_memory((size_t)n * 4), MEG_DTYPE_F32 },
+               { random_memory((size_t)n * meg_dtype_size(grad)), grad },
+               { { op->alloc((size_t)n * size), state }, { op->alloc((size_t)n * size), state } },
+               { op->alloc((size_t)n * 2), MEG_DTYPE_BF16 },
+               1 },
+        .range = op->alloc(nrange),
+        .step = op->alloc(sizeof step),
+    };
+
+    for (int i = 0; i < RANGES; i++) {
+        const int64_t begin = n / RANGES / 8 * 8 * i, end = i + 1 < RANGES ? n / RANGES / 8 * 8 * (i + 1) : n;
+
+        range[i] = (struct meg_update_range){ .begin = begin,
+                                              .end = end,
+                                              .wd_mult = 1,
+                                              .lr_mult = 1,
+                                              .row = (uint32_t)i,
+                                              .cols = end - begin,
+                                              .ld = end - begin };
+    }
+    op->upload(stream, u.range, range, nrange);
+    op->upload(stream, u.step, &step, sizeof step);
+    report_bytes(name, nbytes * (double)n, adamw, &u);
+    free(range);
+    op->release(u.x.w.p);
+    op->release(u.x.g.p);
+    op->release(u.x.state[0].p);
+    op->release(u.x.state[1].p);
+    op->release(u.x.copy.p);
+}
+
+/* ---- matrix products ---- */
+
+struct product {
+    struct meg_linear *plan;
+    struct meg_mat x, w, y, pre, dw;
+    void *bias, *dbias;
+};
+
+static void linear_fwd(void *arg)
+{
+    const struct product *p = arg;
+    const struct meg_mat none = { 0 };
+
+    op->linear_fwd(stream, p->plan, p->y, none, p->x, p->w, NULL, MEG_ACT_NONE);
+}
+
+static void linear_fwd_gelu(void *arg)
+{
+    const struct product *p = arg;
+
+    op->linear_fwd(stream, p->plan, p->y, p->pre, p->x, p->w, p->bias, MEG_ACT_GELU_TANH);
+}
+
+static void linear_bwd_data(void *arg)
+{
+    const struct product *p = arg;
+    const struct meg_mat none = { 0 };
+
+    op->linear_bwd_data(stream, p->plan, p->x, p->y, p->w, none, MEG_ACT_NONE);
+}
+
+static void linear_bwd_weight(void *arg)
+{
+    const struct product *p = arg;
+
+    op->linear_bwd_weight(stream, p->plan, p->dw, p->dbias, p->y, p->x, true);
+}
+
+static void bench_product(int64_t n, int64_t in, int64_t out)
+{
+    const struct meg_linear_desc desc = { n, in, out, MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_F32 };
+    const double flops = 2.0 * (double)n * (double)in * (double)out;
+    const char *why;
+    struct product p = {
+        .plan = op->linear_create(&desc, &why),
+        .x = random_mat(MEG_DTYPE_BF16, n, in),
+        .w = random_mat(MEG_DTYPE_BF16, out, in),
+        .y = random_mat(MEG_DTYPE_BF16, n, out),
+        .pre = random_mat(MEG_DTYPE_BF16, n, out),
+        .dw = random_mat(MEG_DTYPE_F32, out, in),
+        .bias = random_memory((size_t)out * 2),
+        .dbias = random_memory((size_t)out * 4),
+    };
+    char name[100];
+
+    snprintf(name, sizeof name, "linear_fwd n=%" PRId64 " in=%" PRId64 " out=%" PRId64, n, in, out);
+    report_flops(name, flops, linear_fwd, &p);
+    report_flops("  with bias, GELU, pre", flops, linear_fwd_gelu, &p);
+    report_flops("linear_bwd_weight, f32 dw += , dbias +=", flops, linear_bwd_weight, &p);
+    report_flops("linear_bwd_data", flops, linear_bwd_data, &p);
+    op->linear_destroy(p.plan);
+    op->release(p.x.p);
+    op->release(p.w.p);
+    op->release(p.y.p);
+    op->release(p.pre.p);
+    op->release(p.dw.p);
+}
+
+/* ---- attention ---- */
+
+struct attention {
+    struct meg_attn_desc desc;
+    struct meg_heads q, k, v, o;
+    struct meg_attn_bwd_args bwd;
+    float *lse;
+};
+
+static void attn_fwd(void *arg)
+{
+    const struct attention *a = arg;
+
+    op->attn_fwd(stream, &a->desc, a->o, a->lse, a->q, a->k, a->v, NULL);
+}
+
+static void attn_bwd(void *arg)
+{
+    const struct attention *a = arg;
+
+    op->attn_bwd(stream, &a->desc, &a->bwd, NULL);
+}
+
+static struct meg_heads heads(void *p, int64_t b, int64_t g, int64_t per_group, int64_t d, int64_t part)
+{
+    const int64_t ld = g * per_group * d;
+
+    return (struct meg_heads){ meg_element(p, part * d, MEG_DTYPE_BF16), MEG_DTYPE_BF16, b * ld, ld, per_group * d, d };
+}
+
+/* Causal self-attention on packed qkv; an array doc_start selects the kernels of lib/cuda instead of cuDNN's. */
+static void bench_attention(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d, bool is_own)
+{
+    const int64_t r = a / g, n = s * b;
+    const double flops = 2.0 * 2 * (double)(b * a * d) * (double)s * (double)s / 2;
+    struct attention x = { .desc = { .s_q = s,
+                                     .s_k = s,
+                                     .b = b,
+                                     .a = a,
+                                     .g = g,
+                                     .d = d,
+                                     .d_v = d,
+                                     .s = s,
+                                     .scale = 0.1f,
+                                     .window_left = -1 } };
+    const size_t nbytes = op->attn_bwd_nbytes(&x.desc, MEG_DTYPE_BF16, false);
+    void *qkv = random_memory((size_t)(n * (a + 2 * g) * d) * 2), *dqkv = op->alloc((size_t)(n * (a + 2 * g) * d) * 2);
+    void *o = op->alloc((size_t)(n * a * d) * 2), *d_o = random_memory((size_t)(n * a * d) * 2), *workspace;
+    int32_t *doc_start = op->alloc((size_t)n * 4);
+    char name[120];
+
+    workspace = op->alloc(nbytes);
+    x.lse = op->alloc((size_t)(n * a) * 4);
+    if (is_own)
+        x.desc.doc_start = doc_start;
+    x.q = heads(qkv, b, g, r + 2, d, 0);
+    x.k = heads(qkv, b, g, r + 2, d, r);
+    x.v = heads(qkv, b, g, r + 2, d, r + 1);
+    x.o = heads(o, b, g, r, d, 0);
+    x.bwd = (struct meg_attn_bwd_args){ .dq = heads(dqkv, b, g, r + 2, d, 0),
+                                        .dk = heads(dqkv, b, g, r + 2, d, r),
+                                        .dv = heads(dqkv, b, g, r + 2, d, r + 1),
+                                        .d_o = heads(d_o, b, g, r, d, 0),
+                                        .o = x.o,
+                                        .lse = x.lse,
+                                        .q = x.q,
+                                        .k = x.k,
+                                        .v = x.v,
+                                        .workspace = { workspace, nbytes } };
+    snprintf(name, sizeof name, "attn_fwd%s s=%" PRId64 " b=%" PRId64 " a=%" PRId64 " g=%" PRId64 " d=%" PRId64,
+             is_own ? ", own kernel," : "", s, b, a, g, d);
+    report_flops(name, flops, attn_fwd, &x);
+    report_flops("attn_bwd", 2.5 * flops, attn_bwd, &x);
+    op->release(qkv);
+    op->release(dqkv);
+    op->release(o);
+    op->release(d_o);
+    op->release(workspace);
+}
+
+int main(void)
+{
+    const struct meg_device_conf conf = { .device = MEG_DEVICE_CUDA };
+    struct meg_err e;
+
+    if (meg_device_open(&device, &conf, &e) < 0)
+        meg_die_err(&e);
+    op = device->op;
+    stream = device->compute;
+    printf("operation\tus\trate\tratio\n");
+    bench_rows();
+    bench_update("adamw, 400M f32, bf16 g and copy", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_F32, 4 * 2 + 2 + 8 * 2 + 2);
+    bench_update("adamw, f32 g", 400000000, MEG_DTYPE_F32, MEG_DTYPE_F32, 4 * 2 + 4 + 8 * 2 + 2);
+    bench_update("adamw, bf16 states", 400000000, MEG_DTYPE_BF16, MEG_DTYPE_BF16, 4 * 2 + 2 + 4 * 2 + 2);
+    bench_product(8192, 8192, 8192);
+    bench_product(65536, 768, 3072);
+    bench_product(65536, 768, 2304);
+    bench_product(65536, 3072, 768);
+    bench_product(16384, 1600, 6400);
+    bench_product(8192, 4096, 28672);
+    bench_attention(1024, 64, 12, 12, 64, false);
+    bench_attention(1024, 64, 12, 12, 64, true);
+    bench_attention(1024, 16, 25, 25, 64, false);
+    bench_attention(4096, 4, 24, 24, 96, false);
+    bench_attention(8192, 1, 32, 8, 128, false);
+    bench_attention(8192, 1, 32, 8, 128, true);
+    return 0;
+}

@@ -1,0 +1,81 @@
+/*
+ * check.h - compare the operations of the CUDA backend with those of the CPU, on random data.
+ *
+ * The same cases run on a GPU (make check-gpu) and, compiled with emulate.h and the doubles of the libraries, on the CPU
+ * (make check).  A case creates its operands as twins, calls an operation of both tables, and compares the results.
+ */
+#ifndef TESTS_CUDA_CHECK_H
+#define TESTS_CUDA_CHECK_H
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "device/device.h"
+#include "tensor/ops.h"
+#include "tensor/suballoc.h"
+
+extern const struct meg_ops *cpu, *gpu; /* the two tables */
+extern struct meg_stream *stream;       /* stream of the GPU on which the cases queue operations */
+
+/* A case.  Names are those of operations, followed by what is special: "norm_fwd: rows of odd length". */
+struct check_case {
+    const char *name;
+    void (*run)(void);
+};
+/* The cases of a file end with an entry without name. */
+extern const struct check_case cases_elementwise[], cases_norm[], cases_rope[], cases_embedding[], cases_xent[],
+    cases_reduce[], cases_optim[], cases_linear[], cases_attention[], cases_cudnn[];
+
+/* Random numbers, which depend on the seed of the run and on the case: uniform in [-1, 1), and integers in [0, n). */
+double check_uniform(void);
+int64_t check_below(int64_t n);
+
+/*
+ * A matrix in host memory, for the CPU, and in device memory.  The columns between its rows (pad > 0) are NaN in both.
+ * Freed when the case ends.
+ */
+struct twin {
+    struct meg_mat host, dev;
+};
+struct twin twin_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad);
+/* All elements are NaN: an output, of which every element must be written. */
+struct twin twin_output(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad);
+/* After changes of x->host: copy it to x->dev. */
+void twin_upload(const struct twin *x);
+float twin_get(const struct twin *x, int64_t r, int64_t c); /* element of x->host */
+void twin_set(struct twin *x, int64_t r, int64_t c, float v);
+
+/* nbytes of other data, such as token ids; the argument is copied to both memories. */
+struct twin_bytes {
+    void *host, *dev;
+    size_t nbytes;
+};
+struct twin_bytes twin_bytes(const void *data, size_t nbytes);
+
+/*
+ * Fail unless the L2 norm of dev - host is at most tol times that of host; a NaN on one side only fails, and so does a
+ * changed element between rows.  `what` names the result, such as "dx".
+ */
+void expect_near(const struct twin *x, double tol, const char *what);
+/* Fail unless the bytes of both are equal. */
+void expect_equal(const struct twin *x, const char *what);
+void expect_equal_bytes(const struct twin_bytes *x, const char *what);
+/* Like expect_near, for an array of f64. */
+void expect_near_f64(const struct twin_bytes *x, double tol, const char *what);
+void check_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Tolerance of expect_near for results of type t that are rounded once. */
+static inline double check_tolerance(enum meg_dtype t)
+{
+    return t == MEG_DTYPE_F32 ? 1e-5 : t == MEG_DTYPE_F16 ? 1e-3 : 4e-3;
+}
+
+/* The combinations of types in one model.  stream: residual stream; branch: sublayers, norm outputs and parameters. */
+static const struct check_mix {
+    enum meg_dtype stream, branch;
+} check_mixes[] = {
+    { MEG_DTYPE_F32, MEG_DTYPE_F32 },  { MEG_DTYPE_BF16, MEG_DTYPE_BF16 }, { MEG_DTYPE_F16, MEG_DTYPE_F16 },
+    { MEG_DTYPE_F32, MEG_DTYPE_BF16 }, { MEG_DTYPE_F32, MEG_DTYPE_F16 },
+};
+enum { CHECK_MIXES = sizeof check_mixes / sizeof *check_mixes };
+
+#endif

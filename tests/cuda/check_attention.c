@@ -1,0 +1,544 @@
+/* check_attention.c - cases of cuda/attention*.cu. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "check.h"
+
+enum {
+    DOCS = 1,    /* packed documents */
+    LENGTHS = 2, /* key_length: complete, half, 0 */
+    ALIBI = 4,
+    REL_BIAS = 8,
+    REL_BIAS_BOTH = 16, /* bidirectional */
+    SINKS = 32,
+    DROPOUT = 64,
+    STARTS = 128, /* query_start */
+    PAGED = 256,
+    GIVEN_DELTA = 512,
+    ACCUMULATE = 1024,
+    FORWARD = 2048, /* no backward pass */
+    BUCKETS = 12,
+};
+
+/* An attention.  Absent sizes have the defaults of complete(). */
+struct conf {
+    int64_t s_q, s_k, b, a, g, d, d_v, q0, k0, left, right, pad;
+    float softcap;
+    int flags;
+    enum meg_dtype q, k, v, o, grad;
+};
+
+static struct conf complete(struct conf c)
+{
+    c.s_k = c.s_k ? c.s_k : c.s_q;
+    c.b = c.b ? c.b : 2;
+    c.a = c.a ? c.a : 2;
+    c.g = c.g ? c.g : c.a;
+    c.d = c.d ? c.d : 64;
+    c.d_v = c.d_v ? c.d_v : c.d;
+    return c;
+}
+
+/* All tensors have this type. */
+static struct conf of_type(struct conf c, enum meg_dtype t)
+{
+    c.q = c.k = c.v = c.o = c.grad = t;
+    return c;
+}
+
+/* ---- operands ---- */
+
+/* The tokens of b sequences with `heads` heads of d columns: row t*b + i has the heads of token t of sequence i. */
+static struct meg_heads heads_of(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d)
+{
+    return (struct meg_heads){ m.p, m.dtype, b * m.ld, m.ld, heads_per_group * d, d };
+}
+
+struct operands {
+    struct twin q, k, v, o, d_o, dq, dk, dv, lse, delta, rel_bias, d_rel_bias, sink, d_sink, slope;
+    struct twin_bytes doc_start, key_length, query_start, block_table, sample;
+    struct meg_attn_desc desc[2]; /* host, device */
+    struct meg_drop drop[2];
+};
+
+/* Allocate an array [n] of i32 and set its elements by f(c, index). */
+static struct twin_bytes integers(const struct conf *c, int64_t n, int32_t (*f)(const struct conf *c, int64_t index))
+{
+    int32_t *x = meg_new((size_t)(n + 1) * sizeof *x);
+    struct twin_bytes twin;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = f(c, i);
+    twin = twin_bytes(x, (size_t)n * sizeof *x);
+    free(x);
+    return twin;
+}
+
+/* Documents have 37 tokens, and begin elsewhere in each sequence. */
+static int32_t doc_start_at(const struct conf *c, int64_t index)
+{
+    const int64_t position = c->q0 + index / c->b, shift = 5 * (index % c->b),
+                  start = (position + shift) / 37 * 37 - shift;
+
+    return (int32_t)(start > 0 ? start : 0);
+}
+
+static int32_t key_length_at(const struct conf *c, int64_t i)
+{
+    const int64_t n = i % 3 == 0 ? c->s_k : i % 3 == 1 ? (c->s_k + 1) / 2 : 0;
+
+    return (int32_t)(c->k0 + n);
+}
+
+static int32_t query_start_at(const struct conf *c, int64_t i)
+{
+    return (int32_t)(key_length_at(c, i) > c->s_q ? key_length_at(c, i) - c->s_q : 0);
+}
+
+enum { BLOCK_SIZE = 16 };
+
+static int64_t blocks_per_seq(const struct conf *c)
+{
+    return (c->s_k + BLOCK_SIZE - 1) / BLOCK_SIZE;
+}
+
+/* Blocks are in reverse order; those without visible keys have an invalid number. */
+static int32_t block_at(const struct conf *c, int64_t index)
+{
+    const int64_t n = blocks_per_seq(c), visible = c->flags & LENGTHS ? key_length_at(c, index / n) : c->s_k;
+
+    return (int32_t)(index % n * BLOCK_SIZE < visible ? c->b * n - 1 - index : 1 << 30);
+}
+
+/* Keys or values: rows of tokens or, in a paged cache, of all blocks, of which only keys below key_length are defined. */
+static struct twin keys_random(const struct conf *c, enum meg_dtype t, int64_t d)
+{
+    const int64_t n = blocks_per_seq(c);
+    struct twin x;
+
+    if (!(c->flags & PAGED))
+        return twin_random(t, c->s_k * c->b, c->g * d, c->pad);
+    x = twin_output(t, c->b * n * BLOCK_SIZE, c->g * d, c->pad);
+    for (int64_t i = 0; i < c->b; i++)
+        for (int64_t k = 0; k < (c->flags & LENGTHS ? key_length_at(c, i) : c->s_k); k++)
+            for (int64_t col = 0; col < c->g * d; col++)
+                twin_set(&x, block_at(c, i * n + k / BLOCK_SIZE) * BLOCK_SIZE + k % BLOCK_SIZE, col,
+                         (float)check_uniform());
+    twin_upload(&x);
+    return x;
+}
+
+static struct meg_heads key_heads(const struct conf *c, struct meg_mat m, int64_t d)
+{
+    struct meg_heads x = heads_of(m, c->b, 1, d);
+
+    if (c->flags & PAGED) {
+        x.ld_s = m.ld;
+        x.ld_b = BLOCK_SIZE * m.ld;
+    }
+    return x;
+}
+
+/* Make the scores differ much, so that the running maximum changes. */
+static struct twin queries_random(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad)
+{
+    struct twin x = twin_random(t, rows, cols, pad);
+
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            twin_set(&x, r, c, 4 * twin_get(&x, r, c));
+    twin_upload(&x);
+    return x;
+}
+
+/* A gradient: random if it is accumulated, else NaN. */
+static struct twin grad_new(const struct conf *c, enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad)
+{
+    return c->flags & ACCUMULATE ? twin_random(t, rows, cols, pad) : twin_output(t, rows, cols, pad);
+}
+
+static struct meg_array array_of(struct meg_mat m)
+{
+    return (struct meg_array){ m.p, m.dtype };
+}
+
+static void create(struct operands *x, const struct conf *c)
+{
+    static const int64_t sample[] = { 3, INT64_C(1) << 33, 7, 100 };
+    const int64_t n = c->s_q * c->b;
+
+    memset(x, 0, sizeof *x);
+    x->q = queries_random(c->q, n, c->a * c->d, c->pad);
+    x->k = keys_random(c, c->k, c->d);
+    x->v = keys_random(c, c->v, c->d_v);
+    x->o = twin_output(c->o, n, c->a * c->d_v, c->pad);
+    x->lse = twin_output(MEG_DTYPE_F32, c->b * c->a, c->s_q, 0);
+    x->delta = twin_output(MEG_DTYPE_F32, c->b * c->a, c->s_q, 0);
+    x->sample = twin_bytes(sample, sizeof sample);
+    if (c->flags & DOCS)
+        x->doc_start = integers(c, n, doc_start_at);
+    if (c->flags & LENGTHS)
+        x->key_length = integers(c, c->b, key_length_at);
+    if (c->flags & STARTS)
+        x->query_start = integers(c, c->b, query_start_at);
+    if (c->flags & PAGED)
+        x->block_table = integers(c, c->b * blocks_per_seq(c), block_at);
+    if (c->flags & ALIBI)
+        x->slope = twin_random(MEG_DTYPE_F32, 1, c->a, 0);
+    if (c->flags & (REL_BIAS | REL_BIAS_BOTH))
+        x->rel_bias = twin_random(c->q, BUCKETS, c->a, 3);
+    if (c->flags & SINKS)
+        x->sink = twin_random(c->q, 1, c->a, 0);
+    for (int i = 0; i < 2; i++) {
+#define OF(twin) (i ? x->twin.dev : x->twin.host)
+        x->desc[i] = (struct meg_attn_desc){ .s_q = c->s_q,
+                                             .s_k = c->s_k,
+                                             .b = c->b,
+                                             .a = c->a,
+                                             .g = c->g,
+                                             .d = c->d,
+                                             .d_v = c->d_v,
+                                             .s = c->k0 + c->s_k + 3,
+                                             .q0 = c->q0,
+                                             .k0 = c->k0,
+                                             .scale = 1.0f / sqrtf((float)c->d),
+                                             .softcap = c->softcap,
+                                             .window_left = c->left,
+                                             .window_right = c->right,
+                                             .doc_start = OF(doc_start),
+                                             .key_length = OF(key_length),
+                                             .alibi_slope = OF(slope).p,
+                                             .rel_bias = OF(rel_bias),
+                                             .rel_bias_max_distance = 32,
+                                             .rel_bias_is_bidirectional = !!(c->flags & REL_BIAS_BOTH),
+                                             .sink = array_of(OF(sink)),
+                                             .query_start = OF(query_start),
+                                             .block_table = OF(block_table),
+                                             .block_size = BLOCK_SIZE,
+                                             .blocks_per_seq = blocks_per_seq(c) };
+        x->drop[i] = (struct meg_drop){
+            .p = 0.2f, .seed = 1234, .layer = 5, .site = MEG_DROP_ATTN, .unit0 = 3, .b = c->b, .sample = OF(sample)
+        };
+    }
+}
+
+/* ---- comparisons ---- */
+
+/* Weights and their gradients are rounded to the type of q for tensor cores. */
+static double tolerance(const struct conf *c, enum meg_dtype t)
+{
+    return fmax(check_tolerance(t), check_tolerance(c->q));
+}
+
+static void compare_forward(const struct conf *c, struct operands *x)
+{
+    for (int i = 0; i < 2; i++)
+        (i ? gpu : cpu)
+            ->attn_fwd(i ? stream : NULL, &x->desc[i], heads_of(OF(o), c->b, c->a / c->g, c->d_v), OF(lse).p,
+                       heads_of(OF(q), c->b, c->a / c->g, c->d), key_heads(c, OF(k), c->d), key_heads(c, OF(v), c->d_v),
+                       c->flags & DROPOUT ? &x->drop[i] : NULL);
+    expect_near(&x->o, tolerance(c, c->o), "o");
+    expect_near(&x->lse, 1e-5, "lse");
+}
+
+/* Compute the gradients from the CPU's o and lse. */
+static void compare_backward(const struct conf *c, struct operands *x)
+{
+    const bool has_params = c->flags & (REL_BIAS | REL_BIAS_BOTH | SINKS);
+    const size_t nbytes[] = { cpu->attn_bwd_nbytes(&x->desc[0], c->grad, has_params),
+                              gpu->attn_bwd_nbytes(&x->desc[1], c->grad, has_params) };
+    const size_t most = nbytes[0] > nbytes[1] ? nbytes[0] : nbytes[1];
+    void *const garbage = memset(meg_new(most + 1), 0xff, most);
+    const struct twin_bytes workspace = twin_bytes(garbage, most);
+
+    free(garbage);
+    twin_upload(&x->o);
+    twin_upload(&x->lse);
+    x->d_o = twin_random(c->o == MEG_DTYPE_F32 ? c->q : c->o, c->s_q * c->b, c->a * c->d_v, c->pad);
+    x->dq = grad_new(c, c->grad, c->s_q * c->b, c->a * c->d, c->pad);
+    x->dk = grad_new(c, c->grad, c->s_k * c->b, c->g * c->d, c->pad);
+    x->dv = grad_new(c, c->grad, c->s_k * c->b, c->g * c->d_v, c->pad);
+    if (x->rel_bias.host.p)
+        x->d_rel_bias = grad_new(c, c->grad, BUCKETS, c->a, 1);
+    if (x->sink.host.p)
+        x->d_sink = grad_new(c, c->grad, 1, c->a, 0);
+    for (int i = 0; i < 2; i++) {
+        const int64_t r = c->a / c->g;
+        const struct meg_attn_bwd_args args = { .dq = heads_of(OF(dq), c->b, r, c->d),
+                                                .dk = key_heads(c, OF(dk), c->d),
+                                                .dv = key_heads(c, OF(dv), c->d_v),
+                                                .accumulate = !!(c->flags & ACCUMULATE),
+                                                .accumulate_params = !!(c->flags & ACCUMULATE),
+                                                .d_rel_bias = OF(d_rel_bias),
+                                                .d_sink = array_of(OF(d_sink)),
+                                                .d_o = heads_of(OF(d_o), c->b, r, c->d_v),
+                                                .o = heads_of(OF(o), c->b, r, c->d_v),
+                                                .lse = OF(lse).p,
+                                                .delta = c->flags & GIVEN_DELTA ? OF(delta).p : NULL,
+                                                .q = heads_of(OF(q), c->b, r, c->d),
+                                                .k = key_heads(c, OF(k), c->d),
+                                                .v = key_heads(c, OF(v), c->d_v),
+                                                .workspace = { i ? workspace.dev : workspace.host, nbytes[i] } };
+
+        if (c->flags & GIVEN_DELTA)
+            (i ? gpu : cpu)->attn_delta(i ? stream : NULL, &x->desc[i], OF(delta).p, args.d_o, args.o);
+        (i ? gpu : cpu)->attn_bwd(i ? stream : NULL, &x->desc[i], &args, c->flags & DROPOUT ? &x->drop[i] : NULL);
+    }
+    if (c->flags & GIVEN_DELTA)
+        expect_near(&x->delta, 1e-5, "delta");
+    expect_near(&x->dq, tolerance(c, c->grad), "dq");
+    expect_near(&x->dk, tolerance(c, c->grad), "dk");
+    expect_near(&x->dv, tolerance(c, c->grad), "dv");
+    if (x->d_rel_bias.host.p)
+        expect_near(&x->d_rel_bias, tolerance(c, c->grad), "d_rel_bias");
+    if (x->d_sink.host.p)
+        expect_near(&x->d_sink, tolerance(c, c->grad), "d_sink");
+}
+#undef OF
+
+static void compare(struct conf c)
+{
+    struct operands x;
+
+    c = complete(c);
+    create(&x, &c);
+    compare_forward(&c, &x);
+    if (!(c.flags & FORWARD))
+        compare_backward(&c, &x);
+}
+
+/* ---- cases ---- */
+
+static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+
+static void compare_types(struct conf c)
+{
+    for (int i = 0; i < 3; i++)
+        compare(of_type(c, types[i]));
+}
+
+static void causal(void)
+{
+    compare_types((struct conf){ .s_q = 150, .left = -1 });
+}
+
+static void bidirectional(void)
+{
+    compare_types((struct conf){ .s_q = 70, .left = -1, .right = -1, .pad = 8 });
+}
+
+static void grouped(void)
+{
+    compare_types((struct conf){ .s_q = 66, .b = 1, .a = 6, .g = 2, .left = -1, .flags = ACCUMULATE });
+}
+
+/* Head sizes on both sides of those of the kernels, and such that rows are not aligned. */
+static void head_sizes(void)
+{
+    static const int64_t d[][2] = { { 64, 64 },   { 32, 32 },   { 80, 80 },  { 96, 96 }, { 128, 128 },
+                                    { 256, 256 }, { 192, 128 }, { 40, 104 }, { 17, 5 } };
+
+    for (size_t i = 0; i < sizeof d / sizeof *d; i++)
+        compare(of_type(
+            (struct conf){ .s_q = 33, .s_k = 65, .q0 = 32, .b = 1, .a = 1, .d = d[i][0], .d_v = d[i][1], .left = -1 },
+            i % 2 ? MEG_DTYPE_F16 : MEG_DTYPE_BF16));
+    compare(of_type((struct conf){ .s_q = 9, .b = 1, .d = 520, .d_v = 8, .left = -1 }, MEG_DTYPE_F32));
+    compare(of_type((struct conf){ .s_q = 9, .b = 1, .d = 3, .d_v = 300, .left = -1, .pad = 1 }, MEG_DTYPE_F32));
+}
+
+/* Strides or pointers that are not multiples of 16 bytes. */
+static void unaligned(void)
+{
+    compare_types((struct conf){ .s_q = 20, .left = -1, .pad = 3 });
+}
+
+static void windows(void)
+{
+    compare_types((struct conf){ .s_q = 140, .b = 1, .left = 20 });
+    compare_types((struct conf){ .s_q = 90, .b = 1, .left = 10, .right = 5 });
+    compare_types((struct conf){ .s_q = 70, .b = 1, .left = -1, .right = 30 });
+}
+
+static void documents(void)
+{
+    compare_types((struct conf){ .s_q = 140, .a = 1, .left = -1, .flags = DOCS });
+}
+
+/* A sequence without keys has o = 0. */
+static void lengths(void)
+{
+    compare_types((struct conf){ .s_q = 70, .b = 3, .a = 1, .left = -1, .right = -1, .flags = LENGTHS });
+    compare_types((struct conf){ .s_q = 70, .b = 3, .a = 1, .left = -1, .flags = LENGTHS | SINKS });
+}
+
+/* Chunks of context parallelism: keys before, of and after the queries; positions that are not multiples of 8. */
+static void chunks(void)
+{
+    compare_types(
+        (struct conf){ .s_q = 40, .s_k = 70, .q0 = 133, .k0 = 63, .b = 1, .left = -1, .flags = ACCUMULATE | DROPOUT });
+    compare_types((struct conf){ .s_q = 40, .s_k = 40, .q0 = 50, .k0 = 60, .b = 1, .left = -1, .flags = DROPOUT });
+    compare_types((struct conf){ .s_q = 40, .s_k = 40, .q0 = 0, .k0 = 40, .b = 1, .left = -1, .flags = GIVEN_DELTA });
+}
+
+static void softcap(void)
+{
+    compare_types((struct conf){ .s_q = 70, .b = 1, .left = -1, .softcap = 1.5f });
+}
+
+static void alibi(void)
+{
+    compare_types((struct conf){ .s_q = 70, .b = 1, .left = -1, .right = -1, .flags = ALIBI });
+    compare_types((struct conf){ .s_q = 40, .s_k = 70, .q0 = 133, .k0 = 63, .b = 1, .left = -1, .flags = ALIBI });
+}
+
+static void rel_bias(void)
+{
+    compare_types((struct conf){ .s_q = 70, .left = -1, .flags = REL_BIAS });
+    compare_types((struct conf){ .s_q = 40,
+                                 .s_k = 50,
+                                 .b = 1,
+                                 .a = 4,
+                                 .g = 2,
+                                 .left = -1,
+                                 .right = -1,
+                                 .flags = REL_BIAS_BOTH | ACCUMULATE | ALIBI });
+    compare_types((struct conf){ .s_q = 40, .b = 1, .left = -1, .softcap = 3.0f, .flags = REL_BIAS });
+}
+
+static void sinks(void)
+{
+    compare_types((struct conf){ .s_q = 70, .left = 20, .flags = SINKS });
+    compare_types((struct conf){ .s_q = 40, .a = 4, .g = 2, .left = -1, .flags = SINKS | ACCUMULATE });
+}
+
+static void dropout(void)
+{
+    compare_types((struct conf){ .s_q = 130, .a = 1, .left = -1, .flags = DROPOUT });
+    compare_types((struct conf){
+        .s_q = 30, .s_k = 50, .b = 1, .a = 4, .g = 2, .left = -1, .right = -1, .flags = DROPOUT | SINKS });
+}
+
+static void f32_outputs(void)
+{
+    for (int i = 1; i < 3; i++) {
+        struct conf c = of_type((struct conf){ .s_q = 50, .left = -1 }, types[i]);
+
+        c.o = c.grad = MEG_DTYPE_F32;
+        compare(c);
+        c.o = types[i];
+        c.flags = ACCUMULATE;
+        compare(c);
+    }
+}
+
+static void mixed_types(void)
+{
+    for (int i = 0; i < 3; i++) {
+        struct conf c = of_type((struct conf){ .s_q = 20, .left = -1 }, types[i]);
+
+        c.k = types[(i + 1) % 3];
+        c.v = types[(i + 2) % 3];
+        compare(c);
+    }
+}
+
+/* Few queries, of which each sequence has others, and many keys, which are split over blocks. */
+static void decoding(void)
+{
+    compare_types((struct conf){ .s_q = 1, .s_k = 700, .q0 = 699, .a = 4, .g = 2, .left = -1, .flags = FORWARD });
+    compare_types((struct conf){
+        .s_q = 1, .s_k = 530, .b = 3, .a = 4, .g = 2, .left = -1, .flags = FORWARD | LENGTHS | STARTS | SINKS });
+    compare_types((struct conf){
+        .s_q = 3, .s_k = 530, .b = 3, .a = 8, .g = 1, .d = 32, .left = 100, .flags = FORWARD | LENGTHS | STARTS });
+}
+
+static void paged(void)
+{
+    compare_types((struct conf){
+        .s_q = 1, .s_k = 530, .b = 3, .a = 4, .g = 2, .left = -1, .flags = FORWARD | LENGTHS | STARTS | PAGED });
+    compare_types(
+        (struct conf){ .s_q = 40, .s_k = 90, .b = 3, .left = -1, .flags = FORWARD | LENGTHS | STARTS | PAGED });
+}
+
+static void empty(void)
+{
+    compare_types((struct conf){ .s_q = 0, .s_k = 5, .left = -1, .right = -1, .q0 = 5 });
+}
+
+/* ---- merge and delta ---- */
+
+/* Parts of odd shapes; in some rows, one or both parts have no keys. */
+static void merge(void)
+{
+    static const struct {
+        int64_t d_v, pad;
+    } shapes[] = { { 64, 0 }, { 128, 8 }, { 5, 2 }, { 72, 1 } };
+
+    for (size_t n = 0; n < sizeof shapes / sizeof *shapes; n++) {
+        const struct meg_attn_desc desc = {
+            .s_q = 19, .s_k = 1, .b = 3, .a = 4, .g = 2, .d = 1, .d_v = shapes[n].d_v, .s = 19
+        };
+        struct twin o = twin_random(MEG_DTYPE_F32, 19 * 3, 4 * desc.d_v, shapes[n].pad);
+        struct twin part = twin_random(MEG_DTYPE_F32, 19 * 3, 4 * desc.d_v, shapes[n].pad);
+        struct twin lse = twin_random(MEG_DTYPE_F32, 12, 19, 0), lse_part = twin_random(MEG_DTYPE_F32, 12, 19, 0);
+
+        for (int64_t r = 0; r < 12; r++) {
+            twin_set(&lse, r, 3, -INFINITY);
+            twin_set(&lse_part, r, 5, -INFINITY);
+            twin_set(&lse, r, 7, -INFINITY);
+            twin_set(&lse_part, r, 7, -INFINITY);
+        }
+        twin_upload(&lse);
+        twin_upload(&lse_part);
+        cpu->attn_merge(NULL, &desc, heads_of(o.host, 3, 2, desc.d_v), lse.host.p, heads_of(part.host, 3, 2, desc.d_v),
+                        lse_part.host.p);
+        gpu->attn_merge(stream, &desc, heads_of(o.dev, 3, 2, desc.d_v), lse.dev.p, heads_of(part.dev, 3, 2, desc.d_v),
+                        lse_part.dev.p);
+        expect_near(&o, 1e-6, "o");
+        expect_near(&lse, 1e-6, "lse");
+    }
+}
+
+static void delta(void)
+{
+    static const struct {
+        int64_t d_v, pad;
+    } shapes[] = { { 64, 0 }, { 128, 8 }, { 5, 2 }, { 200, 0 } };
+
+    for (int t = 0; t < 9; t++) {
+        const int64_t d_v = shapes[t % 4].d_v, pad = shapes[t % 4].pad;
+        const struct meg_attn_desc desc = { .s_q = 19, .s_k = 1, .b = 3, .a = 4, .g = 2, .d = 1, .d_v = d_v, .s = 19 };
+        const struct twin o = twin_random(types[t / 3], 19 * 3, 4 * d_v, pad);
+        const struct twin d_o = twin_random(types[t % 3], 19 * 3, 4 * d_v, pad);
+        const struct twin sums = twin_output(MEG_DTYPE_F32, 12, 19, 0);
+
+        cpu->attn_delta(NULL, &desc, sums.host.p, heads_of(d_o.host, 3, 2, d_v), heads_of(o.host, 3, 2, d_v));
+        gpu->attn_delta(stream, &desc, sums.dev.p, heads_of(d_o.dev, 3, 2, d_v), heads_of(o.dev, 3, 2, d_v));
+        expect_near(&sums, 1e-5, "delta");
+    }
+}
+
+const struct check_case cases_attention[] = {
+    { "attn: causal", causal },
+    { "attn: all keys visible, padded rows", bidirectional },
+    { "attn: grouped queries, accumulated gradients", grouped },
+    { "attn: head sizes", head_sizes },
+    { "attn: rows that are not aligned", unaligned },
+    { "attn: sliding windows", windows },
+    { "attn: packed documents", documents },
+    { "attn: key lengths, and sequences without keys", lengths },
+    { "attn: chunks of queries and keys", chunks },
+    { "attn: softcap", softcap },
+    { "attn: ALiBi", alibi },
+    { "attn: relative attention bias and its gradient", rel_bias },
+    { "attn: sinks and their gradients", sinks },
+    { "attn: dropout", dropout },
+    { "attn: f32 outputs and gradients of bf16 and f16", f32_outputs },
+    { "attn: q, k and v of different types", mixed_types },
+    { "attn_fwd: decoding", decoding },
+    { "attn_fwd: paged KV cache", paged },
+    { "attn: no queries", empty },
+    { "attn_merge", merge },
+    { "attn_delta", delta },
+    { 0 },
+};

@@ -1,0 +1,353 @@
+/* check_elementwise.c - cases of activation functions, biases, gated linear units, casts and copies of heads. */
+#include <stdlib.h>
+#include "check.h"
+#include "cuda/internal.h"
+
+enum { ACTS = MEG_ACT_TANH + 1, GLUS = MEG_GLU_SQUARED_RELU + 1, TYPES = MEG_DTYPE_F16 + 1 };
+
+/*
+ * Shapes.  The first has rows at multiples of 16 bytes and only complete vectors, the next two an incomplete last vector
+ * in f32 and in all types, the fourth rows at odd addresses, and the others more columns than a block and more rows than
+ * a grid.
+ */
+static const struct shape {
+    int64_t rows, cols, pad;
+} shapes[] = { { 3, 64, 8 }, { 2, 12, 4 }, { 3, 20, 12 }, { 5, 13, 2 }, { 2, 2056, 0 }, { 4099, 3, 0 } };
+enum { SMALL_SHAPES = 4, SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Random values in [-range, range). */
+static struct twin random_twin(enum meg_dtype t, struct shape s, float range)
+{
+    struct twin x = twin_random(t, s.rows, s.cols, s.pad);
+
+    for (int64_t r = 0; r < s.rows; r++)
+        for (int64_t c = 0; c < s.cols; c++)
+            twin_set(&x, r, c, range * twin_get(&x, r, c));
+    twin_upload(&x);
+    return x;
+}
+
+/* Set elements of a matrix to special values. */
+static void set_special(struct twin *x)
+{
+    static const float special[] = { 0, -0.0f, 30, -30, 200, -200, INFINITY, -INFINITY, NAN, 6e4f, -6e4f, 1e-7f };
+
+    for (int64_t c = 0; c < x->host.cols && c < (int64_t)(sizeof special / sizeof *special); c++)
+        twin_set(x, 1, c, special[c]);
+    twin_upload(x);
+}
+
+/* ---- activation functions and biases ---- */
+
+static double act_of(enum meg_act act, double x)
+{
+    switch (act) {
+    case MEG_ACT_GELU_TANH: return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
+    case MEG_ACT_GELU_ERF: return 0.5 * x * erfc(-x / 1.4142135623730951);
+    case MEG_ACT_TANH: return tanh(x);
+    default: return x;
+    }
+}
+
+/* Compare meg_cuda_act_fwd with formulas in f64. */
+static void act_fwd_one(enum meg_dtype ty, enum meg_dtype tx, enum meg_act act, struct shape s, bool is_in_place)
+{
+    const struct twin x = random_twin(tx, s, 6);
+    struct twin y = is_in_place ? x : twin_output(ty, s.rows, s.cols, s.pad + 8);
+
+    meg_cuda_act_fwd(stream, y.dev, x.dev, act);
+    for (int64_t r = 0; r < s.rows; r++)
+        for (int64_t c = 0; c < s.cols; c++)
+            twin_set(&y, r, c, (float)act_of(act, (double)twin_get(&x, r, c)));
+    expect_near(&y, check_tolerance(y.host.dtype), "y");
+}
+
+static void act_fwd_types(void)
+{
+    for (int act = 0; act < ACTS; act++)
+        for (int i = 0; i < TYPES * TYPES; i++)
+            for (int s = 0; s < SMALL_SHAPES; s++) {
+                act_fwd_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), (enum meg_act)act, shapes[s],
+                            false);
+                act_fwd_one((enum meg_dtype)(i % TYPES), (enum meg_dtype)(i % TYPES), (enum meg_act)act, shapes[s],
+                            true);
+            }
+}
+
+static void act_fwd_shapes(void)
+{
+    for (int s = SMALL_SHAPES; s < SHAPES; s++)
+        act_fwd_one(MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_ACT_GELU_TANH, shapes[s], false);
+    act_fwd_one(MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_ACT_GELU_TANH, (struct shape){ 0, 8, 0 }, false);
+}
+
+/* The relative error of small results is small too. */
+static void act_fwd_tails(void)
+{
+    for (int act = MEG_ACT_GELU_TANH; act <= MEG_ACT_GELU_ERF; act++)
+        for (int i = 0; i < 32; i++) {
+            struct twin x = twin_output(MEG_DTYPE_F32, 1, 1, 0), y = twin_output(MEG_DTYPE_F32, 1, 1, 0);
+            const float v = -0.25f * (float)i;
+
+            twin_set(&x, 0, 0, v);
+            twin_upload(&x);
+            meg_cuda_act_fwd(stream, y.dev, x.dev, (enum meg_act)act);
+            twin_set(&y, 0, 0, (float)act_of((enum meg_act)act, (double)v));
+            expect_near(&y, 3e-5, "y");
+        }
+}
+
+static void act_bwd_one(enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dtype tp, enum meg_act act, struct shape s,
+                        bool is_in_place, bool is_special)
+{
+    const struct twin dy = random_twin(tdy, s, 1), dx = is_in_place ? dy : twin_output(tdx, s.rows, s.cols, s.pad + 8);
+    struct twin pre = random_twin(tp, s, 6);
+
+    if (is_special)
+        set_special(&pre);
+    cpu->act_bwd(NULL, dx.host, dy.host, pre.host, act);
+    gpu->act_bwd(stream, dx.dev, dy.dev, pre.dev, act);
+    expect_near(&dx, check_tolerance(dx.host.dtype), "dx");
+}
+
+static void act_bwd_types(void)
+{
+    for (int act = 0; act < ACTS; act++)
+        for (int i = 0; i < TYPES * TYPES * TYPES; i++)
+            for (int s = 0; s < SMALL_SHAPES; s++)
+                act_bwd_one((enum meg_dtype)(i / TYPES / TYPES), (enum meg_dtype)(i / TYPES % TYPES),
+                            (enum meg_dtype)(i % TYPES), (enum meg_act)act, shapes[s], false, false);
+}
+
+static void act_bwd_shapes(void)
+{
+    for (int i = 0; i < TYPES; i++)
+        act_bwd_one(MEG_DTYPE_F32, (enum meg_dtype)i, MEG_DTYPE_F32, MEG_ACT_GELU_ERF, shapes[0], true, false);
+    for (int act = 0; act < ACTS; act++)
+        act_bwd_one(MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, (enum meg_act)act, shapes[1], false, true);
+    for (int s = SMALL_SHAPES; s < SHAPES; s++)
+        act_bwd_one(MEG_DTYPE_BF16, MEG_DTYPE_F16, MEG_DTYPE_F32, MEG_ACT_GELU_TANH, shapes[s], false, false);
+}
+
+static void add_bias_one(enum meg_dtype ty, enum meg_dtype tb, struct shape s, int64_t offset)
+{
+    struct twin y = random_twin(ty, s, 1), b = twin_random(tb, 1, s.cols + offset, 0);
+
+    meg_cuda_add_bias(stream, y.dev, meg_element(b.dev.p, offset, tb), tb);
+    for (int64_t r = 0; r < s.rows; r++)
+        for (int64_t c = 0; c < s.cols; c++)
+            twin_set(&y, r, c, twin_get(&y, r, c) + twin_get(&b, 0, offset + c));
+    expect_equal(&y, "y");
+}
+
+static void add_bias(void)
+{
+    for (int i = 0; i < TYPES * TYPES; i++)
+        for (int s = 0; s < SMALL_SHAPES; s++)
+            add_bias_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), shapes[s], 0);
+    for (int s = 0; s < SHAPES; s++)
+        add_bias_one(MEG_DTYPE_F32, MEG_DTYPE_BF16, shapes[s], 1);
+}
+
+/* ---- gated linear units ---- */
+
+static const struct meg_glu limits[] = { { 0, 0, 0 }, { 0, 1.5f, 1 }, { 0, 0, 0.5f } };
+enum { LIMITS = sizeof limits / sizeof *limits };
+
+static struct meg_glu unit_of(int type, int limit)
+{
+    struct meg_glu unit = limits[limit];
+
+    unit.type = (enum meg_glu_type)type;
+    return unit;
+}
+
+/* The shape of x.  Its rows may be aligned although the second halves of the rows are not. */
+static struct shape x_shape(struct shape s)
+{
+    return (struct shape){ s.rows, 2 * s.cols, s.cols + s.pad };
+}
+
+static void glu_fwd_one(struct meg_glu unit, enum meg_dtype ty, enum meg_dtype tx, struct shape s, bool is_special)
+{
+    struct twin x = random_twin(tx, x_shape(s), 3);
+    const struct twin y = twin_output(ty, s.rows, s.cols, s.pad + 8);
+
+    if (is_special)
+        set_special(&x);
+    cpu->glu_fwd(NULL, &unit, y.host, x.host);
+    gpu->glu_fwd(stream, &unit, y.dev, x.dev);
+    expect_near(&y, check_tolerance(ty), "y");
+}
+
+static void glu_fwd_types(void)
+{
+    for (int type = 0; type < GLUS; type++)
+        for (int i = 0; i < TYPES * TYPES * LIMITS; i++)
+            glu_fwd_one(unit_of(type, i % LIMITS), (enum meg_dtype)(i / LIMITS / TYPES),
+                        (enum meg_dtype)(i / LIMITS % TYPES), shapes[(type + i) % SMALL_SHAPES], false);
+}
+
+static void glu_fwd_shapes(void)
+{
+    for (int s = 0; s < SHAPES; s++)
+        glu_fwd_one(unit_of(MEG_GLU_SILU, 0), MEG_DTYPE_BF16, MEG_DTYPE_BF16, shapes[s], false);
+    glu_fwd_one(unit_of(MEG_GLU_SILU, 0), MEG_DTYPE_BF16, MEG_DTYPE_BF16, (struct shape){ 0, 8, 0 }, false);
+    for (int type = 0; type < GLUS; type++)
+        for (int limit = 0; limit < LIMITS; limit++)
+            glu_fwd_one(unit_of(type, limit), MEG_DTYPE_F32, MEG_DTYPE_F32, shapes[0], true);
+}
+
+static void glu_bwd_one(struct meg_glu unit, enum meg_dtype tdx, enum meg_dtype tdy, enum meg_dtype tx, struct shape s,
+                        bool is_in_place, bool is_special)
+{
+    struct twin x = random_twin(tx, x_shape(s), 3);
+    const struct twin dy = random_twin(tdy, s, 1);
+    const struct twin dx = is_in_place ? x : twin_output(tdx, s.rows, 2 * s.cols, s.cols + s.pad + 8);
+
+    if (is_special)
+        set_special(&x);
+    cpu->glu_bwd(NULL, &unit, dx.host, dy.host, x.host);
+    gpu->glu_bwd(stream, &unit, dx.dev, dy.dev, x.dev);
+    expect_near(&dx, check_tolerance(dx.host.dtype), "dx");
+}
+
+static void glu_bwd_types(void)
+{
+    for (int type = 0; type < GLUS; type++)
+        for (int i = 0; i < TYPES * TYPES * TYPES * LIMITS; i++)
+            glu_bwd_one(unit_of(type, i % LIMITS), (enum meg_dtype)(i / LIMITS / TYPES / TYPES),
+                        (enum meg_dtype)(i / LIMITS / TYPES % TYPES), (enum meg_dtype)(i / LIMITS % TYPES),
+                        shapes[(type + i) % SMALL_SHAPES], false, false);
+}
+
+static void glu_bwd_shapes(void)
+{
+    for (int s = 0; s < SHAPES; s++)
+        glu_bwd_one(unit_of(MEG_GLU_SILU, 0), MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_BF16, shapes[s], true, false);
+    for (int type = 0; type < GLUS; type++)
+        for (int limit = 0; limit < LIMITS; limit++)
+            glu_bwd_one(unit_of(type, limit), MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, shapes[0], false, true);
+}
+
+/* ---- cast ---- */
+
+/* Cast elements of src to elements of dst that begin at these offsets.  NaN may have any bits. */
+static void cast_one(enum meg_dtype to, enum meg_dtype from, const struct twin *src, int64_t src0, int64_t dst0)
+{
+    const int64_t n = src->host.cols - src0;
+    const struct twin dst = twin_output(to, 1, dst0 + n, 0);
+
+    cpu->cast(NULL, meg_element(dst.host.p, dst0, to), to, meg_element(src->host.p, src0, from), from, n);
+    gpu->cast(stream, meg_element(dst.dev.p, dst0, to), to, meg_element(src->dev.p, src0, from), from, n);
+    expect_near(&dst, 0, "dst");
+}
+
+static void cast_sizes(void)
+{
+    static const int64_t sizes[] = { 1, 2, 7, 8, 9, 31, 64, 2049, 4096 };
+
+    for (int i = 0; i < TYPES * TYPES; i++)
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            const struct twin src = twin_random((enum meg_dtype)(i % TYPES), 1, sizes[k], 0);
+
+            for (int64_t offsets = 0; offsets < 4; offsets++)
+                cast_one((enum meg_dtype)(i / TYPES), (enum meg_dtype)(i % TYPES), &src, offsets % 2, offsets / 2);
+        }
+}
+
+/* All values of bf16 and f16, as the upper bits of f32 also those between values of the other types. */
+static void cast_values(void)
+{
+    for (int i = 0; i < TYPES * TYPES; i++) {
+        const enum meg_dtype from = (enum meg_dtype)(i % TYPES);
+        const struct twin src = twin_output(from, 1, 1 << 16, 0);
+
+        for (uint32_t k = 0; k < 1 << 16; k++)
+            if (from == MEG_DTYPE_F32)
+                ((uint32_t *)src.host.p)[k] = k << 16 | (k % 3 ? k * 40503 % (1 << 16) : 0x8000);
+            else
+                ((uint16_t *)src.host.p)[k] = (uint16_t)k;
+        twin_upload(&src);
+        cast_one((enum meg_dtype)(i / TYPES), from, &src, 0, 0);
+    }
+}
+
+/* Values between and at the middle of two f16, around the least and greatest ones. */
+static void cast_f16_rounding(void)
+{
+    static const float bases[] = { 1.0f, 0x1p-14f, 0x1p-24f, 65504.0f };
+    const struct twin src = twin_output(MEG_DTYPE_F32, 1, 4 * 1024, 0);
+
+    for (int i = 0; i < 4 * 1024; i++)
+        ((float *)src.host.p)[i] = bases[i / 1024] * (1 + (float)(i % 1024 - 512) * 0x1p-13f);
+    twin_upload(&src);
+    cast_one(MEG_DTYPE_F16, MEG_DTYPE_F32, &src, 0, 0);
+}
+
+/* ---- copy_heads ---- */
+
+static struct twin_bytes random_bytes(size_t nbytes)
+{
+    unsigned char *p = malloc(nbytes + 1);
+    struct twin_bytes b;
+
+    for (size_t i = 0; i < nbytes; i++)
+        p[i] = (unsigned char)check_below(256);
+    b = twin_bytes(p, nbytes);
+    free(p);
+    return b;
+}
+
+/*
+ * Copy heads [s,b,g,d], which begin at element `offset` and are `gap` elements apart, and have the order s, b, g in src
+ * and g, b, s in dst.
+ */
+static void copy_heads_one(enum meg_dtype t, int64_t s, int64_t b, int64_t g, int64_t d, int64_t gap, int64_t offset)
+{
+    const int64_t ld = d + gap, n = s * b * g * ld + offset;
+    const size_t nbytes = (size_t)n * meg_dtype_size(t);
+    const struct twin_bytes from = random_bytes(nbytes), to = random_bytes(nbytes);
+    struct meg_heads src = { meg_element(from.host, offset, t), t, b * g * ld, g * ld, ld, 0 };
+    struct meg_heads dst = { meg_element(to.host, offset, t), t, ld, s * ld, s * b * ld, 0 };
+
+    cpu->copy_heads(NULL, dst, src, s, b, g, d);
+    src.p = meg_element(from.dev, offset, t);
+    dst.p = meg_element(to.dev, offset, t);
+    gpu->copy_heads(stream, dst, src, s, b, g, d);
+    expect_equal_bytes(&to, "dst");
+}
+
+static void copy_heads(void)
+{
+    for (int t = 0; t < MEG_DTYPES; t++) {
+        copy_heads_one((enum meg_dtype)t, 3, 2, 4, 16, 0, 0);
+        copy_heads_one((enum meg_dtype)t, 3, 2, 4, 16, 8, 8);
+        copy_heads_one((enum meg_dtype)t, 3, 2, 3, 12, 4, 4);
+        copy_heads_one((enum meg_dtype)t, 2, 3, 3, 16, 8, 2);
+        copy_heads_one((enum meg_dtype)t, 2, 3, 3, 16, 7, 0);
+        copy_heads_one((enum meg_dtype)t, 4, 1, 2, 5, 2, 1);
+        copy_heads_one((enum meg_dtype)t, 4, 1, 2, 5, 3, 0);
+        copy_heads_one((enum meg_dtype)t, 1, 1, 1, 5000, 0, 0);
+        copy_heads_one((enum meg_dtype)t, 0, 2, 3, 8, 0, 0);
+    }
+    copy_heads_one(MEG_DTYPE_BF16, 1025, 4, 1, 2, 0, 0);
+}
+
+const struct check_case cases_elementwise[] = {
+    { "act_fwd: types and activation functions", act_fwd_types },
+    { "act_fwd: shapes", act_fwd_shapes },
+    { "act_fwd: small results are accurate", act_fwd_tails },
+    { "act_bwd: types and activation functions", act_bwd_types },
+    { "act_bwd: shapes, in place, infinity and NaN", act_bwd_shapes },
+    { "add_bias: types and shapes", add_bias },
+    { "glu_fwd: types and units", glu_fwd_types },
+    { "glu_fwd: shapes, infinity and NaN", glu_fwd_shapes },
+    { "glu_bwd: types and units", glu_bwd_types },
+    { "glu_bwd: shapes, in place, infinity and NaN", glu_bwd_shapes },
+    { "cast: sizes and alignment", cast_sizes },
+    { "cast: all values of 16 bits", cast_values },
+    { "cast: f16 rounds to nearest even", cast_f16_rounding },
+    { "copy_heads: types, strides and alignment", copy_heads },
+    { NULL, NULL },
+};

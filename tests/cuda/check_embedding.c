@@ -1,0 +1,326 @@
+/* check_embedding.c - cases of cuda/embedding.cu: word and position embeddings. */
+#include "check.h"
+
+static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+enum { TYPES = sizeof types / sizeof *types };
+
+/* Hidden sizes on both sides of the sizes of a vector and of the columns of a warp. */
+static const struct {
+    int64_t h, pad;
+} shapes[] = { { 1, 0 }, { 8, 0 }, { 13, 3 }, { 64, 8 }, { 257, 1 }, { 264, 0 } };
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+/* The first id of a shard of the vocabulary. */
+enum { V0 = 1000 };
+
+/* Return n ids of rows in [first, first + rows), of which the lower ones are frequent. */
+static struct twin_bytes ids_random(int64_t n, int64_t first, int64_t rows)
+{
+    int32_t id[8192];
+
+    for (int64_t i = 0; i < n; i++)
+        id[i] = (int32_t)(first + check_below(check_below(rows) + 1));
+    return twin_bytes(id, (size_t)n * sizeof *id);
+}
+
+static void shuffle(int32_t *id, int n)
+{
+    for (int i = n - 1; i > 0; i--) {
+        const int64_t j = check_below(i + 1);
+        const int32_t swap = id[i];
+
+        id[i] = id[j];
+        id[j] = swap;
+    }
+}
+
+/* ---- word embeddings ---- */
+
+static void embed_fwd(void)
+{
+    for (int m = 0; m < CHECK_MIXES; m++)
+        for (int i = 0; i < SHAPES; i++) {
+            const int64_t n = 21, rows = 12;
+            const struct twin word = twin_random(check_mixes[m].branch, rows, shapes[i].h, shapes[i].pad);
+            const struct twin x = twin_output(check_mixes[m].stream, n, shapes[i].h, shapes[i].pad);
+            const struct twin_bytes token = ids_random(n, V0 - 4, rows + 8);
+
+            cpu->embed_fwd(NULL, x.host, token.host, word.host, V0);
+            gpu->embed_fwd(stream, x.dev, token.dev, word.dev, V0);
+            expect_equal(&x, "x");
+        }
+}
+
+static void embed_fwd_many_rows(void)
+{
+    const struct twin word = twin_random(MEG_DTYPE_F32, 5, 1, 0), x = twin_output(MEG_DTYPE_F32, 66000, 1, 0);
+    int32_t *id = x.host.p;
+    struct twin_bytes token;
+
+    for (int64_t i = 0; i < 66000; i++)
+        id[i] = (int32_t)check_below(7) - 1;
+    token = twin_bytes(id, 66000 * sizeof *id);
+    cpu->embed_fwd(NULL, x.host, token.host, word.host, 0);
+    gpu->embed_fwd(stream, x.dev, token.dev, word.dev, 0);
+    expect_equal(&x, "x");
+}
+
+/*
+ * Compute the gradient of `rows` rows in both tables.  If each row has at most one chunk of tokens, the sums have the
+ * order of the CPU's and the results are equal (in bf16 and f16, up to 512 tokens).
+ */
+static void compare_embed_bwd(enum meg_dtype grad, enum meg_dtype t, int64_t rows, int64_t h, int64_t pad, int64_t n,
+                              struct twin_bytes token, bool accumulate, bool is_equal)
+{
+    const struct twin dx = twin_random(t, n, h, pad);
+    const struct twin dword = accumulate ? twin_random(grad, rows, h, pad) : twin_output(grad, rows, h, pad);
+
+    cpu->embed_bwd(NULL, dword.host, V0, dx.host, token.host, accumulate);
+    gpu->embed_bwd(stream, dword.dev, V0, dx.dev, token.dev, accumulate);
+    if (is_equal)
+        expect_equal(&dword, "dword");
+    else
+        expect_near(&dword, grad == MEG_DTYPE_F32 ? 1e-6 : check_tolerance(grad), "dword");
+}
+
+static void embed_bwd_types(void)
+{
+    for (int k = 0; k < TYPES; k++)
+        for (int m = 0; m < TYPES; m++)
+            for (int accumulate = 0; accumulate < 2; accumulate++)
+                compare_embed_bwd(types[k], types[m], 31, 24, 0, 100, ids_random(100, V0 - 5, 40), accumulate, true);
+}
+
+static void embed_bwd_shapes(void)
+{
+    for (int k = 0; k < TYPES; k++)
+        for (int i = 0; i < SHAPES; i++)
+            for (int accumulate = 0; accumulate < 2; accumulate++)
+                compare_embed_bwd(types[k], types[k], 9, shapes[i].h, shapes[i].pad, 50, ids_random(50, V0 - 1, 11),
+                                  accumulate, true);
+}
+
+/* Lists of up to 16 tokens: numbers that are multiples of the tokens that a thread loads at a time, or not. */
+static void embed_bwd_lengths(void)
+{
+    int32_t id[153];
+    int n = 0;
+
+    for (int row = 0; row < 17; row++)
+        for (int i = 0; i < row; i++)
+            id[n++] = V0 + 3 * row;
+    shuffle(id, n);
+    compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_BF16, 50, 9, 0, n, twin_bytes(id, (size_t)n * sizeof *id), false, true);
+}
+
+/*
+ * Lists of several chunks.  Lengths are on both sides of the multiples of a chunk (128), so that chunks of different
+ * rows begin at close positions.
+ */
+static void embed_bwd_frequent(void)
+{
+    static const int lengths[] = { 1, 129, 129, 127, 128, 300, 2, 256, 257, 385, 130 };
+    int32_t id[2048];
+    int n = 0;
+
+    for (int row = 0; row < 11; row++)
+        for (int i = 0; i < lengths[row]; i++)
+            id[n++] = V0 + row;
+    for (int k = 0; k < TYPES; k++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            compare_embed_bwd(types[k], types[k], 12, 11, 5, n, twin_bytes(id, (size_t)n * sizeof *id), accumulate,
+                              false);
+            shuffle(id, n);
+        }
+}
+
+/* All tokens have one row: a list of many chunks, in f32, with the order of additions that embedding.cu documents. */
+static void embed_bwd_one_row(void)
+{
+    enum { N = 1500, CHUNK = 128 };
+    const struct twin dx = twin_random(MEG_DTYPE_F32, N, 3, 0), dword = twin_random(MEG_DTYPE_F32, 2, 3, 0);
+    int32_t id[N];
+
+    for (int i = 0; i < N; i++)
+        id[i] = V0 + 1;
+    for (int c = 0; c < 3; c++) {
+        float total = twin_get(&dword, 1, c);
+
+        for (int first = 0; first < N; first += CHUNK) {
+            float sum = 0;
+
+            for (int i = first; i < N && i < first + CHUNK; i++)
+                sum += twin_get(&dx, i, c);
+            total += sum;
+        }
+        ((float *)dword.host.p)[3 + c] = total;
+    }
+    gpu->embed_bwd(stream, dword.dev, V0, dx.dev, twin_bytes(id, sizeof id).dev, true);
+    expect_equal(&dword, "dword");
+}
+
+/*
+ * Several blocks sort, by two digits of 9 bits.  Only a stable sort retains the order of additions.  There are more
+ * counts (17 tiles, 512 values) than the scan processes at a time.
+ */
+static void embed_bwd_many_tokens(void)
+{
+    enum { N = 34000 };
+    const int64_t rows = 70000;
+    int32_t id[N];
+
+    for (int64_t i = 0; i < N; i++) {
+        const int64_t group = check_below(600);
+
+        id[i] = (int32_t)(V0 - 5 + group * group * group % 70003 + check_below(2) * 512);
+    }
+    compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_F32, rows, 2, 0, N, twin_bytes(id, sizeof id), true, true);
+}
+
+/* A shard has 2^18 rows, so the number 2^18 of tokens on other shards has 19 bits: three digits. */
+static void embed_bwd_large_vocabulary(void)
+{
+    const int64_t rows = 1 << 18;
+    int32_t id[300];
+
+    for (int i = 0; i < 300; i++)
+        id[i] = (int32_t)(V0 + (i % 3 == 0 ? rows - 2 + check_below(4) : check_below(i % 3 == 1 ? 2 : rows)));
+    compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_F32, rows, 1, 0, 300, twin_bytes(id, sizeof id), true, true);
+}
+
+/* If there are no tokens, or none of this shard, the gradient is zero or does not change. */
+static void embed_bwd_no_tokens(void)
+{
+    const struct twin_bytes absent = ids_random(70, 0, V0);
+
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        compare_embed_bwd(MEG_DTYPE_BF16, MEG_DTYPE_F32, 20, 10, 1, 0, absent, accumulate, true);
+        compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_F32, 20, 10, 6, 70, absent, accumulate, true);
+        compare_embed_bwd(MEG_DTYPE_F32, MEG_DTYPE_F32, 0, 10, 0, 70, absent, accumulate, true);
+    }
+}
+
+/* ---- position embeddings ---- */
+
+/* Dropout parameters for both tables, of n rows. */
+struct drop_twin {
+    struct meg_drop host, dev;
+};
+
+static struct drop_twin drop_random(int64_t n, int64_t b, float p, int64_t unit0, bool has_positions)
+{
+    int64_t sample[8];
+    int32_t position[64];
+    struct twin_bytes samples, positions;
+    struct drop_twin d = { .host = {
+                               .p = p, .seed = 1234, .site = MEG_DROP_EMBED, .unit0 = unit0, .pos0 = 7, .b = b } };
+
+    for (int64_t i = 0; i < b; i++)
+        sample[i] = ((int64_t)1 << 33) + check_below(1 << 20);
+    for (int64_t i = 0; i < n; i++)
+        position[i] = (int32_t)check_below(5000);
+    samples = twin_bytes(sample, (size_t)b * sizeof *sample);
+    positions = twin_bytes(position, (size_t)n * sizeof *position);
+    d.dev = d.host;
+    d.host.sample = samples.host;
+    d.dev.sample = samples.dev;
+    if (has_positions) {
+        d.host.position_of_row = positions.host;
+        d.dev.position_of_row = positions.dev;
+    }
+    return d;
+}
+
+static const struct drop_case {
+    float p;
+    int64_t unit0;
+    bool has_positions;
+} drop_cases[] = { { 0, 0, false }, { 0.1f, 0, false }, { 0.5f, 24, true }, { 0.3f, 13, false } };
+enum { DROP_CASES = sizeof drop_cases / sizeof *drop_cases };
+
+static void position_fwd(void)
+{
+    for (int m = 0; m < CHECK_MIXES; m++)
+        for (int i = 0; i < SHAPES; i++)
+            for (int k = 0; k < DROP_CASES; k++) {
+                const int64_t b = 3, n = 4 * b, h = shapes[i].h;
+                const struct drop_case *dc = &drop_cases[k];
+                const struct drop_twin d = drop_random(n, b, dc->p, dc->unit0, dc->has_positions);
+                const struct twin x = twin_random(check_mixes[m].stream, n, h, shapes[i].pad);
+                const struct twin pos = twin_random(check_mixes[m].branch, 9, h, shapes[i].pad);
+                const struct twin_bytes position = ids_random(n, 0, 9);
+
+                cpu->position_fwd(NULL, x.host, position.host, pos.host, &d.host);
+                gpu->position_fwd(stream, x.dev, position.dev, pos.dev, &d.dev);
+                expect_equal(&x, "x");
+            }
+}
+
+static void position_fwd_no_table(void)
+{
+    for (int m = 0; m < TYPES; m++)
+        for (int k = 0; k < DROP_CASES; k++) {
+            const struct drop_case *dc = &drop_cases[k];
+            const struct drop_twin d = drop_random(10, 2, dc->p, dc->unit0, dc->has_positions);
+            const struct twin x = twin_random(types[m], 10, 50, 6);
+
+            cpu->position_fwd(NULL, x.host, NULL, (struct meg_mat){ 0 }, &d.host);
+            gpu->position_fwd(stream, x.dev, NULL, (struct meg_mat){ 0 }, &d.dev);
+            expect_equal(&x, "x");
+        }
+}
+
+static void compare_position_bwd(enum meg_dtype grad, enum meg_dtype t, int64_t h, int64_t pad, int64_t rows,
+                                 const struct drop_case *dc, bool accumulate)
+{
+    const int64_t b = 3, n = 9;
+    const struct drop_twin d = drop_random(n, b, dc->p, dc->unit0, dc->has_positions);
+    const struct twin dx = twin_random(t, n, h, pad);
+    const struct twin dpos = accumulate ? twin_random(grad, rows, h, pad) : twin_output(grad, rows, h, pad);
+    const struct twin_bytes position = ids_random(n, 0, rows);
+
+    cpu->position_bwd(NULL, dpos.host, dx.host, position.host, &d.host, accumulate);
+    gpu->position_bwd(stream, dpos.dev, dx.dev, position.dev, &d.dev, accumulate);
+    expect_equal(&dx, "dx");
+    expect_equal(&dpos, "dpos");
+}
+
+static void position_bwd(void)
+{
+    for (int m = 0; m < CHECK_MIXES; m++)
+        for (int k = 0; k < DROP_CASES; k++)
+            for (int accumulate = 0; accumulate < 2; accumulate++) {
+                compare_position_bwd(check_mixes[m].stream, check_mixes[m].branch, 40, 0, 7, &drop_cases[k],
+                                     accumulate);
+                compare_position_bwd(check_mixes[m].branch, check_mixes[m].stream, 19, 5, 2, &drop_cases[k],
+                                     accumulate);
+            }
+}
+
+static void position_bwd_no_table(void)
+{
+    const struct drop_twin d = drop_random(8, 4, 0.25f, 0, false);
+    const struct twin dx = twin_random(MEG_DTYPE_BF16, 8, 24, 0);
+
+    cpu->position_bwd(NULL, (struct meg_mat){ 0 }, dx.host, NULL, &d.host, false);
+    gpu->position_bwd(stream, (struct meg_mat){ 0 }, dx.dev, NULL, &d.dev, false);
+    expect_equal(&dx, "dx");
+}
+
+const struct check_case cases_embedding[] = {
+    { "embed_fwd: shapes and types", embed_fwd },
+    { "embed_fwd: more rows than a grid", embed_fwd_many_rows },
+    { "embed_bwd: types", embed_bwd_types },
+    { "embed_bwd: shapes", embed_bwd_shapes },
+    { "embed_bwd: rows of 0 to 16 tokens", embed_bwd_lengths },
+    { "embed_bwd: frequent tokens", embed_bwd_frequent },
+    { "embed_bwd: one row", embed_bwd_one_row },
+    { "embed_bwd: many tokens", embed_bwd_many_tokens },
+    { "embed_bwd: a large vocabulary", embed_bwd_large_vocabulary },
+    { "embed_bwd: no tokens", embed_bwd_no_tokens },
+    { "position_fwd: shapes, types and dropout", position_fwd },
+    { "position_fwd: dropout without a table", position_fwd_no_table },
+    { "position_bwd: types and dropout", position_bwd },
+    { "position_bwd: dropout without a table", position_bwd_no_table },
+    { NULL, NULL },
+};

@@ -1,0 +1,341 @@
+/* check_linear.c - cases of cuda/linear.c and of the products in cuda/gemm.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "check.h"
+#include "cuda/gemm_cache.h"
+#include "cuda/internal.h"
+#include "file/file.h"
+
+/* Types of linear layers: x and w, y, dw. */
+static const struct types {
+    enum meg_dtype x, y, dw;
+} types[] = {
+    { MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32 },   { MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_F32 },
+    { MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_DTYPE_BF16 }, { MEG_DTYPE_F16, MEG_DTYPE_F16, MEG_DTYPE_F16 },
+    { MEG_DTYPE_F16, MEG_DTYPE_F32, MEG_DTYPE_F32 },
+};
+enum { TYPES = sizeof types / sizeof *types };
+
+/* Shapes; pad is the number of elements between rows.  Rows are aligned in some of them. */
+static const struct shape {
+    int64_t n, in, out, pad;
+} shapes[] = { { 32, 48, 40, 0 }, { 1, 64, 24, 0 }, { 21, 16, 32, 8 }, { 7, 17, 19, 0 },
+               { 9, 24, 2, 3 },   { 5, 1, 11, 0 },  { 3, 8, 1034, 6 } };
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static const struct meg_mat none;
+
+/* The plans of both backends. */
+struct plans {
+    struct meg_linear *host, *dev;
+};
+
+static struct plans plans_new(struct types t, struct shape s)
+{
+    const struct meg_linear_desc desc = { s.n, s.in, s.out, t.x, t.x, t.y, t.dw };
+    const char *why = "no reason";
+    const struct plans p = { cpu->linear_create(&desc, &why), gpu->linear_create(&desc, &why) };
+
+    if (!p.host || !p.dev)
+        meg_die(MEG_EFAIL, "no plan: %s", why);
+    return p;
+}
+
+static void plans_free(struct plans p)
+{
+    cpu->linear_destroy(p.host);
+    gpu->linear_destroy(p.dev);
+}
+
+/*
+ * Tolerance for a result of type t.  An activation may be computed from a rounded value, and cuBLASLt's GELU has an
+ * approximate tanh.
+ */
+static double tolerance(enum meg_dtype t, enum meg_act act)
+{
+    return check_tolerance(t) * (act == MEG_ACT_NONE || t == MEG_DTYPE_F32 ? 1 : 2);
+}
+
+static void compare_fwd(struct types t, struct shape s, bool has_bias, enum meg_act act, bool has_pre)
+{
+    const struct twin x = twin_random(t.x, s.n, s.in, s.pad), w = twin_random(t.x, s.out, s.in, s.pad);
+    const struct twin bias = twin_random(t.x, 1, s.out, 0);
+    const struct twin y = twin_output(t.y, s.n, s.out, s.pad), pre = twin_output(t.y, s.n, s.out, s.pad);
+    const struct plans p = plans_new(t, s);
+
+    cpu->linear_fwd(NULL, p.host, y.host, has_pre ? pre.host : none, x.host, w.host, has_bias ? bias.host.p : NULL,
+                    act);
+    gpu->linear_fwd(stream, p.dev, y.dev, has_pre ? pre.dev : none, x.dev, w.dev, has_bias ? bias.dev.p : NULL, act);
+    expect_near(&y, tolerance(t.y, act), "y");
+    expect_near(&pre, tolerance(t.y, MEG_ACT_NONE), "pre");
+    plans_free(p);
+}
+
+static void fwd(void)
+{
+    for (int i = 0; i < TYPES; i++)
+        for (int k = 0; k < SHAPES; k++)
+            compare_fwd(types[i], shapes[k], k % 2, MEG_ACT_NONE, false);
+}
+
+static void fwd_act(void)
+{
+    for (int i = 0; i < TYPES; i++)
+        for (int k = 0; k < 4; k++)
+            for (enum meg_act act = MEG_ACT_GELU_TANH; act <= MEG_ACT_TANH; act++)
+                compare_fwd(types[i], shapes[k], (i + k + (int)act) % 2, act, (i + k) % 3 > 0);
+}
+
+/* All combinations of the epilogues of aligned bf16 products. */
+static void fwd_epilogues(void)
+{
+    for (int i = 0; i < 24; i++)
+        compare_fwd(types[1], (struct shape){ 8, 16 + 8 * (i % 3), 16, 0 }, i / 2 % 2,
+                    i / 4 % 2 ? MEG_ACT_GELU_TANH : MEG_ACT_NONE, i / 8 % 2);
+}
+
+static void compare_bwd_data(struct types t, struct shape s, enum meg_act act, enum meg_dtype pre_type)
+{
+    const struct twin dy = twin_random(t.y, s.n, s.out, s.pad), w = twin_random(t.x, s.out, s.in, s.pad);
+    const struct twin pre = twin_random(pre_type, s.n, s.in, s.pad), dx = twin_output(t.x, s.n, s.in, s.pad);
+    const struct plans p = plans_new(t, s);
+
+    cpu->linear_bwd_data(NULL, p.host, dx.host, dy.host, w.host, pre.host, act);
+    gpu->linear_bwd_data(stream, p.dev, dx.dev, dy.dev, w.dev, pre.dev, act);
+    expect_near(&dx, tolerance(t.x, act), "dx");
+    plans_free(p);
+}
+
+static void bwd_data(void)
+{
+    for (int i = 0; i < TYPES; i++)
+        for (int k = 0; k < SHAPES && types[i].x == types[i].y; k++)
+            for (int act = k % 2; act <= MEG_ACT_TANH; act += 2 - i % 2)
+                compare_bwd_data(types[i], shapes[k], (enum meg_act)act, types[i].x);
+}
+
+/* pre may have another type than dx. */
+static void bwd_data_pre(void)
+{
+    for (int i = 0; i < TYPES; i++)
+        if (types[i].x == types[i].y)
+            for (int64_t n = 8; n < 24; n += 8)
+                compare_bwd_data(types[i], (struct shape){ n, 56, 48, 0 }, MEG_ACT_GELU_TANH, MEG_DTYPE_F32);
+}
+
+static void compare_bwd_weight(struct types t, struct shape s, bool has_dbias, bool accumulate)
+{
+    const struct twin dy = twin_random(t.x, s.n, s.out, s.pad), x = twin_random(t.x, s.n, s.in, s.pad);
+    const struct twin dw = accumulate ? twin_random(t.dw, s.out, s.in, s.pad) : twin_output(t.dw, s.out, s.in, s.pad);
+    const struct twin db = accumulate ? twin_random(t.dw, 1, s.out, 0) : twin_output(t.dw, 1, s.out, 0);
+    struct plans p;
+
+    t.y = t.x;
+    p = plans_new(t, s);
+    cpu->linear_bwd_weight(NULL, p.host, dw.host, has_dbias ? db.host.p : NULL, dy.host, x.host, accumulate);
+    gpu->linear_bwd_weight(stream, p.dev, dw.dev, has_dbias ? db.dev.p : NULL, dy.dev, x.dev, accumulate);
+    expect_near(&dw, check_tolerance(t.dw), "dw");
+    expect_near(&db, check_tolerance(t.dw), "dbias");
+    plans_free(p);
+}
+
+static void bwd_weight(void)
+{
+    for (int i = 0; i < TYPES; i++)
+        for (int k = 0; k < SHAPES; k++)
+            for (int j = (i + k) % 2; j < 4; j += 2)
+                compare_bwd_weight(types[i], shapes[k], j % 2 ^ j / 2, j / 2);
+}
+
+/* Gradients of no tokens are zero, or are not changed if accumulated. */
+static void empty(void)
+{
+    const struct shape s = { 0, 24, 16, 8 };
+
+    for (int i = 0; i < TYPES; i++) {
+        const struct twin dy = twin_output(types[i].x, 0, s.out, 0), x = twin_output(types[i].x, 0, s.in, 0);
+        struct twin dw = twin_output(types[i].dw, s.out, s.in, s.pad), db = twin_output(types[i].dw, 1, s.out, 0);
+        const struct plans p = plans_new((struct types){ types[i].x, types[i].x, types[i].dw }, s);
+
+        gpu->linear_bwd_weight(stream, p.dev, dw.dev, db.dev.p, dy.dev, x.dev, false);
+        gpu->linear_bwd_weight(stream, p.dev, dw.dev, db.dev.p, dy.dev, x.dev, true);
+        for (int64_t r = 0; r < s.out; r++)
+            for (int64_t c = 0; c < s.in; c++)
+                twin_set(&dw, r, c, 0);
+        for (int64_t c = 0; c < s.out; c++)
+            twin_set(&db, 0, c, 0);
+        expect_equal(&dw, "dw");
+        expect_equal(&db, "dbias");
+        plans_free(p);
+        compare_fwd(types[i], s, true, MEG_ACT_GELU_TANH, true);
+    }
+}
+
+/* Return x without its first row and column: its pointer is not aligned. */
+static struct twin without_first(struct twin x)
+{
+    struct meg_mat *const m[] = { &x.host, &x.dev };
+
+    for (int i = 0; i < 2; i++) {
+        m[i]->p = meg_element(m[i]->p, m[i]->ld + 1, m[i]->dtype);
+        m[i]->rows--;
+        m[i]->cols--;
+    }
+    return x;
+}
+
+/* Products of unaligned parts of matrices, smaller than the plan. */
+static void unaligned(void)
+{
+    const struct shape s = { 14, 33, 25, 7 };
+
+    for (int i = 0; i < TYPES; i++) {
+        const struct types t = types[i];
+        const struct twin x = without_first(twin_random(t.x, s.n, s.in, s.pad));
+        const struct twin w = without_first(twin_random(t.x, s.out, s.in, s.pad));
+        const struct twin bias = without_first(twin_random(t.x, 2, s.out, s.pad));
+        const struct twin y = without_first(twin_random(t.y, s.n, s.out, s.pad));
+        const struct twin pre = without_first(twin_random(t.y, s.n, s.out, s.pad));
+        const struct plans p = plans_new(t, s);
+
+        cpu->linear_fwd(NULL, p.host, y.host, pre.host, x.host, w.host, bias.host.p, MEG_ACT_GELU_TANH);
+        gpu->linear_fwd(stream, p.dev, y.dev, pre.dev, x.dev, w.dev, bias.dev.p, MEG_ACT_GELU_TANH);
+        expect_near(&y, tolerance(t.y, MEG_ACT_GELU_TANH), "y");
+        expect_near(&pre, tolerance(t.y, MEG_ACT_NONE), "pre");
+        plans_free(p);
+    }
+}
+
+/* A product with more rows, columns and terms than a tile has, repeated: the results of a plan are equal. */
+static void repeated(void)
+{
+    const struct shape s = { 130, 160, 72, 0 };
+    const struct types t = { MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_F32 };
+    const struct twin x = twin_random(t.x, s.n, s.in, 0), w = twin_random(t.x, s.out, s.in, 0);
+    const struct twin y = twin_output(t.y, s.n, s.out, 0), dw = twin_random(t.dw, s.out, s.in, 0);
+    const struct plans p = plans_new(t, s);
+
+    cpu->linear_fwd(NULL, p.host, y.host, none, x.host, w.host, NULL, MEG_ACT_NONE);
+    for (int i = 0; i < 3; i++) {
+        gpu->linear_fwd(stream, p.dev, y.dev, none, x.dev, w.dev, NULL, MEG_ACT_NONE);
+        expect_near(&y, check_tolerance(t.y), "y");
+    }
+    /* Timing an accumulated product must not change dw. */
+    for (int i = 0; i < 2; i++) {
+        cpu->linear_bwd_weight(NULL, p.host, dw.host, NULL, y.host, x.host, true);
+        gpu->linear_bwd_weight(stream, p.dev, dw.dev, NULL, y.dev, x.dev, true);
+    }
+    expect_near(&dw, check_tolerance(MEG_DTYPE_BF16), "dw");
+    plans_free(p);
+}
+
+/* Combinations of types that cuBLASLt does not support are refused with a reason. */
+static void refused(void)
+{
+    static const struct meg_linear_desc descs[] = {
+        { 8, 8, 8, MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32 },
+        { 8, 8, 8, MEG_DTYPE_BF16, MEG_DTYPE_F16, MEG_DTYPE_F32, MEG_DTYPE_F32 },
+        { 8, 8, 8, MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_F16, MEG_DTYPE_F32 },
+        { 8, 8, 8, MEG_DTYPE_F16, MEG_DTYPE_F16, MEG_DTYPE_F16, MEG_DTYPE_BF16 },
+        { 8, 8, 8, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_BF16 },
+        { 8, 8, 8, MEG_DTYPE_F64, MEG_DTYPE_F64, MEG_DTYPE_F64, MEG_DTYPE_F64 },
+    };
+
+    for (size_t i = 0; i < sizeof descs / sizeof *descs; i++) {
+        const char *why = NULL;
+
+        if (gpu->linear_create(&descs[i], &why) || !why)
+            check_fail("description %zu is not refused with a reason", i);
+    }
+}
+
+/* ---- the file of algorithms ---- */
+
+static struct meg_gemm_choice choice_of(uint64_t number)
+{
+    struct meg_gemm_choice c = { .epilogue = CUBLASLT_EPILOGUE_BIAS };
+
+    for (int i = 0; i < 8; i++)
+        c.algo.data[i] = number * 0x9e3779b97f4a7c15u + (uint64_t)i;
+    return c;
+}
+
+static void expect_choice(const char *key, const struct meg_gemm_choice *want)
+{
+    struct meg_gemm_choice got;
+
+    if (meg_gemm_cache_find(&got, key) != (want != NULL))
+        check_fail("%s: a choice is %s", key, want ? "not found" : "found");
+    else if (want && (got.epilogue != want->epilogue || memcmp(&got.algo, &want->algo, sizeof got.algo) != 0))
+        check_fail("%s: not the choice that was added", key);
+}
+
+/* Call a shell command in the directory of the file. */
+static void shell(const char *command)
+{
+    if (system(command) != 0) /* NOLINT: fixed commands */
+        check_fail("%s fails", command);
+}
+
+/*
+ * Choices are stored, also if lines are damaged.  Products are neither timed nor stored with --deterministic-mode, and
+ * not for more than four numbers of tokens.
+ */
+static void stored(void)
+{
+    const bool was_deterministic = meg_cuda_device.is_deterministic;
+    const struct meg_gemm_choice a = choice_of(1), b = choice_of(2), c = choice_of(3);
+    char dir[] = "/tmp/meg-check-XXXXXX", *old = getenv("MEG_CACHE_DIR");
+
+    old = old ? meg_strdup(old) : NULL;
+    if (!mkdtemp(dir))
+        meg_die(MEG_EIO, "mkdtemp fails");
+    setenv("MEG_CACHE_DIR", dir, 1);
+    meg_log_set_level(MEG_LOG_ERROR);
+    expect_choice("one", NULL);
+    meg_gemm_cache_add("one", &a);
+    meg_gemm_cache_add("two", &c);
+    meg_gemm_cache_add("one", &b); /* of a process that timed at the same time */
+    expect_choice("one", &a);
+    expect_choice("two", &c);
+    expect_choice("on", NULL);
+    shell("set -- $MEG_CACHE_DIR/cublaslt-*; printf 'one\\t4\\t12' >>$1"); /* of a process that was killed */
+    meg_gemm_cache_add("three", &c);
+    expect_choice("three", &c);
+    shell("sed -i '2s/c\\t/d\\t/' $MEG_CACHE_DIR/cublaslt-*");
+    expect_choice("one", &b);
+    meg_cuda_device.is_deterministic = true;
+    compare_fwd(types[1], (struct shape){ 6, 80, 56, 0 }, true, MEG_ACT_NONE, false);
+    meg_cuda_device.is_deterministic = was_deterministic;
+    for (int64_t n = 1; n < 7; n++)
+        compare_fwd(types[1], (struct shape){ n, 88, 56, 0 }, true, MEG_ACT_NONE, false);
+    shell("test $(grep -c ' k=80 ' $MEG_CACHE_DIR/cublaslt-*) = 0");
+    shell("test $(grep -c ' k=88 ' $MEG_CACHE_DIR/cublaslt-*) = 4");
+    meg_log_set_level(MEG_LOG_INFO);
+    if (old)
+        setenv("MEG_CACHE_DIR", old, 1);
+    else
+        unsetenv("MEG_CACHE_DIR");
+    free(old);
+    meg_remove_tree(dir, NULL);
+}
+
+const struct check_case cases_linear[] = {
+    { "linear_fwd: types and shapes", fwd },
+    { "linear_fwd: activations", fwd_act },
+    { "linear_fwd: epilogues", fwd_epilogues },
+    { "linear_fwd: unaligned and smaller than the plan", unaligned },
+    { "linear_bwd_data: types, shapes and activations", bwd_data },
+    { "linear_bwd_data: f32 pre-activations", bwd_data_pre },
+    { "linear_bwd_weight: types and shapes", bwd_weight },
+    { "linear: no tokens", empty },
+    { "linear: repeated products", repeated },
+    { "linear: refused types", refused },
+    { "linear: stored algorithms", stored },
+    { 0 },
+};

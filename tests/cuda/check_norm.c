@@ -1,0 +1,455 @@
+/* check_norm.c - cases of cuda/norm.cu and cuda/add.cu: norms and residual additions. */
+#include "check.h"
+
+enum { TYPES = 4 };
+static const enum meg_dtype dtypes[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+static const struct meg_mat none;
+
+/*
+ * Row lengths on both sides of the sizes of a vector and a warp, and of the limits of the kernels: 1024, 4096 and 8192.
+ * Kernels use vectors if h and pad are multiples of 8.
+ */
+struct shape {
+    int64_t n, h, pad;
+};
+static const struct shape shapes[] = {
+    { 5, 1, 0 },   { 3, 7, 1 },   { 9, 8, 0 },    { 37, 64, 8 },  { 6, 250, 6 },  { 4, 256, 0 },  { 5, 264, 0 },
+    { 7, 768, 0 }, { 3, 770, 1 }, { 6, 1024, 8 }, { 3, 1024, 4 }, { 2, 1032, 0 }, { 9, 2048, 0 }, { 5, 2055, 1 },
+};
+static const struct shape long_shapes[] = { { 2, 4096, 0 }, { 1, 4104, 0 }, { 2, 8192, 0 },
+                                            { 1, 8184, 1 }, { 5, 8200, 0 }, { 2, 8195, 0 } };
+enum { SHAPES = sizeof shapes / sizeof *shapes, LONG_SHAPES = sizeof long_shapes / sizeof *long_shapes };
+
+static void *host_unless(bool is_absent, const struct twin *x)
+{
+    return is_absent ? NULL : x->host.p;
+}
+
+static void *dev_unless(bool is_absent, const struct twin *x)
+{
+    return is_absent ? NULL : x->dev.p;
+}
+
+/* Rows with different variances and with means that are not 0. */
+static struct twin rows_random(enum meg_dtype t, struct shape s)
+{
+    struct twin x = twin_random(t, s.n, s.h, s.pad);
+
+    for (int64_t r = 0; r < s.n; r++)
+        for (int64_t c = 0; c < s.h; c++)
+            twin_set(&x, r, c, twin_get(&x, r, c) * (float)(1 + r % 3) + (float)(r % 4));
+    twin_upload(&x);
+    return x;
+}
+
+/* Remove the first column, so that rows begin at addresses that are not multiples of 16. */
+static void shift(struct twin *x)
+{
+    const int64_t size = x->host.dtype == MEG_DTYPE_F32 ? 4 : 2;
+
+    x->host.p = (char *)x->host.p + size;
+    x->dev.p = (char *)x->dev.p + size;
+    x->host.cols--;
+    x->dev.cols--;
+}
+
+/* ---- norms ---- */
+
+/* The operands of a norm and of its gradient. */
+struct norm {
+    enum meg_norm type;
+    bool is_rms;
+    struct twin x, y, w, b, mean, rstd, dy, dx, skip;
+};
+
+static struct norm norm_random(enum meg_norm type, struct check_mix mix, struct shape s)
+{
+    return (struct norm){
+        type,
+        meg_norm_is_rms(type),
+        rows_random(mix.stream, s),
+        twin_output(mix.branch, s.n, s.h, s.pad),
+        twin_random(mix.branch, 1, s.h, 0),
+        twin_random(mix.branch, 1, s.h, 0),
+        twin_output(MEG_DTYPE_F32, 1, s.n, 0),
+        twin_output(MEG_DTYPE_F32, 1, s.n, 0),
+        twin_random(mix.branch, s.n, s.h, s.pad),
+        twin_output(mix.stream, s.n, s.h, s.pad),
+        twin_random(mix.stream, s.n, s.h, s.pad),
+    };
+}
+
+/* Compare the results.  `tolerance` is that of the rows from which the statistics are computed. */
+static void expect_norm(const struct norm *m, double tolerance)
+{
+    expect_near(&m->y, check_tolerance(m->y.host.dtype), "y");
+    expect_near(&m->mean, tolerance, "mean"); /* NaN on both sides for RMSNorm */
+    expect_near(&m->rstd, tolerance, "rstd");
+}
+
+static void compare_norm_fwd(const struct norm *m)
+{
+    cpu->norm_fwd(NULL, m->type, m->y.host, m->mean.host.p, m->rstd.host.p, m->x.host, m->w.host.p,
+                  host_unless(m->is_rms, &m->b), 1e-5f);
+    gpu->norm_fwd(stream, m->type, m->y.dev, m->mean.dev.p, m->rstd.dev.p, m->x.dev, m->w.dev.p,
+                  dev_unless(m->is_rms, &m->b), 1e-5f);
+    expect_norm(m, 1e-5);
+}
+
+/* Compare gradients; skip is absent, a matrix, or dx. */
+enum skip { NO_SKIP, SKIP, SKIP_IS_DX };
+static void compare_norm_bwd(struct norm *m, enum skip skip, enum meg_dtype grad, bool accumulate)
+{
+    const int64_t h = m->x.host.cols;
+    const struct twin dw = accumulate ? twin_random(grad, 1, h, 0) : twin_output(grad, 1, h, 0);
+    const struct twin db = accumulate ? twin_random(grad, 1, h, 0) : twin_output(grad, 1, h, 0);
+    const struct twin *s = skip == SKIP_IS_DX ? &m->dx : &m->skip;
+
+    cpu->norm_fwd(NULL, m->type, m->y.host, m->mean.host.p, m->rstd.host.p, m->x.host, m->w.host.p,
+                  host_unless(m->is_rms, &m->b), 1e-5f);
+    twin_upload(&m->mean);
+    twin_upload(&m->rstd);
+    if (skip == SKIP_IS_DX)
+        m->dx = m->skip;
+    cpu->norm_bwd(NULL, m->type, m->dx.host, dw.host.p, host_unless(m->is_rms, &db), grad, skip ? s->host : none,
+                  m->dy.host, m->x.host, m->w.host.p, m->mean.host.p, m->rstd.host.p, accumulate);
+    gpu->norm_bwd(stream, m->type, m->dx.dev, dw.dev.p, dev_unless(m->is_rms, &db), grad, skip ? s->dev : none,
+                  m->dy.dev, m->x.dev, m->w.dev.p, m->mean.dev.p, m->rstd.dev.p, accumulate);
+    expect_near(&m->dx, check_tolerance(m->dx.host.dtype), "dx");
+    expect_near(&dw, check_tolerance(grad), "dw");
+    expect_near(&db, check_tolerance(grad), "db");
+}
+
+static void norm_fwd_shapes(void)
+{
+    for (int i = 0; i < SHAPES; i++)
+        for (int type = 0; type < TYPES; type++) {
+            const struct norm m = norm_random((enum meg_norm)type, check_mixes[(i + type) % CHECK_MIXES], shapes[i]);
+
+            compare_norm_fwd(&m);
+        }
+}
+
+static void norm_fwd_long(void)
+{
+    for (int i = 0; i < LONG_SHAPES; i++) {
+        const struct norm m = norm_random((enum meg_norm)(i % TYPES), check_mixes[i % CHECK_MIXES], long_shapes[i]);
+
+        compare_norm_fwd(&m);
+    }
+}
+
+/* More rows than blocks of a grid, so that blocks process several: with types of the kernels, and without. */
+static void norm_fwd_steps(void)
+{
+    static const struct shape steps[] = { { 2200, 8, 0 }, { 1100, 9, 0 }, { 140, 4104, 0 }, { 300, 1025, 0 } };
+
+    for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) {
+        const struct norm m = norm_random(MEG_NORM_LAYER, check_mixes[0], steps[i]);
+
+        compare_norm_fwd(&m);
+    }
+}
+
+static void norm_bwd_shapes(void)
+{
+    for (int i = 0; i < SHAPES; i++)
+        for (int type = 0; type < TYPES; type++) {
+            const int k = i + type;
+            struct norm m = norm_random((enum meg_norm)type, check_mixes[k % CHECK_MIXES], shapes[i]);
+
+            /* The gradient of a row of one element is 0, so rounding errors are all that would be compared. */
+            compare_norm_bwd(&m, shapes[i].h == 1 ? SKIP : (enum skip)(k % 3), dtypes[k / 2 % DTYPES], k % 2);
+        }
+}
+
+static void norm_bwd_long(void)
+{
+    for (int i = 0; i < LONG_SHAPES; i++) {
+        struct norm m = norm_random((enum meg_norm)((i + 1) % TYPES), check_mixes[i % CHECK_MIXES], long_shapes[i]);
+
+        compare_norm_bwd(&m, (enum skip)((i + 2) % 3), dtypes[i % DTYPES], i % 2);
+    }
+}
+
+/* More rows than blocks have threads for at a time, so that several steps follow each other. */
+static void norm_bwd_steps(void)
+{
+    static const struct shape steps[] = {
+        { 95, 24, 0 }, { 47, 300, 0 }, { 31, 1024, 0 }, { 13, 1040, 0 }, { 9, 8200, 0 }
+    };
+
+    for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) {
+        struct norm m =
+            norm_random(i % 2 ? MEG_NORM_RMS : MEG_NORM_LAYER, check_mixes[(i + 1) % CHECK_MIXES], steps[i]);
+
+        compare_norm_bwd(&m, SKIP, MEG_DTYPE_F32, false);
+    }
+}
+
+/* Combinations of types that no kernel is compiled for, and addresses that are not multiples of 16. */
+static void norm_other_types(void)
+{
+    static const struct check_mix mixes[] = { { MEG_DTYPE_BF16, MEG_DTYPE_F32 },
+                                              { MEG_DTYPE_F16, MEG_DTYPE_BF16 },
+                                              { MEG_DTYPE_BF16, MEG_DTYPE_F16 } };
+
+    for (int i = 0; i < (int)(sizeof mixes / sizeof *mixes); i++) {
+        const struct shape s = { 5, 128, 0 };
+        struct norm m = norm_random((enum meg_norm)i, mixes[i], s);
+
+        m.skip = twin_random(dtypes[i], s.n, s.h, 0);
+        compare_norm_fwd(&m);
+        compare_norm_bwd(&m, SKIP, MEG_DTYPE_F32, false);
+    }
+}
+
+static void norm_unaligned(void)
+{
+    for (int i = 0; i < 4; i++) {
+        struct norm m = norm_random(MEG_NORM_LAYER, check_mixes[1 + i % 2], (struct shape){ 3, 257, 7 });
+        struct twin *const shifted[] = { &m.x, &m.y, &m.w, &m.dy };
+
+        /* 256 columns of all matrices, of which one is not aligned. */
+        for (int k = 0; k < 4; k++)
+            if (k == i)
+                shift(shifted[k]);
+        m.x.host.cols = m.y.host.cols = m.dy.host.cols = m.dx.host.cols = m.skip.host.cols = 256;
+        m.x.dev.cols = m.y.dev.cols = m.dy.dev.cols = m.dx.dev.cols = m.skip.dev.cols = 256;
+        compare_norm_fwd(&m);
+        compare_norm_bwd(&m, SKIP, MEG_DTYPE_F32, false);
+    }
+}
+
+static void norm_empty(void)
+{
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        struct norm m = norm_random(MEG_NORM_LAYER, check_mixes[1], (struct shape){ 0, 40, 0 });
+
+        compare_norm_fwd(&m);
+        compare_norm_bwd(&m, SKIP, MEG_DTYPE_F32, accumulate);
+    }
+}
+
+/* ---- residual additions ---- */
+
+/* Dropout with the pointers of the CPU and of the GPU. */
+struct drop {
+    struct meg_drop host, dev;
+};
+
+/* Return dropout of n rows of b sequences. */
+static struct drop drop_random(float p, int64_t n, int64_t b, int64_t unit0, bool has_positions)
+{
+    int64_t sample[16];
+    int32_t position[64];
+    struct twin_bytes samples, positions;
+    struct meg_drop d = { p, (uint32_t)check_below(1 << 30), 3, MEG_DROP_MLP_OUT, unit0, 1000, b, NULL, NULL };
+    struct drop drop;
+
+    for (int64_t i = 0; i < b; i++)
+        sample[i] = check_below((int64_t)1 << 40);
+    for (int64_t t = 0; t * b < n; t++)
+        position[t] = (int32_t)check_below(4096);
+    samples = twin_bytes(sample, (size_t)b * sizeof *sample);
+    positions = twin_bytes(position, (size_t)((n + b - 1) / b) * sizeof *position);
+    drop.host = drop.dev = d;
+    drop.host.sample = samples.host;
+    drop.dev.sample = samples.dev;
+    if (has_positions) {
+        drop.host.position_of_row = positions.host;
+        drop.dev.position_of_row = positions.dev;
+    }
+    return drop;
+}
+
+/* How a case deviates from a plain addition. */
+struct variant {
+    float p;
+    int64_t b, unit0;
+    bool has_positions, has_bias, is_in_place;
+};
+static const struct variant variants[] = {
+    { 0.0f, 1, 0, false, false, false }, { 0.0f, 1, 0, false, true, true },   { 0.1f, 1, 0, false, false, false },
+    { 0.5f, 3, 64, true, true, false },  { 0.3f, 2, 13, false, true, true },  { 0.9f, 4, 7, true, false, false },
+    { 1e-6f, 2, 0, false, true, false }, { 0.25f, 2, 4, false, false, true }, { 0.999999f, 1, 8, false, true, false },
+};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static struct drop drop_of(const struct variant *v, int64_t n)
+{
+    return drop_random(v->p, n, v->b, v->unit0, v->has_positions);
+}
+
+static void compare_add_fwd(const struct variant *v, enum meg_dtype tz, enum meg_dtype tx, enum meg_dtype ty,
+                            struct shape s)
+{
+    const struct twin x = twin_random(tx, s.n, s.h, s.pad), y = twin_random(ty, s.n, s.h, s.pad);
+    const struct twin z = v->is_in_place ? x : twin_output(tz, s.n, s.h, s.pad), bias = twin_random(ty, 1, s.h, 0);
+    const struct drop d = drop_of(v, s.n);
+    const bool has_drop = v->p > 0;
+
+    cpu->add_fwd(NULL, z.host, x.host, y.host, host_unless(!v->has_bias, &bias), has_drop ? &d.host : NULL);
+    gpu->add_fwd(stream, z.dev, x.dev, y.dev, dev_unless(!v->has_bias, &bias), has_drop ? &d.dev : NULL);
+    expect_near(&z, check_tolerance(z.host.dtype), "z");
+}
+
+static void add_fwd_shapes(void)
+{
+    for (int i = 0; i < SHAPES; i++)
+        for (int k = 0; k < VARIANTS; k++) {
+            const struct check_mix mix = check_mixes[(i + k) % CHECK_MIXES];
+
+            compare_add_fwd(&variants[k], mix.stream, mix.stream, mix.branch, shapes[i]);
+        }
+}
+
+static void add_fwd_all_types(void)
+{
+    for (int i = 0; i < DTYPES * DTYPES * DTYPES; i++)
+        for (int k = 2; k < 4; k++)
+            compare_add_fwd(&variants[k], dtypes[i % 3], dtypes[i / 3 % 3], dtypes[i / 9], (struct shape){ 4, 72, 0 });
+}
+
+/* Dropped elements are exactly 0, so bits show the mask. */
+static void add_fwd_mask(void)
+{
+    for (int64_t unit0 = 0; unit0 < 17; unit0++) {
+        const struct twin x = twin_random(MEG_DTYPE_F32, 6, 40, 0), z = twin_output(MEG_DTYPE_F32, 6, 40, 0);
+        const struct drop d = drop_random(0.5f, 6, 2, unit0, unit0 % 2);
+        struct twin zero = twin_output(MEG_DTYPE_F32, 6, 40, 0);
+
+        for (int64_t i = 0; i < 6 * 40; i++)
+            twin_set(&zero, i / 40, i % 40, 0.0f);
+        twin_upload(&zero);
+        cpu->add_fwd(NULL, z.host, zero.host, x.host, NULL, &d.host);
+        gpu->add_fwd(stream, z.dev, zero.dev, x.dev, NULL, &d.dev);
+        expect_equal(&z, "z");
+    }
+}
+
+static void compare_add_bwd(const struct variant *v, enum meg_dtype ty, enum meg_dtype tz, enum meg_dtype grad,
+                            bool accumulate, struct shape s)
+{
+    const struct twin dz = twin_random(tz, s.n, s.h, s.pad);
+    const struct twin dy = v->is_in_place ? dz : twin_output(ty, s.n, s.h, s.pad);
+    const struct twin dbias = accumulate ? twin_random(grad, 1, s.h, 0) : twin_output(grad, 1, s.h, 0);
+    const struct drop d = drop_of(v, s.n);
+
+    cpu->add_bwd(NULL, dy.host, host_unless(!v->has_bias, &dbias), grad, dz.host, &d.host, accumulate);
+    gpu->add_bwd(stream, dy.dev, dev_unless(!v->has_bias, &dbias), grad, dz.dev, &d.dev, accumulate);
+    expect_equal(&dy, "dy");
+    expect_near(&dbias, check_tolerance(grad), "dbias");
+}
+
+static void add_bwd_shapes(void)
+{
+    for (int i = 0; i < SHAPES; i++)
+        for (int k = 0; k < VARIANTS; k++) {
+            const struct check_mix mix = check_mixes[(i + k) % CHECK_MIXES];
+
+            compare_add_bwd(&variants[k], mix.branch, mix.stream, dtypes[(i + k) % DTYPES], (i + k) / 2 % 2, shapes[i]);
+        }
+}
+
+/* Several groups of rows per warp, and several partial sums per column. */
+static void add_bwd_many_rows(void)
+{
+    for (int k = 3; k < 5; k++)
+        for (int64_t n = 62; n < 76; n += 5)
+            compare_add_bwd(&variants[k], MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_DTYPE_F32, false,
+                            (struct shape){ n * variants[k].b / 2, 264, 0 });
+}
+
+static void add_bwd_other_types(void)
+{
+    for (int i = 0; i < DTYPES * DTYPES; i++)
+        compare_add_bwd(&variants[3], dtypes[i % 3], dtypes[i / 3], MEG_DTYPE_F32, i % 2, (struct shape){ 5, 80, 0 });
+}
+
+static void add_empty(void)
+{
+    for (int k = 0; k < 4; k++) {
+        compare_add_fwd(&variants[k], MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_BF16, (struct shape){ 0, 24, 0 });
+        compare_add_bwd(&variants[k], MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_DTYPE_F32, k % 2, (struct shape){ 0, 24, 0 });
+    }
+}
+
+static void compare_add_norm(enum meg_norm type, const struct variant *v, struct check_mix mix, struct shape s)
+{
+    const struct norm m = norm_random(type, mix, s);
+    const struct twin out = twin_random(mix.branch, s.n, s.h, s.pad), bias = twin_random(mix.branch, 1, s.h, 0);
+    const struct twin z = v->is_in_place ? m.x : twin_output(mix.stream, s.n, s.h, s.pad);
+    const struct drop d = drop_of(v, s.n);
+
+    cpu->add_norm_fwd(NULL, type, z.host, m.y.host, m.mean.host.p, m.rstd.host.p, m.x.host, out.host,
+                      host_unless(!v->has_bias, &bias), &d.host, m.w.host.p, host_unless(m.is_rms, &m.b), 1e-5f);
+    gpu->add_norm_fwd(stream, type, z.dev, m.y.dev, m.mean.dev.p, m.rstd.dev.p, m.x.dev, out.dev,
+                      dev_unless(!v->has_bias, &bias), &d.dev, m.w.dev.p, dev_unless(m.is_rms, &m.b), 1e-5f);
+    expect_near(&z, check_tolerance(mix.stream), "z");
+    expect_norm(&m, check_tolerance(mix.stream)); /* of z, whose roundings can differ */
+}
+
+static void add_norm_shapes(void)
+{
+    for (int i = 0; i < SHAPES; i++)
+        for (int k = 0; k < VARIANTS; k++)
+            if (shapes[i].h > 1) /* y of one element is b, or its sign: see norm_bwd_shapes */
+                compare_add_norm((enum meg_norm)(k % TYPES), &variants[k], check_mixes[(i + k) % CHECK_MIXES],
+                                 shapes[i]);
+}
+
+static void add_norm_long(void)
+{
+    for (int i = 0; i < LONG_SHAPES; i++)
+        compare_add_norm((enum meg_norm)(i % TYPES), &variants[1 + i], check_mixes[(i + 2) % CHECK_MIXES],
+                         long_shapes[i]);
+}
+
+static void add_norm_steps(void)
+{
+    static const struct variant v = { 0.1f, 16, 0, false, true, true };
+
+    compare_add_norm(MEG_NORM_LAYER, &v, check_mixes[3], (struct shape){ 140, 4104, 0 });
+    compare_add_norm(MEG_NORM_RMS, &v, check_mixes[1], (struct shape){ 300, 1025, 0 });
+}
+
+/* With a post-norm residual and an f32 residual stream, x is the output of a norm. */
+static void add_norm_post_norm(void)
+{
+    const struct shape s = { 3, 48, 0 };
+    struct norm m = norm_random(MEG_NORM_LAYER, check_mixes[3], s);
+    const struct twin x = twin_random(MEG_DTYPE_BF16, s.n, s.h, 0), out = twin_random(MEG_DTYPE_BF16, s.n, s.h, 0);
+
+    cpu->add_norm_fwd(NULL, m.type, m.dx.host, m.y.host, m.mean.host.p, m.rstd.host.p, x.host, out.host, NULL, NULL,
+                      m.w.host.p, m.b.host.p, 1e-5f);
+    gpu->add_norm_fwd(stream, m.type, m.dx.dev, m.y.dev, m.mean.dev.p, m.rstd.dev.p, x.dev, out.dev, NULL, NULL,
+                      m.w.dev.p, m.b.dev.p, 1e-5f);
+    expect_near(&m.dx, 1e-5, "z");
+    expect_norm(&m, check_tolerance(m.x.host.dtype));
+}
+
+const struct check_case cases_norm[] = {
+    { "norm_fwd: rows of all lengths", norm_fwd_shapes },
+    { "norm_fwd: long rows", norm_fwd_long },
+    { "norm_fwd: several rows per thread", norm_fwd_steps },
+    { "norm_bwd: rows of all lengths", norm_bwd_shapes },
+    { "norm_bwd: long rows", norm_bwd_long },
+    { "norm_bwd: several rows per thread", norm_bwd_steps },
+    { "norm: unusual combinations of types", norm_other_types },
+    { "norm: unaligned matrices", norm_unaligned },
+    { "norm: no rows", norm_empty },
+    { "add_fwd: rows of all lengths", add_fwd_shapes },
+    { "add_fwd: all combinations of types", add_fwd_all_types },
+    { "add_fwd: the dropout mask is that of the CPU", add_fwd_mask },
+    { "add_bwd: rows of all lengths", add_bwd_shapes },
+    { "add_bwd: many rows", add_bwd_many_rows },
+    { "add_bwd: unusual combinations of types", add_bwd_other_types },
+    { "add: no rows", add_empty },
+    { "add_norm_fwd: rows of all lengths", add_norm_shapes },
+    { "add_norm_fwd: long rows", add_norm_long },
+    { "add_norm_fwd: several rows per thread", add_norm_steps },
+    { "add_norm_fwd: residual from the output of a norm", add_norm_post_norm },
+    { NULL, NULL },
+};

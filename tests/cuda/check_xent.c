@@ -1,0 +1,233 @@
+/* check_xent.c - cases of cuda/xent.cu: cross-entropy. */
+#include "check.h"
+
+static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+enum { TYPES = sizeof types / sizeof *types };
+
+/*
+ * Numbers of logits on both sides of the sizes of a vector, a warp and a block, and some for which a thread has several
+ * vectors: 8192 = 256 threads * 4 vectors of 8.
+ */
+static const struct {
+    int64_t v, pad;
+} shapes[] = {
+    { 1, 0 },     { 2, 6 },    { 7, 1 },    { 8, 0 },    { 257, 7 },
+    { 1000, 24 }, { 2056, 0 }, { 8191, 0 }, { 8192, 8 }, { 17003, 5 },
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS = 5, V0 = 3000 };
+
+/* Logits that increase towards the right, so that the maximum changes often, about an offset that differs by row. */
+static struct twin logits_random(enum meg_dtype t, int64_t rows, int64_t v, int64_t pad)
+{
+    struct twin x = twin_random(t, rows, v, pad);
+
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < v; c++)
+            twin_set(&x, r, c, 4 * twin_get(&x, r, c) + 3 * (float)c / (float)v + 100 * (float)(r % 3 - 1));
+    twin_upload(&x);
+    return x;
+}
+
+/*
+ * Return targets of n rows for logits of ids [V0, V0 + v): the last id, the first, the ids before and after them, which
+ * are on other shards, an ignored row, and random ids.
+ */
+static struct twin_bytes targets_random(int64_t n, int64_t v)
+{
+    int32_t target[64];
+
+    for (int64_t r = 0; r < n; r++)
+        target[r] = (int32_t)(V0 + check_below(v));
+    target[0] = V0 + (int32_t)v - 1;
+    if (n > 1)
+        target[1] = V0;
+    if (n > 2)
+        target[2] = V0 - 1;
+    if (n > 3)
+        target[3] = V0 + (int32_t)v;
+    if (n > 4)
+        target[4] = -1;
+    return twin_bytes(target, (size_t)n * sizeof *target);
+}
+
+static void compare_partial(const struct twin *x, struct twin_bytes target)
+{
+    const struct twin part = twin_output(MEG_DTYPE_F32, 2, x->host.rows, 0);
+
+    cpu->xent_partial(NULL, part.host.p, x->host, target.host, V0);
+    gpu->xent_partial(stream, part.dev.p, x->dev, target.dev, V0);
+    expect_near(&part, 4e-5, "part"); /* the CPU sums 17003 exponentials in f32 */
+}
+
+static void partial_shapes(void)
+{
+    for (int k = 0; k < TYPES; k++)
+        for (int i = 0; i < SHAPES; i++) {
+            const struct twin x = logits_random(types[k], ROWS, shapes[i].v, shapes[i].pad);
+
+            compare_partial(&x, targets_random(ROWS, shapes[i].v));
+        }
+}
+
+/* All numbers are exact in bf16, so that a row of zeros has lse = log(v). */
+static void partial_counts(void)
+{
+    for (int k = 0; k < TYPES; k++) {
+        struct twin x = twin_output(types[k], 1, 9001, 7);
+
+        for (int64_t c = 0; c < 9001; c++)
+            twin_set(&x, 0, c, 0);
+        twin_upload(&x);
+        compare_partial(&x, targets_random(1, 9001));
+        for (int64_t c = 0; c < 9001; c += 1000) { /* each column counts */
+            twin_set(&x, 0, c, 12);
+            twin_upload(&x);
+            compare_partial(&x, targets_random(1, 9001));
+        }
+    }
+}
+
+/* Logits of -infinity, as of padded ids, have probability 0, even if a thread finds no other logit in a row. */
+static void partial_infinite(void)
+{
+    struct twin x = twin_random(MEG_DTYPE_F32, 3, 3000, 0);
+
+    for (int64_t c = 0; c < 3000; c++) {
+        if (c != 2999)
+            twin_set(&x, 0, c, -INFINITY);
+        if (c < 2048)
+            twin_set(&x, 1, c, -INFINITY);
+    }
+    twin_set(&x, 2, 17, -INFINITY);
+    twin_upload(&x);
+    compare_partial(&x, targets_random(3, 3000));
+}
+
+static void partial_nan(void)
+{
+    struct twin x = twin_random(MEG_DTYPE_BF16, 4, 2500, 4);
+
+    twin_set(&x, 0, 2499, NAN);
+    twin_set(&x, 2, 0, NAN);
+    twin_set(&x, 3, 1200, INFINITY);
+    twin_upload(&x);
+    compare_partial(&x, targets_random(4, 2500));
+}
+
+static void combine(void)
+{
+    static const int64_t lengths[] = { 1, 127, 129, 400 };
+    static const float z_losses[] = { 0, 0.03f };
+
+    for (int i = 0; i < 4; i++)
+        for (int64_t nparts = 1; nparts <= 3; nparts++)
+            for (int z = 0; z < 2; z++) {
+                const int64_t n = lengths[i];
+                struct twin part = twin_random(MEG_DTYPE_F32, 2 * nparts, n, 0);
+                const struct twin out = twin_output(MEG_DTYPE_F32, 2, n, 0);
+                struct twin_bytes target;
+                int32_t ids[400];
+
+                for (int64_t r = 0; r < n; r++)
+                    ids[r] = (int32_t)check_below(5) - 1;
+                target = twin_bytes(ids, (size_t)n * sizeof *ids);
+                for (int64_t k = 0; k < 2 * nparts; k += 2)
+                    for (int64_t r = 0; r < n; r++)
+                        twin_set(&part, k, r, 60 * twin_get(&part, k, r));
+                if (nparts > 1)
+                    twin_set(&part, 0, 0, -INFINITY);
+                twin_upload(&part);
+                cpu->xent_combine(NULL, out.host.p, (float *)out.host.p + n, part.host.p, target.host, nparts, n,
+                                  z_losses[z]);
+                gpu->xent_combine(stream, out.dev.p, (float *)out.dev.p + n, part.dev.p, target.dev, nparts, n,
+                                  z_losses[z]);
+                expect_near(&out, 1e-6, "loss and lse");
+            }
+}
+
+/* Call xent_bwd of both tables with the lse that the CPU computes, and compare. */
+static void compare_bwd(const struct twin *x, struct twin_bytes target, float z_loss, bool has_mask, bool has_scale)
+{
+    const int64_t n = x->host.rows;
+    const enum meg_dtype t = x->host.dtype;
+    struct twin lse = twin_output(MEG_DTYPE_F32, 2, n, 0);
+    const struct twin mask = twin_random(MEG_DTYPE_F32, 1, n, 0);
+    const struct twin_bytes scale = twin_bytes(&(double){ 1024 }, sizeof(double));
+    const struct meg_loss_weight host = { has_mask ? mask.host.p : NULL, 0.37, has_scale ? scale.host : NULL };
+    const struct meg_loss_weight dev = { has_mask ? mask.dev.p : NULL, 0.37, has_scale ? scale.dev : NULL };
+
+    cpu->xent_partial(NULL, lse.host.p, x->host, target.host, V0);
+    twin_upload(&lse);
+    cpu->xent_bwd(NULL, x->host, lse.host.p, target.host, V0, z_loss, host);
+    gpu->xent_bwd(stream, x->dev, lse.dev.p, target.dev, V0, z_loss, dev);
+    expect_near(x, t == MEG_DTYPE_F32 ? 1e-6 : check_tolerance(t), "gradient");
+}
+
+static void bwd_shapes(void)
+{
+    for (int k = 0; k < TYPES; k++)
+        for (int i = 0; i < SHAPES; i++) {
+            const struct twin x = logits_random(types[k], ROWS, shapes[i].v, shapes[i].pad);
+
+            compare_bwd(&x, targets_random(ROWS, shapes[i].v), 0, false, false);
+        }
+}
+
+static void bwd_weights(void)
+{
+    for (int k = 0; k < TYPES; k++)
+        for (int i = 0; i < 8; i++) {
+            const struct twin x = logits_random(types[k], 6, 300, 4);
+
+            compare_bwd(&x, targets_random(6, 300), i & 1 ? 1e-3f : 0, i & 2, i & 4);
+        }
+}
+
+/* Without a target on this shard, the gradient is the softmax, whose error would else be small beside the target's. */
+static void bwd_softmax(void)
+{
+    for (int k = 0; k < TYPES; k++) {
+        const struct twin x = logits_random(types[k], 2, 9000, 0);
+        const int32_t target[2] = { 0, V0 + 9000 };
+
+        compare_bwd(&x, twin_bytes(target, sizeof target), 0, false, false);
+    }
+}
+
+/* The gradient of an ignored row is 0, even if its logits are not finite. */
+static void bwd_ignored(void)
+{
+    struct twin x = twin_random(MEG_DTYPE_F32, 2, 2100, 3);
+    const int32_t target[2] = { -1, V0 + 1 };
+
+    for (int64_t c = 0; c < 2100; c++)
+        twin_set(&x, 0, c, c % 2 ? NAN : INFINITY);
+    twin_upload(&x);
+    compare_bwd(&x, twin_bytes(target, sizeof target), 0, false, false);
+}
+
+static void no_rows(void)
+{
+    const struct twin x = twin_output(MEG_DTYPE_BF16, 0, 10, 0), part = twin_output(MEG_DTYPE_F32, 1, 2, 0);
+    const struct twin_bytes target = twin_bytes("", 1);
+    const struct meg_loss_weight weight = { .scale = 1 };
+
+    gpu->xent_partial(stream, part.dev.p, x.dev, target.dev, 0);
+    gpu->xent_combine(stream, part.dev.p, part.dev.p, part.dev.p, target.dev, 1, 0, 0);
+    gpu->xent_bwd(stream, x.dev, part.dev.p, target.dev, 0, 0, weight);
+    expect_equal(&part, "part");
+}
+
+const struct check_case cases_xent[] = {
+    { "xent_partial: shapes and types", partial_shapes },
+    { "xent_partial: each logit counts once", partial_counts },
+    { "xent_partial: logits of -infinity", partial_infinite },
+    { "xent_partial: logits that are not finite", partial_nan },
+    { "xent_combine: parts and z-loss", combine },
+    { "xent_bwd: shapes and types", bwd_shapes },
+    { "xent_bwd: mask, loss scale and z-loss", bwd_weights },
+    { "xent_bwd: softmax without a target", bwd_softmax },
+    { "xent_bwd: ignored rows", bwd_ignored },
+    { "xent_*: no rows", no_rows },
+    { NULL, NULL },
+};

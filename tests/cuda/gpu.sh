@@ -1,0 +1,26 @@
+#!/bin/sh
+# make check-gpu: compare the CUDA backend with the CPU on a GPU.  Prints TAP, and takes less than six minutes.
+#   SEED=N   seed of the operands (default: the process id)
+. "${0%/*}/../lib.sh"
+gpu=${gpu:-$(dirname "$(command -v meg-train)")}
+seed=${SEED:-$$}
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sed 's/^/# GPU: /'
+export MEG_CACHE_DIR="$T/cache"
+
+"$B/tests/cuda/check-gpu" --seed "$seed" >"$T/check" 2>"$T/err"
+is "operations are those of the CPU with seed $seed" "$? $(grep -c '^ok' "$T/check")" "0 $(sed -n 's/^1\.\.//p' "$T/check")"
+grep -v '^ok' "$T/check" | sed 's/^\([^#]\)/# \1/'
+sed 's/^/# /' "$T/err"
+
+. "${0%/*}/runs.sh"
+
+# compute-sanitizer takes about a minute for these cases.
+if command -v compute-sanitizer >/dev/null; then
+    compute-sanitizer --error-exitcode 9 "$B/tests/cuda/check-gpu" norm add glu rope qk xent embed position reduce sumsq \
+        column count weighted adamw sgd cast copy_heads attn_fwd attn_bwd >"$T/out" 2>"$T/err"
+    is 'compute-sanitizer finds no invalid access' "$?" 0
+    grep -A 12 '=========' "$T/out" "$T/err" | head -60 | sed 's/^/# /'
+else
+    skip 'compute-sanitizer finds no invalid access' 'no compute-sanitizer'
+fi
+done_testing
