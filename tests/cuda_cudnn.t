@@ -1,0 +1,14 @@
+#!/bin/sh
+# cuDNN accepts the graphs of lib/cuda for two models of GPU.  The library is the real one, and no GPU is needed.
+. "${0%/*}/lib.sh"
+accept=$B/tests/cuda/cudnn_accept
+[ -x "$accept" ] || skip_all 'this build has no headers of cuDNN and NCCL'
+[ -e "$B/tests/cuda/stub/libcuda.so.1" ] || skip_all 'the CUDA toolkit has no stub of libcuda.so.1'
+
+# The program prints TAP, or the reason why it cannot use the library.  LeakSanitizer would report the threads' data of
+# the library.
+export LD_LIBRARY_PATH="$B/tests/cuda/stub:$LD_LIBRARY_PATH" ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0"
+"$accept" 2>"$T/err"
+status=$?
+sed 's/^/# /' "$T/err"
+exit "$status"
