@@ -4,6 +4,7 @@
  * allocates, by arena, equal the estimates of lib/plan.
  *
  *     mpirun -n 8 layouts sample|cover|full DIR [I/N]
+ *     layouts list N
  *
  * A cell is one value for each option below.  `full` runs all valid cells; with I/N, it runs part I of N random parts,
  * drawn with a fixed seed.  `cover` runs a selection of cells that contains every triple of values of a valid cell (a
@@ -11,6 +12,9 @@
  * selection (choose_sample).  The world is split into groups of as many ranks as a cell requires; the groups run cells
  * concurrently.  Trains on DIR/ids_text_document (tests/train.sh) or, for BERT, DIR/text_text_sentence with DIR/vocab.txt
  * (tests/bert.sh), prints TAP, and writes files to DIR.
+ *
+ * `list` prints the selection of `cover` for N ranks: for each cell, a line with the number of ranks, the name, and
+ * options of meg-train except paths: those that one rank has too, and those of the layout; separated by tabs.
  */
 #include <jansson.h>
 #include <math.h>
@@ -313,16 +317,26 @@ static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n
 
 static const char *dir;
 
+/* Append the options of a cell that do not depend on its layout, except paths. */
+static void add_training(struct meg_str *line, const struct cell *c)
+{
+    meg_str_printf(line,
+                   "--micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 "
+                   "--lr-warmup-iters 2 --split 100,0,0 --log-interval 1 --no-save-optim --tokenizer-type %s %s %s",
+                   is_bert(c) ? "BertWordPieceLowerCase" : "NullTokenizer --vocab-size 100",
+                   values[SHAPE][c->v[SHAPE]].args, values[PRECISION][c->v[PRECISION]].args);
+}
+
+/* Append the options of the layout of a cell. */
+static void add_layout(struct meg_str *line, const struct cell *c)
+{
+    for (int i = SHAPE + 1; i < PRECISION; i++)
+        if (*values[i][c->v[i]].args)
+            meg_str_printf(line, " %s", values[i][c->v[i]].args);
+}
+
 static void run(const struct cell *c, const char *name, struct meg_comm *ranks, struct meg_usage_vs_plan *usage)
 {
-    static const char common[] =
-        "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 "
-        "--lr-warmup-iters 2 "
-        "--split 100,0,0 --log-interval 1 --no-save-optim";
-    static const char *const data[] = {
-        "--tokenizer-type NullTokenizer --vocab-size 100 --data-path %s/ids_text_document",
-        "--tokenizer-type BertWordPieceLowerCase --vocab-file %s/vocab.txt --data-path %s/text_text_sentence",
-    };
     struct meg_train_job *job = meg_new(sizeof *job);
     struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS];
     struct meg_str line = { 0 };
@@ -330,10 +344,12 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     struct meg_err e;
     int argc = 0;
 
-    meg_str_printf(&line, "%s --save %s/%s --log-json %s/%s.json ", common, dir, name, dir, name);
-    meg_str_printf(&line, data[is_bert(c)], dir, dir);
-    for (int i = 0; i < OPTIONS; i++)
-        meg_str_printf(&line, " %s", values[i][c->v[i]].args);
+    meg_str_printf(&line, "layouts --save %s/%s --log-json %s/%s.json ", dir, name, dir, name);
+    if (is_bert(c))
+        meg_str_printf(&line, "--vocab-file %s/vocab.txt ", dir);
+    meg_str_printf(&line, "--data-path %s/%s ", dir, is_bert(c) ? "text_text_sentence" : "ids_text_document");
+    add_training(&line, c);
+    add_layout(&line, c);
     for (char *word = strtok_r(line.s, " ", &save); word; word = strtok_r(NULL, " ", &save))
         argv[argc++] = word;
     argv[argc] = NULL;
@@ -615,6 +631,23 @@ static int print(FILE *f, const struct cell *cell, int n, const struct result *r
     return failed;
 }
 
+/* Print a line per cell: the number of ranks, the name, and the options, separated by tabs. */
+static void list(const struct cell *cell, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct meg_str line = { 0 };
+        char name[200];
+
+        name_of(&cell[i], name, sizeof name);
+        meg_str_printf(&line, "%d\t%s\t", ranks_of(&cell[i]), name);
+        add_training(&line, &cell[i]);
+        meg_str_printf(&line, "\t");
+        add_layout(&line, &cell[i]);
+        puts(line.s);
+        meg_str_free(&line);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct meg_comm_world ranks;
@@ -624,9 +657,17 @@ int main(int argc, char **argv)
     int nall, n, part = 1, parts = 1, failed = 0;
     FILE *tap;
 
+    if (argc == 3 && strcmp(argv[1], "list") == 0) {
+        all = all_cells(atoi(argv[2]), &nall);
+        cell = cover(all, nall, &n);
+        list(cell, n);
+        free(cell);
+        free(all);
+        return 0;
+    }
     if (argc < 3 || argc > 4 || (argc == 4 && sscanf(argv[3], "%d/%d", &part, &parts) != 2) || part < 1 ||
         part > parts || meg_comm_open(&ranks, &e) < 0)
-        meg_die(MEG_EUSAGE, "mpirun -n N layouts sample|cover|full DIR [I/N]");
+        meg_die(MEG_EUSAGE, "mpirun -n N layouts sample|cover|full DIR [I/N], or layouts list N");
     dir = argv[2];
     tap = fdopen(dup(1), "w");
     if (!tap || !freopen("/dev/null", "w", stdout)) /* discard what meg_train prints */

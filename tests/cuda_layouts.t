@@ -1,0 +1,64 @@
+#!/bin/sh
+# Training under many parallel layouts on the CUDA backend equals training of one rank on the CPU.  There is no GPU: the
+# kernels are compiled for the CPU (tests/cuda/emulate.h), and the CUDA runtime, NCCL, cuBLASLt and cuDNN are doubles
+# that detect errors.  The layouts are cells of the covering array of tests/ranks/layouts.c:
+#   RANKS=N   cells of at most N ranks (default: 4)
+#   FIRST=I   the first cell, counted from 1
+#   CELLS=N   the number of cells (default: 6, which have all types of parallelism, GPT, Llama and BERT)
+#   STEPS=N   the number of steps (default: 4)
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/cuda/bin/meg-train" ] || skip_all 'this build has no headers of CUDA and NCCL'
+[ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
+. "${0%/*}/train.sh"
+. "${0%/*}/bert.sh"
+. "${0%/*}/torchrun.sh"
+export OMP_NUM_THREADS=1 MEG_CACHE_DIR="$T/cache"
+steps=${STEPS:-4}
+
+# numbers KEY FILE: the numbers with a key in lines of JSON
+numbers() { jq "select(has(\"lm_loss\")) | .$1" "$2"; }
+
+# difference A B: print the largest relative difference of two files with numbers
+difference() {
+    paste "$1" "$2" | awk 'NF == 2 { d = ($1 > $2 ? $1 - $2 : $2 - $1) / $2; if (d > most) most = d }
+        END { printf "%.1e\n", most }'
+}
+
+# data NAME: print the options of the dataset of the model of a cell
+data() {
+    case $1 in
+    bert*) echo "--data-path $T/text_text_sentence --vocab-file $bert_vocab" ;;
+    *) echo "--data-path $T/ids_text_document" ;;
+    esac
+}
+
+"$B/tests/ranks/layouts" list "${RANKS:-4}" | tail -n "+${FIRST:-1}" | head -n "${CELLS:-6}" >"$T/cells"
+tab=$(printf '\t')
+while IFS=$tab read -r n name training layout; do
+    training="$training --global-batch-size 8 --train-iters $steps $(data "$name")"
+    loss=1e-5 norm=1e-4
+    case $name in
+    *bf16) loss=2e-2 norm=5e-2 ;;
+    esac
+
+    # $cpu: the log of one rank, which cells with equal options of training have in common
+    cpu=$T/cpu.$(echo "$training" | cksum | tr ' ' -)
+    # shellcheck disable=SC2086 # options
+    [ -e "$cpu" ] || meg-train -q --device cpu --log-json "$cpu" $training >"$T/out" 2>&1 || sed 's/^/# /' "$T/out"
+
+    rm -f "$T/gpu.json"
+    # shellcheck disable=SC2086
+    torchrun "$n" timeout 300 "$B/tests/cuda/bin/meg-train" -q --device cuda --log-json "$T/gpu.json" $training $layout
+    is "$name: $n ranks complete, and the doubles detect no error" \
+        "$(echo "$statuses" | tr ' ' '\n' | sort -u) $(cat "$T"/err.*)" '0 '
+    for key in lm_loss grad_norm; do
+        numbers "$key" "$cpu" >"$T/cpu.$key"
+        numbers "$key" "$T/gpu.json" >"$T/gpu.$key"
+    done
+    echo "# $name: losses within $(difference "$T/gpu.lm_loss" "$T/cpu.lm_loss")," \
+        "gradient norms within $(difference "$T/gpu.grad_norm" "$T/cpu.grad_norm") of one rank"
+    is "$name: all steps are logged" "$(wc -l <"$T/cpu.grad_norm")" "$steps"
+    ok "$name: losses are within $loss of one rank" near "$T/gpu.lm_loss" "$T/cpu.lm_loss" "$loss"
+    ok "$name: gradient norms are within $norm of one rank" near "$T/gpu.grad_norm" "$T/cpu.grad_norm" "$norm"
+done <"$T/cells"
+done_testing
